@@ -1,0 +1,230 @@
+// The kernels as Python sees them: a Kernel is made once a problem and judges plans.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+
+#include <algorithm>
+#include <atomic>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+
+#include "event_kernel.hpp"
+#include "layout.hpp"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace placewright {
+
+template <typename T>
+using Matrix = nb::ndarray<const T, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+
+template <typename Stored, typename T = Stored>
+std::vector<Stored> copied(const nb::object& arrays, const char* name) {
+  const auto array = nb::cast<nb::ndarray<const T, nb::c_contig, nb::device::cpu>>(arrays.attr(name));
+  return std::vector<Stored>(array.data(), array.data() + array.size());
+}
+
+Layout read_layout(const nb::object& arrays) {
+  Layout a;
+  a.compute = copied<double>(arrays, "compute");
+  a.allowed = copied<uint8_t, bool>(arrays, "allowed");
+  a.head = copied<int32_t>(arrays, "head");
+  a.turn = copied<uint8_t, bool>(arrays, "turn");
+  a.weight = copied<uint8_t, bool>(arrays, "weight");
+  a.stored = copied<uint8_t, bool>(arrays, "stored");
+  a.resident = copied<int64_t>(arrays, "resident");
+  a.workspace = copied<int64_t>(arrays, "workspace");
+  a.first_tensor = copied<int32_t>(arrays, "first_tensor");
+  a.first_input = copied<int32_t>(arrays, "first_input");
+  a.inputs = copied<int32_t>(arrays, "inputs");
+  a.sizes = copied<int64_t>(arrays, "sizes");
+  a.producer = copied<int32_t>(arrays, "producer");
+  a.alias = copied<int32_t>(arrays, "alias");
+  a.kept = copied<uint8_t, bool>(arrays, "kept");
+  a.first_reader = copied<int32_t>(arrays, "first_reader");
+  a.readers = copied<int32_t>(arrays, "readers");
+  a.transfer = copied<double>(arrays, "transfer");
+  a.link_class = copied<int32_t>(arrays, "link_class");
+  a.channel = copied<int32_t>(arrays, "channel");
+  a.host = copied<uint8_t, bool>(arrays, "host");
+  a.issuer = copied<int32_t>(arrays, "issuer");
+  a.launch = copied<double>(arrays, "launch");
+  a.ops = static_cast<int>(a.head.size());
+  a.devices = static_cast<int>(a.host.size());
+  a.tensors = static_cast<int>(a.sizes.size());
+  for (const int32_t channel : a.channel) a.channels = std::max(a.channels, channel + 1);
+  for (const int32_t issuer : a.issuer) a.issuers = std::max(a.issuers, issuer + 1);
+  a.classes = a.tensors ? static_cast<int>(a.transfer.size() / a.tensors) : 0;
+  a.derive();
+  return a;
+}
+
+template <typename T>
+nb::ndarray<nb::numpy, T> to_numpy(std::vector<T>&& values, std::initializer_list<size_t> shape) {
+  auto* kept = new std::vector<T>(std::move(values));
+  nb::capsule owner(kept, [](void* p) noexcept { delete static_cast<std::vector<T>*>(p); });
+  return nb::ndarray<nb::numpy, T>(kept->data(), shape, owner);
+}
+
+template <typename T, typename Row, typename Get>
+nb::ndarray<nb::numpy, T> column(const std::vector<Row>& rows, Get get) {
+  std::vector<T> values;
+  values.reserve(rows.size());
+  for (const Row& row : rows) values.push_back(get(row));
+  const size_t size = values.size();
+  return to_numpy<T>(std::move(values), {size});
+}
+
+// What one thread needs to judge plans.
+struct Workbench {
+  explicit Workbench(const Layout& layout) : event(layout) {}
+  EventKernel event;
+  Period period;
+};
+
+class Kernel {
+ public:
+  explicit Kernel(const nb::object& arrays) : layout_(read_layout(arrays)) {}
+
+  nb::tuple judge(const Matrix<int32_t>& device, const std::optional<Matrix<double>>& priority,
+                  const std::optional<Matrix<int64_t>>& staging, bool in_order, bool overlap, bool step,
+                  bool period, int threads) {
+    const size_t plans = device.shape(0);
+    if (device.shape(1) != size_t(layout_.ops) ||
+        (priority && (priority->shape(0) != plans || priority->shape(1) != size_t(layout_.ops))) ||
+        (staging && (staging->shape(0) != plans || staging->shape(1) != size_t(layout_.devices)))) {
+      throw nb::value_error("the kernel was given arrays of the wrong shape");
+    }
+    std::vector<double> step_time(plans), periods(plans);
+    std::vector<int64_t> peak(plans * layout_.devices);
+    std::atomic<size_t> next{0};
+    std::exception_ptr failure;
+    size_t failed = plans;
+    std::mutex guard;
+    const auto work = [&] {
+      std::unique_ptr<Workbench> bench = take();
+      for (size_t p = next++; p < plans; p = next++) {
+        const PlanView plan{device.data() + p * layout_.ops,
+                            priority ? priority->data() + p * layout_.ops : nullptr,
+                            staging ? staging->data() + p * layout_.devices : nullptr};
+        try {
+          check_placement(layout_, plan.device);
+          if (step) {
+            step_time[p] = bench->event.run(plan, in_order, nullptr);
+            std::copy(bench->event.peak().begin(), bench->event.peak().end(), peak.begin() + p * layout_.devices);
+          }
+          if (period) periods[p] = bench->period.evaluate(layout_, plan, overlap);
+        } catch (...) {
+          const std::lock_guard<std::mutex> lock(guard);
+          if (p < failed) failed = p, failure = std::current_exception();  // the first plan's error
+        }
+      }
+      give(std::move(bench));
+    };
+    {
+      nb::gil_scoped_release release;
+      std::vector<std::thread> helpers;
+      const int count = std::clamp<int>(threads, 1, static_cast<int>(std::max<size_t>(plans, 1)));
+      for (int i = 1; i < count; ++i) helpers.emplace_back(work);
+      work();
+      for (std::thread& helper : helpers) helper.join();
+    }
+    raise(failure, failed);
+    return nb::make_tuple(to_numpy<double>(std::move(step_time), {plans}),
+                          to_numpy<double>(std::move(periods), {plans}),
+                          to_numpy<int64_t>(std::move(peak), {plans, size_t(layout_.devices)}));
+  }
+
+  // One plan's step time, peaks and record: ops, transfers and memory as columns.
+  nb::dict timeline(const Matrix<int32_t>& device, const std::optional<Matrix<double>>& priority,
+                    const std::optional<Matrix<int64_t>>& staging, bool in_order) {
+    const PlanView plan{device.data(), priority ? priority->data() : nullptr, staging ? staging->data() : nullptr};
+    Record record;
+    double step_time = 0.0;
+    std::unique_ptr<Workbench> bench = take();
+    std::exception_ptr failure;
+    {
+      nb::gil_scoped_release release;
+      try {
+        check_placement(layout_, plan.device);
+        step_time = bench->event.run(plan, in_order, &record);
+      } catch (...) {
+        failure = std::current_exception();
+      }
+    }
+    raise(failure, 0);
+    std::vector<int64_t> peak = bench->event.peak();
+    give(std::move(bench));
+    std::stable_sort(record.transfers.begin(), record.transfers.end(), [](const auto& x, const auto& y) {
+      return x.start < y.start || (x.start == y.start && x.channel < y.channel);
+    });
+    using Transfer = Record::Transfer;
+    using Use = Record::Use;
+    nb::dict out;
+    out["step_time"] = step_time;
+    const size_t devices = peak.size(), ops = record.start.size();
+    out["peak"] = to_numpy<int64_t>(std::move(peak), {devices});
+    out["start"] = to_numpy<double>(std::move(record.start), {ops});
+    out["end"] = to_numpy<double>(std::move(record.end), {ops});
+    out["transfer_tensor"] = column<int32_t>(record.transfers, [](const Transfer& row) { return row.tensor; });
+    out["transfer_source"] = column<int32_t>(record.transfers, [](const Transfer& row) { return row.source; });
+    out["transfer_target"] = column<int32_t>(record.transfers, [](const Transfer& row) { return row.target; });
+    out["transfer_channel"] = column<int32_t>(record.transfers, [](const Transfer& row) { return row.channel; });
+    out["transfer_reader"] = column<int32_t>(record.transfers, [](const Transfer& row) { return row.reader; });
+    out["transfer_start"] = column<double>(record.transfers, [](const Transfer& row) { return row.start; });
+    out["transfer_end"] = column<double>(record.transfers, [](const Transfer& row) { return row.end; });
+    out["memory_device"] = column<int32_t>(record.memory, [](const Use& row) { return row.device; });
+    out["memory_time"] = column<double>(record.memory, [](const Use& row) { return row.time; });
+    out["memory_used"] = column<int64_t>(record.memory, [](const Use& row) { return row.used; });
+    return out;
+  }
+
+ private:
+  std::unique_ptr<Workbench> take() {
+    {
+      const std::lock_guard<std::mutex> lock(benches_guard_);
+      if (!benches_.empty()) {
+        std::unique_ptr<Workbench> bench = std::move(benches_.back());
+        benches_.pop_back();
+        return bench;
+      }
+    }
+    return std::make_unique<Workbench>(layout_);
+  }
+
+  void give(std::unique_ptr<Workbench> bench) {
+    const std::lock_guard<std::mutex> lock(benches_guard_);
+    benches_.push_back(std::move(bench));
+  }
+
+  // A malformed plan becomes ValueError(reason, plan, op).
+  static void raise(const std::exception_ptr& failure, size_t plan) {
+    if (!failure) return;
+    try {
+      std::rethrow_exception(failure);
+    } catch (const Malformed& malformed) {
+      const char* reason = malformed.reason == Malformed::kStaging ? "staging" : "placement";
+      PyErr_SetObject(PyExc_ValueError, nb::make_tuple(reason, plan, malformed.op).ptr());
+      throw nb::python_error();
+    }
+  }
+
+  const Layout layout_;
+  std::mutex benches_guard_;
+  std::vector<std::unique_ptr<Workbench>> benches_;
+};
+
+}  // namespace placewright
+
+NB_MODULE(_kernel, m) {
+  using placewright::Kernel;
+  nb::class_<Kernel>(m, "Kernel")
+      .def(nb::init<const nb::object&>(), "arrays"_a)
+      .def("judge", &Kernel::judge, "device"_a, "priority"_a.none(), "staging"_a.none(), "in_order"_a, "overlap"_a,
+           "step"_a, "period"_a, "threads"_a)
+      .def("timeline", &Kernel::timeline, "device"_a, "priority"_a.none(), "staging"_a.none(), "in_order"_a);
+}

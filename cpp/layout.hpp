@@ -1,0 +1,80 @@
+// A problem's arrays as the kernels see them, with what they derive from them once.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace placewright {
+
+// Mirrors `Arrays` in src/placewright/arrays.py, where every field is explained.
+struct Layout {
+  int ops = 0, devices = 0, tensors = 0, channels = 0, classes = 0, issuers = 0;
+  std::vector<double> compute;            // ops × devices
+  std::vector<uint8_t> allowed;           // ops × devices
+  std::vector<int32_t> head;              // ops
+  std::vector<uint8_t> turn, weight;      // ops
+  std::vector<uint8_t> stored;            // ops
+  std::vector<int64_t> resident, workspace;
+  std::vector<int32_t> first_tensor, first_input, inputs;
+  std::vector<int64_t> sizes;
+  std::vector<int32_t> producer, alias;
+  std::vector<uint8_t> kept;
+  std::vector<int32_t> first_reader, readers;
+  std::vector<double> transfer;           // classes × tensors
+  std::vector<int32_t> link_class, channel;  // devices × devices
+  std::vector<uint8_t> host;
+  std::vector<int32_t> issuer;
+  std::vector<double> launch;
+
+  // Derived by derive().
+  std::vector<int32_t> reader_slot;       // inputs: where this read stands in `readers`
+  std::vector<int32_t> turn_inputs;       // ops: inputs made by ops that take a turn
+  std::vector<int64_t> start_bytes;       // ops: workspace and outputs that alias nothing
+  std::vector<int32_t> runnable;          // the ops that take a turn, in graph order
+  bool any_alias = false;
+
+  void derive();
+
+  int outputs_begin(int op) const { return first_tensor[op]; }
+  int outputs_end(int op) const { return first_tensor[op + 1]; }
+};
+
+// One plan of a problem; null means none.
+struct PlanView {
+  const int32_t* device;
+  const double* priority;
+  const int64_t* staging;
+  int64_t room(int place) const { return staging ? staging[place] : -1; }
+};
+
+// Why a plan is malformed; the Python side turns it into a sentence with names.
+struct Malformed {
+  enum Reason { kPlacement, kStaging } reason;
+  int op;
+};
+
+// Rule 2: the ops that take a turn, in the plan's order.
+class PlanOrder {
+ public:
+  void compute(const Layout& a, const double* priority, std::vector<int32_t>& order);
+  // Each op's rank by (priority, position); valid after compute() with priorities.
+  const std::vector<int32_t>& rank() const { return rank_; }
+
+ private:
+  std::vector<int32_t> rank_, waiting_, sorted_;
+};
+
+void check_placement(const Layout& a, const int32_t* device);
+
+// Seconds between pipelined steps.
+class Period {
+ public:
+  double evaluate(const Layout& a, const PlanView& plan, bool overlap);
+
+ private:
+  std::vector<double> busy_, wire_;
+  std::vector<int32_t> seen_;
+};
+
+}  // namespace placewright

@@ -1,0 +1,239 @@
+"""Arrays: a problem packed once into flat numpy arrays, which is all that the kernels see.
+
+Ops, tensors, devices, channels and units are numbered from 0. Tensors are numbered op by op, so a
+smaller tensor number means an earlier producer, then an earlier output. Lists of unequal length
+are stored end to end: those of item `i` are `values[first[i]:first[i + 1]]`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placewright.cluster import HOST, Cluster, Link
+from placewright.costs import CostModel, tensor_bytes
+from placewright.errors import ProblemError
+from placewright.graph import INPUT, STATE, VIEW, WEIGHT, Graph
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+Ints = NDArray[np.int32]
+Bytes = NDArray[np.int64]
+Seconds = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class Arrays:
+    """Everything the simulator needs, in seconds and bytes."""
+
+    # Ops
+    compute: Seconds  # ops × devices: how long each op takes on each device
+    allowed: Flags  # ops × devices: where each op may be
+    unit: Ints  # ops: ops of one unit share a device; units are numbered by their first op
+    head: Ints  # ops: the first op of its unit
+    leader: Ints  # ops: whose device this op takes when a solver is silent about it
+    turn: Flags  # ops: false for what exists before the step: weights, states, inputs
+    weight: Flags  # ops: weights and views of weights, which may be streamed
+    stored: Flags  # ops: weights, their views and states, whose tensors are resident bytes
+    resident: Bytes  # ops: bytes on the op's device for the whole step
+    workspace: Bytes  # ops: bytes while the op runs
+    first_tensor: Ints  # ops + 1
+    first_input: Ints  # ops + 1
+    inputs: Ints  # tensors each op reads, each once, in the op's own order
+    # Tensors
+    sizes: Bytes  # tensors
+    producer: Ints  # tensors: the op that makes it
+    alias: Ints  # tensors: the tensor whose memory it is, or -1
+    kept: Flags  # tensors: graph outputs, which live to the end of the step
+    first_reader: Ints  # tensors + 1
+    readers: Ints  # ops that read each tensor, in graph order
+    transfer: Seconds  # link classes × tensors: how long each tensor takes over such a link
+    # Devices
+    link_class: Ints  # devices × devices: which row of `transfer` holds, -1 on the diagonal
+    channel: Ints  # devices × devices: which channel a transfer occupies, -1 on the diagonal
+    capacity: Bytes  # devices: bytes a plan may use
+    host: Flags  # devices
+    issuer: Ints  # devices: which issuer starts its ops, or -1
+    launch: Seconds  # devices: launch overhead, the time an issuer is taken by a start
+
+    @property
+    def ops(self) -> int:
+        return len(self.unit)
+
+    @property
+    def devices(self) -> int:
+        return len(self.capacity)
+
+    @property
+    def channels(self) -> int:
+        return int(self.channel.max(initial=-1)) + 1
+
+
+def pack(
+    graph: Graph, cluster: Cluster, costs: CostModel, allowed: Flags, together: Sequence[Sequence[int]], limit: Bytes
+) -> Arrays:
+    """The arrays of a problem.
+
+    Args:
+        allowed: Ops × devices: the constraints' own word, before colocation is taken into account.
+        together: Groups of ops that must share a device, beside the graph's own labels.
+        limit: Bytes a plan may use on each device.
+    """
+    ops = graph.ops
+    first_tensor = _offsets([len(op.outputs) for op in ops])
+    read = [
+        [int(first_tensor[source]) + output for source, output in dict.fromkeys(op.inputs)] for op in ops
+    ]
+    first_input = _offsets([len(tensors) for tensors in read])
+    inputs = np.array([tensor for tensors in read for tensor in tensors], dtype=np.int32)
+    tensors = int(first_tensor[-1])
+    # A stable sort by tensor leaves each tensor's readers in graph order.
+    reader_of_input = np.repeat(np.arange(len(ops), dtype=np.int32), np.diff(first_input))
+    readers = reader_of_input[np.argsort(inputs, kind="stable")]
+    first_reader = _offsets(np.bincount(inputs, minlength=tensors))
+    alias = np.full(tensors, -1, dtype=np.int32)
+    for position, op in enumerate(ops):
+        for output, source in op.aliases:
+            earlier, index = op.inputs[source]
+            alias[first_tensor[position] + output] = first_tensor[earlier] + index
+    kept = np.zeros(tensors, dtype=bool)
+    kept[[int(first_tensor[source]) + output for source, output in graph.outputs or ()]] = True
+
+    weight = _weights(graph)
+    turn = np.array([op.kind not in (WEIGHT, STATE, INPUT) for op in ops]) & ~weight
+    resident = np.array(
+        [op.resident + (sum(op.outputs) if op.kind in (WEIGHT, STATE) else 0) for op in ops], dtype=np.int64
+    )
+    head = _heads(graph, weight, together)
+    unit = np.unique(head, return_inverse=True)[1].astype(np.int32)
+    allowed = _allowed_units(graph, unit, allowed)
+    links, link_class, channel = _links(cluster)
+    names = [device.issuer for device in cluster.devices if device.issuer is not None]
+    issuers = {name: at for at, name in enumerate(dict.fromkeys(names))}
+    return Arrays(
+        compute=np.ascontiguousarray(costs.op_seconds(graph, cluster), dtype=np.float64),
+        allowed=allowed,
+        unit=unit,
+        head=head,
+        leader=_leaders(unit, turn, first_tensor, first_reader, readers),
+        turn=turn,
+        weight=weight,
+        stored=weight | np.array([op.kind == STATE for op in ops]),
+        resident=resident,
+        workspace=np.array([op.workspace for op in ops], dtype=np.int64),
+        first_tensor=first_tensor,
+        first_input=first_input,
+        inputs=inputs,
+        sizes=tensor_bytes(graph),
+        producer=np.repeat(np.arange(len(ops), dtype=np.int32), np.diff(first_tensor)),
+        alias=alias,
+        kept=kept,
+        first_reader=first_reader,
+        readers=readers,
+        transfer=np.ascontiguousarray(costs.transfer_seconds(graph, links), dtype=np.float64),
+        link_class=link_class,
+        channel=channel,
+        capacity=limit,
+        host=np.array([device.kind == HOST for device in cluster.devices]),
+        issuer=np.array(
+            [-1 if device.issuer is None else issuers[device.issuer] for device in cluster.devices], dtype=np.int32
+        ),
+        launch=np.array([device.launch for device in cluster.devices], dtype=np.float64),
+    )
+
+
+def _offsets(counts: Sequence[int] | NDArray[np.integer]) -> Ints:
+    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+
+
+def _weights(graph: Graph) -> Flags:
+    """Rule 6: weights, and views of nothing but weights."""
+    weight = np.zeros(len(graph), dtype=bool)
+    for position, op in enumerate(graph.ops):
+        viewed = op.kind == VIEW and op.inputs and all(weight[source] for source, _ in op.inputs)
+        weight[position] = op.kind == WEIGHT or bool(viewed)
+    return weight
+
+
+def _heads(graph: Graph, weight: Flags, together: Sequence[Sequence[int]]) -> Ints:
+    """The first op of each op's unit.
+
+    A unit shares a device: by label, by constraint, views with their weights, states with their readers.
+    """
+    parent = list(range(len(graph)))
+
+    def find(op: int) -> int:
+        while parent[op] != op:
+            parent[op] = parent[parent[op]]
+            op = parent[op]
+        return op
+
+    def join(one: int, other: int) -> None:
+        low, high = sorted((find(one), find(other)))
+        parent[high] = low
+
+    first_of: dict[str, int] = {}
+    for position, op in enumerate(graph.ops):
+        if op.colocate is not None:
+            join(first_of.setdefault(op.colocate, position), position)
+        for source, _ in op.inputs:
+            if weight[position] or graph.ops[source].kind == STATE:
+                join(source, position)
+    for group in together:
+        for member in group:
+            join(group[0], member)
+    return np.array([find(op) for op in range(len(graph))], dtype=np.int32)
+
+
+def _allowed_units(graph: Graph, unit: Ints, allowed: Flags) -> Flags:
+    """Where each op may be once its whole unit must be there too."""
+    joint = np.ones((int(unit.max()) + 1, allowed.shape[1]), dtype=bool)
+    np.logical_and.at(joint, unit, allowed)
+    stuck = np.flatnonzero(~joint.any(axis=1))
+    if len(stuck):
+        members = [graph.ops[op].name for op in np.flatnonzero(unit == stuck[0])]
+        shown = ", ".join(map(repr, members[:4])) + (f" and {len(members) - 4} more" if len(members) > 4 else "")
+        raise ProblemError(f"no device is left for {shown}: loosen a pin, a forbidden device or a colocation")
+    return joint[unit]
+
+
+def _leaders(unit: Ints, turn: Flags, first_tensor: Ints, first_reader: Ints, readers: Ints) -> Ints:
+    """A unit's first op that takes a turn leads it; a unit of none follows its first reader's."""
+    positions = np.arange(len(unit))
+    nobody = len(unit)
+    lead = np.full(int(unit.max()) + 1, nobody)
+    np.minimum.at(lead, unit[turn], positions[turn])
+    follow = np.full(len(lead), nobody)
+    tensor_unit = np.repeat(unit, np.diff(first_tensor))
+    np.minimum.at(follow, np.repeat(tensor_unit, np.diff(first_reader)), np.where(turn[readers], readers, nobody))
+    followed = np.where(follow < nobody, lead[unit[np.minimum(follow, nobody - 1)]], nobody)
+    lead = np.where(lead < nobody, lead, followed)
+    first = np.unique(unit, return_index=True)[1]  # leads a unit that nothing reads
+    return np.where(lead < nobody, lead, first)[unit].astype(np.int32)
+
+
+def _links(cluster: Cluster) -> tuple[list[Link], Ints, Ints]:
+    """The distinct (bandwidth, latency) pairs, and per device pair which one and which channel."""
+    size = len(cluster)
+    link_class = np.full((size, size), -1, dtype=np.int32)
+    channel = np.full((size, size), -1, dtype=np.int32)
+    channels = {name: at for at, name in enumerate(cluster.channels)}
+    classes: dict[tuple[float, float], int] = {}
+    links: list[Link] = []
+    for source, start in enumerate(cluster.devices):
+        for target, end in enumerate(cluster.devices):
+            if source == target:
+                continue
+            link = cluster.links[start.name, end.name]
+            key = (link.bandwidth, link.latency)
+            if key not in classes:
+                classes[key] = len(classes)
+                links.append(link)
+            link_class[source, target] = classes[key]
+            channel[source, target] = channels[link.channel]
+    return links, link_class, channel

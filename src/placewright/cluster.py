@@ -1,0 +1,204 @@
+"""A cluster: devices, and the links and channels between them."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from placewright.errors import ClusterError, nearest
+
+HOST = "cpu"  # the kind of device that is a host: graph inputs are there
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """Where ops run, one at a time.
+
+    Args:
+        kind: `gpu`, `cpu` or another word; a `cpu` is a host.
+        model: The hardware's name, such as `P100`.
+        memory: Bytes it has.
+        reserve: Bytes of them that a plan must leave alone.
+        rates: FLOP/s by dtype.
+        bandwidth: Bytes a second between its cores and its memory.
+        launch: Seconds it takes to start one op.
+        issuer: Name of the host thread that starts its ops, if it is shared with other devices.
+    """
+
+    name: str
+    kind: str = "gpu"
+    model: str = ""
+    memory: int = 0
+    reserve: int = 0
+    rates: Mapping[str, float] = field(default_factory=dict)
+    bandwidth: float = math.inf
+    launch: float = 0.0
+    issuer: str | None = None
+
+    def __post_init__(self) -> None:
+        if not self.name or any(character in self.name for character in "+@(), "):
+            raise ClusterError(f"device name {self.name!r}: expected a word without '+@(), '")
+        if self.memory < 0 or self.reserve < 0:
+            raise ClusterError(
+                f"device {self.name!r} has memory {self.memory!r} and reserve {self.reserve!r}: expected >= 0"
+            )
+        if not (self.bandwidth > 0 and math.isfinite(self.launch) and self.launch >= 0):
+            raise ClusterError(
+                f"device {self.name!r} has bandwidth {self.bandwidth!r} and launch {self.launch!r}: "
+                "expected a bandwidth > 0 and a finite launch >= 0"
+            )
+        for dtype, rate in self.rates.items():
+            if not rate > 0:
+                raise ClusterError(f"device {self.name!r} has rate {rate!r} for {dtype}: expected > 0")
+
+    @property
+    def capacity(self) -> int:
+        """Bytes a plan may use."""
+        return max(0, self.memory - self.reserve)
+
+    def rate(self, dtype: str) -> float:
+        """FLOP/s for a dtype; one that is not listed runs as float32, or as the slowest listed."""
+        if dtype in self.rates:
+            return self.rates[dtype]
+        if "float32" in self.rates:
+            return self.rates["float32"]
+        return min(self.rates.values(), default=math.inf)
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """The way from one device to another; links that name one channel share its wire."""
+
+    bandwidth: float
+    latency: float = 0.0
+    channel: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.bandwidth > 0:
+            raise ClusterError(f"a link has bandwidth {self.bandwidth!r}: expected > 0")
+        if not (math.isfinite(self.latency) and self.latency >= 0):
+            raise ClusterError(f"a link has latency {self.latency!r}: expected a finite number >= 0")
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Devices and a directed link for every ordered pair of them.
+
+    A pair without a link of its own is routed over other devices: latencies add up, and the
+    narrowest link on the way gives bandwidth and channel.
+    """
+
+    name: str
+    devices: tuple[Device, ...]
+    links: Mapping[tuple[str, str], Link]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "devices", tuple(self.devices))
+        if not self.devices:
+            raise ClusterError(f"cluster {self.name!r} has no devices: expected at least one")
+        names = [device.name for device in self.devices]
+        known = set(names)
+        if len(known) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise ClusterError(f"two devices are named {twice!r}: names must be unique")
+        links: dict[tuple[str, str], Link] = {}
+        for (source, target), link in self.links.items():
+            for end in (source, target):
+                if end not in known:
+                    raise ClusterError(f"a link names device {end!r}: {nearest(end, names)}")
+            if source == target:
+                raise ClusterError(f"a link leads from {source!r} to itself: expected two devices")
+            channel = link.channel or f"{source}->{target}"
+            links[source, target] = replace(link, channel=channel)
+        object.__setattr__(self, "links", _routed(self.name, names, links))
+
+    def __len__(self) -> int:
+        return len(self.devices)
+
+    def __repr__(self) -> str:
+        return f"Cluster({self.name!r}, {', '.join(device.name for device in self.devices)})"
+
+    @classmethod
+    def parse(cls, text: str) -> Cluster:
+        """The cluster that a string such as `2xP100+cpu` or `2x(4xV100)@25GbE` describes."""
+        from placewright.presets import parse
+
+        return parse(text)
+
+    @cached_property
+    def position(self) -> dict[str, int]:
+        """Where each device stands, by name."""
+        return {device.name: position for position, device in enumerate(self.devices)}
+
+    @cached_property
+    def host(self) -> int | None:
+        """The first device that is a host, if there is one."""
+        hosts = [at for at, device in enumerate(self.devices) if device.kind == HOST]
+        return hosts[0] if hosts else None
+
+    @cached_property
+    def channels(self) -> tuple[str, ...]:
+        """Channel names in order of first use, walking sources, then targets, by position."""
+        names = [device.name for device in self.devices]
+        pairs = ((source, target) for source in names for target in names if source != target)
+        return tuple(dict.fromkeys(self.links[pair].channel for pair in pairs))
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A digest of everything that matters in the cluster but its own name."""
+        content = (
+            [
+                (device.name, device.kind, device.model, device.memory, device.reserve)
+                + (sorted((dtype, float(rate)) for dtype, rate in device.rates.items()),)
+                + (float(device.bandwidth), float(device.launch), device.issuer)
+                for device in self.devices
+            ],
+            sorted(
+                (pair, float(link.bandwidth), float(link.latency), link.channel)
+                for pair, link in self.links.items()
+            ),
+        )
+        return hashlib.blake2b(repr(content).encode(), digest_size=16).hexdigest()
+
+    def only(self, names: Iterable[str]) -> Cluster:
+        """The same cluster with these devices alone, in the cluster's own order."""
+        chosen = list(names)
+        for name in chosen:
+            if name not in self.position:
+                raise ClusterError(f"cluster {self.name!r} has no device {name!r}: {nearest(name, self.position)}")
+        devices = tuple(device for device in self.devices if device.name in chosen)
+        links = {pair: link for pair, link in self.links.items() if set(pair) <= set(chosen)}
+        return Cluster(f"{self.name}:{','.join(d.name for d in devices)}", devices, links)
+
+
+def _routed(
+    cluster: str, names: list[str], links: dict[tuple[str, str], Link]
+) -> dict[tuple[str, str], Link]:
+    """Links for every ordered pair: missing ones by the way that is quickest for a megabyte."""
+    if len(links) == len(names) * (len(names) - 1):
+        return links
+    quickest = {pair: link.latency + 1e6 / link.bandwidth for pair, link in links.items()}
+    routed = dict(links)
+    for through in names:
+        for source in names:
+            for target in names:
+                if source == target or through in (source, target) or (source, target) in links:
+                    continue
+                first, second = routed.get((source, through)), routed.get((through, target))
+                if first is None or second is None:
+                    continue
+                seconds = quickest[source, through] + quickest[through, target]
+                if seconds < quickest.get((source, target), math.inf):
+                    quickest[source, target] = seconds
+                    narrow = first if first.bandwidth <= second.bandwidth else second
+                    routed[source, target] = replace(narrow, latency=first.latency + second.latency)
+    for source in names:
+        for target in names:
+            if source != target and (source, target) not in routed:
+                raise ClusterError(
+                    f"cluster {cluster!r} has no way from {source!r} to {target!r}: add a link"
+                )
+    return routed

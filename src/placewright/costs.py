@@ -1,0 +1,181 @@
+"""Cost models: a graph and a cluster in, seconds per op and device, and per tensor and link, out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placewright.cluster import Cluster, Device, Link
+from placewright.errors import ProblemError
+from placewright.graph import INPUT, STATE, VIEW, WEIGHT, Graph
+
+Seconds = NDArray[np.float64]
+FREE = frozenset({WEIGHT, STATE, INPUT, VIEW})
+"""Kinds that take no time on any device."""
+
+
+class CostModel(Protocol):
+    """Anything that says how long ops and transfers take."""
+
+    def op_seconds(self, graph: Graph, cluster: Cluster) -> Seconds:
+        """Seconds of each op on each device, launch overhead included."""
+        ...
+
+    def transfer_seconds(self, graph: Graph, links: Sequence[Link]) -> Seconds:
+        """Seconds of each tensor (in graph order) over each of these links, link by link."""
+        ...
+
+    def fused_seconds(self, graph: Graph, cluster: Cluster, groups: Sequence[Sequence[int]]) -> Seconds:
+        """Seconds of each group of ops, fused into one, on each device."""
+        ...
+
+
+def tensor_bytes(graph: Graph) -> NDArray[np.int64]:
+    """Bytes of every tensor, op by op."""
+    return np.array([size for op in graph.ops for size in op.outputs], dtype=np.int64)
+
+
+def _link_seconds(graph: Graph, links: Sequence[Link]) -> Seconds:
+    """Latency + bytes / bandwidth (rule 5)."""
+    sizes = tensor_bytes(graph).astype(np.float64)
+    seconds = [link.latency + sizes / link.bandwidth for link in links]
+    return np.array(seconds, dtype=np.float64).reshape(len(links), len(sizes))
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """The larger of arithmetic and memory traffic, plus the launch overhead (Williams et al. 2009).
+
+    Args:
+        compute: Share of the data sheet's FLOP/s that real kernels reach.
+        memory: Share of the data sheet's memory bandwidth that they reach.
+    """
+
+    compute: float = 0.6
+    memory: float = 0.8
+
+    def op_seconds(self, graph: Graph, cluster: Cluster) -> Seconds:
+        return self._seconds(graph, cluster, np.array([op.moved for op in graph.ops], dtype=np.float64))
+
+    def transfer_seconds(self, graph: Graph, links: Sequence[Link]) -> Seconds:
+        return _link_seconds(graph, links)
+
+    def fused_seconds(self, graph: Graph, cluster: Cluster, groups: Sequence[Sequence[int]]) -> Seconds:
+        """Rule 9: one launch, and tensors made and read inside never touch memory."""
+        seconds = np.empty((len(groups), len(cluster)))
+        for at, group in enumerate(groups):
+            members = set(group)
+            inner = {tensor for op in group for tensor in graph.ops[op].inputs if tensor[0] in members}
+            kept = {tensor for tensor in inner if not _leaves(graph, tensor, members)}
+            reads = sum(graph.ops[s].outputs[o] for op in group for s, o in graph.ops[op].inputs if (s, o) in inner)
+            writes = sum(graph.ops[source].outputs[output] for source, output in kept)
+            moved = max(0, sum(graph.ops[op].moved for op in group) - reads - writes)
+            for column, device in enumerate(cluster.devices):
+                work = sum(graph.ops[op].flops / (device.rate(graph.ops[op].dtype) * self.compute) for op in group)
+                seconds[at, column] = device.launch + max(work, moved / (device.bandwidth * self.memory))
+        return seconds
+
+    def _seconds(self, graph: Graph, cluster: Cluster, moved: Seconds) -> Seconds:
+        flops = np.array([op.flops for op in graph.ops], dtype=np.float64)
+        free = np.array([op.kind in FREE for op in graph.ops])
+        dtypes = sorted({op.dtype for op in graph.ops})
+        code = {dtype: number for number, dtype in enumerate(dtypes)}
+        dtype = np.array([code[op.dtype] for op in graph.ops])
+        seconds = np.empty((len(graph), len(cluster)))
+        for column, device in enumerate(cluster.devices):
+            rates = np.array([device.rate(name) for name in dtypes])[dtype]
+            work = np.maximum(flops / (rates * self.compute), moved / (device.bandwidth * self.memory))
+            seconds[:, column] = np.where(free, 0.0, device.launch + work)
+        return seconds
+
+
+def _leaves(graph: Graph, tensor: tuple[int, int], members: set[int]) -> bool:
+    """Whether a tensor made inside a group is also needed outside it."""
+    if tensor in graph.output_set:
+        return True
+    return any(reader not in members for reader in graph.readers.get(tensor, ()))
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Seconds that were measured or are given, op by op.
+
+    Args:
+        ops: Names of the rows.
+        columns: What each column is for: a device's name, model or kind, matched in that order.
+        seconds: Rows × columns.
+        transfers: Seconds of each tensor over any link, in graph order; None means bytes over bandwidth.
+        measured_on: With a single column, the device it was measured on: others scale by their rates.
+    """
+
+    ops: tuple[str, ...]
+    columns: tuple[str, ...]
+    seconds: Seconds
+    transfers: Seconds | None = None
+    measured_on: Device | None = None
+
+    def __post_init__(self) -> None:
+        seconds = np.asarray(self.seconds, dtype=np.float64)
+        if seconds.shape != (len(self.ops), len(self.columns)):
+            raise ProblemError(
+                f"the cost table has shape {seconds.shape}: expected {len(self.ops)} ops x {len(self.columns)} columns"
+            )
+        _check_seconds("the cost table", seconds)
+        object.__setattr__(self, "seconds", seconds)
+        if self.transfers is not None:
+            object.__setattr__(self, "transfers", np.asarray(self.transfers, dtype=np.float64))
+            _check_seconds("the transfer table", self.transfers)
+
+    def op_seconds(self, graph: Graph, cluster: Cluster) -> Seconds:
+        row = {name: at for at, name in enumerate(self.ops)}
+        missing = [op.name for op in graph.ops if op.name not in row]
+        if missing:
+            raise ProblemError(f"the cost table has no row for op {missing[0]!r} ({len(missing)} ops miss): measure it")
+        rows = np.array([row[op.name] for op in graph.ops])
+        return np.stack([self._column(graph, device)[rows] for device in cluster.devices], axis=1)
+
+    def transfer_seconds(self, graph: Graph, links: Sequence[Link]) -> Seconds:
+        if self.transfers is None:
+            return _link_seconds(graph, links)
+        tensors = sum(len(op.outputs) for op in graph.ops)
+        if len(self.transfers) != tensors:
+            raise ProblemError(f"the transfer table has {len(self.transfers)} rows: the graph has {tensors} tensors")
+        return np.tile(self.transfers, (len(links), 1))
+
+    def fused_seconds(self, graph: Graph, cluster: Cluster, groups: Sequence[Sequence[int]]) -> Seconds:
+        """Rule 9: with measured costs only the inner launch overheads go."""
+        seconds = self.op_seconds(graph, cluster)
+        launch = np.array([device.launch for device in cluster.devices])
+        fused = [seconds[list(group)].sum(axis=0) - (len(group) - 1) * launch for group in groups]
+        return np.maximum(np.array(fused).reshape(len(groups), len(cluster)), 0.0)
+
+    def _column(self, graph: Graph, device: Device) -> Seconds:
+        for word in (device.name, device.model, device.kind):
+            if word in self.columns:
+                return self.seconds[:, self.columns.index(word)]
+        if self.measured_on is not None and len(self.columns) == 1:
+            for place in (self.measured_on, device):
+                if not place.rates:
+                    raise ProblemError(
+                        f"device {place.name!r} has no rates, so the cost table cannot be scaled to it: add them"
+                    )
+            dtype = {op.name: op.dtype for op in graph.ops}
+            factor = [
+                self.measured_on.rate(dtype[name]) / device.rate(dtype[name]) if name in dtype else 1.0
+                for name in self.ops
+            ]
+            return self.seconds[:, 0] * np.array(factor)
+        raise ProblemError(
+            f"the cost table has no column for device {device.name!r} (model {device.model!r}, kind "
+            f"{device.kind!r}); its columns are {', '.join(self.columns)}"
+        )
+
+
+def _check_seconds(where: str, seconds: Seconds) -> None:
+    if not (np.isfinite(seconds).all() and (seconds >= 0).all()):
+        bad = seconds[~(np.isfinite(seconds) & (seconds >= 0))][0]
+        raise ProblemError(f"{where} holds {float(bad)!r} seconds: expected finite numbers >= 0")

@@ -1,0 +1,65 @@
+"""Every error that Placewright raises on purpose.
+
+PlacewrightError
+├── GraphError          a graph is malformed, or a frontend met an op it cannot read
+├── ClusterError        a cluster is malformed, or its name is unknown
+├── ProblemError        graph, cluster, costs and constraints do not go together
+├── PlanError           a plan does not fit its problem
+├── FileError           a file is missing, truncated, or of another kind or version
+├── ConfigError         an option or key is unknown or ill-typed
+└── MissingDependency   an optional package is not installed (also an ImportError)
+
+A plan that does not fit in memory is not an error: see `Timeline.fits`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class PlacewrightError(Exception):
+    """The root of all errors raised on purpose; its text is one line for a person."""
+
+
+class GraphError(PlacewrightError):
+    """A graph is malformed, or a frontend met an op it cannot read."""
+
+
+class ClusterError(PlacewrightError):
+    """A cluster is malformed, or its name is unknown."""
+
+
+class ProblemError(PlacewrightError):
+    """Graph, cluster, costs and constraints do not go together."""
+
+
+class PlanError(PlacewrightError):
+    """A plan does not fit its problem."""
+
+
+class FileError(PlacewrightError):
+    """A file is missing, truncated, or of another kind or version."""
+
+
+class ConfigError(PlacewrightError):
+    """An option or key is unknown or ill-typed."""
+
+
+class MissingDependency(PlacewrightError, ImportError):
+    """An optional package is not installed."""
+
+    def __init__(self, package: str, extra: str) -> None:
+        super().__init__(f"{package} is not installed: pip install 'placewright[{extra}]'")
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """The end of a message about an unknown word: the nearest known one, or what is known."""
+    words = [str(name) for name in known]
+    close = difflib.get_close_matches(word, words, n=1, cutoff=0.5)
+    if close:
+        return f"did you mean {close[0]!r}?"
+    if not words:
+        return "none is known"
+    shown = ", ".join(words[:8]) + (", ..." if len(words) > 8 else "")
+    return f"known: {shown}"

@@ -1,0 +1,149 @@
+"""A problem: graph, cluster, costs and constraints, which is all that must be known to judge a plan."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placewright.arrays import Arrays, pack
+from placewright.cluster import Cluster
+from placewright.costs import CostModel, Roofline
+from placewright.errors import ProblemError, nearest
+from placewright.graph import INPUT, Graph
+
+Discipline = Literal["in order", "ready"]
+Objective = Literal["step", "period"]
+
+
+@dataclass(frozen=True)
+class Constraints:
+    """What a plan must respect. Ops are named, or matched with `*` and `?`.
+
+    Args:
+        pins: Op → the device it must be on.
+        forbid: Op → devices it must not be on.
+        colocate: Groups of ops that must share a device.
+        limits: Device → bytes of its memory that may be used, its reserve included.
+    """
+
+    pins: Mapping[str, str] = field(default_factory=dict)
+    forbid: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    colocate: tuple[tuple[str, ...], ...] = ()
+    limits: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """One network on one cluster, with all that is needed to judge a plan.
+
+    Args:
+        discipline: `in order` as PyTorch and CUDA streams issue, `ready` as TensorFlow's executor does.
+        objective: `step` for the time of one step, `period` for the time between pipelined steps.
+        overlap: Whether transfers overlap computation when the period is counted.
+    """
+
+    graph: Graph
+    cluster: Cluster
+    costs: CostModel = field(default_factory=Roofline)
+    constraints: Constraints = field(default_factory=Constraints)
+    discipline: Discipline = "in order"
+    objective: Objective = "step"
+    overlap: bool = True
+
+    def __post_init__(self) -> None:
+        if self.discipline not in get_args(Discipline):
+            raise ProblemError(f"discipline {self.discipline!r}: expected 'in order' or 'ready'")
+        if self.objective not in get_args(Objective):
+            raise ProblemError(f"objective {self.objective!r}: expected 'step' or 'period'")
+
+    def __repr__(self) -> str:
+        return f"Problem({self.graph!r}, {self.cluster!r}, {self.objective})"
+
+    @cached_property
+    def arrays(self) -> Arrays:
+        """The problem as flat arrays, packed on first use."""
+        return pack(self.graph, self.cluster, self.costs, self._allowed(), self._together(), self._limit())
+
+    def settle(self, device: NDArray[np.integer]) -> NDArray[np.int32]:
+        """Devices (…, ops) with every op that the caller is silent about put where rule 6 and the constraints say.
+
+        Weights go with their first reader, units stay together, and what may not be where it was put
+        goes to the first device that it may be on.
+        """
+        a = self.arrays
+        first = a.allowed.argmax(axis=1).astype(np.int32)
+
+        def lawful(device: NDArray[np.int32]) -> NDArray[np.int32]:
+            return np.where(a.allowed[np.arange(a.ops), device], device, first)
+
+        # First the leaders, so that a weight follows its reader to where a pin sends it.
+        settled = lawful(np.asarray(device, dtype=np.int32))[..., a.leader]
+        return np.ascontiguousarray(lawful(settled))
+
+    def _allowed(self) -> NDArray[np.bool_]:
+        cluster, graph = self.cluster, self.graph
+        allowed = np.ones((len(graph), len(cluster)), dtype=bool)
+        known = [{device.name, device.model, device.kind} for device in cluster.devices]
+        for position, op in enumerate(graph.ops):
+            if op.runs_on:
+                allowed[position] = [not words.isdisjoint(op.runs_on) for words in known]
+                if not allowed[position].any():
+                    raise ProblemError(
+                        f"op {op.name!r} runs only on {', '.join(op.runs_on)}: cluster "
+                        f"{cluster.name!r} has no such device"
+                    )
+        pinned: set[int] = set()
+        for pattern, name in self.constraints.pins.items():
+            column = np.arange(len(cluster)) == self._device(name)
+            for position in self._matches(pattern):
+                allowed[position] &= column
+                pinned.add(position)
+        for pattern, names in self.constraints.forbid.items():
+            columns = [self._device(name) for name in names]
+            for position in self._matches(pattern):
+                allowed[position, columns] = False
+        if cluster.host is not None:  # rule 10
+            for position, op in enumerate(graph.ops):
+                if op.kind == INPUT and position not in pinned:
+                    allowed[position] &= np.arange(len(cluster)) == cluster.host
+        return allowed
+
+    def _together(self) -> list[list[int]]:
+        groups = self.constraints.colocate
+        return [[op for pattern in group for op in self._matches(pattern)] for group in groups if group]
+
+    def _limit(self) -> NDArray[np.int64]:
+        limit = np.array([device.memory for device in self.cluster.devices], dtype=np.int64)
+        for name, size in self.constraints.limits.items():
+            if size < 0:
+                raise ProblemError(f"the limit of device {name!r} is {size!r} bytes: expected >= 0")
+            limit[self._device(name)] = min(size, limit[self._device(name)])
+        reserve = np.array([device.reserve for device in self.cluster.devices], dtype=np.int64)
+        return np.maximum(limit - reserve, 0)
+
+    def _device(self, name: str) -> int:
+        position = self.cluster.position.get(name)
+        if position is None:
+            raise ProblemError(
+                f"a constraint names device {name!r}, which cluster {self.cluster.name!r} does not have: "
+                f"{nearest(name, self.cluster.position)}"
+            )
+        return position
+
+    def _matches(self, pattern: str) -> list[int]:
+        if pattern in self.graph.position:
+            return [self.graph.position[pattern]]
+        if "*" in pattern or "?" in pattern:
+            found = [at for at, op in enumerate(self.graph.ops) if fnmatch.fnmatchcase(op.name, pattern)]
+            if found:
+                return found
+            raise ProblemError(f"a constraint names ops {pattern!r}: none of the graph's ops match")
+        raise ProblemError(
+            f"a constraint names op {pattern!r}, which the graph does not have: {nearest(pattern, self.graph.position)}"
+        )

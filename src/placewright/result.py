@@ -1,0 +1,85 @@
+"""A result: the best plan a solver found, how good it is, and what it took to find."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from placewright.plan import Plan
+    from placewright.problem import Objective
+
+
+@dataclass(frozen=True, eq=False)
+class Use:
+    """What a plan does with one device."""
+
+    name: str
+    ops: int
+    busy: float
+    peak: int
+    limit: int
+    reserve: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """The best plan found, judged.
+
+    Args:
+        bound: Seconds that no plan can beat, for the objective of the problem.
+        bound_name: The name of the bound's proof.
+        overflow: Bytes over the memory limits, all devices together.
+        history: (evaluations, seconds, best objective) each time the best improved.
+    """
+
+    solver: str
+    plan: Plan
+    objective: Objective
+    step_time: float
+    period: float
+    bound: float
+    bound_name: str
+    overflow: int
+    evaluations: int
+    seconds: float
+    seed: int
+    devices: tuple[Use, ...]
+    history: tuple[tuple[int, float, float], ...] = ()
+
+    @property
+    def value(self) -> float:
+        """The objective's own figure."""
+        return self.step_time if self.objective == "step" else self.period
+
+    @property
+    def gap(self) -> float:
+        """How far above the bound the plan is, as a share of the bound."""
+        if self.bound > 0:
+            return self.value / self.bound - 1
+        return 0.0 if self.value == 0 else float(np.inf)
+
+    @property
+    def fits(self) -> bool:
+        return self.overflow == 0
+
+    @property
+    def key(self) -> tuple[int, float]:
+        """What plans are compared by: bytes over, then the objective."""
+        return self.overflow, self.value
+
+    def __str__(self) -> str:
+        what = "step time" if self.objective == "step" else "period"
+        fits = "fits" if self.fits else f"{self.overflow / 2**30:.2f} GiB over"
+        head = (
+            f"{self.solver}: {what} {self.value * 1e3:.4g} ms, bound {self.bound * 1e3:.4g} ms "
+            f"({self.bound_name}), gap {self.gap:.1%}, {fits}, {self.evaluations:,} evaluations"
+        )
+        rows = [
+            f"  {use.name:<10} {use.ops:>7,} ops  busy {use.busy * 1e3:10.4g} ms  "
+            f"peak {use.peak / 2**30:8.3f} of {use.limit / 2**30:.3f} GiB"
+            for use in self.devices
+        ]
+        return "\n".join([head, *rows])

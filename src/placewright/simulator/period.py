@@ -1,0 +1,65 @@
+"""The period in plain code: arrays and one plan in, seconds between pipelined steps out.
+
+Steps are independent and pipelined, so the time between them is the largest load over devices (their
+ops) and channels (their transfers, streamed weights included). Without overlap channels do not count;
+instead a device pays for each tensor it sends, once whatever the number of receivers (the longest of
+the sends), for each it receives, and for each streamed weight that it sends or receives; hosts pay
+nothing for transfers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from placewright.arrays import Arrays
+from placewright.simulator.reference import inputs_of, readers_of
+
+
+def period(
+    a: Arrays, device: Sequence[int], staging: Sequence[int] | None = None, overlap: bool = True
+) -> float:
+    """Seconds between pipelined steps.
+
+    Loads are added up op by op, then tensor by tensor in order of their readers, then streamed
+    weight by streamed weight in order of their readers.
+    """
+    rooms = [-1] * a.devices if staging is None else list(staging)
+    busy = [0.0] * a.devices
+    wire = [0.0] * a.channels
+    for op in range(a.ops):
+        busy[device[op]] += float(a.compute[op, device[op]])
+
+    def pay(place: int, seconds: float) -> None:
+        if not a.host[place]:
+            busy[place] += seconds
+
+    streamed: list[tuple[int, int, int]] = []
+    for tensor in range(len(a.sizes)):
+        source = device[a.producer[tensor]]
+        longest, targets = 0.0, set()
+        for reader in readers_of(a, tensor):
+            target = device[reader]
+            if target == source or target in targets or not a.turn[reader]:
+                continue
+            if a.weight[a.producer[tensor]] and rooms[target] >= 0:
+                continue
+            targets.add(target)
+            seconds = float(a.transfer[a.link_class[source, target], tensor])
+            wire[a.channel[source, target]] += seconds
+            if not overlap:
+                pay(target, seconds)
+            longest = max(longest, seconds)
+        if not overlap and targets:
+            pay(source, longest)
+    for op in range(a.ops):
+        for tensor in inputs_of(a, op):
+            source, target = device[a.producer[tensor]], device[op]
+            if a.turn[op] and a.weight[a.producer[tensor]] and source != target and rooms[target] >= 0:
+                streamed.append((tensor, source, target))
+    for tensor, source, target in streamed:
+        seconds = float(a.transfer[a.link_class[source, target], tensor])
+        wire[a.channel[source, target]] += seconds
+        if not overlap:
+            pay(target, seconds)
+            pay(source, seconds)
+    return max([*busy, *wire] if overlap else busy)

@@ -1,0 +1,86 @@
+"""Units: text for a person in, bytes and seconds out, and back."""
+
+from __future__ import annotations
+
+import math
+import re
+from fractions import Fraction
+
+from placewright.errors import ConfigError
+
+_BYTES: dict[str, int] = {"b": 1} | {
+    f"{letter}{form}": base**power
+    for power, letter in enumerate("kmgtp", start=1)
+    for form, base in (("b", 1000), ("ib", 1024))
+}
+_SECONDS = {
+    "ns": Fraction(1, 10**9),
+    "us": Fraction(1, 10**6),
+    "µs": Fraction(1, 10**6),  # U+00B5, the micro sign
+    "μs": Fraction(1, 10**6),  # U+03BC, the Greek letter
+    "ms": Fraction(1, 1000),
+    "s": Fraction(1),
+    "min": Fraction(60),
+    "m": Fraction(60),
+    "h": Fraction(3600),
+}
+# Short exponents and few digits, so that no text can ask for a number of a million digits.
+_AMOUNT = re.compile(r"\s*([0-9]{1,20}(?:\.[0-9]{0,20})?(?:[eE][+-]?[0-9]{1,2})?)\s*([^\W\d_]*)\s*")
+
+
+def parse_bytes(text: str) -> int:
+    """Bytes in a text such as `16 GiB`, `500MB` or `4096`; kB is 1000 bytes and KiB 1024.
+
+    Raises:
+        ConfigError: It is not a size.
+    """
+    amount = _AMOUNT.fullmatch(text)
+    factor = _BYTES.get((amount[2] or "b").lower()) if amount else None
+    if amount is None or factor is None:
+        raise ConfigError(
+            f"size {text!r}: expected a number and a unit, such as '16 GiB' or '500 MB'"
+        )
+    return round(Fraction(amount[1]) * factor)
+
+
+def parse_seconds(text: str) -> float:
+    """Seconds in a text such as `30s`, `1.5 h`, `200 us` or `30`.
+
+    Raises:
+        ConfigError: It is not a time.
+    """
+    amount = _AMOUNT.fullmatch(text)
+    factor = _SECONDS.get(amount[2] or "s") if amount else None
+    if amount is None or factor is None:
+        raise ConfigError(f"time {text!r}: expected a number and a unit, such as '30s' or '5 min'")
+    return float(Fraction(amount[1]) * factor)
+
+
+def format_bytes(size: float) -> str:
+    """Bytes as a person reads them, in powers of 1024: `1.5 GiB`."""
+    return _scaled(size, 1024, ("B", "KiB", "MiB", "GiB", "TiB", "PiB"))
+
+
+def format_seconds(seconds: float) -> str:
+    """Seconds as a person reads them: `20.08 ms`."""
+    if not math.isfinite(seconds) or abs(seconds) >= 1:
+        return f"{_short(seconds)} s"
+    return _scaled(seconds * 1e9, 1000, ("ns", "µs", "ms", "s"))
+
+
+def _scaled(value: float, base: int, units: tuple[str, ...]) -> str:
+    *rest, last = units
+    for unit in rest:
+        if abs(float(f"{value:.4g}")) < base:  # as shown, so that 1023.99 KiB reads 1 MiB
+            return f"{_short(value)} {unit}"
+        value /= base
+    return f"{_short(value)} {last}"
+
+
+def _short(value: float) -> str:
+    """Four significant digits, never an exponent."""
+    if not math.isfinite(value):
+        return str(value)
+    digits = max(0, 3 - math.floor(math.log10(abs(value)))) if value else 0
+    shown = f"{value:.{digits}f}"
+    return shown.rstrip("0").rstrip(".") if "." in shown else shown

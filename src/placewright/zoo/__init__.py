@@ -1,0 +1,107 @@
+"""The zoo: a name such as `layered:ops=5000,seed=3` in, a Graph out."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from placewright.errors import ConfigError, GraphError, nearest
+from placewright.zoo import blocks, generators
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from placewright.graph import Graph
+
+Value = bool | int | float | str
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One network of the zoo.
+
+    Args:
+        build: Makes the graph; what it needs beyond the core it imports when called.
+        defaults: Its keyword arguments; a value given for one must be of the same type.
+    """
+
+    name: str
+    description: str
+    build: Callable[..., Graph]
+    defaults: Mapping[str, Value]
+
+
+def entry(name: str, description: str, build: Callable[..., Graph]) -> Entry:
+    """An entry whose default arguments are those of the function that builds it."""
+    parameters = inspect.signature(build).parameters.values()
+    return Entry(name, description, build, {each.name: each.default for each in parameters})
+
+
+ENTRIES = {
+    each.name: each
+    for each in (
+        entry("transformer", "decoder blocks at op level, in bfloat16", blocks.transformer),
+        entry("offload", "a chain of 16 blocks of 352 MiB: more than a GPU holds", blocks.offload),
+        entry("branches", "a convolutional network with four branches a module", blocks.branches),
+        entry("chain", "random: each op reads the one before it", generators.chain),
+        entry("diamond", "random: two ops between a first and a last", generators.diamond),
+        entry("fork-join", "random: branches between forks and joins", generators.fork_join),
+        entry("layered", "random: layers of ops that read the layer before", generators.layered),
+        entry(
+            "series-parallel",
+            "random: edges split in two or doubled, over and over",
+            generators.series_parallel,
+        ),
+    )
+}
+
+
+def names() -> list[tuple[str, str]]:
+    """The name of each network and one line on it."""
+    return [(each.name, each.description) for each in ENTRIES.values()]
+
+
+def load(text: str) -> Graph:
+    """The network of that name, with arguments after a colon: `fork-join:ops=40,seed=3`.
+
+    Raises:
+        GraphError: There is no network of that name.
+        ConfigError: It has no such argument, or the value is of another type or out of range.
+    """
+    name, _, arguments = text.partition(":")
+    found = ENTRIES.get(name.strip().replace("_", "-"))
+    if found is None:
+        raise GraphError(f"no network is named {name!r}: {nearest(name, ENTRIES)}")
+    given: dict[str, Value] = {}
+    for part in arguments.split(",") if arguments.strip() else ():
+        key, equals, value = (word.strip() for word in part.partition("="))
+        if not equals:
+            raise ConfigError(f"{found.name} is given {part!r}: expected arguments as name=value")
+        if key not in found.defaults:
+            raise ConfigError(
+                f"{found.name} has no argument {key!r}: it has {', '.join(found.defaults)}"
+            )
+        given[key] = _value(f"{found.name} is given {key} {value!r}", value, found.defaults[key])
+    return found.build(**given)
+
+
+def _value(what: str, text: str, default: Value) -> Value:
+    """A text as a value of the default's type."""
+    if isinstance(default, str):
+        return text
+    if isinstance(default, bool):
+        if text.lower() in ("true", "yes", "1"):
+            return True
+        if text.lower() in ("false", "no", "0"):
+            return False
+        raise ConfigError(f"{what}: expected true or false")
+    kind = "a whole number" if isinstance(default, int) else "a number"
+    try:
+        value = type(default)(text)
+    except ValueError:
+        raise ConfigError(f"{what}: expected {kind}") from None
+    if not math.isfinite(value):
+        raise ConfigError(f"{what}: expected {kind}")
+    return value
