@@ -1,4 +1,4 @@
-"""Placewright: finds, proves and runs the fastest placement of a neural network on a set of devices."""
+"""Placewright: the fastest placement of a neural network on a set of devices, found and proven."""
 
 from __future__ import annotations
 

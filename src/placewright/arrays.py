@@ -75,7 +75,12 @@ class Arrays:
 
 
 def pack(
-    graph: Graph, cluster: Cluster, costs: CostModel, allowed: Flags, together: Sequence[Sequence[int]], limit: Bytes
+    graph: Graph,
+    cluster: Cluster,
+    costs: CostModel,
+    allowed: Flags,
+    together: Sequence[Sequence[int]],
+    limit: Bytes,
 ) -> Arrays:
     """The arrays of a problem.
 
@@ -87,7 +92,8 @@ def pack(
     ops = graph.ops
     first_tensor = _offsets([len(op.outputs) for op in ops])
     read = [
-        [int(first_tensor[source]) + output for source, output in dict.fromkeys(op.inputs)] for op in ops
+        [int(first_tensor[source]) + output for source, output in dict.fromkeys(op.inputs)]
+        for op in ops
     ]
     first_input = _offsets([len(tensors) for tensors in read])
     inputs = np.array([tensor for tensors in read for tensor in tensors], dtype=np.int32)
@@ -107,16 +113,23 @@ def pack(
     weight = _weights(graph)
     turn = np.array([op.kind not in (WEIGHT, STATE, INPUT) for op in ops]) & ~weight
     resident = np.array(
-        [op.resident + (sum(op.outputs) if op.kind in (WEIGHT, STATE) else 0) for op in ops], dtype=np.int64
+        [op.resident + (sum(op.outputs) if op.kind in (WEIGHT, STATE) else 0) for op in ops],
+        dtype=np.int64,
     )
     head = _heads(graph, weight, together)
     unit = np.unique(head, return_inverse=True)[1].astype(np.int32)
     allowed = _allowed_units(graph, unit, allowed)
     links, link_class, channel = _links(cluster)
+    compute = np.ascontiguousarray(costs.op_seconds(graph, cluster), dtype=np.float64)
+    transfer = np.ascontiguousarray(costs.transfer_seconds(graph, links), dtype=np.float64)
+    if not (np.isfinite(compute).all() and np.isfinite(transfer).all()):
+        raise ProblemError(
+            "an op or a transfer would take for ever: check the cluster's rates and bandwidths"
+        )
     names = [device.issuer for device in cluster.devices if device.issuer is not None]
     issuers = {name: at for at, name in enumerate(dict.fromkeys(names))}
     return Arrays(
-        compute=np.ascontiguousarray(costs.op_seconds(graph, cluster), dtype=np.float64),
+        compute=compute,
         allowed=allowed,
         unit=unit,
         head=head,
@@ -135,13 +148,14 @@ def pack(
         kept=kept,
         first_reader=first_reader,
         readers=readers,
-        transfer=np.ascontiguousarray(costs.transfer_seconds(graph, links), dtype=np.float64),
+        transfer=transfer,
         link_class=link_class,
         channel=channel,
         capacity=limit,
         host=np.array([device.kind == HOST for device in cluster.devices]),
         issuer=np.array(
-            [-1 if device.issuer is None else issuers[device.issuer] for device in cluster.devices], dtype=np.int32
+            [-1 if device.issuer is None else issuers[device.issuer] for device in cluster.devices],
+            dtype=np.int32,
         ),
         launch=np.array([device.launch for device in cluster.devices], dtype=np.float64),
     )
@@ -163,7 +177,7 @@ def _weights(graph: Graph) -> Flags:
 def _heads(graph: Graph, weight: Flags, together: Sequence[Sequence[int]]) -> Ints:
     """The first op of each op's unit.
 
-    A unit shares a device: by label, by constraint, views with their weights, states with their readers.
+    A unit shares a device: by label, by constraint, views with weights, states with readers.
     """
     parent = list(range(len(graph)))
 
@@ -197,12 +211,18 @@ def _allowed_units(graph: Graph, unit: Ints, allowed: Flags) -> Flags:
     stuck = np.flatnonzero(~joint.any(axis=1))
     if len(stuck):
         members = [graph.ops[op].name for op in np.flatnonzero(unit == stuck[0])]
-        shown = ", ".join(map(repr, members[:4])) + (f" and {len(members) - 4} more" if len(members) > 4 else "")
-        raise ProblemError(f"no device is left for {shown}: loosen a pin, a forbidden device or a colocation")
+        shown = ", ".join(map(repr, members[:4])) + (
+            f" and {len(members) - 4} more" if len(members) > 4 else ""
+        )
+        raise ProblemError(
+            f"no device is left for {shown}: loosen a pin, a forbidden device or a colocation"
+        )
     return joint[unit]
 
 
-def _leaders(unit: Ints, turn: Flags, first_tensor: Ints, first_reader: Ints, readers: Ints) -> Ints:
+def _leaders(
+    unit: Ints, turn: Flags, first_tensor: Ints, first_reader: Ints, readers: Ints
+) -> Ints:
     """A unit's first op that takes a turn leads it; a unit of none follows its first reader's."""
     positions = np.arange(len(unit))
     nobody = len(unit)
@@ -210,7 +230,11 @@ def _leaders(unit: Ints, turn: Flags, first_tensor: Ints, first_reader: Ints, re
     np.minimum.at(lead, unit[turn], positions[turn])
     follow = np.full(len(lead), nobody)
     tensor_unit = np.repeat(unit, np.diff(first_tensor))
-    np.minimum.at(follow, np.repeat(tensor_unit, np.diff(first_reader)), np.where(turn[readers], readers, nobody))
+    np.minimum.at(
+        follow,
+        np.repeat(tensor_unit, np.diff(first_reader)),
+        np.where(turn[readers], readers, nobody),
+    )
     followed = np.where(follow < nobody, lead[unit[np.minimum(follow, nobody - 1)]], nobody)
     lead = np.where(lead < nobody, lead, followed)
     first = np.unique(unit, return_index=True)[1]  # leads a unit that nothing reads

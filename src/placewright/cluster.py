@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from placewright.errors import ClusterError, nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
 
 HOST = "cpu"  # the kind of device that is a host: graph inputs are there
 
@@ -43,16 +46,19 @@ class Device:
             raise ClusterError(f"device name {self.name!r}: expected a word without '+@(), '")
         if self.memory < 0 or self.reserve < 0:
             raise ClusterError(
-                f"device {self.name!r} has memory {self.memory!r} and reserve {self.reserve!r}: expected >= 0"
+                f"device {self.name!r} has memory {self.memory!r} and reserve {self.reserve!r}: "
+                "expected >= 0"
             )
         if not (self.bandwidth > 0 and math.isfinite(self.launch) and self.launch >= 0):
             raise ClusterError(
-                f"device {self.name!r} has bandwidth {self.bandwidth!r} and launch {self.launch!r}: "
-                "expected a bandwidth > 0 and a finite launch >= 0"
+                f"device {self.name!r} has bandwidth {self.bandwidth!r} and launch "
+                f"{self.launch!r}: expected a bandwidth > 0 and a finite launch >= 0"
             )
         for dtype, rate in self.rates.items():
             if not rate > 0:
-                raise ClusterError(f"device {self.name!r} has rate {rate!r} for {dtype}: expected > 0")
+                raise ClusterError(
+                    f"device {self.name!r} has rate {rate!r} for {dtype}: expected > 0"
+                )
 
     @property
     def capacity(self) -> int:
@@ -80,7 +86,9 @@ class Link:
         if not self.bandwidth > 0:
             raise ClusterError(f"a link has bandwidth {self.bandwidth!r}: expected > 0")
         if not (math.isfinite(self.latency) and self.latency >= 0):
-            raise ClusterError(f"a link has latency {self.latency!r}: expected a finite number >= 0")
+            raise ClusterError(
+                f"a link has latency {self.latency!r}: expected a finite number >= 0"
+            )
 
 
 @dataclass(frozen=True)
@@ -149,18 +157,19 @@ class Cluster:
     @cached_property
     def fingerprint(self) -> str:
         """A digest of everything that matters in the cluster but its own name."""
-        content = (
-            [
-                (device.name, device.kind, device.model, device.memory, device.reserve)
-                + (sorted((dtype, float(rate)) for dtype, rate in device.rates.items()),)
-                + (float(device.bandwidth), float(device.launch), device.issuer)
-                for device in self.devices
-            ],
-            sorted(
-                (pair, float(link.bandwidth), float(link.latency), link.channel)
-                for pair, link in self.links.items()
-            ),
+        devices = [
+            (
+                (device.name, device.kind, device.model, device.memory, device.reserve),
+                sorted((dtype, float(rate)) for dtype, rate in device.rates.items()),
+                (float(device.bandwidth), float(device.launch), device.issuer),
+            )
+            for device in self.devices
+        ]
+        links = sorted(
+            (pair, float(link.bandwidth), float(link.latency), link.channel)
+            for pair, link in self.links.items()
         )
+        content = devices, links
         return hashlib.blake2b(repr(content).encode(), digest_size=16).hexdigest()
 
     def only(self, names: Iterable[str]) -> Cluster:
@@ -168,7 +177,9 @@ class Cluster:
         chosen = list(names)
         for name in chosen:
             if name not in self.position:
-                raise ClusterError(f"cluster {self.name!r} has no device {name!r}: {nearest(name, self.position)}")
+                raise ClusterError(
+                    f"cluster {self.name!r} has no device {name!r}: {nearest(name, self.position)}"
+                )
         devices = tuple(device for device in self.devices if device.name in chosen)
         links = {pair: link for pair, link in self.links.items() if set(pair) <= set(chosen)}
         return Cluster(f"{self.name}:{','.join(d.name for d in devices)}", devices, links)

@@ -1,17 +1,20 @@
-"""Cost models: a graph and a cluster in, seconds per op and device, and per tensor and link, out."""
+"""Cost models: a graph and a cluster in, seconds per op and device and per tensor and link out."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from placewright.cluster import Cluster, Device, Link
 from placewright.errors import ProblemError
 from placewright.graph import INPUT, STATE, VIEW, WEIGHT, Graph
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from placewright.cluster import Cluster, Device, Link
 
 Seconds = NDArray[np.float64]
 FREE = frozenset({WEIGHT, STATE, INPUT, VIEW})
@@ -29,7 +32,9 @@ class CostModel(Protocol):
         """Seconds of each tensor (in graph order) over each of these links, link by link."""
         ...
 
-    def fused_seconds(self, graph: Graph, cluster: Cluster, groups: Sequence[Sequence[int]]) -> Seconds:
+    def fused_seconds(
+        self, graph: Graph, cluster: Cluster, groups: Sequence[Sequence[int]]
+    ) -> Seconds:
         """Seconds of each group of ops, fused into one, on each device."""
         ...
 
@@ -58,25 +63,47 @@ class Roofline:
     compute: float = 0.6
     memory: float = 0.8
 
+    def __post_init__(self) -> None:
+        for share in (self.compute, self.memory):
+            if not 0 < share <= 1:
+                raise ProblemError(
+                    f"a roofline share is {share!r}: expected more than 0, at most 1"
+                )
+
     def op_seconds(self, graph: Graph, cluster: Cluster) -> Seconds:
-        return self._seconds(graph, cluster, np.array([op.moved for op in graph.ops], dtype=np.float64))
+        return self._seconds(
+            graph, cluster, np.array([op.moved for op in graph.ops], dtype=np.float64)
+        )
 
     def transfer_seconds(self, graph: Graph, links: Sequence[Link]) -> Seconds:
         return _link_seconds(graph, links)
 
-    def fused_seconds(self, graph: Graph, cluster: Cluster, groups: Sequence[Sequence[int]]) -> Seconds:
+    def fused_seconds(
+        self, graph: Graph, cluster: Cluster, groups: Sequence[Sequence[int]]
+    ) -> Seconds:
         """Rule 9: one launch, and tensors made and read inside never touch memory."""
         seconds = np.empty((len(groups), len(cluster)))
         for at, group in enumerate(groups):
             members = set(group)
-            inner = {tensor for op in group for tensor in graph.ops[op].inputs if tensor[0] in members}
+            inner = {
+                tensor for op in group for tensor in graph.ops[op].inputs if tensor[0] in members
+            }
             kept = {tensor for tensor in inner if not _leaves(graph, tensor, members)}
-            reads = sum(graph.ops[s].outputs[o] for op in group for s, o in graph.ops[op].inputs if (s, o) in inner)
+            reads = sum(
+                graph.ops[s].outputs[o]
+                for op in group
+                for s, o in graph.ops[op].inputs
+                if (s, o) in inner
+            )
             writes = sum(graph.ops[source].outputs[output] for source, output in kept)
             moved = max(0, sum(graph.ops[op].moved for op in group) - reads - writes)
             for column, device in enumerate(cluster.devices):
-                work = sum(graph.ops[op].flops / (device.rate(graph.ops[op].dtype) * self.compute) for op in group)
-                seconds[at, column] = device.launch + max(work, moved / (device.bandwidth * self.memory))
+                work = sum(
+                    graph.ops[op].flops / (device.rate(graph.ops[op].dtype) * self.compute)
+                    for op in group
+                )
+                launch = 0.0 if all(graph.ops[op].kind in FREE for op in group) else device.launch
+                seconds[at, column] = launch + max(work, moved / (device.bandwidth * self.memory))
         return seconds
 
     def _seconds(self, graph: Graph, cluster: Cluster, moved: Seconds) -> Seconds:
@@ -88,7 +115,9 @@ class Roofline:
         seconds = np.empty((len(graph), len(cluster)))
         for column, device in enumerate(cluster.devices):
             rates = np.array([device.rate(name) for name in dtypes])[dtype]
-            work = np.maximum(flops / (rates * self.compute), moved / (device.bandwidth * self.memory))
+            work = np.maximum(
+                flops / (rates * self.compute), moved / (device.bandwidth * self.memory)
+            )
             seconds[:, column] = np.where(free, 0.0, device.launch + work)
         return seconds
 
@@ -108,8 +137,8 @@ class Table:
         ops: Names of the rows.
         columns: What each column is for: a device's name, model or kind, matched in that order.
         seconds: Rows × columns.
-        transfers: Seconds of each tensor over any link, in graph order; None means bytes over bandwidth.
-        measured_on: With a single column, the device it was measured on: others scale by their rates.
+        transfers: Seconds of each tensor over any link, in graph order; None: bytes over bandwidth.
+        measured_on: With a single column, the device it was measured on: others scale by rates.
     """
 
     ops: tuple[str, ...]
@@ -122,7 +151,8 @@ class Table:
         seconds = np.asarray(self.seconds, dtype=np.float64)
         if seconds.shape != (len(self.ops), len(self.columns)):
             raise ProblemError(
-                f"the cost table has shape {seconds.shape}: expected {len(self.ops)} ops x {len(self.columns)} columns"
+                f"the cost table has shape {seconds.shape}: expected {len(self.ops)} ops x "
+                f"{len(self.columns)} columns"
             )
         _check_seconds("the cost table", seconds)
         object.__setattr__(self, "seconds", seconds)
@@ -134,7 +164,10 @@ class Table:
         row = {name: at for at, name in enumerate(self.ops)}
         missing = [op.name for op in graph.ops if op.name not in row]
         if missing:
-            raise ProblemError(f"the cost table has no row for op {missing[0]!r} ({len(missing)} ops miss): measure it")
+            raise ProblemError(
+                f"the cost table has no row for op {missing[0]!r} ({len(missing)} ops miss): "
+                "measure it"
+            )
         rows = np.array([row[op.name] for op in graph.ops])
         return np.stack([self._column(graph, device)[rows] for device in cluster.devices], axis=1)
 
@@ -143,15 +176,24 @@ class Table:
             return _link_seconds(graph, links)
         tensors = sum(len(op.outputs) for op in graph.ops)
         if len(self.transfers) != tensors:
-            raise ProblemError(f"the transfer table has {len(self.transfers)} rows: the graph has {tensors} tensors")
+            raise ProblemError(
+                f"the transfer table has {len(self.transfers)} rows: "
+                f"the graph has {tensors} tensors"
+            )
         return np.tile(self.transfers, (len(links), 1))
 
-    def fused_seconds(self, graph: Graph, cluster: Cluster, groups: Sequence[Sequence[int]]) -> Seconds:
+    def fused_seconds(
+        self, graph: Graph, cluster: Cluster, groups: Sequence[Sequence[int]]
+    ) -> Seconds:
         """Rule 9: with measured costs only the inner launch overheads go."""
         seconds = self.op_seconds(graph, cluster)
         launch = np.array([device.launch for device in cluster.devices])
-        fused = [seconds[list(group)].sum(axis=0) - (len(group) - 1) * launch for group in groups]
-        return np.maximum(np.array(fused).reshape(len(groups), len(cluster)), 0.0)
+        fused = np.empty((len(groups), len(cluster)))
+        for at, group in enumerate(groups):
+            rows = seconds[list(group)]
+            inner = np.maximum((rows > 0).sum(axis=0) - 1, 0)  # what takes no time has no launch
+            fused[at] = np.maximum(rows.sum(axis=0) - inner * launch, 0.0)
+        return fused
 
     def _column(self, graph: Graph, device: Device) -> Seconds:
         for word in (device.name, device.model, device.kind):
@@ -161,17 +203,21 @@ class Table:
             for place in (self.measured_on, device):
                 if not place.rates:
                     raise ProblemError(
-                        f"device {place.name!r} has no rates, so the cost table cannot be scaled to it: add them"
+                        f"device {place.name!r} has no rates, so the cost table cannot be scaled "
+                        "to it: add them"
                     )
             dtype = {op.name: op.dtype for op in graph.ops}
             factor = [
-                self.measured_on.rate(dtype[name]) / device.rate(dtype[name]) if name in dtype else 1.0
+                self.measured_on.rate(dtype[name]) / device.rate(dtype[name])
+                if name in dtype
+                else 1.0
                 for name in self.ops
             ]
-            return self.seconds[:, 0] * np.array(factor)
+            scaled: Seconds = self.seconds[:, 0] * np.array(factor)
+            return scaled
         raise ProblemError(
-            f"the cost table has no column for device {device.name!r} (model {device.model!r}, kind "
-            f"{device.kind!r}); its columns are {', '.join(self.columns)}"
+            f"the cost table has no column for device {device.name!r} (model {device.model!r}, "
+            f"kind {device.kind!r}); its columns are {', '.join(self.columns)}"
         )
 
 

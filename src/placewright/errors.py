@@ -15,7 +15,10 @@ A plan that does not fit in memory is not an error: see `Timeline.fits`.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 class PlacewrightError(Exception):
@@ -56,6 +59,8 @@ class MissingDependency(PlacewrightError, ImportError):
 def nearest(word: str, known: Iterable[str]) -> str:
     """The end of a message about an unknown word: the nearest known one, or what is known."""
     words = [str(name) for name in known]
+    if len(words) > 2_000:  # the comparison is slow: keep those that begin alike
+        words = [name for name in words if name[:2] == word[:2]] or words[:2_000]
     close = difflib.get_close_matches(word, words, n=1, cutoff=0.5)
     if close:
         return f"did you mean {close[0]!r}?"

@@ -1,15 +1,18 @@
-"""A graph: the ops of one network in topological order, each with what it reads, makes and costs."""
+"""A graph: the ops of one network in topological order, with what each reads, makes and costs."""
 
 from __future__ import annotations
 
 import hashlib
 import heapq
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from placewright.errors import GraphError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 WEIGHT = "weight"  # exists before the step, on its device; its tensor is its resident bytes
 STATE = "state"  # as a weight, but changed in place (a KV cache): read only where it lives
@@ -56,17 +59,22 @@ class Op:
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.flops) and self.flops >= 0):
-            raise GraphError(f"op {self.name!r} has flops {self.flops!r}: expected a finite number >= 0")
+            raise GraphError(
+                f"op {self.name!r} has flops {self.flops!r}: expected a finite number >= 0"
+            )
         for size in (self.moved, self.resident, self.workspace, *self.outputs):
             if not 0 <= size <= MOST_BYTES:
                 raise GraphError(
-                    f"op {self.name!r} has moved {self.moved!r}, resident {self.resident!r}, workspace "
-                    f"{self.workspace!r}, outputs {self.outputs!r}: bytes must be 0 to 2**50"
+                    f"op {self.name!r} has moved {self.moved!r}, resident {self.resident!r}, "
+                    f"workspace {self.workspace!r}, outputs {self.outputs!r}: "
+                    "bytes must be 0 to 2**50"
                 )
         if self.phase not in PHASES:
             raise GraphError(f"op {self.name!r} has phase {self.phase!r}: expected one of {PHASES}")
         if self.inputs and self.kind in (WEIGHT, STATE, INPUT):
-            raise GraphError(f"op {self.name!r} of kind {self.kind!r} has inputs: it must have none")
+            raise GraphError(
+                f"op {self.name!r} of kind {self.kind!r} has inputs: it must have none"
+            )
         for output, source in self.aliases:
             if not (0 <= output < len(self.outputs) and 0 <= source < len(self.inputs)):
                 raise GraphError(
@@ -156,9 +164,11 @@ class Graph:
         for op in self.ops:
             digest.update(
                 repr(
-                    (op.name, op.kind, op.inputs, op.outputs, float(op.flops), op.moved)
-                    + (op.resident, op.workspace, op.dtype, op.module, op.phase, op.colocate)
-                    + (op.runs_on, op.aliases)
+                    (
+                        (op.name, op.kind, op.inputs, op.outputs, float(op.flops), op.moved),
+                        (op.resident, op.workspace, op.dtype, op.module, op.phase, op.colocate),
+                        (op.runs_on, op.aliases),
+                    )
                 ).encode("utf-8", "surrogatepass")
             )
         digest.update(repr(self.outputs).encode())
@@ -194,7 +204,9 @@ def in_order(name: str, ops: Sequence[Op], outputs: tuple[Tensor, ...] | None = 
         raise GraphError(f"graph {name!r} has a cycle: {_cycle(ops, waiting)}")
     place = {old: new for new, old in enumerate(order)}
     moved = [
-        replace(ops[old], inputs=tuple((place[source], output) for source, output in ops[old].inputs))
+        replace(
+            ops[old], inputs=tuple((place[source], output) for source, output in ops[old].inputs)
+        )
         for old in order
     ]
     if outputs is not None:

@@ -1,19 +1,22 @@
-"""A plan: a device per op, and optionally a priority per op, a fusion group per op and staging rooms."""
+"""A plan: a device per op, and optionally priorities, fusion groups and staging rooms."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
 from placewright.errors import PlanError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from numpy.typing import ArrayLike, NDArray
+
     from placewright.problem import Problem
+
+_Number = TypeVar("_Number", np.int32, np.float64)
 
 NO_STAGING = -1  # a device without a staging room: weights arrive there like any tensor
 
@@ -31,7 +34,7 @@ class Plan:
         device: Each op's device, as a position in `devices`.
         priority: Smaller runs first; None means graph order.
         fusion: Ops of one group number are fused into one; -1 or None means alone.
-        staging: Bytes of staging room on each device, -1 for none (rule 6); None means none anywhere.
+        staging: Bytes of staging room on each device, -1 for none (rule 6); None: none anywhere.
         graph: The graph's fingerprint.
         cluster: The cluster's fingerprint.
     """
@@ -64,7 +67,9 @@ class Plan:
             ops=tuple(op.name for op in graph.ops),
             devices=tuple(place.name for place in cluster.devices),
             device=_frozen(device, np.int32, "device", len(graph)),
-            priority=None if priority is None else _frozen(priority, np.float64, "priority", len(graph)),
+            priority=None
+            if priority is None
+            else _frozen(priority, np.float64, "priority", len(graph)),
             fusion=None if fusion is None else _frozen(fusion, np.int32, "fusion", len(graph)),
             staging=_rooms(problem, staging),
             graph=graph.fingerprint,
@@ -83,31 +88,41 @@ class Plan:
             return NotImplemented
         mine = (self.device, self.priority, self.fusion, self.staging)
         theirs = (other.device, other.priority, other.fusion, other.staging)
-        return self.ops == other.ops and self.devices == other.devices and all(map(_same, mine, theirs))
+        return (
+            self.ops == other.ops
+            and self.devices == other.devices
+            and all(map(_same, mine, theirs))
+        )
 
     def __hash__(self) -> int:
         return hash((self.devices, self.device.tobytes()))
 
     def __repr__(self) -> str:
         counts = np.bincount(self.device, minlength=len(self.devices))
-        return f"Plan({', '.join(f'{name}: {count}' for name, count in zip(self.devices, counts, strict=True))})"
+        parts = [f"{name}: {count}" for name, count in zip(self.devices, counts, strict=True)]
+        return f"Plan({', '.join(parts)})"
 
 
 def check_placement(problem: Problem, device: NDArray[np.int32]) -> None:
     """Raise PlanError unless every row (plans × ops) names devices and keeps the constraints."""
     a = problem.arrays
     if device.ndim != 2 or device.shape[1] != a.ops:
-        raise PlanError(f"a plan has {device.shape[-1] if device.ndim else 0} ops: the graph has {a.ops}")
-    if device.size and not (0 <= int(device.min()) and int(device.max()) < a.devices):
+        raise PlanError(
+            f"a plan has {device.shape[-1] if device.ndim else 0} ops: the graph has {a.ops}"
+        )
+    if device.size and (int(device.min()) < 0 or int(device.max()) >= a.devices):
         bad = device[(device < 0) | (device >= a.devices)][0]
         raise PlanError(f"a plan names device number {bad}: expected 0 to {a.devices - 1}")
     legal = a.allowed[np.arange(a.ops), device]
     if not legal.all():
         row, op = np.argwhere(~legal)[0]
         where = problem.cluster.devices[device[row, op]].name
-        allowed = [d.name for d, may in zip(problem.cluster.devices, a.allowed[op], strict=True) if may]
+        allowed = [
+            d.name for d, may in zip(problem.cluster.devices, a.allowed[op], strict=True) if may
+        ]
         raise PlanError(
-            f"op {problem.graph.ops[op].name!r} is on {where!r}: the constraints allow it on {', '.join(allowed)}"
+            f"op {problem.graph.ops[op].name!r} is on {where!r}: "
+            f"the constraints allow it on {', '.join(allowed)}"
         )
     apart = device != device[:, a.head]
     if apart.any():
@@ -115,22 +130,33 @@ def check_placement(problem: Problem, device: NDArray[np.int32]) -> None:
         names = problem.graph.ops[a.head[op]].name, problem.graph.ops[op].name
         places = [problem.cluster.devices[device[row, at]].name for at in (a.head[op], op)]
         raise PlanError(
-            f"ops {names[0]!r} and {names[1]!r} must share a device: they are on {places[0]!r} and {places[1]!r}"
+            f"ops {names[0]!r} and {names[1]!r} must share a device: "
+            f"they are on {places[0]!r} and {places[1]!r}"
         )
 
 
-def _frozen(values: ArrayLike, dtype: type[np.generic], what: str, length: int) -> NDArray[np.generic]:  # type: ignore[type-var]
-    array = np.array(values)
-    if array.shape != (length,):
-        raise PlanError(f"the plan's {what} has shape {array.shape}: expected one entry for each of {length} ops")
-    if not np.issubdtype(array.dtype, np.number) and array.size:
-        raise PlanError(f"the plan's {what} holds {array.dtype} values: expected numbers")
-    array = array.astype(dtype)
+def _frozen(values: ArrayLike, dtype: type[_Number], what: str, length: int) -> NDArray[_Number]:
+    try:
+        given = np.array(values)
+    except ValueError:
+        raise PlanError(f"the plan's {what} is ragged: expected a flat list") from None
+    if given.shape != (length,):
+        raise PlanError(
+            f"the plan's {what} has shape {given.shape}: "
+            f"expected one entry for each of {length} ops"
+        )
+    if not np.issubdtype(given.dtype, np.number):
+        raise PlanError(f"the plan's {what} holds {given.dtype} values: expected numbers")
+    array = given.astype(dtype)
+    if not np.array_equal(array, given, equal_nan=True):
+        raise PlanError(f"the plan's {what} holds numbers that are no {dtype.__name__}")
     array.flags.writeable = False
     return array
 
 
-def _rooms(problem: Problem, staging: Mapping[str, int] | ArrayLike | None) -> NDArray[np.int64] | None:
+def _rooms(
+    problem: Problem, staging: Mapping[str, int] | ArrayLike | None
+) -> NDArray[np.int64] | None:
     if staging is None:
         return None
     names = problem.cluster.position
@@ -143,7 +169,10 @@ def _rooms(problem: Problem, staging: Mapping[str, int] | ArrayLike | None) -> N
     else:
         rooms = np.array(staging, dtype=np.int64)
     if rooms.shape != (len(names),) or (rooms < NO_STAGING).any():
-        raise PlanError(f"the plan's staging is {rooms.tolist()}: expected bytes >= 0, or -1 for none, per device")
+        raise PlanError(
+            f"the plan's staging is {rooms.tolist()}: "
+            "expected bytes >= 0, or -1 for none, per device"
+        )
     rooms.flags.writeable = False
     return rooms
 

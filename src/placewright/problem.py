@@ -1,21 +1,25 @@
-"""A problem: graph, cluster, costs and constraints, which is all that must be known to judge a plan."""
+"""A problem: graph, cluster, costs and constraints, all that must be known to judge a plan."""
 
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
 from placewright.arrays import Arrays, pack
-from placewright.cluster import Cluster
 from placewright.costs import CostModel, Roofline
 from placewright.errors import ProblemError, nearest
 from placewright.graph import INPUT, Graph
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from placewright.cluster import Cluster
 
 Discipline = Literal["in order", "ready"]
 Objective = Literal["step", "period"]
@@ -43,7 +47,7 @@ class Problem:
     """One network on one cluster, with all that is needed to judge a plan.
 
     Args:
-        discipline: `in order` as PyTorch and CUDA streams issue, `ready` as TensorFlow's executor does.
+        discipline: `in order` as PyTorch and CUDA streams issue, `ready` as TensorFlow's executor.
         objective: `step` for the time of one step, `period` for the time between pipelined steps.
         overlap: Whether transfers overlap computation when the period is counted.
     """
@@ -68,13 +72,15 @@ class Problem:
     @cached_property
     def arrays(self) -> Arrays:
         """The problem as flat arrays, packed on first use."""
-        return pack(self.graph, self.cluster, self.costs, self._allowed(), self._together(), self._limit())
+        return pack(
+            self.graph, self.cluster, self.costs, self._allowed(), self._together(), self._limit()
+        )
 
     def settle(self, device: NDArray[np.integer]) -> NDArray[np.int32]:
-        """Devices (…, ops) with every op that the caller is silent about put where rule 6 and the constraints say.
+        """Devices (…, ops), with what the caller is silent about put where rule 6 says.
 
-        Weights go with their first reader, units stay together, and what may not be where it was put
-        goes to the first device that it may be on.
+        Weights go with their first reader, units stay together, and what may not be where it was
+        put goes to the first device that it may be on.
         """
         a = self.arrays
         first = a.allowed.argmax(axis=1).astype(np.int32)
@@ -116,7 +122,9 @@ class Problem:
 
     def _together(self) -> list[list[int]]:
         groups = self.constraints.colocate
-        return [[op for pattern in group for op in self._matches(pattern)] for group in groups if group]
+        return [
+            [op for pattern in group for op in self._matches(pattern)] for group in groups if group
+        ]
 
     def _limit(self) -> NDArray[np.int64]:
         limit = np.array([device.memory for device in self.cluster.devices], dtype=np.int64)
@@ -125,14 +133,15 @@ class Problem:
                 raise ProblemError(f"the limit of device {name!r} is {size!r} bytes: expected >= 0")
             limit[self._device(name)] = min(size, limit[self._device(name)])
         reserve = np.array([device.reserve for device in self.cluster.devices], dtype=np.int64)
-        return np.maximum(limit - reserve, 0)
+        usable: NDArray[np.int64] = np.maximum(limit - reserve, 0)
+        return usable
 
     def _device(self, name: str) -> int:
         position = self.cluster.position.get(name)
         if position is None:
             raise ProblemError(
-                f"a constraint names device {name!r}, which cluster {self.cluster.name!r} does not have: "
-                f"{nearest(name, self.cluster.position)}"
+                f"a constraint names device {name!r}, which cluster {self.cluster.name!r} "
+                f"does not have: {nearest(name, self.cluster.position)}"
             )
         return position
 
@@ -140,10 +149,13 @@ class Problem:
         if pattern in self.graph.position:
             return [self.graph.position[pattern]]
         if "*" in pattern or "?" in pattern:
-            found = [at for at, op in enumerate(self.graph.ops) if fnmatch.fnmatchcase(op.name, pattern)]
+            found = [
+                at for at, op in enumerate(self.graph.ops) if fnmatch.fnmatchcase(op.name, pattern)
+            ]
             if found:
                 return found
             raise ProblemError(f"a constraint names ops {pattern!r}: none of the graph's ops match")
         raise ProblemError(
-            f"a constraint names op {pattern!r}, which the graph does not have: {nearest(pattern, self.graph.position)}"
+            f"a constraint names op {pattern!r}, which the graph does not have: "
+            f"{nearest(pattern, self.graph.position)}"
         )

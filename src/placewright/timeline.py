@@ -49,7 +49,7 @@ class Timeline:
     """What one step of a plan looks like. Times are seconds from the start of the step.
 
     Args:
-        start, end: When each op ran; ops that take no turn start and end at 0.
+        start, end: When each op ran (a fused op with its group); what takes no turn is at 0.
         peak: The most bytes each device held at once.
         capacity: The bytes it may hold.
         period: Seconds between steps when steps are pipelined.
@@ -76,8 +76,17 @@ class Timeline:
 
     @property
     def busy(self) -> Seconds:
-        """Seconds each device spends on ops."""
-        return np.bincount(self.plan.device, weights=self.end - self.start, minlength=len(self.peak))
+        """Seconds each device spends on ops; a fused group runs once."""
+        spent = self.end - self.start
+        if self.plan.fusion is not None:
+            groups = self.plan.fusion
+            first = np.unique(groups, return_index=True)[1]
+            again = (groups >= 0) & ~np.isin(np.arange(len(groups)), first)
+            spent = np.where(again, 0.0, spent)
+        busy: Seconds = np.bincount(self.plan.device, spent, len(self.peak)).astype(np.float64)
+        return busy
 
     def __repr__(self) -> str:
-        return f"Timeline({self.step_time:.6g} s, {len(self.transfers):,} transfers, fits={self.fits})"
+        return (
+            f"Timeline({self.step_time:.6g} s, {len(self.transfers):,} transfers, fits={self.fits})"
+        )

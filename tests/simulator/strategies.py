@@ -19,7 +19,9 @@ def graphs(draw: st.DrawFn, most: int = 12) -> Graph:
     ops: list[Op] = []
     for position in range(draw(st.integers(1, most))):
         tensors = [(at, o) for at, op in enumerate(ops) for o in range(len(op.outputs))]
-        kind = draw(st.sampled_from(["op", "op", "op", "op", "weight", "weight", "view", "state", "input"]))
+        kind = draw(
+            st.sampled_from(["op", "op", "op", "op", "weight", "weight", "view", "state", "input"])
+        )
         outputs = tuple(draw(st.lists(SIZES, min_size=1, max_size=2)))
         inputs: tuple[tuple[int, int], ...] = ()
         aliases: tuple[tuple[int, int], ...] = ()
@@ -88,7 +90,9 @@ def problems(draw: st.DrawFn, most: int = 12, devices: int = 4) -> Problem:
     )
     # Inputs are pinned to the host only by default: pin them anywhere.
     pins = {
-        op.name: draw(st.sampled_from(cluster.devices)).name for op in graph.ops if op.kind == "input"
+        op.name: draw(st.sampled_from(cluster.devices)).name
+        for op in graph.ops
+        if op.kind == "input"
     }
     return Problem(
         graph,

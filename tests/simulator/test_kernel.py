@@ -12,12 +12,16 @@ from placewright import Plan, judge, simulate
 from placewright.simulator import period, reference
 
 ANY = settings(
-    max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+    max_examples=400,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 
 
 def expected(problem, device, priority, staging):
-    return reference.run(problem.arrays, problem.discipline == "in order", device, priority, staging)
+    return reference.run(
+        problem.arrays, problem.discipline == "in order", device, priority, staging
+    )
 
 
 @ANY
@@ -33,10 +37,20 @@ def test_the_kernel_equals_the_reference_bit_for_bit(data):
     assert timeline.start.tolist() == trace.start
     assert timeline.end.tolist() == trace.end
     moved = timeline.transfers
-    columns = (moved.tensor, moved.source, moved.target, moved.channel, moved.reader, moved.start, moved.end)
+    columns = (
+        moved.tensor,
+        moved.source,
+        moved.target,
+        moved.channel,
+        moved.reader,
+        moved.start,
+        moved.end,
+    )
     assert list(zip(*(column.tolist() for column in columns), strict=True)) == trace.transfers
     memory = timeline.memory
-    rows = list(zip(memory.device.tolist(), memory.time.tolist(), memory.used.tolist(), strict=True))
+    rows = list(
+        zip(memory.device.tolist(), memory.time.tolist(), memory.used.tolist(), strict=True)
+    )
     assert rows == trace.memory
     rooms = None if staging is None else staging.tolist()
     assert timeline.period == period.period(problem.arrays, device.tolist(), rooms, problem.overlap)
@@ -58,7 +72,9 @@ def test_a_batch_equals_its_plans_one_by_one_on_any_number_of_threads(data):
         assert verdict.peak[at].tolist() == trace.peak
         over = np.maximum(np.array(trace.peak) - problem.arrays.capacity, 0).sum()
         assert verdict.overflow[at] == over
-        assert verdict.period[at] == period.period(problem.arrays, row.tolist(), None, problem.overlap)
+        assert verdict.period[at] == period.period(
+            problem.arrays, row.tolist(), None, problem.overlap
+        )
 
 
 @pytest.mark.slow

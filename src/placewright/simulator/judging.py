@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import weakref
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, NoReturn
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
 from placewright.errors import PlanError
 from placewright.plan import Plan, check_placement
 from placewright.simulator._kernel import Kernel
+from placewright.simulator.reference import plan_order
 from placewright.timeline import Memory, Timeline, Transfers
+from placewright.transforms import contract, repeat
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import ArrayLike, NDArray
+
     from placewright.arrays import Arrays
     from placewright.problem import Problem
 
+_Number = TypeVar("_Number", np.int64, np.float64)
 _kernels: weakref.WeakKeyDictionary[Arrays, Kernel] = weakref.WeakKeyDictionary()
 
 
@@ -26,21 +33,37 @@ class Verdict:
     """How good each plan of a batch is.
 
     Args:
-        step_time, period: Seconds, one entry a plan.
+        value: The figure that the problem's objective asks for, one entry a plan.
+        step_time: Seconds one step takes.
         peak: Plans × devices: the most bytes each device held at once.
         overflow: Bytes over the devices' capacity, summed over devices.
-        value: The figure that the problem's objective asks for.
     """
 
+    batches: tuple[_Batch, ...]
+    value: NDArray[np.float64]
     step_time: NDArray[np.float64]
-    period: NDArray[np.float64]
     peak: NDArray[np.int64]
     overflow: NDArray[np.int64]
-    value: NDArray[np.float64]
+
+    @cached_property
+    def period(self) -> NDArray[np.float64]:
+        """Seconds between pipelined steps; worked out on first use, as few solvers ask for both."""
+        return np.concatenate([batch.run(step=False, period=True)[1] for batch in self.batches])
 
     def best(self) -> int:
         """The first plan that is smallest by (bytes over, objective)."""
         return int(np.lexsort((self.value, self.overflow))[0])
+
+    @classmethod
+    def joined(cls, verdicts: Sequence[Verdict]) -> Verdict:
+        """One verdict on all the plans, in turn."""
+        return cls(
+            tuple(batch for verdict in verdicts for batch in verdict.batches),
+            np.concatenate([verdict.value for verdict in verdicts]),
+            np.concatenate([verdict.step_time for verdict in verdicts]),
+            np.concatenate([verdict.peak for verdict in verdicts]),
+            np.concatenate([verdict.overflow for verdict in verdicts]),
+        )
 
 
 def judge(
@@ -61,28 +84,93 @@ def judge(
     Raises:
         PlanError: A plan breaks a constraint, or its staging room is too small.
     """
-    a = problem.arrays
-    devices, priorities, rooms = _rows(device, np.int32), _rows(priority, np.float64), _rows(staging, np.int64)
-    if devices is None or devices.shape[1] != a.ops:
-        raise PlanError(f"plans of shape {np.shape(device)}: expected plans x {a.ops} ops")
-    for what, rows, width in (("priorities", priorities, a.ops), ("staging rooms", rooms, a.devices)):
-        if rows is not None and rows.shape != (len(devices), width):
-            raise PlanError(f"{what} of shape {rows.shape}: expected {(len(devices), width)}")
-    if priorities is not None and np.isnan(priorities).any():
-        raise PlanError("a priority is not a number: expected one number per op")
-    try:
-        step_time, period, peak = kernel(a).judge(
-            devices, priorities, rooms, problem.discipline == "in order", problem.overlap, True, True, threads
-        )
-    except ValueError as error:
-        _explain(problem, error, devices, rooms)
-    return Verdict(
-        step_time,
-        period,
-        peak,
-        np.maximum(peak - a.capacity, 0).sum(axis=1),
-        step_time if problem.objective == "step" else period,
-    )
+    batch = _Batch.of(problem, device, priority, staging, threads)
+    pipelined = problem.objective == "period"
+    step_time, period, peak = batch.run(step=True, period=pipelined)
+    overflow = np.maximum(peak - problem.arrays.capacity, 0).sum(axis=1)
+    return Verdict((batch,), period if pipelined else step_time, step_time, peak, overflow)
+
+
+@dataclass(frozen=True, eq=False)
+class _Batch:
+    """Plans as the kernel takes them: plans × ops and plans × devices."""
+
+    problem: Problem
+    device: NDArray[np.int32]
+    priority: NDArray[np.float64] | None
+    staging: NDArray[np.int64] | None
+    threads: int = 1
+
+    @classmethod
+    def of(
+        cls,
+        problem: Problem,
+        device: ArrayLike,
+        priority: ArrayLike | None,
+        staging: ArrayLike | None,
+        threads: int = 1,
+    ) -> _Batch:
+        a = problem.arrays
+        rows = np.ascontiguousarray(np.atleast_2d(np.asarray(device)), dtype=np.int32)
+        if rows.ndim != 2 or rows.shape[1] != a.ops:
+            raise PlanError(f"a plan has {rows.shape[-1]} ops: the graph has {a.ops}")
+        priorities = _beside(rows, priority, np.float64, "priorities", a.ops)
+        if priorities is not None and np.isnan(priorities).any():
+            raise PlanError("a priority is not a number: expected one number per op")
+        rooms = _beside(rows, staging, np.int64, "staging rooms", a.devices)
+        return cls(problem, rows, priorities, rooms, threads)
+
+    @property
+    def in_order(self) -> bool:
+        return self.problem.discipline == "in order"
+
+    def run(
+        self, step: bool, period: bool
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
+        """Step times, periods and peaks, as asked for."""
+        plans = self.device, self.priority, self.staging
+        overlap = self.problem.overlap
+        try:
+            return kernel(self.problem.arrays).judge(
+                *plans, self.in_order, overlap, step, period, self.threads
+            )
+        except ValueError as error:
+            self._explain(error)
+
+    def timeline(self) -> dict[str, Any]:
+        """The first plan's step, column by column."""
+        plans = self.device, self.priority, self.staging
+        try:
+            return kernel(self.problem.arrays).timeline(*plans, self.in_order)
+        except ValueError as error:
+            self._explain(error)
+
+    def _explain(self, error: ValueError) -> NoReturn:
+        """The kernel says (reason, plan, op); say it in a sentence."""
+        reason, row, op = error.args
+        problem, a, device = self.problem, self.problem.arrays, self.device[row]
+        if reason == "placement":
+            check_placement(problem, device[None])
+        tensors = a.inputs[a.first_input[op] : a.first_input[op + 1]]
+        sources = a.producer[tensors]
+        need = int(a.sizes[tensors][a.weight[sources] & (device[sources] != device[op])].sum())
+        room = self.staging[row, device[op]] if self.staging is not None else -1
+        raise PlanError(
+            f"op {problem.graph.ops[op].name!r} streams {need} bytes of weights to "
+            f"{problem.cluster.devices[device[op]].name!r}, whose staging room is {room}: "
+            "the room must hold all of one op's streamed weights"
+        ) from None
+
+
+def _beside(
+    plans: NDArray[np.int32], values: ArrayLike | None, dtype: type[_Number], what: str, width: int
+) -> NDArray[_Number] | None:
+    if values is None:
+        return None
+    rows = np.ascontiguousarray(np.atleast_2d(np.asarray(values)), dtype=dtype)
+    if rows.shape != (len(plans), width):
+        raise PlanError(f"{what} of shape {rows.shape}: expected {(len(plans), width)}")
+    return rows
 
 
 def simulate(problem: Problem, plan: Plan) -> Timeline:
@@ -91,32 +179,80 @@ def simulate(problem: Problem, plan: Plan) -> Timeline:
     Raises:
         PlanError: The plan is not one of this problem's, or is malformed.
     """
-    a = problem.arrays
-    if len(plan) != a.ops:
-        raise PlanError(f"the plan has {len(plan)} ops: graph {problem.graph.name!r} has {a.ops}")
-    devices, priority, staging = _rows(plan.device, np.int32), _rows(plan.priority, np.float64), _rows(plan.staging, np.int64)
-    assert devices is not None
-    in_order = problem.discipline == "in order"
-    try:
-        columns = kernel(a).timeline(devices, priority, staging, in_order)
-        period = kernel(a).judge(devices, priority, staging, in_order, problem.overlap, False, True, 1)[1]
-    except ValueError as error:
-        _explain(problem, error, devices, staging)
-    parts: dict[str, dict[str, NDArray[np.generic]]] = {"transfer": {}, "memory": {}}
-    for name, column in columns.items():
-        part, _, field = name.partition("_")
-        if part in parts:
-            parts[part][field] = column
+    if len(plan) != len(problem.graph):
+        raise PlanError(
+            f"the plan has {len(plan)} ops: graph {problem.graph.name!r} has {len(problem.graph)}"
+        )
+    if plan.fusion is None:
+        return _timeline(problem, plan)
+    fused = contract(problem, plan)
+    timeline = _timeline(fused.problem, fused.plan)
+    moved = timeline.transfers
+    reader = np.where(moved.reader >= 0, fused.member[moved.reader], -1).astype(np.int32)
+    return replace(
+        timeline,
+        plan=plan,
+        start=timeline.start[fused.op],
+        end=timeline.end[fused.op],
+        transfers=replace(moved, tensor=fused.tensor[moved.tensor], reader=reader),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class InFlight:
+    """Several independent steps, all begun at once, as a pipeline runs them.
+
+    Args:
+        seconds: Until the last step ends.
+        interval: Seconds between the ends of the first and the last step, per step.
+        peak: The most bytes each device held at once, with that many steps in flight.
+        overflow: Bytes over the devices' capacity, summed over devices.
+    """
+
+    steps: int
+    seconds: float
+    interval: float
+    peak: NDArray[np.int64]
+    overflow: int
+
+
+def simulate_in_flight(problem: Problem, plan: Plan, steps: int) -> InFlight:
+    """What `steps` steps in flight at once take, in time and in memory."""
+    if steps < 2:
+        raise PlanError(f"{steps} steps in flight: expected at least 2")
+    if plan.fusion is not None:
+        fused = contract(problem, plan)
+        problem, plan = fused.problem, fused.plan
+    order = plan_order(problem.arrays, None if plan.priority is None else plan.priority.tolist())
+    repeated, several, original = repeat(problem, plan, steps, order)
+    timeline = _timeline(repeated, several)
+    step = np.zeros(len(original), dtype=np.int64)
+    seen = np.zeros(len(problem.graph), dtype=np.int64)
+    for at, op in enumerate(original):
+        step[at] = seen[op]
+        seen[op] += 1
+    ends = np.zeros(steps)
+    np.maximum.at(ends, step, timeline.end)
+    interval = float(ends[-1] - ends[0]) / (steps - 1)
+    return InFlight(steps, timeline.step_time, interval, timeline.peak, timeline.overflow)
+
+
+def _timeline(problem: Problem, plan: Plan) -> Timeline:
+    batch = _Batch.of(problem, plan.device, plan.priority, plan.staging)
+    columns = batch.timeline()
+    period = batch.run(step=False, period=True)[1]
+    transfers = [field.name for field in fields(Transfers)]
+    memory = [field.name for field in fields(Memory)]
     return Timeline(
         plan=plan,
         step_time=columns["step_time"],
         period=float(period[0]),
         start=columns["start"],
         end=columns["end"],
-        transfers=Transfers(**parts["transfer"]),  # type: ignore[arg-type]
-        memory=Memory(**parts["memory"]),  # type: ignore[arg-type]
+        transfers=Transfers(**{name: columns[f"transfer_{name}"] for name in transfers}),
+        memory=Memory(**{name: columns[f"memory_{name}"] for name in memory}),
         peak=columns["peak"],
-        capacity=a.capacity,
+        capacity=problem.arrays.capacity,
     )
 
 
@@ -125,29 +261,3 @@ def kernel(a: Arrays) -> Kernel:
     if a not in _kernels:
         _kernels[a] = Kernel(a)
     return _kernels[a]
-
-
-def _rows(values: ArrayLike | None, dtype: type[np.generic]) -> NDArray[np.generic] | None:
-    if values is None:
-        return None
-    rows = np.ascontiguousarray(values, dtype=dtype)
-    return rows[None] if rows.ndim == 1 else rows
-
-
-def _explain(
-    problem: Problem, error: ValueError, devices: NDArray[np.int32], rooms: NDArray[np.int64] | None
-) -> NoReturn:
-    """The kernel says (reason, plan, op); say it in a sentence."""
-    reason, row, op = error.args
-    if reason == "placement":
-        check_placement(problem, devices[row][None])
-    place = devices[row, op]
-    a = problem.arrays
-    tensors = a.inputs[a.first_input[op] : a.first_input[op + 1]]
-    sources = a.producer[tensors]
-    need = int(a.sizes[tensors][a.weight[sources] & (devices[row, sources] != place)].sum())
-    raise PlanError(
-        f"op {problem.graph.ops[op].name!r} streams {need} bytes of weights to "
-        f"{problem.cluster.devices[place].name!r}, whose staging room is {rooms[row, place] if rooms is not None else -1}: "
-        "the room must hold all of one op's streamed weights"
-    ) from None

@@ -1,18 +1,22 @@
 """The period in plain code: arrays and one plan in, seconds between pipelined steps out.
 
-Steps are independent and pipelined, so the time between them is the largest load over devices (their
-ops) and channels (their transfers, streamed weights included). Without overlap channels do not count;
-instead a device pays for each tensor it sends, once whatever the number of receivers (the longest of
-the sends), for each it receives, and for each streamed weight that it sends or receives; hosts pay
-nothing for transfers.
+Steps are independent and pipelined, so the time between them is the largest load over devices
+(their ops) and channels (their transfers, streamed weights included). Without overlap channels do
+not count; instead a device pays for each tensor it sends, once whatever the number of receivers
+(the longest of the sends), for each it receives, and for each streamed weight that it sends or
+receives; hosts pay nothing for transfers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from placewright.arrays import Arrays
 from placewright.simulator.reference import inputs_of, readers_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from placewright.arrays import Arrays
 
 
 def period(
@@ -54,7 +58,12 @@ def period(
     for op in range(a.ops):
         for tensor in inputs_of(a, op):
             source, target = device[a.producer[tensor]], device[op]
-            if a.turn[op] and a.weight[a.producer[tensor]] and source != target and rooms[target] >= 0:
+            if (
+                a.turn[op]
+                and a.weight[a.producer[tensor]]
+                and source != target
+                and rooms[target] >= 0
+            ):
                 streamed.append((tensor, source, target))
     for tensor, source, target in streamed:
         seconds = float(a.transfer[a.link_class[source, target], tensor])

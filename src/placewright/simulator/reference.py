@@ -14,44 +14,47 @@ read, not to be fast. All durations come ready-made from `Arrays`; here they are
     *ready*: whenever idle it takes, of its ready ops, the one of smallest priority, or without
     priorities the one that became ready first; ties by position in the graph.
 3.  An op is ready once every tensor it reads is on its device.
-4.  A tensor is sent once to each other device that reads it. It is handed over to its channel when
-    its op finishes (at time 0 for what takes no turn).
-5.  A transfer occupies the channel of its link for its whole duration. A channel serves one transfer
-    at a time: first handed over first served, then by (tensor, receiving device), where tensors are
-    numbered by producer, then output. A tensor goes ahead of waiting streamed weights and interrupts
-    one under way, which resumes, before other streamed weights, for the time it still had to go.
-    Streamed weights are served by time of hand-over, then by their reader's place in the plan's
-    order, then by the reader's own order of inputs.
+4.  A tensor is sent once to each other device that reads it. It is handed over to its channel
+    when its op finishes (at time 0 for what takes no turn).
+5.  A transfer occupies the channel of its link for its whole duration. A channel serves one
+    transfer at a time: first handed over first served, then by (tensor, receiving device), where
+    tensors are numbered by producer, then output. A tensor goes ahead of waiting streamed weights
+    and interrupts one under way, which resumes, before other streamed weights, for the time it
+    still had to go. Streamed weights are served by time of hand-over, then by their reader's
+    place in the plan's order, then by the reader's own order of inputs.
 6.  Weights (and views of nothing but weights) exist at time 0 on their device and take no turn. A
     weight's bytes are resident there, counted once; a view of a weight adds nothing. A weight on
     another device than its reader arrives as the staging of the reader's device says:
     none: like any tensor, sent once and held to its last reader there;
-    B bytes: *streamed*, one copy for each reading op. Room is reserved strictly in the plan's order
-    of the readers, copy by copy in the reader's order of inputs; a copy that does not fit holds up
-    all behind it. A copy is handed to its channel once it has room. All of an op's room is given
-    back when the op ends. B must hold the streamed weights of any one op, or the plan is malformed.
-    States are resident like weights; their readers are on their device (the problem sees to that).
-7.  Time goes in rounds. In a round all finishes and releases of one instant come first, then devices
-    start ops, by index, then channels start transfers, by index. What that makes finish at the same
-    instant finishes in a next round at that instant.
+    B bytes: *streamed*, one copy for each reading op. Room is reserved strictly in the plan's
+    order of the readers, copy by copy in the reader's order of inputs; a copy that does not fit
+    holds up all behind it. A copy is handed to its channel once it has room. All of an op's room
+    is given back when the op ends. B must hold the streamed weights of any one op, or the plan is
+    malformed. States are resident like weights; their readers are on their device (the problem
+    sees to that).
+7.  Time goes in rounds. In a round all finishes and releases of one instant come first, then
+    devices start ops, by index, then channels start transfers, by index. What that makes finish
+    at the same instant finishes in a next round at that instant.
 8.  Memory of a device: resident bytes and its staging room for the whole step; an output from its
-    op's start (time 0 for a graph input) until its op, its last reader there and its last send have
-    ended; a received copy from its send's start until its last reader there has ended; workspace
-    while an op runs. Graph outputs live to the end of the step. An output that aliases an input takes
-    no memory of its own and keeps the input's memory (the original or the received copy) alive as
-    long as itself; sent elsewhere it has its full bytes; if the input is a streamed weight, whose room
-    is given back, it takes its own memory. The peak is taken after every round's starts.
+    op's start (time 0 for a graph input) until its op, its last reader there and its last send
+    have ended; a received copy from its send's start until its last reader there has ended;
+    workspace while an op runs. Graph outputs live to the end of the step. An output that aliases
+    an input takes no memory of its own and keeps the input's memory (the original or the received
+    copy) alive as long as itself; sent elsewhere it has its full bytes; if the input is a
+    streamed weight, whose room is given back, it takes its own memory. The peak is taken after
+    every round's starts.
 9.  Fusion is a contraction before simulation (`transforms/contract.py`).
 10. Constraints are checked before a plan gets here (`Plan.of`).
 
 **No plan can deadlock.** Take the unfinished op that is first in the plan's order. The order is
-topological, so all producers of its inputs have finished and its tensors have been handed over; each
-channel serves finitely many transfers ahead of them, so they arrive. Readers before it in the order
-have ended and given back their room, and room is reserved in that order, so nothing is reserved but
-for this op and ops behind it; those behind it hold room only after this op has all of its own. Its
-streamed weights fit into B, so they have room, are handed over, and arrive. Hence the op becomes
-ready. On its device it is the head of the line (in order), or the device, which never idles while an
-op is ready and has finitely many, comes to it (ready). So it runs, and the argument repeats.
+topological, so all producers of its inputs have finished and its tensors have been handed over;
+each channel serves finitely many transfers ahead of them, so they arrive. Readers before it in
+the order have ended and given back their room, and room is reserved in that order, so nothing is
+reserved but for this op and ops behind it; those behind it hold room only after this op has all
+of its own. Its streamed weights fit into B, so they have room, are handed over, and arrive. Hence
+the op becomes ready. On its device it is the head of the line (in order), or the device, which
+never idles while an op is ready and has finitely many, comes to it (ready). So it runs, and the
+argument repeats.
 """
 
 from __future__ import annotations
@@ -59,11 +62,15 @@ from __future__ import annotations
 import heapq
 import math
 from collections import defaultdict, deque
-from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from placewright.arrays import Arrays
 from placewright.errors import PlanError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from placewright.arrays import Arrays
 
 Storage = tuple[int, int]
 """A tensor's memory on one device: (tensor, device)."""
@@ -158,8 +165,12 @@ class _Step:
         self.running: list[int | None] = [None] * a.devices
         self.issuer_free: dict[int, float] = defaultdict(float)
         # Channels
-        self.tensors: list[list[tuple[tuple[float, int, int], _Transfer]]] = [[] for _ in range(a.channels)]
-        self.streams: list[list[tuple[tuple[float, int, int], _Transfer]]] = [[] for _ in range(a.channels)]
+        self.tensors: list[list[tuple[tuple[float, int, int], _Transfer]]] = [
+            [] for _ in range(a.channels)
+        ]
+        self.streams: list[list[tuple[tuple[float, int, int], _Transfer]]] = [
+            [] for _ in range(a.channels)
+        ]
         self.sending: list[_Transfer | None] = [None] * a.channels
         self.paused: list[_Transfer | None] = [None] * a.channels
         # Streamed weights that wait for room, and the room each op holds
@@ -212,7 +223,11 @@ class _Step:
     def _streams(self, tensor: int, place: int) -> bool:
         """Whether readers of this tensor on this device get copies of their own."""
         source = self.a.producer[tensor]
-        return bool(self.a.weight[source]) and self.device[source] != place and self.staging[place] >= 0
+        return (
+            bool(self.a.weight[source])
+            and self.device[source] != place
+            and self.staging[place] >= 0
+        )
 
     def _count_uses(self, tensor: int, place: int) -> None:
         a = self.a
@@ -220,7 +235,11 @@ class _Step:
         uses = len(self.here.get((tensor, place), ()))
         self.parent[tensor, place] = None
         if self.device[source] == place:
-            uses += sum(1 for target in range(a.devices) if target != place and (tensor, target) in self.here)
+            uses += sum(
+                1
+                for target in range(a.devices)
+                if target != place and (tensor, target) in self.here
+            )
             uses += int(a.kept[tensor])
             uses += int(a.turn[source])  # its own op, until that ends
             viewed = int(a.alias[tensor])
@@ -301,7 +320,9 @@ class _Step:
             if target == source:
                 self._has(tensor, target)
             else:
-                self._hand_over(_Transfer((self.now, tensor, target), tensor, source, target, -1, 0.0))
+                self._hand_over(
+                    _Transfer((self.now, tensor, target), tensor, source, target, -1, 0.0)
+                )
 
     def _arrive(self, transfer: _Transfer) -> None:
         channel = int(self.a.channel[transfer.source, transfer.target])
@@ -377,14 +398,16 @@ class _Step:
         heapq.heappush(waiting[channel], (transfer.key, transfer))
 
     def _reserve(self, place: int) -> None:
-        """Rule 6: room in the plan's order, and no further than the first copy that does not fit."""
+        """Rule 6: room in the plan's order, up to the first copy that does not fit."""
         a, wanted = self.a, self.wanted[place]
         while wanted and a.sizes[wanted[0][2]] <= self.room[place]:
             op, at, tensor = wanted.popleft()
             self.room[place] -= int(a.sizes[tensor])
             self.held[op] += int(a.sizes[tensor])
             source = self.device[a.producer[tensor]]
-            self._hand_over(_Transfer((self.now, self.rank[op], at), tensor, source, place, op, 0.0))
+            self._hand_over(
+                _Transfer((self.now, self.rank[op], at), tensor, source, place, op, 0.0)
+            )
 
     def _has(self, tensor: int, place: int) -> None:
         for op in self.here[tensor, place]:
@@ -402,7 +425,7 @@ class _Step:
     # -- memory and records ------------------------------------------------------------------
 
     def _release(self, storage: Storage) -> None:
-        """One use less; the last one frees the memory, or lets go of the memory it is an alias of."""
+        """One use less; the last one frees the memory, or lets go of what it is an alias of."""
         self.uses[storage] -= 1
         if self.uses[storage]:
             return
@@ -410,7 +433,9 @@ class _Step:
         parent = self.parent[storage]
         if parent is not None:
             self._release(parent)
-        elif not (self.a.stored[self.a.producer[tensor]] and self.device[self.a.producer[tensor]] == place):
+        elif not (
+            self.a.stored[self.a.producer[tensor]] and self.device[self.a.producer[tensor]] == place
+        ):
             self.used[place] -= int(self.a.sizes[tensor])
 
     def _look(self) -> None:
@@ -425,7 +450,15 @@ class _Step:
             return  # interrupted before it moved, or nothing to move
         channel = int(self.a.channel[transfer.source, transfer.target])
         self.trace.transfers.append(
-            (transfer.tensor, transfer.source, transfer.target, channel, transfer.reader, transfer.started, self.now)
+            (
+                transfer.tensor,
+                transfer.source,
+                transfer.target,
+                channel,
+                transfer.reader,
+                transfer.started,
+                self.now,
+            )
         )
 
 

@@ -1,0 +1,54 @@
+# make demo   sets everything up, places a network and shows the comparison
+# make test   sets everything up and runs every check that CI runs
+# Both need only python3 (3.11 or newer, with venv), a C++20 compiler and make.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check -q
+BUILD_INPUTS := pyproject.toml constraints.txt CMakeLists.txt $(wildcard cpp/*)
+
+.PHONY: demo test format bench clean
+
+demo: $(VENV)/demo.stamp
+	@mkdir -p out
+	@echo
+	$(BIN)/placewright compare transformer:blocks=16,tokens=512 --on V100+cpu --limit V100=4GiB 2>/dev/null || \
+	$(BIN)/placewright compare transformer --on 2xP100+cpu
+	$(BIN)/placewright place transformer --on 2xP100+cpu -o out/plan.json --trace out/trace.json
+	@echo
+	@echo "the plan is in out/plan.json; open out/trace.json at ui.perfetto.dev to see it run"
+
+test: $(VENV)/test.stamp
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/python -m pytest -q $(if $(WORKLOADS),--workloads $(WORKLOADS))
+
+format: $(VENV)/test.stamp
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(VENV)/test.stamp
+	$(BIN)/python benchmarks/simulator.py
+
+clean:
+	rm -rf $(VENV) build out .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+$(VENV)/demo.stamp: $(VENV)/pip.stamp $(BUILD_INPUTS)
+	$(PIP) install -c constraints.txt -e .
+	@touch $@
+
+$(VENV)/test.stamp: $(VENV)/pip.stamp $(BUILD_INPUTS)
+	$(PIP) install -c constraints.txt -e ".[dev]"
+	@touch $@ $(VENV)/demo.stamp
+
+$(VENV)/pip.stamp:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "placewright needs Python 3.11 or newer: set PYTHON=python3.11, say"; exit 1; }
+	@command -v $${CXX:-c++} >/dev/null 2>&1 || command -v g++ >/dev/null 2>&1 || \
+	  { echo "no C++ compiler was found: on Debian or Ubuntu run 'apt-get install g++', or set CXX"; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || \
+	  { echo "python3 has no venv: on Debian or Ubuntu run 'apt-get install python3-venv'"; exit 1; }
+	@touch $@

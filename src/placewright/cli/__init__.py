@@ -1,0 +1,72 @@
+"""The command line: arguments in, tables or one JSON object out. One file a command."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from placewright.cli import clusters, compare, diff, models, place, simulate
+from placewright.errors import PlacewrightError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+# Without markup the help comes from typer alone, in a third of the time that rich takes to load.
+app = typer.Typer(
+    name="placewright",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+for command in (place, compare, simulate, diff, models, clusters):
+    app.command(command.__name__.rpartition(".")[2])(command.run)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from placewright import __version__
+
+        print(f"placewright {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def start(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    """Find the fastest placement of a neural network on a set of devices.
+
+    \b
+    placewright models                                   networks that need no file
+    placewright clusters                                 devices and links that can be named
+    placewright compare branches --on 2xP100+cpu         every method, side by side
+    placewright place branches --on 2xP100+cpu -o plan.json --trace trace.json
+    placewright simulate branches --on 2xP100+cpu --plan plan.json
+    """
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run a command and exit: 0, also when no plan fits; 1 for bad input; 2 for bad usage."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal that knows no µ must not stop us
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        try:
+            app(arguments)
+        finally:
+            sys.stdout.flush()  # here, where a reader that has gone away can still be told apart
+    except PlacewrightError as error:
+        print("placewright:", " ".join(str(error).split("\n")), file=sys.stderr)
+        sys.exit(1)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)

@@ -1,0 +1,144 @@
+"""The options that describe a problem, as typed, in, the problem out."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import typer
+
+from placewright.cli.resolve import find_cluster, find_model
+from placewright.errors import ConfigError, nearest
+from placewright.units import parse_bytes, parse_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from placewright.cli.options import Discipline, Objective
+    from placewright.cluster import Cluster
+    from placewright.problem import Constraints, Problem
+    from placewright.solvers import Stop
+
+Texts = list[str] | None
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The options that say what the problem is; `options.py` says what each means."""
+
+    model: str
+    on: str | None = None
+    objective: Objective | None = None
+    discipline: Discipline | None = None
+    use: str | None = None
+    reserve: Texts = None
+    limit: Texts = None
+    pin: Texts = None
+    forbid: Texts = None
+    colocate: Texts = None
+    costs: Path | None = None
+
+    def problem(self) -> Problem:
+        """The problem that is asked for.
+
+        Raises:
+            PlacewrightError: A name is unknown, a file is bad, or things do not go together.
+        """
+        from placewright import files
+        from placewright.problem import Problem
+
+        cluster = None if self.on is None else find_cluster(self.on)
+        problem = find_model(self.model, cluster)
+        if not isinstance(problem, Problem):
+            if cluster is None:
+                what = f"{self.model} brings no cluster: name one, such as 2xP100+cpu"
+                raise typer.BadParameter(what, param_hint="'--on'")
+            problem = Problem(problem, cluster)
+        cluster = self._narrowed(problem.cluster if cluster is None else cluster)
+        constraints = self._joined(problem.constraints, cluster)
+        problem = replace(problem, cluster=cluster, constraints=constraints)
+        if self.costs is not None:
+            problem = replace(problem, costs=files.load(self.costs, "costs"))
+        if self.objective is not None:
+            problem = replace(problem, objective=self.objective.value)
+        if self.discipline is not None:
+            problem = replace(problem, discipline=self.discipline.word)
+        return problem
+
+    def _narrowed(self, cluster: Cluster) -> Cluster:
+        """The devices to be used, with the memory to be kept back."""
+        if self.use is not None:
+            cluster = cluster.only(_words("--use", self.use))
+        kept = _sizes("--reserve", self.reserve, cluster)
+        devices = [replace(each, reserve=kept.get(each.name, each.reserve)) for each in cluster.devices]
+        return replace(cluster, devices=tuple(devices)) if kept else cluster
+
+    def _joined(self, given: Constraints, cluster: Cluster) -> Constraints:
+        """The problem's own constraints and those of the options, which go before."""
+        pins = {}
+        for ops, name in _pairs("--pin", self.pin, "'blocks.0.*=gpu0'"):
+            if pins.setdefault(ops, name) != name:
+                raise ConfigError(f"--pin puts {ops!r} on {pins[ops]!r} and on {name!r}: keep one")
+        forbid: dict[str, tuple[str, ...]] = defaultdict(tuple)
+        for ops, names in _pairs("--forbid", self.forbid, "'*.norm=cpu'"):
+            forbid[ops] += _words("--forbid", names)
+        colocate = [_words("--colocate", text) for text in self.colocate or ()]
+        return replace(
+            given,
+            pins={**given.pins, **pins},
+            forbid={**given.forbid, **forbid},
+            colocate=(*given.colocate, *colocate),
+            limits={**given.limits, **_sizes("--limit", self.limit, cluster)},
+        )
+
+
+def stop_rule(budget: str | None, evaluations: int | None) -> Stop:
+    """When a search stops: at the first of these, or at the method's own end."""
+    from placewright.solvers import MaxEvaluations, MaxTime, Stop
+
+    stop = Stop()
+    if budget is not None:
+        try:
+            stop |= MaxTime(parse_seconds(budget))
+        except ConfigError as error:
+            raise ConfigError(f"--budget: {error}") from None
+    if evaluations is not None:
+        stop |= MaxEvaluations(evaluations)
+    return stop
+
+
+def _sizes(option: str, texts: Texts, cluster: Cluster) -> dict[str, int]:
+    """Bytes by device: `2GiB` is for every device that is no host, `gpu0=2GiB` for one."""
+    everywhere: dict[str, int] = {}
+    named: dict[str, int] = {}
+    for text in (word for several in texts or () for word in _words(option, several)):
+        name, equals, amount = text.rpartition("=")
+        try:
+            size = parse_bytes(amount)
+        except ConfigError as error:
+            raise ConfigError(f"{option} {text!r}: {error}") from None
+        if not equals:
+            everywhere = {each.name: size for each in cluster.devices if each.kind != "cpu"}
+        elif name in cluster.position:
+            named[name] = size
+        else:
+            offer = nearest(name, cluster.position)
+            raise ConfigError(f"{option} {text!r}: the cluster has no device {name!r}: {offer}")
+    return everywhere | named
+
+
+def _pairs(option: str, texts: Texts, example: str) -> Iterable[tuple[str, str]]:
+    for text in texts or ():
+        ops, _, devices = (part.strip() for part in text.rpartition("="))
+        if not (ops and devices):
+            raise ConfigError(f"{option} {text!r}: expected ops and a device, such as {example}")
+        yield ops, devices
+
+
+def _words(option: str, text: str) -> tuple[str, ...]:
+    words = tuple(word for part in text.split(",") if (word := part.strip()))
+    if not words:
+        raise ConfigError(f"{option} {text!r}: expected names with commas between them")
+    return words

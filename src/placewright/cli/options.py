@@ -1,0 +1,115 @@
+"""Options: what several commands ask for, each with its name and its line of help."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+
+class Objective(StrEnum):
+    """What is to be made small."""
+
+    STEP = "step"
+    PERIOD = "period"
+
+
+class Discipline(StrEnum):
+    """How a device chooses its next op."""
+
+    IN_ORDER = "in-order"
+    READY = "ready"
+
+    @property
+    def word(self) -> Literal["in order", "ready"]:
+        """What a problem calls it."""
+        return "ready" if self is Discipline.READY else "in order"
+
+
+Model = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL",
+        help="A network's name (`placewright models`), or a graph, problem or workload file.",
+        show_default=False,
+    ),
+]
+On = Annotated[
+    str | None,
+    typer.Option(
+        "--on",
+        metavar="CLUSTER",
+        help="A cluster such as 2xP100+cpu, or a cluster file. Workloads and problems bring one.",
+    ),
+]
+Goal = Annotated[
+    Objective | None,
+    typer.Option(
+        "--objective",
+        help="Time of one step, or time between pipelined steps. [default: step]",
+    ),
+]
+Rule = Annotated[
+    Discipline | None,
+    typer.Option(
+        "--discipline",
+        help="A device runs its ops in the plan's order, or whatever is ready. [default: in-order]",
+    ),
+]
+Use = Annotated[
+    str | None,
+    typer.Option("--use", metavar="NAMES", help="These devices alone, such as gpu0,cpu."),
+]
+Reserve = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--reserve",
+        metavar="SIZE",
+        help="Memory to keep back: 2GiB on every GPU, or gpu0=2GiB. Presets keep 1 GiB a GPU.",
+    ),
+]
+Limit = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--limit",
+        metavar="SIZE",
+        help="Memory to use at most, reserve included: 8GiB on every GPU, or gpu0=8GiB.",
+    ),
+]
+Pin = Annotated[
+    list[str] | None,
+    typer.Option("--pin", metavar="OPS=DEVICE", help="Keep ops on a device: 'blocks.0.*=gpu0'."),
+]
+Forbid = Annotated[
+    list[str] | None,
+    typer.Option("--forbid", metavar="OPS=DEVICES", help="Keep ops off devices: '*.norm=cpu'."),
+]
+Colocate = Annotated[
+    list[str] | None,
+    typer.Option("--colocate", metavar="OPS,OPS", help="Keep ops together: 'embed,head.*'."),
+]
+Costs = Annotated[
+    Path | None,
+    typer.Option("--costs", metavar="FILE", help="A table of measured times, or a roofline."),
+]
+Budget = Annotated[
+    str | None,
+    typer.Option("--budget", metavar="TIME", help="Stop after so long: 30s, 5 min."),
+]
+Evaluations = Annotated[
+    int | None,
+    typer.Option("--evaluations", metavar="N", min=1, help="Stop after so many plans."),
+]
+Seed = Annotated[int, typer.Option("--seed", metavar="N", min=0, help="For all that is random.")]
+Start = Annotated[
+    Path | None,
+    typer.Option("--start", metavar="FILE", help="A plan to start from: the result is no worse."),
+]
+Trace = Annotated[
+    Path | None,
+    typer.Option("--trace", metavar="FILE", help="Write a timeline that ui.perfetto.dev opens."),
+]
+Json = Annotated[
+    bool,
+    typer.Option("--json", help="Print one JSON object, in seconds and bytes, and nothing else."),
+]

@@ -1,0 +1,63 @@
+"""`placewright place`: a model and a cluster in, the best plan that a method finds out."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from placewright.cli import options
+from placewright.cli.asked import Asked, stop_rule
+from placewright.cli.progress import Progress
+from placewright.cli.resolve import check_writable, find_method, find_plan
+
+INTERRUPTED = 130
+
+
+def run(
+    model: options.Model,
+    on: options.On = None,
+    method: Annotated[
+        str, typer.Option("--method", metavar="NAME", help="How to look: see docs/methods.md.")
+    ] = "baselines",
+    budget: options.Budget = None,
+    evaluations: options.Evaluations = None,
+    seed: options.Seed = 0,
+    start: options.Start = None,
+    objective: options.Goal = None,
+    discipline: options.Rule = None,
+    use: options.Use = None,
+    reserve: options.Reserve = None,
+    limit: options.Limit = None,
+    pin: options.Pin = None,
+    forbid: options.Forbid = None,
+    colocate: options.Colocate = None,
+    costs: options.Costs = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", metavar="FILE", help="Write the plan and its figures."),
+    ] = None,
+    trace: options.Trace = None,
+    json: options.Json = False,
+) -> None:
+    """Find a plan: which device each op runs on, and in which order."""
+    from placewright.cli import answer, tables
+    from placewright.cli.output import answer_data, print_json, save
+
+    check_writable(output, trace)
+    solver, stop = find_method(method), stop_rule(budget, evaluations)
+    asked = Asked(
+        model, on, objective, discipline, use, reserve, limit, pin, forbid, colocate, costs
+    )
+    with Progress(f"reading {model}") as progress:
+        problem = asked.problem()
+        given = None if start is None else find_plan(problem, start)[1]
+        result, interrupted = answer.search(problem, solver, stop, seed, progress.watch(), given)
+        found = answer.Answer(problem, result, answer.best_single(problem), interrupted)
+    said = save(found, output, trace)
+    if json:
+        print_json(answer_data(found))
+    else:
+        tables.print_answer(found)
+        tables.print_lines(["", *said] if said else [])
+    if interrupted:
+        raise typer.Exit(INTERRUPTED)

@@ -1,0 +1,103 @@
+"""Progress: searches in, on a terminal a bar with the best time so far out, gone at the end."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from typing import TYPE_CHECKING, Any, Self, TextIO
+
+from placewright.units import format_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from placewright.solvers import Search
+
+
+class Progress:
+    """A line on stderr that shows up once a command has taken a second; none without a terminal.
+
+    Args:
+        text: What is going on until a search says more.
+        stream: Where to show it; stderr by default.
+        delay: Seconds until it shows up.
+    """
+
+    def __init__(self, text: str, stream: TextIO | None = None, delay: float = 1.0) -> None:
+        self.text, self.share = text, None
+        self.stream = sys.stderr if stream is None else stream
+        self._timer = threading.Timer(delay, self._show)
+        self._timer.daemon = True
+        self._lock = threading.Lock()
+        self._bar: Any = None
+        self._over = False
+
+    def __enter__(self) -> Self:
+        if self.stream.isatty():
+            self._timer.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._timer.cancel()
+        with self._lock:
+            self._over = True
+            if self._bar is not None:
+                self._bar.stop()
+
+    def say(self, text: str, share: float | None = None) -> None:
+        """Say what is going on, and which share of it is done, where that is known."""
+        with self._lock:
+            self.text, self.share = text, share
+            if self._bar is not None:
+                self._bar.update(self._bar.task_ids[0], **self._task())
+
+    def watch(self, at: int = 0, of: int = 1, name: str = "") -> Callable[[Search], None]:
+        """What shows the progress of a search, the one at that place of so many."""
+
+        def look(search: Search) -> None:
+            over, best = search.key
+            what = "step time" if search.problem.objective == "step" else "period"
+            fits = "" if not over else ", does not fit yet"
+            plans = f"{search.evaluations:,} plans"
+            text = f"{name}best {what} {format_seconds(best)}{fits}, {plans}"
+            share = _share(search)
+            self.say(text, share if of == 1 else (at + (share or 0.0)) / of)
+
+        return look
+
+    def _show(self) -> None:
+        """Runs in the timer's thread: a search that is busy need not call us."""
+        from rich.console import Console
+        from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
+        from rich.progress import Progress as Bar
+
+        with self._lock:
+            if self._over:
+                return
+            columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False))
+            self._bar = Bar(
+                *columns,
+                BarColumn(bar_width=20),
+                TimeElapsedColumn(),
+                console=Console(file=self.stream, highlight=False, emoji=False),
+                transient=True,
+            )
+            self._bar.add_task(**self._task())
+            self._bar.start()
+
+    def _task(self) -> dict[str, Any]:
+        total = None if self.share is None else 1.0
+        return {"description": self.text, "total": total, "completed": self.share or 0.0}
+
+
+def _share(search: Search) -> float | None:
+    """How much of what the stop rule allows is used up, where it says."""
+    from placewright.solvers import MaxEvaluations, MaxTime
+
+    shares = []
+    for rule in getattr(search.stop, "rules", (search.stop,)):
+        if isinstance(rule, MaxTime):
+            shares.append(search.seconds / max(rule.seconds, 1e-9))
+        elif isinstance(rule, MaxEvaluations):
+            shares.append(search.evaluations / rule.count)
+    return min(1.0, max(shares)) if shares else None

@@ -1,0 +1,107 @@
+"""A name or a file, as typed, in, the noun that it stands for out."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from placewright.errors import ConfigError, FileError, PlanError, nearest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from placewright.cluster import Cluster
+    from placewright.graph import Graph
+    from placewright.plan import Plan
+    from placewright.problem import Problem
+    from placewright.result import Result
+    from placewright.solvers import Solver
+
+_ENDINGS = (".json", ".toml", ".gz", ".txt")
+
+
+def find_model(text: str, cluster: Cluster | None = None) -> Graph | Problem:
+    """The network of that name, or what a graph, problem or workload file holds.
+
+    Args:
+        cluster: Used in place of a workload's own.
+
+    Raises:
+        PlacewrightError: The name is unknown, or the file is missing or malformed.
+    """
+    from placewright import files, frontends, zoo
+    from placewright.graph import Graph
+    from placewright.problem import Problem
+
+    if text.partition(":")[0].strip() in zoo.ENTRIES or not _is_file(text):
+        return zoo.load(text)
+    if frontends.is_workload(text):
+        return frontends.from_workload(text, cluster=cluster)
+    found = files.load(text)
+    if not isinstance(found, Graph | Problem):
+        raise FileError(f"{text}: holds {_kind(found)}: expected a graph, a problem or a workload")
+    return found
+
+
+def find_cluster(text: str) -> Cluster:
+    """The cluster that a string such as `2xP100+cpu` or a file describes."""
+    from placewright import files
+    from placewright.cluster import Cluster
+
+    return files.load(text, "cluster") if _is_file(text) else Cluster.parse(text)
+
+
+def find_plan(problem: Problem, path: Path) -> tuple[str, Plan]:
+    """What made the plan of a plan, result or split file, and the plan, fitted onto the problem."""
+    from placewright import files, frontends
+    from placewright.result import Result
+
+    if frontends.is_split(path):
+        return "split", frontends.read_split(problem, path)
+    found = load_plan(path)
+    name, plan = (found.solver, found.plan) if isinstance(found, Result) else ("given", found)
+    try:
+        return name, files.plan_for(problem, plan)
+    except PlanError as error:
+        raise PlanError(f"{path}: {error}") from None
+
+
+def load_plan(path: Path) -> Plan | Result:
+    """The plan or result that a file holds."""
+    from placewright import files
+    from placewright.plan import Plan
+    from placewright.result import Result
+
+    found = files.load(path)
+    if not isinstance(found, Plan | Result):
+        raise FileError(f"{path}: holds {_kind(found)}: expected a plan or a result")
+    return found
+
+
+def find_method(name: str) -> Solver:
+    """The method of that name."""
+    from placewright.solvers import METHODS
+
+    if name not in METHODS:
+        raise ConfigError(f"no method is named {name!r}: {nearest(name, METHODS)}")
+    return METHODS[name]()
+
+
+def check_writable(*paths: Path | None) -> None:
+    """Raise FileError, before any work is done, where a file has no folder to go to."""
+    for path in paths:
+        if path is not None and path.is_dir():
+            raise FileError(f"{path}: is a folder: expected the name of a file")
+        if path is not None and not path.parent.is_dir():
+            raise FileError(f"{path}: cannot be written: there is no folder {str(path.parent)!r}")
+
+
+def _is_file(text: str) -> bool:
+    """Whether a text names a file: one that is there, or one that should be."""
+    return os.path.lexists(text) or "/" in text or os.sep in text or text.endswith(_ENDINGS)
+
+
+def _kind(noun: object) -> str:
+    return {"Table": "costs", "Roofline": "costs", "Constraints": "constraints"}.get(
+        type(noun).__name__, f"a {type(noun).__name__.lower()}"
+    )

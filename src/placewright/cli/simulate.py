@@ -1,0 +1,51 @@
+"""`placewright simulate`: a model, a cluster and a plan in, what the plan's step looks like out."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from placewright.cli import options
+from placewright.cli.asked import Asked
+from placewright.cli.progress import Progress
+from placewright.cli.resolve import check_writable, find_plan
+
+
+def run(
+    model: options.Model,
+    plan: Annotated[
+        Path,
+        typer.Option("--plan", metavar="FILE", help="A plan, result or split file.", show_default=False),
+    ],
+    on: options.On = None,
+    objective: options.Goal = None,
+    discipline: options.Rule = None,
+    use: options.Use = None,
+    reserve: options.Reserve = None,
+    limit: options.Limit = None,
+    pin: options.Pin = None,
+    forbid: options.Forbid = None,
+    colocate: options.Colocate = None,
+    costs: options.Costs = None,
+    trace: options.Trace = None,
+    json: options.Json = False,
+) -> None:
+    """Judge a plan that is there already."""
+    from placewright.cli import answer, tables
+    from placewright.cli.output import answer_data, print_json, save
+
+    check_writable(trace)
+    asked = Asked(
+        model, on, objective, discipline, use, reserve, limit, pin, forbid, colocate, costs
+    )
+    with Progress(f"reading {model}"):
+        problem = asked.problem()
+        name, given = find_plan(problem, plan)
+        result = answer.judge(problem, name, given)
+        found = answer.Answer(problem, result, answer.best_single(problem))
+    said = save(found, None, trace)
+    if json:
+        print_json(answer_data(found))
+    else:
+        tables.print_answer(found)
+        tables.print_lines(["", *said] if said else [])

@@ -1,0 +1,131 @@
+"""Answers in, tables on stdout out; rich is loaded only when one is printed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from placewright.cli import words
+from placewright.units import format_bytes, format_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from placewright.cli.answer import Answer, Single
+    from placewright.problem import Problem
+    from placewright.result import Result, Use
+
+FEW = 16  # devices that are all shown; of more, those that do nothing are not
+
+
+def print_lines(lines: Iterable[str]) -> None:
+    """Plain lines, wrapped at words where the terminal is narrow."""
+    console = _console()
+    for line in lines:
+        console.print(line)
+
+
+def print_table(
+    columns: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1, title: str = ""
+) -> None:
+    """A table whose first `left` columns are words and whose others are numbers.
+
+    A row that begins with `*` is the one to look at.
+    """
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold", title_style="bold")
+    table.title, table.title_justify = title or None, "left"
+    for at, column in enumerate(columns):
+        if at < left:
+            table.add_column(column, overflow="fold")
+        else:
+            table.add_column(column, justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(*row, style="bold green" if row[0] == "*" else None)
+    console = _console()
+    console.print()
+    console.print(table)
+
+
+def print_answer(answer: Answer) -> None:
+    """What `place` and `simulate` show."""
+    result = answer.result
+    print_lines([words.describe(answer.problem), *words.summary(answer)])
+    shown = [use for use in result.devices if len(result.devices) <= FEW or use.ops or use.peak]
+    model = {device.name: device.model for device in answer.problem.cluster.devices}
+    share = f"of {words.figure(result)}"
+    print_table(
+        ("device", "model", "ops", "busy", share),
+        [
+            (use.name, model[use.name], f"{use.ops:,}", format_seconds(use.busy))
+            + (words.percent(use.busy / result.value if result.value else 0.0),)
+            for use in shown
+        ],
+        left=2,
+    )
+    _print_memory(answer.problem, shown)
+    if len(shown) < len(result.devices):
+        print_lines(["", f"{len(result.devices) - len(shown)} more devices are idle and empty"])
+
+
+def print_methods(
+    problem: Problem, results: Sequence[Result], single: Single, skipped: Sequence[tuple[str, str]]
+) -> None:
+    """What `compare` shows; the best row is marked."""
+    best = min(results, key=lambda result: result.key)
+    print_lines([words.describe(problem)])
+    print_table(
+        ("", "method", "step time", "period", f"vs {single.device}", "gap", "fits", "plans")
+        + ("seconds",),
+        [
+            (
+                "*" if result is best else "",
+                result.solver,
+                format_seconds(result.step_time),
+                format_seconds(result.period),
+                "–" if (ratio := words.times(result, single)) is None else f"{ratio:.2f}x",
+                words.percent(result.gap),
+                "yes" if result.fits else f"{format_bytes(result.overflow)} over",
+                f"{result.evaluations:,}",
+                f"{result.seconds:.2f}",
+            )
+            for result in results
+        ],
+        left=2,
+    )
+    lines = ["", f"* best by {words.figure(best)}" + ("" if best.fits else "; no plan fits")]
+    lines += [words.single_line(single), words.bound_line(best)]
+    lines += [f"{name} left out: {reason}" for name, reason in skipped]
+    print_lines(lines)
+
+
+def _print_memory(problem: Problem, uses: Sequence[Use]) -> None:
+    total = {device.name: device.memory for device in problem.cluster.devices}
+    print_table(
+        ("memory", "total", "reserve", "limit", "peak", "free", "fits"),
+        [
+            (
+                use.name,
+                words.memory(total[use.name]),
+                format_bytes(use.reserve),
+                words.memory(use.limit),
+                format_bytes(use.peak),
+                _free(use),
+                "yes" if use.peak <= use.limit else "no",
+            )
+            for use in uses
+        ],
+    )
+
+
+def _free(use: Use) -> str:
+    if use.peak > use.limit:
+        return f"-{format_bytes(use.peak - use.limit)}"
+    return words.memory(use.limit - use.peak)
+
+
+def _console() -> Any:
+    """Names are data: no markup, no emoji and no colours for numbers in them."""
+    from rich.console import Console
+
+    return Console(markup=False, highlight=False, emoji=False)

@@ -1,0 +1,101 @@
+"""Files: a noun and a path in, a versioned JSON or TOML file out, and back."""
+
+from __future__ import annotations
+
+import gc
+import os
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+from placewright.errors import FileError, PlacewrightError
+from placewright.files.kinds import Noun, from_data, to_data
+from placewright.files.plan import plan_for
+from placewright.files.storage import is_toml, read_data, to_json, write_data
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from placewright.cluster import Cluster
+    from placewright.costs import Roofline, Table
+    from placewright.graph import Graph
+    from placewright.plan import Plan
+    from placewright.problem import Constraints, Problem
+    from placewright.result import Result
+    from placewright.timeline import Timeline
+
+__all__ = ["Noun", "from_data", "load", "plan_for", "save", "to_data", "to_json"]
+
+File = str | os.PathLike[str]
+
+
+def save(noun: Noun, path: File) -> None:
+    """Write a noun to a file; `.toml` for clusters and constraints, `.gz` at the end to compress.
+
+    Raises:
+        FileError: It cannot be written; an older file of that name is then untouched.
+    """
+    target = Path(path)
+    try:
+        data = to_data(noun)
+        if is_toml(target) and data["placewright"] not in ("cluster", "constraints"):
+            raise FileError(f"a {data['placewright']} is written as JSON: end the name in .json")
+        write_data(data, target)
+    except PlacewrightError as error:
+        raise _of(path, error) from error
+
+
+@overload
+def load(path: File, kind: Literal["graph"]) -> Graph: ...
+@overload
+def load(path: File, kind: Literal["cluster"]) -> Cluster: ...
+@overload
+def load(path: File, kind: Literal["costs"]) -> Roofline | Table: ...
+@overload
+def load(path: File, kind: Literal["constraints"]) -> Constraints: ...
+@overload
+def load(path: File, kind: Literal["problem"]) -> Problem: ...
+@overload
+def load(path: File, kind: Literal["plan"]) -> Plan: ...
+@overload
+def load(path: File, kind: Literal["timeline"]) -> Timeline: ...
+@overload
+def load(path: File, kind: Literal["result"]) -> Result: ...
+@overload
+def load(path: File, kind: str | None = None) -> Any: ...
+
+
+def load(path: File, kind: str | None = None) -> Any:
+    """The noun that a file holds; a result's file will also do where a plan is wanted.
+
+    Args:
+        kind: What is wanted, such as `"plan"`; None takes whatever the file says it is.
+
+    Raises:
+        FileError: The file is missing, truncated, or of another kind or version.
+        PlacewrightError: The noun in it is malformed; the message starts with the file's name.
+    """
+    try:
+        with _collector_paused():
+            return from_data(read_data(Path(path)), kind)
+    except RecursionError:
+        raise _of(path, FileError("is nested too deeply to be read")) from None
+    except PlacewrightError as error:
+        raise _of(path, error) from error
+
+
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """No garbage collection: the objects of a large graph all stay, and scanning them is slow."""
+    running = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if running:
+            gc.enable()
+
+
+def _of(path: File, error: PlacewrightError) -> PlacewrightError:
+    """The same error with the file's name before it, on one line whatever names it quotes."""
+    return type(error)(" ".join(f"{os.fspath(path)}: {error}".splitlines()))

@@ -1,0 +1,74 @@
+"""Problems and constraints in files: a problem holds its graph, cluster and costs whole."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from placewright.errors import ProblemError
+from placewright.files import checks
+from placewright.files.cluster import cluster_data, read_cluster
+from placewright.files.costs import costs_data, read_costs
+from placewright.files.graph import graph_data, read_graph
+from placewright.files.header import body, head
+from placewright.problem import Constraints, Problem
+
+if TYPE_CHECKING:
+    from placewright.files.checks import Data
+
+
+def problem_data(problem: Problem) -> Data:
+    """A problem as plain data."""
+    return head("problem") | {
+        "discipline": problem.discipline,
+        "objective": problem.objective,
+        "overlap": bool(problem.overlap),
+        "constraints": constraints_data(problem.constraints),
+        "costs": costs_data(problem.costs),
+        "cluster": cluster_data(problem.cluster),
+        "graph": graph_data(problem.graph),
+    }
+
+
+def read_problem(data: object, where: str = "") -> Problem:
+    """The problem that plain data describe."""
+    need = ("graph", "cluster")
+    return Problem(**checks.fields(body(data, "problem", where), _PROBLEM, where, need))
+
+
+def constraints_data(constraints: Constraints) -> Data:
+    """Constraints as plain data: those that there are."""
+    data = {
+        "pins": dict(constraints.pins),
+        "forbid": {name: list(devices) for name, devices in constraints.forbid.items()},
+        "colocate": [list(group) for group in constraints.colocate],
+        "limits": {name: int(limit) for name, limit in constraints.limits.items()},
+    }
+    return head("constraints") | {key: value for key, value in data.items() if value}
+
+
+def read_constraints(data: object, where: str = "") -> Constraints:
+    """The constraints that plain data describe."""
+    found = checks.fields(body(data, "constraints", where), _CONSTRAINTS, where)
+    if "colocate" in found:
+        found["colocate"] = tuple(found["colocate"])
+    for name, limit in found.get("limits", {}).items():
+        if limit < 0:
+            raise ProblemError(f"the limit of device {name!r} is {limit!r} bytes: expected >= 0")
+    return Constraints(**found)
+
+
+_CONSTRAINTS = {
+    "pins": checks.named(checks.text),
+    "forbid": checks.named(checks.texts),
+    "colocate": checks.each(checks.texts),
+    "limits": checks.named(checks.size),
+}
+_PROBLEM: dict[str, checks.Check] = {
+    "discipline": checks.text,
+    "objective": checks.text,
+    "overlap": checks.flag,
+    "constraints": read_constraints,
+    "costs": read_costs,
+    "cluster": read_cluster,
+    "graph": read_graph,
+}

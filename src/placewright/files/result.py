@@ -1,0 +1,107 @@
+"""Results in files: a plan with how good it is and what it took to find."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import placewright
+from placewright.files import checks
+from placewright.files.checks import Data, written
+from placewright.files.header import body, head
+from placewright.files.plan import plan_data, read_plan
+from placewright.problem import Objective
+from placewright.result import Result, Use
+
+
+def result_data(result: Result) -> Data:
+    """A result as plain data."""
+    return head("result") | {
+        "placewright_version": placewright.__version__,
+        "method": result.solver,
+        "objective": result.objective,
+        "step_time": written(result.step_time),
+        "period": written(result.period),
+        "bound": written(result.bound),
+        "bound_name": result.bound_name,
+        "gap": written(result.gap),
+        "fits": bool(result.fits),
+        "overflow": int(result.overflow),
+        "evaluations": int(result.evaluations),
+        "seconds": float(result.seconds),
+        "seed": int(result.seed),
+        "devices": [
+            {
+                "name": use.name,
+                "ops": int(use.ops),
+                "busy": float(use.busy),
+                "peak": int(use.peak),
+                "limit": int(use.limit),
+                "reserve": int(use.reserve),
+            }
+            for use in result.devices
+        ],
+        "history": [[int(count), float(at), written(best)] for count, at, best in result.history],
+        "plan": plan_data(result.plan),
+    }
+
+
+def read_result(data: object, where: str = "") -> Result:
+    """The result that plain data describe."""
+    need = [key for key in _RESULT if key not in (*_DERIVED, "history")]
+    found = checks.fields(body(data, "result", where), _RESULT, where, need)
+    for key in _DERIVED:
+        found.pop(key, None)
+    found["devices"] = tuple(found["devices"])
+    found["history"] = tuple(found.get("history", ()))
+    return Result(solver=found.pop("method"), **found)
+
+
+def _use(data: object, where: str) -> Use:
+    return Use(**checks.fields(data, _USE, where, need=("name", "ops", "busy", "peak", "limit")))
+
+
+def _objective(value: object, where: str) -> str:
+    if value not in get_args(Objective):
+        checks.refuse(value, where, "'step' or 'period'")
+    return str(value)
+
+
+def _milestone(value: object, where: str) -> tuple[int, float, float]:
+    """One `[evaluations, seconds, best objective]`."""
+    entry = checks.items(value, where)
+    if len(entry) != 3:
+        checks.refuse(value, where, "[evaluations, seconds, best]")
+    return (
+        checks.integer(entry[0], where),
+        checks.number(entry[1], where),
+        checks.rate(entry[2], where),
+    )
+
+
+_USE = {
+    "name": checks.text,
+    "ops": checks.integer,
+    "busy": checks.number,
+    "peak": checks.integer,
+    "limit": checks.integer,
+    "reserve": checks.integer,
+}
+_DERIVED = ("placewright_version", "gap", "fits")
+_RESULT = {
+    "placewright_version": checks.text,
+    "method": checks.text,
+    "objective": _objective,
+    "step_time": checks.rate,
+    "period": checks.rate,
+    "bound": checks.rate,
+    "bound_name": checks.text,
+    "gap": checks.rate,
+    "fits": checks.flag,
+    "overflow": checks.integer,
+    "evaluations": checks.integer,
+    "seconds": checks.number,
+    "seed": checks.integer,
+    "devices": checks.each(_use),
+    "history": checks.each(_milestone),
+    "plan": read_plan,
+}

@@ -1,0 +1,146 @@
+"""Storage: a path in, plain data out, and back; JSON or TOML, gzipped or not, by the name's end.
+
+JSON is strict: no NaN, no infinity, no key twice. A file is written whole or not at all.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import secrets
+import stat
+import tomllib
+import zlib
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from placewright.errors import FileError
+from placewright.files.toml import to_toml
+
+if TYPE_CHECKING:
+    from placewright.files.checks import Data
+
+
+def read_data(path: Path) -> object:
+    """What a file holds.
+
+    Raises:
+        FileError: It is missing, truncated, or neither JSON nor TOML.
+    """
+    try:
+        content = path.read_bytes()
+        if _gzipped(path):
+            content = gzip.decompress(content)
+        text = content.decode("utf-8-sig")
+    except FileNotFoundError:
+        raise FileError("there is no such file") from None
+    except IsADirectoryError:
+        raise FileError("is a folder: expected a file") from None
+    except UnicodeDecodeError as error:
+        raise FileError(f"byte {error.start} is not UTF-8: expected text") from None
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise FileError(f"cannot be unzipped, damaged or truncated: {error}") from None
+    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
+        raise FileError(f"cannot be read: {_reason(error)}") from None
+    if not text.strip():
+        raise FileError("the file is empty")
+    return _from_toml(text) if is_toml(path) else _from_json(text)
+
+
+def write_data(data: Data, path: Path) -> None:
+    """Write data to a file, which afterwards is either the new one or untouched.
+
+    Raises:
+        FileError: It cannot be written there, or not in that format.
+    """
+    try:
+        content = (to_toml(data) if is_toml(path) else to_json(data)).encode()
+    except ValueError as error:  # NaN, or half a surrogate pair in a TOML string
+        raise FileError(f"cannot be written: {error}") from None
+    if _gzipped(path):
+        content = gzip.compress(content, compresslevel=6, mtime=0)  # same data, same bytes
+    try:
+        _replace(path, content)
+    except (OSError, ValueError) as error:
+        raise FileError(f"cannot be written: {_reason(error)}") from None
+
+
+def to_json(data: Data) -> str:
+    """Data as JSON with one op, device or link a line."""
+    return _laid_out(data, "") + "\n"
+
+
+def _from_json(text: str) -> object:
+    try:
+        return json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_unique)
+    except json.JSONDecodeError as error:
+        place = f"line {error.lineno} column {error.colno}"
+        raise FileError(f"is not JSON, or truncated: {error.msg} at {place}") from None
+    except ValueError as error:  # an integer of thousands of digits
+        raise FileError(f"is not JSON that can be read: {error}") from None
+
+
+def _from_toml(text: str) -> object:
+    try:
+        return tomllib.loads(text)
+    except ValueError as error:
+        raise FileError(f"is not TOML, or truncated: {error}") from None
+
+
+def _refuse_constant(word: str) -> None:
+    raise FileError(f'holds {word}, which is not JSON: expected finite numbers, or "inf" as text')
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> Data:
+    data = dict(pairs)
+    if len(data) < len(pairs):
+        (twice, _), *_ = Counter(key for key, _ in pairs).most_common(1)
+        raise FileError(f"has the key {twice!r} twice in one object: keep one")
+    return data
+
+
+_dumps = json.JSONEncoder(allow_nan=False).encode
+
+
+def _laid_out(value: Any, pad: str) -> str:
+    if isinstance(value, dict) and "placewright" in value:  # a noun: every key on a line
+        pad += " "
+        lines = [f"{pad}{_dumps(key)}: {_laid_out(one, pad)}" for key, one in value.items()]
+    elif isinstance(value, dict) and value:
+        lines = [f"{pad} {_dumps(key)}: {_dumps(one)}" for key, one in value.items()]
+    elif isinstance(value, list) and value and isinstance(value[0], dict | list):
+        lines = [f"{pad} {_dumps(one)}" for one in value]
+        return "[\n" + ",\n".join(lines) + "\n" + pad + "]"
+    else:
+        return _dumps(value)
+    return "{\n" + ",\n".join(lines) + "\n" + pad + "}"
+
+
+def _replace(path: Path, content: bytes) -> None:
+    if path.exists() and not path.is_file():  # a pipe or a terminal cannot be replaced
+        path.write_bytes(content)
+        return
+    path = Path(os.path.realpath(path))  # a link stays a link
+    fresh = path.with_name(f".{secrets.token_hex(8)}.tmp")
+    try:
+        fresh.write_bytes(content)
+        if path.exists():
+            fresh.chmod(stat.S_IMODE(path.stat().st_mode))
+        fresh.replace(path)
+    finally:
+        fresh.unlink(missing_ok=True)
+
+
+def _reason(error: Exception) -> str:
+    return ((error.strerror if isinstance(error, OSError) else None) or str(error)).lower()
+
+
+def _gzipped(path: Path) -> bool:
+    return path.suffix == ".gz"
+
+
+def is_toml(path: Path) -> bool:
+    """Whether a file of this name is TOML; what else there is, is JSON."""
+    return (path.with_suffix("") if _gzipped(path) else path).suffix == ".toml"

@@ -1,0 +1,88 @@
+"""Timelines in files: when and where each op and transfer ran, column by column."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from placewright.errors import ConfigError
+from placewright.files import checks
+from placewright.files.header import body, head
+from placewright.files.plan import plan_data, read_plan
+from placewright.timeline import Memory, Timeline, Transfers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from placewright.files.checks import Data
+
+
+def timeline_data(timeline: Timeline) -> Data:
+    """A timeline as plain data."""
+    return head("timeline") | {
+        "step_time": float(timeline.step_time),
+        "period": float(timeline.period),
+        "start": timeline.start.tolist(),
+        "end": timeline.end.tolist(),
+        "transfers": {key: getattr(timeline.transfers, key).tolist() for key in _TRANSFERS},
+        "memory": {key: getattr(timeline.memory, key).tolist() for key in _MEMORY},
+        "peak": timeline.peak.tolist(),
+        "capacity": timeline.capacity.tolist(),
+        "plan": plan_data(timeline.plan),
+    }
+
+
+def read_timeline(data: object, where: str = "") -> Timeline:
+    """The timeline that plain data describe."""
+    found = checks.fields(body(data, "timeline", where), _TIMELINE, where, need=_TIMELINE)
+    timeline = Timeline(**found)
+    ops, devices = len(timeline.plan), len(timeline.plan.devices)
+    _equal_length(found, ("start", "end"), ops, "op")
+    _equal_length(found, ("peak", "capacity"), devices, "device")
+    for array in (timeline.transfers.source, timeline.transfers.target, timeline.memory.device):
+        for device in array[(array < 0) | (array >= devices)]:
+            raise ConfigError(f"the timeline names device {device}: its plan has {devices} devices")
+    return timeline
+
+
+def _transfers(data: object, where: str) -> Transfers:
+    return Transfers(**_columns(data, _TRANSFERS, where))
+
+
+def _memory(data: object, where: str) -> Memory:
+    return Memory(**_columns(data, _MEMORY, where))
+
+
+def _columns(data: object, columns: Mapping[str, checks.Check], where: str) -> Data:
+    found = checks.fields(data, columns, where, need=columns)
+    _equal_length(found, columns, len(found[next(iter(columns))]), "row")
+    return found
+
+
+def _equal_length(found: Data, keys: Iterable[str], length: int, what: str) -> None:
+    for key in keys:
+        if len(found[key]) != length:
+            many = f"the timeline's {key} has {len(found[key])} entries"
+            raise ConfigError(f"{many}: expected {length}, one per {what}")
+
+
+_TRANSFERS = {
+    "tensor": checks.int32s,
+    "source": checks.int32s,
+    "target": checks.int32s,
+    "channel": checks.int32s,
+    "reader": checks.int32s,
+    "start": checks.floats,
+    "end": checks.floats,
+}
+_MEMORY = {"device": checks.int32s, "time": checks.floats, "used": checks.int64s}
+_TIMELINE = {
+    "step_time": checks.number,
+    "period": checks.number,
+    "start": checks.floats,
+    "end": checks.floats,
+    "transfers": _transfers,
+    "memory": _memory,
+    "peak": checks.int64s,
+    "capacity": checks.int64s,
+    "plan": read_plan,
+}

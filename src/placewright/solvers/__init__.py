@@ -1,0 +1,57 @@
+"""A problem in, a result out. One file a method; `METHODS` names them for the command line."""
+
+from collections.abc import Callable
+
+from placewright.solvers.balanced import Balanced
+from placewright.solvers.baselines import Baselines
+from placewright.solvers.bounds import Bound, bound
+from placewright.solvers.heft import HEFT
+from placewright.solvers.m_etf import METF
+from placewright.solvers.m_sct import MSCT
+from placewright.solvers.m_topo import MTopo
+from placewright.solvers.round_robin import RoundRobin
+from placewright.solvers.search import Search, Solver, solve
+from placewright.solvers.single import CpuOnly, EverySingleDevice, SingleDevice
+from placewright.solvers.stop import Gap, MaxEvaluations, MaxTime, NoImprovement, Stop
+from placewright.solvers.streamed import Streamed
+from placewright.solvers.uniform import Random
+
+METHODS: dict[str, Callable[[], Solver]] = {
+    "single": EverySingleDevice,
+    "cpu-only": CpuOnly,
+    "random": Random,
+    "round-robin": RoundRobin,
+    "balanced": Balanced,
+    "heft": HEFT,
+    "m-topo": MTopo,
+    "m-etf": METF,
+    "m-sct": MSCT,
+    "streamed": Streamed,
+    "baselines": Baselines,
+}
+
+__all__ = [
+    "HEFT",
+    "METF",
+    "METHODS",
+    "MSCT",
+    "Balanced",
+    "Baselines",
+    "Bound",
+    "CpuOnly",
+    "EverySingleDevice",
+    "Gap",
+    "MTopo",
+    "MaxEvaluations",
+    "MaxTime",
+    "NoImprovement",
+    "Random",
+    "RoundRobin",
+    "Search",
+    "SingleDevice",
+    "Solver",
+    "Stop",
+    "Streamed",
+    "bound",
+    "solve",
+]

@@ -1,0 +1,52 @@
+"""HEFT, heterogeneous earliest finish time: Topcuoglu, Hariri and Wu 2002, IEEE TPDS 13(3)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from placewright.solvers.listing import Listing, judge_schedule, upward_ranks
+
+if TYPE_CHECKING:
+    from placewright.problem import Problem
+    from placewright.solvers.search import Search
+
+
+@dataclass(frozen=True)
+class HEFT:
+    """Ops by falling upward rank, each where it finishes first, in a gap if one is wide enough.
+
+    The paper knows neither memory nor waiting for a channel. We leave out devices that the op would
+    overfill, which changes nothing where memory is ample.
+
+    Args:
+        contended: Whether the schedule reckons with transfers that wait for their channel.
+    """
+
+    contended: bool = False
+
+    @property
+    def name(self) -> str:
+        return "heft-contended" if self.contended else "heft"
+
+    def run(self, search: Search) -> None:
+        judge_schedule(search, schedule(search.problem, self.contended))
+
+
+def schedule(problem: Problem, contended: bool = False) -> Listing:
+    """HEFT's own schedule, with its own estimate of the step time."""
+    a = problem.arrays
+    listing = Listing(problem, contended)
+    # Equal ranks go by position, which keeps ops of no cost in a topological order.
+    order = np.argsort(-upward_ranks(problem), kind="stable")
+    for op in order[a.turn[order]].tolist():
+        ready, best, finish = listing.ready(op), -1, np.inf
+        for device in np.flatnonzero(listing.choices(op)).tolist():
+            seconds = a.compute[op, device]
+            end = listing.slot(device, ready[device], seconds) + seconds
+            if end < finish:
+                best, finish = device, end
+        listing.add(op, best, insert=True)
+    return listing

@@ -1,0 +1,133 @@
+"""m-SCT, small communication times within memory: Jeon et al. 2020, "Baechi", SoCC.
+
+After Hanen and Munier 1995, INRIA/IEEE ETFA.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placewright.solvers.listing import judge_schedule, mean_transfer, upward_ranks
+from placewright.solvers.m_etf import schedule
+
+if TYPE_CHECKING:
+    from placewright.problem import Problem
+    from placewright.solvers.search import Search
+
+Edges = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]
+"""Parents, children, and the seconds it takes to send the one's tensors to the other."""
+
+
+@dataclass(frozen=True)
+class MSCT:
+    """m-ETF in which a device waits for the favourite child of the op it has just run.
+
+    A linear programme (solved with HiGHS) says which child, if any, an op should share its device
+    with. It takes about a second for 5,000 ops. Above `limit` edges it is not solved; then an op's
+    favourite is the child with the longest way to the graph's end, if the op is also the parent
+    that this child waits for longest.
+
+    Args:
+        limit: The most edges for which the linear programme is solved.
+    """
+
+    limit: int = 20_000
+    name = "m-sct"
+
+    def run(self, search: Search) -> None:
+        judge_schedule(search, schedule(search.problem, favourites(search.problem, self.limit)))
+
+
+def favourites(problem: Problem, limit: int = MSCT.limit) -> NDArray[np.int64]:
+    """Each op's favourite child, or -1; no op is the favourite of two."""
+    edges = _edges(problem)
+    parent, child, _ = edges
+    favourite = np.full(problem.arrays.ops, -1)
+    if len(parent):
+        apart = _relaxed(problem, edges) if len(parent) <= limit else None
+        # A share below one half is unique among an op's children and among its parents.
+        chosen = apart < 0.5 - 1e-6 if apart is not None else _longest(problem, edges)
+        favourite[parent[chosen]] = child[chosen]
+    return favourite
+
+
+def _edges(problem: Problem) -> Edges:
+    """One edge for each pair of ops that take a turn and pass tensors."""
+    a = problem.arrays
+    reader = np.repeat(np.arange(a.ops), np.diff(a.first_input))
+    source = a.producer[a.inputs]
+    real = a.turn[source] & a.turn[reader]
+    pairs, edge = np.unique(
+        np.stack([source[real], reader[real]], axis=1), axis=0, return_inverse=True
+    )
+    seconds = np.array(mean_transfer(problem))[a.inputs[real]]
+    sending = np.bincount(edge.ravel(), weights=seconds, minlength=len(pairs)).astype(np.float64)
+    return pairs[:, 0].astype(np.int64), pairs[:, 1].astype(np.int64), sending
+
+
+def _relaxed(problem: Problem, edges: Edges) -> NDArray[np.float64] | None:
+    """How far apart parent and child of each edge should be, from 0 (together) to 1.
+
+    Hanen and Munier's programme, its integers relaxed: minimise the last finish, where a child
+    starts after its parent has finished and, if they are apart, has sent; each op has at most one
+    child and at most one parent that it is not apart from. None if HiGHS finds no optimum.
+    """
+    from scipy.optimize import linprog
+    from scipy.sparse import coo_array
+
+    a = problem.arrays
+    parent, child, sending = edges
+    ops, count = a.ops, len(parent)
+    takes = np.where(a.turn, np.where(a.allowed, a.compute, np.inf).min(axis=1), 0.0)
+    # HiGHS has absolute tolerances, so the typical op must take about 1.
+    unit = float(takes.sum() + sending.sum()) / (ops + count) or 1.0
+    takes, sending = takes / unit, sending / unit
+    op, edge = np.arange(ops), np.arange(count)
+    start, apart, last = op, ops + edge, ops + count  # columns of the variables
+    one, many = np.ones(ops), np.ones(count)
+    entries = [  # (rows, columns, factors); all rows read "at most"
+        (op, start, one),  # start + takes <= last
+        (op, np.full(ops, last), -one),
+        (ops + edge, start[parent], many),  # start + takes + sending * apart <= child's start
+        (ops + edge, start[child], -many),
+        (ops + edge, apart, sending),
+        (ops + count + parent, apart, -many),  # all children but one are apart
+        (2 * ops + count + child, apart, -many),  # all parents but one are apart
+    ]
+    rows, columns, factors = (np.concatenate(parts) for parts in zip(*entries, strict=True))
+    children, parents = np.bincount(parent, minlength=ops), np.bincount(child, minlength=ops)
+    shape = (3 * ops + count, ops + count + 1)
+    solution = linprog(
+        np.arange(ops + count + 1) == last,
+        A_ub=coo_array((factors, (rows, columns)), shape=shape).tocsr(),
+        b_ub=np.concatenate([-takes, -takes[parent], 1 - children, 1 - parents]),
+        bounds=[(0, None)] * ops + [(0, 1)] * count + [(0, None)],
+        method="highs-ds",
+    )
+    return solution.x[ops : ops + count] if solution.status == 0 else None
+
+
+def _longest(problem: Problem, edges: Edges) -> NDArray[np.bool_]:
+    """Edges on their parent's longest way to the end and their child's longest from the start."""
+    parent, child, sending = edges
+    ahead = sending + upward_ranks(problem)[child]
+    behind = np.zeros(problem.arrays.ops)
+    takes = problem.arrays.compute.min(axis=1)
+    for edge in np.argsort(child, kind="stable"):  # children by position: parents are done before
+        arrival = behind[parent[edge]] + takes[parent[edge]] + sending[edge]
+        behind[child[edge]] = max(behind[child[edge]], arrival)
+    arrival = behind[parent] + takes[parent] + sending
+    return _first_largest(parent, ahead) & _first_largest(child, arrival)
+
+
+def _first_largest(group: NDArray[np.int64], values: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Marks the first of the largest values in each group."""
+    order = np.lexsort((-values, group))
+    first = np.concatenate([[True], np.diff(group[order]) > 0])
+    marked = np.zeros(len(group), dtype=bool)
+    marked[order[first]] = True
+    return marked

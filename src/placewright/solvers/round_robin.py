@@ -1,0 +1,26 @@
+"""Round robin: a problem in, a plan by turns out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from placewright.solvers.teams import accelerators
+
+if TYPE_CHECKING:
+    from placewright.solvers.search import Search
+
+
+@dataclass(frozen=True)
+class RoundRobin:
+    """Ops in graph order, dealt out to the accelerators, or to all devices if there are none."""
+
+    name = "round-robin"
+
+    def run(self, search: Search) -> None:
+        a = search.problem.arrays
+        devices = accelerators(search.problem)
+        device = devices[np.maximum(np.cumsum(a.turn) - 1, 0) % len(devices)]
+        search.judge(search.problem.settle(device))

@@ -1,0 +1,264 @@
+"""Search and solve: a problem and a solver in, the best plan it found out, as a result.
+
+A `Search` judges plans, keeps the best, and owns the random generator, the stop rule and the
+progress, so that a solver holds nothing but its idea.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from functools import cached_property
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+import numpy as np
+
+from placewright import simulator
+from placewright.errors import PlanError
+from placewright.plan import Plan
+from placewright.result import Result, Use
+from placewright.simulator import Verdict
+from placewright.solvers.bounds import Bound, bound
+from placewright.solvers.stop import Stop
+from placewright.transforms import contract
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import ArrayLike, NDArray
+
+    from placewright.problem import Problem
+    from placewright.timeline import Timeline
+
+Scalar = TypeVar("Scalar", bound=np.generic)
+
+_BATCH = 500_000  # ops × plans judged between two looks at the stop rule: a tenth of a second
+_SMALL = 20_000  # ops × plans below which starting a thread costs more than it saves
+_THREADS = min(8, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2)
+
+
+class Solver(Protocol):
+    """A way to make plans: it judges them until it is done or the search is over."""
+
+    @property
+    def name(self) -> str:
+        """What the command line and reports call it."""
+        ...
+
+    def run(self, search: Search) -> None:
+        """Judge plans with `search.judge`; the search keeps the best."""
+        ...
+
+
+class Search:
+    """Judges plans of one problem and keeps the best by (bytes over, objective).
+
+    The first found wins ties. At least one plan is judged whatever the stop rule says, so a search
+    always has a best plan.
+
+    Args:
+        stop: When to stop; `Stop()` never does.
+        progress: Called with the search after each batch.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        stop: Stop,
+        seed: int,
+        progress: Callable[[Search], None] | None = None,
+    ) -> None:
+        self.problem, self.stop, self.seed, self.progress = problem, stop, seed, progress
+        self.rng = np.random.default_rng(seed)
+        self.evaluations = 0
+        self.best: Plan | None = None
+        self.key: tuple[float, float] = (np.inf, np.inf)
+        """Bytes over and objective of the best plan."""
+        self.history: list[tuple[int, float, float]] = []
+        """(evaluations, seconds, best objective) each time the best improved."""
+        self._started = time.perf_counter()
+
+    @property
+    def seconds(self) -> float:
+        """How long the search has been going on."""
+        return time.perf_counter() - self._started
+
+    @property
+    def over(self) -> bool:
+        """Whether the stop rule says stop."""
+        return self.evaluations > 0 and self.stop(self)
+
+    @cached_property
+    def bound(self) -> Bound:
+        """The problem's bound, computed on first use."""
+        return bound(self.problem)
+
+    def judge(
+        self,
+        device: ArrayLike,
+        priority: ArrayLike | None = None,
+        staging: ArrayLike | None = None,
+    ) -> Verdict:
+        """Judge plans (plans × ops, or one plan's ops) and keep the best.
+
+        A priority (ops) or staging (devices) without a row for each plan holds for all of them.
+
+        Returns:
+            The verdict on the plans in turn, on fewer than given if the search was over before.
+
+        Raises:
+            PlanError: A plan has the wrong length, names no device, or breaks a constraint.
+        """
+        a = self.problem.arrays
+        placements = np.ascontiguousarray(np.atleast_2d(device), dtype=np.int32)
+        plans = len(placements)
+        priorities = _rows("priority", priority, np.float64, (plans, a.ops))
+        rooms = _rows("staging", staging, np.int64, (plans, a.devices))
+        batch, done = max(1, _BATCH // a.ops), 0
+        verdicts: list[Verdict] = []
+        while not verdicts or (done < plans and not self.over):
+            count = 0 if self.over else int(min(batch, plans - done, self.stop.left(self)))
+            part = slice(done, done + count)
+            verdict = simulator.judge(
+                self.problem,
+                placements[part],
+                None if priorities is None else priorities[part],
+                None if rooms is None else rooms[part],
+                threads=_THREADS if count * a.ops > _SMALL else 1,
+            )
+            self._keep(verdict, placements[part], priorities, rooms, done)
+            verdicts.append(verdict)
+            done += count
+        return verdicts[0] if len(verdicts) == 1 else Verdict.joined(verdicts)
+
+    def propose(self, plan: Plan) -> None:
+        """Judge one whole plan, which may have fused ops.
+
+        Raises:
+            PlanError: It was made for other ops or devices.
+        """
+        problem = self.problem
+        for what, mine, known in (
+            ("op", plan.ops, [op.name for op in problem.graph.ops]),
+            ("device", plan.devices, [device.name for device in problem.cluster.devices]),
+        ):
+            if list(mine) != known:
+                other = next((name for name in mine if name not in known), None)
+                found = f"{len(mine)} {what}s" if other is None else f"{what} {other!r}"
+                raise PlanError(
+                    f"the plan names {found}: expected the {len(known)} {what}s of the problem, "
+                    "in their order"
+                )
+        if plan.fusion is None:
+            self.judge(plan.device, plan.priority, plan.staging)
+            return
+        if self.over:
+            return
+        timeline = simulator.simulate(problem, plan)
+        value = timeline.step_time if problem.objective == "step" else timeline.period
+        self.evaluations += 1
+        self._improve((timeline.overflow, value), self.evaluations, lambda: plan)
+        self._report()
+
+    def _keep(
+        self,
+        verdict: Verdict,
+        placements: NDArray[np.int32],
+        priorities: NDArray[np.float64] | None,
+        rooms: NDArray[np.int64] | None,
+        done: int,
+    ) -> None:
+        if not len(placements):
+            return
+        at = verdict.best()
+
+        def plan() -> Plan:
+            priority = None if priorities is None else priorities[done + at]
+            room = None if rooms is None else rooms[done + at]
+            return Plan.of(self.problem, placements[at], priority, staging=room)
+
+        key = int(verdict.overflow[at]), float(verdict.value[at])
+        self._improve(key, self.evaluations + at + 1, plan)
+        self.evaluations += len(placements)
+        self._report()
+
+    def _improve(self, key: tuple[int, float], evaluation: int, plan: Callable[[], Plan]) -> None:
+        if key < self.key:
+            self.best, self.key = plan(), key
+            self.history.append((evaluation, self.seconds, key[1]))
+
+    def _report(self) -> None:
+        if self.progress is not None:
+            self.progress(self)
+
+
+def solve(
+    problem: Problem,
+    solver: Solver,
+    stop: Stop | None = None,
+    seed: int = 0,
+    progress: Callable[[Search], None] | None = None,
+    start: Plan | None = None,
+) -> Result:
+    """Run a solver on a problem.
+
+    The same problem, solver, seed, start and number of evaluations give the same plan.
+
+    Args:
+        stop: When to stop; without it the solver runs to its own end.
+        progress: Called with the search after each batch of plans.
+        start: A plan to be judged first, so that the result is no worse.
+    """
+    search = Search(problem, Stop() if stop is None else stop, seed, progress)
+    if start is not None:
+        search.propose(start)
+    if not search.over:
+        solver.run(search)
+    if search.best is None:
+        raise PlanError(f"solver {solver.name!r} judged no plan: a solver must judge at least one")
+    timeline = simulator.simulate(problem, search.best)
+    proven = search.bound
+    if search.best.fusion is not None:  # the bound holds for the ops that are really run
+        proven = bound(contract(problem, search.best).problem)
+    return Result(
+        solver=solver.name,
+        plan=search.best,
+        objective=problem.objective,
+        step_time=timeline.step_time,
+        period=timeline.period,
+        bound=proven.seconds,
+        bound_name=proven.name,
+        overflow=timeline.overflow,
+        evaluations=search.evaluations,
+        seconds=search.seconds,
+        seed=seed,
+        devices=_uses(problem, search.best, timeline),
+        history=tuple(search.history),
+    )
+
+
+def _uses(problem: Problem, plan: Plan, timeline: Timeline) -> tuple[Use, ...]:
+    counts = np.bincount(plan.device, minlength=len(problem.cluster))
+    return tuple(
+        Use(
+            name=device.name,
+            ops=int(counts[at]),
+            busy=float(timeline.busy[at]),
+            peak=int(timeline.peak[at]),
+            limit=int(timeline.capacity[at]),
+            reserve=device.reserve,
+        )
+        for at, device in enumerate(problem.cluster.devices)
+    )
+
+
+def _rows(
+    what: str, values: ArrayLike | None, dtype: type[Scalar], shape: tuple[int, int]
+) -> NDArray[Scalar] | None:
+    """One row a plan, from one a plan or one for all."""
+    if values is None:
+        return None
+    rows = np.atleast_2d(np.asarray(values, dtype=dtype))
+    if rows.shape not in (shape, (1, shape[1])):
+        raise PlanError(f"the {what} of {shape[0]} plans has shape {rows.shape}: expected {shape}")
+    return np.ascontiguousarray(np.broadcast_to(rows, shape))

@@ -1,0 +1,64 @@
+"""One device for everything: the plans that every split must beat."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from placewright.errors import ConfigError, nearest
+
+if TYPE_CHECKING:
+    from placewright.solvers.search import Search
+
+
+@dataclass(frozen=True)
+class SingleDevice:
+    """Every op on the named device, but for those that the constraints keep off it."""
+
+    device: str
+
+    @property
+    def name(self) -> str:
+        return f"single {self.device}"
+
+    def run(self, search: Search) -> None:
+        cluster = search.problem.cluster
+        known = cluster.position
+        if self.device not in known:
+            raise ConfigError(
+                f"cluster {cluster.name!r} has no device {self.device!r}: "
+                f"{nearest(self.device, known)}"
+            )
+        _judge(search, [known[self.device]])
+
+
+@dataclass(frozen=True)
+class EverySingleDevice:
+    """Every op on one device, for each device in turn."""
+
+    name = "single"
+
+    def run(self, search: Search) -> None:
+        _judge(search, list(range(len(search.problem.cluster))))
+
+
+@dataclass(frozen=True)
+class CpuOnly:
+    """Every op on the host."""
+
+    name = "cpu-only"
+
+    def run(self, search: Search) -> None:
+        cluster = search.problem.cluster
+        if cluster.host is None:
+            raise ConfigError(
+                f"cluster {cluster.name!r} has no cpu: add one, or choose another method"
+            )
+        _judge(search, [cluster.host])
+
+
+def _judge(search: Search, devices: list[int]) -> None:
+    ops = len(search.problem.graph)
+    search.judge(search.problem.settle(np.repeat(np.array(devices)[:, None], ops, axis=1)))

@@ -1,0 +1,108 @@
+"""Stop rules: a search in, whether it should stop out.
+
+Joined with `|` the first to say stop wins.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from placewright.errors import ConfigError
+
+if TYPE_CHECKING:
+    from placewright.solvers.search import Search
+
+
+class Stop:
+    """A rule that says when a search is over; this one lets the solver run to its own end."""
+
+    def __call__(self, search: Search) -> bool:
+        return False
+
+    def left(self, search: Search) -> float:
+        """Plans that may still be judged."""
+        return math.inf
+
+    def __or__(self, other: Stop) -> Stop:
+        return AnyOf((*_rules(self), *_rules(other)))
+
+
+@dataclass(frozen=True)
+class AnyOf(Stop):
+    """Over when any of its rules says so."""
+
+    rules: tuple[Stop, ...]
+
+    def __call__(self, search: Search) -> bool:
+        return any(rule(search) for rule in self.rules)
+
+    def left(self, search: Search) -> float:
+        return min((rule.left(search) for rule in self.rules), default=math.inf)
+
+
+@dataclass(frozen=True)
+class MaxTime(Stop):
+    """Over after so many seconds. A batch of plans under way is finished."""
+
+    seconds: float
+
+    def __post_init__(self) -> None:
+        if not self.seconds >= 0:
+            raise ConfigError(f"MaxTime of {self.seconds!r} seconds: expected a number >= 0")
+
+    def __call__(self, search: Search) -> bool:
+        return search.seconds >= self.seconds
+
+
+@dataclass(frozen=True)
+class MaxEvaluations(Stop):
+    """Over once so many plans are judged; a larger batch is cut, so the count is exact."""
+
+    count: int
+
+    def __post_init__(self) -> None:
+        if not self.count >= 1:
+            raise ConfigError(f"MaxEvaluations of {self.count!r}: expected at least 1 plan")
+
+    def __call__(self, search: Search) -> bool:
+        return search.evaluations >= self.count
+
+    def left(self, search: Search) -> float:
+        return self.count - search.evaluations
+
+
+@dataclass(frozen=True)
+class NoImprovement(Stop):
+    """Over once so many plans in a row were no better than the best."""
+
+    evaluations: int
+
+    def __post_init__(self) -> None:
+        if not self.evaluations >= 1:
+            raise ConfigError(f"NoImprovement of {self.evaluations!r}: expected at least 1 plan")
+
+    def __call__(self, search: Search) -> bool:
+        improved = search.history[-1][0] if search.history else 0
+        return search.evaluations - improved >= self.evaluations
+
+
+@dataclass(frozen=True)
+class Gap(Stop):
+    """Over once the best plan fits and is at most this share above the bound."""
+
+    share: float
+
+    def __post_init__(self) -> None:
+        if not self.share >= 0:
+            raise ConfigError(f"Gap of {self.share!r}: expected a share >= 0, such as 0.05")
+
+    def __call__(self, search: Search) -> bool:
+        overflow, value = search.key
+        # The bound leaves room for rounding, so a gap of 0 must be reached within that room.
+        return overflow == 0 and value <= search.bound.seconds * (1 + self.share + 1e-9)
+
+
+def _rules(stop: Stop) -> tuple[Stop, ...]:
+    return stop.rules if isinstance(stop, AnyOf) else (stop,)

@@ -1,0 +1,147 @@
+"""Streamed: a problem in, plans out in which one device computes everything.
+
+Weights that it cannot hold stay on the host and are streamed to it, ahead of need.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placewright.plan import NO_STAGING
+from placewright.solvers.teams import accelerators
+
+if TYPE_CHECKING:
+    from placewright.problem import Problem
+    from placewright.solvers.search import Search
+
+Flags = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Streamed:
+    """All ops on one accelerator, for each in turn: the weights that fit, and the rest streamed.
+
+    Weights that stay are the first in graph order; or evenly spread through the graph, so that the
+    others' copies overlap computation; or those that are read most often. The staging room is large
+    enough for the copies of 1, 2, … consecutive readers. All these plans are judged.
+
+    Args:
+        ahead: The numbers of consecutive readers to make room for.
+    """
+
+    ahead: tuple[int, ...] = (1, 2, 3, 4)
+    name = "streamed"
+
+    def run(self, search: Search) -> None:
+        for device in accelerators(search.problem).tolist():
+            self._stream_to(device, search)
+
+    def _stream_to(self, device: int, search: Search) -> None:
+        problem = search.problem
+        a, host = problem.arrays, problem.cluster.host
+        everything = problem.settle(np.full(a.ops, device))
+        alone = search.judge(everything)
+        if not alone.overflow.any() or host is None or device == host:
+            return  # it fits, there is nowhere to stream from, or the search is over
+        weights = _Weights(problem, everything, device, host)
+        if not len(weights.units):
+            return
+        # On one device in order, activations take the same bytes wherever the weights live.
+        activations = int(alone.peak[0, device]) - int(a.resident[everything == device].sum())
+        room = int(a.capacity[device]) - activations
+        plans: dict[bytes, tuple[Flags, int]] = {}
+        for kept, size in [plan for count in self.ahead for plan in weights.plans(room, count)]:
+            plans.setdefault(kept.tobytes() + bytes(str(size), "ascii"), (kept, size))
+        staging = np.full((len(plans), a.devices), NO_STAGING, dtype=np.int64)
+        staging[:, device] = [size for _, size in plans.values()]
+        placements = np.stack([weights.placement(kept) for kept, _ in plans.values()])
+        search.judge(placements, staging=staging)
+
+
+class _Weights:
+    """The weights that could live on the host instead, unit by unit in order of first reading."""
+
+    def __init__(
+        self, problem: Problem, everything: NDArray[np.int32], device: int, host: int
+    ) -> None:
+        a = problem.arrays
+        self.ops, self.unit_of, self.everything, self.host = a.ops, a.unit, everything, host
+        movable = np.ones(int(a.unit.max()) + 1, dtype=bool)
+        movable[a.unit[~a.weight | (everything != device) | ~a.allowed[:, host]]] = False
+        # Every reading of a weight by an op on the device, in graph order
+        reader = np.repeat(np.arange(a.ops), np.diff(a.first_input))
+        source = a.producer[a.inputs]
+        read = a.weight[source] & a.turn[reader] & (everything[reader] == device)
+        reader, source, size = reader[read], source[read], a.sizes[a.inputs[read]]
+        free = movable[a.unit[source]]
+        units, first, unit = np.unique(a.unit[source[free]], return_index=True, return_inverse=True)
+        order = np.argsort(first)
+        self.units = units[order]
+        self.bytes = np.bincount(a.unit, weights=a.resident)[self.units].astype(np.int64)
+        self.reads = np.bincount(unit, minlength=len(units))[order]
+        self.fixed = int(a.resident[everything == device].sum() - self.bytes.sum())
+        self.reader, self.size, self.unit = reader[free], size[free], np.argsort(order)[unit]
+        # With a staging room, weights that live elsewhere anyway are streamed too.
+        apart = everything[source] != device
+        self.always = _sums(reader[apart], size[apart], a.ops)
+
+    def plans(self, room: int, ahead: int) -> list[tuple[Flags, int]]:
+        """Which units stay on the device, and the staging room that streaming the others takes."""
+        plans = []
+        for pick in (self._first, self._spread, self._most_read):
+            kept = np.zeros(len(self.units), dtype=bool)
+            # The room depends on what is streamed, which depends on the room: start from all.
+            for _ in range(2):
+                staging = self._staging(kept, ahead)
+                better = pick(room - self.fixed - staging)
+                if self._staging(better, ahead) > staging:
+                    break
+                kept = better
+            plans.append((kept, self._staging(kept, ahead)))
+        return plans
+
+    def placement(self, kept: Flags) -> NDArray[np.int32]:
+        moved = np.isin(self.unit_of, self.units[~kept])
+        return np.where(moved, np.int32(self.host), self.everything)
+
+    def _staging(self, kept: Flags, ahead: int) -> int:
+        """The most bytes of copies that so many consecutive readers take."""
+        streamed = ~kept[self.unit]
+        need = self.always + _sums(self.reader[streamed], self.size[streamed], self.ops)
+        need = need[need > 0]
+        ends = np.concatenate([[0], need.cumsum()])
+        count = min(ahead, len(need))
+        return int((ends[count:] - ends[: len(ends) - count]).max())
+
+    def _first(self, space: int) -> Flags:
+        """As many of the first as fit, and whatever still fits behind them."""
+        return _fill(self.bytes, np.arange(len(self.bytes)), space)
+
+    def _spread(self, space: int) -> Flags:
+        """An even share of every stretch of the graph."""
+        share = max(0.0, space / max(1, self.bytes.sum()))
+        kept, used, seen = np.zeros(len(self.bytes), dtype=bool), 0, 0
+        for at, size in enumerate(self.bytes.tolist()):
+            seen += size
+            if used + size <= min(space, share * seen):
+                kept[at], used = True, used + size
+        return kept
+
+    def _most_read(self, space: int) -> Flags:
+        return _fill(self.bytes, np.argsort(-self.reads, kind="stable"), space)
+
+
+def _sums(group: NDArray[np.int64], sizes: NDArray[np.int64], count: int) -> NDArray[np.int64]:
+    return np.bincount(group, weights=sizes, minlength=count).astype(np.int64)
+
+
+def _fill(sizes: NDArray[np.int64], order: NDArray[np.int64], space: int) -> Flags:
+    kept, used = np.zeros(len(sizes), dtype=bool), 0
+    for at in order.tolist():
+        if used + sizes[at] <= space:
+            kept[at], used = True, used + sizes[at]
+    return kept

@@ -1,0 +1,61 @@
+"""Teams: a problem in, the ops that a solver places as one out, in graph order.
+
+A team is a leader and all the ops that take its device when a solver is silent about them: the rest
+of its unit, and weights that it reads first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from placewright.problem import Problem
+
+
+@dataclass(frozen=True, eq=False)
+class Teams:
+    """The teams of a problem, by their leader's position."""
+
+    problem: Problem
+    leader: NDArray[np.int64]  # teams
+    seconds: NDArray[np.float64]  # teams × devices; nothing where the team may not be
+    bytes: NDArray[np.int64]  # teams: resident bytes and every output
+
+    @classmethod
+    def of(cls, problem: Problem) -> Teams:
+        a = problem.arrays
+        leader, team = np.unique(a.leader, return_inverse=True)
+        seconds = np.where(a.allowed & a.turn[:, None], a.compute, 0.0)
+        own = np.where((a.alias < 0) & ~a.stored[a.producer], a.sizes, 0)
+        held = a.resident + np.bincount(a.producer, weights=own, minlength=a.ops).astype(np.int64)
+        return cls(
+            problem,
+            leader.astype(np.int64),
+            np.stack([np.bincount(team, weights=column) for column in seconds.T], axis=1),
+            np.bincount(team, weights=held).astype(np.int64),
+        )
+
+    def __len__(self) -> int:
+        return len(self.leader)
+
+    def placement(self, device: NDArray[np.integer]) -> NDArray[np.int32]:
+        """Devices of all ops from those of the teams."""
+        ops = np.zeros(self.problem.arrays.ops, dtype=np.int32)
+        ops[self.leader] = device
+        return self.problem.settle(ops)
+
+
+def accelerators(problem: Problem) -> NDArray[np.int64]:
+    """The devices that are no hosts; all of them if there are only hosts."""
+    host = problem.arrays.host
+    return np.flatnonzero(host if host.all() else ~host)
+
+
+def accelerators_first(problem: Problem) -> NDArray[np.int64]:
+    """All devices, hosts last."""
+    return np.argsort(problem.arrays.host, kind="stable")

@@ -1,0 +1,245 @@
+"""Fusion as a contraction: a problem and a plan with fused groups in, the same without groups out.
+
+A fused group becomes one op on one device with the smallest priority of its members. What its
+members hand to each other disappears: those tensors are never stored, sent or waited for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from placewright.errors import GraphError, PlanError, nearest
+from placewright.graph import INPUT, Graph, Op, Tensor, in_order
+from placewright.plan import Plan
+from placewright.problem import Constraints, Problem
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from placewright.cluster import Cluster, Link
+    from placewright.costs import CostModel, Seconds
+
+FUSED = "fused"
+FUSIBLE = frozenset(
+    {
+        *(
+            "op",
+            "view",
+            "elementwise",
+            "add",
+            "multiply",
+            "relu",
+            "gelu",
+            "cast",
+            "norm",
+            "softmax",
+        ),
+        *("reduce", "mean", "pool", "copy", "concat", "linear", "matmul", "convolution"),
+        *("attention", "loss", "optimizer"),
+    }
+)
+"""Kinds that may be members of a fused group."""
+
+
+@dataclass(frozen=True, eq=False)
+class Contraction:
+    """A problem and plan without fused groups, and how they map to the ones with them.
+
+    Args:
+        op: Each original op's place in the contracted graph.
+        member: For each contracted op its first original member.
+        tensor: For each contracted tensor the original one.
+    """
+
+    problem: Problem
+    plan: Plan
+    op: NDArray[np.int32]
+    member: NDArray[np.int32]
+    tensor: NDArray[np.int32]
+
+
+def contract(problem: Problem, plan: Plan) -> Contraction:
+    """Rule 9: each fused group of a plan as one op.
+
+    Raises:
+        PlanError: A group spans devices, holds a kind that cannot be fused, or makes a cycle.
+    """
+    graph = problem.graph
+    groups = _groups(problem, plan)
+    leader = np.arange(len(graph))
+    for group in groups:
+        leader[group] = group[0]
+    merged, kept = _merge(graph, leader, {group[0]: group for group in groups})
+    try:
+        small = in_order(graph.name, [op for _, op in merged], _graph_outputs(graph, merged, kept))
+    except GraphError as error:
+        raise PlanError(f"the plan's fusion makes a cycle: {error}") from None
+    member = np.array([graph.position[op.name] for op in small.ops], dtype=np.int32)
+    place = np.empty(len(graph), dtype=np.int32)
+    place[member] = np.arange(len(small))
+    first = np.concatenate([[0], np.cumsum([len(op.outputs) for op in graph.ops])])
+    tensor = [int(first[source]) + output for op in member for source, output in kept[int(op)]]
+    costs = _Costs(problem.costs, graph, tuple(groups), member, np.array(tensor, dtype=np.int32))
+    names = [device.name for device in problem.cluster.devices]
+    # The plan has been checked against the original constraints: only its inputs need their pins.
+    pins = {
+        op.name: names[plan.device[graph.position[op.name]]] for op in small.ops if op.kind == INPUT
+    }
+    contracted = replace(
+        problem,
+        graph=small,
+        costs=costs,
+        constraints=Constraints(pins=pins, limits=problem.constraints.limits),
+    )
+    priority = None
+    if plan.priority is not None:
+        lowest = plan.priority.copy()
+        np.minimum.at(lowest, leader, plan.priority)
+        priority = lowest[member]
+    return Contraction(
+        contracted,
+        Plan.of(contracted, plan.device[member], priority, staging=plan.staging),
+        place[leader].astype(np.int32),
+        member,
+        costs.tensor,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Costs:
+    """The original's costs, but for fused groups."""
+
+    base: CostModel
+    graph: Graph
+    groups: tuple[list[int], ...]
+    member: NDArray[np.int32]
+    tensor: NDArray[np.int32]
+
+    def op_seconds(self, graph: Graph, cluster: Cluster) -> Seconds:
+        seconds = self.base.op_seconds(self.graph, cluster).copy()
+        fused = self.base.fused_seconds(self.graph, cluster, self.groups)
+        for group, row in zip(self.groups, fused, strict=True):
+            seconds[group[0]] = row
+        return seconds[self.member]
+
+    def transfer_seconds(self, graph: Graph, links: Sequence[Link]) -> Seconds:
+        return self.base.transfer_seconds(self.graph, links)[:, self.tensor]
+
+    def fused_seconds(
+        self, graph: Graph, cluster: Cluster, groups: Sequence[Sequence[int]]
+    ) -> Seconds:
+        raise NotImplementedError("a contracted problem is not fused again")
+
+
+def _groups(problem: Problem, plan: Plan) -> list[list[int]]:
+    """The members of each fused group, checked."""
+    ops, names = problem.graph.ops, plan.devices
+    members: dict[int, list[int]] = {}
+    for op, group in enumerate(plan.fusion.tolist() if plan.fusion is not None else []):
+        if group >= 0:
+            members.setdefault(group, []).append(op)
+    groups = [group for group in members.values() if len(group) > 1]
+    for group in groups:
+        for op in group:
+            if ops[op].kind not in FUSIBLE or not problem.arrays.turn[op]:
+                raise PlanError(
+                    f"op {ops[op].name!r} of kind {ops[op].kind!r} is in a fused group: "
+                    f"this kind cannot be fused; {nearest(ops[op].kind, sorted(FUSIBLE))}"
+                )
+            if plan.device[op] != plan.device[group[0]]:
+                raise PlanError(
+                    f"ops {ops[group[0]].name!r} and {ops[op].name!r} are fused but on "
+                    f"{names[plan.device[group[0]]]!r} and {names[plan.device[op]]!r}: "
+                    "a fused group is on one device"
+                )
+    return groups
+
+
+def _merge(
+    graph: Graph, leader: NDArray[np.int64], groups: Mapping[int, list[int]]
+) -> tuple[list[tuple[int, Op]], dict[int, list[Tensor]]]:
+    """Merged ops, whose inputs are places in this list, and the tensors that each still makes."""
+    kept: dict[int, list[Tensor]] = {}
+    for op in range(len(graph)):
+        if leader[op] != op:
+            continue
+        members = groups.get(op, [op])
+        inside = set(members)
+        kept[op] = [
+            (member, output)
+            for member in members
+            for output in range(len(graph.ops[member].outputs))
+            if len(members) == 1 or _leaves(graph, (member, output), inside)
+        ]
+    place = {op: at for at, op in enumerate(kept)}
+    number = {
+        tensor: (place[op], at) for op, tensors in kept.items() for at, tensor in enumerate(tensors)
+    }
+    merged = []
+    for op, tensors in kept.items():
+        members = groups.get(op, [op])
+        inside = set(members)
+        reads = [
+            tensor
+            for member in members
+            for tensor in graph.ops[member].inputs
+            if tensor[0] not in inside
+        ]
+        inputs = [number[tensor] for tensor in dict.fromkeys(reads)]
+        aliases = []
+        for at, tensor in enumerate(tensors):
+            source = _aliased(graph, tensor, inside)
+            if source is not None:
+                aliases.append((at, inputs.index(number[source])))
+        parts = [graph.ops[member] for member in members]
+        merged.append(
+            (
+                op,
+                replace(
+                    graph.ops[op],
+                    kind=FUSED if len(parts) > 1 else graph.ops[op].kind,
+                    inputs=tuple(inputs),
+                    outputs=tuple(graph.ops[member].outputs[output] for member, output in tensors),
+                    flops=sum(part.flops for part in parts),
+                    resident=sum(part.resident for part in parts),
+                    workspace=max(part.workspace for part in parts),
+                    colocate=None,
+                    runs_on=(),
+                    aliases=tuple(aliases),
+                ),
+            )
+        )
+    return merged, kept
+
+
+def _leaves(graph: Graph, tensor: Tensor, inside: set[int]) -> bool:
+    """Whether a tensor made inside a group is needed outside it."""
+    readers = graph.readers.get(tensor, [])
+    return tensor in graph.output_set or any(reader not in inside for reader in readers)
+
+
+def _aliased(graph: Graph, tensor: Tensor, inside: set[int]) -> Tensor | None:
+    """The tensor from outside the group whose memory this one is, if any."""
+    while tensor[0] in inside:
+        op = graph.ops[tensor[0]]
+        source = dict(op.aliases).get(tensor[1])
+        if source is None:
+            return None
+        tensor = op.inputs[source]
+    return tensor
+
+
+def _graph_outputs(
+    graph: Graph, merged: list[tuple[int, Op]], kept: Mapping[int, list[Tensor]]
+) -> tuple[Tensor, ...]:
+    return tuple(
+        (at, output)
+        for at, (op, _) in enumerate(merged)
+        for output, tensor in enumerate(kept[op])
+        if tensor in graph.output_set
+    )

@@ -1,0 +1,122 @@
+"""Bounds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from tiny import all_placements, random_problem
+
+from placewright import (
+    Cluster,
+    Constraints,
+    Device,
+    Graph,
+    Link,
+    Op,
+    Problem,
+    Roofline,
+    Table,
+    judge,
+)
+from placewright.solvers import bound
+from placewright.solvers.bounds import critical_path, largest_unit, work
+
+if TYPE_CHECKING:
+    from placewright.problem import Discipline, Objective
+
+
+def unequal(*rates: float) -> Cluster:
+    """GPUs of these speeds, in FLOPs a second, with links of 1 byte a second."""
+    devices = [Device(f"gpu{at}", rates={"float32": rate}) for at, rate in enumerate(rates)]
+    names = [device.name for device in devices]
+    links = {(one, two): Link(1) for one in names for two in names if one != two}
+    return Cluster("unequal", tuple(devices), links)
+
+
+def independent(*flops: float) -> Graph:
+    return Graph("independent", tuple(Op(f"op{at}", flops=f) for at, f in enumerate(flops)))
+
+
+@pytest.mark.parametrize("objective", ["step", "period"])
+@pytest.mark.parametrize("discipline", ["in order", "ready"])
+@pytest.mark.parametrize("seed", range(25))
+def test_no_plan_beats_a_bound(seed: int, discipline: Discipline, objective: Objective) -> None:
+    problem = random_problem(seed, discipline, objective)
+    placements = all_placements(problem)
+    rng = np.random.default_rng(seed)
+    roomy = np.full((len(placements), problem.arrays.devices), 1000)
+    values = [judge(problem, placements).value, judge(problem, placements, staging=roomy).value]
+    for _ in range(4):
+        priority = np.tile(rng.permutation(problem.arrays.ops), (len(placements), 1))
+        values.append(judge(problem, placements, priority).value)
+    optimum = float(np.min(values))
+    assert work(problem) <= optimum
+    assert largest_unit(problem) <= optimum
+    assert bound(problem).seconds <= optimum
+    if objective == "step":
+        assert critical_path(problem) <= optimum
+
+
+def test_the_critical_path_takes_each_op_where_it_is_fastest(exact: Roofline, chain: Graph) -> None:
+    # 1 + 2 + 3 FLOPs at 2 a second
+    problem = Problem(chain, unequal(1, 2), exact)
+    assert critical_path(problem) == 3.0
+    assert bound(problem).name == "critical path"
+
+
+def test_the_critical_path_counts_launches_but_not_what_takes_no_turn(layers: Graph) -> None:
+    gpu = Device("gpu0", rates={"float32": 1.0}, launch=0.5)
+    problem = Problem(layers, Cluster("one", (gpu,), {}), Roofline(compute=1, memory=1))
+    assert critical_path(problem) == 2 * (4 + 0.5)
+
+
+def test_a_weight_takes_no_time_whatever_a_table_says() -> None:
+    ops = (Op("w", kind="weight", outputs=(1,)), Op("a", inputs=((0, 0),)))
+    costs = Table(("w", "a"), ("gpu0",), np.array([[5.0], [2.0]]))
+    problem = Problem(Graph("table", ops), unequal(1), costs)
+    assert critical_path(problem) == judge(problem, [[0, 0]]).step_time[0] == 2.0
+    assert work(problem) == pytest.approx(2)
+
+
+def test_equal_devices_share_the_work_equally(exact: Roofline) -> None:
+    # (3 + 3 + 3 + 3) / 2
+    problem = Problem(independent(3, 3, 3, 3), unequal(1, 1), exact)
+    assert work(problem) == pytest.approx(6, rel=1e-9)
+    assert bound(problem).name == "work"
+
+
+def test_unequal_devices_share_the_work_by_speed(exact: Roofline) -> None:
+    # 8 ops of 3 FLOPs at 1 + 3 FLOPs a second; an equal share of the fastest times would say 4
+    problem = Problem(independent(*[3] * 8), unequal(1, 3), exact)
+    assert work(problem) == pytest.approx(24 / 4, rel=1e-9)
+
+
+def test_a_pinned_op_keeps_its_own_device_busy(exact: Roofline) -> None:
+    # The slow device must take op0 for 8 s; no sharing out changes that.
+    graph = independent(8, 1)
+    pinned = Constraints(pins={"op0": "gpu0"})
+    assert bound(Problem(graph, unequal(1, 8), exact, pinned)).seconds == pytest.approx(8)
+    assert bound(Problem(graph, unequal(1, 8), exact)).seconds == pytest.approx(1)
+
+
+def test_ops_that_share_a_device_take_turns_there(exact: Roofline) -> None:
+    # Three ops of 2 FLOPs in one unit: 6 s on one device, though 6 FLOPs / 2 devices is 3 s
+    graph = independent(2, 2, 2)
+    together = Constraints(colocate=(("op*",),))
+    problem = Problem(graph, unequal(1, 1), exact, together)
+    assert largest_unit(problem) == pytest.approx(6, rel=1e-9)
+    assert bound(problem).name == "largest unit"
+
+
+def test_the_period_is_not_bound_by_the_critical_path(chain: Graph, exact: Roofline) -> None:
+    # 6 s along the chain, but pipelined over two devices one may do (1 + 2) and the other 3.
+    problem = Problem(chain, unequal(1, 1), exact, objective="period")
+    assert bound(problem).seconds == pytest.approx(3)
+    assert bound(replace(problem, objective="step")).seconds == 6.0
+
+
+def test_a_graph_that_takes_no_time_has_a_bound_of_nothing(exact: Roofline) -> None:
+    assert bound(Problem(independent(0, 0), unequal(1, 1), exact)).seconds == 0.0

@@ -1,0 +1,204 @@
+"""Every solver: its time is the simulator's, same seed same plan, it stops, it keeps rules."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from tiny import random_problem
+
+from placewright import (
+    Constraints,
+    Graph,
+    MaxEvaluations,
+    MaxTime,
+    Op,
+    Plan,
+    Problem,
+    simulate,
+    solvers,
+)
+from placewright.errors import ConfigError
+from placewright.solvers import HEFT, METHODS, SingleDevice, Solver, solve
+
+if TYPE_CHECKING:
+    from placewright.problem import Discipline, Objective
+    from placewright.result import Result
+
+SOLVERS: dict[str, Solver] = {
+    **{name: make() for name, make in METHODS.items()},
+    "single gpu0": SingleDevice("gpu0"),
+    "heft-contended": HEFT(contended=True),
+}
+
+PROBLEMS = [
+    ("chain", "one_device"),
+    ("diamond", "two_devices"),
+    ("fork_join", "shared_wire"),
+    ("layers", "gpu_and_host"),
+    ("layers", "shared_wire"),
+    ("diamond", "in_a_row"),
+]
+LACKS = {
+    "one_device": {"cpu-only"},
+    "two_devices": {"cpu-only"},
+    "in_a_row": {"cpu-only", "single gpu0"},
+}
+"""Solvers that ask for a device which the cluster does not have."""
+
+every_solver = pytest.mark.parametrize("name", SOLVERS)
+every_rule = pytest.mark.parametrize(
+    ("discipline", "objective"),
+    [(d, o) for d in ("in order", "ready") for o in ("step", "period")],
+)
+every_problem = pytest.mark.parametrize(("graph", "cluster"), PROBLEMS)
+every_pair = pytest.mark.parametrize(
+    ("name", "graph", "cluster"),
+    [(n, g, c) for n in SOLVERS for g, c in PROBLEMS if n not in LACKS.get(c, set())],
+)
+
+
+def run(problem: Problem, name: str, stop: MaxEvaluations | MaxTime | None = None) -> Result:
+    return solve(problem, SOLVERS[name], stop, seed=3)
+
+
+@pytest.fixture
+def problem(request: pytest.FixtureRequest, graph: str, cluster: str) -> Problem:
+    return Problem(request.getfixturevalue(graph), request.getfixturevalue(cluster))
+
+
+@every_rule
+@every_pair
+def test_a_result_is_what_the_simulator_says(
+    name: str, problem: Problem, discipline: Discipline, objective: Objective
+) -> None:
+    problem = replace(problem, discipline=discipline, objective=objective)
+    result = run(problem, name)
+    timeline = simulate(problem, result.plan)
+    assert result.step_time == timeline.step_time
+    assert result.period == timeline.period
+    assert result.overflow == timeline.overflow
+    assert result.value == result.history[-1][2]
+    assert result.value >= result.bound
+    assert result.solver == SOLVERS[name].name
+
+
+@every_pair
+def test_the_same_seed_gives_the_same_plan(name: str, problem: Problem) -> None:
+    assert run(problem, name).plan == run(problem, name).plan
+    stop = MaxEvaluations(5)
+    assert run(problem, name, stop).plan == run(problem, name, stop).plan
+
+
+@every_pair
+def test_a_solver_stops_when_it_is_told(name: str, problem: Problem) -> None:
+    assert run(problem, name, MaxEvaluations(1)).evaluations == 1
+    assert run(problem, name, MaxEvaluations(2)).evaluations <= 2
+    alone = run(problem, name, MaxTime(0))
+    assert alone.evaluations <= 100  # the first batch and no more
+
+
+@every_rule
+@every_solver
+@pytest.mark.parametrize("seed", range(12))
+def test_random_problems_get_plans_that_keep_their_constraints(
+    seed: int, name: str, discipline: Discipline, objective: Objective
+) -> None:
+    problem = random_problem(seed, discipline, objective, ops=9)
+    result = run(problem, name)
+    assert Plan.of(problem, result.plan.device) is not None  # it would raise
+    assert result.value >= result.bound
+
+
+@every_solver
+def test_pins_forbidden_devices_and_colocation_are_kept(
+    name: str, fork_join: Graph, request: pytest.FixtureRequest
+) -> None:
+    constraints = Constraints(
+        pins={"branch0": "cpu"},
+        forbid={"join": ("gpu0", "cpu")},
+        colocate=(("branch1", "branch3"),),
+    )
+    problem = Problem(fork_join, request.getfixturevalue("shared_wire"), constraints=constraints)
+    device = dict(zip(problem.graph.position, run(problem, name).plan.device, strict=True))
+    assert device["branch0"] == 2
+    assert device["join"] == 1
+    assert device["branch1"] == device["branch3"]
+
+
+@every_rule
+@pytest.mark.parametrize("name", [name for name in SOLVERS if name != "cpu-only"])
+def test_one_op_on_one_device_is_placed(
+    name: str, discipline: Discipline, objective: Objective, request: pytest.FixtureRequest
+) -> None:
+    graph, cluster = Graph("one", (Op("only", flops=3),)), request.getfixturevalue("one_device")
+    costs = request.getfixturevalue("exact")
+    result = run(Problem(graph, cluster, costs, discipline=discipline, objective=objective), name)
+    assert result.plan.device.tolist() == [0]
+    assert result.value == 3.0
+    assert result.gap == pytest.approx(0)
+
+
+@every_solver
+def test_where_nothing_fits_the_least_overflow_is_the_result(
+    name: str, layers: Graph, request: pytest.FixtureRequest
+) -> None:
+    limits = Constraints(limits={"gpu0": 0, "cpu": 0})
+    result = run(Problem(layers, request.getfixturevalue("gpu_and_host"), constraints=limits), name)
+    assert not result.fits
+    assert result.overflow >= 100  # the two weights alone
+
+
+@every_rule
+@every_problem
+def test_baselines_are_no_worse_than_any_of_them(
+    problem: Problem, cluster: str, discipline: Discipline, objective: Objective
+) -> None:
+    problem = replace(problem, discipline=discipline, objective=objective)
+    best = run(problem, "baselines").key
+    for name in SOLVERS.keys() - LACKS.get(cluster, set()):
+        assert best <= run(problem, name).key, name
+
+
+def test_baselines_are_no_worse_than_any_single_device() -> None:
+    for seed in range(20):
+        problem = random_problem(seed, ops=8)
+        best = solve(problem, SOLVERS["baselines"]).key
+        assert best <= solve(problem, SOLVERS["single"]).key
+
+
+def test_an_unknown_device_is_refused_with_the_nearest(diamond_problem: Problem) -> None:
+    message = r"cluster 'two_devices' has no device 'gpu7': did you mean 'gpu[01]'\?"
+    with pytest.raises(ConfigError, match=message):
+        solve(diamond_problem, SingleDevice("gpu7"))
+
+
+def test_cpu_only_needs_a_cpu(diamond_problem: Problem) -> None:
+    message = r"cluster 'two_devices' has no cpu: add one, or choose another method"
+    with pytest.raises(ConfigError, match=message):
+        solve(diamond_problem, SOLVERS["cpu-only"])
+
+
+def test_solvers_hold_nothing_but_their_settings() -> None:
+    for name, make in METHODS.items():
+        assert make() == SOLVERS[name]
+        assert SOLVERS[name].name == name
+        with pytest.raises(AttributeError):
+            SOLVERS[name].name = "other"  # type: ignore[misc]
+
+
+def test_every_solver_is_in_this_contract() -> None:
+    public = [getattr(solvers, name) for name in solvers.__all__]
+    kinds = {kind for kind in public if isinstance(kind, type) and hasattr(kind, "run")}
+    assert kinds - {Solver} == {type(solver) for solver in SOLVERS.values()}
+
+
+def test_all_solvers_see_the_same_arrays(diamond_problem: Problem) -> None:
+    """No solver writes into the problem."""
+    a = diamond_problem.arrays
+    before = {field: np.array(value) for field, value in vars(a).items()}
+    solve(diamond_problem, SOLVERS["baselines"])
+    for field, value in vars(a).items():
+        assert np.array_equal(before[field], value), field
