@@ -3,45 +3,62 @@
 from __future__ import annotations
 
 import importlib
+from typing import TYPE_CHECKING
 
-__version__ = "0.1.0"
+from placewright.version import __version__ as __version__
+
+if TYPE_CHECKING:
+    from placewright.cluster import Cluster as Cluster
+    from placewright.cluster import Device as Device
+    from placewright.cluster import Link as Link
+    from placewright.costs import CostModel as CostModel
+    from placewright.costs import Roofline as Roofline
+    from placewright.costs import Table as Table
+    from placewright.errors import PlacewrightError as PlacewrightError
+    from placewright.files import load as load
+    from placewright.files import save as save
+    from placewright.frontends import from_workload as from_workload
+    from placewright.graph import Graph as Graph
+    from placewright.graph import Op as Op
+    from placewright.plan import Plan as Plan
+    from placewright.problem import Constraints as Constraints
+    from placewright.problem import Problem as Problem
+    from placewright.result import Result as Result
+    from placewright.simulator import judge as judge
+    from placewright.simulator import simulate as simulate
+    from placewright.simulator import simulate_in_flight as simulate_in_flight
+    from placewright.solvers import Gap as Gap
+    from placewright.solvers import MaxEvaluations as MaxEvaluations
+    from placewright.solvers import MaxTime as MaxTime
+    from placewright.solvers import NoImprovement as NoImprovement
+    from placewright.solvers import Search as Search
+    from placewright.solvers import solve as solve
+    from placewright.timeline import Timeline as Timeline
 
 _HOME = {
-    "Op": "graph",
-    "Graph": "graph",
-    "Device": "cluster",
-    "Link": "cluster",
-    "Cluster": "cluster",
-    "CostModel": "costs",
-    "Roofline": "costs",
-    "Table": "costs",
-    "Constraints": "problem",
-    "Problem": "problem",
-    "Plan": "plan",
-    "Timeline": "timeline",
-    "Result": "result",
-    "PlacewrightError": "errors",
-    "load": "files",
-    "save": "files",
-    "simulate": "simulator",
-    "judge": "simulator",
-    "from_workload": "frontends",
-    "solve": "solvers",
-    "Search": "solvers",
-    "MaxTime": "solvers",
-    "MaxEvaluations": "solvers",
-    "NoImprovement": "solvers",
-    "Gap": "solvers",
+    "cluster": ("Cluster", "Device", "Link"),
+    "costs": ("CostModel", "Roofline", "Table"),
+    "errors": ("PlacewrightError",),
+    "files": ("load", "save"),
+    "frontends": ("from_workload",),
+    "graph": ("Graph", "Op"),
+    "plan": ("Plan",),
+    "problem": ("Constraints", "Problem"),
+    "result": ("Result",),
+    "simulator": ("judge", "simulate", "simulate_in_flight"),
+    "solvers": ("Gap", "MaxEvaluations", "MaxTime", "NoImprovement", "Search", "solve"),
+    "timeline": ("Timeline",),
 }
 _ROOMS = ("frontends", "report", "simulator", "solvers", "transforms", "zoo")
 
-__all__ = [*_HOME, *_ROOMS]
+__all__ = [*(name for names in _HOME.values() for name in names), *_ROOMS]
 
 
 def __getattr__(name: str) -> object:
     """Public names load on first use, so that `import placewright` costs next to nothing."""
-    if name in _HOME:
-        return getattr(importlib.import_module(f"placewright.{_HOME[name]}"), name)
+    for home, names in _HOME.items():
+        if name in names:
+            return getattr(importlib.import_module(f"placewright.{home}"), name)
     if name in _ROOMS:
         return importlib.import_module(f"placewright.{name}")
     raise AttributeError(f"module 'placewright' has no attribute {name!r}")

@@ -9,7 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from placewright.cli import clusters, compare, diff, models, place, simulate
+from placewright.cli.clusters import list_clusters
+from placewright.cli.compare import compare_methods
+from placewright.cli.diff import diff_plans
+from placewright.cli.models import list_models
+from placewright.cli.place import place_model
+from placewright.cli.simulate import simulate_plan
 from placewright.errors import PlacewrightError
 
 if TYPE_CHECKING:
@@ -24,13 +29,17 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-for command in (place, compare, simulate, diff, models, clusters):
-    app.command(command.__name__.rpartition(".")[2])(command.run)
+app.command("place", short_help="Find a plan.")(place_model)
+app.command("compare", short_help="Show every method side by side.")(compare_methods)
+app.command("simulate", short_help="Judge a plan that is there already.")(simulate_plan)
+app.command("diff", short_help="Say what differs between two plans.")(diff_plans)
+app.command("models", short_help="List the networks that need no file.")(list_models)
+app.command("clusters", short_help="List devices and links that can be named.")(list_clusters)
 
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from placewright import __version__
+        from placewright.version import __version__
 
         print(f"placewright {__version__}")
         raise typer.Exit

@@ -1,4 +1,4 @@
-"""A problem and a method or a plan in, an answer out: the plan judged, and what to hold it against."""
+"""A problem and a method or a plan in, an answer out: the judged plan and what to hold it to."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from placewright.result import Result
     from placewright.solvers import Search, Solver, Stop
     from placewright.timeline import Timeline
+
+INTERRUPTED = 130  # the exit status of a command that a person stopped
 
 
 @dataclass(frozen=True)
@@ -123,6 +125,12 @@ def search(
     except KeyboardInterrupt:
         if not latest or latest[0].best is None:
             raise
-        took = {"evaluations": latest[0].evaluations, "seconds": latest[0].seconds}
-        kept = judge(problem, method.name, latest[0].best)
-        return replace(kept, **took, seed=seed, history=tuple(latest[0].history)), True
+        last, kept = latest[0], judge(problem, method.name, latest[0].best)
+        history = tuple(last.history)
+        return replace(
+            kept,
+            evaluations=last.evaluations,
+            seconds=last.seconds,
+            seed=seed,
+            history=history,
+        ), True

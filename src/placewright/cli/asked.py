@@ -72,12 +72,14 @@ class Asked:
         if self.use is not None:
             cluster = cluster.only(_words("--use", self.use))
         kept = _sizes("--reserve", self.reserve, cluster)
-        devices = [replace(each, reserve=kept.get(each.name, each.reserve)) for each in cluster.devices]
+        devices = [
+            replace(each, reserve=kept.get(each.name, each.reserve)) for each in cluster.devices
+        ]
         return replace(cluster, devices=tuple(devices)) if kept else cluster
 
     def _joined(self, given: Constraints, cluster: Cluster) -> Constraints:
         """The problem's own constraints and those of the options, which go before."""
-        pins = {}
+        pins: dict[str, str] = {}
         for ops, name in _pairs("--pin", self.pin, "'blocks.0.*=gpu0'"):
             if pins.setdefault(ops, name) != name:
                 raise ConfigError(f"--pin puts {ops!r} on {pins[ops]!r} and on {name!r}: keep one")

@@ -1,30 +1,36 @@
 """`placewright compare`: a model and a cluster in, every method side by side out."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from placewright.cli import options
 from placewright.cli.asked import Asked, stop_rule
 from placewright.cli.progress import Progress
-from placewright.cli.resolve import check_writable, find_method, find_plan
-from placewright.errors import PlacewrightError
+from placewright.cli.resolve import check_writable, find_method
+from placewright.errors import ConfigError
 
-INTERRUPTED = 130
+if TYPE_CHECKING:
+    from placewright.problem import Problem
+    from placewright.result import Result
+    from placewright.solvers import Solver, Stop
+
+ALL_IN_ONE = "baselines"  # runs the others, so it has no row of its own
 
 
-def run(
+def compare_methods(
     model: options.Model,
     on: options.On = None,
     methods: Annotated[
         str | None,
-        typer.Option("--methods", metavar="NAMES", help="These methods alone, such as single,heft."),
+        typer.Option(
+            "--methods", metavar="NAMES", help="These methods alone, such as single,heft."
+        ),
     ] = None,
     budget: options.Budget = None,
     evaluations: options.Evaluations = None,
     seed: options.Seed = 0,
-    start: options.Start = None,
     objective: options.Goal = None,
     discipline: options.Rule = None,
     use: options.Use = None,
@@ -47,3 +53,73 @@ def run(
     json: options.Json = False,
 ) -> None:
     """Run every method, each with the whole budget, and show them side by side."""
+    from placewright.cli import answer, tables
+    from placewright.cli.output import print_json, problem_data, result_data, save, single_data
+    from placewright.solvers import METHODS
+
+    folder = output if output is not None and output.is_dir() else None
+    check_writable(None if folder else output, trace)
+    names = [each for each in METHODS if each != ALL_IN_ONE]
+    if methods is not None:
+        names = [word.strip() for word in methods.split(",")]
+    solvers, stop = [find_method(each) for each in names], stop_rule(budget, evaluations)
+    asked = Asked(
+        model, on, objective, discipline, use, reserve, limit, pin, forbid, colocate, costs
+    )
+    with Progress(f"reading {model}") as progress:
+        problem = asked.problem()
+        single = answer.best_single(problem)
+        results, skipped, interrupted = _run_all(problem, solvers, stop, seed, progress)
+        if skipped and (methods is not None or not results):
+            raise ConfigError(skipped[0][1])
+    best = min(results, key=lambda result: result.key)
+    found = answer.Answer(problem, best, single, interrupted)
+    said = save(found, None if folder else output, trace)
+    if folder is not None:
+        for result in results:
+            path = folder / f"{result.solver}.json"
+            said += save(answer.Answer(problem, result, single), path, None)
+    if json:
+        print_json(
+            {
+                **problem_data(problem),
+                "bound": best.bound,
+                "bound_name": best.bound_name,
+                "best_single": single_data(single),
+                "best": best.solver,
+                "methods": [result_data(problem, result) for result in results],
+                "skipped": [{"method": name, "reason": reason} for name, reason in skipped],
+                "interrupted": interrupted,
+            }
+        )
+    else:
+        tables.print_methods(problem, results, single, skipped)
+        tables.print_lines(["", *said] if said else [])
+    if interrupted:
+        raise typer.Exit(answer.INTERRUPTED)
+
+
+def _run_all(
+    problem: "Problem", solvers: "list[Solver]", stop: "Stop", seed: int, progress: Progress
+) -> "tuple[list[Result], list[tuple[str, str]], bool]":
+    """Results, methods that cannot do this problem and why, and whether a person stopped it."""
+    from placewright.cli import answer
+
+    results: list[Result] = []
+    skipped: list[tuple[str, str]] = []
+    for at, solver in enumerate(solvers):
+        progress.say(solver.name, at / len(solvers))
+        watch = progress.watch(at, len(solvers), f"{solver.name}: ")
+        try:
+            result, interrupted = answer.search(problem, solver, stop, seed, watch)
+        except ConfigError as error:
+            skipped.append((solver.name, str(error)))
+            continue
+        except KeyboardInterrupt:
+            if not results:
+                raise
+            return results, skipped, True
+        results.append(result)
+        if interrupted:
+            return results, skipped, True
+    return results, skipped, False

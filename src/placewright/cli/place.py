@@ -10,10 +10,8 @@ from placewright.cli.asked import Asked, stop_rule
 from placewright.cli.progress import Progress
 from placewright.cli.resolve import check_writable, find_method, find_plan
 
-INTERRUPTED = 130
 
-
-def run(
+def place_model(
     model: options.Model,
     on: options.On = None,
     method: Annotated[
@@ -60,4 +58,4 @@ def run(
         tables.print_answer(found)
         tables.print_lines(["", *said] if said else [])
     if interrupted:
-        raise typer.Exit(INTERRUPTED)
+        raise typer.Exit(answer.INTERRUPTED)

@@ -24,7 +24,8 @@ class Progress:
     """
 
     def __init__(self, text: str, stream: TextIO | None = None, delay: float = 1.0) -> None:
-        self.text, self.share = text, None
+        self.text = text
+        self.share: float | None = None
         self.stream = sys.stderr if stream is None else stream
         self._timer = threading.Timer(delay, self._show)
         self._timer.daemon = True

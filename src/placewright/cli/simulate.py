@@ -11,11 +11,13 @@ from placewright.cli.progress import Progress
 from placewright.cli.resolve import check_writable, find_plan
 
 
-def run(
+def simulate_plan(
     model: options.Model,
     plan: Annotated[
         Path,
-        typer.Option("--plan", metavar="FILE", help="A plan, result or split file.", show_default=False),
+        typer.Option(
+            "--plan", metavar="FILE", help="A plan, result or split file.", show_default=False
+        ),
     ],
     on: options.On = None,
     objective: options.Goal = None,

@@ -57,8 +57,13 @@ def print_answer(answer: Answer) -> None:
     print_table(
         ("device", "model", "ops", "busy", share),
         [
-            (use.name, model[use.name], f"{use.ops:,}", format_seconds(use.busy))
-            + (words.percent(use.busy / result.value if result.value else 0.0),)
+            (
+                use.name,
+                model[use.name],
+                f"{use.ops:,}",
+                format_seconds(use.busy),
+                words.percent(use.busy / result.value if result.value else 0.0),
+            )
             for use in shown
         ],
         left=2,
@@ -73,10 +78,10 @@ def print_methods(
 ) -> None:
     """What `compare` shows; the best row is marked."""
     best = min(results, key=lambda result: result.key)
+    versus = f"vs {single.device}"
     print_lines([words.describe(problem)])
     print_table(
-        ("", "method", "step time", "period", f"vs {single.device}", "gap", "fits", "plans")
-        + ("seconds",),
+        ("", "method", "step time", "period", versus, "gap", "fits", "plans", "seconds"),
         [
             (
                 "*" if result is best else "",

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import get_args
 
-import placewright
 from placewright.files import checks
 from placewright.files.checks import Data, written
 from placewright.files.header import body, head
 from placewright.files.plan import plan_data, read_plan
 from placewright.problem import Objective
 from placewright.result import Result, Use
+from placewright.version import __version__
 
 
 def result_data(result: Result) -> Data:
     """A result as plain data."""
     return head("result") | {
-        "placewright_version": placewright.__version__,
+        "placewright_version": __version__,
         "method": result.solver,
         "objective": result.objective,
         "step_time": written(result.step_time),
