@@ -10,14 +10,15 @@ BUILD_INPUTS := pyproject.toml constraints.txt CMakeLists.txt $(wildcard cpp/*)
 
 .PHONY: demo test format bench clean
 
+# A model of 5.5 GiB on a GPU that may use 4 GiB of its memory.
+DEMO := transformer:tokens=512 --on V100+cpu --limit gpu0=4GiB
+
 demo: $(VENV)/demo.stamp
 	@mkdir -p out
+	$(BIN)/placewright compare $(DEMO)
 	@echo
-	$(BIN)/placewright compare transformer:blocks=16,tokens=512 --on V100+cpu --limit V100=4GiB 2>/dev/null || \
-	$(BIN)/placewright compare transformer --on 2xP100+cpu
-	$(BIN)/placewright place transformer --on 2xP100+cpu -o out/plan.json --trace out/trace.json
-	@echo
-	@echo "the plan is in out/plan.json; open out/trace.json at ui.perfetto.dev to see it run"
+	$(BIN)/placewright place $(DEMO) -o out/plan.json --trace out/trace.json
+	@echo "open out/trace.json at ui.perfetto.dev to see the plan run"
 
 test: $(VENV)/test.stamp
 	$(BIN)/ruff format --check .

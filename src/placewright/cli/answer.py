@@ -42,9 +42,11 @@ class Answer:
     """A judged plan with all that is shown of it.
 
     Args:
+        model: What the model was called when it was asked for.
         interrupted: Whether a person stopped the search; the plan is the best until then.
     """
 
+    model: str
     problem: Problem
     result: Result
     single: Single

@@ -45,7 +45,7 @@ def list_clusters(json: options.Json = False) -> None:
         )
         return
     tables.print_table(
-        ("device", "kind", "link", "peer", "memory", "float32", "float16", "bandwidth", "launch"),
+        ("device", "kind", "link", "peer", "memory", "float32", "float16", "GB/s", "launch"),
         [
             (
                 each.name,
@@ -55,26 +55,28 @@ def list_clusters(json: options.Json = False) -> None:
                 format_bytes(each.memory),
                 f"{each.float32 / 1e12:.4g} T",
                 f"{each.float16 / 1e12:.4g} T",
-                _rate(each.bandwidth),
+                _giga(each.bandwidth),
                 format_seconds(each.launch),
             )
             for each in devices
         ],
         left=4,
+        space=False,
     )
     tables.print_table(
-        ("link", "kind", "bandwidth", "latency"),
+        ("link", "kind", "GB/s", "latency"),
         [
-            (each.name, each.kind, _rate(each.bandwidth), format_seconds(each.latency))
+            (each.name, each.kind, _giga(each.bandwidth), format_seconds(each.latency))
             for each in links
         ],
         left=2,
     )
     sources = [f"{each.name}: {each.source}" for each in devices]
     sources += [f"{each.name}: {each.source}" for each in links]
-    examples = "2xP100+cpu   8xA100-nvlink   2x(4xV100-nvlink+cpu)@25GbE"
-    tables.print_lines(["", "Where the figures are from", *sources, "", f"As in {examples}"])
+    about = "float32 and float16 are FLOP/s; GB/s is to memory, or over a link, one way."
+    example = "Write clusters as in 2xP100+cpu, 8xA100-nvlink, 2x(4xV100-nvlink+cpu)@25GbE."
+    tables.print_lines(["", about, example, "", "Sources", *sources])
 
 
-def _rate(bandwidth: float) -> str:
-    return f"{bandwidth / 1e9:,.4g} GB/s"
+def _giga(rate: float) -> str:
+    return f"{rate / 1e9:,.4g}"

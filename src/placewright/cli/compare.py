@@ -73,12 +73,12 @@ def compare_methods(
         if skipped and (methods is not None or not results):
             raise ConfigError(skipped[0][1])
     best = min(results, key=lambda result: result.key)
-    found = answer.Answer(problem, best, single, interrupted)
+    found = answer.Answer(model, problem, best, single, interrupted)
     said = save(found, None if folder else output, trace)
     if folder is not None:
         for result in results:
             path = folder / f"{result.solver}.json"
-            said += save(answer.Answer(problem, result, single), path, None)
+            said += save(answer.Answer(model, problem, result, single), path, None)
     if json:
         print_json(
             {
@@ -93,7 +93,7 @@ def compare_methods(
             }
         )
     else:
-        tables.print_methods(problem, results, single, skipped)
+        tables.print_methods(found, results, skipped)
         tables.print_lines(["", *said] if said else [])
     if interrupted:
         raise typer.Exit(answer.INTERRUPTED)
@@ -108,8 +108,7 @@ def _run_all(
     results: list[Result] = []
     skipped: list[tuple[str, str]] = []
     for at, solver in enumerate(solvers):
-        progress.say(solver.name, at / len(solvers))
-        watch = progress.watch(at, len(solvers), f"{solver.name}: ")
+        watch = progress.watch(solver.name, at, len(solvers))
         try:
             result, interrupted = answer.search(problem, solver, stop, seed, watch)
         except ConfigError as error:

@@ -30,13 +30,10 @@ def list_models(json: options.Json = False) -> None:
         )
         for each in found
     ]
-    tables.print_table(("model", "ops", "tensors", "weights", "FLOPs a step"), rows)
-    lines = [""]
-    for each in found:
-        arguments = ", ".join(f"{key}={_text(value)}" for key, value in each["arguments"].items())
-        lines += [f"{each['name']}: {each['description']}", f"  {arguments}"]
-    example = "Change arguments after a colon: placewright place transformer:blocks=8,tokens=512"
-    tables.print_lines([*lines, "", example])
+    tables.print_table(("model", "ops", "tensors", "weights", "FLOPs a step"), rows, space=False)
+    about = [(each["name"], f"{each['description']}\n{_arguments(each)}") for each in found]
+    tables.print_table(("model", "what it is, and its arguments"), about, left=2)
+    tables.print_lines(["", "Arguments go behind a colon: transformer:blocks=8,tokens=512"])
 
 
 def _data(entry: "Entry") -> dict[str, Any]:
@@ -69,5 +66,7 @@ def _flops(flops: float) -> str:
     return f"{flops:,.4g} P"
 
 
-def _text(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+def _arguments(about: dict[str, Any]) -> str:
+    """As they would be typed."""
+    pairs = about["arguments"].items()
+    return ",".join(f"{key}={str(value).lower()}" for key, value in pairs)

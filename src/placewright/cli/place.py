@@ -49,8 +49,10 @@ def place_model(
     with Progress(f"reading {model}") as progress:
         problem = asked.problem()
         given = None if start is None else find_plan(problem, start)[1]
-        result, interrupted = answer.search(problem, solver, stop, seed, progress.watch(), given)
-        found = answer.Answer(problem, result, answer.best_single(problem), interrupted)
+        result, interrupted = answer.search(
+            problem, solver, stop, seed, progress.watch(method), given
+        )
+        found = answer.Answer(model, problem, result, answer.best_single(problem), interrupted)
     said = save(found, output, trace)
     if json:
         print_json(answer_data(found))

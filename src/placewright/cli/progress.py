@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from placewright.units import format_seconds
@@ -18,7 +19,7 @@ class Progress:
     """A line on stderr that shows up once a command has taken a second; none without a terminal.
 
     Args:
-        text: What is going on until a search says more.
+        text: What is going on until a search begins.
         stream: Where to show it; stderr by default.
         delay: Seconds until it shows up.
     """
@@ -27,6 +28,8 @@ class Progress:
         self.text = text
         self.share: float | None = None
         self.stream = sys.stderr if stream is None else stream
+        self._best: tuple[tuple[float, float], str] | None = None
+        self._started = time.monotonic()
         self._timer = threading.Timer(delay, self._show)
         self._timer.daemon = True
         self._lock = threading.Lock()
@@ -45,29 +48,34 @@ class Progress:
             if self._bar is not None:
                 self._bar.stop()
 
-    def say(self, text: str, share: float | None = None) -> None:
-        """Say what is going on, and which share of it is done, where that is known."""
+    def watch(self, name: str, at: int = 0, of: int = 1) -> Callable[[Search], None]:
+        """Begin a search, the one at that place of so many; call what comes back to go on.
+
+        The best time shown is that of all searches so far.
+        """
+
+        def look(search: Search) -> None:
+            if self._best is None or search.key < self._best[0]:
+                what = "step time" if search.problem.objective == "step" else "period"
+                fits = ", does not fit" if search.key[0] else ""
+                best = f"best {what} {format_seconds(search.key[1])}{fits}"
+                self._best = search.key, best
+            done = _share(search)
+            share = done if of == 1 else (at + (done or 0.0)) / of
+            self._say(f"{name}: {self._best[1]}, {search.evaluations:,} plans", share)
+
+        so_far = "" if self._best is None else f": {self._best[1]}"
+        self._say(f"{name}{so_far}", None if of == 1 else at / of)
+        return look
+
+    def _say(self, text: str, share: float | None) -> None:
         with self._lock:
             self.text, self.share = text, share
             if self._bar is not None:
                 self._bar.update(self._bar.task_ids[0], **self._task())
 
-    def watch(self, at: int = 0, of: int = 1, name: str = "") -> Callable[[Search], None]:
-        """What shows the progress of a search, the one at that place of so many."""
-
-        def look(search: Search) -> None:
-            over, best = search.key
-            what = "step time" if search.problem.objective == "step" else "period"
-            fits = "" if not over else ", does not fit yet"
-            plans = f"{search.evaluations:,} plans"
-            text = f"{name}best {what} {format_seconds(best)}{fits}, {plans}"
-            share = _share(search)
-            self.say(text, share if of == 1 else (at + (share or 0.0)) / of)
-
-        return look
-
     def _show(self) -> None:
-        """Runs in the timer's thread: a search that is busy need not call us."""
+        """Runs in the timer's thread, since a search that is busy does not call us."""
         from rich.console import Console
         from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
         from rich.progress import Progress as Bar
@@ -75,15 +83,16 @@ class Progress:
         with self._lock:
             if self._over:
                 return
-            columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False))
             self._bar = Bar(
-                *columns,
+                SpinnerColumn(),
+                TextColumn("{task.description}", markup=False),
                 BarColumn(bar_width=20),
                 TimeElapsedColumn(),
                 console=Console(file=self.stream, highlight=False, emoji=False),
                 transient=True,
             )
             self._bar.add_task(**self._task())
+            self._bar.tasks[0].start_time = self._started
             self._bar.start()
 
     def _task(self) -> dict[str, Any]:

@@ -44,7 +44,7 @@ def simulate_plan(
         problem = asked.problem()
         name, given = find_plan(problem, plan)
         result = answer.judge(problem, name, given)
-        found = answer.Answer(problem, result, answer.best_single(problem))
+        found = answer.Answer(model, problem, result, answer.best_single(problem))
     said = save(found, None, trace)
     if json:
         print_json(answer_data(found))

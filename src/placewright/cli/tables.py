@@ -10,7 +10,7 @@ from placewright.units import format_bytes, format_seconds
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from placewright.cli.answer import Answer, Single
+    from placewright.cli.answer import Answer
     from placewright.problem import Problem
     from placewright.result import Result, Use
 
@@ -25,32 +25,35 @@ def print_lines(lines: Iterable[str]) -> None:
 
 
 def print_table(
-    columns: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1, title: str = ""
+    columns: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1, space: bool = True
 ) -> None:
     """A table whose first `left` columns are words and whose others are numbers.
 
-    A row that begins with `*` is the one to look at.
+    A row that begins with `*` is the one to look at. Words that are too wide are folded.
+
+    Args:
+        space: Whether an empty line goes before it.
     """
     from rich.table import Table
 
-    table = Table(box=None, pad_edge=False, header_style="bold", title_style="bold")
-    table.title, table.title_justify = title or None, "left"
+    table = Table(box=None, pad_edge=False, header_style="bold")
     for at, column in enumerate(columns):
         if at < left:
             table.add_column(column, overflow="fold")
         else:
             table.add_column(column, justify="right", no_wrap=True)
     for row in rows:
-        table.add_row(*row, style="bold green" if row[0] == "*" else None)
+        table.add_row(*row, style="bold green" if row[0].startswith("*") else None)
     console = _console()
-    console.print()
+    if space:
+        console.print()
     console.print(table)
 
 
 def print_answer(answer: Answer) -> None:
     """What `place` and `simulate` show."""
     result = answer.result
-    print_lines([words.describe(answer.problem), *words.summary(answer)])
+    print_lines([words.describe(answer.model, answer.problem), *words.summary(answer)])
     shown = [use for use in result.devices if len(result.devices) <= FEW or use.ops or use.peak]
     model = {device.name: device.model for device in answer.problem.cluster.devices}
     share = f"of {words.figure(result)}"
@@ -74,53 +77,60 @@ def print_answer(answer: Answer) -> None:
 
 
 def print_methods(
-    problem: Problem, results: Sequence[Result], single: Single, skipped: Sequence[tuple[str, str]]
+    answer: Answer, results: Sequence[Result], skipped: Sequence[tuple[str, str]]
 ) -> None:
-    """What `compare` shows; the best row is marked."""
-    best = min(results, key=lambda result: result.key)
+    """What `compare` shows; the best row, the answer's own, is marked."""
+    best, single = answer.result, answer.single
     versus = f"vs {single.device}"
-    print_lines([words.describe(problem)])
+    print_lines([words.describe(answer.model, answer.problem)])
     print_table(
-        ("", "method", "step time", "period", versus, "gap", "fits", "plans", "seconds"),
+        ("  method", "step time", "period", versus, "gap", "fits", "plans", "seconds"),
         [
             (
-                "*" if result is best else "",
-                result.solver,
+                f"{'*' if result is best else ' '} {result.solver}",
                 format_seconds(result.step_time),
                 format_seconds(result.period),
                 "–" if (ratio := words.times(result, single)) is None else f"{ratio:.2f}x",
                 words.percent(result.gap),
-                "yes" if result.fits else f"{format_bytes(result.overflow)} over",
+                "yes" if result.fits else "no",
                 f"{result.evaluations:,}",
                 f"{result.seconds:.2f}",
             )
             for result in results
         ],
-        left=2,
     )
-    lines = ["", f"* best by {words.figure(best)}" + ("" if best.fits else "; no plan fits")]
+    over = [f"{r.solver} {format_bytes(r.overflow)}" for r in results if not r.fits]
+    mark = f"best by {words.figure(best)}" if best.fits else "nearest to fitting; no plan fits"
+    lines = ["", f"* {mark}"]
     lines += [words.single_line(single), words.bound_line(best)]
+    lines += [f"over memory: {', '.join(over)}"] if over else []
     lines += [f"{name} left out: {reason}" for name, reason in skipped]
+    lines += [words.STOPPED] if answer.interrupted else []
     print_lines(lines)
 
 
 def _print_memory(problem: Problem, uses: Sequence[Use]) -> None:
+    """What a device has, less the reserve or up to a limit, and what the plan takes of it."""
     total = {device.name: device.memory for device in problem.cluster.devices}
-    print_table(
-        ("memory", "total", "reserve", "limit", "peak", "free", "fits"),
+    limits = problem.constraints.limits
+    columns = ["memory", "total", "reserve", "usable", "peak", "free", "fits"]
+    rows = [
         [
-            (
-                use.name,
-                words.memory(total[use.name]),
-                format_bytes(use.reserve),
-                words.memory(use.limit),
-                format_bytes(use.peak),
-                _free(use),
-                "yes" if use.peak <= use.limit else "no",
-            )
-            for use in uses
-        ],
-    )
+            use.name,
+            words.memory(total[use.name]),
+            format_bytes(use.reserve),
+            words.memory(use.limit),
+            format_bytes(use.peak),
+            _free(use),
+            "yes" if use.peak <= use.limit else "no",
+        ]
+        for use in uses
+    ]
+    if limits:
+        columns.insert(2, "limit")
+        for row, use in zip(rows, uses, strict=True):
+            row.insert(2, words.memory(limits[use.name]) if use.name in limits else "–")
+    print_table(columns, rows)
 
 
 def _free(use: Use) -> str:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 UNLIMITED = 2**60  # bytes: what has more has no limit
 PROVED = 1e-9  # a gap this small is rounding
+STOPPED = "stopped by hand: this is the best until then"
 
 
 def memory(size: int) -> str:
@@ -27,11 +28,16 @@ def percent(share: float) -> str:
     return f"{share * 100:,.{1 if share < 1 else 0}f} %"
 
 
-def describe(problem: Problem) -> str:
-    """What was asked, in a line."""
-    cluster = problem.cluster
-    devices = "1 device" if len(cluster) == 1 else f"{len(cluster)} devices"
-    return f"{problem.graph.name} on {cluster.name}: {len(problem.graph):,} ops, {devices}"
+def describe(model: str, problem: Problem) -> str:
+    """What was asked, in a line; the model as typed, since a graph's own name is long."""
+    ops, devices = len(problem.graph), len(problem.cluster)
+    sizes = f"{count(ops, 'op')}, {count(devices, 'device')}"
+    return f"{model} on {problem.cluster.name}: {sizes}"
+
+
+def count(number: int, what: str) -> str:
+    """Such as `1 op` and `2 ops`."""
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
 
 
 def figure(result: Result) -> str:
@@ -46,7 +52,7 @@ def summary(answer: Answer) -> list[str]:
     lines = [f"{figure(result)} {format_seconds(result.value)}{method}, {_against(answer)}"]
     lines += [_bound(result), _sent(answer)]
     lines += [] if result.fits else [_over(result)]
-    lines += ["stopped by hand: the best plan until then"] if answer.interrupted else []
+    lines += [STOPPED] if answer.interrupted else []
     return [line for line in lines if line]
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placewright.solvers.listing import Listing, judge_schedule, upward_ranks
+from placewright.solvers.listing import Bytes, Listing, judge_schedule, upward_ranks
 
 if TYPE_CHECKING:
     from placewright.problem import Problem
@@ -32,13 +33,13 @@ class HEFT:
         return "heft-contended" if self.contended else "heft"
 
     def run(self, search: Search) -> None:
-        judge_schedule(search, schedule(search.problem, self.contended))
+        judge_schedule(search, partial(schedule, search.problem, self.contended))
 
 
-def schedule(problem: Problem, contended: bool = False) -> Listing:
+def schedule(problem: Problem, contended: bool = False, kept_back: Bytes | None = None) -> Listing:
     """HEFT's own schedule, with its own estimate of the step time."""
     a = problem.arrays
-    listing = Listing(problem, contended)
+    listing = Listing(problem, contended, kept_back)
     # Equal ranks go by position, which keeps ops of no cost in a topological order.
     order = np.argsort(-upward_ranks(problem), kind="stable")
     for op in order[a.turn[order]].tolist():

@@ -12,12 +12,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from placewright.arrays import Arrays
     from placewright.problem import Problem
     from placewright.solvers.search import Search
 
 Seconds = NDArray[np.float64]
 Flags = NDArray[np.bool_]
+Bytes = NDArray[np.int64]
+
+_TRIES = 4  # to make a schedule fit whose estimate of memory was too low
 
 
 class Listing:
@@ -29,15 +34,18 @@ class Listing:
     Args:
         contended: Whether transfers wait for their channel (as in the simulator) or not (as in the
             papers on list scheduling).
+        kept_back: Bytes of each device's capacity to leave alone.
     """
 
-    def __init__(self, problem: Problem, contended: bool = True) -> None:
+    def __init__(
+        self, problem: Problem, contended: bool = True, kept_back: Bytes | None = None
+    ) -> None:
         a = problem.arrays
         self.a, self.contended = a, contended
         self.device = np.full(a.ops, -1, dtype=np.int32)
         self.start, self.end = np.zeros(a.ops), np.zeros(a.ops)
         self.free = np.zeros(a.devices)  # when each device has done all it was given
-        self.ledger = Ledger(a)
+        self.ledger = Ledger(a, a.capacity if kept_back is None else a.capacity - kept_back)
         self._members = _members(a.unit)
         # Row -1 is a device's way to itself: no time, and a channel that is always free.
         self._seconds = np.vstack([a.transfer, np.zeros((1, len(a.sizes)))])
@@ -161,8 +169,8 @@ class Ledger:
     since a copy could go once its last reader on that device has ended.
     """
 
-    def __init__(self, a: Arrays) -> None:
-        self.a = a
+    def __init__(self, a: Arrays, capacity: Bytes) -> None:
+        self.a, self.capacity = a, capacity
         self.used = np.zeros(a.devices, dtype=np.int64)
         self._unit_bytes = np.bincount(a.unit, weights=a.resident, minlength=int(a.unit.max()) + 1)
         self._family = _families(a)
@@ -177,7 +185,7 @@ class Ledger:
         outputs = slice(a.first_tensor[op], a.first_tensor[op + 1])
         need = a.workspace[op] + a.sizes[outputs][a.alias[outputs] < 0].sum()
         need += int(sum(self._unit_bytes[unit] for unit in units))
-        spare: NDArray[np.int64] = a.capacity - self.used - need
+        spare: NDArray[np.int64] = self.capacity - self.used - need
         return spare
 
     def settle(self, members: NDArray[np.int64], device: int) -> None:
@@ -243,11 +251,26 @@ def mean_transfer(problem: Problem) -> list[float]:
     return list((share @ a.transfer).tolist())
 
 
-def judge_schedule(search: Search, listing: Listing) -> None:
-    """Judge a schedule's placement, with its own order and with none."""
-    placement = listing.placement(search.problem)
-    search.judge(placement, priority=listing.start)
-    search.judge(placement)
+def judge_schedule(search: Search, schedule: Callable[[Bytes], Listing]) -> None:
+    """Judge a schedule's placement, with its own order and with none.
+
+    Args:
+        schedule: Makes one that keeps these bytes of each device back. The ledger only estimates
+            memory: where the simulator finds too much, we try again with that much kept back.
+    """
+    a = search.problem.arrays
+    kept_back = np.zeros(a.devices, dtype=np.int64)
+    for _ in range(_TRIES):
+        listing = schedule(kept_back)
+        placement = listing.placement(search.problem)
+        verdict = search.judge(
+            np.stack([placement, placement]), np.stack([listing.start, np.arange(a.ops)])
+        )
+        over = np.maximum(verdict.peak[verdict.best()] - a.capacity, 0)
+        if search.over or not over.any():
+            return
+        # Weights are large steps: keep back a share worth having, and more each time.
+        kept_back = 2 * kept_back + np.where(over, np.maximum(over, a.capacity // 64), 0)
 
 
 def _members(unit: NDArray[np.int32]) -> list[NDArray[np.int64]]:

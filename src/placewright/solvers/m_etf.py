@@ -6,11 +6,12 @@ After Hwang et al. 1989, SIAM Journal on Computing 18(2).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placewright.solvers.listing import Listing, judge_schedule, upward_ranks
+from placewright.solvers.listing import Bytes, Listing, judge_schedule, upward_ranks
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -31,17 +32,21 @@ class METF:
     name = "m-etf"
 
     def run(self, search: Search) -> None:
-        judge_schedule(search, schedule(search.problem))
+        judge_schedule(search, partial(schedule, search.problem, None))
 
 
-def schedule(problem: Problem, favourite: NDArray[np.int64] | None = None) -> Listing:
+def schedule(
+    problem: Problem,
+    favourite: NDArray[np.int64] | None = None,
+    kept_back: Bytes | None = None,
+) -> Listing:
     """The list schedule of m-ETF, or with each op's favourite child (-1 for none) that of m-SCT.
 
     A device that has just run an op waits for the op's favourite child: it takes another op first
     only if that one is urgent, which means that it could by then start on any device.
     """
     a = problem.arrays
-    listing = Listing(problem)
+    listing = Listing(problem, kept_back=kept_back)
     ready = _Ready(problem)
     waiting = np.bincount(_reader_of(a.first_input)[a.turn[a.producer[a.inputs]]], minlength=a.ops)
     for op in np.flatnonzero(a.turn & (waiting == 0)).tolist():

@@ -6,6 +6,7 @@ After Hanen and Munier 1995, INRIA/IEEE ETFA.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -39,7 +40,8 @@ class MSCT:
     name = "m-sct"
 
     def run(self, search: Search) -> None:
-        judge_schedule(search, schedule(search.problem, favourites(search.problem, self.limit)))
+        favourite = favourites(search.problem, self.limit)
+        judge_schedule(search, partial(schedule, search.problem, favourite))
 
 
 def favourites(problem: Problem, limit: int = MSCT.limit) -> NDArray[np.int64]:
