@@ -32,6 +32,7 @@ class Result:
         bound: Seconds that no plan can beat, for the objective of the problem.
         bound_name: The name of the bound's proof.
         overflow: Bytes over the memory limits, all devices together.
+        found_by: The part of the solver that found the plan, where it has several.
         history: (evaluations, seconds, best objective) each time the best improved.
     """
 
@@ -47,6 +48,7 @@ class Result:
     seconds: float
     seed: int
     devices: tuple[Use, ...]
+    found_by: str = ""
     history: tuple[tuple[int, float, float], ...] = ()
 
     @property

@@ -7,7 +7,7 @@ import pytest
 
 from placewright import MaxEvaluations, Plan, Problem, Search, simulate
 from placewright.errors import PlanError
-from placewright.solvers import EverySingleDevice, Random, Stop, search, solve
+from placewright.solvers import Baselines, EverySingleDevice, Random, Stop, search, solve
 
 TOGETHER, SPLIT, OTHER_SPLIT = [0, 0, 0, 0], [0, 0, 1, 0], [0, 1, 0, 0]
 
@@ -149,3 +149,11 @@ def test_a_solver_must_judge_something(diamond_problem: Problem) -> None:
         PlanError, match=r"solver 'idle' judged no plan: a solver must judge at lea"
     ):
         solve(diamond_problem, Idle())
+
+
+def test_a_result_says_which_part_found_the_plan(diamond_problem: Problem) -> None:
+    result = solve(diamond_problem, Baselines())
+    assert result.solver == "baselines"
+    assert result.found_by in {"balanced", "m-etf", "heft"}  # two devices beat one here
+    start = Plan.of(diamond_problem, result.plan.device, result.plan.priority)
+    assert solve(diamond_problem, EverySingleDevice(), start=start).found_by == "start"

@@ -54,10 +54,10 @@ def diff_plans(
         return
     ways = [(source, target, f"{count:,}") for source, target, count in found.ways]
     tables.print_table(("from", "to", "ops moved"), ways, left=2)
-    modules = [(name or "(no module)", f"{count:,}") for name, count in found.modules]
+    modules = [(name or "(none)", f"{count:,}") for name, count in found.modules(most=FEW)]
     tables.print_table(("module", "ops moved"), modules[:FEW])
     if len(modules) > FEW:
-        more = f"and {len(modules) - FEW:,} more modules: --all lists every op"
+        more = f"and {len(modules) - FEW:,} more; --all lists every op"
         tables.print_lines([more])
 
 
@@ -116,7 +116,7 @@ def _data(found: "Difference") -> dict[str, Any]:
         "only_second": list(found.only[1]),
         "moved": len(found.moves),
         "moves": [{"op": each.op, "from": each.source, "to": each.target} for each in found.moves],
-        "modules": [{"module": name, "moved": count} for name, count in found.modules],
+        "modules": [{"module": name, "moved": count} for name, count in found.modules()],
         "priorities_changed": found.priorities,
         "fusions_changed": found.fusions,
         "staging": [

@@ -54,10 +54,19 @@ class Difference:
         counted = Counter((move.source, move.target) for move in self.moves)
         return [(source, target, count) for (source, target), count in counted.most_common()]
 
-    @property
-    def modules(self) -> list[tuple[str, int]]:
-        """How many ops of each module moved, in the order of the first plan."""
-        return list(Counter(move.module for move in self.moves).items())
+    def modules(self, most: int | None = None) -> list[tuple[str, int]]:
+        """How many ops of each module moved, in the order of the first plan.
+
+        Args:
+            most: Modules to list at most: the inner ones are counted with those around them, and
+                where even the outermost are too many, all of these are listed.
+        """
+        paths = [move.module.split(".") for move in self.moves]
+        for depth in range(max(map(len, paths), default=1), 0, -1):
+            counted = Counter(".".join(path[:depth]) for path in paths)
+            if most is None or len(counted) <= most:
+                break
+        return list(counted.items())
 
 
 def difference(first: Plan | Result, second: Plan | Result) -> Difference:

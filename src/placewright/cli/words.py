@@ -78,18 +78,16 @@ def times(result: Result, single: Single) -> float | None:
 
 def _against(answer: Answer) -> str:
     result, single = answer.result, answer.single
-    if len(answer.computing) == 1:
-        return f"everything on {answer.computing[0]}" + (
-            "; no other plan that was tried is faster" if result.evaluations > 1 else ""
-        )
+    if answer.computing == [single.device] and not answer.sent[1]:
+        tried = ": nothing that was tried is faster" if result.evaluations > 1 else ""
+        return f"everything on {single.device}{tried if result.fits else ''}"
     if not single.fits:
-        over = format_bytes(single.overflow)
-        return f"over {len(answer.computing)} devices; {single.device} alone is {over} too small"
-    if not result.fits:
-        return f"over {len(answer.computing)} devices"
-    alone = f"{single.device} alone ({format_seconds(single.value)})"
+        return f"on {count(len(answer.computing), 'device')}, since no single one holds everything"
     ratio = times(result, single)
-    if ratio is None or abs(ratio - 1) < 5e-4:
+    if ratio is None:
+        return f"on {count(len(answer.computing), 'device')}"
+    alone = f"{single.device} alone ({format_seconds(single.value)})"
+    if abs(ratio - 1) < 5e-4:
         return f"as fast as {alone}"
     if ratio > 1:
         return f"{ratio:.3g} times as fast as {alone}"
@@ -109,9 +107,9 @@ def _bound(result: Result) -> str:
 
 def _sent(answer: Answer) -> str:
     tensors, weights = answer.sent
-    parts = [f"{format_bytes(tensors)} of tensors sent"] if tensors else []
-    parts += [f"{format_bytes(weights)} of weights streamed"] if weights else []
-    return f"{' and '.join(parts)} between devices in a step" if parts else ""
+    parts = [f"sends {format_bytes(tensors)} of tensors"] if tensors else []
+    parts += [f"streams {format_bytes(weights)} of weights"] if weights else []
+    return f"each step {' and '.join(parts)}" if parts else ""
 
 
 def _over(result: Result) -> str:

@@ -18,6 +18,7 @@ def result_data(result: Result) -> Data:
     return head("result") | {
         "placewright_version": __version__,
         "method": result.solver,
+        "found_by": result.found_by,
         "objective": result.objective,
         "step_time": written(result.step_time),
         "period": written(result.period),
@@ -47,7 +48,7 @@ def result_data(result: Result) -> Data:
 
 def read_result(data: object, where: str = "") -> Result:
     """The result that plain data describe."""
-    need = [key for key in _RESULT if key not in (*_DERIVED, "history")]
+    need = [key for key in _RESULT if key not in (*_DERIVED, "found_by", "history")]
     found = checks.fields(body(data, "result", where), _RESULT, where, need)
     for key in _DERIVED:
         found.pop(key, None)
@@ -90,6 +91,7 @@ _DERIVED = ("placewright_version", "gap", "fits")
 _RESULT = {
     "placewright_version": checks.text,
     "method": checks.text,
+    "found_by": checks.text,
     "objective": _objective,
     "step_time": checks.rate,
     "period": checks.rate,

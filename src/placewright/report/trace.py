@@ -89,12 +89,29 @@ class _Trace:
 
     def _ops(self) -> Iterator[Event]:
         seconds = (self.timeline.end - self.timeline.start).tolist()
-        for at in np.flatnonzero(self.problem.arrays.turn).tolist():
-            op = self.problem.graph.ops[at]
+        for members in self._groups():
+            at, op = members[0], self.problem.graph.ops[members[0]]
             args: Event = {"kind": op.kind, "module": op.module, "phase": op.phase}
-            args |= {"flops": op.flops, "seconds": seconds[at]}
+            args["flops"] = sum(self.problem.graph.ops[member].flops for member in members)
+            args["seconds"] = seconds[at]
+            name = op.name
+            if len(members) > 1:
+                name = f"{name} and {len(members) - 1} more"
+                args["fused"] = [self.problem.graph.ops[member].name for member in members]
             track = DEVICES, self.device[at] + 1
-            yield _slice(op.name, op.kind, track, self.start[at], self.end[at], args)
+            yield _slice(name, op.kind, track, self.start[at], self.end[at], args)
+
+    def _groups(self) -> list[list[int]]:
+        """The ops that take a turn, those fused into one together."""
+        fusion = self.timeline.plan.fusion
+        turns = np.flatnonzero(self.problem.arrays.turn).tolist()
+        if fusion is None:
+            return [[op] for op in turns]
+        groups: dict[tuple[int, int], list[int]] = {}
+        for op in turns:
+            group = int(fusion[op])
+            groups.setdefault((group, -1) if group >= 0 else (-1, op), []).append(op)
+        return list(groups.values())
 
     def _sends(self) -> Iterator[Event]:
         graph, devices = self.problem.graph, self.problem.cluster.devices

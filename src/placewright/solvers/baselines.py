@@ -41,4 +41,5 @@ class Baselines:
         for solver in solvers:
             if search.over:
                 return
+            search.trying = solver.name
             solver.run(search)

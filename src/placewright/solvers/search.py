@@ -74,6 +74,10 @@ class Search:
         self.best: Plan | None = None
         self.key: tuple[float, float] = (np.inf, np.inf)
         """Bytes over and objective of the best plan."""
+        self.trying = ""
+        """What a solver of several parts is at, set by it."""
+        self.found_by = ""
+        """What it was at when the best plan was found."""
         self.history: list[tuple[int, float, float]] = []
         """(evaluations, seconds, best objective) each time the best improved."""
         self._started = time.perf_counter()
@@ -184,7 +188,7 @@ class Search:
 
     def _improve(self, key: tuple[int, float], evaluation: int, plan: Callable[[], Plan]) -> None:
         if key < self.key:
-            self.best, self.key = plan(), key
+            self.best, self.key, self.found_by = plan(), key, self.trying
             self.history.append((evaluation, self.seconds, key[1]))
 
     def _report(self) -> None:
@@ -211,7 +215,9 @@ def solve(
     """
     search = Search(problem, Stop() if stop is None else stop, seed, progress)
     if start is not None:
+        search.trying = "start"
         search.propose(start)
+        search.trying = ""
     if not search.over:
         solver.run(search)
     if search.best is None:
@@ -233,6 +239,7 @@ def solve(
         seconds=search.seconds,
         seed=seed,
         devices=_uses(problem, search.best, timeline),
+        found_by=search.found_by,
         history=tuple(search.history),
     )
 
