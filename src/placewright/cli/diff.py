@@ -7,6 +7,7 @@ import typer
 
 from placewright.cli import options
 from placewright.cli.resolve import load_plan
+from placewright.cli.words import count
 from placewright.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -52,9 +53,9 @@ def diff_plans(
         rows = [(move.op, move.source, move.target) for move in found.moves]
         tables.print_table(("op", "from", "to"), rows, left=3)
         return
-    ways = [(source, target, f"{count:,}") for source, target, count in found.ways]
+    ways = [(source, target, f"{ops:,}") for source, target, ops in found.ways]
     tables.print_table(("from", "to", "ops moved"), ways, left=2)
-    modules = [(name or "(none)", f"{count:,}") for name, count in found.modules(most=FEW)]
+    modules = [(name or "(none)", f"{ops:,}") for name, ops in found.modules(most=FEW)]
     tables.print_table(("module", "ops moved"), modules[:FEW])
     if len(modules) > FEW:
         more = f"and {len(modules) - FEW:,} more; --all lists every op"
@@ -76,7 +77,8 @@ def _lines(
     for file, ops in zip(files, found.only, strict=True):
         if ops:
             shown = ", ".join(map(repr, ops[:3])) + (", ..." if len(ops) > 3 else "")
-            yield f"{len(ops):,} ops are in {file} alone: {shown}"
+            verb = "is" if len(ops) == 1 else "are"
+            yield f"{count(len(ops), 'op')} {verb} in {file} alone: {shown}"
     if found.same:
         yield "the plans are the same"
         return
@@ -116,7 +118,7 @@ def _data(found: "Difference") -> dict[str, Any]:
         "only_second": list(found.only[1]),
         "moved": len(found.moves),
         "moves": [{"op": each.op, "from": each.source, "to": each.target} for each in found.moves],
-        "modules": [{"module": name, "moved": count} for name, count in found.modules()],
+        "modules": [{"module": name, "moved": ops} for name, ops in found.modules()],
         "priorities_changed": found.priorities,
         "fusions_changed": found.fusions,
         "staging": [

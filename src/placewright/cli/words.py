@@ -79,10 +79,10 @@ def times(result: Result, single: Single) -> float | None:
 def _against(answer: Answer) -> str:
     result, single = answer.result, answer.single
     if answer.computing == [single.device] and not answer.sent[1]:
-        tried = ": nothing that was tried is faster" if result.evaluations > 1 else ""
+        tried = ": nothing tried is faster" if result.evaluations > 1 else ""
         return f"everything on {single.device}{tried if result.fits else ''}"
     if not single.fits:
-        return f"on {count(len(answer.computing), 'device')}, since no single one holds everything"
+        return f"on {count(len(answer.computing), 'device')}: no single one holds it"
     ratio = times(result, single)
     if ratio is None:
         return f"on {count(len(answer.computing), 'device')}"

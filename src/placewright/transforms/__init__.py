@@ -1,6 +1,24 @@
-"""Problems in, smaller or larger problems out, with the way back."""
+"""Problems in, smaller or larger problems or groups of ops out, with the way back."""
 
+from placewright.transforms.coarsen import by_heavy_edges
+from placewright.transforms.colocate import by_colocation, forward_ops
 from placewright.transforms.contract import FUSIBLE, Contraction, contract
+from placewright.transforms.fold import Blocks, fold
+from placewright.transforms.grouping import Grouping
+from placewright.transforms.modules import by_module, by_module_count
 from placewright.transforms.repeat import repeat
 
-__all__ = ["FUSIBLE", "Contraction", "contract", "repeat"]
+__all__ = [
+    "FUSIBLE",
+    "Blocks",
+    "Contraction",
+    "Grouping",
+    "by_colocation",
+    "by_heavy_edges",
+    "by_module",
+    "by_module_count",
+    "contract",
+    "fold",
+    "forward_ops",
+    "repeat",
+]
