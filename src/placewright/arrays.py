@@ -17,6 +17,7 @@ from placewright.cluster import HOST, Cluster, Link
 from placewright.costs import CostModel, tensor_bytes
 from placewright.errors import ProblemError
 from placewright.graph import INPUT, STATE, VIEW, WEIGHT, Graph
+from placewright.union import Union
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -179,29 +180,18 @@ def _heads(graph: Graph, weight: Flags, together: Sequence[Sequence[int]]) -> In
 
     A unit shares a device: by label, by constraint, views with weights, states with readers.
     """
-    parent = list(range(len(graph)))
-
-    def find(op: int) -> int:
-        while parent[op] != op:
-            parent[op] = parent[parent[op]]
-            op = parent[op]
-        return op
-
-    def join(one: int, other: int) -> None:
-        low, high = sorted((find(one), find(other)))
-        parent[high] = low
-
+    union = Union(len(graph))
     first_of: dict[str, int] = {}
     for position, op in enumerate(graph.ops):
         if op.colocate is not None:
-            join(first_of.setdefault(op.colocate, position), position)
+            union.join(first_of.setdefault(op.colocate, position), position)
         for source, _ in op.inputs:
             if weight[position] or graph.ops[source].kind == STATE:
-                join(source, position)
+                union.join(source, position)
     for group in together:
         for member in group:
-            join(group[0], member)
-    return np.array([find(op) for op in range(len(graph))], dtype=np.int32)
+            union.join(group[0], member)
+    return np.array([union.find(op) for op in range(len(graph))], dtype=np.int32)
 
 
 def _allowed_units(graph: Graph, unit: Ints, allowed: Flags) -> Flags:

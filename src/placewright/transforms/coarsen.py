@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placewright.errors import ProblemError
-from placewright.transforms.grouping import Grouping, Union
+from placewright.transforms.grouping import Grouping
+from placewright.union import Union
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from placewright.transforms.grouping import Grouping, Union
+from placewright.transforms.grouping import Grouping
+from placewright.union import Union
 
 if TYPE_CHECKING:
     from placewright.graph import Graph, Tensor

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from placewright.errors import ProblemError
+from placewright.union import Union
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -72,23 +73,6 @@ class Grouping:
             if turn[source] and self.group[source] != self.group[at]
         }
         return acyclic(len(self), edges)
-
-
-class Union:
-    """Sets that grow together (union-find); the smallest member stands for its set."""
-
-    def __init__(self, size: int) -> None:
-        self.parent = list(range(size))
-
-    def find(self, item: int) -> int:
-        while self.parent[item] != item:
-            self.parent[item] = self.parent[self.parent[item]]
-            item = self.parent[item]
-        return item
-
-    def join(self, one: int, other: int) -> None:
-        low, high = sorted((self.find(one), self.find(other)))
-        self.parent[high] = low
 
 
 def numbered(labels: Sequence[object]) -> NDArray[np.int32]:
