@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from placewright.plan import Plan
     from placewright.result import Result
 
-FEW = 12  # modules that are shown without --all
+FEW = 20  # modules that are shown without --all
 
 File = Annotated[
     Path, typer.Argument(metavar="FILE", help="A plan or result file.", show_default=False)
@@ -83,12 +83,21 @@ def _lines(
         yield "the plans are the same"
         return
     yield f"{len(found.moves):,} of {found.shared:,} ops are on another device"
-    if found.priorities is not None:
+    ranked = [file for file, noun in zip(files, nouns, strict=True) if _ranks(noun)]
+    if len(ranked) == 1:
+        yield f"{ranked[0]} alone sets priorities"
+    elif found.priorities is not None:
         yield f"{found.priorities:,} ops have another priority"
     if found.fusions is not None:
         yield f"{found.fusions:,} ops are fused with others"
     for name, before, after in found.staging:
         yield f"staging room on {name}: {_room(before)}, then {_room(after)}"
+
+
+def _ranks(noun: "Plan | Result") -> bool:
+    from placewright.cli.difference import plan_of
+
+    return plan_of(noun).priority is not None
 
 
 def _room(size: int) -> str:

@@ -7,6 +7,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
+from placewright.cli.words import count
 from placewright.units import format_seconds
 
 if TYPE_CHECKING:
@@ -62,7 +63,8 @@ class Progress:
                 self._best = search.key, best
             done = _share(search)
             share = done if of == 1 else (at + (done or 0.0)) / of
-            self._say(f"{name}: {self._best[1]}, {search.evaluations:,} plans", share)
+            plans = count(search.evaluations, "plan")
+            self._say(f"{name}: {self._best[1]}, {plans}", share)
 
         so_far = "" if self._best is None else f": {self._best[1]}"
         self._say(f"{name}{so_far}", None if of == 1 else at / of)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from placewright.problem import Problem
     from placewright.result import Result, Use
 
+FOLDED = 24  # characters of a word that a narrow terminal still gets
 FEW = 16  # devices that are all shown; of more, those that do nothing are not
 
 
@@ -25,11 +26,12 @@ def print_lines(lines: Iterable[str]) -> None:
 
 
 def print_table(
-    columns: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1, space: bool = True
+    columns: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1, space: bool = True
 ) -> None:
     """A table whose first `left` columns are words and whose others are numbers.
 
-    A row that begins with `*` is the one to look at. Words that are too wide are folded.
+    A row that begins with `*` is the one to look at. On a narrow terminal words are folded, and
+    numbers run over the edge rather than lose digits.
 
     Args:
         space: Whether an empty line goes before it.
@@ -44,7 +46,9 @@ def print_table(
             table.add_column(column, justify="right", no_wrap=True)
     for row in rows:
         table.add_row(*row, style="bold green" if row[0].startswith("*") else None)
-    console = _console()
+    widths = [max(map(len, cells)) for cells in zip(columns, *rows, strict=True)]
+    least = sum(min(width, FOLDED) if at < left else width for at, width in enumerate(widths))
+    console = _console(least + 2 * (len(widths) - 1))
     if space:
         console.print()
     console.print(table)
@@ -139,8 +143,10 @@ def _free(use: Use) -> str:
     return words.memory(use.limit - use.peak)
 
 
-def _console() -> Any:
-    """Names are data: no markup, no emoji and no colours for numbers in them."""
+def _console(least: int = 0) -> Any:
+    """At least so wide. Names are data: no markup, no emoji and no colours for numbers in them."""
     from rich.console import Console
 
-    return Console(markup=False, highlight=False, emoji=False)
+    console = Console(markup=False, highlight=False, emoji=False)
+    console.width = max(console.width, least)
+    return console

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from placewright.solvers.accelerate import Accelerate
 from placewright.solvers.balanced import Balanced
 from placewright.solvers.baselines import Baselines
 from placewright.solvers.bounds import Bound, bound
@@ -19,6 +20,7 @@ from placewright.solvers.uniform import Random
 METHODS: dict[str, Callable[[], Solver]] = {
     "single": EverySingleDevice,
     "cpu-only": CpuOnly,
+    "accelerate": Accelerate,
     "random": Random,
     "round-robin": RoundRobin,
     "balanced": Balanced,
@@ -35,6 +37,7 @@ __all__ = [
     "METF",
     "METHODS",
     "MSCT",
+    "Accelerate",
     "Balanced",
     "Baselines",
     "Bound",

@@ -212,7 +212,12 @@ def solve(
         stop: When to stop; without it the solver runs to its own end.
         progress: Called with the search after each batch of plans.
         start: A plan to be judged first, so that the result is no worse.
+
+    A solver with an `as_run` method stands for another runtime: it is judged on the problem that
+    this method makes of the given one.
     """
+    if hasattr(solver, "as_run"):
+        problem = solver.as_run(problem)
     search = Search(problem, Stop() if stop is None else stop, seed, progress)
     if start is not None:
         search.trying = "start"
