@@ -18,7 +18,6 @@ demo: $(VENV)/demo.stamp
 	$(BIN)/placewright compare $(DEMO)
 	@echo
 	$(BIN)/placewright place $(DEMO) -o out/plan.json --trace out/trace.json
-	@echo "open out/trace.json at ui.perfetto.dev to see the plan run"
 
 test: $(VENV)/test.stamp
 	$(BIN)/ruff format --check .

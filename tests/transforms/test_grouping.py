@@ -129,7 +129,9 @@ def test_a_grouping_that_goes_out_and_back_is_not_convex():
 
 
 def test_expanding_gives_placements_the_problem_accepts():
-    problem = problem_of("transformer:blocks=2,width=64,hidden=128,heads=4", pins={"blocks.1.*": "gpu1"})
+    problem = problem_of(
+        "transformer:blocks=2,width=64,hidden=128,heads=4", pins={"blocks.1.*": "gpu1"}
+    )
     grouping = by_heavy_edges(problem, 5)
     rng = np.random.default_rng(0)
     placements = problem.settle(grouping.expand(rng.integers(0, 2, size=(8, len(grouping)))))

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from placewright.cli.answer import Answer, Single
     from placewright.problem import Problem
     from placewright.result import Result
+    from placewright.simulator import InFlight
 
 Data = dict[str, Any]
 
@@ -48,6 +49,7 @@ def result_data(problem: Problem, result: Result) -> Data:
     memory = {device.name: device.memory for device in problem.cluster.devices}
     return {
         "method": result.solver,
+        "found_by": result.found_by,
         "step_time": result.step_time,
         "period": result.period,
         "objective": result.objective,
@@ -71,6 +73,17 @@ def result_data(problem: Problem, result: Result) -> Data:
             }
             for use in result.devices
         ],
+    }
+
+
+def flight_data(flight: InFlight) -> Data:
+    """Several steps in flight at once."""
+    return {
+        "steps": flight.steps,
+        "seconds": flight.seconds,
+        "interval": flight.interval,
+        "peak": flight.peak.tolist(),
+        "overflow": flight.overflow,
     }
 
 

@@ -48,6 +48,8 @@ def place_model(
     )
     with Progress(f"reading {model}") as progress:
         problem = asked.problem()
+        if hasattr(solver, "as_run"):  # it stands for another runtime, and is shown on its terms
+            problem = solver.as_run(problem)
         given = None if start is None else find_plan(problem, start)[1]
         result, interrupted = answer.search(
             problem, solver, stop, seed, progress.watch(method), given

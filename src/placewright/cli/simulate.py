@@ -29,12 +29,19 @@ def simulate_plan(
     forbid: options.Forbid = None,
     colocate: options.Colocate = None,
     costs: options.Costs = None,
+    in_flight: Annotated[
+        int | None,
+        typer.Option(
+            metavar="STEPS", min=2, help="Also run so many steps at once, as a pipeline does."
+        ),
+    ] = None,
     trace: options.Trace = None,
     json: options.Json = False,
 ) -> None:
     """Judge a plan that is there already."""
-    from placewright.cli import answer, tables
-    from placewright.cli.output import answer_data, print_json, save
+    from placewright.cli import answer, tables, words
+    from placewright.cli.output import answer_data, flight_data, print_json, save
+    from placewright.simulator import simulate_in_flight
 
     check_writable(trace)
     asked = Asked(
@@ -45,9 +52,12 @@ def simulate_plan(
         name, given = find_plan(problem, plan)
         result = answer.judge(problem, name, given)
         found = answer.Answer(model, problem, result, answer.best_single(problem))
+        flight = None if in_flight is None else simulate_in_flight(problem, given, in_flight)
     said = save(found, None, trace)
     if json:
-        print_json(answer_data(found))
-    else:
-        tables.print_answer(found)
-        tables.print_lines(["", *said] if said else [])
+        more = {} if flight is None else {"in_flight": flight_data(flight)}
+        print_json(answer_data(found) | more)
+        return
+    tables.print_answer(found)
+    said = said if flight is None else [words.flight_line(flight), *said]
+    tables.print_lines(["", *said] if said else [])

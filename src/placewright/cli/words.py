@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from placewright.cli.answer import Answer, Single
     from placewright.problem import Problem
     from placewright.result import Result
+    from placewright.simulator import InFlight
 
 UNLIMITED = 2**60  # bytes: what has more has no limit
 PROVED = 1e-9  # a gap this small is rounding
@@ -48,12 +49,21 @@ def figure(result: Result) -> str:
 def summary(answer: Answer) -> list[str]:
     """The answer, and why it is as it is."""
     result = answer.result
-    method = "" if result.solver == "given" else f" by {result.solver}"
+    method = "" if result.solver == "given" else f" by {result.found_by or result.solver}"
     lines = [f"{figure(result)} {format_seconds(result.value)}{method}, {_against(answer)}"]
     lines += [_bound(result), _sent(answer)]
     lines += [] if result.fits else [_over(result)]
     lines += [STOPPED] if answer.interrupted else []
     return [line for line in lines if line]
+
+
+def flight_line(flight: InFlight) -> str:
+    """Several steps in flight, in a line."""
+    over = f", {format_bytes(flight.overflow)} over the memory" if flight.overflow else ", fits"
+    return (
+        f"{flight.steps} steps in flight: {format_seconds(flight.seconds)}, "
+        f"one every {format_seconds(flight.interval)}{over}"
+    )
 
 
 def single_line(single: Single) -> str:

@@ -1,0 +1,114 @@
+"""`placewright compare`: a row a method, the best marked, and what to hold them against."""
+
+from __future__ import annotations
+
+import pytest
+
+import placewright as pw
+from placewright import files
+from placewright.solvers import METHODS
+
+ON = ("--on", "2xP100+cpu")
+
+
+def test_every_method_has_a_row_and_the_best_is_marked(run):
+    ran = run("compare", "branches:modules=2", *ON)
+    assert (ran.status, ran.err) == (0, "")
+    lines = ran.out.splitlines()
+    header = "method step time period vs gpu0 gap fits plans seconds"
+    assert lines[2].split() == header.split()
+    table = [line for line in lines[3:] if line.endswith(tuple("0123456789")) and "ms" in line]
+    assert [line[2:].split()[0] for line in table] == [m for m in METHODS if m != "baselines"]
+    assert sum(line.startswith("* ") for line in table) == 1
+    assert any(line.startswith("* best by step time") for line in lines)
+    assert any(line.startswith("best single device: gpu0, ") for line in lines)
+    assert any(
+        line.startswith("bound: ") and line.endswith("no plan can beat it") for line in lines
+    )
+    assert max(map(len, lines)) <= 80
+
+
+def test_json_has_a_list_of_methods(run):
+    found = run("compare", "diamond", *ON, "--json").data
+    assert found["model"] == "diamond:ops=4,seed=0,weights=false"
+    assert found["cluster"] == "2xP100+cpu"
+    times = {each["method"]: each["step_time"] for each in found["methods"]}
+    assert set(times) == set(METHODS) - {"baselines"}
+    assert times[found["best"]] == min(times.values())
+    assert found["best_single"]["step_time"] == times["single"]
+    assert all(each["bound"] == found["bound"] for each in found["methods"])
+    assert all(each["devices"] for each in found["methods"])
+    assert found["skipped"] == []
+
+
+def test_a_placed_model_is_no_worse_than_any_method_of_the_comparison(run):
+    compared = run("compare", "layered", *ON, "--json").data["methods"]
+    placed = run("place", "layered", *ON, "--json").data
+    assert placed["step_time"] <= min(each["step_time"] for each in compared)
+
+
+def test_methods_are_chosen_by_name(run):
+    found = run("compare", "diamond", *ON, "--methods", "heft, single", "--json").data
+    assert [each["method"] for each in found["methods"]] == ["heft", "single"]
+
+
+def test_a_method_that_cannot_do_the_problem_is_left_out_with_its_reason(run):
+    ran = run("compare", "diamond", "--on", "2xP100")
+    assert ran.status == 0
+    assert "cpu-only left out: cluster '2xP100' has no cpu" in ran.out
+    found = run("compare", "diamond", "--on", "2xP100", "--json").data
+    assert [each["method"] for each in found["skipped"]] == ["cpu-only"]
+    asked = run("compare", "diamond", "--on", "2xP100", "--methods", "single,cpu-only")
+    assert asked.status == 1
+    assert asked.err == (
+        "placewright: cluster '2xP100' has no cpu: add one, or choose another method\n"
+    )
+
+
+def test_the_best_plan_goes_to_a_file(run, tmp_path):
+    found = run("compare", "layered", *ON, "-o", "best.json", "--trace", "t.json", "--json").data
+    best = files.load(tmp_path / "best.json", "result")
+    assert best.solver == found["best"]
+    assert (tmp_path / "t.json").exists()
+
+
+def test_every_plan_goes_into_a_folder(run, tmp_path):
+    (tmp_path / "plans").mkdir()
+    ran = run("compare", "diamond", *ON, "-o", "plans")
+    assert sorted(path.stem for path in (tmp_path / "plans").iterdir()) == sorted(
+        set(METHODS) - {"baselines"}
+    )
+    assert files.load(tmp_path / "plans" / "heft.json", "result").solver == "heft"
+    assert "plan written to plans/heft.json" in ran.out
+
+
+def test_what_does_not_fit_is_said_beneath(run):
+    ran = run("compare", "offload", "--on", "P100", "--limit", "2GiB")
+    assert ran.status == 0
+    assert "* nearest to fitting; no plan fits" in ran.out
+    # 16 weights of 352 MiB are 5.5 GiB, and 2 GiB less 1 GiB of reserve may be used
+    assert ", 4.5 GiB over its memory" in ran.out
+    assert "over memory: single 4.5 GiB" in ran.out
+
+
+def test_the_methods_that_were_done_before_an_interruption_are_shown(run, monkeypatch):
+    class Hasty(pw.solvers.Random):
+        def run(self, search):
+            raise KeyboardInterrupt
+
+    monkeypatch.setitem(METHODS, "random", Hasty)
+    ran = run("compare", "diamond", *ON, "--json")
+    assert ran.status == 130
+    assert [each["method"] for each in ran.data["methods"]] == ["single", "cpu-only"]
+    assert ran.data["interrupted"]
+    assert "stopped by hand" in run("compare", "diamond", *ON).out
+    first = run("compare", "diamond", *ON, "--methods", "random,single")
+    assert (first.status, first.out) == (130, "")
+
+
+@pytest.mark.parametrize("objective", ["step", "period"])
+def test_the_best_is_best_by_the_objective(run, objective):
+    found = run("compare", "layered", *ON, "--objective", objective, "--json").data
+    key = "step_time" if objective == "step" else "period"
+    figures = {each["method"]: each[key] for each in found["methods"]}
+    assert figures[found["best"]] == min(figures.values())

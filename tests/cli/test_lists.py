@@ -1,0 +1,65 @@
+"""`placewright models` and `placewright clusters`: every name that can be used is listed."""
+
+from __future__ import annotations
+
+import placewright as pw
+from placewright import presets, zoo
+
+
+def test_every_model_is_listed_with_its_size_and_arguments(run):
+    ran = run("models")
+    assert (ran.status, ran.err) == (0, "")
+    rows = [line.split() for line in ran.out.splitlines()]
+    for name in zoo.ENTRIES:
+        graph = zoo.load(name)
+        assert any(row[:2] == [name, f"{len(graph):,}"] for row in rows)
+    assert "blocks=16,tokens=1,width=4096" in ran.out
+    assert max(map(len, ran.out.splitlines())) <= 80
+
+
+def test_models_as_json_count_ops_tensors_weights_and_flops(run):
+    found = {each["name"]: each for each in run("models", "--json").data["models"]}
+    assert found.keys() == zoo.ENTRIES.keys()
+    offload = found["offload"]
+    # 16 blocks, each an op and a weight of 352 MiB of bfloat16, two FLOPs a parameter and token
+    assert (offload["ops"], offload["tensors"]) == (32, 32)
+    assert offload["weights"] == 16 * 352 * 2**20
+    assert offload["flops"] == 16 * 2 * 352 * 2**20 / 2
+    assert offload["arguments"] == {"blocks": 16, "tokens": 1}
+
+
+def test_a_model_that_needs_a_missing_package_is_listed_all_the_same(run, monkeypatch):
+    def build():
+        raise pw.errors.MissingDependency("torch", "torch")
+
+    entry = zoo.Entry("heavy", "needs another library", build, {})
+    monkeypatch.setitem(zoo.ENTRIES, "heavy", entry)
+    ran = run("models")
+    assert ran.status == 0
+    assert ["heavy", "–", "–", "–", "–"] in [line.split() for line in ran.out.splitlines()]
+
+
+def test_every_device_and_link_is_listed_with_its_source(run):
+    ran = run("clusters")
+    assert (ran.status, ran.err) == (0, "")
+    lines = ran.out.splitlines()
+    flat = " ".join(ran.out.split())
+    for preset in (*presets.names(), *presets.links()):
+        assert any(line.split()[:1] == [preset.name] for line in lines)
+        assert " ".join(f"{preset.name}: {preset.source}".split()) in flat
+    (p100,) = [line.split() for line in lines if line.startswith("P100 ")]
+    assert p100[-8:] == ["GiB", "9.3", "T", "18.7", "T", "732", "8", "µs"]
+    assert max(map(len, lines)) <= 80
+
+
+def test_clusters_as_json_are_in_seconds_and_bytes(run):
+    found = run("clusters", "--json").data
+    p100 = next(each for each in found["devices"] if each["name"] == "P100")
+    assert p100["memory"] == 16 * 2**30
+    assert p100["reserve"] == 2**30
+    assert p100["rates"]["float32"] == 9.3e12
+    assert p100["launch"] == 8e-6
+    assert p100["peer"] is None
+    pcie = next(each for each in found["links"] if each["name"] == "pcie3")
+    assert (pcie["bandwidth"], pcie["latency"]) == (12e9, 1e-5)
+    assert pcie["source"]

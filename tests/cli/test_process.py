@@ -1,0 +1,112 @@
+"""The command in a process of its own: time, exit status, streams."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+
+def command(*arguments, **options):
+    return subprocess.run(
+        [sys.executable, "-m", "placewright", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        **options,
+    )
+
+
+def test_help_and_version_load_neither_numpy_nor_rich(tmp_path):
+    code = (
+        "import sys\n"
+        "from placewright.cli import main\n"
+        "try:\n    main(sys.argv[1:])\nexcept SystemExit:\n    pass\n"
+        "found = [name for name in ('numpy', 'rich', 'scipy') if name in sys.modules]\n"
+        "print(found, file=sys.stderr)"
+    )
+    for arguments in (["--help"], ["place", "--help"], ["--version"]):
+        ran = subprocess.run(
+            [sys.executable, "-c", code, *arguments], capture_output=True, text=True
+        )
+        assert ran.stderr == "[]\n"
+        assert ran.stdout
+
+
+def test_help_takes_less_than_three_tenths_of_a_second():
+    seconds = []
+    for _ in range(4):
+        start = time.perf_counter()
+        ran = command("--help")
+        seconds.append(time.perf_counter() - start)
+        assert ran.returncode == 0
+    assert min(seconds) < 0.3
+    for name in ("place", "compare", "simulate", "diff", "models", "clusters"):
+        assert f"  {name} " in ran.stdout
+
+
+def test_json_is_alone_on_stdout_and_stderr_is_empty():
+    ran = command("compare", "diamond", "--on", "2xP100+cpu", "--json")
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert json.loads(ran.stdout)["best"]
+
+
+def test_bad_input_is_one_line_and_no_traceback(tmp_path):
+    ran = command("place", "missing.json", "--on", "cpu", cwd=tmp_path)
+    assert (ran.returncode, ran.stdout) == (1, "")
+    assert ran.stderr == "placewright: missing.json: there is no such file\n"
+
+
+def test_tables_have_no_colours_outside_a_terminal():
+    ran = command("compare", "diamond", "--on", "2xP100+cpu")
+    assert "\x1b" not in ran.stdout
+
+
+def test_a_stream_that_knows_no_greek_stops_nothing():
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    ran = command("place", "diamond", "--on", "2xP100+cpu", env=environment)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert "\\xb5s" in ran.stdout
+
+
+@pytest.mark.skipif(os.name != "posix", reason="pipes that break are a matter of POSIX")
+def test_a_reader_that_goes_away_is_met_with_silence():
+    writer = subprocess.Popen(
+        [sys.executable, "-m", "placewright", "clusters", "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert writer.stdout is not None
+    writer.stdout.close()  # before anything is written: it takes longer to start
+    assert writer.stderr is not None
+    assert writer.stderr.read() == b""
+    writer.stderr.close()
+    assert writer.wait(timeout=60) == 1
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs a signal that a terminal sends")
+def test_control_c_keeps_the_best_plan_and_exits_with_130(tmp_path):
+    code = (
+        "import os, signal, placewright as pw\n"
+        "class Slow(pw.solvers.Random):\n"
+        "    def run(self, search):\n"
+        "        super().run(search)\n"
+        "        os.kill(os.getpid(), signal.SIGINT)\n"
+        "        while True:\n"
+        "            pass\n"
+        "pw.solvers.METHODS['random'] = Slow\n"
+        "from placewright.cli import main\n"
+        "main(['place', 'layered', '--on', '2xP100', '--method', 'random', '-o', 'plan.json'])\n"
+    )
+    assert signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
+    ran = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, timeout=60
+    )
+    assert (ran.returncode, ran.stderr) == (130, "")
+    assert "stopped by hand" in ran.stdout
+    assert json.loads((tmp_path / "plan.json").read_text())["evaluations"] == 100
