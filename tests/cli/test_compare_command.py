@@ -99,7 +99,11 @@ def test_the_methods_that_were_done_before_an_interruption_are_shown(run, monkey
     monkeypatch.setitem(METHODS, "random", Hasty)
     ran = run("compare", "diamond", *ON, "--json")
     assert ran.status == 130
-    assert [each["method"] for each in ran.data["methods"]] == ["single", "cpu-only"]
+    assert [each["method"] for each in ran.data["methods"]] == [
+        "single",
+        "cpu-only",
+        "accelerate",
+    ]
     assert ran.data["interrupted"]
     assert "stopped by hand" in run("compare", "diamond", *ON).out
     first = run("compare", "diamond", *ON, "--methods", "random,single")

@@ -99,12 +99,14 @@ def _weights_read_first(problem: Problem) -> dict[int, list[int]]:
     a = problem.arrays
     first: dict[int, list[int]] = {}
     taken = np.zeros(a.ops, dtype=bool)
-    units = {int(head): np.flatnonzero(a.head == head) for head in np.unique(a.head[a.weight])}
+    units: dict[int, list[int]] = {}
+    for weight in np.flatnonzero(a.weight).tolist():
+        units.setdefault(int(a.head[weight]), []).append(weight)
     for op in np.flatnonzero(a.turn).tolist():
         for tensor in a.inputs[a.first_input[op] : a.first_input[op + 1]]:
             source = int(a.producer[tensor])
             if a.weight[source] and not taken[source]:
-                members = [int(op) for op in units[int(a.head[source])] if a.weight[op]]
+                members = units[int(a.head[source])]
                 taken[members] = True
                 first.setdefault(op, []).extend(members)
     return first
