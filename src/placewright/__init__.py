@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from placewright.errors import PlacewrightError as PlacewrightError
     from placewright.files import load as load
     from placewright.files import save as save
+    from placewright.frontends import from_jax as from_jax
+    from placewright.frontends import from_onnx as from_onnx
+    from placewright.frontends import from_python as from_python
+    from placewright.frontends import from_tensorflow as from_tensorflow
+    from placewright.frontends import from_torch as from_torch
     from placewright.frontends import from_workload as from_workload
     from placewright.graph import Graph as Graph
     from placewright.graph import Op as Op
@@ -40,7 +45,14 @@ _HOME = {
     "costs": ("CostModel", "Roofline", "Table"),
     "errors": ("PlacewrightError",),
     "files": ("load", "save"),
-    "frontends": ("from_workload",),
+    "frontends": (
+        "from_jax",
+        "from_onnx",
+        "from_python",
+        "from_tensorflow",
+        "from_torch",
+        "from_workload",
+    ),
     "graph": ("Graph", "Op"),
     "plan": ("Plan",),
     "problem": ("Constraints", "Problem"),

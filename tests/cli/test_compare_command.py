@@ -8,6 +8,8 @@ import placewright as pw
 from placewright import files
 from placewright.solvers import METHODS
 
+LEFT_OUT = {"baselines", "expert"}  # all in one; and there is an expert for networks alone
+
 ON = ("--on", "2xP100+cpu")
 
 
@@ -18,7 +20,7 @@ def test_every_method_has_a_row_and_the_best_is_marked(run):
     header = "method step time period vs gpu0 gap fits plans seconds"
     assert lines[2].split() == header.split()
     table = [line for line in lines[3:] if line.endswith(tuple("0123456789")) and "ms" in line]
-    assert [line[2:].split()[0] for line in table] == [m for m in METHODS if m != "baselines"]
+    assert [line[2:].split()[0] for line in table] == [m for m in METHODS if m not in LEFT_OUT]
     assert sum(line.startswith("* ") for line in table) == 1
     assert any(line.startswith("* best by step time") for line in lines)
     assert any(line.startswith("best single device: gpu0, ") for line in lines)
@@ -33,12 +35,12 @@ def test_json_has_a_list_of_methods(run):
     assert found["model"] == "diamond:ops=4,seed=0,weights=false"
     assert found["cluster"] == "2xP100+cpu"
     times = {each["method"]: each["step_time"] for each in found["methods"]}
-    assert set(times) == set(METHODS) - {"baselines"}
+    assert set(times) == set(METHODS) - LEFT_OUT
     assert times[found["best"]] == min(times.values())
     assert found["best_single"]["step_time"] == times["single"]
     assert all(each["bound"] == found["bound"] for each in found["methods"])
     assert all(each["devices"] for each in found["methods"])
-    assert found["skipped"] == []
+    assert [each["method"] for each in found["skipped"]] == ["expert"]
 
 
 def test_a_placed_model_is_no_worse_than_any_method_of_the_comparison(run):
@@ -57,7 +59,7 @@ def test_a_method_that_cannot_do_the_problem_is_left_out_with_its_reason(run):
     assert ran.status == 0
     assert "cpu-only left out: cluster '2xP100' has no cpu" in ran.out
     found = run("compare", "diamond", "--on", "2xP100", "--json").data
-    assert [each["method"] for each in found["skipped"]] == ["cpu-only"]
+    assert [each["method"] for each in found["skipped"]] == ["cpu-only", "expert"]
     asked = run("compare", "diamond", "--on", "2xP100", "--methods", "single,cpu-only")
     assert asked.status == 1
     assert asked.err == (
@@ -76,7 +78,7 @@ def test_every_plan_goes_into_a_folder(run, tmp_path):
     (tmp_path / "plans").mkdir()
     ran = run("compare", "diamond", *ON, "-o", "plans")
     assert sorted(path.stem for path in (tmp_path / "plans").iterdir()) == sorted(
-        set(METHODS) - {"baselines"}
+        set(METHODS) - LEFT_OUT
     )
     assert files.load(tmp_path / "plans" / "heft.json", "result").solver == "heft"
     assert "plan written to plans/heft.json" in ran.out

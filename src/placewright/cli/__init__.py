@@ -12,6 +12,7 @@ import typer
 from placewright.cli.clusters import list_clusters
 from placewright.cli.compare import compare_methods
 from placewright.cli.diff import diff_plans
+from placewright.cli.groups import compare_groupings
 from placewright.cli.models import list_models
 from placewright.cli.place import place_model
 from placewright.cli.simulate import simulate_plan
@@ -33,6 +34,7 @@ app.command("place", short_help="Find a plan.")(place_model)
 app.command("compare", short_help="Show every method side by side.")(compare_methods)
 app.command("simulate", short_help="Judge a plan that is there already.")(simulate_plan)
 app.command("diff", short_help="Say what differs between two plans.")(diff_plans)
+app.command("groups", short_help="Compare groupings of ops under one search.")(compare_groupings)
 app.command("models", short_help="List the networks that need no file.")(list_models)
 app.command("clusters", short_help="List devices and links that can be named.")(list_clusters)
 

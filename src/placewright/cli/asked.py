@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from placewright.cli.resolve import find_cluster, find_model
+from placewright.cli.resolve import Reading, find_cluster, find_model
 from placewright.errors import ConfigError, nearest
 from placewright.units import parse_bytes, parse_seconds
 
@@ -39,6 +39,9 @@ class Asked:
     forbid: Texts = None
     colocate: Texts = None
     costs: Path | None = None
+    training: bool = False
+    optimizer: str | None = None
+    dims: Texts = None
 
     def problem(self) -> Problem:
         """The problem that is asked for.
@@ -50,7 +53,7 @@ class Asked:
         from placewright.problem import Problem
 
         cluster = None if self.on is None else find_cluster(self.on)
-        problem = find_model(self.model, cluster)
+        problem = find_model(self.model, cluster, self._reading())
         if not isinstance(problem, Problem):
             if cluster is None:
                 what = f"{self.model} brings no cluster: name one, such as 2xP100+cpu"
@@ -66,6 +69,20 @@ class Asked:
         if self.discipline is not None:
             problem = replace(problem, discipline=self.discipline.word)
         return problem
+
+    def _reading(self) -> Reading:
+        """How a model file is to be read."""
+        dims: dict[str, int] = {}
+        shapes: dict[str, tuple[int, ...]] = {}
+        for text in (word for several in self.dims or () for word in _words("--dims", several)):
+            name, _, sizes = text.rpartition("=")
+            if not (name and all(part.isdecimal() for part in sizes.split("x"))):
+                raise ConfigError(f"--dims {text!r}: expected such as batch=8 or x=8x224x224")
+            if "x" in sizes:
+                shapes[name] = tuple(int(part) for part in sizes.split("x"))
+            else:
+                dims[name] = int(sizes)
+        return Reading(self.training, self.optimizer, dims, shapes)
 
     def _narrowed(self, cluster: Cluster) -> Cluster:
         """The devices to be used, with the memory to be kept back."""

@@ -40,6 +40,9 @@ def compare_methods(
     forbid: options.Forbid = None,
     colocate: options.Colocate = None,
     costs: options.Costs = None,
+    training: options.Training = False,
+    optimizer: options.Optimizer = None,
+    dims: options.Dims = None,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -64,7 +67,20 @@ def compare_methods(
         names = [word.strip() for word in methods.split(",")]
     solvers, stop = [find_method(each) for each in names], stop_rule(budget, evaluations)
     asked = Asked(
-        model, on, objective, discipline, use, reserve, limit, pin, forbid, colocate, costs
+        model,
+        on,
+        objective,
+        discipline,
+        use,
+        reserve,
+        limit,
+        pin,
+        forbid,
+        colocate,
+        costs,
+        training,
+        optimizer,
+        dims,
     )
     with Progress(f"reading {model}") as progress:
         problem = asked.problem()

@@ -30,7 +30,8 @@ Model = Annotated[
     str,
     typer.Argument(
         metavar="MODEL",
-        help="A network's name (`placewright models`), or a graph, problem or workload file.",
+        help="A network's name (`placewright models`); a graph, problem or workload file; "
+        "model.py:build; an ONNX file; a TensorFlow GraphDef or SavedModel.",
         show_default=False,
     ),
 ]
@@ -91,6 +92,22 @@ Colocate = Annotated[
 Costs = Annotated[
     Path | None,
     typer.Option("--costs", metavar="FILE", help="A table of measured times, or a roofline."),
+]
+Training = Annotated[
+    bool,
+    typer.Option("--training", help="Of a Python file's model: a training step, not one call."),
+]
+Optimizer = Annotated[
+    str | None,
+    typer.Option("--optimizer", metavar="NAME", help="Of such a step: sgd, momentum or adam."),
+]
+Dims = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--dims",
+        metavar="NAME=SIZE",
+        help="What a model file leaves open: a dimension (batch=8) or a tensor's shape (x=8x224).",
+    ),
 ]
 Budget = Annotated[
     str | None,

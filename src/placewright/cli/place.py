@@ -30,6 +30,9 @@ def place_model(
     forbid: options.Forbid = None,
     colocate: options.Colocate = None,
     costs: options.Costs = None,
+    training: options.Training = False,
+    optimizer: options.Optimizer = None,
+    dims: options.Dims = None,
     output: Annotated[
         Path | None,
         typer.Option("-o", "--output", metavar="FILE", help="Write the plan and its figures."),
@@ -44,7 +47,20 @@ def place_model(
     check_writable(output, trace)
     solver, stop = find_method(method), stop_rule(budget, evaluations)
     asked = Asked(
-        model, on, objective, discipline, use, reserve, limit, pin, forbid, colocate, costs
+        model,
+        on,
+        objective,
+        discipline,
+        use,
+        reserve,
+        limit,
+        pin,
+        forbid,
+        colocate,
+        costs,
+        training,
+        optimizer,
+        dims,
     )
     with Progress(f"reading {model}") as progress:
         problem = asked.problem()

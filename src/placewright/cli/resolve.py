@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import sys
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from placewright.errors import ConfigError, FileError, PlanError, nearest
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from placewright.cluster import Cluster
@@ -20,8 +23,20 @@ if TYPE_CHECKING:
 _ENDINGS = (".json", ".toml", ".gz", ".txt")
 
 
-def find_model(text: str, cluster: Cluster | None = None) -> Graph | Problem:
-    """The network of that name, or what a graph, problem or workload file holds.
+@dataclass(frozen=True)
+class Reading:
+    """How a model of another library is to be read."""
+
+    training: bool = False
+    optimizer: str | None = None
+    dims: Mapping[str, int] = field(default_factory=dict)
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+
+def find_model(
+    text: str, cluster: Cluster | None = None, reading: Reading | None = None
+) -> Graph | Problem:
+    """The network of that name, or what a file holds: a graph, a problem, a workload or a model.
 
     Args:
         cluster: Used in place of a workload's own.
@@ -33,14 +48,27 @@ def find_model(text: str, cluster: Cluster | None = None) -> Graph | Problem:
     from placewright.graph import Graph
     from placewright.problem import Problem
 
-    if text.partition(":")[0].strip() in zoo.ENTRIES or not _is_file(text):
-        return zoo.load(text)
+    how = reading or Reading()
+    path, _, function = text.partition(":")
+    if path.endswith(".py") and (function or _is_file(path)):
+        return frontends.from_python(text, how.training, how.optimizer)
+    if path.strip() in zoo.ENTRIES or not _is_file(text):
+        return zoo.load(text, note=_note)
+    if text.endswith(".onnx"):
+        return frontends.from_onnx(text, how.dims, how.shapes)
+    if text.endswith((".pb", ".pbtxt")) or os.path.exists(os.path.join(text, "saved_model.pb")):
+        rows = {name: (size,) for name, size in how.dims.items()}
+        return frontends.from_tensorflow(text, {**rows, **how.shapes})
     if frontends.is_workload(text):
         return frontends.from_workload(text, cluster=cluster)
     found = files.load(text)
     if not isinstance(found, Graph | Problem):
         raise FileError(f"{text}: holds {_kind(found)}: expected a graph, a problem or a workload")
     return found
+
+
+def _note(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 def find_cluster(text: str) -> Cluster:

@@ -29,6 +29,9 @@ def simulate_plan(
     forbid: options.Forbid = None,
     colocate: options.Colocate = None,
     costs: options.Costs = None,
+    training: options.Training = False,
+    optimizer: options.Optimizer = None,
+    dims: options.Dims = None,
     in_flight: Annotated[
         int | None,
         typer.Option(
@@ -45,7 +48,20 @@ def simulate_plan(
 
     check_writable(trace)
     asked = Asked(
-        model, on, objective, discipline, use, reserve, limit, pin, forbid, colocate, costs
+        model,
+        on,
+        objective,
+        discipline,
+        use,
+        reserve,
+        limit,
+        pin,
+        forbid,
+        colocate,
+        costs,
+        training,
+        optimizer,
+        dims,
     )
     with Progress(f"reading {model}"):
         problem = asked.problem()

@@ -2,6 +2,43 @@
 
 from __future__ import annotations
 
+import importlib
+from typing import TYPE_CHECKING
+
 from placewright.frontends.workloads import from_workload, is_split, is_workload, read_split
 
-__all__ = ["from_workload", "is_split", "is_workload", "read_split"]
+if TYPE_CHECKING:
+    from placewright.frontends.jax import from_jax
+    from placewright.frontends.onnx import from_onnx
+    from placewright.frontends.python_file import from_python
+    from placewright.frontends.tensorflow import device_hints, from_tensorflow
+    from placewright.frontends.torch import from_torch
+
+__all__ = [
+    "device_hints",
+    "from_jax",
+    "from_onnx",
+    "from_python",
+    "from_tensorflow",
+    "from_torch",
+    "from_workload",
+    "is_split",
+    "is_workload",
+    "read_split",
+]
+
+_HOME = {
+    "device_hints": "tensorflow",
+    "from_jax": "jax",
+    "from_onnx": "onnx",
+    "from_python": "python_file",
+    "from_tensorflow": "tensorflow",
+    "from_torch": "torch",
+}
+
+
+def __getattr__(name: str) -> object:
+    """A frontend loads on first use: most people need one of them."""
+    if name in _HOME:
+        return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -6,6 +6,8 @@ from placewright.solvers.accelerate import Accelerate
 from placewright.solvers.balanced import Balanced
 from placewright.solvers.baselines import Baselines
 from placewright.solvers.bounds import Bound, bound
+from placewright.solvers.climb import Climb
+from placewright.solvers.expert import Expert
 from placewright.solvers.heft import HEFT
 from placewright.solvers.m_etf import METF
 from placewright.solvers.m_sct import MSCT
@@ -20,6 +22,7 @@ from placewright.solvers.uniform import Random
 METHODS: dict[str, Callable[[], Solver]] = {
     "single": EverySingleDevice,
     "cpu-only": CpuOnly,
+    "expert": Expert,
     "accelerate": Accelerate,
     "random": Random,
     "round-robin": RoundRobin,
@@ -41,8 +44,10 @@ __all__ = [
     "Balanced",
     "Baselines",
     "Bound",
+    "Climb",
     "CpuOnly",
     "EverySingleDevice",
+    "Expert",
     "Gap",
     "MTopo",
     "MaxEvaluations",

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from placewright.solvers.accelerate import Accelerate
 from placewright.solvers.balanced import Balanced
+from placewright.solvers.expert import Expert, known
 from placewright.solvers.heft import HEFT
 from placewright.solvers.m_etf import METF
 from placewright.solvers.m_sct import MSCT
@@ -28,6 +30,8 @@ class Baselines:
     def run(self, search: Search) -> None:
         solvers: tuple[Solver, ...] = (
             EverySingleDevice(),
+            *([Expert()] if known(search.problem) else []),
+            Accelerate(),
             Balanced(),
             Streamed(),
             MTopo(),

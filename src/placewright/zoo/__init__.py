@@ -5,15 +5,19 @@ from __future__ import annotations
 import inspect
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from placewright.errors import ConfigError, GraphError, nearest
-from placewright.zoo import blocks, generators
+from placewright.zoo import blocks, families, generators
+from placewright.zoo.capture import OPTIMIZER, capture
+from placewright.zoo.networks import NETWORKS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from placewright.graph import Graph
+    from placewright.zoo.networks import Network
 
 Value = bool | int | float | str
 
@@ -25,12 +29,14 @@ class Entry:
     Args:
         build: Makes the graph; what it needs beyond the core it imports when called.
         defaults: Its keyword arguments; a value given for one must be of the same type.
+        network: Where its graph is captured from, which takes a while the first time.
     """
 
     name: str
     description: str
     build: Callable[..., Graph]
     defaults: Mapping[str, Value]
+    network: Network | None = None
 
 
 def entry(name: str, description: str, build: Callable[..., Graph]) -> Entry:
@@ -39,9 +45,17 @@ def entry(name: str, description: str, build: Callable[..., Graph]) -> Entry:
     return Entry(name, description, build, {each.name: each.default for each in parameters})
 
 
+def network_entry(network: Network) -> Entry:
+    """An entry whose graph is captured from a PyTorch model."""
+    defaults = {**network.full, "size": "full", "optimizer": OPTIMIZER}
+    build = partial(capture, network)
+    return Entry(network.name, network.description, build, defaults, network)
+
+
 ENTRIES = {
     each.name: each
     for each in (
+        *map(network_entry, NETWORKS.values()),
         entry("transformer", "decoder blocks at op level, in bfloat16", blocks.transformer),
         entry("offload", "a chain of 16 blocks of 352 MiB: more than a GPU holds", blocks.offload),
         entry("branches", "a convolutional network with four branches a module", blocks.branches),
@@ -54,6 +68,9 @@ ENTRIES = {
             "random: edges split in two or doubled, over and over",
             generators.series_parallel,
         ),
+        entry("cifar10", "a family of 32: cells drawn from ENAS's space", families.cifar10),
+        entry("ptb", "a family of 32: recurrent cells drawn from ENAS's space", families.ptb),
+        entry("nmt", "a family of 32: translation, unroll and batch varied", families.nmt),
     )
 }
 
@@ -63,8 +80,11 @@ def names() -> list[tuple[str, str]]:
     return [(each.name, each.description) for each in ENTRIES.values()]
 
 
-def load(text: str) -> Graph:
-    """The network of that name, with arguments after a colon: `fork-join:ops=40,seed=3`.
+def load(text: str, note: Callable[[str], None] | None = None) -> Graph:
+    """The network of that name, with arguments after a colon: `nmt-4:batch=64,steps=40`.
+
+    Args:
+        note: Told in a line what takes long.
 
     Raises:
         GraphError: There is no network of that name.
@@ -84,7 +104,7 @@ def load(text: str) -> Graph:
                 f"{found.name} has no argument {key!r}: it has {', '.join(found.defaults)}"
             )
         given[key] = _value(f"{found.name} is given {key} {value!r}", value, found.defaults[key])
-    return found.build(**given)
+    return found.build(**given) if found.network is None else found.build(note=note, **given)
 
 
 def _value(what: str, text: str, default: Value) -> Value:

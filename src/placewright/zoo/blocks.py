@@ -2,80 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 from placewright.errors import ConfigError
-from placewright.graph import INPUT, STATE, VIEW, WEIGHT, Graph, Op, Tensor
+from placewright.graph import INPUT, STATE, VIEW, Graph, Tensor
 from placewright.zoo.arguments import MOST, check_counts, title
-
-BYTES = {"bfloat16": 2, "float32": 4}  # of one element
-LARGEST = 2**50  # bytes of a tensor: sums over a graph stay within 64 bits
+from placewright.zoo.draft import Draft
 
 # Floating-point operations an element, for ops that are no products.
 NORM = 8  # mean, variance, difference, root, quotient, scale, shift
 SOFTMAX = 5  # maximum, difference, exponential, sum, quotient
 GELU = 8  # the tanh form
-
-
-@dataclass
-class _Draft:
-    """A network that is being written: sizes in elements go in, ops come out."""
-
-    dtype: str
-    ops: list[Op] = field(default_factory=list)
-
-    def add(
-        self,
-        name: str,
-        kind: str,
-        reads: list[Tensor],
-        elements: int,
-        flops: int = 0,
-        parameters: int = 0,
-    ) -> Tensor:
-        """Add an op, and before it the weight that it reads, if it has parameters.
-
-        An op moves what it reads and what it makes once; a view moves nothing.
-        """
-        if parameters:
-            reads = [*reads, self.add(f"{name}.weight", WEIGHT, [], parameters)]
-        size = elements * BYTES[self.dtype]
-        if size > LARGEST:
-            raise ConfigError(f"op {name!r} would make {size:,} bytes: choose smaller sizes")
-        still = kind in (WEIGHT, STATE, INPUT, VIEW)
-        read = sum(self.ops[source].outputs[output] for source, output in reads)
-        op = Op(
-            name,
-            kind,
-            tuple(reads),
-            (size,),
-            flops=float(flops),
-            moved=0 if still else read + size,
-            dtype=self.dtype,
-            module=name.removesuffix(".weight").rpartition(".")[0],
-            aliases=((0, 0),) if kind == VIEW else (),
-        )
-        self.ops.append(op)
-        return len(self.ops) - 1, 0
-
-    def linear(self, name: str, read: Tensor, rows: int, width: int, out: int) -> Tensor:
-        """Rows of `width` elements times a weight of width x out."""
-        return self.add(name, "linear", [read], rows * out, 2 * rows * width * out, width * out)
-
-    def convolution(
-        self, name: str, read: Tensor, batch: int, side: int, channels: int, out: int, kernel: int
-    ) -> Tensor:
-        """A convolution that keeps the side, and the activation after it."""
-        pixels, taps = batch * side * side, kernel * kernel
-        made = self.add(
-            f"{name}.convolution",
-            "convolution",
-            [read],
-            pixels * out,
-            2 * pixels * out * channels * taps,
-            channels * out * taps,
-        )
-        return self.add(f"{name}.relu", "relu", [made], pixels * out, pixels * out)
 
 
 def transformer(
@@ -99,7 +34,7 @@ def transformer(
     check_counts("transformer", **sizes)
     if not 0 <= context <= MOST:
         raise ConfigError(f"transformer has context {context!r}: expected 0 to {MOST:,}")
-    draft = _Draft("bfloat16")
+    draft = Draft("bfloat16")
     x = draft.add("tokens", INPUT, [], tokens * width)
     for block in range(blocks):
         x = _attention(draft, f"blocks.{block}.attention", x, tokens, width, heads, context)
@@ -115,7 +50,7 @@ def offload(blocks: int = 16, tokens: int = 1) -> Graph:
     """
     check_counts("offload", blocks=blocks, tokens=tokens)
     weight = 352 * 2**20 // 2
-    draft = _Draft("bfloat16")
+    draft = Draft("bfloat16")
     reads: list[Tensor] = []
     for block in range(blocks):
         flops = 2 * weight * tokens
@@ -132,7 +67,7 @@ def branches(modules: int = 6, batch: int = 32, side: int = 28, channels: int = 
     check_counts("branches", modules=modules, batch=batch, side=side, channels=channels)
     if channels % 4:
         raise ConfigError(f"branches has channels {channels!r}: expected a multiple of 4")
-    draft = _Draft("float32")
+    draft = Draft("float32")
     image = draft.add("image", INPUT, [], batch * side * side * 3)
     x = draft.convolution("stem", image, batch, side, 3, channels, 3)
     quarter, pixels = channels // 4, batch * side * side
@@ -155,7 +90,7 @@ def branches(modules: int = 6, batch: int = 32, side: int = 28, channels: int = 
 
 
 def _attention(
-    draft: _Draft, name: str, x: Tensor, tokens: int, width: int, heads: int, context: int
+    draft: Draft, name: str, x: Tensor, tokens: int, width: int, heads: int, context: int
 ) -> Tensor:
     """Norm, attention and the sum with what came in; scores stay inside the attention op."""
     elements, keys = tokens * width, tokens + context
@@ -171,9 +106,7 @@ def _attention(
     return draft.add(f"{name}.residual", "add", [x, y], elements, elements)
 
 
-def _perceptron(
-    draft: _Draft, name: str, x: Tensor, tokens: int, width: int, hidden: int
-) -> Tensor:
+def _perceptron(draft: Draft, name: str, x: Tensor, tokens: int, width: int, hidden: int) -> Tensor:
     """Norm, two products with an activation between them, and the sum with what came in."""
     elements, inner = tokens * width, tokens * hidden
     y = draft.add(f"{name}.norm", "norm", [x], elements, NORM * elements, 2 * width)

@@ -1,0 +1,42 @@
+"""A file that should hold a protobuf message in, its bytes out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from placewright.errors import FileError
+from placewright.frontends.checks import place
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MOST_BYTES = 2**31  # of any protobuf message
+
+
+def read_bytes(path: Path) -> bytes:
+    """The whole of a binary file, if it is no larger than a protobuf message may be.
+
+    Raises:
+        FileError: It is missing, may not be read, or is too large.
+    """
+    try:
+        size = path.stat().st_size
+        if size > MOST_BYTES:
+            raise FileError(f"{place(path)} has {size:,} bytes: a model has at most {MOST_BYTES:,}")
+        return path.read_bytes()
+    except (OSError, ValueError) as error:  # ValueError: a path with a zero byte in it
+        reason = getattr(error, "strerror", None) or str(error)
+        raise FileError(f"{place(path)} cannot be read: {reason.lower()}") from None
+
+
+def readable(message: Any) -> bool:
+    """Whether all text in a message is UTF-8: old kinds of protobuf do not check that."""
+    for field, value in message.ListFields():
+        if field.type not in (field.TYPE_STRING, field.TYPE_MESSAGE):
+            continue
+        several = not isinstance(value, str | bytes) and hasattr(value, "__len__")
+        for one in value if several else (value,):
+            fine = readable(one) if field.type == field.TYPE_MESSAGE else isinstance(one, str)
+            if not fine:
+                return False
+    return True

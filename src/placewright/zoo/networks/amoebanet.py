@@ -1,0 +1,107 @@
+"""Sizes in, AmoebaNet-D out (Real et al., AAAI 2019), with cells and filters as GPipe counts them.
+
+GPipe (Huang et al., NeurIPS 2019) calls 18 normal cells of 208 filters AmoebaNet-D (18, 208).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from placewright.errors import ConfigError
+from placewright.zoo.networks.cells import (
+    Cells,
+    Drawing,
+    Species,
+    keep,
+    maximum_2,
+    maximum_3,
+    mean_3,
+)
+from placewright.zoo.networks.layers import Built, Convolution, Head, finish, words
+
+
+def build(
+    *, batch: int, image: int, cells: int, filters: int, classes: int, training: bool
+) -> Built:
+    """A classifier of images.
+
+    Args:
+        image: Pixels on a side.
+        cells: Normal cells in all, in three groups of the same size.
+        filters: Channels of a state in the first group.
+    """
+    if cells % 3:
+        raise ConfigError(f"amoebanet-d has cells {cells!r}: expected a multiple of 3")
+    if filters % 8:
+        raise ConfigError(f"amoebanet-d has filters {filters!r}: expected a multiple of 8")
+    model = AmoebaNet(cells // 3, filters, classes)
+    args = [torch.randn(batch, 3, image, image)]
+    args += [words(classes, batch)] if training else []
+    return finish(model, training, *args)
+
+
+class AmoebaNet(nn.Module):
+    def __init__(self, cells: int, filters: int, classes: int) -> None:
+        super().__init__()
+        stem = filters // 4
+        self.stem = Convolution(3, stem, 3, stride=2, padding=1, relu="never")
+        self.cells = Cells(SPECIES, stem, (filters // 2, filters), filters, cells)
+        self.head = Head(self.cells.out, classes)
+
+    def forward(self, images: Tensor, labels: Tensor | None = None) -> Tensor:
+        return self.head(self.cells(self.stem(images)).mean((2, 3)), labels)
+
+
+class Bottleneck(nn.Sequential):
+    """Convolutions between a 1 x 1 to a quarter of the channels and a 1 x 1 back."""
+
+    def __init__(
+        self, kernels: tuple[tuple[int, int], ...], inputs: int, channels: int, stride: int
+    ) -> None:
+        inner = channels // 4
+        super().__init__(Convolution(inputs, inner, 1, relu="before"))
+        for high, wide in kernels:
+            steps = (stride if high > 1 else 1, stride if wide > 1 else 1)
+            padding = (high // 2, wide // 2)
+            self.append(Convolution(inner, inner, (high, wide), steps, padding, relu="before"))
+        self.append(Convolution(inner, channels, 1, relu="before"))
+
+
+def convolution_1(inputs: int, channels: int, stride: int) -> nn.Module:
+    return Convolution(inputs, channels, 1, stride, relu="before")
+
+
+SPECIES = Species(
+    normal=Drawing(
+        (
+            (("convolution_1", 1), ("maximum_3", 1)),
+            (("keep", 1), ("convolution_7", 0)),
+            (("convolution_1", 0), ("convolution_7", 0)),
+            (("maximum_3", 2), ("keep", 2)),
+            (("mean_3", 1), ("convolution_1", 5)),
+        ),
+        joined=(0, 3, 4, 6),  # as in the code its authors published; the paper says 4, 5, 6
+    ),
+    reduction=Drawing(
+        (
+            (("maximum_2", 0), ("maximum_3", 0)),
+            (("keep", 2), ("convolution_3", 1)),
+            (("convolution_7", 2), ("maximum_3", 2)),
+            (("keep", 3), ("maximum_2", 1)),
+            (("mean_3", 2), ("convolution_1", 3)),
+        ),
+        joined=(4, 5, 6),
+    ),
+    operations={
+        "keep": keep,
+        "mean_3": mean_3,
+        "maximum_2": maximum_2,
+        "maximum_3": maximum_3,
+        "convolution_1": convolution_1,
+        "convolution_3": partial(Bottleneck, ((3, 3),)),
+        "convolution_7": partial(Bottleneck, ((1, 7), (7, 1))),
+    },
+)

@@ -1,0 +1,209 @@
+"""What several networks are made of: tensors in, tensors out.
+
+Shapes at the end of a name: B batch, T steps, S steps that are looked at, D width, H heads,
+E width of a head, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from placewright.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+Built = tuple[nn.Module, tuple[Tensor, ...], dict[str, Tensor]]
+"""A network and what it is called with."""
+
+
+def finish(model: nn.Module, training: bool, *args: Tensor, **more: Tensor) -> Built:
+    """The network, in training or not, and what it is called with."""
+    return model.train(training), args, more
+
+
+@contextmanager
+def elements(dtype: str) -> Iterator[None]:
+    """Weights and inputs made within are of that dtype; a fake weight cannot be cast later."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(getattr(torch, dtype))
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def check_unrolled(name: str, layers: int, steps: int) -> None:
+    """Raise ConfigError if so many layers and steps are more cells than one can wait for."""
+    if layers * steps > 10_000:
+        raise ConfigError(
+            f"{name} has {layers} layers and steps {steps!r}: expected 10,000 cells or less"
+        )
+
+
+def words(vocabulary: int, *shape: int) -> Tensor:
+    """Random whole numbers below the size of a vocabulary."""
+    return torch.randint(vocabulary, shape)
+
+
+def loss(logits: Tensor, targets: Tensor) -> Tensor:
+    """The mean cross entropy of logits whose last dimension is the vocabulary or the classes."""
+    return F.cross_entropy(logits.flatten(0, -2), targets.flatten())
+
+
+class Head(nn.Linear):
+    """The last product; with labels, the loss of what it makes."""
+
+    def forward(self, x: Tensor, labels: Tensor | None = None) -> Tensor:
+        logits = super().forward(x)
+        return logits if labels is None else loss(logits, labels)
+
+
+class TiedHead(nn.Module):
+    """The last product, by the weight of the embedding; with labels, the loss of what it makes."""
+
+    def forward(self, x: Tensor, weight: Tensor, labels: Tensor | None = None) -> Tensor:
+        logits = F.linear(x, weight)
+        return logits if labels is None else loss(logits, labels)
+
+
+class Convolution(nn.Module):
+    """A convolution without bias and its batch norm; a ReLU follows, precedes or is left out."""
+
+    def __init__(
+        self,
+        channels: int,
+        out: int,
+        kernel: int | tuple[int, int],
+        stride: int | tuple[int, int] = 1,
+        padding: int | tuple[int, int] = 0,
+        relu: str = "after",
+        epsilon: float = 1e-5,
+    ) -> None:
+        super().__init__()
+        self.relu = relu
+        self.convolution = nn.Conv2d(channels, out, kernel, stride, padding, bias=False)
+        self.norm = nn.BatchNorm2d(out, eps=epsilon)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(x) if self.relu == "before" else x
+        x = self.norm(self.convolution(x))
+        return F.relu(x) if self.relu == "after" else x
+
+
+class LSTMCell(nn.Module):
+    """One step of a long short-term memory, op by op, with one weight for input and state."""
+
+    def __init__(self, inputs: int, width: int) -> None:
+        super().__init__()
+        self.gates = nn.Linear(inputs + width, 4 * width)
+
+    def forward(self, x_BD: Tensor, state: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        h_BD, c_BD = state
+        gates = self.gates(torch.cat((x_BD, h_BD), 1))
+        take, keep, new, show = gates.chunk(4, dim=1)
+        c_BD = torch.sigmoid(keep) * c_BD + torch.sigmoid(take) * torch.tanh(new)
+        return torch.sigmoid(show) * torch.tanh(c_BD), c_BD
+
+
+class Heads(nn.Module):
+    """The four products of an attention with several heads.
+
+    Args:
+        width: Of what comes in and goes out.
+        head: Width of a head.
+        groups: Heads of keys and values; each serves as many heads of queries.
+        source: Width of what is looked at.
+        bias: Whether the products have one; `output_bias` is for the last alone.
+        scale: What the scores are multiplied by; otherwise one over the root of the head's width.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        head: int = 0,
+        groups: int = 0,
+        source: int = 0,
+        bias: bool = True,
+        output_bias: bool = False,
+        scale: float | None = None,
+    ) -> None:
+        super().__init__()
+        self.head, self.scale = head or width // heads, scale
+        groups, source = groups or heads, source or width
+        self.grouped = groups < heads
+        self.query = nn.Linear(width, heads * self.head, bias)
+        self.key = nn.Linear(source, groups * self.head, bias)
+        self.value = nn.Linear(source, groups * self.head, bias)
+        self.output = nn.Linear(heads * self.head, width, bias or output_bias)
+
+    def split(self, x_BTD: Tensor) -> Tensor:
+        """The heads apart: B H T E."""
+        return x_BTD.view(*x_BTD.shape[:2], -1, self.head).transpose(1, 2)
+
+    def attend(
+        self,
+        q_BHTE: Tensor,
+        k_BHSE: Tensor,
+        v_BHSE: Tensor,
+        causal: bool = False,
+        mask: Tensor | None = None,
+    ) -> Tensor:
+        """The values that each query looks at, the heads joined, and the last product."""
+        y_BHTE = F.scaled_dot_product_attention(
+            q_BHTE,
+            k_BHSE,
+            v_BHSE,
+            mask,
+            is_causal=causal,
+            scale=self.scale,
+            enable_gqa=self.grouped,
+        )
+        return self.output(y_BHTE.transpose(1, 2).flatten(2))
+
+
+class Attention(Heads):
+    """Attention over the steps themselves or over those of another sequence."""
+
+    def forward(
+        self,
+        x_BTD: Tensor,
+        source_BSD: Tensor | None = None,
+        causal: bool = False,
+        mask: Tensor | None = None,
+    ) -> Tensor:
+        source = x_BTD if source_BSD is None else source_BSD
+        q, k, v = self.query(x_BTD), self.key(source), self.value(source)
+        return self.attend(self.split(q), self.split(k), self.split(v), causal, mask)
+
+
+class MLP(nn.Module):
+    """Two products with an activation between them."""
+
+    def __init__(self, width: int, hidden: int, activation: nn.Module, bias: bool = True) -> None:
+        super().__init__()
+        self.up = nn.Linear(width, hidden, bias)
+        self.activation = activation
+        self.down = nn.Linear(hidden, width, bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(self.activation(self.up(x)))
+
+
+class GatedMLP(nn.Module):
+    """SwiGLU: a product times the activation of another one, and a product back."""
+
+    def __init__(self, width: int, hidden: int) -> None:
+        super().__init__()
+        self.gate = nn.Linear(width, hidden, bias=False)
+        self.up = nn.Linear(width, hidden, bias=False)
+        self.down = nn.Linear(hidden, width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(F.silu(self.gate(x)) * self.up(x))

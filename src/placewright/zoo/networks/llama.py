@@ -1,0 +1,195 @@
+"""Sizes in, a decoder like Llama 3 out (Grattafiori et al. 2024), for prefill, decode or training.
+
+Prefill computes all steps, keeps their keys and values in the caches, and makes the logits of the
+last step. Decode computes one step that looks at `context` steps, itself included: it writes one
+row of each cache and reads the whole. The caches are buffers; in training there are none.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from placewright.errors import ConfigError
+from placewright.zoo.networks.layers import (
+    Built,
+    GatedMLP,
+    Head,
+    Heads,
+    elements,
+    finish,
+    words,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def build(
+    *,
+    batch: int,
+    context: int,
+    mode: str,
+    layers: int,
+    width: int,
+    heads: int,
+    groups: int,
+    hidden: int,
+    vocabulary: int,
+    training: bool,
+    dtype: str,
+) -> Built:
+    """A model of the next word.
+
+    Args:
+        context: Steps that the last one looks at, itself included.
+        mode: `prefill` or `decode`; in training it does not matter.
+        groups: Heads of keys and values.
+        hidden: Width of the perceptron's inner layer.
+    """
+    check("llama", width, heads, groups)
+    caches = 0 if training else batch
+    with elements(dtype):
+        model = Decoder(
+            caches,
+            context,
+            layers,
+            width,
+            heads,
+            groups,
+            vocabulary,
+            theta=500_000.0,
+            feed=lambda: GatedMLP(width, hidden),
+        )
+    return call(model, batch, context, mode, vocabulary, training)
+
+
+def check(name: str, width: int, heads: int, groups: int) -> None:
+    """Raise ConfigError unless heads share the width and groups share the heads."""
+    if width % (2 * heads):
+        raise ConfigError(
+            f"{name} has width {width!r}: expected a multiple of twice its {heads} heads"
+        )
+    if heads % groups:
+        raise ConfigError(f"{name} has heads {heads!r}: expected a multiple of {groups} groups")
+
+
+def call(
+    model: nn.Module,
+    batch: int,
+    context: int,
+    mode: str,
+    vocabulary: int,
+    training: bool,
+) -> Built:
+    """The decoder and what it is called with."""
+    if training or mode == "prefill":
+        tokens = words(vocabulary, batch, context)
+        more = {"labels": words(vocabulary, batch, context)} if training else {}
+    else:
+        tokens, more = words(vocabulary, batch, 1), {"position": torch.full((1,), context - 1)}
+    return finish(model, training, tokens, **more)
+
+
+class Decoder(nn.Module):
+    """Blocks of attention and of what `feed` makes.
+
+    Args:
+        batch: Sequences that the caches hold; without any there are no caches.
+        theta: Base of the rotation's rates.
+    """
+
+    cosines: Tensor
+    sines: Tensor
+
+    def __init__(
+        self,
+        batch: int,
+        context: int,
+        layers: int,
+        width: int,
+        heads: int,
+        groups: int,
+        vocabulary: int,
+        theta: float,
+        feed: Callable[[], nn.Module],
+    ) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, width)
+        self.blocks = nn.ModuleList(
+            Block(width, CachedAttention(width, heads, groups, batch, context), feed())
+            for _ in range(layers)
+        )
+        self.norm = nn.RMSNorm(width, 1e-5)
+        self.head = Head(width, vocabulary, bias=False)
+        angles = turns(context, width // heads, theta)
+        dtype = self.norm.weight.dtype
+        self.register_buffer("cosines", angles.cos().to(dtype), persistent=False)
+        self.register_buffer("sines", angles.sin().to(dtype), persistent=False)
+
+    def forward(
+        self, tokens: Tensor, position: Tensor | None = None, labels: Tensor | None = None
+    ) -> Tensor:
+        x = self.embedding(tokens)
+        turn = (self.cosines, self.sines)
+        if position is not None:
+            turn = (self.cosines[position], self.sines[position])
+        for block in self.blocks:
+            x = block(x, turn, position)
+        return self.head(self.norm(x if labels is not None else x[:, -1]), labels)
+
+
+class Block(nn.Module):
+    """Attention and a perceptron, each of the norm of what came in, and added to it."""
+
+    def __init__(self, width: int, attention: nn.Module, feed: nn.Module) -> None:
+        super().__init__()
+        self.attention_norm = nn.RMSNorm(width, 1e-5)
+        self.attention = attention
+        self.feed_norm = nn.RMSNorm(width, 1e-5)
+        self.feed = feed
+
+    def forward(self, x: Tensor, turn: tuple[Tensor, Tensor], position: Tensor | None) -> Tensor:
+        x = x + self.attention(self.attention_norm(x), turn, position)
+        return x + self.feed(self.feed_norm(x))
+
+
+class CachedAttention(Heads):
+    """Attention that knows places by turning queries and keys, with a cache of keys and values."""
+
+    keys: Tensor
+    values: Tensor
+
+    def __init__(self, width: int, heads: int, groups: int, batch: int, context: int) -> None:
+        super().__init__(width, heads, groups=groups, bias=False)
+        self.cached = batch > 0
+        if self.cached:
+            shape = (batch, groups, context, width // heads)
+            self.register_buffer("keys", torch.zeros(shape))
+            self.register_buffer("values", torch.zeros(shape))
+
+    def forward(self, x: Tensor, turn: tuple[Tensor, Tensor], position: Tensor | None) -> Tensor:
+        q, k, v = (self.split(each(x)) for each in (self.query, self.key, self.value))
+        q, k = rotate(q, *turn), rotate(k, *turn)
+        if position is not None:
+            self.keys.index_copy_(2, position, k)
+            self.values.index_copy_(2, position, v)
+            return self.attend(q, self.keys, self.values)
+        if self.cached:
+            self.keys.copy_(k)
+            self.values.copy_(v)
+        return self.attend(q, k, v, causal=True)
+
+
+def turns(count: int, head: int, theta: float) -> Tensor:
+    """The angle by which a place turns an element of a head; in 16 bits it would be too coarse."""
+    rates = theta ** -(torch.arange(0, head, 2, dtype=torch.float32) / head)
+    return (torch.arange(count)[:, None] * rates).repeat(1, 2)
+
+
+def rotate(x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
+    """Each pair of elements, one of each half, turned by the angle of its place."""
+    left, right = x.chunk(2, -1)
+    return x * cosines + torch.cat((-right, left), -1) * sines

@@ -1,0 +1,98 @@
+"""Sizes in, a decoder with a mixture of experts out; in the table the sizes of Mixtral 8x7B.
+
+Jiang et al. 2024. Each token goes to a few experts. So that all shapes are known beforehand, every
+expert has room for the same number of rows and computes all of them, filled or not; what does not
+fit is left out (Lepikhin et al., GShard, ICLR 2021). Each expert is a module of its own, so that
+they can be on different devices. For a few tokens this reads experts that nobody asked for.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from placewright.errors import ConfigError
+from placewright.zoo.networks.layers import Built, GatedMLP, elements
+from placewright.zoo.networks.llama import Decoder, call, check
+
+
+def build(
+    *,
+    batch: int,
+    context: int,
+    mode: str,
+    layers: int,
+    width: int,
+    heads: int,
+    groups: int,
+    hidden: int,
+    experts: int,
+    chosen: int,
+    capacity: float,
+    vocabulary: int,
+    training: bool,
+    dtype: str,
+) -> Built:
+    """A model of the next word; the arguments that are not here are those of `llama.build`.
+
+    Args:
+        hidden: Width of an expert's inner layer.
+        chosen: Experts that a token goes to.
+        capacity: Room of an expert, in shares of an even split.
+    """
+    check("moe", width, heads, groups)
+    if chosen > experts:
+        raise ConfigError(f"moe has chosen {chosen!r}: expected no more than its {experts} experts")
+    tokens = batch * (1 if mode == "decode" and not training else context)
+    room = min(tokens, math.ceil(capacity * tokens * chosen / experts))
+    caches = 0 if training else batch
+    with elements(dtype):
+        model = Decoder(
+            caches,
+            context,
+            layers,
+            width,
+            heads,
+            groups,
+            vocabulary,
+            theta=1_000_000.0,
+            feed=lambda: Mixture(width, hidden, experts, chosen, room),
+        )
+    return call(model, batch, context, mode, vocabulary, training)
+
+
+class Mixture(nn.Module):
+    """Experts with room for so many rows each, and the router that sends them there.
+
+    Shapes at the end of a name: N tokens, K choices of each, R = N K rows, X experts, D width.
+    """
+
+    def __init__(self, width: int, hidden: int, experts: int, chosen: int, room: int) -> None:
+        super().__init__()
+        self.chosen, self.room = chosen, room
+        self.router = nn.Linear(width, experts, bias=False)
+        self.experts = nn.ModuleList(GatedMLP(width, hidden) for _ in range(experts))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x_ND = x.flatten(0, -2)
+        shares_NK, chosen_NK = self.router(x_ND).softmax(-1).topk(self.chosen)
+        shares_NK = shares_NK / shares_NK.sum(-1, keepdim=True)
+        slot_R = self.slots(chosen_NK.flatten())
+        rows_RD = x_ND[:, None].expand(-1, self.chosen, -1).flatten(0, 1)
+        last = len(self.experts) * self.room  # where rows without room go
+        filled = x_ND.new_zeros(last + 1, x_ND.shape[1]).index_copy(0, slot_R, rows_RD)
+        parts = filled[:last].chunk(len(self.experts))
+        made = [expert(part) for expert, part in zip(self.experts, parts, strict=True)]
+        found_RD = torch.cat((*made, torch.zeros_like(x_ND[:1]))).index_select(0, slot_R)
+        y_ND = (found_RD.view(-1, self.chosen, x_ND.shape[1]) * shares_NK[..., None]).sum(1)
+        return y_ND.view_as(x)
+
+    def slots(self, expert_R: Tensor) -> Tensor:
+        """The place of each row: after the rows before it that go to the same expert."""
+        count = len(self.experts)
+        hit_RX = expert_R[:, None] == torch.arange(count, device=expert_R.device)
+        place_R = (hit_RX.cumsum(0) * hit_RX).sum(1) - 1
+        slot_R = expert_R * self.room + place_R
+        return torch.where(place_R < self.room, slot_R, count * self.room)

@@ -1,0 +1,166 @@
+"""Sizes in, the U-Net of a latent diffusion model out (Rombach et al., CVPR 2022).
+
+The sizes in the table are those of Stable Diffusion 1.5.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from placewright.errors import ConfigError
+from placewright.zoo.networks.layers import Attention, Built, elements, finish, words
+
+LEVELS = (1, 2, 4, 4)  # channels in proportion; all but the last attend to the text
+NORMS = 32  # groups of a group norm
+NOISES = 1000  # levels of noise
+
+
+def build(
+    *,
+    batch: int,
+    image: int,
+    latent: int,
+    channels: int,
+    heads: int,
+    steps: int,
+    text: int,
+    training: bool,
+    dtype: str,
+) -> Built:
+    """A model of the noise in a latent image, given its level and a text.
+
+    Args:
+        image: Latent pixels on a side.
+        latent: Channels of the latent image.
+        channels: Of the first level.
+        steps: Steps of the text.
+        text: Width of the text.
+    """
+    if image % 8:
+        raise ConfigError(f"unet has image {image!r}: expected a multiple of 8")
+    if channels % math.lcm(NORMS, heads):
+        raise ConfigError(
+            f"unet has channels {channels!r}: expected a multiple of {math.lcm(NORMS, heads)}"
+        )
+    with elements(dtype):
+        model = UNet(latent, channels, heads, text)
+        noisy = torch.randn(batch, latent, image, image)
+        args = [noisy, words(NOISES, batch), torch.randn(batch, steps, text)]
+        args += [torch.randn_like(noisy)] if training else []
+    return finish(model, training, *args)
+
+
+class UNet(nn.Module):
+    rates: Tensor
+
+    def __init__(self, latent: int, channels: int, heads: int, text: int) -> None:
+        super().__init__()
+        time = 4 * channels
+        half = torch.arange(channels // 2, dtype=torch.float32) / (channels // 2)
+        self.register_buffer("rates", 10000**-half, persistent=False)
+        self.time = nn.Sequential(nn.Linear(channels, time), nn.SiLU(), nn.Linear(time, time))
+
+        def stage(inputs: int, out: int, level: int, grows: bool = False) -> Stage:
+            return Stage(inputs, out, time, heads, text if level < len(LEVELS) - 1 else 0, grows)
+
+        width = channels
+        skips = [channels]
+        self.down = nn.ModuleList([nn.Conv2d(latent, channels, 3, padding=1)])
+        for level, times in enumerate(LEVELS):
+            if level:
+                self.down.append(nn.Conv2d(width, width, 3, stride=2, padding=1))
+                skips.append(width)
+            for _ in range(2):
+                self.down.append(stage(width, times * channels, level))
+                width = times * channels
+                skips.append(width)
+        self.middle = nn.ModuleList([stage(width, width, 0), stage(width, width, len(LEVELS))])
+        self.up = nn.ModuleList()
+        for level, times in reversed(list(enumerate(LEVELS))):
+            for place in range(3):
+                inputs = width + skips.pop()
+                width = times * channels
+                self.up.append(stage(inputs, width, level, grows=bool(level) and place == 2))
+        self.norm = nn.GroupNorm(NORMS, width)
+        self.head = nn.Conv2d(width, latent, 3, padding=1)
+
+    def forward(
+        self, noisy: Tensor, level: Tensor, text: Tensor, noise: Tensor | None = None
+    ) -> Tensor:
+        angles = level[:, None] * self.rates
+        place = torch.cat((angles.cos(), angles.sin()), 1).to(noisy.dtype)
+        time = F.silu(self.time(place))
+        x, skips = noisy, []
+        for stage in self.down:
+            x = stage(x, time, text) if isinstance(stage, Stage) else stage(x)
+            skips.append(x)
+        for stage in self.middle:
+            x = stage(x, time, text)
+        for stage in self.up:
+            x = stage(torch.cat((x, skips.pop()), 1), time, text)
+        made = self.head(F.silu(self.norm(x)))
+        return made if noise is None else F.mse_loss(made, noise)
+
+
+class Stage(nn.Module):
+    """A residual block, attention if there is a text, and at times a grid twice as large."""
+
+    def __init__(
+        self, inputs: int, out: int, time: int, heads: int, text: int, grows: bool
+    ) -> None:
+        super().__init__()
+        self.residual = Residual(inputs, out, time)
+        self.transformer = Transformer(out, heads, text) if text else None
+        self.grow = nn.Conv2d(out, out, 3, padding=1) if grows else None
+
+    def forward(self, x: Tensor, time: Tensor, text: Tensor) -> Tensor:
+        x = self.residual(x, time)
+        if self.transformer is not None:
+            x = self.transformer(x, text)
+        return x if self.grow is None else self.grow(F.interpolate(x, scale_factor=2.0))
+
+
+class Residual(nn.Module):
+    """Two convolutions, each of a norm; the time is added between them."""
+
+    def __init__(self, inputs: int, out: int, time: int) -> None:
+        super().__init__()
+        self.first_norm = nn.GroupNorm(NORMS, inputs)
+        self.first = nn.Conv2d(inputs, out, 3, padding=1)
+        self.time = nn.Linear(time, out)
+        self.second_norm = nn.GroupNorm(NORMS, out)
+        self.second = nn.Conv2d(out, out, 3, padding=1)
+        self.shortcut = nn.Identity() if inputs == out else nn.Conv2d(inputs, out, 1)
+
+    def forward(self, x: Tensor, time: Tensor) -> Tensor:
+        y = self.first(F.silu(self.first_norm(x))) + self.time(time)[:, :, None, None]
+        return self.shortcut(x) + self.second(F.silu(self.second_norm(y)))
+
+
+class Transformer(nn.Module):
+    """Attention of the pixels to each other and to the text, and a gated perceptron."""
+
+    def __init__(self, width: int, heads: int, text: int) -> None:
+        super().__init__()
+        self.norm = nn.GroupNorm(NORMS, width, eps=1e-6)
+        self.enter = nn.Conv2d(width, width, 1)
+        self.pixels_norm = nn.LayerNorm(width)
+        self.pixels = Attention(width, heads, bias=False, output_bias=True)
+        self.text_norm = nn.LayerNorm(width)
+        self.text = Attention(width, heads, source=text, bias=False, output_bias=True)
+        self.mlp_norm = nn.LayerNorm(width)
+        self.up = nn.Linear(width, 8 * width)
+        self.down = nn.Linear(4 * width, width)
+        self.leave = nn.Conv2d(width, width, 1)
+
+    def forward(self, x: Tensor, text: Tensor) -> Tensor:
+        y = self.enter(self.norm(x)).flatten(2).transpose(1, 2)
+        y = y + self.pixels(self.pixels_norm(y))
+        y = y + self.text(self.text_norm(y), text)
+        up, gate = self.up(self.mlp_norm(y)).chunk(2, -1)
+        y = y + self.down(up * F.gelu(gate))
+        return x + self.leave(y.transpose(1, 2).unflatten(2, x.shape[2:]))
