@@ -53,6 +53,16 @@ def test_gradient_ops_belong_to_the_forward_op_they_share_most_with():
     assert names == {"g1": "loss", "d0": "loss", "g0": "f0"}
 
 
+def test_a_captured_gradient_op_names_its_forward_op():
+    ops = [
+        Op("a.mm", module="m"),
+        Op("b.mm", inputs=((0, 0),), module="m"),
+        Op("b.mm.backward.mm", inputs=((1, 0),), phase="backward", module="m"),
+        Op("a.mm.backward", inputs=((1, 0), (2, 0)), phase="backward", module="m"),
+    ]
+    assert forward_ops(Graph("g", ops)) == [None, None, 1, 0]
+
+
 def test_colocation_puts_weight_update_and_gradient_with_their_layer():
     grouping = by_colocation(problem_of(training_step()))
     group = dict(zip([op.name for op in training_step().ops], grouping.group.tolist(), strict=True))

@@ -46,9 +46,10 @@ def by_colocation(problem: Problem) -> Grouping:
 def forward_ops(graph: Graph) -> list[int | None]:
     """For each gradient op the forward op it belongs to; None for other ops.
 
-    Captured graphs do not say. A gradient op reads what its forward op read or made, so we take,
-    in the same module, the forward op with which it shares most tensors, the later one on a tie;
-    without a shared tensor the module's last forward op, or the home of the op it reads first.
+    Graphs captured from PyTorch say it in the name: `mlp.up.addmm.backward.mm`. Elsewhere: a
+    gradient op reads what its forward op read or made, so we take, in the same module, the forward
+    op with which it shares most tensors, the later one on a tie; without a shared tensor the
+    module's last forward op, or the home of the op it reads first.
     """
     touched: dict[Tensor, list[int]] = {}
     last_of_module: dict[str, int] = {}
@@ -60,7 +61,9 @@ def forward_ops(graph: Graph) -> list[int | None]:
             for tensor in dict.fromkeys([*op.inputs, *made]):
                 touched.setdefault(tensor, []).append(position)
             last_of_module[op.module] = position
-        elif op.phase == "backward":
+        elif op.phase == "backward" and (named := op.name.rpartition(".backward")[0]):
+            found = graph.position.get(named)
+        if op.phase == "backward" and found is None:
             shared: dict[int, int] = {}
             for tensor in dict.fromkeys(op.inputs):
                 for forward in touched.get(tensor, ()):
