@@ -10,6 +10,7 @@ import pytest
 from tiny import random_problem
 
 from placewright import (
+    Cluster,
     Constraints,
     Graph,
     MaxEvaluations,
@@ -21,7 +22,17 @@ from placewright import (
     solvers,
 )
 from placewright.errors import ConfigError
-from placewright.solvers import HEFT, METHODS, Climb, Expert, SingleDevice, Solver, solve
+from placewright.solvers import (
+    HEFT,
+    METHODS,
+    Climb,
+    Expert,
+    Search,
+    SingleDevice,
+    Solver,
+    Stop,
+    solve,
+)
 from placewright.transforms import by_colocation
 
 if TYPE_CHECKING:
@@ -206,3 +217,25 @@ def test_all_solvers_see_the_same_arrays(diamond_problem: Problem) -> None:
     solve(diamond_problem, SOLVERS["baselines"])
     for field, value in vars(a).items():
         assert np.array_equal(before[field], value), field
+
+
+class Sudden(Stop):
+    """Time that runs out between two looks at the clock."""
+
+    def __init__(self, looks: int) -> None:
+        self.looks = looks
+
+    def __call__(self, search: Search) -> bool:
+        self.looks -= 1
+        return self.looks < 0
+
+
+@every_solver
+@pytest.mark.parametrize("looks", range(12))
+def test_time_may_run_out_at_any_moment(
+    name: str, looks: int, layers: Graph, gpu_and_host: Cluster
+) -> None:
+    problem = Problem(layers, gpu_and_host, constraints=Constraints(limits={"gpu0": 8}))
+    result = solve(problem, SOLVERS[name], Sudden(looks))
+    assert result.evaluations >= 1
+    assert result.step_time == simulate(problem, result.plan).step_time

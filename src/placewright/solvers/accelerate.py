@@ -53,8 +53,11 @@ class Accelerate:
         kept_back = np.zeros(a.devices, dtype=np.int64)
         for _ in range(_TRIES):
             device, staging = _fill(search.problem, kept_back)
-            over = np.maximum(search.judge(device, staging=staging).peak[0] - a.capacity, 0)
-            if search.over or not over.any():
+            verdict = search.judge(device, staging=staging)
+            if search.over:
+                return
+            over = np.maximum(verdict.peak[0] - a.capacity, 0)
+            if not over.any():
                 return
             kept_back = 2 * kept_back + np.where(over, np.maximum(over, a.capacity // 32), 0)
 

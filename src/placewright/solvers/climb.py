@@ -39,6 +39,8 @@ class Climb:
         devices = problem.arrays.devices
         singles = np.repeat(np.arange(devices)[:, None], len(grouping), axis=1)
         verdict = search.judge(problem.settle(grouping.expand(singles)))
+        if not len(verdict.value):
+            return
         current, key = singles[verdict.best()], _key(verdict, verdict.best())
         while not search.over and search.evaluations < self.most:
             near = np.repeat(current[None], self.batch, axis=0)

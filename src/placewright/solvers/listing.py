@@ -266,8 +266,10 @@ def judge_schedule(search: Search, schedule: Callable[[Bytes], Listing]) -> None
         verdict = search.judge(
             np.stack([placement, placement]), np.stack([listing.start, np.arange(a.ops)])
         )
+        if search.over:
+            return
         over = np.maximum(verdict.peak[verdict.best()] - a.capacity, 0)
-        if search.over or not over.any():
+        if not over.any():
             return
         # Weights are large steps: keep back a share worth having, and more each time.
         kept_back = 2 * kept_back + np.where(over, np.maximum(over, a.capacity // 64), 0)
