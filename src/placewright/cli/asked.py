@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -13,7 +13,7 @@ from placewright.errors import ConfigError, nearest
 from placewright.units import parse_bytes, parse_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from placewright.cli.options import Discipline, Objective
@@ -42,6 +42,11 @@ class Asked:
     training: bool = False
     optimizer: str | None = None
     dims: Texts = None
+
+    @classmethod
+    def of(cls, typed: Mapping[str, Any]) -> Asked:
+        """Those of a command's arguments, its `locals()`, that say what the problem is."""
+        return cls(**{each.name: typed[each.name] for each in fields(cls) if each.name in typed})
 
     def problem(self) -> Problem:
         """The problem that is asked for.

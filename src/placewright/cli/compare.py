@@ -56,6 +56,7 @@ def compare_methods(
     json: options.Json = False,
 ) -> None:
     """Run every method, each with the whole budget, and show them side by side."""
+    typed = locals()
     from placewright.cli import answer, tables
     from placewright.cli.output import print_json, problem_data, result_data, save, single_data
     from placewright.solvers import METHODS
@@ -66,22 +67,7 @@ def compare_methods(
     if methods is not None:
         names = [word.strip() for word in methods.split(",")]
     solvers, stop = [find_method(each) for each in names], stop_rule(budget, evaluations)
-    asked = Asked(
-        model,
-        on,
-        objective,
-        discipline,
-        use,
-        reserve,
-        limit,
-        pin,
-        forbid,
-        colocate,
-        costs,
-        training,
-        optimizer,
-        dims,
-    )
+    asked = Asked.of(typed)
     with Progress(f"reading {model}") as progress:
         problem = asked.problem()
         single = answer.best_single(problem)

@@ -31,12 +31,13 @@ def compare_groupings(
     json: options.Json = False,
 ) -> None:
     """Show what a grouping of ops is worth: the same search and budget on each."""
+    typed = locals()
     from placewright.cli import tables, words
     from placewright.cli.output import print_json
     from placewright.solvers import Climb, EverySingleDevice, MaxEvaluations, solve
 
     with Progress(f"reading {model}") as progress:
-        problem = Asked(model, on, objective, discipline).problem()
+        problem = Asked.of(typed).problem()
         single = solve(problem, EverySingleDevice(), seed=seed)
         figure = "step_time" if problem.objective == "step" else "period"
         rows: list[dict[str, Any]] = []

@@ -41,27 +41,13 @@ def place_model(
     json: options.Json = False,
 ) -> None:
     """Find a plan: which device each op runs on, and in which order."""
+    typed = locals()
     from placewright.cli import answer, tables
     from placewright.cli.output import answer_data, print_json, save
 
     check_writable(output, trace)
     solver, stop = find_method(method), stop_rule(budget, evaluations)
-    asked = Asked(
-        model,
-        on,
-        objective,
-        discipline,
-        use,
-        reserve,
-        limit,
-        pin,
-        forbid,
-        colocate,
-        costs,
-        training,
-        optimizer,
-        dims,
-    )
+    asked = Asked.of(typed)
     with Progress(f"reading {model}") as progress:
         problem = asked.problem()
         if hasattr(solver, "as_run"):  # it stands for another runtime, and is shown on its terms

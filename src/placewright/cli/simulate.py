@@ -42,27 +42,13 @@ def simulate_plan(
     json: options.Json = False,
 ) -> None:
     """Judge a plan that is there already."""
+    typed = locals()
     from placewright.cli import answer, tables, words
     from placewright.cli.output import answer_data, flight_data, print_json, save
     from placewright.simulator import simulate_in_flight
 
     check_writable(trace)
-    asked = Asked(
-        model,
-        on,
-        objective,
-        discipline,
-        use,
-        reserve,
-        limit,
-        pin,
-        forbid,
-        colocate,
-        costs,
-        training,
-        optimizer,
-        dims,
-    )
+    asked = Asked.of(typed)
     with Progress(f"reading {model}"):
         problem = asked.problem()
         name, given = find_plan(problem, plan)
