@@ -11,17 +11,17 @@ from placewright import Cluster, Constraints, Device, Graph, Link, Op, Problem, 
 # make sums that depend on the order of addition.
 TIMES = st.sampled_from([0.0, 0.0, 1.0, 1.0, 2.0, 3.0, 1 / 3, 0.1, 0.7])
 SIZES = st.sampled_from([0, 1, 2, 3, 5, 8])
+KINDS = (*["op"] * 4, *["weight"] * 2, "view", "state", "input")
+STREAMING = ("op", "op", "weight")  # graphs in which most ops read weights
 
 
 @st.composite
-def graphs(draw: st.DrawFn, most: int = 12) -> Graph:
+def graphs(draw: st.DrawFn, most: int = 12, kinds: tuple[str, ...] = KINDS) -> Graph:
     """Ops of every kind: weights, views of weights, states, inputs, aliases, unread outputs."""
     ops: list[Op] = []
     for position in range(draw(st.integers(1, most))):
         tensors = [(at, o) for at, op in enumerate(ops) for o in range(len(op.outputs))]
-        kind = draw(
-            st.sampled_from(["op", "op", "op", "op", "weight", "weight", "view", "state", "input"])
-        )
+        kind = draw(st.sampled_from(kinds))
         outputs = tuple(draw(st.lists(SIZES, min_size=1, max_size=2)))
         inputs: tuple[tuple[int, int], ...] = ()
         aliases: tuple[tuple[int, int], ...] = ()
@@ -77,8 +77,10 @@ def clusters(draw: st.DrawFn, most: int = 4) -> Cluster:
 
 
 @st.composite
-def problems(draw: st.DrawFn, most: int = 12, devices: int = 4) -> Problem:
-    graph, cluster = draw(graphs(most)), draw(clusters(devices))
+def problems(
+    draw: st.DrawFn, most: int = 12, devices: int = 4, kinds: tuple[str, ...] = KINDS
+) -> Problem:
+    graph, cluster = draw(graphs(most, kinds)), draw(clusters(devices))
     seconds = [[draw(TIMES) for _ in cluster.devices] for _ in graph.ops]
     for row, op in zip(seconds, graph.ops, strict=True):
         if op.kind in ("weight", "state", "input"):
@@ -118,9 +120,13 @@ def placements(draw: st.DrawFn, problem: Problem) -> np.ndarray:
 
 @st.composite
 def plans(
-    draw: st.DrawFn, problem: Problem
+    draw: st.DrawFn, problem: Problem, staged: bool = False
 ) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None]:
-    """(device, priority or None, staging or None), with staging rooms that are large enough."""
+    """(device, priority or None, staging or None), with staging rooms that are large enough.
+
+    Args:
+        staged: Every device has a staging room.
+    """
     device = draw(placements(problem))
     a = problem.arrays
     priority = None
@@ -128,10 +134,10 @@ def plans(
         values = st.sampled_from([0.0, 1.0, 2.0, 3.5, -1.0])
         priority = np.array([draw(values) for _ in range(a.ops)])
     staging = None
-    if draw(st.booleans()):
+    if staged or draw(st.booleans()):
         staging = np.full(a.devices, -1, dtype=np.int64)
         for place in range(a.devices):
-            if draw(st.booleans()):
+            if staged or draw(st.booleans()):
                 staging[place] = needed_room(problem, device, place) + draw(st.integers(0, 8))
     return device, priority, staging
 

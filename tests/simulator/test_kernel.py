@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from strategies import plans, problems
+from strategies import STREAMING, plans, problems
 
 from placewright import Plan, judge, simulate
 from placewright.simulator import period, reference
@@ -27,8 +27,9 @@ def expected(problem, device, priority, staging):
 @ANY
 @given(st.data())
 def test_the_kernel_equals_the_reference_bit_for_bit(data):
-    problem = data.draw(problems())
-    device, priority, staging = data.draw(plans(problem))
+    streaming = data.draw(st.booleans())
+    problem = data.draw(problems(kinds=STREAMING) if streaming else problems())
+    device, priority, staging = data.draw(plans(problem, staged=streaming))
     trace = expected(problem, device, priority, staging)
     timeline = simulate(problem, Plan.of(problem, device, priority, staging=staging))
 
