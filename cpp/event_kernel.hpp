@@ -108,7 +108,7 @@ class EventKernel {
   std::vector<int32_t> missing_;                  // ops
   std::vector<int32_t> running_;                  // devices
   std::vector<Queue> line_;                       // devices: in order or ready
-  std::vector<int32_t> lined_, rank_of_;          // the ops in those lines; ops
+  std::vector<int32_t> lined_;                    // the ops in those lines
   std::vector<int32_t> sending_;                  // channels: a copy, kStream or kNothing
   std::vector<double> sending_since_;             // channels
   std::vector<Streams> streams_;                  // channels

@@ -88,7 +88,7 @@ class Roofline:
             inner = {
                 tensor for op in group for tensor in graph.ops[op].inputs if tensor[0] in members
             }
-            kept = {tensor for tensor in inner if not _leaves(graph, tensor, members)}
+            kept = {tensor for tensor in inner if not graph.leaves(tensor, members)}
             reads = sum(
                 graph.ops[s].outputs[o]
                 for op in group
@@ -120,13 +120,6 @@ class Roofline:
             )
             seconds[:, column] = np.where(free, 0.0, device.launch + work)
         return seconds
-
-
-def _leaves(graph: Graph, tensor: tuple[int, int], members: set[int]) -> bool:
-    """Whether a tensor made inside a group is also needed outside it."""
-    if tensor in graph.output_set:
-        return True
-    return any(reader not in members for reader in graph.readers.get(tensor, ()))
 
 
 @dataclass(frozen=True, eq=False)

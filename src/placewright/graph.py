@@ -157,6 +157,11 @@ class Graph:
                 readers.setdefault(tensor, []).append(position)
         return readers
 
+    def leaves(self, tensor: Tensor, group: set[int]) -> bool:
+        """Whether a tensor made inside a group of ops is needed outside it."""
+        readers = self.readers.get(tensor, ())
+        return tensor in self.output_set or any(reader not in group for reader in readers)
+
     @cached_property
     def fingerprint(self) -> str:
         """A digest of everything that matters in the graph but its own name."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import heapq
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from placewright.errors import ProblemError
-from placewright.transforms.grouping import Grouping
+from placewright.transforms.grouping import Grouping, topological
 from placewright.union import Union
 
 if TYPE_CHECKING:
@@ -103,36 +102,15 @@ class _Coarse:
             pair = (int(compact[source]), int(compact[target]))
             if pair[0] != pair[1]:
                 flow[pair] = flow.get(pair, 0.0) + size
-        order = _topological(len(kept), flow)
+        order = topological(len(kept), flow)
+        if order is None:
+            raise ProblemError(
+                "the groups that must share a device are not convex: cannot be coarsened"
+            )
         self.flow = {(int(order[s]), int(order[t])): size for (s, t), size in flow.items()}
         work = np.bincount(order[compact], weights=self.work, minlength=len(kept))
         self.work = work.astype(np.float64)
         self.group = order[compact[self.group]]
-
-
-def _topological(size: int, flow: dict[tuple[int, int], float]) -> NDArray[np.int64]:
-    """Each item's place in a topological order that keeps small numbers first."""
-    readers: list[list[int]] = [[] for _ in range(size)]
-    waiting = [0] * size
-    for source, target in flow:
-        readers[source].append(target)
-        waiting[target] += 1
-    ready = [item for item in range(size) if not waiting[item]]
-    place = np.full(size, -1, dtype=np.int64)
-    done = 0
-    while ready:
-        item = heapq.heappop(ready)
-        place[item] = done
-        done += 1
-        for reader in readers[item]:
-            waiting[reader] -= 1
-            if not waiting[reader]:
-                heapq.heappush(ready, reader)
-    if done < size:
-        raise ProblemError(
-            "the groups that must share a device are not convex: cannot be coarsened"
-        )
-    return place
 
 
 def _only_readers(coarse: _Coarse, count: int) -> list[tuple[int, int]]:

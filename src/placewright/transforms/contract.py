@@ -174,7 +174,7 @@ def _merge(
             (member, output)
             for member in members
             for output in range(len(graph.ops[member].outputs))
-            if len(members) == 1 or _leaves(graph, (member, output), inside)
+            if len(members) == 1 or graph.leaves((member, output), inside)
         ]
     place = {op: at for at, op in enumerate(kept)}
     number = {
@@ -215,12 +215,6 @@ def _merge(
             )
         )
     return merged, kept
-
-
-def _leaves(graph: Graph, tensor: Tensor, inside: set[int]) -> bool:
-    """Whether a tensor made inside a group is needed outside it."""
-    readers = graph.readers.get(tensor, [])
-    return tensor in graph.output_set or any(reader not in inside for reader in readers)
 
 
 def _aliased(graph: Graph, tensor: Tensor, inside: set[int]) -> Tensor | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
@@ -11,7 +12,7 @@ from placewright.errors import ProblemError
 from placewright.union import Union
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from numpy.typing import NDArray
 
@@ -72,7 +73,7 @@ class Grouping:
             for source, _ in op.inputs
             if turn[source] and self.group[source] != self.group[at]
         }
-        return acyclic(len(self), edges)
+        return topological(len(self), edges) is not None
 
 
 def numbered(labels: Sequence[object]) -> NDArray[np.int32]:
@@ -81,20 +82,26 @@ def numbered(labels: Sequence[object]) -> NDArray[np.int32]:
     return np.array([number.setdefault(label, len(number)) for label in labels], dtype=np.int32)
 
 
-def acyclic(size: int, edges: set[tuple[int, int]]) -> bool:
-    """Whether these edges between `size` items close no circle."""
+def topological(size: int, edges: Iterable[tuple[int, int]]) -> NDArray[np.int64] | None:
+    """Each item's place in a topological order, small numbers first; None if there is a circle.
+
+    Args:
+        edges: Distinct (source, target) pairs of items.
+    """
     readers: list[list[int]] = [[] for _ in range(size)]
     waiting = [0] * size
     for source, target in edges:
         readers[source].append(target)
         waiting[target] += 1
     ready = [item for item in range(size) if not waiting[item]]
+    place = np.full(size, -1, dtype=np.int64)
     done = 0
     while ready:
-        item = ready.pop()
+        item = heapq.heappop(ready)
+        place[item] = done
         done += 1
         for reader in readers[item]:
             waiting[reader] -= 1
             if not waiting[reader]:
-                ready.append(reader)
-    return done == size
+                heapq.heappush(ready, reader)
+    return place if done == size else None
