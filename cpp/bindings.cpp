@@ -2,6 +2,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/vector.h>
 
 #include <algorithm>
 #include <atomic>
@@ -13,6 +14,7 @@
 
 #include "event_kernel.hpp"
 #include "layout.hpp"
+#include "walk.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -20,7 +22,14 @@ using namespace nb::literals;
 namespace placewright {
 
 template <typename T>
+using Row = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+template <typename T>
 using Matrix = nb::ndarray<const T, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+
+template <typename T>
+std::vector<T> listed(const Row<T>& row) {
+  return std::vector<T>(row.data(), row.data() + row.size());
+}
 
 template <typename Stored, typename T = Stored>
 std::vector<Stored> copied(const nb::object& arrays, const char* name) {
@@ -139,6 +148,58 @@ class Kernel {
                           to_numpy<int64_t>(std::move(peak), {plans, size_t(layout_.devices)}));
   }
 
+  Blocks blocks(const Row<int32_t>& first, const Row<int32_t>& units, const Row<int32_t>& level) {
+    Blocks out;
+    out.first = listed(first), out.units = listed(units), out.level = listed(level);
+    out.derive(layout_);
+    return out;
+  }
+
+  // One walk for each plan given, each on a thread of its own. Returns the best plans and where the
+  // walks ended: devices, priorities and rooms of each, and bytes over and value of the best.
+  nb::tuple walk(const Blocks& blocks, const WalkSettings& settings, const Matrix<int32_t>& device,
+                 const std::optional<Matrix<double>>& priority, const std::optional<Matrix<int64_t>>& staging,
+                 const std::vector<uint64_t>& seeds) {
+    const size_t plans = device.shape(0), ops = layout_.ops, devices = layout_.devices;
+    if (device.shape(1) != ops || seeds.size() != plans ||
+        (priority && (priority->shape(0) != plans || priority->shape(1) != ops)) ||
+        (staging && (staging->shape(0) != plans || staging->shape(1) != devices))) {
+      throw nb::value_error("the kernel was given arrays of the wrong shape");
+    }
+    std::vector<Walked> walked(plans);
+    std::exception_ptr failure;
+    size_t failed = plans;
+    std::mutex guard;
+    const auto work = [&](size_t p) {
+      std::unique_ptr<Workbench> bench = take();
+      WalkPlan start;
+      start.device.assign(device.data() + p * ops, device.data() + (p + 1) * ops);
+      if (priority) start.priority.assign(priority->data() + p * ops, priority->data() + (p + 1) * ops);
+      if (staging) start.room.assign(staging->data() + p * devices, staging->data() + (p + 1) * devices);
+      try {
+        check_placement(layout_, start.device.data());
+        walked[p] = placewright::walk(layout_, blocks, bench->event, start, settings, seeds[p]);
+      } catch (...) {
+        const std::lock_guard<std::mutex> lock(guard);
+        if (p < failed) failed = p, failure = std::current_exception();
+      }
+      give(std::move(bench));
+    };
+    {
+      nb::gil_scoped_release release;
+      std::vector<std::thread> helpers;
+      for (size_t p = 1; p < plans; ++p) helpers.emplace_back(work, p);
+      if (plans) work(0);
+      for (std::thread& helper : helpers) helper.join();
+    }
+    raise(failure, failed);
+    std::vector<int64_t> overflow;
+    std::vector<double> value;
+    for (const Walked& one : walked) overflow.push_back(one.overflow), value.push_back(one.value);
+    return nb::make_tuple(rows(walked, &Walked::best), rows(walked, &Walked::last),
+                          to_numpy<int64_t>(std::move(overflow), {plans}), to_numpy<double>(std::move(value), {plans}));
+  }
+
   // One plan's step time, peaks and record: ops, transfers and memory as columns.
   nb::dict timeline(const Matrix<int32_t>& device, const std::optional<Matrix<double>>& priority,
                     const std::optional<Matrix<int64_t>>& staging, bool in_order) {
@@ -184,6 +245,20 @@ class Kernel {
   }
 
  private:
+  template <typename T>
+  static nb::object stacked(const std::vector<Walked>& walked, WalkPlan Walked::* plan, std::vector<T> WalkPlan::* part) {
+    std::vector<T> all;
+    for (const Walked& one : walked) all.insert(all.end(), (one.*plan.*part).begin(), (one.*plan.*part).end());
+    if (all.empty()) return nb::none();
+    const size_t width = all.size() / walked.size();
+    return nb::cast(to_numpy<T>(std::move(all), {walked.size(), width}));
+  }
+
+  static nb::tuple rows(const std::vector<Walked>& walked, WalkPlan Walked::* plan) {
+    return nb::make_tuple(stacked(walked, plan, &WalkPlan::device), stacked(walked, plan, &WalkPlan::priority),
+                          stacked(walked, plan, &WalkPlan::room));
+  }
+
   std::unique_ptr<Workbench> take() {
     {
       const std::lock_guard<std::mutex> lock(benches_guard_);
@@ -221,10 +296,30 @@ class Kernel {
 }  // namespace placewright
 
 NB_MODULE(_kernel, m) {
+  using placewright::Blocks;
   using placewright::Kernel;
+  using placewright::WalkSettings;
+  nb::class_<Blocks>(m, "Blocks");
+  nb::class_<WalkSettings>(m, "WalkSettings")
+      .def(nb::init<>())
+      .def_rw("evaluations", &WalkSettings::evaluations)
+      .def_rw("hot", &WalkSettings::hot)
+      .def_rw("cold", &WalkSettings::cold)
+      .def_rw("penalty", &WalkSettings::penalty)
+      .def_rw("doublings", &WalkSettings::doublings)
+      .def_rw("in_order", &WalkSettings::in_order)
+      .def_rw("period", &WalkSettings::period)
+      .def_rw("overlap", &WalkSettings::overlap)
+      .def_rw("change_share", &WalkSettings::change_share)
+      .def_rw("level_share", &WalkSettings::level_share)
+      .def_rw("capacity", &WalkSettings::capacity)
+      .def_rw("kept_back", &WalkSettings::kept_back);
   nb::class_<Kernel>(m, "Kernel")
       .def(nb::init<const nb::object&>(), "arrays"_a)
       .def("judge", &Kernel::judge, "device"_a, "priority"_a.none(), "staging"_a.none(), "in_order"_a, "overlap"_a,
            "step"_a, "period"_a, "threads"_a)
+      .def("blocks", &Kernel::blocks, "first"_a, "units"_a, "level"_a)
+      .def("walk", &Kernel::walk, "blocks"_a, "settings"_a, "device"_a, "priority"_a.none(), "staging"_a.none(),
+           "seeds"_a)
       .def("timeline", &Kernel::timeline, "device"_a, "priority"_a.none(), "staging"_a.none(), "in_order"_a);
 }

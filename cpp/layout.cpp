@@ -5,6 +5,22 @@
 #include <queue>
 
 namespace placewright {
+namespace {
+
+// Sorts what is nearly sorted already, as after a small change; far from it, as std::sort does.
+template <typename Before>
+void sort_again(std::vector<int32_t>& values, Before before) {
+  size_t left = 2 * values.size();  // places that values may still move
+  for (size_t i = 1; i < values.size(); ++i) {
+    const int32_t value = values[i];
+    size_t at = i;
+    for (; at > 0 && left > 0 && before(value, values[at - 1]); --at, --left) values[at] = values[at - 1];
+    values[at] = value;
+    if (left == 0) return std::sort(values.begin(), values.end(), before);
+  }
+}
+
+}  // namespace
 
 void Layout::derive() {
   runnable.clear();
@@ -27,12 +43,16 @@ void Layout::derive() {
 }
 
 void PlanOrder::compute(const Layout& a, const double* priority, std::vector<int32_t>& order) {
-  order = a.runnable;
-  if (!priority) return;
+  if (!priority) {
+    order = a.runnable;
+    return;
+  }
   const auto before = [priority](int32_t x, int32_t y) {
     return priority[x] < priority[y] || (priority[x] == priority[y] && x < y);
   };
-  std::sort(order.begin(), order.end(), before);
+  if (sorted_.size() != a.runnable.size()) sorted_ = a.runnable;
+  sort_again(sorted_, before);
+  order = sorted_;
   rank_.assign(a.ops, -1);
   for (size_t at = 0; at < order.size(); ++at) rank_[order[at]] = static_cast<int32_t>(at);
   // Priorities that never put an op ahead of its producer already are the plan's order.
@@ -45,7 +65,6 @@ void PlanOrder::compute(const Layout& a, const double* priority, std::vector<int
   if (topological) return;
 
   waiting_ = a.turn_inputs;
-  sorted_ = order;
   order.clear();
   std::priority_queue<int32_t, std::vector<int32_t>, std::greater<>> heads;
   for (const int32_t op : a.runnable) {

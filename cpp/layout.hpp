@@ -62,7 +62,8 @@ class PlanOrder {
   const std::vector<int32_t>& rank() const { return rank_; }
 
  private:
-  std::vector<int32_t> rank_, waiting_, sorted_;
+  std::vector<int32_t> rank_, waiting_;
+  std::vector<int32_t> sorted_;  // kept from plan to plan: the next one's is often much the same
 };
 
 void check_placement(const Layout& a, const int32_t* device);

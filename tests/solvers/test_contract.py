@@ -25,6 +25,8 @@ from placewright.errors import ConfigError
 from placewright.solvers import (
     HEFT,
     METHODS,
+    Annealing,
+    Auto,
     Climb,
     Expert,
     Search,
@@ -42,6 +44,9 @@ if TYPE_CHECKING:
 SOLVERS: dict[str, Solver] = {
     # The expert knows the networks of the zoo alone: see tests/zoo/test_capture.py.
     **{name: make() for name, make in METHODS.items() if name != "expert"},
+    # As little walking as shows all that they do.
+    "annealing": Annealing(rounds=2, first=30),
+    "auto": Auto(first=10),
     "climb": Climb(by_colocation, batch=16, most=100),
     "single gpu0": SingleDevice("gpu0"),
     "heft-contended": HEFT(contended=True),

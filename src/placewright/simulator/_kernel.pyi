@@ -5,6 +5,24 @@ from numpy.typing import NDArray
 
 from placewright.arrays import Arrays
 
+_Rows = tuple[NDArray[np.int32], NDArray[np.float64] | None, NDArray[np.int64] | None]
+
+class Blocks: ...
+
+class WalkSettings:
+    evaluations: int
+    hot: float
+    cold: float
+    penalty: float
+    doublings: int
+    in_order: bool
+    period: bool
+    overlap: bool
+    change_share: list[float]
+    level_share: list[float]
+    capacity: list[int]
+    kept_back: list[int]
+
 class Kernel:
     def __init__(self, arrays: Arrays) -> None: ...
     def judge(
@@ -18,6 +36,18 @@ class Kernel:
         period: bool,
         threads: int,
     ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]: ...
+    def blocks(
+        self, first: NDArray[np.int32], units: NDArray[np.int32], level: NDArray[np.int32]
+    ) -> Blocks: ...
+    def walk(
+        self,
+        blocks: Blocks,
+        settings: WalkSettings,
+        device: NDArray[np.int32],
+        priority: NDArray[np.float64] | None,
+        staging: NDArray[np.int64] | None,
+        seeds: list[int],
+    ) -> tuple[_Rows, _Rows, NDArray[np.int64], NDArray[np.float64]]: ...
     def timeline(
         self,
         device: NDArray[np.int32],

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 
 from placewright.solvers.accelerate import Accelerate
+from placewright.solvers.annealing import Annealing
+from placewright.solvers.auto import Auto
 from placewright.solvers.balanced import Balanced
 from placewright.solvers.baselines import Baselines
 from placewright.solvers.bounds import Bound, bound
@@ -33,6 +35,8 @@ METHODS: dict[str, Callable[[], Solver]] = {
     "m-sct": MSCT,
     "streamed": Streamed,
     "baselines": Baselines,
+    "annealing": Annealing,
+    "auto": Auto,
 }
 
 __all__ = [
@@ -41,6 +45,8 @@ __all__ = [
     "METHODS",
     "MSCT",
     "Accelerate",
+    "Annealing",
+    "Auto",
     "Balanced",
     "Baselines",
     "Bound",

@@ -18,6 +18,7 @@ from placewright.solvers.streamed import Streamed
 from placewright.solvers.uniform import Random
 
 if TYPE_CHECKING:
+    from placewright.problem import Problem
     from placewright.solvers.search import Search, Solver
 
 
@@ -28,22 +29,26 @@ class Baselines:
     name = "baselines"
 
     def run(self, search: Search) -> None:
-        solvers: tuple[Solver, ...] = (
-            EverySingleDevice(),
-            *([Expert()] if known(search.problem) else []),
-            Accelerate(),
-            Balanced(),
-            Streamed(),
-            MTopo(),
-            METF(),
-            HEFT(),
-            HEFT(contended=True),
-            MSCT(),
-            RoundRobin(),
-            Random(),
-        )
-        for solver in solvers:
+        for solver in baselines(search.problem):
             if search.over:
                 return
             search.trying = solver.name
             solver.run(search)
+
+
+def baselines(problem: Problem) -> list[Solver]:
+    """Every constructive method that has an answer for this problem, the quickest first."""
+    return [
+        EverySingleDevice(),
+        *([Expert()] if known(problem) else []),
+        Accelerate(),
+        Balanced(),
+        Streamed(),
+        MTopo(),
+        RoundRobin(),
+        METF(),
+        HEFT(),
+        HEFT(contended=True),
+        MSCT(),
+        Random(),
+    ]

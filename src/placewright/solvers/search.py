@@ -78,6 +78,8 @@ class Search:
         """What a solver of several parts is at, set by it."""
         self.found_by = ""
         """What it was at when the best plan was found."""
+        self.parts: dict[str, tuple[tuple[float, float], Plan]] = {}
+        """For each part of the solver (`trying`) the best plan it found, with its key."""
         self.history: list[tuple[int, float, float]] = []
         """(evaluations, seconds, best objective) each time the best improved."""
         self._started = time.perf_counter()
@@ -135,6 +137,38 @@ class Search:
             done += count
         return verdicts[0] if len(verdicts) == 1 else Verdict.joined(verdicts)
 
+    def walked(
+        self,
+        evaluations: int,
+        device: ArrayLike | None = None,
+        priority: ArrayLike | None = None,
+        staging: ArrayLike | None = None,
+    ) -> Verdict | None:
+        """Count plans that a compiled walk has judged by the same rules, and keep the best of them.
+
+        Being counted already, that plan is kept even if the search is over by now.
+        """
+        self.evaluations += evaluations
+        verdict = None
+        if device is not None:
+            placement = np.ascontiguousarray(np.atleast_2d(device), dtype=np.int32)
+            rows = _rows("priority", priority, np.float64, (1, placement.shape[1]))
+            rooms = _rows("staging", staging, np.int64, (1, self.problem.arrays.devices))
+            verdict = simulator.judge(self.problem, placement, rows, rooms)
+            key = int(verdict.overflow[0]), float(verdict.value[0])
+
+            def plan() -> Plan:
+                return Plan.of(
+                    self.problem,
+                    placement[0],
+                    None if rows is None else rows[0],
+                    staging=None if rooms is None else rooms[0],
+                )
+
+            self._improve(key, self.evaluations, plan)
+        self._report()
+        return verdict
+
     def propose(self, plan: Plan) -> None:
         """Judge one whole plan, which may have fused ops.
 
@@ -187,8 +221,14 @@ class Search:
         self._report()
 
     def _improve(self, key: tuple[int, float], evaluation: int, plan: Callable[[], Plan]) -> None:
+        known = self.parts.get(self.trying)
+        if known is not None and not key < known[0] and not key < self.key:
+            return
+        found = plan()
+        if known is None or key < known[0]:
+            self.parts[self.trying] = key, found
         if key < self.key:
-            self.best, self.key, self.found_by = plan(), key, self.trying
+            self.best, self.key, self.found_by = found, key, self.trying
             self.history.append((evaluation, self.seconds, key[1]))
 
     def _report(self) -> None:

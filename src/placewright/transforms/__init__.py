@@ -6,6 +6,7 @@ from placewright.transforms.contract import FUSIBLE, Contraction, contract
 from placewright.transforms.fold import Blocks, fold
 from placewright.transforms.grouping import Grouping
 from placewright.transforms.modules import by_module, by_module_count
+from placewright.transforms.nest import nested
 from placewright.transforms.repeat import repeat
 
 __all__ = [
@@ -20,5 +21,6 @@ __all__ = [
     "contract",
     "fold",
     "forward_ops",
+    "nested",
     "repeat",
 ]

@@ -1,0 +1,36 @@
+// The loads that make up the period, kept up to date while single ops move.
+// `period` in src/placewright/simulator/period.py says in words what a load is; weights are sent
+// like any tensor here (no staging).
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "layout.hpp"
+
+namespace placewright {
+
+class Loads {
+ public:
+  Loads(const Layout& layout, bool overlap) : a_(layout), overlap_(overlap) {}
+
+  // All loads anew, which also takes out what rounding has added up to.
+  void reset(const std::vector<int32_t>& device);
+  void move(int op, int to);
+  double largest() const;
+  // The mean of the loads with large ones counting more, by 2 to the power `doublings`: unlike the
+  // largest load it notices when another device gets less to do.
+  double power_mean(int doublings) const;
+
+ private:
+  void count(int tensor, double sign);
+  int32_t& readers_on(int tensor, int place) { return readers_on_[size_t(tensor) * a_.devices + place]; }
+
+  const Layout& a_;
+  const bool overlap_;
+  std::vector<int32_t> device_;
+  std::vector<int32_t> readers_on_;  // tensors × devices: ops that take a turn there and read it
+  std::vector<double> busy_, wire_;
+};
+
+}  // namespace placewright
