@@ -1,5 +1,7 @@
 """Nested groups: each made of whole groups of the finer one, whole units, heavy tensors inside."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -15,7 +17,7 @@ from placewright.zoo import load
 def test_groups_nest_and_hold_whole_teams(problem):
     groupings = nested(problem, smallest=2)
     assert np.array_equal(groupings[0].group[problem.arrays.leader], groupings[0].group)
-    for finer, coarser in zip(groupings, groupings[1:], strict=False):
+    for finer, coarser in pairwise(groupings):
         assert len(coarser) < len(finer)
         into = np.full(len(finer), -1)
         into[finer.group] = coarser.group
