@@ -182,15 +182,18 @@ class Walk {
   void make_room() {
     if (plan_.room.empty()) return;
     effective_.assign(a_.devices, -1);
+    need_.assign(a_.devices, 0);
     for (const int32_t op : a_.runnable) {
       const int place = plan_.device[op];
-      if (plan_.room[place] < 0) continue;
       int64_t need = 0;
       for (int i = a_.first_input[op]; i < a_.first_input[op + 1]; ++i) {
         const int source = a_.producer[a_.inputs[i]];
         if (a_.weight[source] && plan_.device[source] != place) need += a_.sizes[a_.inputs[i]];
       }
-      if (need > 0) effective_[place] = std::max({effective_[place], plan_.room[place], need});
+      need_[place] = std::max(need_[place], need);
+    }
+    for (int d = 0; d < a_.devices; ++d) {
+      if (plan_.room[d] >= 0 && need_[d] > 0) effective_[d] = std::max(plan_.room[d], need_[d]);
     }
   }
 
@@ -353,15 +356,15 @@ class Walk {
         if (plan_.room.empty()) break;
         const int place = random_.below(a_.devices);
         old_rooms_.push_back({place, plan_.room[place]});
-        const int64_t most = std::max<int64_t>(0, s_.capacity[place] - resident_[place]);
         if (plan_.room[place] < 0) {
           plan_.room[place] = 0;
-        } else if (random_.below(4) == 0) {
-          plan_.room[place] = random_.below(4) ? 0 : -1;
-        } else {  // half to double, or anything that is left
-          const double base = double(std::max<int64_t>(effective_[place], 1));
-          plan_.room[place] = random_.below(2) ? int64_t(base * std::exp2(2.0 * random_.unit() - 1.0))
-                                               : int64_t(double(most) * random_.unit());
+        } else if (random_.below(8) == 0) {
+          plan_.room[place] = -1;
+        } else if (random_.below(2)) {  // so many times what the largest op needs
+          plan_.room[place] = need_[place] * random_.few();
+        } else {
+          const double base = double(std::max(plan_.room[place], need_[place]));
+          plan_.room[place] = std::min(int64_t(base * std::exp2(2.0 * random_.unit() - 1.0)), 8 * need_[place]);
         }
         break;
       }
@@ -378,7 +381,7 @@ class Walk {
   Random random_;
   double smallest_ = 1.0;
   std::vector<double> busy_;
-  std::vector<int64_t> resident_, effective_;
+  std::vector<int64_t> resident_, effective_, need_;
   std::vector<std::pair<int32_t, int32_t>> old_units_;
   std::vector<std::pair<int32_t, double>> old_priorities_;
   std::vector<std::pair<int32_t, int64_t>> old_rooms_;

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from placewright.errors import ConfigError
 from placewright.solvers.annealing import elite, first_length, levels, memory_binds
 from placewright.solvers.baselines import baselines
+from placewright.solvers.fusing import fused
 from placewright.solvers.walk import Changes, Cooling, Rows, Walker
 
 if TYPE_CHECKING:
@@ -15,17 +18,18 @@ if TYPE_CHECKING:
 
     from placewright.plan import Plan
     from placewright.problem import Problem
-    from placewright.solvers.search import Search
+    from placewright.solvers.search import Search, Solver
 
     Proposer = Callable[[Problem], Iterable[Plan]]
 
+_FIRST_ROUNDS = 2  # of walking, before the slower constructive methods
 _LONGEST = 64  # times the first round: no round is longer
 _IDLE_CYCLES = 2  # without a stop rule: cycles through all arms that gain nothing before the end
 
 
 @dataclass(frozen=True)
 class Auto:
-    """The method to use: constructive methods first, then walks from the best of them.
+    """The method to use: constructive methods, and walks from the best of them.
 
     Constructive methods (every single device, the defaults of other tools, the expert, balanced
     splits, list schedulers, dynamic programming, partitioners and their repair) are all judged, so
@@ -39,11 +43,13 @@ class Auto:
     Args:
         chains: Walks side by side, each on a thread of its own.
         first: Evaluations of the first walk; by default a fraction of a second's worth.
+        fuse: Whether ops may be fused, for a runtime that does so; off, since most do not unasked.
         proposers: Further sources of plans, such as a trained policy; judged before the walks.
     """
 
     chains: int = 2
     first: int | None = None
+    fuse: bool = False
     proposers: tuple[Proposer, ...] = ()
     name = "auto"
 
@@ -52,39 +58,71 @@ class Auto:
             raise ConfigError(f"Auto of {self.chains!r} chains: expected at least 1")
 
     def run(self, search: Search) -> None:
-        for solver in baselines(search.problem):
-            search.trying = solver.name
-            solver.run(search)
-            if finished(search):
-                return
+        walks = _Walks(self, search)
+        quick, slow = baselines(search.problem)
+        if not (_run(quick, search) and self._propose(search) and walks.run(_FIRST_ROUNDS)):
+            return
+        if _run(slow, search):
+            walks.run()
+
+    def _propose(self, search: Search) -> bool:
         for at, propose in enumerate(self.proposers):
             search.trying = getattr(propose, "name", f"proposer {at}")
             for plan in propose(search.problem):
                 search.propose(plan)
                 if finished(search):
-                    return
-        self._walk(search)
+                    return False
+        return True
 
-    def _walk(self, search: Search) -> None:
-        problem = search.problem
-        walker = Walker(search, levels(problem))
-        arms = [_Arm(*arm) for arm in _arms(problem, memory_binds(problem, search))]
-        length, idle, round_ = self.first or first_length(problem), 0, 0
-        while idle < _IDLE_CYCLES * len(arms):
-            arm = _next(arms)
+
+def _run(solvers: list[Solver], search: Search) -> bool:
+    """Run solvers in turn; whether the search should go on."""
+    for solver in solvers:
+        search.trying = solver.name
+        solver.run(search)
+        if finished(search):
+            return False
+    return True
+
+
+class _Walks:
+    """The walks of one search: which kind next, from where, and for how long."""
+
+    def __init__(self, auto: Auto, search: Search) -> None:
+        self.chains, self.fuse, self.search = auto.chains, auto.fuse, search
+        self.length = auto.first or first_length(search.problem)
+        self.rounds, self.idle = 0, 0
+
+    @cached_property
+    def walker(self) -> Walker:
+        return Walker(self.search, levels(self.search.problem))
+
+    @cached_property
+    def arms(self) -> list[_Arm]:
+        problem = self.search.problem
+        return [_Arm(*arm) for arm in _arms(problem, memory_binds(problem, self.search))]
+
+    def run(self, most: float = math.inf) -> bool:
+        """Walk so many rounds, or until nothing gains; whether the search should go on."""
+        search, walked = self.search, 0
+        while walked < most and self.idle < _IDLE_CYCLES * len(self.arms):
+            arm, before = _next(self.arms), search.key
             search.trying = arm.name
-            before = search.key
-            plans = elite(search, self.chains, skip=round_)
-            start = Rows.of(problem, plans, arm.order, arm.stream)
-            evaluations = min(length * 2**arm.used, length * _LONGEST)
+            plans = elite(search, self.chains, skip=self.rounds)
+            start = Rows.of(search.problem, plans, arm.order, arm.stream)
+            effort = min(2**arm.used, _LONGEST)
             changes = Changes.fit(arm.order, arm.stream)
-            walker.walk(start, evaluations, arm.cooling, changes, arm.slope)
+            self.walker.walk(start, self.length * effort, arm.cooling, changes, arm.slope)
             if finished(search):
-                return
+                return False
+            if self.fuse and (together := fused(search.problem, elite(search, 1)[0])) is not None:
+                search.trying = "fused"
+                search.propose(together)
             gain = _gain(before, search.key)
-            arm.learn(gain, evaluations / length)
-            idle = 0 if gain > 1e-5 else idle + 1
-            round_ += 1
+            arm.learn(gain, effort)
+            self.idle = 0 if gain > 1e-5 else self.idle + 1
+            self.rounds, walked = self.rounds + 1, walked + 1
+        return True
 
 
 @dataclass

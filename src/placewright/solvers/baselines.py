@@ -29,16 +29,17 @@ class Baselines:
     name = "baselines"
 
     def run(self, search: Search) -> None:
-        for solver in baselines(search.problem):
+        quick, slow = baselines(search.problem)
+        for solver in quick + slow:
             if search.over:
                 return
             search.trying = solver.name
             solver.run(search)
 
 
-def baselines(problem: Problem) -> list[Solver]:
-    """Every constructive method that has an answer for this problem, the quickest first."""
-    return [
+def baselines(problem: Problem) -> tuple[list[Solver], list[Solver]]:
+    """Every constructive method that has an answer for this problem: quick ones, and slower."""
+    quick: list[Solver] = [
         EverySingleDevice(),
         *([Expert()] if known(problem) else []),
         Accelerate(),
@@ -46,9 +47,6 @@ def baselines(problem: Problem) -> list[Solver]:
         Streamed(),
         MTopo(),
         RoundRobin(),
-        METF(),
-        HEFT(),
-        HEFT(contended=True),
-        MSCT(),
-        Random(),
     ]
+    slow: list[Solver] = [METF(), HEFT(), HEFT(contended=True), MSCT(), Random()]
+    return quick, slow

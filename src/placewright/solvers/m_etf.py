@@ -27,18 +27,27 @@ class METF:
     The paper's devices are equal. On unequal ones a start counts later by the time the op loses
     there against its fastest device, which for equal devices is the paper's rule. Ties go to the
     higher upward rank. An op that fits nowhere goes where least is missing.
+
+    Args:
+        contended: Whether the schedule reckons with transfers that wait for their channel.
     """
 
-    name = "m-etf"
+    contended: bool = True
+
+    @property
+    def name(self) -> str:
+        return "m-etf" if self.contended else "m-etf-free"
 
     def run(self, search: Search) -> None:
-        judge_schedule(search, partial(schedule, search.problem, None))
+        make = partial(schedule, search.problem, None, contended=self.contended)
+        judge_schedule(search, lambda kept_back: make(kept_back=kept_back))
 
 
 def schedule(
     problem: Problem,
     favourite: NDArray[np.int64] | None = None,
     kept_back: Bytes | None = None,
+    contended: bool = True,
 ) -> Listing:
     """The list schedule of m-ETF, or with each op's favourite child (-1 for none) that of m-SCT.
 
@@ -46,7 +55,7 @@ def schedule(
     only if that one is urgent, which means that it could by then start on any device.
     """
     a = problem.arrays
-    listing = Listing(problem, kept_back=kept_back)
+    listing = Listing(problem, contended, kept_back)
     ready = _Ready(problem)
     waiting = np.bincount(_reader_of(a.first_input)[a.turn[a.producer[a.inputs]]], minlength=a.ops)
     for op in np.flatnonzero(a.turn & (waiting == 0)).tolist():

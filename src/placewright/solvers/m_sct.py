@@ -34,14 +34,20 @@ class MSCT:
 
     Args:
         limit: The most edges for which the linear programme is solved.
+        contended: Whether the schedule reckons with transfers that wait for their channel.
     """
 
     limit: int = 20_000
-    name = "m-sct"
+    contended: bool = True
+
+    @property
+    def name(self) -> str:
+        return "m-sct" if self.contended else "m-sct-free"
 
     def run(self, search: Search) -> None:
         favourite = favourites(search.problem, self.limit)
-        judge_schedule(search, partial(schedule, search.problem, favourite))
+        make = partial(schedule, search.problem, favourite, contended=self.contended)
+        judge_schedule(search, lambda kept_back: make(kept_back=kept_back))
 
 
 def favourites(problem: Problem, limit: int = MSCT.limit) -> NDArray[np.int64]:

@@ -1,0 +1,59 @@
+"""Fusing along only readers: never a cycle, never two heavy ops, never slower with a roofline."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from strategies import problems
+from tiny import random_problem
+
+from placewright import Cluster, Graph, Op, Plan, Problem, simulate
+from placewright.solvers.fusing import HEAVY, fused
+from placewright.zoo import load
+
+
+def test_a_chain_of_cheap_ops_joins_the_heavy_one_before_it():
+    kinds = ["linear", "relu", "add", "linear", "gelu"]
+    ops = tuple(
+        Op(f"op{at}", kind, ((at - 1, 0),) if at else (), (1_000,), flops=1e6)
+        for at, kind in enumerate(kinds)
+    )
+    problem = Problem(Graph("chain", ops), Cluster.parse("2xP100"))
+    plan = fused(problem, Plan.of(problem, [0] * 5))
+    assert plan.fusion.tolist() == [0, 0, 0, 3, 3]
+    apart = fused(problem, Plan.of(problem, [0, 1, 1, 0, 1]))
+    assert apart.fusion.tolist() == [-1, 1, 1, -1, -1]
+
+
+def test_what_is_read_twice_or_is_an_output_stays():
+    ops = (
+        Op("a", "relu", outputs=(8,)),
+        Op("b", "relu", ((0, 0),), (8,)),
+        Op("c", "relu", ((0, 0),), (8,)),
+        Op("d", "add", ((1, 0),), (8,)),
+    )
+    problem = Problem(Graph("fork", ops, ((1, 0), (3, 0))), Cluster.parse("P100"))
+    assert fused(problem, Plan.of(problem, [0] * 4)) is None
+
+
+@settings(max_examples=40, deadline=None)
+@given(problems())
+def test_a_fused_plan_is_always_lawful(problem):
+    plan = Plan.of(problem, problem.settle(np.zeros(len(problem.graph), dtype=np.int32)))
+    if (together := fused(problem, plan)) is not None:
+        assert simulate(problem, together).step_time >= 0  # a cycle would raise
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_groups_hold_one_heavy_op_at_most(seed):
+    problem = random_problem(seed, ops=14)
+    plan = fused(problem, Plan.of(problem, problem.settle(np.zeros(14, dtype=np.int32))))
+    if plan is not None:
+        for group in set(plan.fusion.tolist()) - {-1}:
+            kinds = [problem.graph.ops[at].kind for at in np.flatnonzero(plan.fusion == group)]
+            assert sum(kind in HEAVY for kind in kinds) <= 1
+
+
+def test_a_network_gets_faster_by_launches_and_traffic_alone():
+    problem = Problem(load("cifar10"), Cluster.parse("P100"))
+    plan = Plan.of(problem, [0] * len(problem.graph))
+    assert simulate(problem, fused(problem, plan)).step_time < simulate(problem, plan).step_time
