@@ -8,10 +8,12 @@ from placewright.solvers.baselines import Baselines
 from placewright.solvers.bounds import Bound, bound
 from placewright.solvers.climb import Climb
 from placewright.solvers.expert import Expert
+from placewright.solvers.few import Found
 from placewright.solvers.heft import HEFT
 from placewright.solvers.m_etf import METF
 from placewright.solvers.m_sct import MSCT
 from placewright.solvers.m_topo import MTopo
+from placewright.solvers.robust import Robust, Robustness, perturbed, robustness
 from placewright.solvers.round_robin import RoundRobin
 from placewright.solvers.search import Search, Solver, solve
 from placewright.solvers.single import CpuOnly, EverySingleDevice, SingleDevice
@@ -48,12 +50,15 @@ __all__ = [
     "CpuOnly",
     "EverySingleDevice",
     "Expert",
+    "Found",
     "Gap",
     "MTopo",
     "MaxEvaluations",
     "MaxTime",
     "NoImprovement",
     "Random",
+    "Robust",
+    "Robustness",
     "RoundRobin",
     "Search",
     "SingleDevice",
@@ -61,5 +66,7 @@ __all__ = [
     "Stop",
     "Streamed",
     "bound",
+    "perturbed",
+    "robustness",
     "solve",
 ]
