@@ -102,10 +102,10 @@ def test_a_transfer_that_waits_is_told_apart_from_one_that_is_late(
         ("compute", "bottom", "gpu0", "gpu0", "end", 1.0),
     ]
     assert path.seconds() == {
-        ("compute", 1, -1): 10.0,
-        ("compute", 0, -1): 2.0,
-        ("send", 0, 0): 2.0,
-        ("send", 1, 1): 2.0,
+        ("compute", 1): 10.0,
+        ("compute", 0): 2.0,
+        ("send", 0): 2.0,
+        ("send", 1): 2.0,
     }
     assert path.waits() == {"input": 15.0, "end": 1.0}
 

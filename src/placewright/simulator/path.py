@@ -68,12 +68,12 @@ class Path:
     pieces: tuple[Piece, ...]
     names: tuple[str, ...]
 
-    def seconds(self) -> dict[tuple[Kind, int, int], float]:
-        """Seconds by (kind, device it ran on or came from, channel), the largest first."""
-        spent: dict[tuple[Kind, int, int], float] = defaultdict(float)
+    def seconds(self) -> dict[tuple[Kind, int], float]:
+        """Seconds by kind and device (`compute`, `issue`) or channel, the largest first."""
+        spent: dict[tuple[Kind, int], float] = defaultdict(float)
         for piece in self.pieces:
-            place = piece.device if piece.kind == "compute" else piece.source
-            spent[piece.kind, place, piece.channel] += piece.seconds
+            moves = piece.kind in ("send", "stream")
+            spent[piece.kind, piece.channel if moves else piece.device] += piece.seconds
         return dict(sorted(spent.items(), key=lambda item: -item[1]))
 
     def waits(self) -> dict[Held, float]:
@@ -124,6 +124,10 @@ class _Walk:
         self.start: list[float] = timeline.start.tolist()
         self.end: list[float] = timeline.end.tolist()
         self.turn: list[bool] = a.turn.tolist()
+        self.weight: list[bool] = a.weight.tolist()
+        self.made_by: list[int] = a.producer.tolist()
+        self.first: list[int] = a.first_input.tolist()
+        self.read: list[int] = a.inputs.tolist()
         ran = timeline.end > timeline.start
         self.ran = {(self.device[op], self.end[op]): op for op in np.flatnonzero(ran).tolist()}
         moved = timeline.transfers
@@ -169,9 +173,8 @@ class _Walk:
         if what == "row":
             kind: Kind = "send" if self.reader[at] < 0 else "stream"
             source, target = self.source[at], self.target[at]
-            made_by = int(self.a.producer[self.tensor[at]])
-            ends = self.sent[at], self.arrived[at]
-            return Piece(kind, made_by, target, source, self.channel[at], held, *ends)
+            op, ends = self.made_by[self.tensor[at]], (self.sent[at], self.arrived[at])
+            return Piece(kind, op, target, source, self.channel[at], held, *ends)
         place, begun = self.device[at], self.start[at]
         if what == "issue":
             over = begun + float(self.a.launch[place])
@@ -206,7 +209,7 @@ class _Walk:
         # A copy that took no time has no row: it waited for its channel or for room.
         for tensor in self._inputs(op):
             if self._streams(tensor, place):
-                channel = int(self.a.channel[self.device[self.a.producer[tensor]], place])
+                channel = int(self.a.channel[self.device[self.made_by[tensor]], place])
                 if (channel, now) in self.wire:
                     return ("row", self.wire[channel, now]), "channel"
         return self._room(op, now)
@@ -216,7 +219,7 @@ class _Walk:
         place = self.device[op]
         found: list[Item] = []
         for tensor in self._inputs(op):
-            source = int(self.a.producer[tensor])
+            source = self.made_by[tensor]
             if self.device[source] == place:
                 if self.turn[source] and self.end[source] == now:
                     found.append(("op", source))
@@ -236,7 +239,7 @@ class _Walk:
 
     def _before_row(self, row: int) -> tuple[Item, Held] | None:
         now, channel, reader = self.sent[row], self.channel[row], self.reader[row]
-        source = int(self.a.producer[self.tensor[row]])
+        source = self.made_by[self.tensor[row]]
         if reader < 0 and self.turn[source] and self.end[source] == now:
             return ("op", source), "input"
         if (channel, now) in self.wire:
@@ -303,15 +306,11 @@ class _Walk:
         return holders
 
     def _streams(self, tensor: int, place: int) -> bool:
-        source = self.a.producer[tensor]
-        return bool(
-            self.a.weight[source] and self.device[source] != place and self.rooms[place] >= 0
-        )
+        source = self.made_by[tensor]
+        return self.weight[source] and self.device[source] != place and self.rooms[place] >= 0
 
     def _inputs(self, op: int) -> list[int]:
-        first, after = self.a.first_input[op], self.a.first_input[op + 1]
-        inputs: list[int] = self.a.inputs[first:after].tolist()
-        return inputs
+        return self.read[self.first[op] : self.first[op + 1]]
 
     def _strange(self, moment: float) -> PlanError:
         return PlanError(

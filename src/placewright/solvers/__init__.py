@@ -20,6 +20,8 @@ from placewright.solvers.single import CpuOnly, EverySingleDevice, SingleDevice
 from placewright.solvers.stop import Gap, MaxEvaluations, MaxTime, NoImprovement, Stop
 from placewright.solvers.streamed import Streamed
 from placewright.solvers.uniform import Random
+from placewright.solvers.what_if import Help
+from placewright.solvers.why import Why, explain
 
 METHODS: dict[str, Callable[[], Solver]] = {
     "single": EverySingleDevice,
@@ -52,6 +54,7 @@ __all__ = [
     "Expert",
     "Found",
     "Gap",
+    "Help",
     "MTopo",
     "MaxEvaluations",
     "MaxTime",
@@ -65,7 +68,9 @@ __all__ = [
     "Solver",
     "Stop",
     "Streamed",
+    "Why",
     "bound",
+    "explain",
     "perturbed",
     "robustness",
     "solve",
