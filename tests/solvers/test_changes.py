@@ -14,6 +14,7 @@ from placewright.solvers.changes import (
     faster_channels,
     faster_device,
     more_memory,
+    quarter_more_memory,
     shorter_launches,
 )
 
@@ -62,6 +63,17 @@ def test_memory_is_added_to_one_device(problem: Problem) -> None:
         problem, lambda at, d: replace(d, memory=d.memory + 2**31) if at == 0 else d
     )
     same(change.apply(problem), more)
+
+
+def test_a_quarter_is_added_to_several_devices(problem: Problem) -> None:
+    change = quarter_more_memory(problem, [0, 1])
+    assert change.words == "a quarter more memory on gpu0 and gpu1"
+    before, after = problem.arrays.capacity, change.apply(problem).arrays.capacity
+    assert after.tolist() == [before[0] * 5 // 4, before[1] * 5 // 4, before[2]]
+    many = Problem(problem.graph, Cluster.parse("5xP100"))
+    assert quarter_more_memory(many, [0, 1, 3, 4]).words == (
+        "a quarter more memory on gpu0, gpu1 and 2 others"
+    )
 
 
 @pytest.mark.parametrize("channels", [[0], [2], [0, 1, 2, 3]])

@@ -130,3 +130,17 @@ Json = Annotated[
     bool,
     typer.Option("--json", help="Print one JSON object, in seconds and bytes, and nothing else."),
 ]
+Robust = Annotated[
+    bool,
+    typer.Option(
+        "--robust", help="Of the best few plans take the one that bears wrong costs best."
+    ),
+]
+Trials = Annotated[
+    int | None,
+    typer.Option("--trials", metavar="N", min=1, help="Of --robust: wrong costs to try, 100."),
+]
+Spread = Annotated[
+    float | None,
+    typer.Option("--spread", metavar="SHARE", help="Of --robust: how wrong they may be, 0.2."),
+]

@@ -91,15 +91,27 @@ def faster_channels(problem: Problem, channels: Sequence[int]) -> Change:
 
 
 def more_memory(problem: Problem, device: int, extra: int) -> Change:
-    """So many bytes more to use."""
+    """So many bytes more to use on one device."""
     name = problem.cluster.devices[device].name
+    return Change("memory", f"{format_bytes(extra)} more on {name}", name, _more([device], [extra]))
 
+
+def quarter_more_memory(problem: Problem, devices: Sequence[int]) -> Change:
+    """A quarter more to use on each of several devices."""
+    names = [problem.cluster.devices[at].name for at in devices]
+    shown = names if len(names) < 4 else [*names[:2], f"{len(names) - 2} others"]
+    words = f"a quarter more memory on {', '.join(shown[:-1])} and {shown[-1]}"
+    extras = [int(problem.arrays.capacity[at]) // 4 for at in devices]
+    return Change("memory", words, "", _more(devices, extras))
+
+
+def _more(devices: Sequence[int], extras: Sequence[int]) -> Callable[[Problem], Problem]:
     def apply(problem: Problem) -> Problem:
         capacity = problem.arrays.capacity.copy()
-        capacity[device] += extra
+        capacity[list(devices)] += np.array(extras, dtype=np.int64)
         return problem.with_arrays(capacity=capacity)
 
-    return Change("memory", f"{format_bytes(extra)} more on {name}", name, apply)
+    return apply
 
 
 def channel_name(problem: Problem, channel: int) -> str:

@@ -248,7 +248,7 @@ def solve(
         solver.run(search)
     if search.best is None:
         raise PlanError(f"solver {solver.name!r} judged no plan: a solver must judge at least one")
-    plan, found_by = search.best, search.found_by
+    plan, found_by, seconds = search.best, search.found_by, search.seconds
     if choose is not None:
         chosen = choose(search)
         plan, found_by = chosen.plan, chosen.found_by
@@ -266,7 +266,7 @@ def solve(
         bound_name=proven.name,
         overflow=timeline.overflow,
         evaluations=search.evaluations,
-        seconds=search.seconds,
+        seconds=seconds,
         seed=seed,
         devices=_uses(problem, plan, timeline),
         found_by=found_by,

@@ -21,6 +21,7 @@ from placewright.solvers.changes import (
     faster_channels,
     faster_device,
     more_memory,
+    quarter_more_memory,
     shorter_launches,
 )
 from placewright.solvers.quick import Quick
@@ -135,8 +136,12 @@ class WhatIf:
         a = self.problem.arrays
         staged = np.full(a.devices, -1) if self.plan.staging is None else self.plan.staging
         full = (timeline.peak > _FULL * a.capacity) | (staged >= 0)
+        fullest = np.argsort(-timeline.peak / np.maximum(a.capacity, 1), kind="stable")
+        devices = [at for at in fullest.tolist() if full[at]]
         changes = []
-        for at in np.flatnonzero(full)[:_MOST].tolist():
+        if len(devices) > 1:
+            changes.append(quarter_more_memory(self.problem, sorted(devices)))
+        for at in devices[:_MOST]:
             quarter = int(a.capacity[at]) // 4
             over = int(timeline.peak[at] - a.capacity[at])
             for extra in sorted({min(_MEMORY, quarter), quarter, over}):
