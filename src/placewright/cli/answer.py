@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from placewright.plan import Plan
     from placewright.problem import Problem
     from placewright.result import Result
-    from placewright.solvers import Search, Solver, Stop
+    from placewright.solvers import Found, Search, Solver, Stop
     from placewright.timeline import Timeline
 
 INTERRUPTED = 130  # the exit status of a command that a person stopped
@@ -110,8 +110,12 @@ def search(
     seed: int,
     watch: Callable[[Search], None],
     start: Plan | None = None,
+    choose: Callable[[Search], Found] | None = None,
 ) -> tuple[Result, bool]:
     """What a method finds, and whether a person stopped it; the best plan until then is kept.
+
+    Args:
+        choose: Takes one of the best few plans of a search that came to its end.
 
     Raises:
         KeyboardInterrupt: A person stopped it before it had judged a plan.
@@ -123,7 +127,7 @@ def search(
         watch(search)
 
     try:
-        return solvers.solve(problem, method, stop, seed, progress, start), False
+        return solvers.solve(problem, method, stop, seed, progress, start, choose), False
     except KeyboardInterrupt:
         if not latest or latest[0].best is None:
             raise

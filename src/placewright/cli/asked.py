@@ -118,11 +118,17 @@ class Asked:
         )
 
 
-def stop_rule(budget: str | None, evaluations: int | None) -> Stop:
-    """When a search stops: at the first of these, or at the method's own end."""
+def stop_rule(budget: str | None, evaluations: int | None, default: str | None = None) -> Stop:
+    """When a search stops: at the first of these, or at the method's own end.
+
+    Args:
+        default: The budget where neither is given.
+    """
     from placewright.solvers import MaxEvaluations, MaxTime, Stop
 
     stop = Stop()
+    if budget is None and evaluations is None:
+        budget = default
     if budget is not None:
         try:
             stop |= MaxTime(parse_seconds(budget))

@@ -12,11 +12,10 @@ from placewright.cli.resolve import check_writable, find_method
 from placewright.errors import ConfigError
 
 if TYPE_CHECKING:
+    from placewright.cli.robust import Choice
     from placewright.problem import Problem
     from placewright.result import Result
-    from placewright.solvers import Solver, Stop
-
-ALL_IN_ONE = "baselines"  # runs the others, so it has no row of its own
+    from placewright.solvers import Robustness, Solver, Stop
 
 
 def compare_methods(
@@ -25,7 +24,9 @@ def compare_methods(
     methods: Annotated[
         str | None,
         typer.Option(
-            "--methods", metavar="NAMES", help="These methods alone, such as single,heft."
+            "--methods",
+            metavar="NAMES",
+            help="These methods, such as single,heft, or all; without it all but pure searches.",
         ),
     ] = None,
     budget: options.Budget = None,
@@ -53,28 +54,40 @@ def compare_methods(
         ),
     ] = None,
     trace: options.Trace = None,
+    robust: options.Robust = False,
+    trials: options.Trials = None,
+    spread: options.Spread = None,
     json: options.Json = False,
 ) -> None:
     """Run every method, each with the whole budget, and show them side by side."""
     typed = locals()
     from placewright.cli import answer, tables
     from placewright.cli.output import print_json, problem_data, result_data, save, single_data
-    from placewright.solvers import METHODS
+    from placewright.cli.robust import RULE, asked_choice, print_robust, robust_data
+    from placewright.solvers import METHODS, SEARCHES
 
     folder = output if output is not None and output.is_dir() else None
     check_writable(None if folder else output, trace)
-    names = [each for each in METHODS if each != ALL_IN_ONE]
-    if methods is not None:
+    names = [each for each in METHODS if methods == "all" or each not in SEARCHES]
+    if methods not in (None, "all"):
         names = [word.strip() for word in methods.split(",")]
-    solvers, stop = [find_method(each) for each in names], stop_rule(budget, evaluations)
+    solvers, stop = (
+        [find_method(each) for each in names],
+        stop_rule(budget, evaluations, options.COMPARE_BUDGET),
+    )
+    choice = asked_choice(robust, trials, spread, seed)
     asked = Asked.of(typed)
     with Progress(f"reading {model}") as progress:
         problem = asked.problem()
         single = answer.best_single(problem)
-        results, skipped, interrupted = _run_all(problem, solvers, stop, seed, progress)
+        results, skipped, interrupted, figures = _run_all(
+            problem, solvers, stop, seed, progress, choice
+        )
         if skipped and (methods is not None or not results):
             raise ConfigError(skipped[0][1])
     best = min(results, key=lambda result: result.key)
+    if figures:
+        best = min(results, key=lambda result: (result.overflow, figures[result.solver].key))
     found = answer.Answer(model, problem, best, single, interrupted)
     said = save(found, None if folder else output, trace)
     if folder is not None:
@@ -82,6 +95,9 @@ def compare_methods(
             path = folder / f"{result.solver}.json"
             said += save(answer.Answer(model, problem, result, single), path, None)
     if json:
+        rows = [result_data(problem, result) for result in results]
+        for row in rows if figures else ():
+            row["robustness"] = robust_data(figures[row["method"]])
         print_json(
             {
                 **problem_data(problem),
@@ -89,38 +105,52 @@ def compare_methods(
                 "bound_name": best.bound_name,
                 "best_single": single_data(single),
                 "best": best.solver,
-                "methods": [result_data(problem, result) for result in results],
+                **({"rule": RULE} if figures else {}),
+                "methods": rows,
                 "skipped": [{"method": name, "reason": reason} for name, reason in skipped],
                 "interrupted": interrupted,
             }
         )
     else:
-        tables.print_methods(found, results, skipped)
+        tables.print_methods(found, results, skipped, bool(figures))
+        if figures:
+            print_robust(list(figures.items()), "method", list(figures).index(best.solver))
         tables.print_lines(["", *said] if said else [])
     if interrupted:
         raise typer.Exit(answer.INTERRUPTED)
 
 
 def _run_all(
-    problem: "Problem", solvers: "list[Solver]", stop: "Stop", seed: int, progress: Progress
-) -> "tuple[list[Result], list[tuple[str, str]], bool]":
-    """Results, methods that cannot do this problem and why, and whether a person stopped it."""
+    problem: "Problem",
+    solvers: "list[Solver]",
+    stop: "Stop",
+    seed: int,
+    progress: Progress,
+    choice: "Choice | None",
+) -> "tuple[list[Result], list[tuple[str, str]], bool, dict[str, Robustness]]":
+    """Results, methods that cannot do this problem and why, and whether a person stopped it.
+
+    And each method's robustness, if that is asked for and nobody stopped it.
+    """
     from placewright.cli import answer
 
     results: list[Result] = []
     skipped: list[tuple[str, str]] = []
+    figures: dict[str, Robustness] = {}
     for at, solver in enumerate(solvers):
         watch = progress.watch(solver.name, at, len(solvers))
         try:
-            result, interrupted = answer.search(problem, solver, stop, seed, watch)
+            result, interrupted = answer.search(problem, solver, stop, seed, watch, None, choice)
         except ConfigError as error:
             skipped.append((solver.name, str(error)))
             continue
         except KeyboardInterrupt:
             if not results:
                 raise
-            return results, skipped, True
+            return results, skipped, True, {}
         results.append(result)
         if interrupted:
-            return results, skipped, True
-    return results, skipped, False
+            return results, skipped, True, {}
+        if choice is not None:
+            figures[result.solver] = choice.ranked[0].robustness
+    return results, skipped, False, figures

@@ -6,6 +6,9 @@ from typing import Annotated, Literal
 
 import typer
 
+PLACE_BUDGET, COMPARE_BUDGET = "30s", "10s"
+"""How long a method may take where neither a time nor a number of plans is given."""
+
 
 class Objective(StrEnum):
     """What is to be made small."""
@@ -111,7 +114,12 @@ Dims = Annotated[
 ]
 Budget = Annotated[
     str | None,
-    typer.Option("--budget", metavar="TIME", help="Stop after so long: 30s, 5 min."),
+    typer.Option(
+        "--budget",
+        metavar="TIME",
+        help="Stop a method after so long: 5s, 5 min. "
+        f"[default: {PLACE_BUDGET} to place, {COMPARE_BUDGET} each to compare]",
+    ),
 ]
 Evaluations = Annotated[
     int | None,
@@ -129,4 +137,18 @@ Trace = Annotated[
 Json = Annotated[
     bool,
     typer.Option("--json", help="Print one JSON object, in seconds and bytes, and nothing else."),
+]
+Robust = Annotated[
+    bool,
+    typer.Option(
+        "--robust", help="Of the best few plans take the one that bears wrong costs best."
+    ),
+]
+Trials = Annotated[
+    int | None,
+    typer.Option("--trials", metavar="N", min=1, help="Of --robust: wrong costs to try, 100."),
+]
+Spread = Annotated[
+    float | None,
+    typer.Option("--spread", metavar="SHARE", help="Of --robust: how wrong they may be, 0.2."),
 ]

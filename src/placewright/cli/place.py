@@ -16,7 +16,7 @@ def place_model(
     on: options.On = None,
     method: Annotated[
         str, typer.Option("--method", metavar="NAME", help="How to look: see docs/methods.md.")
-    ] = "baselines",
+    ] = "auto",
     budget: options.Budget = None,
     evaluations: options.Evaluations = None,
     seed: options.Seed = 0,
@@ -38,15 +38,24 @@ def place_model(
         typer.Option("-o", "--output", metavar="FILE", help="Write the plan and its figures."),
     ] = None,
     trace: options.Trace = None,
+    robust: options.Robust = False,
+    trials: options.Trials = None,
+    spread: options.Spread = None,
+    why: Annotated[
+        bool, typer.Option(help="Say what binds the plan and what would help; takes a moment.")
+    ] = True,
     json: options.Json = False,
 ) -> None:
     """Find a plan: which device each op runs on, and in which order."""
     typed = locals()
     from placewright.cli import answer, tables
     from placewright.cli.output import answer_data, print_json, save
+    from placewright.cli.robust import asked_choice, choice_data, print_robust
+    from placewright.cli.why import explained, why_data, why_lines
 
     check_writable(output, trace)
-    solver, stop = find_method(method), stop_rule(budget, evaluations)
+    choice = asked_choice(robust, trials, spread, seed)
+    solver, stop = find_method(method), stop_rule(budget, evaluations, options.PLACE_BUDGET)
     asked = Asked.of(typed)
     with Progress(f"reading {model}") as progress:
         problem = asked.problem()
@@ -54,14 +63,22 @@ def place_model(
             problem = solver.as_run(problem)
         given = None if start is None else find_plan(problem, start)[1]
         result, interrupted = answer.search(
-            problem, solver, stop, seed, progress.watch(method), given
+            problem, solver, stop, seed, progress.watch(method), given, choice
         )
         found = answer.Answer(model, problem, result, answer.best_single(problem), interrupted)
+        # A person who stopped the search does not wait for more.
+        reason = explained(problem, result, solver) if why and not interrupted else None
     said = save(found, output, trace)
+    ranked = [] if choice is None or interrupted else choice.ranked
     if json:
-        print_json(answer_data(found))
+        more = {} if reason is None else {"why": why_data(problem, reason)}
+        more |= {"robust": choice_data(choice)} if choice is not None and ranked else {}
+        print_json(answer_data(found) | more)
     else:
         tables.print_answer(found)
+        if ranked:
+            print_robust([(r.found.found_by or method, r.robustness) for r in ranked], "plan by")
+        tables.print_lines([] if reason is None else ["", *why_lines(reason)])
         tables.print_lines(["", *said] if said else [])
     if interrupted:
         raise typer.Exit(answer.INTERRUPTED)

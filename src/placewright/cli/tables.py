@@ -81,9 +81,16 @@ def print_answer(answer: Answer) -> None:
 
 
 def print_methods(
-    answer: Answer, results: Sequence[Result], skipped: Sequence[tuple[str, str]]
+    answer: Answer,
+    results: Sequence[Result],
+    skipped: Sequence[tuple[str, str]],
+    robust: bool = False,
 ) -> None:
-    """What `compare` shows; the best row, the answer's own, is marked."""
+    """What `compare` shows; the best row, the answer's own, is marked.
+
+    Args:
+        robust: Whether it was chosen by what wrong costs do to it.
+    """
     best, single = answer.result, answer.single
     versus = f"vs {single.device}"
     print_lines([words.describe(answer.model, answer.problem)])
@@ -104,7 +111,8 @@ def print_methods(
         ],
     )
     over = [f"{r.solver} {format_bytes(r.overflow)}" for r in results if not r.fits]
-    mark = f"best by {words.figure(best)}" if best.fits else "nearest to fitting; no plan fits"
+    what = "what wrong costs do to it, see below" if robust else words.figure(best)
+    mark = f"best by {what}" if best.fits else "nearest to fitting; no plan fits"
     lines = ["", f"* {mark}"]
     lines += [words.single_line(single), words.bound_line(best)]
     lines += [f"over memory: {', '.join(over)}"] if over else []

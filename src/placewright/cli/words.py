@@ -89,7 +89,8 @@ def times(result: Result, single: Single) -> float | None:
 def _against(answer: Answer) -> str:
     result, single = answer.result, answer.single
     if answer.computing == [single.device] and not answer.sent[1]:
-        tried = ": nothing tried is faster" if result.evaluations > 1 else ""
+        fastest = bool(result.history) and result.value <= result.history[-1][2]
+        tried = ": nothing tried is faster" if result.evaluations > 1 and fastest else ""
         return f"everything on {single.device}{tried if result.fits else ''}"
     if not single.fits:
         return f"on {count(len(answer.computing), 'device')}: no single one holds it"

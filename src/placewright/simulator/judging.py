@@ -52,7 +52,12 @@ class Verdict:
 
     def best(self) -> int:
         """The first plan that is smallest by (bytes over, objective)."""
-        return int(np.lexsort((self.value, self.overflow))[0])
+        return self.order(1)[0]
+
+    def order(self, count: int) -> list[int]:
+        """So many plans, the best first, by (bytes over, objective)."""
+        first: list[int] = np.lexsort((self.value, self.overflow))[:count].tolist()
+        return first
 
     @classmethod
     def joined(cls, verdicts: Sequence[Verdict]) -> Verdict:

@@ -10,16 +10,20 @@ from placewright.solvers.baselines import Baselines
 from placewright.solvers.bounds import Bound, bound
 from placewright.solvers.climb import Climb
 from placewright.solvers.expert import Expert
+from placewright.solvers.few import Found
 from placewright.solvers.heft import HEFT
 from placewright.solvers.m_etf import METF
 from placewright.solvers.m_sct import MSCT
 from placewright.solvers.m_topo import MTopo
+from placewright.solvers.robust import Robust, Robustness, perturbed, robustness
 from placewright.solvers.round_robin import RoundRobin
 from placewright.solvers.search import Search, Solver, solve
 from placewright.solvers.single import CpuOnly, EverySingleDevice, SingleDevice
 from placewright.solvers.stop import Gap, MaxEvaluations, MaxTime, NoImprovement, Stop
 from placewright.solvers.streamed import Streamed
 from placewright.solvers.uniform import Random
+from placewright.solvers.what_if import Help
+from placewright.solvers.why import Why, explain
 
 METHODS: dict[str, Callable[[], Solver]] = {
     "single": EverySingleDevice,
@@ -39,6 +43,9 @@ METHODS: dict[str, Callable[[], Solver]] = {
     "auto": Auto,
 }
 
+SEARCHES = frozenset({"annealing", "baselines"})
+"""Methods that `auto` is made of or better than: named to be tried, not run unasked."""
+
 __all__ = [
     "HEFT",
     "METF",
@@ -54,18 +61,26 @@ __all__ = [
     "CpuOnly",
     "EverySingleDevice",
     "Expert",
+    "Found",
     "Gap",
+    "Help",
     "MTopo",
     "MaxEvaluations",
     "MaxTime",
     "NoImprovement",
     "Random",
+    "Robust",
+    "Robustness",
     "RoundRobin",
     "Search",
     "SingleDevice",
     "Solver",
     "Stop",
     "Streamed",
+    "Why",
     "bound",
+    "explain",
+    "perturbed",
+    "robustness",
     "solve",
 ]

@@ -80,7 +80,7 @@ def first_length(problem: Problem) -> int:
     """Evaluations of a first round: a fraction of a second at any size."""
     if problem.objective == "period":
         return 200_000
-    return int(np.clip(3_000_000 // problem.arrays.ops, 200, 100_000))
+    return int(np.clip(3_000_000 // problem.arrays.ops, 200, 20_000))
 
 
 def memory_binds(problem: Problem, search: Search) -> bool:
@@ -91,8 +91,8 @@ def memory_binds(problem: Problem, search: Search) -> bool:
     if not (a.weight & (a.resident > 0)).any():
         return False
     single = search.parts.get(EverySingleDevice.name)
-    best_fits = single is not None and single[0][0] == 0
-    on_host = single is not None and bool(a.host[single[1].device[a.turn]].any())
+    best_fits = single is not None and single.key[0] == 0
+    on_host = single is not None and bool(a.host[single.plan.device[a.turn]].any())
     return not best_fits or on_host
 
 
@@ -102,10 +102,10 @@ def elite(search: Search, count: int, skip: int = 0) -> list[Plan]:
     Args:
         skip: How many of the others to pass over.
     """
-    ranked = sorted(search.parts.values(), key=lambda part: part[0])
+    ranked = sorted(search.parts.values(), key=lambda part: part.key)
     found: list[Plan] = []
     seen: set[bytes] = set()
-    for _, plan in ranked:
+    for plan in (part.plan for part in ranked):
         if plan.fusion is None and (mark := plan.device.tobytes()) not in seen:
             seen.add(mark)
             found.append(plan)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
@@ -19,6 +19,7 @@ from placewright.plan import Plan
 from placewright.result import Result, Use
 from placewright.simulator import Verdict
 from placewright.solvers.bounds import Bound, bound
+from placewright.solvers.few import MOST, Few, Found, mark
 from placewright.solvers.stop import Stop
 from placewright.transforms import contract
 
@@ -37,6 +38,11 @@ _SMALL = 20_000  # ops × plans below which starting a thread costs more than it
 _THREADS = min(8, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2)
 
 
+def threads(work: int) -> int:
+    """How many threads are worth starting to judge so many ops × plans."""
+    return _THREADS if work > _SMALL else 1
+
+
 class Solver(Protocol):
     """A way to make plans: it judges them until it is done or the search is over."""
 
@@ -53,8 +59,9 @@ class Solver(Protocol):
 class Search:
     """Judges plans of one problem and keeps the best by (bytes over, objective).
 
-    The first found wins ties. At least one plan is judged whatever the stop rule says, so a search
-    always has a best plan.
+    It also remembers the best few that differ in placement, staging or fusion. The first found wins
+    ties. At least one plan is judged whatever the stop rule says, so a search always has a best
+    plan.
 
     Args:
         stop: When to stop; `Stop()` never does.
@@ -78,8 +85,9 @@ class Search:
         """What a solver of several parts is at, set by it."""
         self.found_by = ""
         """What it was at when the best plan was found."""
-        self.parts: dict[str, tuple[tuple[float, float], Plan]] = {}
-        """For each part of the solver (`trying`) the best plan it found, with its key."""
+        self.parts: dict[str, Found] = {}
+        """For each part of the solver (`trying`) the best plan it found."""
+        self._few = Few()
         self.history: list[tuple[int, float, float]] = []
         """(evaluations, seconds, best objective) each time the best improved."""
         self._started = time.perf_counter()
@@ -93,6 +101,11 @@ class Search:
     def over(self) -> bool:
         """Whether the stop rule says stop."""
         return self.evaluations > 0 and self.stop(self)
+
+    @property
+    def few(self) -> list[Found]:
+        """The best few plans, best first; they differ in more than their order of ops."""
+        return self._few.best_first()
 
     @cached_property
     def bound(self) -> Bound:
@@ -130,7 +143,7 @@ class Search:
                 placements[part],
                 None if priorities is None else priorities[part],
                 None if rooms is None else rooms[part],
-                threads=_THREADS if count * a.ops > _SMALL else 1,
+                threads=threads(count * a.ops),
             )
             self._keep(verdict, placements[part], priorities, rooms, done)
             verdicts.append(verdict)
@@ -155,18 +168,10 @@ class Search:
             rows = _rows("priority", priority, np.float64, (1, placement.shape[1]))
             rooms = _rows("staging", staging, np.int64, (1, self.problem.arrays.devices))
             verdict = simulator.judge(self.problem, placement, rows, rooms)
-            key = int(verdict.overflow[0]), float(verdict.value[0])
-
-            def plan() -> Plan:
-                return Plan.of(
-                    self.problem,
-                    placement[0],
-                    None if rows is None else rows[0],
-                    staging=None if rooms is None else rooms[0],
-                )
-
-            self._improve(key, self.evaluations, plan)
-        self._report()
+            self.evaluations -= 1  # it is one of those counted above
+            self._keep(verdict, placement, rows, rooms, 0)
+        else:
+            self._report()
         return verdict
 
     def propose(self, plan: Plan) -> None:
@@ -195,7 +200,9 @@ class Search:
         timeline = simulator.simulate(problem, plan)
         value = timeline.step_time if problem.objective == "step" else timeline.period
         self.evaluations += 1
-        self._improve((timeline.overflow, value), self.evaluations, lambda: plan)
+        whole = Found((timeline.overflow, value), self.trying, lambda: plan)
+        self._improve(whole, self.evaluations)
+        self._few.remember(whole, mark(plan.device, plan.staging, plan.fusion))
         self._report()
 
     def _keep(
@@ -208,28 +215,32 @@ class Search:
     ) -> None:
         if not len(placements):
             return
-        at = verdict.best()
-
-        def plan() -> Plan:
-            priority = None if priorities is None else priorities[done + at]
-            room = None if rooms is None else rooms[done + at]
-            return Plan.of(self.problem, placements[at], priority, staging=room)
-
-        key = int(verdict.overflow[at]), float(verdict.value[at])
-        self._improve(key, self.evaluations + at + 1, plan)
+        for place, at in enumerate(verdict.order(MOST)):
+            key = int(verdict.overflow[at]), float(verdict.value[at])
+            if not self._few.memorable(key) and (place or not self._new_to_part(key)):
+                break
+            # Copies, so that the plans we remember do not keep whole batches alive.
+            device = placements[at].copy()
+            priority = None if priorities is None else priorities[done + at].copy()
+            room = None if rooms is None else rooms[done + at].copy()
+            make = partial(Plan.of, self.problem, device, priority, staging=room)
+            found = Found(key, self.trying, make)
+            if place == 0:
+                self._improve(found, self.evaluations + at + 1)
+            self._few.remember(found, mark(device, room))
         self.evaluations += len(placements)
         self._report()
 
-    def _improve(self, key: tuple[int, float], evaluation: int, plan: Callable[[], Plan]) -> None:
+    def _improve(self, found: Found, evaluation: int) -> None:
+        if self._new_to_part(found.key):
+            self.parts[self.trying] = found
+        if found.key < self.key:
+            self.best, self.key, self.found_by = found.plan, found.key, self.trying
+            self.history.append((evaluation, self.seconds, found.key[1]))
+
+    def _new_to_part(self, key: tuple[float, float]) -> bool:
         known = self.parts.get(self.trying)
-        if known is not None and not key < known[0] and not key < self.key:
-            return
-        found = plan()
-        if known is None or key < known[0]:
-            self.parts[self.trying] = key, found
-        if key < self.key:
-            self.best, self.key, self.found_by = found, key, self.trying
-            self.history.append((evaluation, self.seconds, key[1]))
+        return known is None or key < known.key
 
     def _report(self) -> None:
         if self.progress is not None:
@@ -243,6 +254,7 @@ def solve(
     seed: int = 0,
     progress: Callable[[Search], None] | None = None,
     start: Plan | None = None,
+    choose: Callable[[Search], Found] | None = None,
 ) -> Result:
     """Run a solver on a problem.
 
@@ -252,6 +264,7 @@ def solve(
         stop: When to stop; without it the solver runs to its own end.
         progress: Called with the search after each batch of plans.
         start: A plan to be judged first, so that the result is no worse.
+        choose: Takes one of `search.few`, such as `Robust()`; without it the best is taken.
 
     A solver with an `as_run` method stands for another runtime: it is judged on the problem that
     this method makes of the given one.
@@ -267,13 +280,17 @@ def solve(
         solver.run(search)
     if search.best is None:
         raise PlanError(f"solver {solver.name!r} judged no plan: a solver must judge at least one")
-    timeline = simulator.simulate(problem, search.best)
+    plan, found_by, seconds = search.best, search.found_by, search.seconds
+    if choose is not None:
+        chosen = choose(search)
+        plan, found_by = chosen.plan, chosen.found_by
+    timeline = simulator.simulate(problem, plan)
     proven = search.bound
-    if search.best.fusion is not None:  # the bound holds for the ops that are really run
-        proven = bound(contract(problem, search.best).problem)
+    if plan.fusion is not None:  # the bound holds for the ops that are really run
+        proven = bound(contract(problem, plan).problem)
     return Result(
         solver=solver.name,
-        plan=search.best,
+        plan=plan,
         objective=problem.objective,
         step_time=timeline.step_time,
         period=timeline.period,
@@ -281,10 +298,10 @@ def solve(
         bound_name=proven.name,
         overflow=timeline.overflow,
         evaluations=search.evaluations,
-        seconds=search.seconds,
+        seconds=seconds,
         seed=seed,
-        devices=_uses(problem, search.best, timeline),
-        found_by=search.found_by,
+        devices=_uses(problem, plan, timeline),
+        found_by=found_by,
         history=tuple(search.history),
     )
 

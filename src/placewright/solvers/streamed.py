@@ -31,13 +31,15 @@ class Streamed:
 
     Args:
         ahead: The numbers of consecutive readers to make room for.
+        to: The devices to stream to, by position; without them every accelerator.
     """
 
     ahead: tuple[int, ...] = (1, 2, 3, 4)
+    to: tuple[int, ...] = ()
     name = "streamed"
 
     def run(self, search: Search) -> None:
-        for device in accelerators(search.problem).tolist():
+        for device in self.to or accelerators(search.problem).tolist():
             self._stream_to(device, search)
 
     def _stream_to(self, device: int, search: Search) -> None:

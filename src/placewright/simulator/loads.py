@@ -1,0 +1,73 @@
+"""Loads: a problem and a plan in, how long each device and channel is busy in one step out.
+
+The largest of them is the period (`period.py` states the rule in plain code).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placewright.transforms import contract
+
+if TYPE_CHECKING:
+    from placewright.plan import Plan
+    from placewright.problem import Problem
+
+Seconds = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Loads:
+    """Seconds of work in one step.
+
+    Args:
+        device: Each device's ops; without overlap also what it pays for transfers.
+        channel: Each channel's tensors and streamed weights.
+        streamed: The part of each channel's load that is streamed weights.
+    """
+
+    device: Seconds
+    channel: Seconds
+    streamed: Seconds
+
+
+def loads(problem: Problem, plan: Plan) -> Loads:
+    """How long each device and each channel is busy in one step of a plan."""
+    if plan.fusion is not None:
+        fused = contract(problem, plan)
+        problem, plan = fused.problem, fused.plan
+    a, device = problem.arrays, plan.device
+    rooms = np.full(a.devices, -1) if plan.staging is None else plan.staging
+    busy = np.bincount(device, a.compute[np.arange(a.ops), device], a.devices)
+    reader = np.repeat(np.arange(a.ops), np.diff(a.first_input))
+    tensor, target = a.inputs, device[reader]
+    source = device[a.producer[tensor]]
+    sent = (source != target) & a.turn[reader]
+    copied = sent & a.weight[a.producer[tensor]] & (rooms[target] >= 0)
+    # A tensor goes to each device once, a streamed weight to each reader.
+    whole = np.flatnonzero(sent & ~copied)
+    pairs = tensor[whole].astype(np.int64) * a.devices + target[whole]
+    whole = whole[np.unique(pairs, return_index=True)[1]]
+    copies = np.flatnonzero(copied)
+    channel, streamed = np.zeros(a.channels), np.zeros(a.channels)
+    paid = np.zeros(a.devices)
+    for rows, is_copy in ((whole, False), (copies, True)):
+        seconds = a.transfer[a.link_class[source[rows], target[rows]], tensor[rows]]
+        wires = a.channel[source[rows], target[rows]]
+        load = np.bincount(wires, seconds, a.channels)
+        channel += load
+        streamed += load if is_copy else 0.0
+        paid += np.bincount(target[rows], seconds, a.devices)
+        if is_copy:
+            paid += np.bincount(source[rows], seconds, a.devices)
+        else:  # a sender pays for a tensor once, the longest of its sends
+            longest = np.zeros(len(a.sizes))
+            np.maximum.at(longest, tensor[rows], seconds)
+            paid += np.bincount(device[a.producer], longest, a.devices)
+    if not problem.overlap:
+        busy = busy + np.where(a.host, 0.0, paid)
+    return Loads(busy.astype(np.float64), channel, streamed)
