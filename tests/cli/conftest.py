@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from placewright.cli import main
+from placewright.cli import main, options
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,9 @@ def run(capsys, monkeypatch, tmp_path):
     """Run a command as a person would, in an empty folder and 80 columns wide."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
+    # Searches would go on for as long as people usually wait.
+    monkeypatch.setattr(options, "PLACE_BUDGET", "0.2s")
+    monkeypatch.setattr(options, "COMPARE_BUDGET", "0.2s")
 
     def command(*arguments: object) -> Ran:
         with pytest.raises(SystemExit) as exit_:

@@ -26,7 +26,7 @@ def test_place_shows_the_plans_it_chose_from(run):
 
 def test_json_is_what_the_library_chooses(run):
     options = (*ROBUST, "--spread", "0.4", "--seed", "3")
-    found = run("place", "layered:ops=60", *ON, *options, "--json").data
+    found = run("place", "layered:ops=60", *ON, "--method", "baselines", *options, "--json").data
     problem = pw.Problem(pw.zoo.load("layered:ops=60"), pw.Cluster.parse("2xP100+cpu"))
     choose = Robust(trials=20, spread=0.4, seed=3)
     same = pw.solve(problem, Baselines(), seed=3, choose=choose)

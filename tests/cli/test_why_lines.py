@@ -6,7 +6,8 @@ import pytest
 
 import placewright as pw
 
-STREAMED = ("place", "transformer:tokens=512", "--on", "V100+cpu", "--limit", "gpu0=4GiB")
+ON = ("--on", "V100+cpu", "--limit", "gpu0=4GiB")
+STREAMED = ("place", "transformer:tokens=512", *ON, "--method", "baselines")
 
 
 def test_two_lines_say_what_binds_and_what_would_help(run):

@@ -83,7 +83,7 @@ def compare_methods(
         results, skipped, interrupted, figures = _run_all(
             problem, solvers, stop, seed, progress, choice
         )
-        if skipped and (methods is not None or not results):
+        if skipped and (methods not in (None, "all") or not results):
             raise ConfigError(skipped[0][1])
     best = min(results, key=lambda result: result.key)
     if figures:

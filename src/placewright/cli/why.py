@@ -12,14 +12,24 @@ if TYPE_CHECKING:
     from placewright.simulator import Path
     from placewright.solvers import Solver, Why
 
+MOST_REFINED = 5_000  # ops up to which plans for what-ifs are made by a short search each
 LONGEST = 10  # pieces of the critical path that JSON tells; all of them would be a trace
 
 
 def explained(problem: Problem, result: Result, solver: Solver) -> Why:
-    """Why a method's plan takes so long; one that stands for another runtime plans again itself."""
+    """Why a method's plan takes so long.
+
+    A method that stands for another runtime plans again itself; from a plan of `auto` it goes on.
+    """
     from placewright import solvers
 
-    replan = partial(_plan_again, solver) if hasattr(solver, "as_run") else None
+    replan = None
+    if hasattr(solver, "as_run"):
+        replan = partial(_plan_again, solver)
+    elif (
+        solver.name == "auto" and len(problem.graph) <= MOST_REFINED and result.plan.fusion is None
+    ):
+        replan = partial(solvers.refined, plan=result.plan)
     return solvers.explain(problem, result, replan)
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from placewright.solvers.accelerate import Accelerate
-from placewright.solvers.annealing import Annealing
+from placewright.solvers.annealing import Annealing, refined
 from placewright.solvers.auto import Auto
 from placewright.solvers.balanced import Balanced
 from placewright.solvers.baselines import Baselines
@@ -81,6 +81,7 @@ __all__ = [
     "bound",
     "explain",
     "perturbed",
+    "refined",
     "robustness",
     "solve",
 ]

@@ -9,7 +9,9 @@ import numpy as np
 
 from placewright.errors import ConfigError
 from placewright.solvers.balanced import Balanced
+from placewright.solvers.search import Search
 from placewright.solvers.single import EverySingleDevice
+from placewright.solvers.stop import Stop
 from placewright.solvers.streamed import Streamed
 from placewright.solvers.walk import Changes, Cooling, Rows, Walker
 from placewright.transforms import Grouping, by_module, nested
@@ -17,7 +19,6 @@ from placewright.transforms import Grouping, by_module, nested
 if TYPE_CHECKING:
     from placewright.plan import Plan
     from placewright.problem import Problem
-    from placewright.solvers.search import Search
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,20 @@ class Annealing:
             walker.walk(starts, length, self.cooling, Changes.fit(order, stream))
             if search.over:
                 return
+
+
+def refined(problem: Problem, plan: Plan, seed: int = 0) -> Plan:
+    """A plan in, the best that a short walk from it finds out; for a problem that changed a bit."""
+    search = Search(problem, Stop(), seed)
+    search.propose(plan)
+    stream = plan.staging is not None
+    start = Rows.of(problem, [plan, plan], order=False, stream=stream)
+    if plan.priority is not None and problem.objective == "step":
+        start = Rows.of(problem, [plan, plan], order=True, stream=stream)
+    changes = Changes.fit(start.priority is not None, stream)
+    walker = Walker(search, levels(problem))
+    walker.walk(start, first_length(problem), Cooling(0.003, 1e-4), changes)
+    return search.best or plan
 
 
 def levels(problem: Problem) -> list[Grouping]:
