@@ -9,7 +9,7 @@ from placewright.cli import options
 from placewright.cli.asked import Asked, stop_rule
 from placewright.cli.progress import Progress
 from placewright.cli.resolve import check_writable, find_method
-from placewright.errors import ConfigError
+from placewright.errors import ConfigError, MissingDependency
 
 if TYPE_CHECKING:
     from placewright.problem import Problem
@@ -113,7 +113,7 @@ def _run_all(
         watch = progress.watch(solver.name, at, len(solvers))
         try:
             result, interrupted = answer.search(problem, solver, stop, seed, watch)
-        except ConfigError as error:
+        except (ConfigError, MissingDependency) as error:
             skipped.append((solver.name, str(error)))
             continue
         except KeyboardInterrupt:

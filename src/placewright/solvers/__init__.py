@@ -1,17 +1,21 @@
 """A problem in, a result out. One file a method; `METHODS` names them for the command line."""
 
 from collections.abc import Callable
+from functools import partial
 
 from placewright.solvers.accelerate import Accelerate
 from placewright.solvers.balanced import Balanced
 from placewright.solvers.baselines import Baselines
 from placewright.solvers.bounds import Bound, bound
 from placewright.solvers.climb import Climb
+from placewright.solvers.cpop import CPoP
 from placewright.solvers.expert import Expert
 from placewright.solvers.heft import HEFT
 from placewright.solvers.m_etf import METF
 from placewright.solvers.m_sct import MSCT
 from placewright.solvers.m_topo import MTopo
+from placewright.solvers.partition import METIS, KaHIP, MinCut, Scotch
+from placewright.solvers.repair import repair
 from placewright.solvers.round_robin import RoundRobin
 from placewright.solvers.search import Search, Solver, solve
 from placewright.solvers.single import CpuOnly, EverySingleDevice, SingleDevice
@@ -28,10 +32,19 @@ METHODS: dict[str, Callable[[], Solver]] = {
     "round-robin": RoundRobin,
     "balanced": Balanced,
     "heft": HEFT,
+    "cpop": CPoP,
     "m-topo": MTopo,
     "m-etf": METF,
     "m-sct": MSCT,
     "streamed": Streamed,
+    "metis": METIS,
+    "kahip": KaHIP,
+    "scotch": Scotch,
+    "mincut": MinCut,
+    "metis-repaired": partial(METIS, repaired=True),
+    "kahip-repaired": partial(KaHIP, repaired=True),
+    "scotch-repaired": partial(Scotch, repaired=True),
+    "mincut-repaired": partial(MinCut, repaired=True),
     "baselines": Baselines,
 }
 
@@ -39,27 +52,33 @@ __all__ = [
     "HEFT",
     "METF",
     "METHODS",
+    "METIS",
     "MSCT",
     "Accelerate",
     "Balanced",
     "Baselines",
     "Bound",
+    "CPoP",
     "Climb",
     "CpuOnly",
     "EverySingleDevice",
     "Expert",
     "Gap",
+    "KaHIP",
     "MTopo",
     "MaxEvaluations",
     "MaxTime",
+    "MinCut",
     "NoImprovement",
     "Random",
     "RoundRobin",
+    "Scotch",
     "Search",
     "SingleDevice",
     "Solver",
     "Stop",
     "Streamed",
     "bound",
+    "repair",
     "solve",
 ]

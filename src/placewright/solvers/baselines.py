@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from placewright.solvers.accelerate import Accelerate
 from placewright.solvers.balanced import Balanced
+from placewright.solvers.cpop import CPoP
 from placewright.solvers.expert import Expert, known
 from placewright.solvers.heft import HEFT
 from placewright.solvers.m_etf import METF
@@ -38,6 +39,8 @@ class Baselines:
             METF(),
             HEFT(),
             HEFT(contended=True),
+            CPoP(),
+            CPoP(contended=True),
             MSCT(),
             RoundRobin(),
             Random(),
