@@ -65,8 +65,8 @@ LACKS = {
 }
 """Solvers that ask for a device which the cluster does not have."""
 
-NO_BASELINES = {"climb"} | {name for name in SOLVERS if name.startswith(PARTITIONERS)}
-"""A search, and what needs packages beside the core."""
+NO_BASELINES = {"climb", "cpop-contended"} | {n for n in SOLVERS if n.startswith(PARTITIONERS)}
+"""A search, a variant, and what needs packages beside the core."""
 
 every_solver = pytest.mark.parametrize("name", SOLVERS)
 every_rule = pytest.mark.parametrize(

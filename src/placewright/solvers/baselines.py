@@ -40,7 +40,6 @@ class Baselines:
             HEFT(),
             HEFT(contended=True),
             CPoP(),
-            CPoP(contended=True),
             MSCT(),
             RoundRobin(),
             Random(),

@@ -73,7 +73,8 @@ def rounds(
     a = problem.arrays
     state: _State | None = None
     least, since = np.inf, 0
-    kept_back, got = np.zeros(a.devices, dtype=np.int64), np.zeros(a.devices, dtype=bool)
+    kept_back = before = np.zeros(a.devices, dtype=np.int64)
+    touched = np.zeros(a.devices, dtype=bool)
     for _ in range(_ROUNDS):
         timeline = simulator.simulate(problem, Plan.of(problem, device, priority, staging=staging))
         over = np.maximum(timeline.peak - timeline.capacity, 0)
@@ -83,11 +84,12 @@ def rounds(
         if state is None:
             rooms = None if staging is None else np.asarray(staging, dtype=np.int64).ravel()
             state = _State.of(problem, Pieces.of(problem, device, rooms))
-        # What came to a device took more than we thought: next time leave some of it free.
-        more = 2 * kept_back + np.maximum(over, a.capacity // 64)
-        kept_back = np.where(got & (over > 0), more, kept_back)
-        got = state.relieve(timeline, kept_back)
-        if not got.any():
+        # We only estimate what a move frees and takes: where that was wrong, ask for more.
+        wrong = touched & (over > 0) & (2 * over > before)
+        kept_back = np.where(wrong, 2 * kept_back + a.capacity // 64, kept_back)
+        before = over
+        touched = state.relieve(timeline, kept_back)
+        if not touched.any():
             return
         device = state.place[state.pieces.of_op].astype(np.int32)
         yield device
@@ -125,19 +127,20 @@ class _State:
         )
 
     def relieve(self, timeline: Timeline, kept_back: NDArray[np.int64]) -> Flags:
-        """Move what the overfull devices have too much; which devices got something."""
+        """Move what the overfull devices have too much; which devices lost or got something."""
         held = self.pieces.held(timeline)
-        free = (timeline.capacity - timeline.peak).astype(np.float64)
-        got, stuck = np.zeros((2, len(free)), dtype=bool)
+        free = (timeline.capacity - timeline.peak - kept_back).astype(np.float64)
+        over = timeline.peak > timeline.capacity
+        touched = np.zeros(len(free), dtype=bool)
         for _ in range(_MOVES * len(free)):
-            source = int(np.where(stuck, 0.0, free).argmin())
-            if stuck[source] or free[source] >= 0 or self.looks <= 0:
+            source = int(np.where(over, free, np.inf).argmin())
+            if not over[source] or free[source] >= 0 or self.looks <= 0:
                 break
             pull = self.ties.pull(self.place, len(self.place), len(free))
-            look = source, -float(free[source]), held, free - kept_back, pull
+            look = source, -float(free[source]), held, free, pull
             found = self._stretch(*look) or self._swap(*look) or self._push(*look)
             if found is None:
-                stuck[source] = True
+                over[source] = False  # nothing can be done about it
                 continue
             away, target, back = found
             self._move(away, source, target)
@@ -145,8 +148,9 @@ class _State:
             freed = float(held[away].sum() - held[back].sum())
             free[source] += freed
             free[target] -= freed
-            got[target] = True
-        return got
+            touched[[source, target]] = True
+            over[target] |= free[target] < 0
+        return touched
 
     def _move(self, pieces: Ints, source: int, target: int) -> None:
         self.open[pieces, source] = self.open[pieces, target] = False
