@@ -11,10 +11,11 @@ import os
 import sys
 import threading
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
-from ctypes import byref
 from dataclasses import dataclass
 from importlib import import_module
 from io import StringIO
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,6 +33,7 @@ _TOTAL = 2**30  # all loads, or all ties, together: sums still fit 32 bits
 _LARGE = 4_000  # items above which KaHIP's strong setting takes many seconds
 _IMBALANCE = 0.03  # what KaHIP allows a part above its share; METIS and Scotch have their own
 _FARTHEST = 1_000  # Scotch's distance between devices, in links of the nearest
+_DEEP = 2**10  # domain of Scotch from which on it is parted in equal halves
 _DETERMINISTIC = 0  # SCOTCH_OPTIONNUMDETERMINISTIC of scotch.h
 _lock = threading.Lock()  # the libraries have global random states, and so have file descriptors
 
@@ -128,30 +130,51 @@ def scotch(web: Web, share: Shares, apart: NDArray[np.float64], seed: int) -> In
 
 @contextmanager
 def _architecture(library: Any, share: Shares, apart: NDArray[np.float64]) -> Iterator[Any]:
-    """The cluster as a complete graph: devices weigh their speed, links the time they take."""
-    devices = len(share)
-    everyone = np.arange(devices)
-    other = np.concatenate([everyone[everyone != device] for device in everyone])
-    one = np.repeat(everyone, devices - 1)
-    seconds = ((apart + apart.T) / 2)[one, other]
-    near = seconds[seconds > 0].min(initial=np.inf)
-    distance = np.clip(np.rint(seconds / near * 4), 1, 4 * _FARTHEST).astype(np.int64)
-    speed = np.maximum(1, np.rint(share / share.max() * 1_000)).astype(np.int64)
-    low = library.libscotch
-    strategy = low.SCOTCH_Strat()
-    with library.Graph() as links, library.Architecture() as target:
-        links.build(np.arange(devices + 1) * (devices - 1), other, speed, distance)
-        low.SCOTCH_stratInit(byref(strategy))  # an empty one: the library's default
-        try:
-            # The package has no method for this one; its own classes hold these structures.
-            failed = low.SCOTCH_archBuild(
-                byref(target._arch), byref(links._graph), 0, None, byref(strategy)
-            )
-        finally:
-            low.SCOTCH_stratExit(byref(strategy))
-        if failed:
-            raise low.scotch_error("Scotch could not build the architecture", failed)
+    """The cluster as Scotch sees it: the devices' weights, how they group, how far apart they are.
+
+    Scotch can group them itself, but does not look at distances then.
+    """
+    both = (apart + apart.T) / 2
+    near = both[both > 0].min(initial=np.inf)
+    distance = np.clip(np.rint(both / near * 4), 1, 4 * _FARTHEST).astype(np.int64)
+    weight = np.maximum(1, np.rint(share / share.max() * 1_000)).astype(np.int64)
+    domain = _domains(distance)
+    lines = ["deco", "0", f"{len(share)} {max(domain)}"]
+    lines += [f"{at} {weight[at]} {domain[at]}" for at in range(len(share))]
+    lines += [" ".join(map(str, distance[at, :at])) for at in range(1, len(share))]
+    with TemporaryDirectory() as folder, library.Architecture() as target:
+        path = Path(folder, "cluster.tgt")
+        path.write_text("\n".join(lines) + "\n", encoding="ascii")
+        target.load(path)
         yield target
+
+
+def _domains(distance: Ints) -> list[int]:
+    """Each device's number in a tree in which domain d is made of domains 2 d and 2 d + 1.
+
+    A group is parted between its two farthest devices, each with those that are nearer to it.
+    """
+    numbers = [1] * len(distance)
+
+    def part(group: list[int], number: int) -> None:
+        if len(group) == 1:
+            numbers[group[0]] = number
+            return
+        halves = group[: len(group) // 2], group[len(group) // 2 :]
+        if number < _DEEP:
+            inner = distance[np.ix_(group, group)]
+            one, other = divmod(int((inner * ~np.eye(len(group), dtype=bool)).argmax()), len(group))
+            closer = (inner[one] - inner[other]).tolist()
+            closer[one], closer[other] = -1, 1
+            halves = [], []
+            for at in sorted(range(len(group)), key=lambda at: closer[at] == 0):
+                side = closer[at] > 0 or (closer[at] == 0 and len(halves[1]) < len(halves[0]))
+                halves[side].append(group[at])
+        for side, half in enumerate(halves):
+            part(sorted(half), 2 * number + side)
+
+    part(list(range(len(distance))), 1)
+    return numbers
 
 
 def _scaled(values: NDArray[np.float64], count: int) -> Ints:

@@ -51,7 +51,7 @@ class Pieces:
         own = np.where(a.turn[:, None], a.compute, 0.0)
         allowed = a.allowed[first]
         if staging is not None:
-            allowed = allowed & _streamable(problem, of_op, count, staging)
+            allowed = allowed & _streamable(problem, device, of_op, count, staging)
         return cls(
             problem,
             of_op,
@@ -133,7 +133,13 @@ def _fullest(timeline: Timeline) -> Seconds:
     return full
 
 
-def _streamable(problem: Problem, of_op: Ints, count: int, staging: NDArray[np.int64]) -> Flags:
+def _streamable(
+    problem: Problem,
+    device: NDArray[np.int32],
+    of_op: Ints,
+    count: int,
+    staging: NDArray[np.int64],
+) -> Flags:
     """Pieces × devices: where a piece may go without overfilling a staging room.
 
     We stay on the safe side: a room must hold all weights of an op that may come to be streamed
@@ -148,8 +154,14 @@ def _streamable(problem: Problem, of_op: Ints, count: int, staging: NDArray[np.i
     fits: Flags = np.asarray((need[:, None] <= staging) | (staging < 0))  # ops × devices
     apart = of_op[reader] != of_op[source]
     may = np.ones((count, a.devices), dtype=bool)
-    np.logical_and.at(may, of_op[reader[apart]], fits[reader[apart]])
     # A weight may leave only if its readers can have it streamed wherever they are.
     everywhere = np.repeat(fits.min(axis=1), a.devices).reshape(fits.shape)
     np.logical_and.at(may, of_op[source[apart]], everywhere[reader[apart]])
+    # What is streamed now would be held for long on a device without a room, but for its home.
+    home, here = device[source], device[reader]
+    now = np.flatnonzero((home != here) & (staging[here] >= 0))
+    fits[reader[now]] &= staging >= 0
+    now = now[staging[home[now]] < 0]
+    fits[reader[now], home[now]] = True
+    np.logical_and.at(may, of_op[reader[apart]], fits[reader[apart]])
     return may
