@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 import placewright as pw
 from placewright import files
-from placewright.solvers import METHODS, SEARCHES
+from placewright.solvers import METHODS, UNASKED
 
-LEFT_OUT = {*SEARCHES, "expert"}  # not run unasked; and there is an expert for networks alone
+LEFT_OUT = {*UNASKED, "expert"}  # not run unasked; and there is an expert for networks alone
 
 ON = ("--on", "2xP100+cpu")
 
@@ -65,6 +67,22 @@ def test_a_method_that_cannot_do_the_problem_is_left_out_with_its_reason(run):
     assert asked.err == (
         "placewright: cluster '2xP100' has no cpu: add one, or choose another method\n"
     )
+
+
+def test_a_method_whose_package_is_missing_is_left_out_with_the_command_to_install_it(
+    run, monkeypatch
+):
+    monkeypatch.setitem(sys.modules, "pymetis", None)
+    ran = run("compare", "diamond", *ON)
+    assert ran.status == 0
+    missing = "pymetis is not installed: pip install 'placewright[partition]'"
+    assert f"metis left out: {missing}" in ran.out
+    found = run("compare", "diamond", *ON, "--json").data
+    skipped = {each["method"]: each["reason"] for each in found["skipped"]}
+    assert skipped["metis"] == missing
+    assert "kahip" not in skipped
+    asked = run("compare", "diamond", *ON, "--methods", "single,metis")
+    assert (asked.status, asked.err) == (1, f"placewright: {missing}\n")
 
 
 def test_the_best_plan_goes_to_a_file(run, tmp_path):

@@ -28,6 +28,7 @@ from placewright.solvers import (
     Annealing,
     Auto,
     Climb,
+    CPoP,
     Expert,
     Search,
     SingleDevice,
@@ -50,8 +51,10 @@ SOLVERS: dict[str, Solver] = {
     "climb": Climb(by_colocation, batch=16, most=100),
     "single gpu0": SingleDevice("gpu0"),
     "heft-contended": HEFT(contended=True),
+    "cpop-contended": CPoP(contended=True),
 }
 
+PARTITIONERS = ("metis", "kahip", "scotch", "mincut")
 PROBLEMS = [
     ("chain", "one_device"),
     ("diamond", "two_devices"),
@@ -66,6 +69,9 @@ LACKS = {
     "in_a_row": {"cpu-only", "single gpu0"},
 }
 """Solvers that ask for a device which the cluster does not have."""
+
+NO_BASELINES = {"climb", "cpop-contended"} | {n for n in SOLVERS if n.startswith(PARTITIONERS)}
+"""A search, a variant, and what needs packages beside the core."""
 
 every_solver = pytest.mark.parametrize("name", SOLVERS)
 every_rule = pytest.mark.parametrize(
@@ -177,7 +183,7 @@ def test_baselines_are_no_worse_than_any_of_them(
 ) -> None:
     problem = replace(problem, discipline=discipline, objective=objective)
     best = run(problem, "baselines").key
-    for name in SOLVERS.keys() - LACKS.get(cluster, set()) - {"climb"}:  # a search
+    for name in SOLVERS.keys() - LACKS.get(cluster, set()) - NO_BASELINES:
         assert best <= run(problem, name).key, name
 
 

@@ -1,4 +1,4 @@
-"""List scheduling, and HEFT, m-ETF and m-SCT, which stand on it."""
+"""List scheduling, and HEFT, CPoP, m-ETF and m-SCT, which stand on it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from placewright import Cluster, Constraints, Device, Graph, Link, Op, Problem, Roofline, Table
-from placewright.solvers import METF, MSCT, heft, m_etf, m_sct, solve
+from placewright.solvers import METF, MSCT, CPoP, cpop, heft, m_etf, m_sct, solve
 from placewright.solvers.listing import Listing, upward_ranks
 
 PAPER_SECONDS = [  # tasks 1 to 10 on P1, P2, P3: Topcuoglu et al. 2002, Figure 2
@@ -77,6 +77,47 @@ def test_heft_schedules_the_papers_example_in_80(paper: Problem) -> None:
     assert schedule.step_time == 80.0
     assert schedule.start[0] == 0.0
     assert schedule.end[9] == 80.0
+
+
+def test_downward_ranks_are_those_of_the_paper(paper: Problem) -> None:
+    # n2 is 13 + 18 from the start, n9 another 50/3 + 16, n10 another 50/3 + 13.
+    table = [0.0, 31.0, 25.0, 22.0, 24.0, 27.0, 62.333, 66.667, 63.667, 93.333]
+    assert cpop.downward_ranks(paper) == pytest.approx(table, abs=5e-4)
+
+
+def test_cpop_schedules_the_papers_example_in_86(paper: Problem) -> None:
+    """Its critical path is n1, n2, n9, n10, 108 long and fastest on P2: 16 + 19 + 12 + 7."""
+    upward = upward_ranks(paper)
+    path = cpop.critical_path(paper, upward)
+    assert [at + 1 for at in path] == [1, 2, 9, 10]
+    through = upward + cpop.downward_ranks(paper)
+    assert through[path] == pytest.approx(108)
+    listing = cpop.schedule(paper)
+    assert listing.step_time == pytest.approx(86)
+    assert listing.device[path].tolist() == [1, 1, 1, 1]
+
+
+def test_cpop_takes_a_device_that_the_critical_path_may_use(exact: Roofline) -> None:
+    """gpu0 is forbidden for all but the last op of the chain, so the path runs on gpu1."""
+    ops = [Op("a", flops=4, outputs=(1,))]
+    ops += [Op(name, flops=4, outputs=(1,), inputs=((at, 0),)) for at, name in enumerate("bc")]
+    forbid = {"a": ("gpu0",), "b": ("gpu0",)}
+    problem = Problem(
+        Graph("chain", tuple(ops)), linked("gpu0", "gpu1"), exact, Constraints(forbid=forbid)
+    )
+    assert cpop.schedule(problem).device.tolist() == [1, 1, 1]
+
+
+def test_cpop_leaves_the_path_where_its_device_is_full(exact: Roofline) -> None:
+    """Each op holds 60 bytes for good and a device 100, so a chain of two needs two devices."""
+    ops = (
+        Op("a", flops=4, outputs=(1,), resident=60),
+        Op("b", flops=4, outputs=(1,), resident=60, inputs=((0, 0),)),
+    )
+    problem = Problem(Graph("pair", ops), linked("gpu0", "gpu1", memory=100), exact)
+    result = solve(problem, CPoP())
+    assert result.fits
+    assert sorted(result.plan.device.tolist()) == [0, 1]
 
 
 def test_heft_puts_an_op_into_a_gap(exact: Roofline) -> None:

@@ -9,7 +9,7 @@ from placewright.cli import options
 from placewright.cli.asked import Asked, stop_rule
 from placewright.cli.progress import Progress
 from placewright.cli.resolve import check_writable, find_method
-from placewright.errors import ConfigError
+from placewright.errors import ConfigError, MissingDependency
 
 if TYPE_CHECKING:
     from placewright.cli.robust import Choice
@@ -64,11 +64,11 @@ def compare_methods(
     from placewright.cli import answer, tables
     from placewright.cli.output import print_json, problem_data, result_data, save, single_data
     from placewright.cli.robust import RULE, asked_choice, print_robust, robust_data
-    from placewright.solvers import METHODS, SEARCHES
+    from placewright.solvers import METHODS, UNASKED
 
     folder = output if output is not None and output.is_dir() else None
     check_writable(None if folder else output, trace)
-    names = [each for each in METHODS if methods == "all" or each not in SEARCHES]
+    names = [each for each in METHODS if methods == "all" or each not in UNASKED]
     if methods not in (None, "all"):
         names = [word.strip() for word in methods.split(",")]
     solvers, stop = (
@@ -141,7 +141,7 @@ def _run_all(
         watch = progress.watch(solver.name, at, len(solvers))
         try:
             result, interrupted = answer.search(problem, solver, stop, seed, watch, None, choice)
-        except ConfigError as error:
+        except (ConfigError, MissingDependency) as error:
             skipped.append((solver.name, str(error)))
             continue
         except KeyboardInterrupt:

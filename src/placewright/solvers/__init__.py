@@ -1,6 +1,7 @@
 """A problem in, a result out. One file a method; `METHODS` names them for the command line."""
 
 from collections.abc import Callable
+from functools import partial
 
 from placewright.solvers.accelerate import Accelerate
 from placewright.solvers.annealing import Annealing, refined
@@ -9,12 +10,15 @@ from placewright.solvers.balanced import Balanced
 from placewright.solvers.baselines import Baselines
 from placewright.solvers.bounds import Bound, bound
 from placewright.solvers.climb import Climb
+from placewright.solvers.cpop import CPoP
 from placewright.solvers.expert import Expert
 from placewright.solvers.few import Found
 from placewright.solvers.heft import HEFT
 from placewright.solvers.m_etf import METF
 from placewright.solvers.m_sct import MSCT
 from placewright.solvers.m_topo import MTopo
+from placewright.solvers.partition import METIS, KaHIP, MinCut, Scotch
+from placewright.solvers.repair import repair
 from placewright.solvers.robust import Robust, Robustness, perturbed, robustness
 from placewright.solvers.round_robin import RoundRobin
 from placewright.solvers.search import Search, Solver, solve
@@ -34,29 +38,47 @@ METHODS: dict[str, Callable[[], Solver]] = {
     "round-robin": RoundRobin,
     "balanced": Balanced,
     "heft": HEFT,
+    "cpop": CPoP,
     "m-topo": MTopo,
     "m-etf": METF,
     "m-sct": MSCT,
     "streamed": Streamed,
+    "metis": METIS,
+    "kahip": KaHIP,
+    "scotch": Scotch,
+    "mincut": MinCut,
+    "metis-repaired": partial(METIS, repaired=True),
+    "kahip-repaired": partial(KaHIP, repaired=True),
+    "scotch-repaired": partial(Scotch, repaired=True),
+    "mincut-repaired": partial(MinCut, repaired=True),
     "baselines": Baselines,
     "annealing": Annealing,
     "auto": Auto,
 }
 
-SEARCHES = frozenset({"annealing", "baselines"})
-"""Methods that `auto` is made of or better than: named to be tried, not run unasked."""
+UNASKED = frozenset(
+    {
+        "annealing",
+        "baselines",
+        *("metis-repaired", "kahip-repaired", "scotch-repaired", "mincut-repaired"),
+    }
+)
+"""Methods that a comparison runs only when they are named: parts and variants of others."""
 
 __all__ = [
     "HEFT",
     "METF",
     "METHODS",
+    "METIS",
     "MSCT",
+    "UNASKED",
     "Accelerate",
     "Annealing",
     "Auto",
     "Balanced",
     "Baselines",
     "Bound",
+    "CPoP",
     "Climb",
     "CpuOnly",
     "EverySingleDevice",
@@ -64,14 +86,17 @@ __all__ = [
     "Found",
     "Gap",
     "Help",
+    "KaHIP",
     "MTopo",
     "MaxEvaluations",
     "MaxTime",
+    "MinCut",
     "NoImprovement",
     "Random",
     "Robust",
     "Robustness",
     "RoundRobin",
+    "Scotch",
     "Search",
     "SingleDevice",
     "Solver",
@@ -82,6 +107,7 @@ __all__ = [
     "explain",
     "perturbed",
     "refined",
+    "repair",
     "robustness",
     "solve",
 ]

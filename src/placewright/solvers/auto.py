@@ -11,6 +11,7 @@ from placewright.errors import ConfigError
 from placewright.solvers.annealing import elite, first_length, levels, memory_binds
 from placewright.solvers.baselines import baselines
 from placewright.solvers.fusing import fused
+from placewright.solvers.repair import rounds
 from placewright.solvers.walk import Changes, Cooling, Rows, Walker
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     Proposer = Callable[[Problem], Iterable[Plan]]
 
 _FIRST_ROUNDS = 2  # of walking, before the slower constructive methods
+_REPAIRED = 3  # plans that are repaired where none fits
 _LONGEST = 64  # times the first round: no round is longer
 _IDLE_CYCLES = 2  # without a stop rule: cycles through all arms that gain nothing before the end
 
@@ -60,9 +62,8 @@ class Auto:
     def run(self, search: Search) -> None:
         walks = _Walks(self, search)
         quick, slow = baselines(search.problem)
-        if not (_run(quick, search) and self._propose(search) and walks.run(_FIRST_ROUNDS)):
-            return
-        if _run(slow, search):
+        begun = _run(quick, search) and self._propose(search) and _repair(search)
+        if begun and walks.run(_FIRST_ROUNDS) and _run(slow, search) and _repair(search):
             walks.run()
 
     def _propose(self, search: Search) -> bool:
@@ -82,6 +83,19 @@ def _run(solvers: list[Solver], search: Search) -> bool:
         solver.run(search)
         if finished(search):
             return False
+    return True
+
+
+def _repair(search: Search) -> bool:
+    """Make the best plans fit if none does; whether the search should go on."""
+    if search.key[0] == 0:
+        return True
+    for plan in elite(search, _REPAIRED):
+        search.trying = "repair"
+        for better in rounds(search.problem, plan.device, plan.priority, plan.staging):
+            search.judge(better, plan.priority, plan.staging)
+            if finished(search):
+                return False
     return True
 
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from placewright.solvers.accelerate import Accelerate
 from placewright.solvers.balanced import Balanced
+from placewright.solvers.cpop import CPoP
 from placewright.solvers.expert import Expert, known
 from placewright.solvers.heft import HEFT
 from placewright.solvers.m_etf import METF
 from placewright.solvers.m_sct import MSCT
 from placewright.solvers.m_topo import MTopo
+from placewright.solvers.partition import METIS, KaHIP, MinCut, Scotch
 from placewright.solvers.round_robin import RoundRobin
 from placewright.solvers.single import EverySingleDevice
 from placewright.solvers.streamed import Streamed
@@ -48,5 +51,17 @@ def baselines(problem: Problem) -> tuple[list[Solver], list[Solver]]:
         MTopo(),
         RoundRobin(),
     ]
-    slow: list[Solver] = [METF(), HEFT(), HEFT(contended=True), MSCT(), Random()]
-    return quick, slow
+    slow: list[Solver] = [METF(), HEFT(), HEFT(contended=True), CPoP(), MSCT(), Random()]
+    return quick, [*_partitioners(), *slow]
+
+
+def _partitioners() -> list[Solver]:
+    """Those whose library is installed."""
+    found: list[Solver] = []
+    if find_spec("pymetis"):
+        found.append(METIS(repaired=True))
+    if find_spec("pyscotch"):
+        found += [Scotch(repaired=True), MinCut(repaired=True)]
+    if find_spec("kahip"):
+        found.append(KaHIP(repaired=True))
+    return found

@@ -43,11 +43,5 @@ def schedule(problem: Problem, contended: bool = False, kept_back: Bytes | None 
     # Equal ranks go by position, which keeps ops of no cost in a topological order.
     order = np.argsort(-upward_ranks(problem), kind="stable")
     for op in order[a.turn[order]].tolist():
-        ready, best, finish = listing.ready(op), -1, np.inf
-        for device in np.flatnonzero(listing.choices(op)).tolist():
-            seconds = a.compute[op, device]
-            end = listing.slot(device, ready[device], seconds) + seconds
-            if end < finish:
-                best, finish = device, end
-        listing.add(op, best, insert=True)
+        listing.add(op, listing.first_to_finish(op, listing.choices(op)), insert=True)
     return listing

@@ -1,6 +1,7 @@
 """List scheduling: ops in one by one with their devices, estimated times and bytes out.
 
-HEFT, m-ETF and m-SCT share this arithmetic. It is an estimate: the simulator has the last word.
+HEFT, CPoP, m-ETF and m-SCT share this arithmetic. It is an estimate: the simulator has the last
+word.
 """
 
 from __future__ import annotations
@@ -105,6 +106,16 @@ class Listing:
             at += 1
         return max(ready, gaps[at][0])
 
+    def first_to_finish(self, op: int, choices: Flags) -> int:
+        """Of these devices the one on which this op would end first, in a gap or last."""
+        ready, best, finish = self.ready(op), -1, np.inf
+        for device in np.flatnonzero(choices).tolist():
+            seconds = self.a.compute[op, device]
+            end = self.slot(device, ready[device], seconds) + seconds
+            if end < finish:
+                best, finish = device, end
+        return best
+
     def _fill(self, device: int, start: float, end: float) -> None:
         gaps = self._gaps[device]
         at = bisect_right(gaps, (start, np.inf)) - 1
@@ -173,7 +184,7 @@ class Ledger:
         self.a, self.capacity = a, capacity
         self.used = np.zeros(a.devices, dtype=np.int64)
         self._unit_bytes = np.bincount(a.unit, weights=a.resident, minlength=int(a.unit.max()) + 1)
-        self._family = _families(a)
+        self._family = families(a)
         self._held = np.zeros((len(a.sizes), a.devices), dtype=np.int64)
         readers = np.diff(a.first_reader)
         # Outputs of the graph have one reader more, which never comes.
@@ -280,9 +291,9 @@ def _members(unit: NDArray[np.int32]) -> list[NDArray[np.int64]]:
     return np.split(order, np.flatnonzero(np.diff(unit[order])) + 1)
 
 
-def _families(a: Arrays) -> NDArray[np.int64]:
+def families(a: Arrays) -> NDArray[np.int64]:
     """For each tensor the one whose memory it is in the end."""
-    family = np.arange(len(a.sizes))
-    for tensor in np.flatnonzero(a.alias >= 0):  # an alias names an earlier tensor
-        family[tensor] = family[a.alias[tensor]]
+    family = np.where(a.alias >= 0, a.alias, np.arange(len(a.sizes))).astype(np.int64)
+    while (further := family[family]).tobytes() != family.tobytes():
+        family = further
     return family
