@@ -94,7 +94,7 @@ class Search:
 
     @cached_property
     def bound(self) -> Bound:
-        """The problem's bound, computed on first use."""
+        """The bound for plans that fit, computed on first use."""
         return bound(self.problem)
 
     def judge(
@@ -228,9 +228,9 @@ def solve(
     if search.best is None:
         raise PlanError(f"solver {solver.name!r} judged no plan: a solver must judge at least one")
     timeline = simulator.simulate(problem, search.best)
-    proven = search.bound
-    if search.best.fusion is not None:  # the bound holds for the ops that are really run
-        proven = bound(contract(problem, search.best).problem)
+    # The bound holds for the ops that are really run, and some bounds for plans that fit only.
+    run = problem if search.best.fusion is None else contract(problem, search.best).problem
+    proven = bound(run, fits=timeline.overflow == 0)
     return Result(
         solver=solver.name,
         plan=search.best,

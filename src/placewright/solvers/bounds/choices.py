@@ -7,7 +7,7 @@ and memories (bytes). Bounds by work and by memory are such choices, made as wel
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,24 +81,84 @@ class Choices:
 
     def _dual(self) -> Seconds | None:
         from scipy.optimize import linprog
+
+        program = self._program(_MOST)
+        if program is None:
+            return None
+        found = linprog(
+            program.goal,
+            A_ub=program.most,
+            b_ub=program.room,
+            A_eq=program.equal,
+            b_eq=program.count,
+            bounds=(0, None),
+            method="highs",
+        )
+        return (
+            -found.ineqlin.marginals * program.unit / program.scale if found.status == 0 else None
+        )
+
+    def whole(self, single: NDArray[np.bool_], near: float, nodes: int, most: int) -> float:
+        """The bound if items that are `single` take one mode each: a programme in whole numbers.
+
+        Args:
+            single: Items that cannot be divided.
+            near: A bound that is near, for scaling.
+            nodes: Of the search tree, at most: a count, so that the bound is always the same.
+            most: Pairs of items and modes, alike items counted once, at most; above it 0.
+
+        Proof: `Choices.bound`'s, with fewer choices: so many items of each kind take each mode.
+        HiGHS's dual bound is a bound on the programme except for its tolerances: reduced costs are
+        taken for right within 1e-7, each of which can lift the bound by that times the range of
+        its variable, and branches within 1e-6 of the best are cut off. Time is scaled to about 1,
+        and the sum of all these is taken off. (Its tolerance of rows only lowers the bound.)
+        """
+        from scipy.optimize import Bounds, LinearConstraint, milp
+
+        program = self._program(most, exact=True, unit=near)
+        if program is None or not near > 0:
+            return 0.0
+        high = np.append(program.count[program.item], np.inf)
+        found = milp(
+            program.goal,
+            integrality=np.append(single[program.kind][program.item], False),
+            bounds=Bounds(0.0, high),
+            constraints=[
+                LinearConstraint(program.most, -np.inf, program.room),
+                LinearConstraint(program.equal, program.count, program.count),
+            ],
+            options={"node_limit": nodes},
+        )
+        if found.mip_dual_bound is None or not np.isfinite(found.mip_dual_bound):
+            return 0.0
+        slack = 2e-6 + 1e-7 * float(high[:-1].sum() + 10)
+        return max(0.0, float(found.mip_dual_bound) - slack) * near
+
+    def _program(self, most: int, exact: bool = False, unit: float = 0.0) -> _Program | None:
+        """The relaxed choice, scaled; alike items counted once, None if exact and too many."""
         from scipy.sparse import coo_array
 
-        items, modes, rows = self.load.shape
-        may = np.isfinite(self.load).all(axis=2)
-        load = np.where(may[..., None], self.load, 0.0)
-        kind, count, load = _alike(load, may, max(1, _MOST // modes))
+        _, modes, rows = self.load.shape
+        may = _may(self.load)
+        kind, count, load = _alike(
+            np.where(may[..., None], self.load, 0.0), may, most // modes, exact
+        )
         may = may[kind]
+        if exact and may.sum() > most:
+            return None
         # HiGHS has absolute tolerances: every row is scaled so that all items load it with about 1.
-        scale = np.maximum((load.max(axis=1) * count[:, None]).sum(axis=0), 1e-300)
+        scale = (load.max(axis=1) * count[:, None]).sum(axis=0)
+        used = scale > 0
+        scale = np.where(used, scale, 1.0)
         item, mode = np.nonzero(may)
         columns = len(item)
         entries = load[item, mode] / scale  # columns × rows
         column, row = np.nonzero(entries)
-        time = np.where(self.width > 0, self.width, 0.0)
-        seconds = float(scale[time > 0].max(initial=0.0)) or 1.0  # T is counted in these
+        time = np.where(used, self.width, 0.0)
+        unit = unit or float(scale[time > 0].max(initial=0.0)) or 1.0  # T is counted in these
         upper = coo_array(
             (
-                np.concatenate([entries[column, row] * count[item[column]], -time * seconds / scale]),
+                np.concatenate([entries[column, row], -time * unit / scale]),
                 (
                     np.concatenate([row, np.arange(rows)]),
                     np.concatenate([column, np.full(rows, columns)]),
@@ -109,29 +169,45 @@ class Choices:
         equal = coo_array(
             (np.ones(columns), (item, np.arange(columns))), shape=(len(load), columns + 1)
         )
-        found = linprog(
-            np.arange(columns + 1) == columns,
-            A_ub=upper.tocsr(),
-            b_ub=self.room / scale,
-            A_eq=equal.tocsr(),
-            b_eq=np.ones(len(load)),
-            bounds=(0, None),
-            method="highs",
-        )
-        return -found.ineqlin.marginals * seconds / scale if found.status == 0 else None
+        goal = (np.arange(columns + 1) == columns).astype(np.float64)
+        room = self.room / scale
+        return _Program(goal, upper.tocsr(), room, equal.tocsr(), count, item, kind, scale, unit)
+
+
+@dataclass(frozen=True, eq=False)
+class _Program:
+    """Minimise goal · x, where most · x ≤ room and equal · x = count; x is modes taken, then T."""
+
+    goal: Seconds
+    most: Any
+    room: Seconds
+    equal: Any
+    count: Seconds  # kinds of items: how many there are of each
+    item: NDArray[np.int64]  # columns: its kind
+    kind: NDArray[np.int64]  # kinds: one item of it
+    scale: Seconds  # rows: what they were divided by
+    unit: float  # seconds in one of T
+
+
+def _may(load: Seconds) -> NDArray[np.bool_]:
+    """Items × modes: whether the item may take the mode."""
+    return np.asarray(np.isfinite(load).all(axis=2), dtype=np.bool_)
 
 
 def _bills(load: Seconds, prices: Seconds) -> Seconds:
     """Items × modes: load · prices, infinite where the mode is forbidden, whatever the price."""
-    may = np.isfinite(load).all(axis=2)
+    may = _may(load)
     found: Seconds = np.where(may, np.where(may[..., None], load, 0.0).dot(prices), np.inf)
     return found
 
 
 def _alike(
-    load: Seconds, may: NDArray[np.bool_], most: int
+    load: Seconds, may: NDArray[np.bool_], most: int, exact: bool = False
 ) -> tuple[NDArray[np.int64], Seconds, Seconds]:
-    """One item of each kind, how many there are of it, and their mean load: at most `most` kinds."""
+    """One item of each kind, how many there are of it, and their mean load.
+
+    There are at most `most` kinds, unless it is exact: then all of a kind are alike.
+    """
     flat = np.concatenate([load.reshape(len(load), -1), may], axis=1)
     digits = 40.0
     while True:
@@ -140,7 +216,7 @@ def _alike(
             with np.errstate(divide="ignore"):
                 key = np.where(flat > 0, np.round(np.log2(flat) * digits), -1e9)
         _, kind, which = np.unique(key, axis=0, return_index=True, return_inverse=True)
-        if len(kind) <= most or digits < 0.01:
+        if exact or len(kind) <= most or digits < 0.01:
             break
         digits = digits / 4 if digits < 40.0 else 16.0
     which = which.ravel()

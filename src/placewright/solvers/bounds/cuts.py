@@ -65,7 +65,9 @@ class Cuts:
         reader, source = layout.pair_unit, layout.pair_source
         tensor, first, at = np.unique(layout.pair_tensor, return_index=True, return_inverse=True)
         source = source[first]
-        sent, received = (_least(layout, group, out)[tensor] * weight for out in (True, False))
+        sent, received = (
+            layout.least_sending(group, out)[tensor] * weight for out in (True, False)
+        )
         alone = work + np.bincount(source, weights=sent, minlength=units)
         alone += np.bincount(reader, weights=received[at], minlength=units)
         largest = float(alone[may].max(initial=0.0))
@@ -74,7 +76,7 @@ class Cuts:
         sends = units + np.arange(len(tensor))
         gets = sends + len(tensor)
         start = units + 2 * len(tensor)
-        arcs = [
+        arcs: list[tuple[Ints, Ints, Seconds | float]] = [
             (np.arange(units), np.full(units, start + 1), np.where(may, work, np.inf)),
             (source, sends, sent),
             (sends[at], reader, np.inf),
@@ -129,19 +131,5 @@ def _weight(layout: Layout, group: int) -> tuple[float, float]:
     """
     if layout.sharing:
         return (0.0, 1.0) if layout.host[group] else (1.0, 1.0)
-    channel = layout.problem.arrays.channel
-    mine = np.flatnonzero(layout.group == group)
-    used = max(
-        len({*channel[device].tolist(), *channel[:, device].tolist()} - {-1}) for device in mine
-    )
+    used = layout.channels(group)
     return (1.0 / used, 0.5) if used else (0.0, 1.0)
-
-
-def _least(layout: Layout, group: int, leaving: bool) -> Seconds:
-    """Tensors: the least seconds over the links that leave (or enter) a device of the group."""
-    rows = layout.way[group] if leaving else layout.way[:, group]
-    rows = rows[rows >= 0]
-    if not len(rows):
-        return np.zeros(layout.transfer.shape[1])
-    least: Seconds = layout.transfer[np.unique(rows)].min(axis=0)
-    return least

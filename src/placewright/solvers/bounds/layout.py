@@ -1,4 +1,4 @@
-"""Layout: a problem in; its units and its groups of equal devices out, which is what bounds look at.
+"""Layout: a problem in; its units and its groups of equal devices out, for bounds to look at.
 
 No bound can tell equal devices apart, so they are counted together; ops that must share a device
 are one unit. Both make every bound smaller to compute and none of them weaker.
@@ -107,6 +107,24 @@ class Layout:
         """Tensors: the least seconds from one group to another device of the other, or None."""
         row = self.way[source, target]
         return None if row == NEVER else self.transfer[row]
+
+    def least_sending(self, group: int, leaving: bool) -> Seconds:
+        """Tensors: the least seconds over the links that leave (or enter) a device of the group."""
+        rows = self.way[group] if leaving else self.way[:, group]
+        rows = rows[rows != NEVER]
+        if not len(rows):
+            return np.zeros(self.transfer.shape[1])
+        least: Seconds = self.transfer[np.unique(rows)].min(axis=0)
+        return least
+
+    def channels(self, group: int) -> int:
+        """The most channels that the links from and to one device of the group use."""
+        channel = self.problem.arrays.channel
+        devices = np.flatnonzero(self.group == group)
+        return max(
+            len({*channel[device].tolist(), *channel[:, device].tolist()} - {-1})
+            for device in devices
+        )
 
     def rounded_down(self, seconds: float) -> float:
         """Less what rounding can add to a sum over all ops and transfers.

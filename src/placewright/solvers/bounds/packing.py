@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placewright.solvers.bounds.surroundings import barred
-from placewright.union import Union
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,31 +31,21 @@ _LESS = 1 - 1e-12  # rounding of a handful of products and sums of all units
 _SAFE = 1 + 1e-9
 
 
-def packing(
-    layout: Layout,
-    cuts: Sequence[Cuts],
-    at_least: float,
-    times: Times | None,
-    tries: int,
-    arcs: int,
-) -> float:
+def packing(packed: Packing, at_least: float, tries: int) -> float:
     """The largest T of a search by halves in which a plan is refuted, or 0.
 
     Args:
-        cuts: Of each group.
         at_least: A bound proved otherwise, where the search begins.
-        times: For the step time: when each op can begin and how much comes after it.
         tries: How many T are tried.
-        arcs: How many arcs of cuts may be looked at for each of them.
 
     Proof: `Packing.refuted` holds for this T by its own proof. A plan of fewer seconds is also a
     plan of at most T seconds, so it is refuted too.
     """
+    layout = packed.layout
     whole = float(layout.seconds.sum(axis=0).min())  # one device does everything
     low, high = at_least, min(whole, 64 * at_least)
     if not (0 < low < high < np.inf):
         return 0.0
-    packed = _Packing(layout, cuts, times, arcs)
     best = 0.0
     for _ in range(tries):
         middle = (low * high) ** 0.5
@@ -70,7 +59,15 @@ def packing(
 
 
 @dataclass(frozen=True, eq=False)
-class _Packing:
+class Packing:
+    """What is known of plans of at most T seconds.
+
+    Args:
+        cuts: Of each group.
+        times: For the step time: when each op can begin and how much comes after it.
+        arcs: How many arcs of cuts may be looked at for each T.
+    """
+
     layout: Layout
     cuts: Sequence[Cuts]
     times: Times | None
@@ -80,8 +77,9 @@ class _Packing:
         """Whether no plan takes at most so many seconds.
 
         Proof: let a plan take T seconds or less. The units that `together` joins share a device in
-        it, and none is where it is `barred`. The device of each carries it whole, so T is at least its load there; if that is too
-        much everywhere, there is no such plan. `overfull` refutes the rest.
+        it, and none is where it is `barred`. The device of each carries it whole, so T is at least
+        its load there; if that is too much everywhere, there is no such plan. `overfull` refutes
+        the rest.
         """
         layout = self.layout
         seen = layout.seconds
@@ -114,7 +112,6 @@ class _Packing:
         together are then one unit, and the argument repeats.
         """
         layout, a = self.layout, self.layout.problem.arrays
-        union = Union(layout.units)
         joined = np.arange(layout.units)
         own = load
         source, target = layout.pair_source, layout.pair_unit
@@ -143,10 +140,8 @@ class _Packing:
             forced = ~may & (joined[source] != joined[target])
             if not forced.any():
                 break
-            for left, right in zip(source[forced].tolist(), target[forced].tolist(), strict=True):
-                union.join(left, right)
-            roots = np.array([union.find(unit) for unit in range(layout.units)])
-            joined = np.unique(roots, return_inverse=True)[1].astype(np.int64)
+            ties = (joined[source[forced]], joined[target[forced]])
+            joined = _tied(*ties, int(joined.max()) + 1)[joined]
             load = np.zeros((int(joined.max()) + 1, layout.groups))
             np.add.at(load, joined, own)
         return joined
@@ -169,9 +164,17 @@ class _Packing:
         return after
 
 
-def overfull(
-    load: Seconds, count: NDArray[np.int64], main: int, seconds: float
-) -> list[bool]:
+def _tied(one: NDArray[np.int64], other: NDArray[np.int64], size: int) -> NDArray[np.int64]:
+    """The number of the set that each item is in, if these pairs are in one set."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    graph = coo_array((np.ones(len(one)), (one, other)), shape=(size, size))
+    found: NDArray[np.int64] = connected_components(graph, directed=False)[1].astype(np.int64)
+    return found
+
+
+def overfull(load: Seconds, count: NDArray[np.int64], main: int, seconds: float) -> list[bool]:
     """For each way to cut a device's time into parts: whether the units take more than there are.
 
     Proof. Let the units of one device take T seconds together, and cut T into k + 1 parts. A unit
@@ -180,10 +183,10 @@ def overfull(
     whole numbers whose sum is below k + 1 (Johnson's functions; Fekete and Schepers 2001). So n
     equal devices hold at most n × k parts. What the main group does not hold, the others must:
     give them prices as in `Choices.bound`; a unit then takes at least its cheapest bill there, and
-    all together at most T. Those that cannot be in the main group come first. The parts they can take off the main group are at most those of the
-    best choice of units, cut at the margin, that fit into T: a knapsack. If what remains exceeds
-    n × k, there is no plan of T seconds. With k without end the parts are the seconds themselves;
-    these are tried too.
+    all together at most T. Those that cannot be in the main group come first. The parts that the
+    others can take off the main group are at most those of the best choice of units, cut at the
+    margin, that fit into what is left: a knapsack. If what remains exceeds n × k, there is no plan
+    of T seconds. With k without end the parts are the seconds themselves; these are tried too.
     """
     others = np.flatnonzero(np.arange(load.shape[1]) != main)
     bill = np.full(len(load), np.inf)

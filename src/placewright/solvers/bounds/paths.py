@@ -6,6 +6,7 @@ device because their tensors would come too late from another, and the work of a
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 
 Seconds = NDArray[np.float64]
 
-_WINDOW = {"quick": 40_000_000, "thorough": 1_000_000_000}  # numbers of arrivals worked out
 _SWEEPS = 64  # tails at which the work between heads and tails is added up
 _FOREVER = 1e300  # of an op that may not be in a group; finite, so that -inf + this stays -inf
 
@@ -31,20 +31,21 @@ class Times:
     rest: Seconds  # the op and what must follow it take at least so long
 
 
-def times(layout: Layout, prices: Seconds, effort: str = "quick") -> Times:
+def times(layout: Layout, prices: Seconds, arrivals: int) -> Times:
     """The earliest begin of each op and the least rest of the step from there, by group.
 
     Args:
         prices: Groups: those of a second of work, which times the groups' counts add up to 1.
+        arrivals: How many arrivals may be worked out (see `_Walk`).
     """
     a = layout.problem.arrays
     reader = np.repeat(np.arange(a.ops), np.diff(a.first_input))
     source = a.producer[a.inputs]
     real = a.turn[reader]
-    forward = _Walk(layout, reader[real], source[real], a.inputs[real], prices, effort).begins()
+    forward = _Walk(layout, reader[real], source[real], a.inputs[real], prices, arrivals).begins()
     real &= a.turn[source]
     backward = _Walk(
-        layout, source[real], reader[real], a.inputs[real], prices, effort, backward=True
+        layout, source[real], reader[real], a.inputs[real], prices, arrivals, backward=True
     ).begins()
     return Times(forward, forward + layout.op_seconds, backward + layout.op_seconds)
 
@@ -89,11 +90,11 @@ class _Walk:
     def __init__(
         self,
         layout: Layout,
-        after: NDArray[np.int64],
-        before: NDArray[np.int32],
-        tensor: NDArray[np.int32],
+        after: NDArray[np.integer],
+        before: NDArray[np.integer],
+        tensor: NDArray[np.integer],
         prices: Seconds,
-        effort: str,
+        arrivals: int,
         backward: bool = False,
     ) -> None:
         a = layout.problem.arrays
@@ -113,12 +114,11 @@ class _Walk:
         self.turn = a.turn[self.op].tolist()
         bill = (layout.op_seconds * prices).min(axis=1) if (prices > 0).all() else np.zeros(a.ops)
         self.bill = bill[self.op]
-        self.window = _WINDOW[effort] // max(1, len(self.parents) * self.groups)
-        if self.window < 100:
+        self.window = arrivals // max(1, len(self.parents) * self.groups)
+        if self.window < 500:
             self.window = 0
         self.readers = np.bincount(self.parents, minlength=a.ops).tolist()
         self.begin = np.zeros((self.ops, self.groups))
-        self.end = np.zeros((self.ops, self.groups))
         self.least = np.zeros(self.ops)
         self.rows: dict[int, tuple[int, Seconds]] = {}
         """Of ops that are still read: the first ancestor, and groups × ancestors: arrivals."""
@@ -134,32 +134,47 @@ class _Walk:
 
         *Arrivals* and *work*: see `_arrivals` and `_work`.
         """
-        never = (self.way < 0)[:, :, None]
-        transfer = self.layout.transfer if len(self.layout.transfer) else np.zeros((1, 1))
+        groups = range(self.groups)
+        ways = [[(one, int(row)) for one, row in enumerate(col) if row >= 0] for col in self.way.T]
+        rows = [row.tolist() for row in self.layout.transfer]
+        seconds, parents, tensors = (
+            self.seconds.tolist(),
+            self.parents.tolist(),
+            self.tensor.tolist(),
+        )
+        begins: list[list[float]] = []
+        ends: list[list[float]] = []
         for op in range(self.ops):
-            part = slice(self.first[op], self.first[op + 1])
-            parents = self.parents[part]
-            if not len(parents):
-                self.begin[op] = np.where(self.seconds[op] < _FOREVER, 0.0, np.inf)
-                self.end[op] = self.begin[op] + self.seconds[op]
-                continue
-            tensor = np.where(never, 0, self.tensor[part]) if never.all() else self.tensor[part]
-            sending = np.where(never, np.inf, transfer[self.way[:, :, None], tensor])
-            ends = self.end[parents].T  # groups × parents
-            remote = (ends[:, None, :] + sending).min(axis=0)  # the op's groups × parents
-            base = np.minimum(remote, ends).max(axis=1)
+            takes, part = seconds[op], slice(self.first[op], self.first[op + 1])
+            begin = [0.0] * self.groups
+            remote = []
+            for parent, tensor in zip(parents[part], tensors[part], strict=True):
+                end = ends[parent]
+                far = [
+                    min([end[one] + rows[row][tensor] for one, row in way], default=math.inf)
+                    for way in ways
+                ]
+                remote.append(far)
+                for group in groups:
+                    comes = min(far[group], end[group])
+                    if comes > begin[group]:
+                        begin[group] = comes
+            if self.window and remote:
+                late = np.array(remote).T
+                begin = self._arrivals(op, parents[part], late, np.array(begin)).tolist()
+            for group in groups:
+                if takes[group] >= _FOREVER:
+                    begin[group] = math.inf
+            begins.append(begin)
+            ends.append([start + lasts for start, lasts in zip(begin, takes, strict=True)])
             if self.window:
-                base = self._arrivals(op, parents, remote, base)
-            self.begin[op] = np.where(self.seconds[op] < _FOREVER, base, np.inf)
-            self.end[op] = self.begin[op] + self.seconds[op]
-            self.least[op] = self.begin[op].min()
-        found = np.empty_like(self.begin)
-        found[self.op] = self.begin
+                self.begin[op] = begin
+                self.least[op] = min(begin)
+        found = np.empty((self.ops, self.groups))
+        found[self.op] = begins
         return found
 
-    def _arrivals(
-        self, op: int, parents: NDArray[np.int64], remote: Seconds, base: Seconds
-    ) -> Seconds:
+    def _arrivals(self, op: int, parents: list[int], remote: Seconds, base: Seconds) -> Seconds:
         """The op's earliest begin by group, given that no tensor is there before `base`.
 
         Proof. Let the op v be on a device of this group, and let u be an ancestor of it that is
@@ -176,11 +191,11 @@ class _Walk:
         left out, so we look at a window of recent ones. An op that takes no turn never waits.
         """
         first = op - self.window if op > self.window else 0
-        oldest = min(self.rows[w][0] if w in self.rows else w for w in parents.tolist())
+        oldest = min(self.rows[w][0] if w in self.rows else w for w in parents)
         first = max(first, oldest)
         row = np.full((self.groups, op - first), -np.inf)
         turns = 0
-        for column, w in enumerate(parents.tolist()):
+        for column, w in enumerate(parents):
             if self.turn[w]:
                 turns += 1
                 late = remote[:, column, None]

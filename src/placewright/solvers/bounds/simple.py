@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from placewright.problem import Problem
     from placewright.solvers.bounds.layout import Layout
 
+Ints = NDArray[np.int64]
 Seconds = NDArray[np.float64]
 
 
@@ -25,14 +26,31 @@ def critical_path(problem: Problem) -> float:
     (weights, states, inputs) finishes at 0. The step lasts at least until its last op has finished.
     Sums here run in the simulator's own order, so rounding cannot lift the bound above it.
     """
+    return max(_finishes(problem)[0])
+
+
+def critical_chain(problem: Problem) -> Ints:
+    """The ops of that chain, the last first."""
+    finish, waits = _finishes(problem)
+    op, chain = int(np.argmax(finish)), []
+    while op >= 0:
+        chain.append(op)
+        op = waits[op]
+    return np.array(chain, dtype=np.int64)
+
+
+def _finishes(problem: Problem) -> tuple[list[float], list[int]]:
+    """When each op can finish, and which op it waits for, or -1."""
     a = problem.arrays
     fastest = np.where(a.turn, np.where(a.allowed, a.compute, np.inf).min(axis=1), 0.0).tolist()
     first, sources = a.first_input.tolist(), a.producer[a.inputs].tolist()
     finish: list[float] = []
+    waits: list[int] = []
     for op, seconds in enumerate(fastest):
-        reads = sources[first[op] : first[op + 1]]
-        finish.append(max([finish[source] for source in reads], default=0.0) + seconds)
-    return max(finish)
+        last = max(sources[first[op] : first[op + 1]], key=finish.__getitem__, default=-1)
+        waits.append(last)
+        finish.append((finish[last] if last >= 0 else 0.0) + seconds)
+    return finish, waits
 
 
 def work(layout: Layout) -> tuple[float, Seconds]:
