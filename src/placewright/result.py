@@ -29,7 +29,8 @@ class Result:
     """The best plan found, judged.
 
     Args:
-        bound: Seconds that no plan can beat, for the objective of the problem.
+        bound: Seconds that no plan can beat, for the objective of the problem; if the plan fits,
+            that no plan which fits can beat.
         bound_name: The name of the bound's proof.
         overflow: Bytes over the memory limits, all devices together.
         found_by: The part of the solver that found the plan, where it has several.

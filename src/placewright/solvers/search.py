@@ -109,7 +109,7 @@ class Search:
 
     @cached_property
     def bound(self) -> Bound:
-        """The problem's bound, computed on first use."""
+        """The bound for plans that fit, computed on first use."""
         return bound(self.problem)
 
     def judge(
@@ -285,9 +285,11 @@ def solve(
         chosen = choose(search)
         plan, found_by = chosen.plan, chosen.found_by
     timeline = simulator.simulate(problem, plan)
+    # The bound holds for the ops that are really run, and some bounds for plans that fit only.
     proven = search.bound
-    if plan.fusion is not None:  # the bound holds for the ops that are really run
-        proven = bound(contract(problem, plan).problem)
+    if plan.fusion is not None or timeline.overflow:
+        run = problem if plan.fusion is None else contract(problem, plan).problem
+        proven = bound(run, fits=timeline.overflow == 0)
     return Result(
         solver=solver.name,
         plan=plan,
