@@ -1,0 +1,82 @@
+"""Cuts: the best contiguous splits of several orders of the graph, by dynamic programming."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from placewright.solvers.balanced import Balanced, as_needed
+from placewright.solvers.pieces import Pieces
+from placewright.solvers.prefixes import Prefixes
+from placewright.solvers.splits import judge_splits
+from placewright.transforms import by_module_count
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from placewright.solvers.search import Search
+
+_MODULES = 100  # groups of the order by modules
+
+
+@dataclass(frozen=True)
+class Cuts:
+    """Each order cut into one stretch a device, where that costs least.
+
+    For the period that is the least largest load, transfers included; for the step time the least
+    sum of stages and the transfers between them. Within its order a split is the best there is if
+    all links are alike and, for the period, transfers do not overlap (or a device hears from one
+    other only); for the step time, if the graph is a chain. Otherwise the costs are estimates, and
+    the simulator chooses among the best split for each number of devices. Memory is estimated from
+    resident bytes; where the simulator finds too much in use, we try again with some kept back.
+
+    It begins with `balanced` splits.
+
+    Args:
+        limit: The most pieces that an order is cut into: above it heavy edges are merged first. Time
+            and memory grow with its square.
+    """
+
+    limit: int = 2_000
+    name = "cuts"
+
+    def run(self, search: Search) -> None:
+        Balanced().run(search)
+        if search.over:
+            return
+        pieces = Pieces.of(search.problem)
+        if len(pieces) > self.limit:
+            pieces = pieces.coarser(self.limit)
+        judge_cuts(search, pieces)
+
+
+def judge_cuts(search: Search, pieces: Pieces) -> None:
+    """Judge the best splits of every order of these pieces."""
+    for order in orders(pieces):
+        judge_splits(search, pieces, lambda room, share, row=order: Prefixes(pieces, row, room, share))
+        if search.over:
+            return
+
+
+def orders(pieces: Pieces) -> list[NDArray[np.int64]]:
+    """Orders of the pieces that may be worth cutting, each once.
+
+    The graph's own; the one in which ops stand just before they are needed; by levels, so that
+    branches stay side by side; and module by module.
+    """
+    problem = pieces.problem
+    if not len(pieces):
+        return []
+    level = np.zeros(len(pieces), dtype=np.int64)
+    for source, target in sorted(pieces.before):  # numbers are topological
+        level[target] = max(level[target], level[source] + 1)
+    module = by_module_count(problem, _MODULES).group
+    candidates = [
+        np.arange(len(pieces)),
+        as_needed(problem)[pieces.first].argsort(kind="stable"),
+        level.argsort(kind="stable"),
+        module[pieces.first].argsort(kind="stable"),
+    ]
+    return [np.array(order) for order in dict.fromkeys(tuple(row.tolist()) for row in candidates)]
