@@ -7,8 +7,10 @@ from placewright.solvers.balanced import Balanced
 from placewright.solvers.baselines import Baselines
 from placewright.solvers.bounds import Bound, bound
 from placewright.solvers.climb import Climb
+from placewright.solvers.cuts import Cuts
 from placewright.solvers.expert import Expert
 from placewright.solvers.heft import HEFT
+from placewright.solvers.ideals import Ideals
 from placewright.solvers.m_etf import METF
 from placewright.solvers.m_sct import MSCT
 from placewright.solvers.m_topo import MTopo
@@ -32,6 +34,8 @@ METHODS: dict[str, Callable[[], Solver]] = {
     "m-etf": METF,
     "m-sct": MSCT,
     "streamed": Streamed,
+    "cuts": Cuts,
+    "ideals": Ideals,
     "baselines": Baselines,
 }
 
@@ -46,9 +50,11 @@ __all__ = [
     "Bound",
     "Climb",
     "CpuOnly",
+    "Cuts",
     "EverySingleDevice",
     "Expert",
     "Gap",
+    "Ideals",
     "MTopo",
     "MaxEvaluations",
     "MaxTime",

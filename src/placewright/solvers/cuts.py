@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from placewright.solvers.search import Search
+    from placewright.solvers.stage_costs import Room
 
 _MODULES = 100  # groups of the order by modules
 
@@ -35,29 +36,39 @@ class Cuts:
     It begins with `balanced` splits.
 
     Args:
-        limit: The most pieces that an order is cut into: above it heavy edges are merged first. Time
-            and memory grow with its square.
+        limit: The most pieces that an order is cut into: above it heavy edges are merged first.
+            Time and memory grow with its square.
     """
 
     limit: int = 2_000
     name = "cuts"
 
     def run(self, search: Search) -> None:
-        Balanced().run(search)
-        if search.over:
-            return
-        pieces = Pieces.of(search.problem)
-        if len(pieces) > self.limit:
-            pieces = pieces.coarser(self.limit)
-        judge_cuts(search, pieces)
+        pieces = begin(search)
+        if pieces is not None:
+            judge_cuts(search, pieces, self.limit)
 
 
-def judge_cuts(search: Search, pieces: Pieces) -> None:
-    """Judge the best splits of every order of these pieces."""
-    for order in orders(pieces):
-        judge_splits(search, pieces, lambda room, share, row=order: Prefixes(pieces, row, room, share))
+def begin(search: Search) -> Pieces | None:
+    """Judge balanced splits; the problem's pieces if there are any and the search goes on."""
+    Balanced().run(search)
+    if search.over:
+        return None
+    pieces = Pieces.of(search.problem)
+    return pieces if len(pieces) else None
+
+
+def judge_cuts(search: Search, pieces: Pieces, limit: int = Cuts.limit) -> None:
+    """Judge the best splits of every order of these pieces, or of at most `limit` coarser ones."""
+    few = pieces.coarser(limit) if len(pieces) > limit else pieces
+    for order in orders(few):
         if search.over:
             return
+
+        def costs(room: Room, share: float, order: NDArray[np.int64] = order) -> Prefixes:
+            return Prefixes(few, order, room, share)
+
+        judge_splits(search, few, costs)
 
 
 def orders(pieces: Pieces) -> list[NDArray[np.int64]]:
@@ -67,8 +78,6 @@ def orders(pieces: Pieces) -> list[NDArray[np.int64]]:
     branches stay side by side; and module by module.
     """
     problem = pieces.problem
-    if not len(pieces):
-        return []
     level = np.zeros(len(pieces), dtype=np.int64)
     for source, target in sorted(pieces.before):  # numbers are topological
         level[target] = max(level[target], level[source] + 1)

@@ -12,6 +12,8 @@ import numpy as np
 from placewright.solvers.teams import accelerators_first
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
     from placewright.solvers.pieces import Pieces
@@ -51,6 +53,15 @@ class Fleet:
         """Every number of devices that may be in use, fewer devices first."""
         counts = itertools.product(*(range(len(members) + 1) for members in self.classes))
         return sorted(counts, key=lambda used: (sum(used), used))
+
+    def steps(self, used: Used) -> Iterator[tuple[int, int, Used]]:
+        """The classes of which a device is in use, the last of them, and the state without it."""
+        for kind, count in enumerate(used):
+            if count:
+                yield kind, self.classes[kind][count - 1], self.without(used, kind)
+
+    def without(self, used: Used, kind: int) -> Used:
+        return (*used[:kind], used[kind] - 1, *used[kind + 1 :])
 
     def reach(self, used: Used) -> tuple[float, float]:
         """The work that the devices in use, and the others, can do in a second."""

@@ -75,7 +75,7 @@ class Pieces:
         compact = {(number[one], number[other]) for one, other in edges}
         place = topological(count, compact)
         assert place is not None  # circles are gone
-        piece = np.where(piece >= 0, place[piece], -1)
+        piece = np.append(place, -1)[piece]  # -1 stays -1
         forward = np.array([op.phase == "forward" for op in problem.graph.ops]) & a.turn
         first = np.full(count, a.ops)
         for late in (~forward, forward):  # the later assignment wins: forward ops before others
@@ -88,7 +88,8 @@ class Pieces:
         apart = np.where(free[:, None], 0.0, seconds).sum(axis=0)
 
         def total(values: NDArray[np.generic]) -> NDArray[np.float64]:
-            return np.bincount(piece[free], weights=values[free], minlength=count)
+            sums = np.bincount(piece[free], weights=values[free], minlength=count)
+            return sums.astype(np.float64)
 
         allowed = np.ones((count, a.devices), dtype=bool)
         np.logical_and.at(allowed, piece[free], a.allowed[free])
@@ -126,7 +127,9 @@ class Pieces:
         """
         common = np.ones((int(group.max()) + 1, self.allowed.shape[1]), dtype=bool)
         np.logical_and.at(common, group, self.allowed)
-        into = np.where(common[group].any(axis=1), group, int(group.max()) + 1 + np.arange(len(self)))
+        into = np.where(
+            common[group].any(axis=1), group, int(group.max()) + 1 + np.arange(len(self))
+        )
         label = np.where(self.piece >= 0, into[self.piece], -1)
         edges = {(int(into[one]), int(into[other])) for one, other in self.before}
         return Pieces._numbered(
@@ -148,7 +151,7 @@ class Pieces:
         """Pieces that take no time and deal with one other piece only, joined to that piece.
 
         No load grows by this: the piece adds nothing to the other's stage and takes away what the
-        two hand to each other. (Memory may, by the bytes that such a piece holds.)
+        two hand to each other. Where memory is short, only pieces that hold none are joined.
         """
         near: list[set[int]] = [set() for _ in range(len(self))]
         tied = np.zeros(len(self), dtype=bool)  # to ops set apart
@@ -165,7 +168,10 @@ class Pieces:
         for one, other in self.before:
             near[one].add(other)
             near[other].add(one)
-        idle = (self.seconds.max(axis=1, initial=0.0) <= 0) & ~tied
+        short = self.resident.sum() > self.problem.arrays.capacity.min()
+        idle = (
+            (self.seconds.max(axis=1, initial=0.0) <= 0) & ~tied & ((self.resident == 0) | ~short)
+        )
         into = np.arange(len(self))
         waiting = list(range(len(self)))
         while waiting:

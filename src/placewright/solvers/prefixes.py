@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placewright.solvers.stage_costs import AFTER, APART, BEFORE, SENT, Room, StageCosts
+from placewright.solvers.stage_costs import AFTER, BEFORE, SENT, Room, StageCosts
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -63,7 +63,9 @@ class Prefixes(StageCosts):
         begins[handed.first[:-1][np.diff(handed.first) > 0]] = True
         self._earlier = np.where(begins, -1, np.roll(self._reader, 1))
 
-    def moved(self, parts: Parts, leaving: NDArray[np.bool_], sources: Ints, targets: Ints) -> Seconds:
+    def moved(
+        self, parts: Parts, leaving: NDArray[np.bool_], sources: Ints, targets: Ints
+    ) -> Seconds:
         area = np.zeros((self.size + 1, self.size + 1))  # by source, then target
         tensor, reader, earlier = self._tensor, self._reader, self._earlier
         made = self._producer[tensor]
@@ -79,7 +81,7 @@ class Prefixes(StageCosts):
             elif part == AFTER:  # the same, but target <= made
                 some = reader < made
                 rows, columns = (earlier + 1, reader), (reader + 1, made)
-            else:
+            else:  # from an op set apart
                 some = made < 0
                 rows, columns = (earlier + 1, reader), (reader + 1, end)
             _add(
@@ -107,7 +109,9 @@ class Prefixes(StageCosts):
             _add(area, rows, (high[some] + 1, end[some]), sign * seconds[some])
 
 
-def _add(area: Seconds, rows: tuple[Ints, Ints], columns: tuple[Ints, Ints], value: Seconds) -> None:
+def _add(
+    area: Seconds, rows: tuple[Ints, Ints], columns: tuple[Ints, Ints], value: Seconds
+) -> None:
     """Mark rectangles, both ends included, for two running sums to fill."""
     for row, upper in ((rows[0], 1.0), (rows[1] + 1, -1.0)):
         for column, lower in ((columns[0], 1.0), (columns[1] + 1, -1.0)):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placewright.solvers.fleet import fleets
+from placewright.solvers.fleet import fleets as fleets_of
 from placewright.solvers.stage_costs import Room
 from placewright.solvers.stages import walks
 
@@ -26,57 +26,73 @@ _WORK = 4e9  # states × points² above which devices stand in a row
 _FEWEST = 64  # states that are always affordable
 _MOST = 32  # splits of one table that are judged
 _GUESSES = (1.1, 1.3, 1.7, 2.5, 4.0, 10.0)  # times the least conceivable period
-_HIDDEN = 1e-3  # share of the transfers that counts if they hide behind the ops: breaks ties
 
 
 def judge_splits(
     search: Search, pieces: Pieces, costs: Callable[[Room, float], StageCosts]
-) -> None:
+) -> float:
     """Judge the best splits of a family, one for each number of devices of each kind.
 
     Where the simulator finds more memory in use than a piece's resident bytes, we try again with
-    that much kept back. With overlap, what a stage receives is counted in full and then not at all,
-    as the truth lies between.
+    that much kept back. With overlap, what a stage receives first counts as if it all came over one
+    channel, then as if it came evenly from all other devices: the truth lies between.
 
     Args:
         costs: Makes the family's costs for what stages may hold and the share of transfers.
+
+    Returns:
+        Seconds that the period of no split of this family is below; 0 if we do not know.
     """
     problem, a = search.problem, search.problem.arrays
     pipelined = problem.objective == "period"
+    alike = bool((a.transfer == a.transfer[:1]).all())
     beside = np.bincount(
         a.allowed.argmax(axis=1), np.where(pieces.piece < 0, a.resident, 0), a.devices
     ).astype(np.int64)
-    for share in (1.0, _HIDDEN) if pipelined and problem.overlap else (1.0,):
+    floor = 0.0
+    for share in (1.0, 1 / a.devices) if pipelined and problem.overlap else (1.0,):
         kept_back = np.zeros(a.devices, dtype=np.int64)
-        for _ in range(_TRIES):
+        for attempt in range(_TRIES):
             points = costs(Room(pieces.resident, a.capacity - beside - kept_back), share)
-            groups = fleets(pieces, max(_FEWEST, int(_WORK / len(points.work) ** 2)))
-            found = _best(search, points, groups, pipelined)
-            if search.over or not found:
-                return
-            verdict = search.judge(_plans(pieces, points, found))
-            if search.over or not verdict.overflow[0]:
+            fleets = rows_of(pieces, len(points.work))
+            bound = known(search)
+            found = _best(search, points, fleets, bound)
+            verdict = search.judge(_plans(pieces, points, found)) if found else None
+            if search.over:
+                return 0.0
+            if attempt == 0 and pipelined and alike:
+                floor = found[0].value if found else bound
+            if verdict is None or not verdict.overflow[0]:
                 break
             over = np.maximum(verdict.peak[0] - a.capacity, 0)
             kept_back = 2 * kept_back + np.where(over, np.maximum(over, a.capacity // 64), 0)
-            for members in (list(kind) for kind in groups[0].classes if not groups[0].row):
+            for members in (list(kind) for kind in fleets[0].classes if not fleets[0].row):
                 kept_back[members] = kept_back[members].max()
+    return max(floor, float(pieces.apart.max())) if floor else 0.0
 
 
-def _best(
-    search: Search, points: StageCosts, groups: list[Fleet], pipelined: bool
-) -> list[Walk]:
+def known(search: Search) -> float:
+    """The period of the best plan so far, if that is what is asked for and the plan fits."""
+    return search.key[1] if search.key[0] == 0 and search.problem.objective == "period" else np.inf
+
+
+def rows_of(pieces: Pieces, points: int) -> list[Fleet]:
+    """The fleets to split over, with as many states as so many points allow."""
+    return fleets_of(pieces, max(_FEWEST, int(_WORK / points**2)))
+
+
+def _best(search: Search, points: StageCosts, fleets: list[Fleet], bound: float) -> list[Walk]:
     """The best ways, with a bound as tight as we can guess, since that is much faster."""
-    known = search.key[1] if search.key[0] == 0 and pipelined else np.inf
+    pipelined = search.problem.objective == "period"
     least = max(
-        float(points.work[-1]) / max(float(groups[0].worth.sum()), 1e-300),
+        float(points.work[-1]) / max(float(fleets[0].worth.sum()), 1e-300),
         float(points.pieces.least.max()),
     )
-    guesses = [least * times for times in _GUESSES if pipelined and 0 < least * times < known]
-    for guess in (*guesses, known):
+    guesses = [least * times for times in _GUESSES if pipelined and 0 < least * times < bound]
+    for guess in (*guesses, bound):
         found = [
             walk
-            for fleet in groups
+            for fleet in fleets
             for walk in walks(points, fleet, pipelined, guess, lambda: search.over)
         ]
         if found or search.over:

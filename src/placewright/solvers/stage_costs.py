@@ -50,7 +50,7 @@ class StageCosts(ABC):
 
     def __init__(self, pieces: Pieces, room: Room, share: float = 1.0) -> None:
         self.pieces, self.room, self.share = pieces, room, share
-        self.work = self.total(pieces.least)
+        self.work = np.maximum.accumulate(self.total(pieces.least))
         self._held = self.total(room.held)
         self._banned = self.total(~pieces.allowed)
         self._links = np.vstack([pieces.handed.seconds, np.zeros(len(pieces.handed))])
@@ -73,7 +73,9 @@ class StageCosts(ABC):
         """Targets × sources: whether the one is part of the other."""
 
     @abstractmethod
-    def moved(self, parts: Parts, leaving: NDArray[np.bool_], sources: Ints, targets: Ints) -> Seconds:
+    def moved(
+        self, parts: Parts, leaving: NDArray[np.bool_], sources: Ints, targets: Ints
+    ) -> Seconds:
         """Targets × sources: seconds of all tensors that the stage between the two moves.
 
         Args:

@@ -18,20 +18,19 @@ if TYPE_CHECKING:
 
     from placewright.solvers.fleet import Fleet, Seat, Used
 
-Ints = NDArray[np.int64] if TYPE_CHECKING else object
+    Ints = NDArray[np.int64]
+    Seconds = NDArray[np.float64]
 
 _SOURCES, _TARGETS = 512, 2048  # points looked at together: a few megabytes
-_ROUNDING = 1e-9
+_ROUNDING = 1e-9  # sums of the same seconds in another order differ by less
 
 
 class Points(Protocol):
     """Sets of pieces, by the work in them; the first is empty, the last is everything."""
 
-    work: NDArray[np.float64]
+    work: Seconds
 
-    def seconds(
-        self, seat: Seat, sources: Ints, targets: Ints, bound: float
-    ) -> NDArray[np.float64]:
+    def seconds(self, seat: Seat, sources: Ints, targets: Ints, bound: float) -> Seconds:
         """Targets × sources: what the stage between the two costs on a device.
 
         Infinite where there is no such stage and where it may not be on this device; may be so
@@ -48,15 +47,6 @@ class Walk:
     stages: tuple[tuple[int, int, int], ...]
 
 
-@dataclass
-class _Column:
-    """For one number of devices in use, the best way to each point."""
-
-    value: NDArray[np.float64]
-    source: NDArray[np.int32]
-    kind: NDArray[np.int16]  # class of the last device, or -1 where it was left out
-
-
 def walks(
     points: Points, fleet: Fleet, longest: bool, bound: float, over: Callable[[], bool]
 ) -> list[Walk]:
@@ -69,92 +59,128 @@ def walks(
             left must fit the others.
         over: Asked now and then; once it says so, only what was found is returned.
     """
-    table: dict[Used, _Column] = {}
-    size, total = len(points.work), float(points.work[-1])
-    limit = bound * (1 + _ROUNDING)
+    table = _Table(points, Reach(points.work, fleet, longest, bound))
     for used in fleet.states:
         if over():
             break
-        column = _Column(np.full(size, np.inf), np.full(size, -1, np.int32), np.full(size, -1, np.int16))
-        table[used] = column
-        if not any(used):
-            column.value[0] = 0.0
-            continue
-        low, high = 0, size
-        if longest and np.isfinite(limit):
-            here, rest = (limit * work for work in fleet.reach(used))
-            slack = _ROUNDING * total
-            low = int(np.searchsorted(points.work, total - rest - slack))
-            high = int(np.searchsorted(points.work, here + slack, side="right"))
-        for kind, count in enumerate(used):
-            if count and low < high:
-                earlier = table.get((*used[:kind], count - 1, *used[kind + 1 :]))
-                if earlier is not None:
-                    _extend(points, fleet, used, kind, earlier, column, (low, high), longest, limit, over)
-    found = [_trace(fleet, table, used) for used, column in table.items() if column.value[-1] <= limit]
+        table.fill(used, over)
+    found = [table.trace(used) for used in table.columns if table.reached(used)]
     return sorted(found, key=lambda walk: walk.value)
 
 
-def _extend(
-    points: Points,
-    fleet: Fleet,
-    used: Used,
-    kind: int,
-    earlier: _Column,
-    column: _Column,
-    window: tuple[int, int],
-    longest: bool,
-    limit: float,
-    over: Callable[[], bool],
-) -> None:
-    """Give one more stage to the last device used of a class."""
-    device = fleet.classes[kind][used[kind] - 1]
-    seat = fleet.seat(used, kind)
-    known = np.flatnonzero(earlier.value <= limit)
-    if fleet.row:
-        inside = known[(known >= window[0]) & (known < window[1])]
-        column.value[inside], column.source[inside] = earlier.value[inside], inside
-    farthest = limit * fleet.worth[device] if longest else np.inf
-    for sources, targets in _blocks(points.work, known, window, farthest):
-        if over():
+class Reach:
+    """Which stages are worth a look, from the work in each point alone."""
+
+    def __init__(self, work: Seconds, fleet: Fleet, longest: bool, bound: float) -> None:
+        self.work, self.fleet, self.longest = work, fleet, longest
+        self.limit = bound * (1 + _ROUNDING)
+        self._slack = _ROUNDING * float(work[-1])
+        self._narrow = longest and bool(np.isfinite(self.limit))
+
+    def window(self, used: Used) -> tuple[int, int]:
+        """The points that may be done with these devices, as a stretch of all points."""
+        if not self._narrow:
+            return 0, len(self.work)
+        here, rest = (self.limit * work for work in self.fleet.reach(used))
+        low = np.searchsorted(self.work, float(self.work[-1]) - rest - self._slack)
+        return int(low), int(np.searchsorted(self.work, here + self._slack, side="right"))
+
+    def targets(self, sources: Ints, device: int, window: tuple[int, int]) -> tuple[Ints, Ints]:
+        """For each source where the targets begin and end that a stage on a device may lead to."""
+        work = self.work[sources]
+        begin = np.searchsorted(self.work, work - self._slack)
+        end = np.full(len(sources), window[1])
+        if self._narrow:
+            far = work + self.limit * self.fleet.worth[device] + self._slack
+            end = np.minimum(end, np.searchsorted(self.work, far, side="right"))
+        return np.maximum(begin, window[0]), end
+
+    def pairs(self) -> int:
+        """How many stages that is."""
+        count = 0
+        for used in self.fleet.states:
+            window = self.window(used)
+            for _, device, earlier in self.fleet.steps(used):
+                low, high = self.window(earlier) if any(earlier) else (0, 1)
+                begin, end = self.targets(np.arange(low, high), device, window)
+                count += int(np.maximum(end - begin, 0).sum())
+        return count
+
+
+@dataclass
+class _Column:
+    """For one number of devices in use, the best way to each point."""
+
+    value: Seconds
+    source: NDArray[np.int32]
+    kind: NDArray[np.int16]  # class of the last device, or -1 where it was left out
+
+    @classmethod
+    def empty(cls, size: int) -> _Column:
+        return cls(np.full(size, np.inf), np.full(size, -1, np.int32), np.full(size, -1, np.int16))
+
+
+class _Table:
+    def __init__(self, points: Points, reach: Reach) -> None:
+        self.points, self.reach, self.fleet = points, reach, reach.fleet
+        self.columns: dict[Used, _Column] = {}
+
+    def reached(self, used: Used) -> bool:
+        return bool(np.isfinite(self.columns[used].value[-1]))
+
+    def fill(self, used: Used, over: Callable[[], bool]) -> None:
+        column = _Column.empty(len(self.points.work))
+        self.columns[used] = column
+        if not any(used):
+            column.value[0] = 0.0
             return
-        cost = points.seconds(seat, sources, targets, limit)
-        behind = earlier.value[sources]
-        value = np.maximum(cost, behind, out=cost) if longest else np.add(cost, behind, out=cost)
-        at = value.argmin(axis=1)
-        best = value[np.arange(len(targets)), at]
-        better = np.flatnonzero((best < column.value[targets]) & (best <= limit))
-        column.value[targets[better]] = best[better]
-        column.source[targets[better]] = sources[at[better]]
-        column.kind[targets[better]] = kind
+        for kind, device, earlier in self.fleet.steps(used):
+            self._extend(used, kind, device, self.columns[earlier], column, over)
 
+    def _extend(
+        self,
+        used: Used,
+        kind: int,
+        device: int,
+        earlier: _Column,
+        column: _Column,
+        over: Callable[[], bool],
+    ) -> None:
+        """Give one more stage to the last device used of a class."""
+        limit, seat = self.reach.limit, self.fleet.seat(used, kind)
+        known = np.flatnonzero(np.isfinite(earlier.value))
+        if self.fleet.row:  # the device may be left out
+            column.value[known], column.source[known] = earlier.value[known], known
+        for sources, targets in self._blocks(known, device, used):
+            if over():
+                return
+            cost = self.points.seconds(seat, sources, targets, limit)
+            join = np.maximum if self.reach.longest else np.add
+            value = join(cost, earlier.value[sources], out=cost)
+            at = value.argmin(axis=1)
+            best = value[np.arange(len(targets)), at]
+            better = np.flatnonzero((best < column.value[targets]) & (best <= limit))
+            column.value[targets[better]] = best[better]
+            column.source[targets[better]] = sources[at[better]]
+            column.kind[targets[better]] = kind
 
-def _blocks(
-    work: NDArray[np.float64], known: Ints, window: tuple[int, int], farthest: float
-) -> Iterator[tuple[Ints, Ints]]:
-    """Sources and the targets that they may lead to, some of each at a time."""
-    slack = _ROUNDING * float(work[-1])
-    for start in range(0, len(known), _SOURCES):
-        sources = known[start : start + _SOURCES]
-        low, high = float(work[sources[0]]), float(work[sources[-1]])
-        begin = max(window[0], int(np.searchsorted(work, low - slack)))
-        end = window[1]
-        if np.isfinite(farthest):
-            end = min(end, int(np.searchsorted(work, high + farthest + slack, side="right")))
-        for left in range(begin, end, _TARGETS):
-            yield sources, np.arange(left, min(left + _TARGETS, end))
+    def _blocks(self, known: Ints, device: int, used: Used) -> Iterator[tuple[Ints, Ints]]:
+        """Sources and the targets that they may lead to, some of each at a time."""
+        window = self.reach.window(used)
+        for start in range(0, len(known), _SOURCES):
+            sources = known[start : start + _SOURCES]
+            begin, end = self.reach.targets(sources, device, window)
+            for left in range(int(begin[0]), int(end[-1]), _TARGETS):
+                yield sources, np.arange(left, min(left + _TARGETS, int(end[-1])))
 
-
-def _trace(fleet: Fleet, table: dict[Used, _Column], used: Used) -> Walk:
-    value, stages = float(table[used].value[-1]), []
-    point = len(table[used].value) - 1
-    while any(used):
-        column = table[used]
-        kind, source = int(column.kind[point]), int(column.source[point])
-        left_out = kind < 0
-        kind = max(kind, 0)
-        if not left_out:
-            stages.append((fleet.classes[kind][used[kind] - 1], source, point))
-        used = (*used[:kind], used[kind] - 1, *used[kind + 1 :])
-        point = source
-    return Walk(value, tuple(reversed(stages)))
+    def trace(self, used: Used) -> Walk:
+        """The way to the last point, from its end."""
+        value, stages = float(self.columns[used].value[-1]), []
+        point = len(self.points.work) - 1
+        while any(used):
+            column = self.columns[used]
+            kind, source = int(column.kind[point]), int(column.source[point])
+            if kind >= 0:
+                stages.append((self.fleet.classes[kind][used[kind] - 1], source, point))
+            used, point = self.fleet.without(used, max(kind, 0)), source
+        return Walk(value, tuple(reversed(stages)))

@@ -1,0 +1,91 @@
+"""Ideals: the best contiguous split of the whole graph, by dynamic programming over its ideals.
+
+Tarnawski, Phanishayee, Devanur, Mahajan and Nina Paravecino 2020, "Efficient Algorithms for Device
+Placement of DNN Graph Operators", NeurIPS.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from placewright.solvers.cuts import Cuts, begin, judge_cuts
+from placewright.solvers.ideal_sets import IdealCosts, ideals
+from placewright.solvers.splits import judge_splits, known, rows_of
+from placewright.solvers.stages import Reach
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from placewright.solvers.pieces import Pieces
+    from placewright.solvers.search import Search
+
+_EFFORT = 8e9  # stages × tensors that may be looked at: some ten seconds
+_FINER = 0.8  # times the pieces, until there are few enough ideals
+
+
+@dataclass(frozen=True)
+class Ideals:
+    """Every contiguous split of the graph, not only those of one order.
+
+    An ideal is a set of ops that holds with each op all those before it. A contiguous split goes
+    from ideal to larger ideal, one device after the other, so the best one is found by dynamic
+    programming over (ideal, devices in use of each kind). The paper allows any two ideals; we look
+    only at those between which a split that beats the best known one can pass, which `cuts` provide
+    first. As in the paper, only the forward half of a training graph must be contiguous.
+
+    For the period the split is the best contiguous one if the graph has few enough ideals, all
+    links are alike, it fits as it is, and transfers do not overlap ops; with overlap, if it reaches
+    what ops alone allow. `prove` says whether that was so. For the step time, where stages are
+    taken to run one after the other, it is a heuristic.
+
+    Args:
+        limit: The most ideals. Above it, or if looking at them would take too long, heavy edges are
+            merged until there are few enough, and the split is not proved to be the best.
+    """
+
+    limit: int = 50_000
+    name = "ideals"
+
+    def run(self, search: Search) -> None:
+        self.prove(search)
+
+    def prove(self, search: Search) -> bool:
+        """Run, and say whether no contiguous split is better than the best plan found."""
+        whole = begin(search)
+        if whole is None:
+            return False
+        judge_cuts(search, whole)
+        if search.over:
+            return False
+        whole = whole.without_trifles()
+        pieces, inside = self._affordable(search, whole)
+        floor = judge_splits(
+            search, pieces, lambda room, share: IdealCosts(pieces, inside, room, share)
+        )
+        complete = len(pieces) == len(whole)
+        overflow, value = search.key
+        return complete and overflow == 0 and value <= floor * (1 + 1e-9)
+
+    def _affordable(self, search: Search, pieces: Pieces) -> tuple[Pieces, NDArray[np.bool_]]:
+        """The finest pieces whose ideals can be looked at, and these."""
+        pipelined = search.problem.objective == "period"
+        if len(pieces) > Cuts.limit:
+            pieces = pieces.coarser(Cuts.limit)
+        while True:
+            inside = ideals(pieces, self.limit)
+            if inside is not None:
+                work = np.maximum.accumulate(inside @ pieces.least)
+                tensors = 16 + len(pieces.handed)
+                stages = sum(
+                    Reach(work, fleet, pipelined, known(search)).pairs()
+                    for fleet in rows_of(pieces, len(work))
+                )
+                if stages * tensors <= _EFFORT or len(pieces) <= 2:
+                    return pieces, inside
+            fewer = pieces.coarser(max(2, int(_FINER * len(pieces))))
+            if len(fewer) == len(pieces):  # nothing has a device in common: one order must do
+                return pieces, np.tri(len(pieces) + 1, len(pieces), -1, dtype=bool)
+            pieces = fewer
