@@ -36,8 +36,8 @@ class Cuts:
     It begins with `balanced` splits.
 
     Args:
-        limit: The most pieces that an order is cut into: above it heavy edges are merged first.
-            Time and memory grow with its square.
+        limit: The most pieces that an order is cut into. Above it heavy edges are merged until half
+            as many are left. Time and memory grow with its square.
     """
 
     limit: int = 2_000
@@ -59,8 +59,8 @@ def begin(search: Search) -> Pieces | None:
 
 
 def judge_cuts(search: Search, pieces: Pieces, limit: int = Cuts.limit) -> None:
-    """Judge the best splits of every order of these pieces, or of at most `limit` coarser ones."""
-    few = pieces.coarser(limit) if len(pieces) > limit else pieces
+    """Judge the best splits of every order of these pieces, or of coarser ones if they are many."""
+    few = pieces.coarser(limit // 2) if len(pieces) > limit else pieces
     for order in orders(few):
         if search.over:
             return

@@ -37,10 +37,9 @@ class Handed:
         return len(self.producer)
 
     @classmethod
-    def of(cls, problem: Problem, piece: NDArray[np.int64]) -> Handed:
+    def of(cls, problem: Problem, piece: NDArray[np.int64], stand: NDArray[np.int32]) -> Handed:
         a = problem.arrays
-        stand = a.allowed.argmax(axis=1).tolist()  # the device of an op set apart
-        home, turn = piece.tolist(), a.turn.tolist()
+        device, home, turn = stand.tolist(), piece.tolist(), a.turn.tolist()
         first, readers = a.first_reader.tolist(), a.readers.tolist()
         number: dict[tuple[int, int, tuple[int, ...], tuple[int, ...]], int] = {}
         into = np.full(len(a.sizes), -1, dtype=np.int64)
@@ -48,8 +47,8 @@ class Handed:
             source = home[producer]
             reading = [op for op in readers[first[tensor] : first[tensor + 1]] if turn[op]]
             inside = {home[op] for op in reading} - {source, -1}
-            where = -1 if source >= 0 else stand[producer]
-            away = {stand[op] for op in reading if home[op] < 0} if source >= 0 else set()
+            where = -1 if source >= 0 else device[producer]
+            away = {device[op] for op in reading if home[op] < 0} if source >= 0 else set()
             if inside or away:
                 key = (source, where, tuple(sorted(inside)), tuple(sorted(away)))
                 into[tensor] = number.setdefault(key, len(number))

@@ -13,8 +13,8 @@ import numpy as np
 
 from placewright.solvers.cuts import Cuts, begin, judge_cuts
 from placewright.solvers.ideal_sets import IdealCosts, ideals
-from placewright.solvers.splits import judge_splits, known, rows_of
-from placewright.solvers.stages import Reach
+from placewright.solvers.splits import fleets_for, judge_splits, known
+from placewright.solvers.stages import ROUNDING, Reach
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from placewright.solvers.pieces import Pieces
     from placewright.solvers.search import Search
 
-_EFFORT = 8e9  # stages × tensors that may be looked at: some ten seconds
-_FINER = 0.8  # times the pieces, until there are few enough ideals
+_EFFORT = {"period": 8e9, "step": 5e8}  # stages × tensors to look at: ten seconds, one second
+_FEWER = 0.7  # times the pieces, until there are few enough ideals
 
 
 @dataclass(frozen=True)
@@ -61,31 +61,38 @@ class Ideals:
         if search.over:
             return False
         whole = whole.without_trifles()
-        pieces, inside = self._affordable(search, whole)
+        pieces, inside, every = self._affordable(search, whole)
         floor = judge_splits(
             search, pieces, lambda room, share: IdealCosts(pieces, inside, room, share)
         )
-        complete = len(pieces) == len(whole)
         overflow, value = search.key
-        return complete and overflow == 0 and value <= floor * (1 + 1e-9)
+        return every and overflow == 0 and value <= floor * (1 + ROUNDING)
 
-    def _affordable(self, search: Search, pieces: Pieces) -> tuple[Pieces, NDArray[np.bool_]]:
-        """The finest pieces whose ideals can be looked at, and these."""
-        pipelined = search.problem.objective == "period"
-        if len(pieces) > Cuts.limit:
-            pieces = pieces.coarser(Cuts.limit)
-        while True:
+    def _affordable(self, search: Search, whole: Pieces) -> tuple[Pieces, NDArray[np.bool_], bool]:
+        """The finest pieces whose ideals can be looked at, these, and whether they are all."""
+        objective = search.problem.objective
+        pieces = whole.coarser(Cuts.limit) if len(whole) > Cuts.limit else whole
+        while len(pieces) > 2 and not search.over:
             inside = ideals(pieces, self.limit)
             if inside is not None:
                 work = np.maximum.accumulate(inside @ pieces.least)
-                tensors = 16 + len(pieces.handed)
                 stages = sum(
-                    Reach(work, fleet, pipelined, known(search)).pairs()
-                    for fleet in rows_of(pieces, len(work))
+                    Reach(work, fleet, objective == "period", known(search)).pairs()
+                    for fleet in fleets_for(pieces, len(work))
                 )
-                if stages * tensors <= _EFFORT or len(pieces) <= 2:
-                    return pieces, inside
-            fewer = pieces.coarser(max(2, int(_FINER * len(pieces))))
-            if len(fewer) == len(pieces):  # nothing has a device in common: one order must do
-                return pieces, np.tri(len(pieces) + 1, len(pieces), -1, dtype=bool)
+                if stages * (16 + len(pieces.handed)) <= _EFFORT[objective]:
+                    return pieces, inside, pieces is whole
+            fewer = pieces.coarser(max(2, int(_FEWER * len(pieces))))
+            if len(fewer) == len(pieces):  # no two have a device in common
+                break
             pieces = fewer
+        inside = ideals(pieces, self.limit)
+        if inside is not None:
+            return pieces, inside, pieces is whole
+        # One order must do where there is nothing left to merge, or no time.
+        return pieces, _prefixes(len(pieces)), False
+
+
+def _prefixes(count: int) -> NDArray[np.bool_]:
+    """The ideals of a mere row."""
+    return np.tri(count + 1, count, -1, dtype=bool)

@@ -1,9 +1,6 @@
 """Pieces: a problem in, what a contiguous split cuts between out, numbered as data flows.
 
-A piece is made of whole teams. In a training graph a backward op goes with its forward op, so that
-only the forward half has an order. A backward op without a forward op (a loss, a sum of gradients)
-is a piece of its own, and the order of what it hands to others is mirrored: this is how Tarnawski
-et al. 2020 fold such graphs. Pieces that wait for each other in a circle become one.
+A piece is made of whole teams, folded as `folding` says, and of what waits for it in a circle.
 """
 
 from __future__ import annotations
@@ -13,16 +10,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from placewright.solvers.folding import before, folded, without_circles
 from placewright.solvers.handed import Handed
-from placewright.transforms import forward_ops, heavy_edges, topological
-from placewright.union import Union
+from placewright.transforms import heavy_edges, topological
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from placewright.problem import Problem
-
-Edges = frozenset[tuple[int, int]]
+    from placewright.solvers.folding import Edges
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,6 +28,7 @@ class Pieces:
     Args:
         piece: Ops → pieces, or -1 for an op that can be on one device only. Such ops are set
             apart: they stand on their device whatever is cut.
+        stand: The device of each op that is set apart.
         first: Each piece's first op, a forward one if it has any.
         allowed: Pieces × devices.
         seconds: Pieces × devices; 0 where a piece may not be.
@@ -44,6 +41,7 @@ class Pieces:
 
     problem: Problem
     piece: NDArray[np.int64]
+    stand: NDArray[np.int32]
     first: NDArray[np.int64]
     allowed: NDArray[np.bool_]
     seconds: NDArray[np.float64]
@@ -59,9 +57,8 @@ class Pieces:
     @classmethod
     def of(cls, problem: Problem) -> Pieces:
         """One piece a team, but for what is folded."""
-        label = _folded(problem)
-        edges = _before(problem, label)
-        return cls._numbered(problem, *_without_circles(problem, label, edges))
+        label = folded(problem)
+        return cls._numbered(problem, *without_circles(problem, label, before(problem, label)))
 
     @classmethod
     def _numbered(cls, problem: Problem, label: NDArray[np.int64], edges: Edges) -> Pieces:
@@ -85,17 +82,21 @@ class Pieces:
         own = np.where((a.alias < 0) & ~a.stored[a.producer], a.sizes, 0)
         outputs = np.bincount(a.producer, weights=own, minlength=a.ops).astype(np.int64)
         free = piece >= 0
-        apart = np.where(free[:, None], 0.0, seconds).sum(axis=0)
+        stand = problem.settle(np.zeros(a.ops, dtype=np.int32))
+        alone = np.flatnonzero(~free)
+        apart = np.bincount(stand[alone], a.compute[alone, stand[alone]], a.devices).astype(float)
 
         def total(values: NDArray[np.generic]) -> NDArray[np.float64]:
             sums = np.bincount(piece[free], weights=values[free], minlength=count)
             return sums.astype(np.float64)
 
         allowed = np.ones((count, a.devices), dtype=bool)
-        np.logical_and.at(allowed, piece[free], a.allowed[free])
+        lead = np.unique(a.leader[free])  # the others follow, or go where they may
+        np.logical_and.at(allowed, piece[lead], a.allowed[lead])
         return cls(
             problem,
             piece,
+            stand,
             first,
             allowed,
             np.stack([total(column) for column in seconds.T], axis=1),
@@ -103,7 +104,7 @@ class Pieces:
             total(a.resident).astype(np.int64),
             total(a.resident + outputs).astype(np.int64),
             frozenset((int(place[one]), int(place[other])) for one, other in compact),
-            Handed.of(problem, piece),
+            Handed.of(problem, piece, stand),
         )
 
     @property
@@ -184,78 +185,3 @@ class Pieces:
         while (into != into[into]).any():
             into = into[into]
         return self.joined(into)
-
-
-def _folded(problem: Problem) -> NDArray[np.int64]:
-    """A label for each op: its team, or that of its forward op; -1 for those set apart."""
-    a, ops = problem.arrays, problem.graph.ops
-    alone = a.allowed.sum(axis=1) == 1
-    forward = np.array([op.phase == "forward" for op in ops])
-    union = Union(a.ops)
-    if not forward.all():
-        with_forward = np.zeros(a.ops, dtype=bool)
-        with_forward[a.leader[forward & a.turn]] = True
-        common = {int(leader): a.allowed[leader] for leader in np.unique(a.leader)}
-        homes = forward_ops(problem.graph)
-        for op in np.flatnonzero(~forward & a.turn & ~with_forward[a.leader]).tolist():
-            home = homes[op]
-            if home is None and ops[op].phase == "update":  # with the weight that it updates
-                home = next((source for source, _ in ops[op].inputs if a.stored[source]), None)
-            if home is None or alone[op] or alone[a.leader[home]]:
-                continue
-            one, other = union.find(int(a.leader[op])), union.find(int(a.leader[home]))
-            both = common[one] & common[other]
-            if both.any():
-                union.join(one, other)
-                common[union.find(one)] = both
-    label = np.array([union.find(int(leader)) for leader in a.leader], dtype=np.int64)
-    return np.where(alone | alone[a.leader], -1, label)
-
-
-def _before(problem: Problem, label: NDArray[np.int64]) -> Edges:
-    """Pairs of labels: forward ops in their order, and mirrored what backward pieces hand on."""
-    a = problem.arrays
-    forward = np.array([op.phase == "forward" for op in problem.graph.ops])
-    orphan = np.ones(a.ops, dtype=bool)  # by label
-    orphan[label[forward & a.turn & (label >= 0)]] = False
-    reader = np.repeat(np.arange(a.ops), np.diff(a.first_input))
-    source = a.producer[a.inputs]
-    one, other = label[source], label[reader]
-    real = a.turn[source] & a.turn[reader] & (one >= 0) & (other >= 0) & (one != other)
-    ahead = real & forward[source] & forward[reader]
-    mirrored = real & ~forward[source] & ~forward[reader] & (orphan[one] | orphan[other])
-    pairs = [*zip(one[ahead].tolist(), other[ahead].tolist(), strict=True)]
-    pairs += zip(other[mirrored].tolist(), one[mirrored].tolist(), strict=True)
-    return frozenset(pairs)
-
-
-def _without_circles(
-    problem: Problem, label: NDArray[np.int64], edges: Edges
-) -> tuple[NDArray[np.int64], Edges]:
-    """Labels that wait for each other in a circle as one, and the order that is left.
-
-    Where the ops of a circle have no device in common, they keep their labels and lose their order.
-    """
-    a = problem.arrays
-    if topological(a.ops, edges) is not None:
-        return label, edges
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
-
-    ends = np.array(sorted(edges), dtype=np.int64)
-    links = coo_array((np.ones(len(ends)), (ends[:, 0], ends[:, 1])), shape=(a.ops, a.ops))
-    component = connected_components(links.tocsr(), connection="strong")[1]
-    free = label >= 0
-    common = np.ones((int(component.max()) + 1, a.devices), dtype=bool)
-    np.logical_and.at(common, component[label[free]], a.allowed[free])
-    # A component is called by one of its labels.
-    name = np.zeros(len(common), dtype=np.int64)
-    name[component[label[free]]] = label[free]
-    one = common[component].any(axis=1)
-    into = np.where(one, name[component], np.arange(a.ops))
-    kept = {
-        (int(into[s]), int(into[t]))
-        for s, t in edges
-        if into[s] != into[t] and (component[s] != component[t])
-    }
-    return np.where(free, into[label], -1), frozenset(kept)

@@ -50,7 +50,8 @@ class Prefixes(StageCosts):
         if seat not in self._kept:
             every = np.arange(self.size)
             self._kept[seat] = super().seconds(seat, every, every, np.inf)
-        return self._kept[seat][np.ix_(targets, sources)]
+        some = self._kept[seat][targets[0] : targets[-1] + 1]  # targets are a stretch
+        return some[:, sources]
 
     def _sort_readers(self, pieces: Pieces) -> None:
         """Each tensor's producer and readers as places in the order, readers sorted."""
@@ -90,8 +91,13 @@ class Prefixes(StageCosts):
                 (columns[0][some], columns[1][some]),
                 seconds[tensor][some],
             )
-        area = area.cumsum(axis=0).cumsum(axis=1)[:-1, :-1]
-        return np.maximum(area[np.ix_(sources, targets)].T, 0.0)
+        if not area.any():
+            return np.zeros((1, 1))
+        for row in range(1, self.size):  # quicker than cumsum over the first axis
+            area[row] += area[row - 1]
+        area.cumsum(axis=1, out=area)
+        moved = area[np.ix_(sources, targets)].T
+        return np.maximum(moved, 0.0, out=moved)
 
     def _send(self, area: Seconds, seconds: Seconds, leaving: NDArray[np.bool_]) -> None:
         """A tensor made in the stage is sent unless all its readers are there too."""

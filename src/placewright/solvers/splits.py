@@ -8,7 +8,7 @@ import numpy as np
 
 from placewright.solvers.fleet import fleets as fleets_of
 from placewright.solvers.stage_costs import Room
-from placewright.solvers.stages import walks
+from placewright.solvers.stages import ROUNDING, walks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from placewright.solvers.stage_costs import StageCosts
     from placewright.solvers.stages import Walk
 
-_TRIES = 4  # to make a split fit whose estimate of memory was too low
+_TRIES = 5  # to make a split fit whose estimate of memory was too low
 _WORK = 4e9  # states × points² above which devices stand in a row
 _FEWEST = 64  # states that are always affordable
 _MOST = 32  # splits of one table that are judged
-_GUESSES = (1.1, 1.3, 1.7, 2.5, 4.0, 10.0)  # times the least conceivable period
+_GUESSES = (1.1, 1.4, 2.5)  # times the least conceivable period
 
 
 def judge_splits(
@@ -33,9 +33,10 @@ def judge_splits(
 ) -> float:
     """Judge the best splits of a family, one for each number of devices of each kind.
 
-    Where the simulator finds more memory in use than a piece's resident bytes, we try again with
-    that much kept back. With overlap, what a stage receives first counts as if it all came over one
-    channel, then as if it came evenly from all other devices: the truth lies between.
+    Where a split does not fit, since more than resident bytes are in use, we try again as if every
+    output were held for good, and then with as much kept back as was lacking. With overlap, what a
+    stage receives first counts as if it came evenly from all other devices, then as if it all came
+    over one channel: the truth lies between.
 
     Args:
         costs: Makes the family's costs for what stages may hold and the share of transfers.
@@ -45,23 +46,33 @@ def judge_splits(
     """
     problem, a = search.problem, search.problem.arrays
     pipelined = problem.objective == "period"
-    alike = bool((a.transfer == a.transfer[:1]).all())
-    beside = np.bincount(
-        a.allowed.argmax(axis=1), np.where(pieces.piece < 0, a.resident, 0), a.devices
-    ).astype(np.int64)
+    alone = pieces.piece < 0
+    beside = np.bincount(pieces.stand, np.where(alone, a.resident, 0), a.devices).astype(np.int64)
+    # Costs are the true ones or less if links are alike and no weight is barred from its reader.
+    true = bool(
+        (a.transfer == a.transfer[:1]).all()
+        and (a.allowed | ~pieces.allowed[pieces.piece])[~alone].all()
+    )
     floor = 0.0
-    for share in (1.0, 1 / a.devices) if pipelined and problem.overlap else (1.0,):
+    for share in (1 / a.devices, 1.0) if pipelined and problem.overlap else (1.0,):
+        if floor and known(search) <= floor * (1 + ROUNDING):
+            break
         kept_back = np.zeros(a.devices, dtype=np.int64)
         for attempt in range(_TRIES):
-            points = costs(Room(pieces.resident, a.capacity - beside - kept_back), share)
-            fleets = rows_of(pieces, len(points.work))
+            room = Room(pieces.resident, a.capacity - beside - kept_back)
+            if attempt == 1:
+                room = Room(pieces.held, a.capacity - beside)
+            points = costs(room, share)
+            fleets = fleets_for(pieces, len(points.work))
             bound = known(search)
             found = _best(search, points, fleets, bound)
             verdict = search.judge(_plans(pieces, points, found)) if found else None
             if search.over:
                 return 0.0
-            if attempt == 0 and pipelined and alike:
+            if not floor and attempt == 0 and pipelined and true and not fleets[0].row:
                 floor = found[0].value if found else bound
+            if attempt == 1:
+                continue
             if verdict is None or not verdict.overflow[0]:
                 break
             over = np.maximum(verdict.peak[0] - a.capacity, 0)
@@ -76,7 +87,7 @@ def known(search: Search) -> float:
     return search.key[1] if search.key[0] == 0 and search.problem.objective == "period" else np.inf
 
 
-def rows_of(pieces: Pieces, points: int) -> list[Fleet]:
+def fleets_for(pieces: Pieces, points: int) -> list[Fleet]:
     """The fleets to split over, with as many states as so many points allow."""
     return fleets_of(pieces, max(_FEWEST, int(_WORK / points**2)))
 
@@ -105,6 +116,5 @@ def _plans(pieces: Pieces, points: StageCosts, found: list[Walk]) -> NDArray[np.
     for row, walk in zip(rows, found, strict=False):
         for device, source, target in walk.stages:
             row[points.members(source, target)] = device
-    placements = pieces.placement(rows)
-    first = np.unique(placements, axis=0, return_index=True)[1]
-    return placements[np.sort(first)]
+    different = {row.tobytes(): at for at, row in reversed(list(enumerate(rows)))}
+    return pieces.placement(rows[sorted(different.values())])

@@ -78,6 +78,8 @@ class StageCosts(ABC):
     ) -> Seconds:
         """Targets × sources: seconds of all tensors that the stage between the two moves.
 
+        Or 1 × 1 if it is nothing for any of them.
+
         Args:
             parts: What counts, with each tensor's seconds: what comes from a piece that is done
                 before the stage, from one after it, or from an op set apart; what is sent.
@@ -88,9 +90,12 @@ class StageCosts(ABC):
         """As `stages.Points` says."""
         device = seat.device
         lawful = self.within(sources, targets)
-        lawful &= _grown(self._banned[:, device], sources, targets) == 0
-        lawful &= _grown(self._held, sources, targets) <= self.room.limit[device]
-        lawful &= _grown(self._compute[:, device], sources, targets) <= bound
+        if self._banned[-1, device]:
+            lawful &= _grown(self._banned[:, device], sources, targets) == 0
+        if self._held[-1] > self.room.limit[device]:
+            lawful &= _grown(self._held, sources, targets) <= self.room.limit[device]
+        if self._compute[-1, device] > bound:
+            lawful &= _grown(self._compute[:, device], sources, targets) <= bound
         rows, columns = np.flatnonzero(lawful.any(axis=1)), np.flatnonzero(lawful.any(axis=0))
         cost = np.full(lawful.shape, np.inf)
         if len(rows):
@@ -122,11 +127,13 @@ class StageCosts(ABC):
         if not problem.overlap:
             parts[SENT] = self._links[seat.tells]
             return load + self.moved(parts, leaving, sources, targets)
-        away = _grown(self._away[:, device], sources, targets)
-        np.maximum(load, self.share * away, out=load)
+        if self._away[-1, device]:
+            away = _grown(self._away[:, device], sources, targets)
+            np.maximum(load, self.share * away, out=load)
         for part, seconds in parts.items():
             moved = self.moved({part: seconds}, leaving, sources, targets)
-            np.maximum(load, self.share * moved, out=load)
+            moved *= self.share
+            np.maximum(load, moved, out=load)
         return load
 
     def _sent_away(self) -> Seconds:

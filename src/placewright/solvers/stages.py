@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     Seconds = NDArray[np.float64]
 
 _SOURCES, _TARGETS = 512, 2048  # points looked at together: a few megabytes
-_ROUNDING = 1e-9  # sums of the same seconds in another order differ by less
+ROUNDING = 1e-9  # sums of the same seconds in another order differ by less
 
 
 class Points(Protocol):
@@ -34,7 +34,7 @@ class Points(Protocol):
         """Targets × sources: what the stage between the two costs on a device.
 
         Infinite where there is no such stage and where it may not be on this device; may be so
-        where its ops alone take longer than the bound.
+        where its ops alone take longer than the bound. Targets are a stretch of all points.
         """
         ...
 
@@ -73,8 +73,8 @@ class Reach:
 
     def __init__(self, work: Seconds, fleet: Fleet, longest: bool, bound: float) -> None:
         self.work, self.fleet, self.longest = work, fleet, longest
-        self.limit = bound * (1 + _ROUNDING)
-        self._slack = _ROUNDING * float(work[-1])
+        self.limit = bound * (1 + ROUNDING)
+        self._slack = ROUNDING * float(work[-1])
         self._narrow = longest and bool(np.isfinite(self.limit))
 
     def window(self, used: Used) -> tuple[int, int]:

@@ -1,0 +1,73 @@
+"""Every contiguous split of a small problem, by trying all placements; and problems to try."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from tiny import all_placements
+
+from placewright import Cluster, Device, Link, Problem, simulator
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+UNLIMITED = 10**6
+
+
+def contiguous_splits(problem: Problem) -> NDArray[np.int32]:
+    """Placements in which data flows from device to device in one direction only.
+
+    That is the definition, read off the ops: with an arrow from device to device for each tensor
+    that a forward op hands to another, no arrows lead in a circle. Backward ops are with their
+    forward ops, weights with their first readers.
+    """
+    a, graph = problem.arrays, problem.graph
+    placements = all_placements(problem)
+    placements = placements[(problem.settle(placements) == placements).all(axis=1)]
+    forward = [op.phase == "forward" for op in graph.ops]
+    for at, op in enumerate(graph.ops):
+        if not forward[at]:
+            mate = graph.position[op.name.removesuffix(".backward")]
+            placements = placements[placements[:, at] == placements[:, mate]]
+    arrows = np.zeros((len(placements), a.devices, a.devices), dtype=bool)
+    every = np.arange(len(placements))
+    movable = a.allowed.sum(axis=1) > 1
+    for at, op in enumerate(graph.ops):
+        for source, _ in op.inputs:
+            if all(a.turn[end] and forward[end] and movable[end] for end in (source, at)):
+                arrows[every, placements[:, source], placements[:, at]] = True
+    arrows[:, np.arange(a.devices), np.arange(a.devices)] = False
+    ways = arrows.copy()
+    for _ in range(a.devices):
+        ways |= np.einsum("pij,pjk->pik", ways.astype(int), arrows.astype(int)) > 0
+    circular = np.einsum("pii->p", ways.astype(int)) > 0
+    return placements[~circular]
+
+
+def best_contiguous(problem: Problem) -> tuple[int, float]:
+    """(bytes over, objective) of the best contiguous split."""
+    splits = contiguous_splits(problem)
+    verdict = simulator.judge(problem, splits)
+    at = verdict.best()
+    return int(verdict.overflow[at]), float(verdict.value[at])
+
+
+def even_cluster(
+    speeds: list[float], host: bool = False, memory: int = UNLIMITED, bandwidth: float = 4.0
+) -> Cluster:
+    """Devices of these speeds, the last one a host if asked for; all links alike."""
+    devices = tuple(
+        Device(
+            f"d{at}",
+            "cpu" if host and at == len(speeds) - 1 else "gpu",
+            memory=UNLIMITED if host and at == len(speeds) - 1 else memory,
+            rates={"float32": speed},
+        )
+        for at, speed in enumerate(speeds)
+    )
+    names = [device.name for device in devices]
+    links = {
+        (one, other): Link(bandwidth, 0.125) for one in names for other in names if one != other
+    }
+    return Cluster("even", devices, links)
