@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from tiny import all_placements
 
-from placewright import Cluster, Device, Link, Problem, simulator
+from placewright import Cluster, Device, Graph, Link, Op, Problem, simulator
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -71,3 +71,44 @@ def even_cluster(
         (one, other): Link(bandwidth, 0.125) for one in names for other in names if one != other
     }
     return Cluster("even", devices, links)
+
+
+def chain(rng: np.random.Generator, ops: int, resident: bool = False) -> Graph:
+    """Ops in a row, each reading the one before."""
+    return Graph(
+        "chain",
+        tuple(
+            Op(
+                f"op{at}",
+                inputs=((at - 1, 0),) if at else (),
+                outputs=(0 if resident else int(rng.integers(0, 9)),),
+                flops=float(rng.integers(1, 9)) + float(rng.random()),
+                resident=int(rng.integers(1, 9)) if resident else 0,
+            )
+            for at in range(ops)
+        ),
+    )
+
+
+def training(rng: np.random.Generator, ops: int) -> Graph:
+    """A forward chain with a skip, and a backward op for each op, in reverse."""
+    forward = [
+        Op(
+            f"op{at}",
+            inputs=tuple((source, 0) for source in {at - 1, max(at - 3, 0)} if 0 <= source < at),
+            outputs=(int(rng.integers(1, 9)),),
+            flops=float(rng.integers(1, 9)) + float(rng.random()),
+        )
+        for at in range(ops)
+    ]
+    backward = [
+        Op(
+            f"op{mate}.backward",
+            inputs=((ops + at - 1, 0), (mate, 0)) if at else ((mate, 0),),
+            outputs=(int(rng.integers(1, 9)),),
+            flops=float(rng.integers(1, 9)) + float(rng.random()),
+            phase="backward",
+        )
+        for at, mate in enumerate(reversed(range(ops)))
+    ]
+    return Graph("training", (*forward, *backward))

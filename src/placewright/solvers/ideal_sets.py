@@ -36,13 +36,13 @@ def ideals(pieces: Pieces, limit: int) -> Flags | None:
     for _ in range(count):
         larger: dict[int, list[int]] = {}
         for ideal, ready in level.items():
-            if len(found) + len(larger) > limit:
-                return None
             for piece in ready:
                 grown = ideal | 1 << piece
                 if grown not in larger:
                     freed = [r for r in readers[piece] if needs[r] & ~grown == 0]
                     larger[grown] = [other for other in ready if other != piece] + freed
+            if len(found) + len(larger) > limit:
+                return None
         found.extend(larger)
         level = larger
     width = max(1, -(-count // 8))
