@@ -36,8 +36,8 @@ def folded(problem: Problem) -> NDArray[np.int64]:
         homes = forward_ops(problem.graph)
         for op in np.flatnonzero(~forward & a.turn & ~with_forward[a.leader]).tolist():
             home = homes[op]
-            if home is None and ops[op].phase == "update":  # with the weight that it updates
-                home = next((source for source, _ in ops[op].inputs if a.stored[source]), None)
+            if home is None and ops[op].phase == "update":
+                home = _reader(problem, op)
             if home is None or alone[op] or alone[a.leader[home]]:
                 continue
             one, other = union.find(int(a.leader[op])), union.find(int(a.leader[home]))
@@ -47,6 +47,20 @@ def folded(problem: Problem) -> NDArray[np.int64]:
                 common[union.find(one)] = both
     label = np.array([union.find(int(leader)) for leader in a.leader], dtype=np.int64)
     return np.where(alone | alone[a.leader], -1, label)
+
+
+def _reader(problem: Problem, update: int) -> int | None:
+    """The first forward op that reads the weight which an update reads, or a view of it."""
+    a, ops = problem.arrays, problem.graph.ops
+    tensors = a.inputs[a.first_input[update] : a.first_input[update + 1]].tolist()
+    tensors = [tensor for tensor in tensors if a.stored[a.producer[tensor]]]
+    for tensor in tensors:  # grows by the views
+        for reader in a.readers[a.first_reader[tensor] : a.first_reader[tensor + 1]].tolist():
+            if ops[reader].phase == "forward" and a.turn[reader]:
+                return int(reader)
+            if a.weight[reader]:
+                tensors.extend(range(a.first_tensor[reader], a.first_tensor[reader + 1]))
+    return None
 
 
 def before(problem: Problem, label: NDArray[np.int64]) -> Edges:

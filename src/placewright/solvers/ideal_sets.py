@@ -31,16 +31,21 @@ def ideals(pieces: Pieces, limit: int) -> Flags | None:
     for source, target in sorted(pieces.before):
         needs[target] |= 1 << source
         readers[source].append(target)
-    level = {0: [piece for piece in range(count) if not needs[piece]]}  # ideal → what may join
+    ready = sum(1 << piece for piece in range(count) if not needs[piece])
+    level = {0: ready}  # ideal → what may join it, both as bits
     found = [0]
     for _ in range(count):
-        larger: dict[int, list[int]] = {}
+        larger: dict[int, int] = {}
         for ideal, ready in level.items():
-            for piece in ready:
-                grown = ideal | 1 << piece
+            left = ready
+            while left:
+                bit = left & -left
+                left ^= bit
+                grown = ideal | bit
                 if grown not in larger:
-                    freed = [r for r in readers[piece] if needs[r] & ~grown == 0]
-                    larger[grown] = [other for other in ready if other != piece] + freed
+                    readers_now = readers[bit.bit_length() - 1]
+                    freed = sum(1 << r for r in readers_now if not needs[r] & ~grown)
+                    larger[grown] = ready ^ bit | freed
             if len(found) + len(larger) > limit:
                 return None
         found.extend(larger)

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from placewright.solvers.search import Search
 
 _EFFORT = {"period": 8e9, "step": 5e8}  # stages × tensors to look at: ten seconds, one second
+_SERIAL = 2_000  # ideals for the step time, where no bound leaves any out
+_TRIFLE = 1e-5  # of all work: what is joined first if there are too many ideals
 _FEWER = 0.7  # times the pieces, until there are few enough ideals
 
 
@@ -71,9 +73,10 @@ class Ideals:
     def _affordable(self, search: Search, whole: Pieces) -> tuple[Pieces, NDArray[np.bool_], bool]:
         """The finest pieces whose ideals can be looked at, these, and whether they are all."""
         objective = search.problem.objective
+        limit = self.limit if objective == "period" else min(self.limit, _SERIAL)
         pieces = whole.coarser(Cuts.limit) if len(whole) > Cuts.limit else whole
         while len(pieces) > 2 and not search.over:
-            inside = ideals(pieces, self.limit)
+            inside = ideals(pieces, limit)
             if inside is not None:
                 work = np.maximum.accumulate(inside @ pieces.least)
                 stages = sum(
@@ -82,11 +85,13 @@ class Ideals:
                 )
                 if stages * (16 + len(pieces.handed)) <= _EFFORT[objective]:
                     return pieces, inside, pieces is whole
-            fewer = pieces.coarser(max(2, int(_FEWER * len(pieces))))
+            fewer = pieces.without_trifles(_TRIFLE) if pieces is whole else pieces
+            if len(fewer) == len(pieces):
+                fewer = pieces.coarser(max(2, int(_FEWER * len(pieces))))
             if len(fewer) == len(pieces):  # no two have a device in common
                 break
             pieces = fewer
-        inside = ideals(pieces, self.limit)
+        inside = ideals(pieces, limit)
         if inside is not None:
             return pieces, inside, pieces is whole
         # One order must do where there is nothing left to merge, or no time.

@@ -5,6 +5,7 @@ A piece is made of whole teams, folded as `folding` says, and of what waits for 
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -148,36 +149,30 @@ class Pieces:
                         flow[pair] += float(heaviest[at])
         return self.joined(heavy_edges(self.least, flow, count))
 
-    def without_trifles(self) -> Pieces:
+    def without_trifles(self, share: float = 0.0) -> Pieces:
         """Pieces that take no time and deal with one other piece only, joined to that piece.
 
         No load grows by this: the piece adds nothing to the other's stage and takes away what the
         two hand to each other. Where memory is short, only pieces that hold none are joined.
+
+        Args:
+            share: Of all work that counts as no time. If it is above 0, pieces that deal with none
+                are joined too, to the one before them in the graph.
         """
-        near: list[set[int]] = [set() for _ in range(len(self))]
-        tied = np.zeros(len(self), dtype=bool)  # to ops set apart
-        handed = self.handed
-        for at, source in enumerate(handed.producer.tolist()):
-            readers = handed.readers_of(at).tolist()
-            tied[[one for one in (source, *readers) if one >= 0]] |= source < 0 or bool(
-                handed.away[at]
-            )
-            for reader in readers:
-                if source >= 0:
-                    near[source].add(reader)
-                    near[reader].add(source)
-        for one, other in self.before:
-            near[one].add(other)
-            near[other].add(one)
+        near, tied = self._near()
         short = self.resident.sum() > self.problem.arrays.capacity.min()
-        idle = (
-            (self.seconds.max(axis=1, initial=0.0) <= 0) & ~tied & ((self.resident == 0) | ~short)
-        )
+        idle = self.seconds.max(axis=1, initial=0.0) <= share * self.least.sum()
+        idle &= ~tied & ((self.resident == 0) | ~short) & self.allowed.all(axis=1)
         into = np.arange(len(self))
+        if share:
+            in_graph = np.argsort(self.first)
+            for earlier, one in itertools.pairwise(in_graph.tolist()):
+                if idle[one] and not near[one]:
+                    into[one] = earlier
         waiting = list(range(len(self)))
         while waiting:
             one = waiting.pop()
-            if idle[one] and len(near[one]) == 1 and self.allowed[one].all():
+            if idle[one] and len(near[one]) == 1:
                 other = near[one].pop()
                 near[other].discard(one)
                 into[one] = other
@@ -185,3 +180,20 @@ class Pieces:
         while (into != into[into]).any():
             into = into[into]
         return self.joined(into)
+
+    def _near(self) -> tuple[list[set[int]], NDArray[np.bool_]]:
+        """Which pieces each deals with, and whether it deals with ops set apart."""
+        near: list[set[int]] = [set() for _ in range(len(self))]
+        tied = np.zeros(len(self), dtype=bool)
+        pairs = list(self.before)
+        for at, source in enumerate(self.handed.producer.tolist()):
+            readers = self.handed.readers_of(at)
+            if source < 0:
+                tied[readers] = True
+                continue
+            tied[source] |= bool(self.handed.away[at])
+            pairs.extend((source, reader) for reader in readers.tolist())
+        for one, other in pairs:
+            near[one].add(other)
+            near[other].add(one)
+        return near, tied
