@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -54,9 +55,18 @@ def best_contiguous(problem: Problem) -> tuple[int, float]:
 
 
 def even_cluster(
-    speeds: list[float], host: bool = False, memory: int = UNLIMITED, bandwidth: float = 4.0
+    speeds: list[float],
+    host: bool = False,
+    memory: int = UNLIMITED,
+    bandwidth: float = 4.0,
+    sharing: str = "private",
 ) -> Cluster:
-    """Devices of these speeds, the last one a host if asked for; all links alike."""
+    """Devices of these speeds, the last one a host if asked for; all links alike.
+
+    Args:
+        sharing: Whether each link has its own channel, or each sender, or each receiver, or all
+            share one.
+    """
     devices = tuple(
         Device(
             f"d{at}",
@@ -66,10 +76,10 @@ def even_cluster(
         )
         for at, speed in enumerate(speeds)
     )
-    names = [device.name for device in devices]
-    links = {
-        (one, other): Link(bandwidth, 0.125) for one in names for other in names if one != other
-    }
+    links = {}
+    for one, other in itertools.permutations([device.name for device in devices], 2):
+        words = {"private": "", "sender": f"from {one}", "receiver": f"to {other}", "one": "bus"}
+        links[one, other] = Link(bandwidth, 0.125, words[sharing])
     return Cluster("even", devices, links)
 
 

@@ -24,7 +24,7 @@ from placewright.solvers import Cuts, Search, Stop, solve
 from placewright.solvers.cuts import orders
 from placewright.solvers.fleet import fleets
 from placewright.solvers.pieces import Pieces
-from placewright.solvers.prefixes import Prefixes
+from placewright.solvers.prefixes import Prefixes, cheap_marks
 from placewright.solvers.stage_costs import Room
 from placewright.solvers.stages import Reach, walks
 
@@ -194,12 +194,39 @@ def test_a_bound_leaves_out_stages_but_no_better_way() -> None:
         assert few < all_ / 3
 
 
-def test_a_long_chain_is_coarsened_and_cut_nearly_as_well() -> None:
+def test_an_order_with_too_many_places_is_cut_where_that_is_cheap() -> None:
+    """Twelve ops of 1 s, of which every third hands on next to nothing, in four stretches."""
+    ops = [
+        Op(f"op{at}", flops=1, outputs=(1 if at % 3 == 2 else 40,), inputs=((at - 1, 0),))
+        for at in range(1, 12)
+    ]
+    graph = Graph("row", (Op("op0", flops=1, outputs=(40,)), *ops))
+    problem = Problem(graph, even_cluster([1.0, 1.0]), EXACT, objective="period", overlap=False)
+    pieces = Pieces.of(problem)
+    assert cheap_marks(pieces, np.arange(12), 4).tolist() == [0, 1, 3, 6, 9, 12]
+    assert cheap_marks(pieces, np.arange(12), 13).tolist() == list(range(13))
+    # 6 ops, and 0.125 s + 1 byte at 4 bytes a second
+    assert solve(problem, Cuts(limit=4)).value == solve(problem, Cuts()).value == 6.375
+
+
+def test_a_long_chain_is_cut_nearly_as_well_at_fewer_places() -> None:
     graph = chain(np.random.default_rng(5), 300)
     problem = Problem(graph, even_cluster([1.0, 1.0, 1.0]), EXACT, objective="period")
     fine, coarse = solve(problem, Cuts()), solve(problem, Cuts(limit=100))
-    assert len(Pieces.of(problem).coarser(50)) == 50
     assert fine.value <= coarse.value <= 1.05 * fine.value
+
+
+def test_pieces_can_be_made_fewer_without_a_circle() -> None:
+    graph = random_graph(np.random.default_rng(2), 40)
+    pieces = Pieces.of(Problem(graph, even_cluster([1.0, 1.0]), EXACT))
+    few = pieces.coarser(8)
+    assert len(few) <= 8 < len(pieces)
+    assert all(source < target for source, target in few.before)
+    assert few.seconds.sum() == pytest.approx(pieces.seconds.sum())
+    for source, target in pieces.before:
+        ops = (np.flatnonzero(pieces.piece == at)[0] for at in (source, target))
+        one, other = (few.piece[op] for op in ops)
+        assert one == other or (one, other) in few.before
 
 
 def test_orders_hold_every_piece_once() -> None:

@@ -76,6 +76,7 @@ def test_what_is_proved_is_true_whatever_the_memory(overlap: bool) -> None:
             [1.0, float(rng.choice([1.0, 2.0])), 1.0],
             host=bool(rng.random() < 0.5),
             memory=int(rng.choice([15, 30, 60, UNLIMITED])),
+            sharing=str(rng.choice(["private", "sender", "receiver", "one"])),
         )
         problem = pipelined(random_graph(rng, 6), cluster, overlap)
         proof, key = proved(problem)

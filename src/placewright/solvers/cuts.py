@@ -9,7 +9,7 @@ import numpy as np
 
 from placewright.solvers.balanced import Balanced, as_needed
 from placewright.solvers.pieces import Pieces
-from placewright.solvers.prefixes import Prefixes
+from placewright.solvers.prefixes import Prefixes, cheap_marks
 from placewright.solvers.splits import judge_splits
 from placewright.transforms import by_module_count
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from placewright.solvers.search import Search
-    from placewright.solvers.stage_costs import Room
+    from placewright.solvers.stage_costs import Ints, Room
 
 _MODULES = 100  # groups of the order by modules
 
@@ -36,11 +36,11 @@ class Cuts:
     It begins with `balanced` splits.
 
     Args:
-        limit: The most pieces that an order is cut into. Above it heavy edges are merged until half
-            as many are left. Time and memory grow with its square.
+        limit: The most places where an order may be cut. If it has more, the cheapest place in each
+            of as many stretches of equal work is taken. Time and memory grow with its square.
     """
 
-    limit: int = 2_000
+    limit: int = 1_500
     name = "cuts"
 
     def run(self, search: Search) -> None:
@@ -59,16 +59,16 @@ def begin(search: Search) -> Pieces | None:
 
 
 def judge_cuts(search: Search, pieces: Pieces, limit: int = Cuts.limit) -> None:
-    """Judge the best splits of every order of these pieces, or of coarser ones if they are many."""
-    few = pieces.coarser(limit // 2) if len(pieces) > limit else pieces
-    for order in orders(few):
+    """Judge the best splits of every order of these pieces, cut at `limit` places at most."""
+    for order in orders(pieces):
         if search.over:
             return
+        marks = cheap_marks(pieces, order, limit)
 
-        def costs(room: Room, share: float, order: NDArray[np.int64] = order) -> Prefixes:
-            return Prefixes(few, order, room, share)
+        def costs(room: Room, share: float, order: Ints = order, marks: Ints = marks) -> Prefixes:
+            return Prefixes(pieces, order, room, share, marks)
 
-        judge_splits(search, few, costs)
+        judge_splits(search, pieces, costs)
 
 
 def orders(pieces: Pieces) -> list[NDArray[np.int64]]:

@@ -112,6 +112,8 @@ def fleets(pieces: Pieces, most: int) -> list[Fleet]:
             bool(a.host[device]),
             tuple(sorted(a.link_class[device].tolist())),
             tuple(sorted(a.link_class[:, device].tolist())),
+            len(np.unique(a.channel[device])),
+            len(np.unique(a.channel[:, device])),
         )
         alike.setdefault(key, []).append(device)
     classes = tuple(tuple(members) for members in alike.values())

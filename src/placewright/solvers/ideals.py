@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placewright.solvers.cuts import Cuts, begin, judge_cuts
+from placewright.solvers.cuts import begin, judge_cuts
 from placewright.solvers.ideal_sets import IdealCosts, ideals
 from placewright.solvers.splits import fleets_for, judge_splits, known
 from placewright.solvers.stages import ROUNDING, Reach
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _EFFORT = {"period": 8e9, "step": 5e8}  # stages × tensors to look at: ten seconds, one second
 _SERIAL = 2_000  # ideals for the step time, where no bound leaves any out
+_PIECES = 2_000  # above which heavy edges are merged at once
 _TRIFLE = 1e-5  # of all work: what is joined first if there are too many ideals
 _FEWER = 0.7  # times the pieces, until there are few enough ideals
 
@@ -74,7 +75,7 @@ class Ideals:
         """The finest pieces whose ideals can be looked at, these, and whether they are all."""
         objective = search.problem.objective
         limit = self.limit if objective == "period" else min(self.limit, _SERIAL)
-        pieces = whole.coarser(Cuts.limit) if len(whole) > Cuts.limit else whole
+        pieces = whole.coarser(_PIECES) if len(whole) > _PIECES else whole
         while len(pieces) > 2 and not search.over:
             inside = ideals(pieces, limit)
             if inside is not None:

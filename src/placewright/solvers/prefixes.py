@@ -17,34 +17,45 @@ if TYPE_CHECKING:
 
 
 class Prefixes(StageCosts):
-    """The points are the prefixes of an order; all n² stages are worked out at once.
+    """The points are prefixes of an order; all stages between them are worked out at once.
 
     A tensor counts for the stages [i, j) of one or a few rectangles in (i, j), so all of them are
     added up with two running sums.
 
     Args:
         order: Pieces, first to last.
+        marks: Where the order may be cut, from 0 to its length; everywhere if it is silent.
     """
 
-    def __init__(self, pieces: Pieces, order: Ints, room: Room, share: float = 1.0) -> None:
+    def __init__(
+        self,
+        pieces: Pieces,
+        order: Ints,
+        room: Room,
+        share: float = 1.0,
+        marks: Ints | None = None,
+    ) -> None:
         self.order = order
-        self.size = len(order) + 1
+        self.marks = np.arange(len(order) + 1) if marks is None else marks
+        self.size = len(self.marks)
+        # Pieces with no mark between them have one place.
         self._place = np.empty(len(order), dtype=np.int64)
-        self._place[order] = np.arange(len(order))
+        self._place[order] = np.searchsorted(self.marks, np.arange(len(order)), side="right") - 1
         self._sort_readers(pieces)
         self._kept: dict[Seat, Seconds] = {}
         super().__init__(pieces, room, share)
 
     def total(self, values: NDArray[np.generic]) -> NDArray[np.float64]:
         ordered = values[self.order].astype(np.float64)
-        return np.concatenate([np.zeros((1, *ordered.shape[1:])), ordered.cumsum(axis=0)])
+        sums = np.concatenate([np.zeros((1, *ordered.shape[1:])), ordered.cumsum(axis=0)])
+        return sums[self.marks]
 
     def within(self, sources: Ints, targets: Ints) -> NDArray[np.bool_]:
         inside: NDArray[np.bool_] = targets[:, None] > sources[None]
         return inside
 
     def members(self, source: int, target: int) -> Ints:
-        return self.order[source:target]
+        return self.order[self.marks[source] : self.marks[target]]
 
     def seconds(self, seat: Seat, sources: Ints, targets: Ints, bound: float) -> Seconds:
         if seat not in self._kept:
@@ -122,3 +133,32 @@ def _add(
     for row, upper in ((rows[0], 1.0), (rows[1] + 1, -1.0)):
         for column, lower in ((columns[0], 1.0), (columns[1] + 1, -1.0)):
             np.add.at(area, (row, column), value * (upper * lower))
+
+
+def cheap_marks(pieces: Pieces, order: Ints, most: int) -> Ints:
+    """Where to cut an order at most: in each of `most` stretches of equal work the cheapest place.
+
+    Cheapest is where the tensors that cross take the least time to move.
+    """
+    count, handed = len(order), pieces.handed
+    if count < most:
+        return np.arange(count + 1)
+    place = np.empty(count, dtype=np.int64)
+    place[order] = np.arange(count)
+    tensor = np.repeat(np.arange(len(handed)), np.diff(handed.first))
+    lowest = np.where(handed.producer >= 0, place[handed.producer], count)
+    highest = np.where(handed.producer >= 0, place[handed.producer], -1)
+    np.minimum.at(lowest, tensor, place[handed.readers])
+    np.maximum.at(highest, tensor, place[handed.readers])
+    crossing = np.zeros(count + 1)  # marks stand before the piece of the same place
+    crosses = lowest < highest
+    seconds = handed.seconds.max(axis=0, initial=0.0)[crosses]
+    np.add.at(crossing, lowest[crosses] + 1, seconds)
+    np.subtract.at(crossing, highest[crosses] + 1, seconds)
+    crossing = crossing.cumsum()
+    done = pieces.least[order].cumsum()
+    stretch = np.minimum((done[:-1] / max(done[-1], 1e-300) * most).astype(np.int64), most - 1)
+    inner = np.arange(1, count)
+    ranked = np.lexsort((inner, crossing[1:count], stretch))
+    first = np.unique(stretch[ranked], return_index=True)[1]
+    return np.concatenate([[0], np.sort(inner[ranked[first]]), [count]])

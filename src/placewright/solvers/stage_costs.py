@@ -1,9 +1,10 @@
 """What a stage costs: points between which it lies and its device in, seconds out.
 
 For the period without overlap a device pays for its ops, for each tensor it receives and once for
-each it sends; a host pays for its ops only. With overlap ops and transfers count side by side: we
-take all that a stage receives from earlier stages as one load, which is exact if it hears from one
-other device and an overestimate otherwise. For the step time stages run one after the other, each
+each it sends; a host pays for its ops only. With overlap ops and channels count side by side. What
+a stage sends or receives over one channel, if all links from or to its device share one, counts in
+full, but a tensor for several devices once only. Otherwise a share of it counts: all of it is exact
+if the device deals with one other only. For the step time stages run one after the other, each
 after its transfers, which is exact for a chain.
 """
 
@@ -45,7 +46,7 @@ class StageCosts(ABC):
     """The costs of all stages between the points of a family.
 
     Args:
-        share: How much of what is received counts as load beside the ops (period with overlap).
+        share: How much counts of what may go over several channels (period with overlap).
     """
 
     def __init__(self, pieces: Pieces, room: Room, share: float = 1.0) -> None:
@@ -130,9 +131,16 @@ class StageCosts(ABC):
         if self._away[-1, device]:
             away = _grown(self._away[:, device], sources, targets)
             np.maximum(load, self.share * away, out=load)
-        for part, seconds in parts.items():
-            moved = self.moved({part: seconds}, leaving, sources, targets)
-            moved *= self.share
+        others = np.arange(a.devices) != device
+        one_in, one_out = (
+            len(np.unique(channels[others])) == 1
+            for channels in (a.channel[:, device], a.channel[device])
+        )
+        groups = [(parts, 1.0)] if one_in else [({p: s}, self.share) for p, s in parts.items()]
+        groups.append(({SENT: self._links[seat.tells]}, 1.0 if one_out else self.share))
+        for group, share in groups:
+            moved = self.moved(group, leaving, sources, targets)
+            moved *= share
             np.maximum(load, moved, out=load)
         return load
 
