@@ -70,8 +70,10 @@ LACKS = {
 }
 """Solvers that ask for a device which the cluster does not have."""
 
-NO_BASELINES = {"climb", "cpop-contended"} | {n for n in SOLVERS if n.startswith(PARTITIONERS)}
-"""A search, a variant, and what needs packages beside the core."""
+NO_BASELINES = {"annealing", "auto", "climb", "cpop-contended", "cuts", "ideals"} | {
+    name for name in SOLVERS if name.startswith(PARTITIONERS)
+}
+"""Searches, a variant, and what needs packages beside the core."""
 
 every_solver = pytest.mark.parametrize("name", SOLVERS)
 every_rule = pytest.mark.parametrize(

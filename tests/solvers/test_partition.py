@@ -10,11 +10,12 @@ import pytest
 
 from placewright import Cluster, Constraints, Device, Graph, Link, Op, Problem, Roofline, Table
 from placewright.errors import MissingDependency
-from placewright.solvers import METIS, KaHIP, MinCut, Scotch, partitioners, solve
-from placewright.solvers.partition import _blocks, _Cut
-from placewright.solvers.partitioners import Web
+from placewright.solvers import METIS, KaHIP, MinCut, Scotch, solve
+from placewright.solvers.partition import partitioners
+from placewright.solvers.partition.methods import _blocks, _Cut
+from placewright.solvers.partition.partitioners import Web
+from placewright.solvers.partition.ties import Ties, link_seconds
 from placewright.solvers.teams import Teams
-from placewright.solvers.ties import Ties, link_seconds
 
 KINDS = (METIS, KaHIP, Scotch, MinCut)
 every_kind = pytest.mark.parametrize("kind", KINDS)
@@ -146,7 +147,7 @@ def test_the_same_seed_gives_the_same_parts_whatever_ran_before(
 def test_another_process_gives_the_same_parts(exact: Roofline) -> None:
     code = """
 import numpy as np
-from placewright.solvers import partitioners
+from placewright.solvers.partition import partitioners
 n = 5000
 one = np.concatenate([np.arange(n - 1), np.arange(n - 40)])
 other = np.concatenate([np.arange(1, n), np.arange(40, n)])

@@ -10,6 +10,8 @@ from placewright.solvers.balanced import Balanced
 from placewright.solvers.baselines import Baselines
 from placewright.solvers.bounds import Bound, bound
 from placewright.solvers.climb import Climb
+from placewright.solvers.contiguous.cuts import Cuts
+from placewright.solvers.contiguous.ideals import Ideals
 from placewright.solvers.cpop import CPoP
 from placewright.solvers.expert import Expert
 from placewright.solvers.few import Found
@@ -17,8 +19,10 @@ from placewright.solvers.heft import HEFT
 from placewright.solvers.m_etf import METF
 from placewright.solvers.m_sct import MSCT
 from placewright.solvers.m_topo import MTopo
-from placewright.solvers.partition import METIS, KaHIP, MinCut, Scotch
-from placewright.solvers.repair import repair
+from placewright.solvers.partition.methods import METIS, KaHIP, MinCut, Scotch
+from placewright.solvers.partition.repair import repair
+from placewright.solvers.reasons.what_if import Help
+from placewright.solvers.reasons.why import Why, explain
 from placewright.solvers.robust import Robust, Robustness, perturbed, robustness
 from placewright.solvers.round_robin import RoundRobin
 from placewright.solvers.search import Search, Solver, solve
@@ -26,8 +30,6 @@ from placewright.solvers.single import CpuOnly, EverySingleDevice, SingleDevice
 from placewright.solvers.stop import Gap, MaxEvaluations, MaxTime, NoImprovement, Stop
 from placewright.solvers.streamed import Streamed
 from placewright.solvers.uniform import Random
-from placewright.solvers.what_if import Help
-from placewright.solvers.why import Why, explain
 
 METHODS: dict[str, Callable[[], Solver]] = {
     "single": EverySingleDevice,
@@ -51,6 +53,8 @@ METHODS: dict[str, Callable[[], Solver]] = {
     "kahip-repaired": partial(KaHIP, repaired=True),
     "scotch-repaired": partial(Scotch, repaired=True),
     "mincut-repaired": partial(MinCut, repaired=True),
+    "cuts": Cuts,
+    "ideals": Ideals,
     "baselines": Baselines,
     "annealing": Annealing,
     "auto": Auto,
@@ -81,11 +85,13 @@ __all__ = [
     "CPoP",
     "Climb",
     "CpuOnly",
+    "Cuts",
     "EverySingleDevice",
     "Expert",
     "Found",
     "Gap",
     "Help",
+    "Ideals",
     "KaHIP",
     "MTopo",
     "MaxEvaluations",

@@ -11,7 +11,7 @@ from placewright.errors import ConfigError
 from placewright.solvers.annealing import elite, first_length, levels, memory_binds
 from placewright.solvers.baselines import baselines
 from placewright.solvers.fusing import fused
-from placewright.solvers.repair import rounds
+from placewright.solvers.partition.repair import rounds
 from placewright.solvers.walk import Changes, Cooling, Rows, Walker
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from placewright.solvers.heft import HEFT
 from placewright.solvers.m_etf import METF
 from placewright.solvers.m_sct import MSCT
 from placewright.solvers.m_topo import MTopo
-from placewright.solvers.partition import METIS, KaHIP, MinCut, Scotch
+from placewright.solvers.partition.methods import METIS, KaHIP, MinCut, Scotch
 from placewright.solvers.round_robin import RoundRobin
 from placewright.solvers.single import EverySingleDevice
 from placewright.solvers.streamed import Streamed

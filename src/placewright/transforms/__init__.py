@@ -1,10 +1,10 @@
 """Problems in, smaller or larger problems or groups of ops out, with the way back."""
 
-from placewright.transforms.coarsen import by_heavy_edges
+from placewright.transforms.coarsen import by_heavy_edges, heavy_edges
 from placewright.transforms.colocate import by_colocation, forward_ops
 from placewright.transforms.contract import FUSIBLE, Contraction, contract
 from placewright.transforms.fold import Blocks, fold
-from placewright.transforms.grouping import Grouping
+from placewright.transforms.grouping import Grouping, topological
 from placewright.transforms.modules import by_module, by_module_count
 from placewright.transforms.nest import nested
 from placewright.transforms.repeat import repeat
@@ -21,6 +21,8 @@ __all__ = [
     "contract",
     "fold",
     "forward_ops",
+    "heavy_edges",
     "nested",
     "repeat",
+    "topological",
 ]

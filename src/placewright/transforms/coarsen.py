@@ -28,7 +28,33 @@ def by_heavy_edges(problem: Problem, count: int) -> Grouping:
     if count < 1:
         raise ProblemError(f"{count} groups are asked for: expected at least 1")
     a = problem.arrays
-    coarse = _Coarse(problem)
+    leaders = np.unique(a.leader)
+    number = np.full(a.ops, -1)
+    number[leaders] = np.arange(len(leaders))
+    team = number[a.leader]
+    seconds = np.where(a.turn, np.where(a.allowed, a.compute, np.inf).min(axis=1), 0.0)
+    work = np.bincount(team, weights=seconds, minlength=len(leaders)).astype(np.float64)
+    flow: dict[tuple[int, int], float] = {}
+    for tensor in np.flatnonzero(a.turn[a.producer]).tolist():
+        source = int(team[a.producer[tensor]])
+        readers = a.readers[a.first_reader[tensor] : a.first_reader[tensor + 1]]
+        for target in {int(team[reader]) for reader in readers} - {source}:
+            pair = (source, target)
+            flow[pair] = flow.get(pair, 0.0) + float(a.sizes[tensor]) + 1.0
+    group = heavy_edges(work, flow, count)[team]
+    return Grouping.of(f"coarse:{count}", problem, group[a.leader].tolist())
+
+
+def heavy_edges(
+    work: NDArray[np.float64], flow: dict[tuple[int, int], float], count: int
+) -> NDArray[np.int64]:
+    """The group of each item, at most `count` of them, numbered topologically.
+
+    Args:
+        work: How much each item is.
+        flow: (source, target) → how much better it is to have the two together.
+    """
+    coarse = _Coarse(work, flow)
     while coarse.size > count:
         before = coarse.size
         coarse.merge(_only_readers(coarse, count))
@@ -38,29 +64,16 @@ def by_heavy_edges(problem: Problem, count: int) -> Grouping:
             break
     if coarse.size > count:
         coarse.cut(count)
-    return Grouping.of(f"coarse:{count}", problem, coarse.group[a.leader].tolist())
+    return coarse.group
 
 
 class _Coarse:
-    """Groups of ops and the bytes that flow between them; group numbers are topological."""
+    """Groups of items and what flows between them; group numbers are topological."""
 
-    def __init__(self, problem: Problem) -> None:
-        a = problem.arrays
-        leaders = np.unique(a.leader)
-        number = np.full(a.ops, -1)
-        number[leaders] = np.arange(len(leaders))
-        self.group = number[a.leader]  # ops → groups
-        seconds = np.where(a.turn, np.where(a.allowed, a.compute, np.inf).min(axis=1), 0.0)
-        work = np.bincount(self.group, weights=seconds, minlength=len(leaders))
-        self.work: NDArray[np.float64] = work.astype(np.float64)
-        self.flow: dict[tuple[int, int], float] = {}
-        for tensor in np.flatnonzero(a.turn[a.producer]).tolist():
-            source = int(self.group[a.producer[tensor]])
-            readers = a.readers[a.first_reader[tensor] : a.first_reader[tensor + 1]]
-            for target in {int(self.group[reader]) for reader in readers} - {source}:
-                pair = (source, target)
-                self.flow[pair] = self.flow.get(pair, 0.0) + float(a.sizes[tensor]) + 1.0
-        self._renumber(np.arange(len(leaders)))
+    def __init__(self, work: NDArray[np.float64], flow: dict[tuple[int, int], float]) -> None:
+        self.group = np.arange(len(work))  # items → groups
+        self.work, self.flow = work, flow
+        self._renumber(self.group)
 
     @property
     def size(self) -> int:
@@ -157,7 +170,9 @@ def _matching(coarse: _Coarse, count: int) -> list[tuple[int, int]]:
     for (tail, head), _ in sorted(coarse.flow.items(), key=lambda item: (-item[1], item[0])):
         if len(pairs) == most:
             break
-        if level[head] != level[tail] + 1 or {tail, head} & (tails | heads):
+        if level[head] != level[tail] + 1:
+            continue
+        if any(end in tails or end in heads for end in (tail, head)):
             continue
         if coarse.work[tail] + coarse.work[head] > largest:
             continue

@@ -15,7 +15,7 @@ import numpy as np
 from placewright import simulator
 from placewright.plan import Plan
 from placewright.problem import Problem
-from placewright.solvers.changes import (
+from placewright.solvers.reasons.changes import (
     Change,
     Kind,
     faster_channels,
@@ -24,7 +24,7 @@ from placewright.solvers.changes import (
     quarter_more_memory,
     shorter_launches,
 )
-from placewright.solvers.quick import Quick
+from placewright.solvers.reasons.quick import Quick
 from placewright.transforms import contract
 from placewright.units import format_bytes, format_seconds
 

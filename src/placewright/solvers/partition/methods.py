@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placewright.solvers import partitioners
-from placewright.solvers.partitioners import Ints, Shares, Web
-from placewright.solvers.repair import rounds
+from placewright.solvers.partition import partitioners
+from placewright.solvers.partition.partitioners import Ints, Shares, Web
+from placewright.solvers.partition.repair import rounds
+from placewright.solvers.partition.ties import Ties, link_seconds
 from placewright.solvers.teams import Teams, accelerators
-from placewright.solvers.ties import Ties, link_seconds
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

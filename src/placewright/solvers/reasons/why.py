@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 from placewright import simulator
 from placewright.result import Result
-from placewright.solvers import sentence as words
 from placewright.solvers.bounds import Bound
-from placewright.solvers.seen import Seen, Share
-from placewright.solvers.what_if import Help, Replan, WhatIf
+from placewright.solvers.reasons import sentence as words
+from placewright.solvers.reasons.seen import Seen, Share
+from placewright.solvers.reasons.what_if import Help, Replan, WhatIf
 
 if TYPE_CHECKING:
     from placewright.plan import Plan

@@ -10,7 +10,7 @@ import numpy as np
 
 from placewright import simulator
 from placewright.solvers.bounds import Bound, bound
-from placewright.solvers.changes import channel_name
+from placewright.solvers.reasons.changes import channel_name
 from placewright.transforms import contract
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from placewright import simulator
 from placewright.plan import Plan
 from placewright.solvers.balanced import folded
-from placewright.solvers.pieces import Flags, Ints, Pieces, Seconds
-from placewright.solvers.ties import Ties, link_seconds
+from placewright.solvers.partition.pieces import Flags, Ints, Pieces, Seconds
+from placewright.solvers.partition.ties import Ties, link_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,12 +8,12 @@ import numpy as np
 
 from placewright import simulator
 from placewright.plan import Plan
-from placewright.solvers.changes import channel_words
-from placewright.solvers.quick import Quick
+from placewright.solvers.reasons.changes import channel_words
+from placewright.solvers.reasons.quick import Quick
 from placewright.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
-    from placewright.solvers.seen import Seen
+    from placewright.solvers.reasons.seen import Seen
 
 _NEAR = 0.02  # two times that differ by this share or less are near each other
 _TELL = 0.05  # share of the time from which on a part of it is told
