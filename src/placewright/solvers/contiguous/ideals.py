@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from placewright.solvers.contiguous.pieces import Pieces
     from placewright.solvers.search import Search
 
-_EFFORT = {"period": 8e9, "step": 5e8}  # stages × tensors to look at: ten seconds, one second
+_EFFORT = 5e9  # stages × tensors to look at for the period: some five seconds
 _SERIAL = 2_000  # ideals for the step time, where no bound leaves any out
 _PIECES = 2_000  # above which heavy edges are merged at once
 _TRIFLE = 1e-5  # of all work: what is joined first if there are too many ideals
@@ -73,18 +73,18 @@ class Ideals:
 
     def _affordable(self, search: Search, whole: Pieces) -> tuple[Pieces, NDArray[np.bool_], bool]:
         """The finest pieces whose ideals can be looked at, these, and whether they are all."""
-        objective = search.problem.objective
-        limit = self.limit if objective == "period" else min(self.limit, _SERIAL)
+        pipelined = search.problem.objective == "period"
+        limit = self.limit if pipelined else min(self.limit, _SERIAL)
         pieces = whole.coarser(_PIECES) if len(whole) > _PIECES else whole
         while len(pieces) > 2 and not search.over:
             inside = ideals(pieces, limit)
             if inside is not None:
                 work = np.maximum.accumulate(inside @ pieces.least)
                 stages = sum(
-                    Reach(work, fleet, objective == "period", known(search)).pairs()
+                    Reach(work, fleet, True, known(search)).pairs() if pipelined else 0
                     for fleet in fleets_for(pieces, len(work))
                 )
-                if stages * (16 + len(pieces.handed)) <= _EFFORT[objective]:
+                if stages * (16 + len(pieces.handed)) <= _EFFORT:
                     return pieces, inside, pieces is whole
             fewer = pieces.without_trifles(_TRIFLE) if pieces is whole else pieces
             if len(fewer) == len(pieces):

@@ -11,7 +11,6 @@ from placewright.solvers.contiguous.stage_costs import AFTER, BEFORE, SENT, Room
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from placewright.solvers.contiguous.fleet import Seat
     from placewright.solvers.contiguous.pieces import Pieces
     from placewright.solvers.contiguous.stage_costs import Ints, Parts, Seconds
 
@@ -42,8 +41,8 @@ class Prefixes(StageCosts):
         self._place = np.empty(len(order), dtype=np.int64)
         self._place[order] = np.searchsorted(self.marks, np.arange(len(order)), side="right") - 1
         self._sort_readers(pieces)
-        self._kept: dict[Seat, Seconds] = {}
         super().__init__(pieces, room, share)
+        self._at_once = True
 
     def total(self, values: NDArray[np.generic]) -> NDArray[np.float64]:
         ordered = values[self.order].astype(np.float64)
@@ -56,13 +55,6 @@ class Prefixes(StageCosts):
 
     def members(self, source: int, target: int) -> Ints:
         return self.order[self.marks[source] : self.marks[target]]
-
-    def seconds(self, seat: Seat, sources: Ints, targets: Ints, bound: float) -> Seconds:
-        if seat not in self._kept:
-            every = np.arange(self.size)
-            self._kept[seat] = super().seconds(seat, every, every, np.inf)
-        some = self._kept[seat][targets[0] : targets[-1] + 1]  # targets are a stretch
-        return some[:, sources]
 
     def _sort_readers(self, pieces: Pieces) -> None:
         """Each tensor's producer and readers as places in the order, readers sorted."""

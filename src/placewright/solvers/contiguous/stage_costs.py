@@ -58,6 +58,9 @@ class StageCosts(ABC):
         problem = pieces.problem
         self._pipelined = problem.objective == "period"
         self._compute = self.total(pieces.seconds)
+        # Without a bound all stages are looked at, and again for each number of devices.
+        self._at_once = not self._pipelined
+        self._kept: dict[Seat, Seconds] = {}
         if not self._pipelined or problem.overlap:
             self._away = self.total(self._sent_away())
 
@@ -89,6 +92,14 @@ class StageCosts(ABC):
 
     def seconds(self, seat: Seat, sources: Ints, targets: Ints, bound: float) -> Seconds:
         """As `stages.Points` says."""
+        if not self._at_once:
+            return self._seconds(seat, sources, targets, bound)
+        if seat not in self._kept:
+            every = np.arange(len(self.work))
+            self._kept[seat] = self._seconds(seat, every, every, np.inf)
+        return self._kept[seat][targets[0] : targets[-1] + 1][:, sources]
+
+    def _seconds(self, seat: Seat, sources: Ints, targets: Ints, bound: float) -> Seconds:
         device = seat.device
         lawful = self.within(sources, targets)
         if self._banned[-1, device]:
