@@ -14,7 +14,7 @@ import numpy as np
 from placewright import simulator
 from placewright.plan import Plan
 from placewright.solvers.partition.pieces import Pieces
-from placewright.solvers.relief import Relief
+from placewright.solvers.partition.relief import Relief
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placewright.solvers.balanced import folded
-from placewright.solvers.pieces import Flags, Ints, Pieces, Seconds
+from placewright.solvers.partition.pieces import Flags, Ints, Pieces, Seconds
+from placewright.solvers.partition.ties import Ties, link_seconds
 from placewright.solvers.stretches import Line
-from placewright.solvers.ties import Ties, link_seconds
 
 if TYPE_CHECKING:
     from placewright.timeline import Timeline
