@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 from placewright.solvers.accelerate import Accelerate
 from placewright.solvers.balanced import Balanced
+from placewright.solvers.contiguous.cuts import Cuts
+from placewright.solvers.contiguous.ideals import Ideals
 from placewright.solvers.cpop import CPoP
 from placewright.solvers.expert import Expert, known
 from placewright.solvers.heft import HEFT
@@ -51,7 +53,19 @@ def baselines(problem: Problem) -> tuple[list[Solver], list[Solver]]:
         MTopo(),
         RoundRobin(),
     ]
-    slow: list[Solver] = [METF(), HEFT(), HEFT(contended=True), CPoP(), MSCT(), Random()]
+    if problem.objective == "period":
+        quick.append(Cuts())
+        return quick, [Ideals(), *_partitioners(), METF(), HEFT(), MSCT(), Random()]
+    slow: list[Solver] = [
+        Cuts(),
+        Ideals(),
+        METF(),
+        HEFT(),
+        HEFT(contended=True),
+        CPoP(),
+        MSCT(),
+        Random(),
+    ]
     return quick, [*_partitioners(), *slow]
 
 

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from placewright.solvers.balanced import folded
 from placewright.solvers.partition.pieces import Flags, Ints, Pieces, Seconds
+from placewright.solvers.partition.stretches import Line
 from placewright.solvers.partition.ties import Ties, link_seconds
-from placewright.solvers.stretches import Line
 
 if TYPE_CHECKING:
     from placewright.timeline import Timeline

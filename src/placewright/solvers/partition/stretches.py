@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from placewright.solvers.pieces import Ints, Seconds
+    from placewright.solvers.partition.pieces import Ints, Seconds
 
 
 @dataclass(frozen=True, eq=False)
