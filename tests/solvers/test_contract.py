@@ -70,7 +70,7 @@ LACKS = {
 }
 """Solvers that ask for a device which the cluster does not have."""
 
-NO_BASELINES = {"annealing", "auto", "climb", "cpop-contended", "cuts", "ideals"} | {
+NO_BASELINES = {"annealing", "auto", "climb", "cpop-contended"} | {
     name for name in SOLVERS if name.startswith(PARTITIONERS)
 }
 """Searches, a variant, and what needs packages beside the core."""

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 _FIRST_ROUNDS = 2  # of walking, before the slower constructive methods
 _REPAIRED = 3  # plans that are repaired where none fits
-_LONGEST = 64  # times the first round: no round is longer
+_GROWTH = 3  # each time an arm is used, its round is so many times longer
+_LONGEST = 243  # times the first round: no round is longer
 _IDLE_CYCLES = 2  # without a stop rule: cycles through all arms that gain nothing before the end
 
 
@@ -124,7 +125,7 @@ class _Walks:
             search.trying = arm.name
             plans = elite(search, self.chains, skip=self.rounds)
             start = Rows.of(search.problem, plans, arm.order, arm.stream)
-            effort = min(2**arm.used, _LONGEST)
+            effort = min(_GROWTH**arm.used, _LONGEST)
             changes = Changes.fit(arm.order, arm.stream)
             self.walker.walk(start, self.length * effort, arm.cooling, changes, arm.slope)
             if finished(search):
@@ -159,10 +160,10 @@ class _Arm:
 def _arms(problem: Problem, stream: bool) -> list[tuple[str, bool, bool, Cooling, float]]:
     if problem.objective == "period":
         return [
-            ("walk warm", False, False, Cooling(0.03, 1e-4), 1.0),
-            ("walk fine", False, False, Cooling(0.03, 1e-5), 0.5),
+            ("walk warm", False, False, Cooling(0.03, 3e-5), 0.5),
+            ("walk cool", False, False, Cooling(0.003, 3e-5), 0.3),
             ("walk hot", False, False, Cooling(0.1, 1e-4), 1.0),
-            ("walk cool", False, False, Cooling(0.01, 1e-4), 1.0),
+            ("walk cold", False, False, Cooling(0.001, 5e-5), 0.3),
         ]
     arms = []
     for streamed in [True, False] if stream else [False]:
