@@ -1,0 +1,108 @@
+"""Memory in the CP-SAT model: a model in, with what rule 8 demands of memory added, out.
+
+All of it is a relaxation: a plan that fits keeps these constraints. Whether a plan of the model
+fits is for the simulator to say.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from placewright.solvers.exact_model import Linear, Placed, Step
+
+
+def scarce(placed: Placed) -> list[int]:
+    """The devices that could be overfull if all that may be there were there at once."""
+    p, found = placed.p, []
+    for device in placed.devices:
+        units = sum(p["resident"][u] for u, on in enumerate(placed.unit_on) if device in on)
+        most = units + sum(row["bytes"] for row in placed.tensors) + max(p["workspace"])
+        if most > p["capacity"][device]:
+            found.append(device)
+    return found
+
+
+def at_any_time(placed: Placed, device: int) -> Linear:
+    """Resident bytes fit, with what any op there needs while it runs. Returns the bytes left."""
+    p, model = placed.p, placed.model
+    left = model.new_int_var(0, p["capacity"][device], f"free on {device}")
+    resident = [
+        size * placed.unit_on[unit][device]
+        for unit, size in enumerate(p["resident"])
+        if size and device in placed.unit_on[unit]
+    ]
+    model.add(left == p["capacity"][device] - sum(resident))
+    for item in placed.items:
+        literal = placed.on(item).get(device)
+        if literal is not None and p["need"][item]:
+            model.add(left >= p["need"][item]).only_enforce_if(literal)
+    return left
+
+
+def over_time(step: Step, device: int, left: Linear) -> None:
+    """What is on a device at one time fits beside the resident bytes.
+
+    An output is there from its op's start to the end of that op, of its last reader there and of
+    its last send; a copy from its send's start to the end of its last reader there. The model's
+    times are below the true ones, by at most the slack, so a life in the model that begins by the
+    slack later lies within the true one.
+    """
+    model, slack = step.model, step.p["slack"]
+    most = 2 * step.horizon + slack
+    parts, sizes = [], []
+    lives: dict[int, Linear] = {}
+    for tensor, row in reversed(list(enumerate(step.tensors))):  # aliases before what they alias
+        producer = row["producer"]
+        made_here = step.on(producer).get(device)
+        sent_here = step.arrival.get((tensor, device))
+        if row["weight"] and step.p["streaming"]:
+            sent_here = None
+        if made_here is None and sent_here is None:
+            continue
+        until = model.new_int_var(0, most, "")
+        lives[tensor] = until
+        for reader in row["readers"]:
+            here = step.on(reader).get(device)
+            if here is not None:
+                model.add(until >= step.end[reader]).only_enforce_if(here)
+        for alias, other in enumerate(step.tensors):
+            here = step.on(other["producer"]).get(device)
+            if other["alias"] == tensor and here is not None and alias in lives:
+                model.add(until >= lives[alias]).only_enforce_if(here)
+        if made_here is not None:
+            if producer in step.end:
+                model.add(until >= step.end[producer]).only_enforce_if(made_here)
+            if row["kept"]:
+                model.add(until >= step.last).only_enforce_if(made_here)
+            for target in step.devices:
+                for source, sent, ticks in step.sends(tensor, target):
+                    if source == device and not (row["weight"] and step.p["streaming"]):
+                        begin = step.arrival[tensor, target][0]
+                        model.add(until >= begin + ticks).only_enforce_if(sent)
+        if not row["bytes"]:
+            continue
+        if made_here is not None and not row["stored"] and row["alias"] < 0:
+            begin = step.start.get(producer, 0)
+            parts.append(_life(step, begin + slack, until, made_here))
+            sizes.append(row["bytes"])
+        if sent_here is not None:
+            present = step.any_of([sent for _, sent, _ in step.sends(tensor, device)])
+            parts.append(_life(step, sent_here[0] + slack, until, present))
+            sizes.append(row["bytes"])
+    for item in step.turns:
+        literal = step.on(item).get(device)
+        if literal is not None and step.p["workspace"][item]:
+            parts.append(_life(step, step.start[item] + slack, step.end[item], literal))
+            sizes.append(step.p["workspace"][item])
+    if parts:
+        model.add_cumulative(parts, sizes, left)
+
+
+def _life(step: Step, begin: Linear, until: Linear, present: Linear) -> object:
+    """An interval from `begin` to `until`, or an empty one if that is earlier."""
+    model = step.model
+    size = model.new_int_var(0, 2 * step.horizon + step.p["slack"], "")
+    model.add(size >= until - begin).only_enforce_if(present)
+    end = model.new_int_var(0, 4 * step.horizon + 2 * step.p["slack"], "")
+    return model.new_optional_interval_var(begin, size, end, present, "")
