@@ -7,6 +7,7 @@ from placewright.solvers.balanced import Balanced
 from placewright.solvers.baselines import Baselines
 from placewright.solvers.bounds import Bound, bound
 from placewright.solvers.climb import Climb
+from placewright.solvers.exact import Exact
 from placewright.solvers.expert import Expert
 from placewright.solvers.heft import HEFT
 from placewright.solvers.m_etf import METF
@@ -33,6 +34,7 @@ METHODS: dict[str, Callable[[], Solver]] = {
     "m-sct": MSCT,
     "streamed": Streamed,
     "baselines": Baselines,
+    "exact": Exact,
 }
 
 __all__ = [
@@ -47,6 +49,7 @@ __all__ = [
     "Climb",
     "CpuOnly",
     "EverySingleDevice",
+    "Exact",
     "Expert",
     "Gap",
     "MTopo",

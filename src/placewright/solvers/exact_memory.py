@@ -6,10 +6,12 @@ fits is for the simulator to say.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from placewright.solvers.exact_model import Linear, Placed, Step
+
+_BYPASSED = 200  # items above which tensors that bypass an op are left out
 
 
 def scarce(placed: Placed) -> list[int]:
@@ -24,7 +26,12 @@ def scarce(placed: Placed) -> list[int]:
 
 
 def at_any_time(placed: Placed, device: int) -> Linear:
-    """Resident bytes fit, with what any op there needs while it runs. Returns the bytes left."""
+    """Resident bytes fit, with what must be there while any op runs. Returns the bytes left.
+
+    That is what the op itself needs and tensors that bypass it: made or read on this device by an
+    op that it depends on, and read on this device by one that depends on it. All graph outputs
+    that are made here are here once the last op has started.
+    """
     p, model = placed.p, placed.model
     left = model.new_int_var(0, p["capacity"][device], f"free on {device}")
     resident = [
@@ -33,11 +40,45 @@ def at_any_time(placed: Placed, device: int) -> Linear:
         if size and device in placed.unit_on[unit]
     ]
     model.add(left == p["capacity"][device] - sum(resident))
+    own = [row for row in placed.tensors if not row["stored"] and row["alias"] < 0]
+    kept = [
+        row["bytes"] * placed.on(row["producer"])[device]
+        for row in own
+        if row["kept"] and device in placed.on(row["producer"])
+    ]
+    if kept:
+        model.add(sum(kept) <= left)
+    behind = placed.behind if len(placed.items) <= _BYPASSED else None
     for item in placed.items:
         literal = placed.on(item).get(device)
-        if literal is not None and p["need"][item]:
-            model.add(left >= p["need"][item]).only_enforce_if(literal)
+        if literal is None or not p["turn"][item]:
+            continue
+        passing = []
+        for row in own:
+            if behind is not None and row["bytes"]:
+                passing += _bypass(placed, behind, row, item, device)
+        if passing or p["need"][item]:
+            model.add(left >= p["need"][item] + sum(passing)).only_enforce_if(literal)
     return left
+
+
+def _bypass(
+    placed: Placed, behind: list[set[int]], row: dict[str, Any], item: int, device: int
+) -> list[Linear]:
+    """The bytes of a tensor that bypasses an item on a device, if it can."""
+    producer, readers = row["producer"], row["readers"]
+    if item == producer or item in readers:
+        return []
+    there = item in behind[producer] or not placed.p["turn"][producer]
+    earlier = [producer] * there + [reader for reader in readers if item in behind[reader]]
+    later = [reader for reader in readers if reader in behind[item]]
+    before, after = (
+        [placed.on(other)[device] for other in others if device in placed.on(other)]
+        for others in (earlier, later)
+    )
+    if not before or not after:
+        return []
+    return [row["bytes"] * placed.both(placed.any_of(before), placed.any_of(after))]
 
 
 def over_time(step: Step, device: int, left: Linear) -> None:
@@ -52,7 +93,8 @@ def over_time(step: Step, device: int, left: Linear) -> None:
     most = 2 * step.horizon + slack
     parts, sizes = [], []
     lives: dict[int, Linear] = {}
-    for tensor, row in reversed(list(enumerate(step.tensors))):  # aliases before what they alias
+    # Backwards, so that what aliases a tensor comes before it.
+    for tensor, row in reversed(list(enumerate(step.tensors))):
         producer = row["producer"]
         made_here = step.on(producer).get(device)
         sent_here = step.arrival.get((tensor, device))

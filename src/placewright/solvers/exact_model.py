@@ -28,6 +28,7 @@ The model of a *period* is in `exact_period.py`.
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any, NamedTuple
 
 Literal = Any  # CP-SAT's own types are known where ortools is installed only
@@ -55,15 +56,29 @@ class Placed:
         self.devices = range(len(p["capacity"]))
         self.items = range(len(p["unit"]))
         self.tensors = p["tensors"]
-        self.reads: dict[int, list[int]] = {item: [] for item in self.items}
+        self.reads: list[list[int]] = [[] for _ in self.items]
+        """The tensors that each item reads."""
+        self.readers: list[list[int]] = [[] for _ in self.items]
+        """The items that wait for each item."""
         for tensor, row in enumerate(self.tensors):
             for reader in row["readers"]:
                 self.reads[reader].append(tensor)
+            if p["turn"][row["producer"]]:
+                self.readers[row["producer"]].extend(row["readers"])
         self.true = self.model.new_constant(1)
         self.unit_on = [self._unit(unit) for unit in range(len(p["allowed"]))]
         self._both: dict[tuple[int, int], Literal] = {}
         self._together: dict[tuple[int, int], Literal] = {}
         self._read_on: dict[tuple[int, int], Literal] = {}
+
+    @cached_property
+    def behind(self) -> list[set[int]]:
+        """For each item those that read it, even indirectly."""
+        found: list[set[int]] = [set() for _ in self.items]
+        for item in reversed(topological(self.readers)):
+            for reader in self.readers[item]:
+                found[item] |= {reader} | found[reader]
+        return found
 
     def _unit(self, unit: int) -> dict[int, Literal]:
         """The devices that a unit may be on, each with what says that it is there."""
@@ -162,8 +177,8 @@ class Step(Placed):
         self._ops()
         self._sends()
         self._waits()
+        self._kept_order()
         self._totals()
-        self.model.minimize(self.last)
 
     @property
     def turns(self) -> list[int]:
@@ -206,16 +221,12 @@ class Step(Placed):
     def _ways(self, fastest: list[int]) -> tuple[list[int], list[int]]:
         """The longest ways to and from each item, everything on its fastest device."""
         heads, tails = [0] * len(fastest), [0] * len(fastest)
-        readers: list[list[int]] = [[] for _ in fastest]
-        for row in self.tensors:
-            if self.p["turn"][row["producer"]]:
-                readers[row["producer"]].extend(row["readers"])
-        order = topological(readers)
+        order = topological(self.readers)
         for item in order:
-            for reader in readers[item]:
+            for reader in self.readers[item]:
                 heads[reader] = max(heads[reader], heads[item] + fastest[item])
         for item in reversed(order):
-            tails[item] = max((fastest[r] + tails[r] for r in readers[item]), default=0)
+            tails[item] = max((fastest[r] + tails[r] for r in self.readers[item]), default=0)
         return heads, tails
 
     def _sends(self) -> None:
@@ -274,6 +285,19 @@ class Step(Placed):
                         start = self.arrival[tensor, target][0]
                         wait = self.model.add(self.start[item] >= start + ticks)
                         wait.only_enforce_if(literal, sent)
+
+    def _kept_order(self) -> None:
+        """In a window, what may not change keeps its order on each device."""
+        p = self.p
+        if p["free"] is None:
+            return
+        before: dict[int, int] = {}
+        for item in p["hint"]["order"]:
+            if item in self.start and not p["free"][p["unit"][item]]:
+                device = next(iter(self.on(item)))
+                if device in before:
+                    self.model.add(self.start[item] >= self.end[before[device]])
+                before[device] = item
 
     def _totals(self) -> None:
         """Loads, which CP-SAT's linear relaxation does not see by itself."""

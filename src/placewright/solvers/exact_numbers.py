@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _FINEST = 2**28  # ticks in a step, at least, where durations are rounded
 _LARGEST = 2**40  # ticks in a step, at most, where they are not
-_SHARE = 2**20  # ticks in a step for each tick of slack
+_SHARE = 2**23  # ticks in a step for each tick of slack
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +53,7 @@ class Numbers:
         most: float,
         grouping: Grouping | None = None,
         streaming: bool = False,
+        scheduled: bool = False,
     ) -> Numbers:
         """The whole problem.
 
@@ -61,6 +62,7 @@ class Numbers:
                 interest. Infinite if none is known.
             grouping: Groups to be placed whole, and to run as one where that leaves no circle.
             streaming: Whether plans that stream weights are to be covered by the bound.
+            scheduled: Whether a model of the period also holds a step, to see memory over time.
         """
         a = problem.arrays
         unit = _units(a, grouping)
@@ -68,18 +70,22 @@ class Numbers:
         takes = _summed(np.where(a.turn[:, None], a.compute, 0.0), item)
         if problem.objective == "period":
             takes = _summed(a.compute, item)
-        if not math.isfinite(most):
-            most = float(takes.max(axis=1).sum() + a.devices * a.transfer.max(axis=0).sum())
+        # No step takes longer than everything in turn: at any moment something is under way.
+        serial = float(takes.max(axis=1).sum() + len(takes) * a.launch.max())
+        serial += a.devices * float(a.transfer.max(axis=0, initial=0.0).sum())
+        most = min(most, serial)
+        longest = most if problem.objective == "step" else serial
         durations = [takes.ravel(), a.transfer.ravel(), a.launch]
         transfers = len(a.sizes) * max(0, a.devices - 1)
-        tick, slack = _tick(most, durations, len(takes) + transfers)
+        tick, slack = _tick(longest, durations, len(takes) + transfers)
         first = np.unique(item, return_index=True)[1]
         tensors = _tensors(a, item, tick)
         payload = {
             "objective": problem.objective,
             "overlap": problem.overlap,
             "slack": slack,
-            "horizon": int(most // tick) + 1,
+            "most": int(most // tick) + 1,
+            "horizon": int(longest // tick) + 1,
             "unit": unit[first].tolist(),
             "allowed": a.allowed[np.unique(unit, return_index=True)[1]].tolist(),
             "turn": a.turn[first].tolist(),
@@ -97,6 +103,7 @@ class Numbers:
             "workspace": _most(a.workspace, item).tolist(),
             "grouped": grouping is not None,
             "streaming": streaming,
+            "scheduled": scheduled,
             "hint": None,
             "free": None,
         }
@@ -114,9 +121,11 @@ class Numbers:
         timeline = simulate(self.problem, plan)
         begin = np.full(len(payload["unit"]), np.inf)
         np.minimum.at(begin, self.item, timeline.start)
+        order = np.lexsort((np.arange(len(self.item)), timeline.end, timeline.start))
         moved = timeline.transfers
         payload["hint"] = {
             "device": plan.device[first].tolist(),
+            "order": list(dict.fromkeys(self.item[order].tolist())),
             "begin": np.floor(begin / self.tick).astype(np.int64).tolist(),
             "sent": [
                 [int(tensor), int(target), int(start // self.tick)]

@@ -38,7 +38,7 @@ def first_come(step: Step) -> None:
     difference of no more than that says nothing; and at equal ends the smaller number goes first
     only if its op takes time and so cannot end in a later round.
     """
-    behind = _behind(step)
+    behind = step.behind
     first: dict[tuple[int, int], Literal] = {}
     by_channel: dict[int, list[Transfer]] = {}
     for transfer in step.transfers:
@@ -84,7 +84,7 @@ def at_once(step: Step) -> None:
     """
     if any(issuer >= 0 for issuer in step.p["issuer"]):
         return
-    behind = _behind(step)
+    behind = step.behind
     for item in step.turns:
         reasons = []
         for other in step.turns:
@@ -107,18 +107,3 @@ def at_once(step: Step) -> None:
         begins = step.model.new_bool_var("")
         step.model.add(step.start[item] <= 0).only_enforce_if(begins)
         step.model.add_bool_or(*reasons, begins)
-
-
-def _behind(step: Step) -> list[set[int]]:
-    """For each item those that read it, even indirectly."""
-    from placewright.solvers.exact_model import topological
-
-    readers: list[list[int]] = [[] for _ in step.items]
-    for row in step.tensors:
-        if step.p["turn"][row["producer"]]:
-            readers[row["producer"]].extend(row["readers"])
-    behind: list[set[int]] = [set() for _ in step.items]
-    for item in reversed(topological(readers)):
-        for reader in readers[item]:
-            behind[item] |= {reader} | behind[reader]
-    return behind

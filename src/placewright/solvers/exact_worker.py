@@ -10,11 +10,14 @@ import os
 import queue
 import sys
 import threading
+import time
 import traceback
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from placewright.solvers.exact_model import Placed
 
 _PAIRS = 6_000  # of transfers that may meet, above which their order is left open
 _LIVES = 400  # of tensors, above which memory over time is left open
@@ -56,46 +59,45 @@ def solve(p: dict[str, Any], say: Callable[[dict[str, Any]], None]) -> dict[str,
     """Build the model and solve it; says each plan it finds."""
     from ortools.sat.python import cp_model
 
-    from placewright.solvers import exact_memory
-    from placewright.solvers.exact_model import Placed, Step
-    from placewright.solvers.exact_order import at_once, first_come, pairs
-    from placewright.solvers.exact_period import Period
-
-    built: Placed
-    if p["objective"] == "period":
-        built = Period(p)
-        for device in exact_memory.scarce(built):
-            exact_memory.at_any_time(built, device)
-    else:
-        built = step = Step(p)
-        for device in exact_memory.scarce(step):
-            left = exact_memory.at_any_time(step, device)
-            if len(step.tensors) <= _LIVES:
-                exact_memory.over_time(step, device, left)
-        if p["ordered"] and pairs(step) <= _PAIRS:
-            first_come(step)
-            at_once(step)
+    started = time.perf_counter()
+    built = _built(p)
 
     class Found(cp_model.CpSolverSolutionCallback):  # type: ignore[misc]
         def on_solution_callback(self) -> None:
             say({"kind": "found", **_plan(built, self)})
 
     solver = cp_model.CpSolver()
-    solver.parameters.max_time_in_seconds = p["seconds"]
+    left = p["seconds"] - (time.perf_counter() - started)
+    solver.parameters.max_time_in_seconds = max(0.01, left)
     if p["deterministic"] is not None:
         solver.parameters.max_deterministic_time = p["deterministic"]
     solver.parameters.num_workers = p["workers"]
     solver.parameters.random_seed = p["seed"]
-    for name, value in p.get("parameters", {}).items():
-        setattr(solver.parameters, name, value)
     status = solver.solve(built.model, Found())
-    bound = solver.best_objective_bound
     return {
         "status": solver.status_name(status).lower(),
-        "bound": bound,
-        "wall": solver.wall_time,
-        "deterministic": solver.response_proto.deterministic_time,
+        "bound": solver.best_objective_bound,
     }
+
+
+def _built(p: dict[str, Any]) -> Placed:
+    """The model that a request asks for."""
+    from placewright.solvers import exact_memory as memory
+    from placewright.solvers.exact_model import Placed, Step
+    from placewright.solvers.exact_order import at_once, first_come, pairs
+    from placewright.solvers.exact_period import period
+
+    step = Step(p) if p["objective"] == "step" or p["scheduled"] else None
+    placed = Placed(p) if step is None else step
+    for device in memory.scarce(placed):
+        left = memory.at_any_time(placed, device)
+        if step is not None and len(step.tensors) <= _LIVES:
+            memory.over_time(step, device, left)
+    if step is not None and not p["grouped"] and pairs(step) <= _PAIRS:
+        first_come(step)
+        at_once(step)
+    placed.model.minimize(period(placed) if step is None or p["scheduled"] else step.last)
+    return placed
 
 
 def _plan(built: Any, values: Any) -> dict[str, Any]:

@@ -80,6 +80,8 @@ class Search:
         """What it was at when the best plan was found."""
         self.history: list[tuple[int, float, float]] = []
         """(evaluations, seconds, best objective) each time the best improved."""
+        self.proven: Bound | None = None
+        """The best bound that a solver has proven."""
         self._started = time.perf_counter()
 
     @property
@@ -92,10 +94,20 @@ class Search:
         """Whether the stop rule says stop."""
         return self.evaluations > 0 and self.stop(self)
 
-    @cached_property
+    @property
     def bound(self) -> Bound:
-        """The problem's bound, computed on first use."""
+        """What no plan that fits can beat: the problem's own bound, or a better proven one."""
+        own = self._own_bound
+        return own if self.proven is None or own.seconds >= self.proven.seconds else self.proven
+
+    @cached_property
+    def _own_bound(self) -> Bound:
         return bound(self.problem)
+
+    def prove(self, seconds: float, name: str) -> None:
+        """A solver has proven that no plan that fits, and has no fused ops, takes less."""
+        if self.proven is None or seconds > self.proven.seconds:
+            self.proven = Bound(seconds, name)
 
     def judge(
         self,
@@ -228,7 +240,8 @@ def solve(
     if search.best is None:
         raise PlanError(f"solver {solver.name!r} judged no plan: a solver must judge at least one")
     timeline = simulator.simulate(problem, search.best)
-    proven = search.bound
+    # What a solver has proven holds for plans that fit.
+    proven = bound(problem) if search.key[0] else search.bound
     if search.best.fusion is not None:  # the bound holds for the ops that are really run
         proven = bound(contract(problem, search.best).problem)
     return Result(

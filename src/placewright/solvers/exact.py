@@ -1,0 +1,263 @@
+"""Exact: a problem in, its best plan and a bound that proves it out, with CP-SAT (OR-Tools).
+
+`exact_numbers.py` puts a problem into whole numbers, `exact_model.py` and its neighbours say the
+simulator's rules in constraints, `exact_process.py` has them solved in a process of their own.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from contextlib import closing, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from placewright.plan import Plan
+from placewright.simulator import judge
+from placewright.solvers.balanced import Balanced
+from placewright.solvers.exact_numbers import Numbers
+from placewright.solvers.exact_process import borrowed
+from placewright.solvers.heft import HEFT
+from placewright.solvers.m_etf import METF
+from placewright.solvers.single import EverySingleDevice
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from numpy.typing import NDArray
+
+    from placewright.problem import Problem
+    from placewright.solvers.exact_process import Worker
+    from placewright.solvers.search import Search, Solver
+    from placewright.transforms import Grouping
+
+_STARTS: tuple[Solver, ...] = (
+    EverySingleDevice(),
+    Balanced(),
+    HEFT(),
+    HEFT(contended=True),
+    METF(),
+)
+_LEAST = 0.02  # seconds below which there is no use in asking
+
+
+@dataclass(frozen=True, eq=False)
+class Solution:
+    """What CP-SAT found.
+
+    Args:
+        status: `optimal`, `feasible`, `infeasible` (no plan of the model, which is no worse than
+            the start, fits), or `unknown`.
+        device: The best plan's devices, or those of the start if no plan was found.
+        priority: Its order; None for a period.
+        value: The model's own figure for it, in seconds; the simulator has the last word.
+        value_bound: Seconds that no plan of the model can beat.
+        rounding: Seconds by which a bound is too low because durations are rounded.
+    """
+
+    status: str
+    device: NDArray[np.int32] | None
+    priority: NDArray[np.float64] | None
+    value: float
+    value_bound: float
+    rounding: float
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How long CP-SAT may take.
+
+    Args:
+        seconds: By the clock: what is found then depends on the machine.
+        deterministic: CP-SAT's own measure of work, the same on every machine; about a second is
+            one. With one worker the same limit gives the same answer.
+    """
+
+    seconds: float
+    deterministic: float | None = None
+    workers: int = 1
+    seed: int = 0
+
+
+def solve_model(
+    problem: Problem,
+    *,
+    start: Plan | None = None,
+    free: NDArray[np.bool_] | None = None,
+    seconds: float,
+    deterministic: float | None = None,
+    workers: int = 1,
+    seed: int = 0,
+    grouping: Grouping | None = None,
+    streaming: bool = False,
+    worker: Worker | None = None,
+) -> Solution:
+    """The best plan without streamed weights, as far as the model and the limits go.
+
+    Args:
+        start: A plan to begin with; only plans that are no worse are looked for.
+        free: Ops whose device and place in the order may change; the others keep the start's.
+        grouping: Groups to place whole.
+        streaming: Whether the bound is to hold for plans that stream weights, too.
+        worker: A process to run in; a waiting one is taken, or one is started, if there is none.
+    """
+    known = math.inf
+    if start is not None and grouping is None:
+        verdict = judge(problem, start.device, start.priority, start.staging)
+        known = math.inf if verdict.overflow[0] else float(verdict.value[0])
+    numbers = Numbers.of(problem, known, grouping, streaming)
+    if start is not None:
+        numbers = numbers.starting_at(start, free)
+    solution = Solution("unknown", None if start is None else start.device, None, known, 0.0, 0.0)
+    limits = Limits(seconds, deterministic, workers, seed)
+    with borrowed() if worker is None else nullcontext(worker) as process:
+        for solution in solutions(process, numbers, limits, solution):  # noqa: B007
+            pass
+    return solution
+
+
+def solutions(
+    worker: Worker, numbers: Numbers, limits: Limits, first: Solution | None = None
+) -> Iterator[Solution]:
+    """Each plan as it is found, and at the end the best with the final status and bound."""
+    request = {
+        **numbers.payload,
+        "deterministic": limits.deterministic,
+        "workers": limits.workers,
+        "seed": limits.seed,
+    }
+    rounding = numbers.slack * numbers.tick
+    best = first or Solution("unknown", None, None, math.inf, 0.0, rounding)
+    with closing(worker.ask(request, limits.seconds)) as answers:
+        for answer in answers:
+            if answer["kind"] == "found":
+                best = _found(numbers, answer, rounding)
+            elif answer["kind"] == "done":
+                bound = max(0.0, numbers.seconds(answer["bound"]))
+                if answer["status"] == "infeasible":
+                    bound = math.inf
+                best = Solution(
+                    answer["status"], best.device, best.priority, best.value, bound, rounding
+                )
+            yield best
+
+
+def _found(numbers: Numbers, answer: dict[str, Any], rounding: float) -> Solution:
+    return Solution(
+        "feasible",
+        numbers.placement(answer["device"]),
+        numbers.priority(answer["begin"], answer["end"]) if "begin" in answer else None,
+        answer["value"] * numbers.tick,
+        0.0,
+        rounding,
+    )
+
+
+@dataclass(frozen=True)
+class Exact:
+    """The best plan there is, with a proof, for graphs of up to about 30 ops or groups.
+
+    It begins with the best of a few baselines, and judges every plan that CP-SAT finds. Its bound
+    holds for every plan that fits, streamed weights included, but not for fused ops; the result
+    is proven the best if its gap is below a millionth. Without proof it is the best plan found.
+
+    Args:
+        group: Makes groups that are placed whole, such as `transforms.by_heavy_edges` with a
+            count, for larger graphs. Each runs as one where that leaves no circle, so the model
+            is an estimate, and nothing is proven.
+        seconds: Its own limit, beside the search's.
+        deterministic: A limit in CP-SAT's own measure of work, the same on every machine. With
+            it, and no limit in seconds that is reached, the same seed gives the same plan.
+        workers: Threads of CP-SAT; with more than one, equally good plans may change from run to
+            run.
+    """
+
+    group: Callable[[Problem], Grouping] | None = None
+    seconds: float = 60.0
+    deterministic: float | None = None
+    workers: int = 1
+    name = "exact"
+
+    def run(self, search: Search) -> None:
+        judge_starts(search)
+        if search.over:
+            return
+        problem = search.problem
+        grouping = None if self.group is None else self.group(problem)
+        until = time.perf_counter() + self.seconds
+        with borrowed() as worker:
+            for streaming, scheduled in _stages(problem, grouping):
+                if self._stage(search, worker, grouping, streaming, scheduled, until):
+                    return
+
+    def _stage(
+        self,
+        search: Search,
+        worker: Worker,
+        grouping: Grouping | None,
+        streaming: bool,
+        scheduled: bool,
+        until: float,
+    ) -> bool:
+        """Solve one model; whether that was all there is to do."""
+        problem = search.problem
+        seconds = min(until - time.perf_counter(), search.stop.seconds_left(search))
+        if search.over or seconds < _LEAST or search.best is None:
+            return True
+        overflow, value = search.key
+        known = math.inf if overflow or grouping is not None else value
+        numbers = Numbers.of(problem, known, grouping, streaming, scheduled)
+        if search.best.fusion is None:
+            numbers = numbers.starting_at(search.best)
+        limits = Limits(seconds, self.deterministic, self.workers, search.seed)
+        covers = streaming or scheduled or problem.objective == "period" or not streamable(problem)
+        found = None
+        with closing(solutions(worker, numbers, limits)) as steps:
+            for solution in steps:
+                if solution.device is not None and solution.device is not found:
+                    found = solution.device
+                    search.judge(found, solution.priority)
+                if search.over:
+                    return True
+        overflow, value = search.key
+        if grouping is not None or not covers or math.isinf(solution.value_bound):
+            return False
+        search.prove(solution.value_bound, "exact")
+        return not overflow and value <= solution.value_bound + 2 * solution.rounding
+
+
+def judge_starts(search: Search) -> None:
+    """Judge a few baselines, so that there is a plan to begin with."""
+    if search.best is not None and search.over:
+        return
+    for solver in _STARTS:
+        search.trying = solver.name
+        solver.run(search)
+        if search.over:
+            break
+    search.trying = ""
+
+
+def streamable(problem: Problem) -> bool:
+    """Whether a weight can be on another device than an op that reads it."""
+    a = problem.arrays
+    reader = np.repeat(np.arange(a.ops), np.diff(a.first_input))
+    source = a.producer[a.inputs]
+    apart = a.weight[source] & a.turn[reader] & (a.unit[source] != a.unit[reader])
+    return bool(apart.any()) and a.devices > 1
+
+
+def _stages(problem: Problem, grouping: Grouping | None) -> list[tuple[bool, bool]]:
+    """(streaming, scheduled) of the models to solve in turn, until one proves the best plan.
+
+    First comes one whose bound holds for all plans. If that does not settle it, for a step comes
+    the one that knows how weights are sent, for a period one with a schedule, which sees memory
+    over time.
+    """
+    if problem.objective == "period":
+        return [(True, False)] if grouping is not None else [(True, False), (True, True)]
+    if grouping is None and streamable(problem):
+        return [(True, False), (False, False)]
+    return [(False, False)]
