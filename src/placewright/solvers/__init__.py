@@ -13,6 +13,7 @@ from placewright.solvers.heft import HEFT
 from placewright.solvers.m_etf import METF
 from placewright.solvers.m_sct import MSCT
 from placewright.solvers.m_topo import MTopo
+from placewright.solvers.neighbourhood import LNS
 from placewright.solvers.round_robin import RoundRobin
 from placewright.solvers.search import Search, Solver, solve
 from placewright.solvers.single import CpuOnly, EverySingleDevice, SingleDevice
@@ -35,10 +36,12 @@ METHODS: dict[str, Callable[[], Solver]] = {
     "streamed": Streamed,
     "baselines": Baselines,
     "exact": Exact,
+    "lns": LNS,
 }
 
 __all__ = [
     "HEFT",
+    "LNS",
     "METF",
     "METHODS",
     "MSCT",

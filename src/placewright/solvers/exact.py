@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placewright.plan import Plan
 from placewright.simulator import judge
 from placewright.solvers.balanced import Balanced
 from placewright.solvers.exact_numbers import Numbers
@@ -24,10 +23,11 @@ from placewright.solvers.m_etf import METF
 from placewright.solvers.single import EverySingleDevice
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator
 
     from numpy.typing import NDArray
 
+    from placewright.plan import Plan
     from placewright.problem import Problem
     from placewright.solvers.exact_process import Worker
     from placewright.solvers.search import Search, Solver
@@ -110,17 +110,18 @@ def solve_model(
     numbers = Numbers.of(problem, known, grouping, streaming)
     if start is not None:
         numbers = numbers.starting_at(start, free)
-    solution = Solution("unknown", None if start is None else start.device, None, known, 0.0, 0.0)
+    device = None if start is None else start.device
+    priority = None if start is None else start.priority
+    solution = Solution("unknown", device, priority, known, 0.0, 0.0)
     limits = Limits(seconds, deterministic, workers, seed)
     with borrowed() if worker is None else nullcontext(worker) as process:
-        for solution in solutions(process, numbers, limits, solution):  # noqa: B007
-            pass
-    return solution
+        *_, last = solutions(process, numbers, limits, solution)
+    return last
 
 
 def solutions(
     worker: Worker, numbers: Numbers, limits: Limits, first: Solution | None = None
-) -> Iterator[Solution]:
+) -> Generator[Solution]:
     """Each plan as it is found, and at the end the best with the final status and bound."""
     request = {
         **numbers.payload,
@@ -184,48 +185,67 @@ class Exact:
         judge_starts(search)
         if search.over:
             return
-        problem = search.problem
-        grouping = None if self.group is None else self.group(problem)
+        grouping = None if self.group is None else self.group(search.problem)
         until = time.perf_counter() + self.seconds
         with borrowed() as worker:
-            for streaming, scheduled in _stages(problem, grouping):
-                if self._stage(search, worker, grouping, streaming, scheduled, until):
+            for stage in _stages(search.problem, grouping):
+                seconds = min(until - time.perf_counter(), search.stop.seconds_left(search))
+                if search.over or seconds < _LEAST:
+                    return
+                limits = Limits(seconds, self.deterministic, self.workers, search.seed)
+                if _settled(search, worker, stage, limits):
                     return
 
-    def _stage(
-        self,
-        search: Search,
-        worker: Worker,
-        grouping: Grouping | None,
-        streaming: bool,
-        scheduled: bool,
-        until: float,
-    ) -> bool:
-        """Solve one model; whether that was all there is to do."""
-        problem = search.problem
-        seconds = min(until - time.perf_counter(), search.stop.seconds_left(search))
-        if search.over or seconds < _LEAST or search.best is None:
-            return True
-        overflow, value = search.key
-        known = math.inf if overflow or grouping is not None else value
-        numbers = Numbers.of(problem, known, grouping, streaming, scheduled)
-        if search.best.fusion is None:
-            numbers = numbers.starting_at(search.best)
-        limits = Limits(seconds, self.deterministic, self.workers, search.seed)
-        covers = streaming or scheduled or problem.objective == "period" or not streamable(problem)
-        found = None
-        with closing(solutions(worker, numbers, limits)) as steps:
-            for solution in steps:
-                if solution.device is not None and solution.device is not found:
-                    found = solution.device
-                    search.judge(found, solution.priority)
-                if search.over:
-                    return True
-        overflow, value = search.key
-        if grouping is not None or not covers or math.isinf(solution.value_bound):
-            return False
-        search.prove(solution.value_bound, "exact")
-        return not overflow and value <= solution.value_bound + 2 * solution.rounding
+
+@dataclass(frozen=True)
+class _Stage:
+    """One of the models to solve in turn, until one proves the best plan."""
+
+    grouping: Grouping | None = None
+    streaming: bool = False
+    scheduled: bool = False
+    strict: bool = False
+    covers: bool = True  # whether its bound holds for all plans that fit
+
+
+def _stages(problem: Problem, grouping: Grouping | None) -> list[_Stage]:
+    """First one whose bound holds for all plans, then those that know more.
+
+    For a period that is one with a schedule, which sees memory over time. For a step it is one
+    that knows all about the order, which takes longer, and how weights are sent.
+    """
+    if grouping is not None:
+        return [_Stage(grouping, covers=False)]
+    apart = streamable(problem)
+    if problem.objective == "period":
+        return [_Stage(streaming=apart), _Stage(streaming=apart, scheduled=True)]
+    if apart:
+        return [_Stage(streaming=True), _Stage(strict=True, covers=False)]
+    return [_Stage(), _Stage(strict=True)]
+
+
+def _settled(search: Search, worker: Worker, stage: _Stage, limits: Limits) -> bool:
+    """Solve one model, judge what it finds; whether nothing is left to do."""
+    overflow, value = search.key
+    known = math.inf if overflow or stage.grouping is not None else value
+    numbers = Numbers.of(
+        search.problem, known, stage.grouping, stage.streaming, stage.scheduled, stage.strict
+    )
+    if search.best is not None and search.best.fusion is None:
+        numbers = numbers.starting_at(search.best)
+    judged = None
+    with closing(solutions(worker, numbers, limits)) as steps:
+        for solution in steps:
+            if solution.device is not None and solution.device is not judged:
+                judged = solution.device
+                search.judge(judged, solution.priority)
+            if search.over:
+                return True
+    if not stage.covers or math.isinf(solution.value_bound):
+        return False
+    search.prove(solution.value_bound, "exact")
+    overflow, value = search.key
+    return not overflow and value <= solution.value_bound + 2 * solution.rounding
 
 
 def judge_starts(search: Search) -> None:
@@ -247,17 +267,3 @@ def streamable(problem: Problem) -> bool:
     source = a.producer[a.inputs]
     apart = a.weight[source] & a.turn[reader] & (a.unit[source] != a.unit[reader])
     return bool(apart.any()) and a.devices > 1
-
-
-def _stages(problem: Problem, grouping: Grouping | None) -> list[tuple[bool, bool]]:
-    """(streaming, scheduled) of the models to solve in turn, until one proves the best plan.
-
-    First comes one whose bound holds for all plans. If that does not settle it, for a step comes
-    the one that knows how weights are sent, for a period one with a schedule, which sees memory
-    over time.
-    """
-    if problem.objective == "period":
-        return [(True, False)] if grouping is not None else [(True, False), (True, True)]
-    if grouping is None and streamable(problem):
-        return [(True, False), (False, False)]
-    return [(False, False)]

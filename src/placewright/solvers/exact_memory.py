@@ -141,7 +141,7 @@ def over_time(step: Step, device: int, left: Linear) -> None:
         model.add_cumulative(parts, sizes, left)
 
 
-def _life(step: Step, begin: Linear, until: Linear, present: Linear) -> object:
+def _life(step: Step, begin: Linear, until: Linear, present: Linear) -> Any:
     """An interval from `begin` to `until`, or an empty one if that is earlier."""
     model = step.model
     size = model.new_int_var(0, 2 * step.horizon + step.p["slack"], "")

@@ -31,6 +31,8 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from placewright.solvers.exact_window import keep_order, near
+
 Literal = Any  # CP-SAT's own types are known where ortools is installed only
 Linear = Any
 
@@ -96,7 +98,8 @@ class Placed:
         return on
 
     def on(self, item: int) -> dict[int, Literal]:
-        return self.unit_on[self.p["unit"][item]]
+        unit: int = self.p["unit"][item]
+        return self.unit_on[unit]
 
     def both(self, one: Literal, other: Literal) -> Literal:
         """True if and only if both are."""
@@ -166,6 +169,7 @@ class Step(Placed):
     def __init__(self, p: dict[str, Any]) -> None:
         super().__init__(p)
         self.horizon = p["horizon"]
+        self.near = near(p)
         self.last = self.model.new_int_var(0, self.horizon, "last")
         self.start: dict[int, Linear] = {}
         self.end: dict[int, Linear] = {}
@@ -177,7 +181,7 @@ class Step(Placed):
         self._ops()
         self._sends()
         self._waits()
-        self._kept_order()
+        keep_order(self)
         self._totals()
 
     @property
@@ -206,7 +210,8 @@ class Step(Placed):
                 model.add_hint(start, p["hint"]["begin"][item])
             for device, literal in on.items():
                 part = model.new_optional_fixed_size_interval_var(start, takes[device], literal, "")
-                running[device].append(part)
+                if item in self.near:
+                    running[device].append(part)
                 self._load[device].append(takes[device] * literal)
                 issuer = p["issuer"][device]
                 if issuer >= 0 and takes[device] > 0:
@@ -285,19 +290,6 @@ class Step(Placed):
                         start = self.arrival[tensor, target][0]
                         wait = self.model.add(self.start[item] >= start + ticks)
                         wait.only_enforce_if(literal, sent)
-
-    def _kept_order(self) -> None:
-        """In a window, what may not change keeps its order on each device."""
-        p = self.p
-        if p["free"] is None:
-            return
-        before: dict[int, int] = {}
-        for item in p["hint"]["order"]:
-            if item in self.start and not p["free"][p["unit"][item]]:
-                device = next(iter(self.on(item)))
-                if device in before:
-                    self.model.add(self.start[item] >= self.end[before[device]])
-                before[device] = item
 
     def _totals(self) -> None:
         """Loads, which CP-SAT's linear relaxation does not see by itself."""

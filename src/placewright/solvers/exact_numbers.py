@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from placewright.simulator import simulate
-from placewright.transforms import Grouping
 from placewright.transforms.grouping import numbered, topological
 
 if TYPE_CHECKING:
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from placewright.arrays import Arrays
     from placewright.plan import Plan
     from placewright.problem import Problem
+    from placewright.transforms import Grouping
 
 _FINEST = 2**28  # ticks in a step, at least, where durations are rounded
 _LARGEST = 2**40  # ticks in a step, at most, where they are not
@@ -54,6 +54,7 @@ class Numbers:
         grouping: Grouping | None = None,
         streaming: bool = False,
         scheduled: bool = False,
+        strict: bool = False,
     ) -> Numbers:
         """The whole problem.
 
@@ -63,6 +64,7 @@ class Numbers:
             grouping: Groups to be placed whole, and to run as one where that leaves no circle.
             streaming: Whether plans that stream weights are to be covered by the bound.
             scheduled: Whether a model of the period also holds a step, to see memory over time.
+            strict: Whether the model holds all it knows of the order in which things happen.
         """
         a = problem.arrays
         unit = _units(a, grouping)
@@ -83,6 +85,7 @@ class Numbers:
         payload = {
             "objective": problem.objective,
             "overlap": problem.overlap,
+            "ready": problem.discipline == "ready",
             "slack": slack,
             "most": int(most // tick) + 1,
             "horizon": int(longest // tick) + 1,
@@ -104,6 +107,7 @@ class Numbers:
             "grouped": grouping is not None,
             "streaming": streaming,
             "scheduled": scheduled,
+            "strict": strict,
             "hint": None,
             "free": None,
         }

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from placewright.errors import MissingDependency, PlacewrightError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
 
 _LATE = 1.5  # seconds over its limit after which the process is taken to hang
 
@@ -55,7 +55,7 @@ class Worker:
         """Whether it can be asked; a forked copy of this process leaves it alone."""
         return self._owner == os.getpid() and self._process.poll() is None
 
-    def ask(self, request: dict[str, Any], seconds: float) -> Iterator[dict[str, Any]]:
+    def ask(self, request: dict[str, Any], seconds: float) -> Generator[dict[str, Any]]:
         """Answers to one request as they come; the last is of kind `done` or `late`.
 
         Leaving the loop early, for whatever reason, kills the process.

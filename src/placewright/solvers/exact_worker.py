@@ -62,7 +62,7 @@ def solve(p: dict[str, Any], say: Callable[[dict[str, Any]], None]) -> dict[str,
     started = time.perf_counter()
     built = _built(p)
 
-    class Found(cp_model.CpSolverSolutionCallback):  # type: ignore[misc]
+    class Found(cp_model.CpSolverSolutionCallback):
         def on_solution_callback(self) -> None:
             say({"kind": "found", **_plan(built, self)})
 
@@ -73,6 +73,10 @@ def solve(p: dict[str, Any], say: Callable[[dict[str, Any]], None]) -> dict[str,
         solver.parameters.max_deterministic_time = p["deterministic"]
     solver.parameters.num_workers = p["workers"]
     solver.parameters.random_seed = p["seed"]
+    if p["free"] is not None:  # a window is soon searched, so preparations do not pay
+        solver.parameters.cp_model_probing_level = 0
+        solver.parameters.symmetry_level = 0
+        solver.parameters.linearization_level = 0
     status = solver.solve(built.model, Found())
     return {
         "status": solver.status_name(status).lower(),
@@ -83,8 +87,8 @@ def solve(p: dict[str, Any], say: Callable[[dict[str, Any]], None]) -> dict[str,
 def _built(p: dict[str, Any]) -> Placed:
     """The model that a request asks for."""
     from placewright.solvers import exact_memory as memory
+    from placewright.solvers import exact_order as order
     from placewright.solvers.exact_model import Placed, Step
-    from placewright.solvers.exact_order import at_once, first_come, pairs
     from placewright.solvers.exact_period import period
 
     step = Step(p) if p["objective"] == "step" or p["scheduled"] else None
@@ -93,9 +97,14 @@ def _built(p: dict[str, Any]) -> Placed:
         left = memory.at_any_time(placed, device)
         if step is not None and len(step.tensors) <= _LIVES:
             memory.over_time(step, device, left)
-    if step is not None and not p["grouped"] and pairs(step) <= _PAIRS:
-        first_come(step)
-        at_once(step)
+    if step is not None and not p["grouped"] and order.pairs(step) <= _PAIRS:
+        order.first_come(step)
+        if p["free"] is None:
+            order.at_once(step)
+        if p["strict"]:
+            order.sent_at_once(step)
+        if p["strict"] and p["ready"]:
+            order.never_idle(step)
     placed.model.minimize(period(placed) if step is None or p["scheduled"] else step.last)
     return placed
 
