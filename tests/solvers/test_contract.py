@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,8 +25,10 @@ from placewright import (
 from placewright.errors import ConfigError
 from placewright.solvers import (
     HEFT,
+    LNS,
     METHODS,
     Climb,
+    Exact,
     Expert,
     Search,
     SingleDevice,
@@ -45,7 +48,12 @@ SOLVERS: dict[str, Solver] = {
     "climb": Climb(by_colocation, batch=16, most=100),
     "single gpu0": SingleDevice("gpu0"),
     "heft-contended": HEFT(contended=True),
+    "exact": Exact(deterministic=0.05),
+    "lns": LNS(window=4, work=0.02, patience=2),
 }
+ABSENT = set() if find_spec("ortools") else {Exact, LNS}
+"""Solvers whose package is not installed."""
+SOLVERS = {name: solver for name, solver in SOLVERS.items() if type(solver) not in ABSENT}
 
 PROBLEMS = [
     ("chain", "one_device"),
@@ -172,7 +180,7 @@ def test_baselines_are_no_worse_than_any_of_them(
 ) -> None:
     problem = replace(problem, discipline=discipline, objective=objective)
     best = run(problem, "baselines").key
-    for name in SOLVERS.keys() - LACKS.get(cluster, set()) - {"climb"}:  # a search
+    for name in SOLVERS.keys() - LACKS.get(cluster, set()) - {"climb", "exact", "lns"}:  # searches
         assert best <= run(problem, name).key, name
 
 
@@ -207,7 +215,7 @@ def test_solvers_hold_nothing_but_their_settings() -> None:
 def test_every_solver_is_in_this_contract() -> None:
     public = [getattr(solvers, name) for name in solvers.__all__]
     kinds = {kind for kind in public if isinstance(kind, type) and hasattr(kind, "run")}
-    assert kinds - {Solver, Expert} == {type(solver) for solver in SOLVERS.values()}
+    assert kinds - {Solver, Expert} == {type(solver) for solver in SOLVERS.values()} | ABSENT
 
 
 def test_all_solvers_see_the_same_arrays(diamond_problem: Problem) -> None:

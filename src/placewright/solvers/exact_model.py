@@ -31,7 +31,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from placewright.solvers.exact_window import keep_order, near
+from placewright.solvers.exact_window import keep_order, near, settled
 
 Literal = Any  # CP-SAT's own types are known where ortools is installed only
 Linear = Any
@@ -170,6 +170,7 @@ class Step(Placed):
         super().__init__(p)
         self.horizon = p["horizon"]
         self.near = near(p)
+        self.settled = settled(p, self.near)
         self.last = self.model.new_int_var(0, self.horizon, "last")
         self.start: dict[int, Linear] = {}
         self.end: dict[int, Linear] = {}
@@ -196,7 +197,10 @@ class Step(Placed):
         issuing: dict[int, list[Any]] = {}
         for item in self.turns:
             latest = self.horizon - tails[item]
-            start = model.new_int_var(heads[item], latest - fastest[item], f"start {item}")
+            earliest, last = heads[item], latest - fastest[item]
+            if self.settled and p["hint"]["begin"][item] < self.settled:
+                earliest = last = p["hint"]["begin"][item]
+            start = model.new_int_var(earliest, last, f"start {item}")
             takes = p["takes"][item]
             on = self.on(item)
             if len({takes[d] for d in on}) == 1:
@@ -274,6 +278,9 @@ class Step(Placed):
             for tensor, target, begin in p["hint"]["sent"]:
                 if (tensor, target) in self.arrival:
                     model.add_hint(self.arrival[tensor, target][0], begin)
+                    sent = self.any_of([sent for _, sent, _ in self.sends(tensor, target)])
+                    if begin < self.settled and sent.index == self.true.index:
+                        model.add(self.arrival[tensor, target][0] == begin)
 
     def _waits(self) -> None:
         """Rule 3."""

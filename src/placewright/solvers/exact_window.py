@@ -3,7 +3,8 @@
 In a window (`free` is given) only some units may change. The others keep their devices and, among
 each other, their order, on devices and on channels, so that CP-SAT has little to decide. An op
 that is free may not go far in the order either: not past ops that are further than `_MARGIN`
-places from all that is free.
+places from all that is free. What began before any of these ops did cannot be changed by anything
+that is free, so its times are given.
 """
 
 from __future__ import annotations
@@ -27,6 +28,13 @@ def near(p: dict[str, Any]) -> set[int]:
         if p["free"][p["unit"][item]]:
             found.update(order[max(0, at - _MARGIN) : at + _MARGIN + 1])
     return found
+
+
+def settled(p: dict[str, Any], near: set[int]) -> int:
+    """The tick before which all is as it was; 0 if there is no window."""
+    if p["free"] is None:
+        return 0
+    return int(min((p["hint"]["begin"][item] for item in near), default=0))
 
 
 def keep_order(step: Step) -> None:
