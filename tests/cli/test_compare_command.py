@@ -8,7 +8,8 @@ import placewright as pw
 from placewright import files
 from placewright.solvers import METHODS
 
-LEFT_OUT = {"baselines", "expert"}  # all in one; and there is an expert for networks alone
+# All in one, and long searches; and there is an expert for networks alone.
+LEFT_OUT = {"baselines", "exact", "lns", "expert"}
 
 ON = ("--on", "2xP100+cpu")
 

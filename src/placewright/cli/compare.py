@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from placewright.result import Result
     from placewright.solvers import Solver, Stop
 
-ALL_IN_ONE = "baselines"  # runs the others, so it has no row of its own
+UNASKED = {"baselines", "exact", "lns"}  # run the others, or go on for long: only if named
 
 
 def compare_methods(
@@ -63,7 +63,7 @@ def compare_methods(
 
     folder = output if output is not None and output.is_dir() else None
     check_writable(None if folder else output, trace)
-    names = [each for each in METHODS if each != ALL_IN_ONE]
+    names = [each for each in METHODS if each not in UNASKED]
     if methods is not None:
         names = [word.strip() for word in methods.split(",")]
     solvers, stop = [find_method(each) for each in names], stop_rule(budget, evaluations)

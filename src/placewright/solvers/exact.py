@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from placewright.errors import ProblemError
 from placewright.simulator import judge
 from placewright.solvers.balanced import Balanced
 from placewright.solvers.exact_numbers import Numbers
@@ -21,6 +22,8 @@ from placewright.solvers.exact_process import borrowed
 from placewright.solvers.heft import HEFT
 from placewright.solvers.m_etf import METF
 from placewright.solvers.single import EverySingleDevice
+from placewright.solvers.teams import Teams
+from placewright.transforms import by_colocation, by_heavy_edges
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -40,6 +43,9 @@ _STARTS: tuple[Solver, ...] = (
     HEFT(contended=True),
     METF(),
 )
+_TEAMS = 120  # above which ops are placed in groups
+_COARSE = 24  # groups that they are put into
+_GROUPS = 300  # groups above which there is no use in trying
 _LEAST = 0.02  # seconds below which there is no use in asking
 
 
@@ -167,7 +173,8 @@ class Exact:
     Args:
         group: Makes groups that are placed whole, such as `transforms.by_heavy_edges` with a
             count, for larger graphs. Each runs as one where that leaves no circle, so the model
-            is an estimate, and nothing is proven.
+            is an estimate, and nothing is proven. Without it, graphs of more than 120 ops are put
+            into 24 groups; where that is not possible, only the baselines are judged.
         seconds: Its own limit, beside the search's.
         deterministic: A limit in CP-SAT's own measure of work, the same on every machine. With
             it, and no limit in seconds that is reached, the same seed gives the same plan.
@@ -185,7 +192,9 @@ class Exact:
         judge_starts(search)
         if search.over:
             return
-        grouping = None if self.group is None else self.group(search.problem)
+        grouping = self._grouping(search.problem)
+        if grouping is not None and len(grouping) > _GROUPS:
+            return
         until = time.perf_counter() + self.seconds
         with borrowed() as worker:
             for stage in _stages(search.problem, grouping):
@@ -195,6 +204,16 @@ class Exact:
                 limits = Limits(seconds, self.deterministic, self.workers, search.seed)
                 if _settled(search, worker, stage, limits):
                     return
+
+    def _grouping(self, problem: Problem) -> Grouping | None:
+        if self.group is not None:
+            return self.group(problem)
+        if len(Teams.of(problem)) <= _TEAMS:
+            return None
+        try:
+            return by_heavy_edges(problem, _COARSE)
+        except ProblemError:  # units that are not convex
+            return by_colocation(problem)
 
 
 @dataclass(frozen=True)

@@ -48,30 +48,27 @@ def at_any_time(placed: Placed, device: int) -> Linear:
     ]
     if kept:
         model.add(sum(kept) <= left)
-    behind = placed.behind if len(placed.items) <= _BYPASSED else None
+    bypassed = own if len(placed.items) <= _BYPASSED else []
     for item in placed.items:
         literal = placed.on(item).get(device)
         if literal is None or not p["turn"][item]:
             continue
         passing = []
-        for row in own:
-            if behind is not None and row["bytes"]:
-                passing += _bypass(placed, behind, row, item, device)
+        for row in bypassed:
+            passing += _bypass(placed, row, item, device)
         if passing or p["need"][item]:
             model.add(left >= p["need"][item] + sum(passing)).only_enforce_if(literal)
     return left
 
 
-def _bypass(
-    placed: Placed, behind: list[set[int]], row: dict[str, Any], item: int, device: int
-) -> list[Linear]:
+def _bypass(placed: Placed, row: dict[str, Any], item: int, device: int) -> list[Linear]:
     """The bytes of a tensor that bypasses an item on a device, if it can."""
     producer, readers = row["producer"], row["readers"]
-    if item == producer or item in readers:
+    if item == producer or item in readers or not row["bytes"]:
         return []
-    there = item in behind[producer] or not placed.p["turn"][producer]
-    earlier = [producer] * there + [reader for reader in readers if item in behind[reader]]
-    later = [reader for reader in readers if reader in behind[item]]
+    there = placed.waits(item, producer) or not placed.p["turn"][producer]
+    earlier = [producer] * there + [reader for reader in readers if placed.waits(item, reader)]
+    later = [reader for reader in readers if placed.waits(reader, item)]
     before, after = (
         [placed.on(other)[device] for other in others if device in placed.on(other)]
         for others in (earlier, later)

@@ -74,13 +74,17 @@ class Placed:
         self._read_on: dict[tuple[int, int], Literal] = {}
 
     @cached_property
-    def behind(self) -> list[set[int]]:
-        """For each item those that read it, even indirectly."""
-        found: list[set[int]] = [set() for _ in self.items]
+    def _behind(self) -> list[int]:
+        """For each item those that read it, even indirectly, one bit each."""
+        found = [0] * len(self.items)
         for item in reversed(topological(self.readers)):
             for reader in self.readers[item]:
-                found[item] |= {reader} | found[reader]
+                found[item] |= 1 << reader | found[reader]
         return found
+
+    def waits(self, item: int, other: int) -> bool:
+        """Whether an item reads another, even indirectly."""
+        return bool(self._behind[other] >> item & 1)
 
     def _unit(self, unit: int) -> dict[int, Literal]:
         """The devices that a unit may be on, each with what says that it is there."""

@@ -44,7 +44,6 @@ def first_come(step: Step) -> None:
     difference of no more than that says nothing; and at equal ends the smaller number goes first
     only if its op takes time and so cannot end in a later round.
     """
-    behind = step.behind
     first: dict[tuple[int, int], Literal] = {}
     by_channel: dict[int, list[Transfer]] = {}
     for transfer in step.transfers:
@@ -58,10 +57,10 @@ def first_come(step: Step) -> None:
                 continue  # these keep their order
             p, q = (step.tensors[t.tensor]["producer"] for t in (one, other))
             there = (one.present, other.present)
-            if p == q or q in behind[p] or not step.p["turn"][p]:
+            if p == q or step.waits(q, p) or not step.p["turn"][p]:
                 step.model.add(other.start >= one.end).only_enforce_if(*there)
                 continue
-            if p in behind[q]:  # a group may be numbered after one that reads it
+            if step.waits(p, q):  # a group may be numbered after one that reads it
                 step.model.add(one.start >= other.end).only_enforce_if(*there)
                 continue
             if (p, q) not in first:
@@ -95,7 +94,7 @@ def at_once(step: Step) -> None:
     for item in step.turns:
         reasons = []
         for other in step.turns:
-            if other == item or other in step.behind[item]:
+            if other == item or step.waits(other, item):
                 continue
             together = step.together(item, other)
             if together is not None:
@@ -137,7 +136,7 @@ def sent_at_once(step: Step) -> None:
             for other in transfers:
                 if other.tensor == one.tensor and other.target == one.target:
                     continue
-                if step.tensors[other.tensor]["producer"] in step.behind[producer]:
+                if step.waits(step.tensors[other.tensor]["producer"], producer):
                     continue
                 reason = step.model.new_bool_var("")
                 step.model.add_implication(reason, other.present)
@@ -165,7 +164,7 @@ def never_idle(step: Step) -> None:
             model.add(step.start[item] <= step.end[other] + slack).only_enforce_if(reason)
             model.add(step.end[other] <= step.start[item]).only_enforce_if(reason)
         for other, literal in beside:
-            if other in step.behind[item]:
+            if step.waits(other, item):
                 continue  # waits for the item itself
             earlier = model.new_bool_var("")
             model.add(step.start[other] <= step.start[item]).only_enforce_if(earlier)

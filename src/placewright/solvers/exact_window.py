@@ -45,8 +45,9 @@ def keep_order(step: Step) -> None:
     order = [item for item in p["hint"]["order"] if p["turn"][item]]
     rank = {item: at for at, item in enumerate(order)}
     free = [item for item in order if p["free"][p["unit"][item]]]
+    rest = [item for item in order if not p["free"][p["unit"][item]]]
     for device in step.devices:
-        fixed = [item for item in order if item not in free and device in step.on(item)]
+        fixed = [item for item in rest if device in step.on(item)]
         for one, other in itertools.pairwise(fixed):
             step.model.add(step.start[other] >= step.end[one])
         far = [item for item in fixed if item not in step.near]
