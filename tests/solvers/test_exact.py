@@ -30,11 +30,12 @@ from placewright import (
     Problem,
     Roofline,
     Search,
+    Table,
     judge,
 )
 from placewright.errors import MissingDependency, PlacewrightError
 from placewright.solvers import Exact, SingleDevice, Stop, exact_process, solve
-from placewright.solvers.exact import solve_model, streamable
+from placewright.solvers.exact import Limits, solutions, solve_model, streamable
 from placewright.solvers.exact_numbers import Numbers
 from placewright.solvers.exact_process import Worker, borrowed
 from placewright.transforms import Grouping, by_heavy_edges
@@ -301,3 +302,82 @@ def test_time_is_up_when_the_search_says_so() -> None:
     result = solve(problem, Exact(), MaxTime(1.0))
     assert result.evaluations >= 1
     assert time.perf_counter() - start < 8  # a second, the child's start, a loaded machine
+
+
+def busy_problem(seed: int) -> Problem:
+    """Ops that all have their device, with a lot to send over few channels, and many ties.
+
+    Half of them have just the memory that some order needs, so that others may not fit.
+    """
+    rng = np.random.default_rng(seed)
+    count, devices = int(rng.integers(4, 8)), int(rng.integers(2, 4))
+    ops = []
+    for at in range(count):
+        reads = rng.choice(at, size=min(at, int(rng.integers(0, 4))), replace=False) if at else ()
+        kind = "weight" if not len(reads) and rng.random() < 0.3 else "op"
+        inputs = tuple((int(source), 0) for source in reads)
+        aliases = ((0, 0),) if inputs and rng.random() < 0.2 else ()
+        outputs = (int(rng.choice([1, 1, 2, 3])),)
+        ops.append(Op(f"op{at}", kind, inputs, outputs, aliases=aliases, workspace=at % 2))
+    kept = ((count - 1, 0), (int(rng.integers(count)), 0)) if rng.random() < 0.3 else None
+    graph = Graph("busy", tuple(ops), None if kept is None else tuple(dict.fromkeys(kept)))
+    seconds = rng.choice([0.0, 1.0, 1.0, 2.0, 1 / 3], size=(count, devices))
+    seconds[[op.kind == "weight" for op in ops]] = 0.0
+    names = tuple(f"d{at}" for at in range(devices))
+    channel = ["", "bus", "out"][int(rng.integers(3))]
+    links = {
+        (one, other): Link(1.0, float(rng.choice([0.0, 0.5])), channel + one * (channel == "out"))
+        for one, other in permutations(names, 2)
+    }
+    where = rng.integers(devices, size=count)
+    problem = Problem(
+        graph,
+        Cluster("busy", tuple(Device(name, memory=1000) for name in names), links),
+        Table(tuple(op.name for op in ops), names, seconds),
+        Constraints(pins={op.name: names[at] for op, at in zip(ops, where, strict=True)}),
+        discipline="ready" if rng.random() < 0.3 else "in order",
+    )
+    if rng.random() < 0.5:
+        return problem
+    peak = judge(problem, where, rng.random(count)).peak[0]
+    limits = {name: int(size) for name, size in zip(names, peak, strict=True)}
+    return replace(problem, constraints=replace(problem.constraints, limits=limits))
+
+
+def bound_holds(problem: Problem) -> None:
+    """Every model's bound, found without a start: a start could hide plans that a model misses."""
+    if not small(problem):
+        return
+    for rooms in (False, True):
+        over, best = optimum(problem, rooms)
+        if over:
+            continue
+        for extra in (False, True):
+            more = {"strict": extra} if problem.objective == "step" else {"scheduled": extra}
+            numbers = Numbers.of(problem, np.inf, streaming=rooms, **more)
+            with borrowed() as worker:
+                *_, found = solutions(worker, numbers, Limits(20, deterministic=0.05))
+            assert found.value_bound <= best
+
+
+def test_with_all_it_knows_the_model_is_exact() -> None:
+    """Ties, both disciplines, memory to the byte: the bound is the optimum of all orders."""
+    for seed in range(40):
+        problem = busy_problem(seed)
+        over, best = optimum(problem) if small(problem) else (1, 0.0)
+        if not over:
+            numbers = Numbers.of(problem, np.inf, strict=True)
+            with borrowed() as worker:
+                *_, found = solutions(worker, numbers, Limits(20, deterministic=0.3))
+            assert found.value_bound == pytest.approx(best, rel=ROUNDING)
+
+
+def test_no_plan_beats_the_bound_however_things_coincide() -> None:
+    for seed in range(40):
+        bound_holds(busy_problem(seed))
+
+
+@pytest.mark.slow
+def test_no_plan_beats_the_bound_in_many_problems() -> None:
+    for seed in range(40, 1000):
+        bound_holds(busy_problem(seed))

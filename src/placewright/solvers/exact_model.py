@@ -9,8 +9,8 @@ It is built where it is solved, in the child process (`exact_worker.py`). The mo
   time (rules 4 and 5).
 
 These say no more than the rules, so the model is a relaxation and its bound holds for any plan.
-With `ordered` it also says what keeps schedules from being reached (see `exact_order.py`), again
-no more than the rules do. Memory is in `exact_memory.py`.
+`exact_order.py` adds what keeps schedules from being reached, `exact_memory.py` what memory
+demands, again no more than the rules do. `exact_window.py` is for parts of a plan alone.
 
 **Rounding.** Take any step of the simulator, and round every duration down. Let all devices and
 channels do the same in the same order, each thing as early as that order lets it. Every time is
@@ -23,7 +23,7 @@ stream them instead (rule 6), so that its weights do not hold up tensors. With `
 model must not be faster than those plans either: then a weight takes no channel, and only arrives
 no earlier than it could; a channel's total still counts it.
 
-The model of a *period* is in `exact_period.py`.
+The *period* is in `exact_period.py`.
 """
 
 from __future__ import annotations
