@@ -1,4 +1,4 @@
-"""The sections of `benchmarks/solvers.py`: each prints its table and counts rows that fall short."""
+"""The sections of `benchmarks/solvers.py`: each prints its table and counts rows that miss."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass, replace
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from random_problems import random_problem
@@ -29,6 +29,9 @@ from placewright.solvers import (
     solve,
 )
 from placewright.solvers.listing import Listing
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 # The best figure that any public peer reached on a workload, in milliseconds: an integer program
 # on HiGHS (300 s), contiguous dynamic programming, local search, Scotch, PipeDream or the expert.

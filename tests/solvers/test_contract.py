@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,11 +25,13 @@ from placewright import (
 from placewright.errors import ConfigError
 from placewright.solvers import (
     HEFT,
+    LNS,
     METHODS,
     Annealing,
     Auto,
     Climb,
     CPoP,
+    Exact,
     Expert,
     Search,
     SingleDevice,
@@ -47,12 +50,17 @@ SOLVERS: dict[str, Solver] = {
     **{name: make() for name, make in METHODS.items() if name != "expert"},
     # As little walking as shows all that they do.
     "annealing": Annealing(rounds=2, first=30),
-    "auto": Auto(first=10),
+    "auto": Auto(first=10, exact=False),
     "climb": Climb(by_colocation, batch=16, most=100),
     "single gpu0": SingleDevice("gpu0"),
     "heft-contended": HEFT(contended=True),
     "cpop-contended": CPoP(contended=True),
+    "exact": Exact(deterministic=0.05),
+    "lns": LNS(window=4, work=0.02, patience=2),
 }
+ABSENT = set() if find_spec("ortools") else {Exact, LNS}
+"""Solvers whose package is not installed."""
+SOLVERS = {name: solver for name, solver in SOLVERS.items() if type(solver) not in ABSENT}
 
 PARTITIONERS = ("metis", "kahip", "scotch", "mincut")
 PROBLEMS = [
@@ -70,7 +78,7 @@ LACKS = {
 }
 """Solvers that ask for a device which the cluster does not have."""
 
-NO_BASELINES = {"annealing", "auto", "climb", "cpop-contended"} | {
+NO_BASELINES = {"annealing", "auto", "climb", "cpop-contended", "exact", "lns"} | {
     name for name in SOLVERS if name.startswith(PARTITIONERS)
 }
 """Searches, a variant, and what needs packages beside the core."""
@@ -220,7 +228,7 @@ def test_solvers_hold_nothing_but_their_settings() -> None:
 def test_every_solver_is_in_this_contract() -> None:
     public = [getattr(solvers, name) for name in solvers.__all__]
     kinds = {kind for kind in public if isinstance(kind, type) and hasattr(kind, "run")}
-    assert kinds - {Solver, Expert} == {type(solver) for solver in SOLVERS.values()}
+    assert kinds - {Solver, Expert} == {type(solver) for solver in SOLVERS.values()} | ABSENT
 
 
 def test_all_solvers_see_the_same_arrays(diamond_problem: Problem) -> None:

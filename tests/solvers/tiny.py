@@ -6,8 +6,9 @@ import itertools
 from typing import TYPE_CHECKING
 
 import numpy as np
+from strategies import needed_room
 
-from placewright import Cluster, Constraints, Device, Graph, Link, Op, Problem, Roofline
+from placewright import Cluster, Constraints, Device, Graph, Link, Op, Problem, Roofline, judge
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -87,3 +88,47 @@ def all_placements(problem: Problem) -> NDArray[np.int32]:
     choices = [np.flatnonzero(a.allowed[head]) for head in heads]
     combinations = np.array(list(itertools.product(*choices)), dtype=np.int32)
     return combinations[:, np.searchsorted(heads, a.head)]
+
+
+def all_orders(problem: Problem) -> NDArray[np.float64]:
+    """Every topological order of the ops that take a turn, as priorities."""
+    a = problem.arrays
+    turns = np.flatnonzero(a.turn).tolist()
+    reads = [
+        {int(op) for op in a.producer[a.inputs[a.first_input[op] : a.first_input[op + 1]]]}
+        & set(turns)
+        for op in range(a.ops)
+    ]
+    orders: list[list[int]] = [[]]
+    for _ in turns:
+        orders = [
+            [*order, op]
+            for order in orders
+            for op in turns
+            if op not in order and reads[op] <= set(order)
+        ]
+    priority = np.zeros((len(orders), a.ops))
+    for row, order in zip(priority, orders, strict=True):
+        row[order] = np.arange(len(order))
+    return priority
+
+
+def optimum(problem: Problem, rooms: bool = False) -> tuple[int, float]:
+    """(bytes over, value) of the best plan of all: every placement in every order.
+
+    Args:
+        rooms: Also with staging rooms: just enough for any op, and more than enough.
+    """
+    orders = all_orders(problem)
+    best = (np.iinfo(np.int64).max, np.inf)
+    for placement in all_placements(problem):
+        device = np.repeat(placement[None], len(orders), axis=0)
+        stagings = [-np.ones(problem.arrays.devices, dtype=np.int64)]
+        if rooms:
+            least = [needed_room(problem, placement, d) for d in range(problem.arrays.devices)]
+            stagings += [np.array(least), np.array(least) + 1000]
+        for staging in stagings:
+            verdict = judge(problem, device, orders, np.repeat(staging[None], len(orders), axis=0))
+            at = verdict.best()
+            best = min(best, (int(verdict.overflow[at]), float(verdict.value[at])))
+    return best

@@ -13,6 +13,8 @@ from placewright.solvers.climb import Climb
 from placewright.solvers.contiguous.cuts import Cuts
 from placewright.solvers.contiguous.ideals import Ideals
 from placewright.solvers.cpop import CPoP
+from placewright.solvers.exact.neighbourhood import LNS
+from placewright.solvers.exact.solver import Exact
 from placewright.solvers.expert import Expert
 from placewright.solvers.few import Found
 from placewright.solvers.heft import HEFT
@@ -58,12 +60,16 @@ METHODS: dict[str, Callable[[], Solver]] = {
     "baselines": Baselines,
     "annealing": Annealing,
     "auto": Auto,
+    "exact": Exact,
+    "lns": LNS,
 }
 
 UNASKED = frozenset(
     {
         "annealing",
         "baselines",
+        "exact",
+        "lns",
         *("metis-repaired", "kahip-repaired", "scotch-repaired", "mincut-repaired"),
     }
 )
@@ -71,6 +77,7 @@ UNASKED = frozenset(
 
 __all__ = [
     "HEFT",
+    "LNS",
     "METF",
     "METHODS",
     "METIS",
@@ -87,6 +94,7 @@ __all__ = [
     "CpuOnly",
     "Cuts",
     "EverySingleDevice",
+    "Exact",
     "Expert",
     "Found",
     "Gap",

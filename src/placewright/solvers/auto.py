@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from placewright.errors import ConfigError
 from placewright.solvers.annealing import elite, first_length, levels, memory_binds
 from placewright.solvers.baselines import baselines
+from placewright.solvers.exact.solver import Exact
 from placewright.solvers.fusing import fused
 from placewright.solvers.partition.repair import rounds
+from placewright.solvers.teams import Teams
 from placewright.solvers.walk import Changes, Cooling, Rows, Walker
 
 if TYPE_CHECKING:
@@ -24,6 +27,10 @@ if TYPE_CHECKING:
     Proposer = Callable[[Problem], Iterable[Plan]]
 
 _FIRST_ROUNDS = 2  # of walking, before the slower constructive methods
+_ROUNDS_BETWEEN = 10  # of walking, between two attempts at a proof
+_PROOFS = (1.0, 4.0, 16.0)  # CP-SAT's own measure of work for them: about seconds
+_SMALL = 40  # teams of ops that CP-SAT is asked about at most
+_WORTH_ASKING = 3.0  # seconds left: it takes one to start
 _REPAIRED = 3  # plans that are repaired where none fits
 _GROWTH = 3  # each time an arm is used, its round is so many times longer
 _LONGEST = 243  # times the first round: no round is longer
@@ -46,12 +53,15 @@ class Auto:
     Args:
         chains: Walks side by side, each on a thread of its own.
         first: Evaluations of the first walk; by default a fraction of a second's worth.
+        exact: Whether small problems are put to CP-SAT, where it is installed, on one worker and
+            for an amount of work that does not depend on the machine.
         fuse: Whether ops may be fused, for a runtime that does so; off, since most do not unasked.
         proposers: Further sources of plans, such as a trained policy; judged before the walks.
     """
 
     chains: int = 2
     first: int | None = None
+    exact: bool = True
     fuse: bool = False
     proposers: tuple[Proposer, ...] = ()
     name = "auto"
@@ -65,7 +75,18 @@ class Auto:
         quick, slow = baselines(search.problem)
         begun = _run(quick, search) and self._propose(search) and _repair(search)
         if begun and walks.run(_FIRST_ROUNDS) and _run(slow, search) and _repair(search):
+            for work in _PROOFS:
+                if not (self._prove(search, work) and walks.run(_ROUNDS_BETWEEN)):
+                    return
             walks.run()
+
+    def _prove(self, search: Search, work: float) -> bool:
+        """Ask CP-SAT about a small problem; whether the search should go on."""
+        small = len(Teams.of(search.problem)) <= _SMALL and find_spec("ortools") is not None
+        if self.exact and small and search.stop.seconds_left(search) > _WORTH_ASKING:
+            search.trying = "exact"
+            Exact(deterministic=work).run(search)
+        return not finished(search)
 
     def _propose(self, search: Search) -> bool:
         for at, propose in enumerate(self.proposers):

@@ -90,6 +90,8 @@ class Search:
         self._few = Few()
         self.history: list[tuple[int, float, float]] = []
         """(evaluations, seconds, best objective) each time the best improved."""
+        self.proven: Bound | None = None
+        """The best bound that a solver has proven."""
         self._started = time.perf_counter()
 
     @property
@@ -107,10 +109,20 @@ class Search:
         """The best few plans, best first; they differ in more than their order of ops."""
         return self._few.best_first()
 
-    @cached_property
+    @property
     def bound(self) -> Bound:
-        """The bound for plans that fit, computed on first use."""
+        """What no plan that fits can beat: the problem's own bound, or a better proven one."""
+        own = self._own_bound
+        return own if self.proven is None or own.seconds >= self.proven.seconds else self.proven
+
+    @cached_property
+    def _own_bound(self) -> Bound:
         return bound(self.problem)
+
+    def prove(self, seconds: float, name: str) -> None:
+        """A solver has proven that no plan that fits, and has no fused ops, takes less."""
+        if self.proven is None or seconds > self.proven.seconds:
+            self.proven = Bound(seconds, name)
 
     def judge(
         self,

@@ -25,6 +25,10 @@ class Stop:
         """Plans that may still be judged."""
         return math.inf
 
+    def seconds_left(self, search: Search) -> float:
+        """Seconds that the search may still take."""
+        return math.inf
+
     def __or__(self, other: Stop) -> Stop:
         return AnyOf((*_rules(self), *_rules(other)))
 
@@ -41,6 +45,9 @@ class AnyOf(Stop):
     def left(self, search: Search) -> float:
         return min((rule.left(search) for rule in self.rules), default=math.inf)
 
+    def seconds_left(self, search: Search) -> float:
+        return min((rule.seconds_left(search) for rule in self.rules), default=math.inf)
+
 
 @dataclass(frozen=True)
 class MaxTime(Stop):
@@ -54,6 +61,9 @@ class MaxTime(Stop):
 
     def __call__(self, search: Search) -> bool:
         return search.seconds >= self.seconds
+
+    def seconds_left(self, search: Search) -> float:
+        return max(0.0, self.seconds - search.seconds)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,156 @@
+"""The parent's side of the child process: a request in, answers out, on time or not at all.
+
+CP-SAT is native code that cannot be interrupted from Python, so it runs in a process of its own,
+which is killed if it is late, if the caller is interrupted, or if the caller goes away.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import importlib.util
+import json
+import os
+import queue
+import subprocess
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from placewright.errors import MissingDependency, PlacewrightError
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator
+
+_LATE = 1.5  # seconds over its limit after which the process is taken to hang
+
+
+class Worker:
+    """One child process. Close it, or use it in a `with` block."""
+
+    def __init__(self) -> None:
+        if importlib.util.find_spec("ortools") is None:
+            raise MissingDependency("ortools", "exact")
+        # The same packages as here, and none that happen to lie in the current folder.
+        paths = os.pathsep.join(path for path in sys.path if path)
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "placewright.solvers.exact.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "PYTHONPATH": paths},
+            start_new_session=True,  # an interrupt is ours to handle
+            text=True,
+            encoding="utf-8",
+        )
+        self._answers: queue.Queue[dict[str, Any]] = queue.Queue()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        self._ready = False
+        self._owner = os.getpid()
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can be asked; a forked copy of this process leaves it alone."""
+        return self._owner == os.getpid() and self._process.poll() is None
+
+    def ask(self, request: dict[str, Any], seconds: float) -> Generator[dict[str, Any]]:
+        """Answers to one request as they come; the last is of kind `done` or `late`.
+
+        Leaving the loop early, for whatever reason, kills the process.
+
+        Args:
+            seconds: The process has so long before it is killed, beside a little grace.
+        """
+        finished = False
+        try:
+            until = time.perf_counter() + seconds
+            self._start(until + _LATE)
+            left = max(0.0, until - time.perf_counter())
+            assert self._process.stdin is not None
+            with contextlib.suppress(OSError):  # if it has died, its last answer says so
+                self._process.stdin.write(json.dumps({**request, "seconds": left}) + "\n")
+                self._process.stdin.flush()
+            while not finished:
+                answer = self._next(until + _LATE)
+                if answer["kind"] == "error":
+                    raise PlacewrightError(
+                        f"the exact solver failed: please report this\n{answer['text']}"
+                    )
+                finished = answer["kind"] == "done"
+                yield answer
+                if answer["kind"] == "late":
+                    return
+        finally:
+            if not finished:
+                self.close()
+
+    def _start(self, until: float) -> None:
+        if self._ready:
+            return
+        answer = self._next(until)
+        if answer["kind"] == "missing":
+            raise MissingDependency("ortools", "exact")
+        self._ready = answer["kind"] == "ready"
+
+    def _next(self, until: float) -> dict[str, Any]:
+        try:
+            return self._answers.get(timeout=max(0.0, until - time.perf_counter()))
+        except queue.Empty:
+            return {"kind": "late"}
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        with contextlib.suppress(OSError, ValueError):
+            for line in self._process.stdout:
+                self._answers.put(json.loads(line))
+        self._answers.put({"kind": "late"})  # it has died
+
+    def close(self) -> None:
+        """Kill the process and wait until it is gone."""
+        if self._owner != os.getpid():
+            return
+        self._process.kill()
+        self._process.wait()
+        self._reader.join()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+_idle: list[Worker] = []
+_lock = threading.Lock()
+
+
+@contextlib.contextmanager
+def borrowed() -> Iterator[Worker]:
+    """A worker that is kept for the next who asks, since one takes about a second to start."""
+    with _lock:
+        worker = _idle.pop() if _idle else None
+    if worker is None or not worker.alive:
+        worker = Worker()
+    try:
+        yield worker
+    except BaseException:
+        worker.close()
+        raise
+    with _lock:
+        keep = worker.alive and not _idle
+        if keep:
+            _idle.append(worker)
+    if not keep:
+        worker.close()
+
+
+@atexit.register
+def _close_idle() -> None:
+    while _idle:
+        _idle.pop().close()
