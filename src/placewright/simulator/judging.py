@@ -54,6 +54,10 @@ class Verdict:
         """The first plan that is smallest by (bytes over, objective)."""
         return int(np.lexsort((self.value, self.overflow))[0])
 
+    def key(self, at: int) -> tuple[int, float]:
+        """What a plan is compared by: bytes over, then the objective."""
+        return int(self.overflow[at]), float(self.value[at])
+
     @classmethod
     def joined(cls, verdicts: Sequence[Verdict]) -> Verdict:
         """One verdict on all the plans, in turn."""
