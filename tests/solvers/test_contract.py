@@ -25,15 +25,17 @@ from placewright.errors import ConfigError
 from placewright.solvers import (
     HEFT,
     METHODS,
-    Climb,
+    CrossEntropy,
     Expert,
+    Genetic,
+    LocalSearch,
+    Schedule,
     Search,
     SingleDevice,
     Solver,
     Stop,
     solve,
 )
-from placewright.transforms import by_colocation
 
 if TYPE_CHECKING:
     from placewright.problem import Discipline, Objective
@@ -42,10 +44,17 @@ if TYPE_CHECKING:
 SOLVERS: dict[str, Solver] = {
     # The expert knows the networks of the zoo alone: see tests/zoo/test_capture.py.
     **{name: make() for name, make in METHODS.items() if name != "expert"},
-    "climb": Climb(by_colocation, batch=16, most=100),
+    # Searches, which would go on for thousands of plans.
+    "local-search": LocalSearch(batch=8, most=100),
+    "genetic": Genetic(population=12, most=100),
+    "cross-entropy": CrossEntropy(batch=20, most=100),
+    "schedule": Schedule(batch=8, most=60),
     "single gpu0": SingleDevice("gpu0"),
     "heft-contended": HEFT(contended=True),
 }
+
+SEARCHES = {"local-search", "genetic", "cross-entropy", "schedule"}
+"""They go on where the baselines end."""
 
 PROBLEMS = [
     ("chain", "one_device"),
@@ -172,7 +181,7 @@ def test_baselines_are_no_worse_than_any_of_them(
 ) -> None:
     problem = replace(problem, discipline=discipline, objective=objective)
     best = run(problem, "baselines").key
-    for name in SOLVERS.keys() - LACKS.get(cluster, set()) - {"climb"}:  # a search
+    for name in SOLVERS.keys() - LACKS.get(cluster, set()) - SEARCHES:
         assert best <= run(problem, name).key, name
 
 

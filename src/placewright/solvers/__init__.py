@@ -6,7 +6,6 @@ from placewright.solvers.accelerate import Accelerate
 from placewright.solvers.balanced import Balanced
 from placewright.solvers.baselines import Baselines
 from placewright.solvers.bounds import Bound, bound
-from placewright.solvers.climb import Climb
 from placewright.solvers.cross_entropy import CrossEntropy
 from placewright.solvers.expert import Expert
 from placewright.solvers.genetic import Genetic
@@ -52,7 +51,6 @@ __all__ = [
     "Balanced",
     "Baselines",
     "Bound",
-    "Climb",
     "CpuOnly",
     "CrossEntropy",
     "EverySingleDevice",

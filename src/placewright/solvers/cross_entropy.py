@@ -74,24 +74,31 @@ class CrossEntropy:
         problem, rng = search.problem, search.rng
         grouping = self.group(problem) if self.group else few_groups(problem, _GROUPS)
         space = Space.of(problem, grouping)
+        start = search.best
         rows = starts(search, space)
         verdict = search.judge(space.placements(rows))
         if not len(verdict.value):
             return
         best, key = rows[verdict.best()], verdict.key(verdict.best())
+        order = None  # of the start, if it makes a start better than the graph's order makes any
+        if start is not None and start.priority is not None and not search.over:
+            verdict = search.judge(space.placements(rows), start.priority)
+            if len(verdict.value) and verdict.key(verdict.best()) < key:
+                best, key = rows[verdict.best()], verdict.key(verdict.best())
+                order = start.priority
         even = space.legal / space.legal.sum(axis=1, keepdims=True)
         chances = 0.5 * even + 0.5 * _shares(space, best[None])
         polish = Polish(search, space)
         end, rounds = search.evaluations + space.worth(self.most), 0
         while not search.over and search.evaluations < end:
             rows = draw(space, (1 - self.floor) * chances + self.floor * even, rng, self.batch)
-            verdict = search.judge(space.placements(rows))
+            verdict = search.judge(space.placements(rows), order)
             if not len(verdict.value):
                 return
-            order = np.lexsort((verdict.value, verdict.overflow))
-            if verdict.key(order[0]) < key:
-                best, key = rows[order[0]], verdict.key(order[0])
-            elite = rows[order[: max(1, int(self.elite * self.batch))]]
+            ranking = np.lexsort((verdict.value, verdict.overflow))
+            if verdict.key(ranking[0]) < key:
+                best, key = rows[ranking[0]], verdict.key(ranking[0])
+            elite = rows[ranking[: max(1, int(self.elite * self.batch))]]
             # The best plan of all is always among those that the next distribution is made of.
             goal = _shares(space, np.concatenate([best[None], elite]))
             chances += self.rate * (goal - chances)

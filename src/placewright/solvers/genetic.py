@@ -95,9 +95,7 @@ class _Herd:
         self.alike = alike(problem)
         self.penalty = 1.0
         self.room = max(1.0, float(problem.arrays.capacity[accelerators(problem)].mean()))
-        # The two orders that keys are added to, both from 0 to 1.
-        ranks = (-upward_ranks(problem)).argsort(kind="stable").argsort(kind="stable")
-        self.bases = np.stack([np.arange(len(ranks)), ranks]) / max(1, len(ranks))
+        self.bases = _bases(search)
         self.polish = Polish(search, space, ordered)
         groups = len(space)
         self.rows: Rows = np.zeros((0, groups), dtype=np.int32)
@@ -113,7 +111,8 @@ class _Herd:
         missing = max(self.size - len(rows), self.size // 3)
         rows = np.concatenate([rows, scattered(self.space, rng, missing)])
         rows = distinct(rows)
-        base = np.arange(len(rows)) % 2 if self.ordering else np.zeros(len(rows), dtype=np.int64)
+        # The start has its own order; the others take all orders in turn.
+        base = (np.arange(len(rows)) + len(self.bases) - 1) % len(self.bases)
         self._judge(rows, np.zeros(rows.shape), base)
         return len(self.rows) > 0 and not search.over
 
@@ -143,7 +142,8 @@ class _Herd:
             some = rng.random(keys.shape) < rng.uniform(0.0, 0.1, size=(count, 1))
             nudged = keys + rng.normal(0.0, 0.1, size=keys.shape)
             keys = np.where(changed[:, None] & some, nudged, keys)
-            base = np.where(rng.random(count) < 0.02, 1 - base, base)
+            other = rng.integers(0, len(self.bases), size=count)
+            base = np.where(rng.random(count) < 0.05, other, base)
         self._judge(rows, keys, base)
 
     def best(self) -> tuple[Rows, tuple[int, float]]:
@@ -183,3 +183,12 @@ class _Herd:
         kept = order[np.sort(unique)][: self.size]
         self.rows, self.keys, self.base = self.rows[kept], self.keys[kept], self.base[kept]
         self.over, self.value = self.over[kept], self.value[kept]
+
+
+def _bases(search: Search) -> NDArray[np.float64]:
+    """The orders that keys are added to, from 0 to 1: the graph's, HEFT's, and the start's."""
+    orders = [np.arange(len(search.problem.graph)), -upward_ranks(search.problem)]
+    if search.best is not None and search.best.priority is not None:
+        orders.append(search.best.priority)
+    ranks = [order.argsort(kind="stable").argsort(kind="stable") for order in orders]
+    return np.stack(ranks) / len(search.problem.graph)

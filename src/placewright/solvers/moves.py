@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 Ints = NDArray[np.int64]
 
+_LOOKS = 8  # pairs looked at to find two groups on different devices
+
 
 def move_one(space: Space, rows: Rows, rng: np.random.Generator) -> Rows:
     """One group goes to another device: that of a neighbour, or any."""
@@ -34,16 +36,20 @@ def move_one(space: Space, rows: Rows, rng: np.random.Generator) -> Rows:
 
 
 def swap(space: Space, rows: Rows, rng: np.random.Generator) -> Rows:
-    """Two groups change places, if each may be where the other is."""
+    """Two groups on different devices change places, if each may be where the other is."""
     out = rows.copy()
     if not len(space.free):
         return out
     at = np.arange(len(rows))
-    one, other = space.free[rng.integers(0, len(space.free), size=(2, len(rows)))]
-    here, there = rows[at, one], rows[at, other]
-    lawful = space.legal[one, there] & space.legal[other, here]
-    out[at, one] = np.where(lawful, there, here)
-    out[at, other] = np.where(lawful, here, there)
+    one = space.free[rng.integers(0, len(space.free), size=len(rows))]
+    others = space.free[rng.integers(0, len(space.free), size=(len(rows), _LOOKS))]
+    here, there = rows[at, one], rows[at[:, None], others]
+    lawful = (there != here[:, None]) & space.legal[one[:, None], there]
+    lawful &= space.legal[others, here[:, None]]
+    look, found = lawful.argmax(axis=1), lawful.any(axis=1)
+    other, there = others[at, look], there[at, look]
+    out[at[found], one[found]] = there[found]
+    out[at[found], other[found]] = here[found]
     return out
 
 
@@ -102,18 +108,18 @@ def move_set(space: Space, rows: Rows, rng: np.random.Generator) -> Rows:
 
 
 def gather(space: Space, rows: Rows, rng: np.random.Generator) -> Rows:
-    """A group draws its neighbours, or those on one other device, to its own device."""
+    """A group draws those of its neighbours that are on some other device to its own."""
     out = rows.copy()
-    if not len(space.free):
+    if not len(space.near.values):
         return out
-    chosen = space.free[rng.integers(0, len(space.free), size=len(rows))]
-    for row, group in enumerate(chosen.tolist()):
-        near = space.near[group]
-        if len(near):
-            from_device = rows[row, near[int(rng.integers(0, len(near)))]]
-            some = near[rows[row, near] == from_device]
-            device = rows[row, group]
-            out[row, some] = np.where(space.legal[some, device], device, out[row, some])
+    ends = np.repeat(np.arange(len(space)), space.near.sizes)
+    edges = rng.integers(0, len(ends), size=(len(rows), _LOOKS))
+    for row, looks in enumerate(edges):
+        mine, theirs = rows[row, ends[looks]], rows[row, space.near.values[looks]]
+        cut = int((mine != theirs).argmax())  # the first that is, or one that changes nothing
+        near = space.near[int(ends[looks[cut]])]
+        some = near[(rows[row, near] == theirs[cut]) & space.legal[near, mine[cut]]]
+        out[row, some] = mine[cut]
     return out
 
 
@@ -125,12 +131,15 @@ MOVES: dict[str, Move] = {
     "set": move_set,
     "gather": gather,
 }
+_ONE = list(MOVES).index("one")
 
 
 def neighbours(
     space: Space, rows: Rows, rng: np.random.Generator, share: NDArray[np.float64] | None = None
 ) -> tuple[Rows, Ints]:
     """A move of some kind in each row, and the kind's number in `MOVES`.
+
+    Where a move found nothing to change, one group moves instead: no plan is judged twice.
 
     Args:
         share: How likely each kind is; equally likely if not given.
@@ -141,6 +150,9 @@ def neighbours(
         chosen = np.flatnonzero(kinds == number)
         if len(chosen):
             out[chosen] = move(space, rows[chosen], rng)
+    same = np.flatnonzero((out == rows).all(axis=1))
+    if len(same):
+        out[same], kinds[same] = move_one(space, rows[same], rng), _ONE
     return out, kinds
 
 

@@ -44,7 +44,7 @@ def feeds_others(flow: Flow, device: Devices) -> Seconds:
     never = np.isinf(ahead)
     far = np.where(never, 0.0, ahead).max(axis=1, keepdims=True)
     longest = levels.max(axis=1, keepdims=True)
-    return np.where(never, far + longest - levels, ahead)
+    return np.where(never, far + 2 * longest - levels, ahead)
 
 
 def never_idle(
