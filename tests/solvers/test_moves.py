@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from placewright import Cluster, Constraints, Graph, Op, Problem, zoo
+from placewright import Cluster, Constraints, Gap, Graph, MaxTime, Op, Problem, zoo
 from placewright.plan import check_placement
-from placewright.solvers import moves
-from placewright.solvers.space import Lists, Space, coarser, few_groups, teams
+from placewright.solvers import Search, moves
+from placewright.solvers.space import ENOUGH, Lists, Space, coarser, few_groups, teams
 from placewright.solvers.starts import distinct, scattered, singles
 from placewright.transforms import by_colocation
 
@@ -158,10 +158,15 @@ def test_rows_and_placements_are_each_others_way_back() -> None:
     assert np.array_equal(space.rows(placements)[:, free], rows[:, free])
 
 
-def test_few_rows_are_worth_few_plans() -> None:
+def test_few_rows_are_worth_few_plans_and_a_sure_stop_rule_decides() -> None:
     problem = Problem(zoo.load("diamond"), Cluster.parse("2xP100"))
-    assert Space.of(problem, teams(problem)).worth(10_000) == 50 * 2**4
-    assert line().worth(10_000) == 10_000
+    small, large = Space.of(problem, teams(problem)), line()
+    plain, sure = (Search(problem, stop, 0) for stop in (Gap(0), Gap(0) | MaxTime(60)))
+    assert small.plans(plain, 10_000) == 50 * 2**4
+    assert large.plans(plain, 10_000) == 10_000
+    assert large.plans(plain, None) == ENOUGH
+    assert large.plans(sure, None) == np.inf
+    assert small.plans(sure, None) == 50 * 2**4
 
 
 def test_many_teams_are_coarsened() -> None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from placewright.errors import ConfigError
 from placewright.solvers.polish import Polish
-from placewright.solvers.space import Space, few_groups
+from placewright.solvers.space import Space, check_most, few_groups
 from placewright.solvers.starts import starts
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class CrossEntropy:
     direction as good as any other, but half at the best start. And neighbours along the graph's
     order often share their random number: each group keeps its own distribution, but a sample has
     long stretches on one device, as good plans do. Where the distribution is almost certain it
-    begins again around the best plan. Without a stop rule it ends after `most` plans.
+    begins again around the best plan.
 
     Args:
         group: Makes the grouping; if not given teams, coarsened where there are many.
@@ -50,6 +50,7 @@ class CrossEntropy:
         elite: Share of them that the next one is made of.
         rate: How far the distribution goes towards them.
         floor: Share of each distribution that stays even while sampling.
+        most: Plans to judge; if not given the stop rule alone decides, or 4,000 without one.
     """
 
     group: Callable[[Problem], Grouping] | None = None
@@ -57,15 +58,13 @@ class CrossEntropy:
     elite: float = 0.1
     rate: float = 0.5
     floor: float = 0.01
-    most: int = 20_000
+    most: int | None = None
     name = "cross-entropy"
 
     def __post_init__(self) -> None:
-        if self.batch < 2 or self.most < 1:
-            raise ConfigError(
-                f"CrossEntropy of {self.most!r} plans in batches of {self.batch!r}: "
-                "expected at least 1 and 2"
-            )
+        if self.batch < 2:
+            raise ConfigError(f"CrossEntropy in batches of {self.batch!r}: expected 2 or more")
+        check_most("CrossEntropy", self.most)
         for what in ("elite", "rate", "floor"):
             if not 0 < (share := getattr(self, what)) <= 1:
                 raise ConfigError(f"CrossEntropy has {what} {share!r}: expected a share up to 1")
@@ -89,7 +88,7 @@ class CrossEntropy:
         even = space.legal / space.legal.sum(axis=1, keepdims=True)
         chances = 0.5 * even + 0.5 * _shares(space, best[None])
         polish = Polish(search, space)
-        end, rounds = search.evaluations + space.worth(self.most), 0
+        end, rounds = search.evaluations + space.plans(search, self.most), 0
         while not search.over and search.evaluations < end:
             rows = draw(space, (1 - self.floor) * chances + self.floor * even, rng, self.batch)
             verdict = search.judge(space.placements(rows), order)

@@ -19,7 +19,7 @@ from placewright.solvers.breeding import aligned, alike, crossed
 from placewright.solvers.listing import upward_ranks
 from placewright.solvers.moves import neighbours
 from placewright.solvers.polish import Polish
-from placewright.solvers.space import Space, few_groups
+from placewright.solvers.space import Space, check_most, few_groups
 from placewright.solvers.starts import distinct, scattered, starts
 from placewright.solvers.teams import accelerators
 
@@ -49,27 +49,25 @@ class Genetic:
     It begins with the best plan so far, single devices, balanced splits and random stretches. Some
     children are crossed from two plans (whose equal devices are matched first, as their numbers
     mean nothing), some are a move away from one of the best. Plans over memory live on for a while
-    under a penalty that grows until enough plans fit. Without a stop rule it ends after `most`
-    plans.
+    under a penalty that grows until enough plans fit.
 
     Args:
         group: Makes the grouping; if not given teams, coarsened where there are many.
         population: Plans alive at a time, and children of a generation.
+        most: Plans to judge; if not given the stop rule alone decides, or 4,000 without one.
         ordered: Whether plans have an order of their own, or all the graph's.
     """
 
     group: Callable[[Problem], Grouping] | None = None
     population: int = 48
-    most: int = 20_000
+    most: int | None = None
     ordered: bool = True
     name = "genetic"
 
     def __post_init__(self) -> None:
-        if self.population < 4 or self.most < 1:
-            raise ConfigError(
-                f"Genetic with {self.population!r} plans alive and {self.most!r} in all: "
-                "expected at least 4 and 1"
-            )
+        if self.population < 4:
+            raise ConfigError(f"Genetic with {self.population!r} plans alive: expected 4 or more")
+        check_most("Genetic", self.most)
 
     def run(self, search: Search) -> None:
         problem = search.problem
@@ -77,7 +75,7 @@ class Genetic:
         herd = _Herd(search, Space.of(problem, grouping), self.population, self.ordered)
         if not herd.begin():
             return
-        end, generation = search.evaluations + herd.space.worth(self.most), 0
+        end, generation = search.evaluations + herd.space.plans(search, self.most), 0
         while not search.over and search.evaluations < end:
             herd.breed()
             generation += 1

@@ -13,7 +13,7 @@ import numpy as np
 from placewright.errors import ConfigError
 from placewright.solvers.moves import MOVES, neighbours
 from placewright.solvers.polish import Polish
-from placewright.solvers.space import Space, teams
+from placewright.solvers.space import Space, check_most, few_groups, teams
 from placewright.solvers.starts import starts
 
 if TYPE_CHECKING:
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 Key = tuple[int, float]
 """Bytes over and objective: what plans are compared by."""
 
-_ROUNDS = 6  # without a better plan, after which the search goes on in another order
+_TEAMS, _GROUPS = 300, 200  # most teams that are moved from the beginning; groups before them
+_ROUNDS = 6  # in vain, after which the search goes on in another order, or with smaller groups
 _PAUSE = 3  # batches without a better neighbour before the order is looked at
 _MEMORY = 0.9  # how much of a move's past success still counts after a batch
 
@@ -43,46 +44,41 @@ class LocalSearch:
     tried more often. The best neighbour is taken if it is better, and moves of one batch that each
     helped are tried together in the next. Where no neighbour is better, the priority rules are
     tried on the placement; after some rounds in vain the search goes on in the order they found.
-    Without a stop rule it ends after `most` plans.
 
     Args:
-        group: Makes the grouping whose groups are moved; teams if not given.
+        group: Makes the grouping whose groups are moved. If not given teams are, and where there
+            are many of them coarser groups before.
         batch: Neighbours judged at a time.
+        most: Plans to judge; if not given the stop rule alone decides, or 4,000 without one.
         ordered: Whether to try priorities too.
     """
 
     group: Callable[[Problem], Grouping] | None = None
     batch: int = 32
-    most: int = 20_000
+    most: int | None = None
     ordered: bool = True
     name = "local-search"
 
     def __post_init__(self) -> None:
-        if self.batch < 1 or self.most < 1:
-            raise ConfigError(
-                f"LocalSearch of {self.most!r} plans in batches of {self.batch!r}: "
-                "expected 1 or more"
-            )
+        if self.batch < 1:
+            raise ConfigError(f"LocalSearch in batches of {self.batch!r}: expected 1 or more")
+        check_most("LocalSearch", self.most)
 
     def run(self, search: Search) -> None:
         problem = search.problem
-        grouping = (self.group or teams)(problem)
-        if search.over:
-            return
-        walk = _Walk(search, Space.of(problem, grouping), self.batch, self.ordered)
-        if not walk.begin():
-            return
-        end = search.evaluations + walk.space.worth(self.most)
-        home, rounds = walk.state, 0
-        while not search.over and search.evaluations < end:
-            walk.descend(end)
-            rounds += 1
-            if walk.state.key < home.key:
-                home, rounds = walk.state, 0
-            if rounds >= _ROUNDS and walk.polished is not None:
-                home, walk.polished, rounds = walk.polished, home, 0
-            walk.state = home
-            walk.shake()
+        if self.group is not None:
+            groupings = [self.group(problem)]
+        else:
+            groupings = [few_groups(problem, _TEAMS, _GROUPS), teams(problem)]
+            if len(groupings[0]) == len(groupings[1]):
+                groupings.pop()
+        begun = search.evaluations
+        while groupings and not search.over:
+            space = Space.of(problem, groupings.pop(0))
+            end = begun + space.plans(search, self.most)
+            walk = _Walk(search, space, self.batch, self.ordered)
+            if walk.begin(skip=bool(groupings)):
+                walk.rounds(end, last=not groupings)
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,8 +101,13 @@ class _Walk:
         self.state: _State
         self.polished: _State | None = None
 
-    def begin(self) -> bool:
-        """Judge the starts and stand on the best; false if the search is over."""
+    def begin(self, skip: bool) -> bool:
+        """Judge the starts and stand on the best; false if there is no use in going on.
+
+        Args:
+            skip: Whether not to go on if the search knows a better plan, which this grouping
+                cannot express.
+        """
         best = self.search.best
         priority = None if best is None else best.priority
         rows = starts(self.search, self.space)
@@ -115,11 +116,25 @@ class _Walk:
             return False
         self.state = _State(rows[verdict.best()], None, verdict.key(verdict.best()))
         if priority is not None and not self.search.over:
-            verdict = self._judge(rows, priority)
-            self._take(rows, verdict, priority)
-        return True
+            self._take(rows, self._judge(rows, priority), priority)
+        return not (skip and self.search.key < self.state.key)
 
-    def descend(self, end: int) -> None:
+    def rounds(self, end: float, last: bool) -> None:
+        """Go downhill and shake, until so many plans are judged or, if not last, in vain."""
+        home, vain = self.state, 0
+        while not self.search.over and self.search.evaluations < end:
+            self.descend(end)
+            vain += 1
+            if self.state.key < home.key:
+                home, vain = self.state, 0
+            if vain >= _ROUNDS and not last:
+                return
+            if vain >= _ROUNDS and self.polished is not None:
+                home, self.polished, vain = self.polished, home, 0
+            self.state = home
+            self.shake()
+
+    def descend(self, end: float) -> None:
         """Take better neighbours until there was none for a while."""
         search, space = self.search, self.space
         idle = 0

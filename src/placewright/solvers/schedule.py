@@ -20,6 +20,7 @@ from placewright.solvers.chain import Chain
 from placewright.solvers.heft import HEFT
 from placewright.solvers.priorities import priority_rules
 from placewright.solvers.single import EverySingleDevice
+from placewright.solvers.space import ENOUGH, check_most
 from placewright.transforms import contract
 
 if TYPE_CHECKING:
@@ -35,27 +36,28 @@ class Schedule:
 
     Devices, staging and fusion stay as they are. If the search has no plan yet, it takes the best
     of single devices, balanced splits and HEFT. The period does not depend on the order, so for the
-    period nothing but memory can get better, and a plan that fits is left alone. Without a stop
-    rule it ends after `most` plans.
+    period nothing but memory can get better, and a plan that fits is left alone.
 
     Args:
         plan: The plan to begin with; the best of the search if not given.
         batch: Orders judged at a time.
         patience: Batches without a better order, after which the order is shaken.
+        most: Plans to judge; if not given the stop rule alone decides, or 4,000 without one.
     """
 
     plan: Plan | None = None
     batch: int = 32
     patience: int = 12
-    most: int = 3_000
+    most: int | None = None
     name = "schedule"
 
     def __post_init__(self) -> None:
-        if self.batch < 1 or self.patience < 1 or self.most < 1:
+        if self.batch < 1 or self.patience < 1:
             raise ConfigError(
-                f"Schedule of {self.most!r} plans, batches of {self.batch!r} and patience "
-                f"{self.patience!r}: expected 1 or more"
+                f"Schedule in batches of {self.batch!r} with patience {self.patience!r}: "
+                "expected 1 or more of each"
             )
+        check_most("Schedule", self.most)
 
     def run(self, search: Search) -> None:
         if self.plan is not None:
@@ -73,7 +75,8 @@ class Schedule:
         orders = _Orders(search, plan)
         if not orders.begin():
             return
-        end = search.evaluations + self.most
+        most = self.most or (np.inf if search.stop.certain else ENOUGH)
+        end = search.evaluations + most
         home, home_key, idle = orders.keys, orders.key, 0
         while not search.over and search.evaluations < end:
             idle = 0 if orders.step(self.batch) else idle + 1

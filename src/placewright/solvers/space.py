@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from placewright.errors import ProblemError
+from placewright.errors import ConfigError, ProblemError
 from placewright.solvers.balanced import as_needed, folded
 from placewright.transforms import Grouping, by_heavy_edges, by_module
 
@@ -20,12 +20,16 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from placewright.problem import Problem
+    from placewright.solvers.search import Search
 
 Rows = NDArray[np.int32]
 """Plans × groups: the device of each group."""
 
 SIZES = (4, 8, 16, 32, 64, 128, 256)
 """How many groups the coarsenings make whose groups are moved as one."""
+
+ENOUGH = 4_000
+"""Plans that a search judges if nobody says when to stop."""
 
 _TIMES = 50  # a random search sees nearly all rows if it judges so many times their number
 _LARGE = 20_000  # ops above which coarsening takes longer than it is worth: seconds
@@ -106,10 +110,17 @@ class Space:
     def devices(self) -> int:
         return int(self.legal.shape[1])
 
-    def worth(self, most: int) -> int:
-        """Plans that a random search should judge: `most`, or fewer where there are few rows."""
+    def plans(self, search: Search, most: int | None) -> float:
+        """How many plans a random search should judge.
+
+        Args:
+            most: What its caller allows. None leaves it to the search's stop rule; without one
+                that is sure to stop it is `ENOUGH`.
+        """
+        if most is None:
+            most = None if search.stop.certain else ENOUGH
         rows = float(np.exp2(np.minimum(np.log2(self.legal.sum(axis=1)).sum(), 60.0)))
-        return int(min(most, _TIMES * rows))
+        return min(np.inf if most is None else most, _TIMES * rows)
 
     def placements(self, rows: Rows) -> NDArray[np.int32]:
         """Plans × ops from plans × groups, lawful."""
@@ -131,6 +142,12 @@ class Space:
         )
         most: Rows = votes.reshape(-1, len(self), self.devices).argmax(axis=2).astype(np.int32)
         return most
+
+
+def check_most(what: str, most: int | None) -> None:
+    """Raise ConfigError unless a search may judge a plan."""
+    if most is not None and most < 1:
+        raise ConfigError(f"{what} of {most!r} plans: expected 1 or more")
 
 
 def teams(problem: Problem) -> Grouping:
