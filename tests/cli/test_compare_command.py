@@ -44,9 +44,12 @@ def test_json_has_a_list_of_methods(run):
 
 
 def test_a_placed_model_is_no_worse_than_any_method_of_the_comparison(run):
-    compared = run("compare", "layered", *ON, "--json").data["methods"]
+    compared = run("compare", "layered", *ON, "--evaluations", "300", "--json").data["methods"]
     placed = run("place", "layered", *ON, "--json").data
-    assert placed["step_time"] <= min(each["step_time"] for each in compared)
+    searches = {"local-search", "genetic", "cross-entropy", "schedule"}  # they go on from there
+    assert searches < {each["method"] for each in compared}
+    baselines = [each["step_time"] for each in compared if each["method"] not in searches]
+    assert placed["step_time"] <= min(baselines)
 
 
 def test_methods_are_chosen_by_name(run):

@@ -119,8 +119,8 @@ class Space:
         """
         if most is None:
             most = None if search.stop.certain else ENOUGH
-        rows = float(np.exp2(np.minimum(np.log2(self.legal.sum(axis=1)).sum(), 60.0)))
-        return min(np.inf if most is None else most, _TIMES * rows)
+        rows = np.exp(np.minimum(np.log(self.legal.sum(axis=1)).sum(), 700.0))  # within a float
+        return min(np.inf if most is None else most, _TIMES * round(float(rows)))
 
     def placements(self, rows: Rows) -> NDArray[np.int32]:
         """Plans × ops from plans × groups, lawful."""
