@@ -27,19 +27,22 @@ from placewright.solvers import (
     HEFT,
     LNS,
     METHODS,
+    UNASKED,
     Annealing,
     Auto,
-    Climb,
     CPoP,
+    CrossEntropy,
     Exact,
     Expert,
+    Genetic,
+    LocalSearch,
+    Schedule,
     Search,
     SingleDevice,
     Solver,
     Stop,
     solve,
 )
-from placewright.transforms import by_colocation
 
 if TYPE_CHECKING:
     from placewright.problem import Discipline, Objective
@@ -51,7 +54,11 @@ SOLVERS: dict[str, Solver] = {
     # As little walking as shows all that they do.
     "annealing": Annealing(rounds=2, first=30),
     "auto": Auto(first=10, exact=False),
-    "climb": Climb(by_colocation, batch=16, most=100),
+    # Searches, which would go on for thousands of plans.
+    "local-search": LocalSearch(batch=8, most=100),
+    "genetic": Genetic(population=12, most=100),
+    "cross-entropy": CrossEntropy(batch=20, most=100),
+    "schedule": Schedule(batch=8, most=60),
     "single gpu0": SingleDevice("gpu0"),
     "heft-contended": HEFT(contended=True),
     "cpop-contended": CPoP(contended=True),
@@ -78,7 +85,7 @@ LACKS = {
 }
 """Solvers that ask for a device which the cluster does not have."""
 
-NO_BASELINES = {"annealing", "auto", "climb", "cpop-contended", "exact", "lns"} | {
+NO_BASELINES = {*UNASKED, "auto", "cpop-contended"} - {"baselines"} | {
     name for name in SOLVERS if name.startswith(PARTITIONERS)
 }
 """Searches, a variant, and what needs packages beside the core."""

@@ -15,8 +15,8 @@ from placewright import MaxEvaluations, Plan, simulator
 from placewright.simulator._kernel import WalkSettings
 from placewright.simulator.judging import kernel
 from placewright.solvers import Search, Stop
-from placewright.solvers.annealing import levels
-from placewright.solvers.walk import Changes, Cooling, Rows, Walker, _blocks
+from placewright.solvers.searches.annealing import levels
+from placewright.solvers.searches.walk import Changes, Cooling, Rows, Walker, _blocks
 
 
 def walked(problem, evaluations, seed, order=True, stream=True, hot=0.5):

@@ -34,7 +34,7 @@ def compare_groupings(
     typed = locals()
     from placewright.cli import tables, words
     from placewright.cli.output import print_json
-    from placewright.solvers import Climb, EverySingleDevice, MaxEvaluations, solve
+    from placewright.solvers import EverySingleDevice, LocalSearch, MaxEvaluations, solve
 
     with Progress(f"reading {model}") as progress:
         problem = Asked.of(typed).problem()
@@ -45,7 +45,7 @@ def compare_groupings(
             grouping = group(problem)
             watch = progress.watch(name)
             stop = MaxEvaluations(evaluations)
-            result = solve(problem, Climb(group), stop, seed, watch)
+            result = solve(problem, LocalSearch(group, most=evaluations), stop, seed, watch)
             rows.append(
                 {
                     "grouping": name,

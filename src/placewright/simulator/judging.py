@@ -59,6 +59,10 @@ class Verdict:
         first: list[int] = np.lexsort((self.value, self.overflow))[:count].tolist()
         return first
 
+    def key(self, at: int) -> tuple[int, float]:
+        """What a plan is compared by: bytes over, then the objective."""
+        return int(self.overflow[at]), float(self.value[at])
+
     @classmethod
     def joined(cls, verdicts: Sequence[Verdict]) -> Verdict:
         """One verdict on all the plans, in turn."""

@@ -4,12 +4,10 @@ from collections.abc import Callable
 from functools import partial
 
 from placewright.solvers.accelerate import Accelerate
-from placewright.solvers.annealing import Annealing, refined
 from placewright.solvers.auto import Auto
 from placewright.solvers.balanced import Balanced
 from placewright.solvers.baselines import Baselines
 from placewright.solvers.bounds import Bound, bound
-from placewright.solvers.climb import Climb
 from placewright.solvers.contiguous.cuts import Cuts
 from placewright.solvers.contiguous.ideals import Ideals
 from placewright.solvers.cpop import CPoP
@@ -21,6 +19,7 @@ from placewright.solvers.heft import HEFT
 from placewright.solvers.m_etf import METF
 from placewright.solvers.m_sct import MSCT
 from placewright.solvers.m_topo import MTopo
+from placewright.solvers.orders.schedule import Schedule
 from placewright.solvers.partition.methods import METIS, KaHIP, MinCut, Scotch
 from placewright.solvers.partition.repair import repair
 from placewright.solvers.reasons.what_if import Help
@@ -28,6 +27,10 @@ from placewright.solvers.reasons.why import Why, explain
 from placewright.solvers.robust import Robust, Robustness, perturbed, robustness
 from placewright.solvers.round_robin import RoundRobin
 from placewright.solvers.search import Search, Solver, solve
+from placewright.solvers.searches.annealing import Annealing, refined
+from placewright.solvers.searches.cross_entropy import CrossEntropy
+from placewright.solvers.searches.genetic import Genetic
+from placewright.solvers.searches.local_search import LocalSearch
 from placewright.solvers.single import CpuOnly, EverySingleDevice, SingleDevice
 from placewright.solvers.stop import Gap, MaxEvaluations, MaxTime, NoImprovement, Stop
 from placewright.solvers.streamed import Streamed
@@ -62,6 +65,10 @@ METHODS: dict[str, Callable[[], Solver]] = {
     "auto": Auto,
     "exact": Exact,
     "lns": LNS,
+    "local-search": LocalSearch,
+    "genetic": Genetic,
+    "cross-entropy": CrossEntropy,
+    "schedule": Schedule,
 }
 
 UNASKED = frozenset(
@@ -70,6 +77,7 @@ UNASKED = frozenset(
         "baselines",
         "exact",
         "lns",
+        *("local-search", "genetic", "cross-entropy", "schedule"),
         *("metis-repaired", "kahip-repaired", "scotch-repaired", "mincut-repaired"),
     }
 )
@@ -90,17 +98,19 @@ __all__ = [
     "Baselines",
     "Bound",
     "CPoP",
-    "Climb",
     "CpuOnly",
+    "CrossEntropy",
     "Cuts",
     "EverySingleDevice",
     "Exact",
     "Expert",
     "Found",
     "Gap",
+    "Genetic",
     "Help",
     "Ideals",
     "KaHIP",
+    "LocalSearch",
     "MTopo",
     "MaxEvaluations",
     "MaxTime",
@@ -110,6 +120,7 @@ __all__ = [
     "Robust",
     "Robustness",
     "RoundRobin",
+    "Schedule",
     "Scotch",
     "Search",
     "SingleDevice",

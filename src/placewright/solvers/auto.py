@@ -9,13 +9,13 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from placewright.errors import ConfigError
-from placewright.solvers.annealing import elite, first_length, levels, memory_binds
 from placewright.solvers.baselines import baselines
 from placewright.solvers.exact.solver import Exact
 from placewright.solvers.fusing import fused
 from placewright.solvers.partition.repair import rounds
+from placewright.solvers.searches.annealing import elite, first_length, levels, memory_binds
+from placewright.solvers.searches.walk import Changes, Cooling, Rows, Walker
 from placewright.solvers.teams import Teams
-from placewright.solvers.walk import Changes, Cooling, Rows, Walker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

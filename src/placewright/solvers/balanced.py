@@ -31,26 +31,30 @@ class Balanced:
     name = "balanced"
 
     def run(self, search: Search) -> None:
-        problem = search.problem
-        teams = Teams.of(problem)
-        fast = accelerators(problem)
-        groups = [fast[:count] for count in range(2, len(fast) + 1)] or [fast]
-        if len(everything := accelerators_first(problem)) > len(fast):
-            groups.append(everything)
-        places = [np.arange(len(problem.graph)), as_needed(problem)]
-        if any(op.phase != "forward" for op in problem.graph.ops):
-            places.append(folded(problem))
-        orders = [place[teams.leader].argsort(kind="stable") for place in places]
-        capacity = problem.arrays.capacity.astype(np.float64)
-        plans = []
-        for devices in groups:
-            for order in orders:
-                for room in (capacity[devices], np.full(len(devices), np.inf)):
-                    cuts = split(teams.seconds[order][:, devices], teams.bytes[order], room)
-                    device = np.empty(len(teams), dtype=np.int32)
-                    device[order] = devices[cuts]
-                    plans.append(teams.placement(device))
-        search.judge(np.unique(np.stack(plans), axis=0))
+        search.judge(splits(search.problem))
+
+
+def splits(problem: Problem) -> NDArray[np.int32]:
+    """Plans × ops: all the splits that `Balanced` judges, each once."""
+    teams = Teams.of(problem)
+    fast = accelerators(problem)
+    groups = [fast[:count] for count in range(2, len(fast) + 1)] or [fast]
+    if len(everything := accelerators_first(problem)) > len(fast):
+        groups.append(everything)
+    places = [np.arange(len(problem.graph)), as_needed(problem)]
+    if any(op.phase != "forward" for op in problem.graph.ops):
+        places.append(folded(problem))
+    orders = [place[teams.leader].argsort(kind="stable") for place in places]
+    capacity = problem.arrays.capacity.astype(np.float64)
+    plans = []
+    for devices in groups:
+        for order in orders:
+            for room in (capacity[devices], np.full(len(devices), np.inf)):
+                cuts = split(teams.seconds[order][:, devices], teams.bytes[order], room)
+                device = np.empty(len(teams), dtype=np.int32)
+                device[order] = devices[cuts]
+                plans.append(teams.placement(device))
+    return np.unique(np.stack(plans), axis=0)
 
 
 def split(

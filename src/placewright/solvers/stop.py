@@ -29,6 +29,11 @@ class Stop:
         """Seconds that the search may still take."""
         return math.inf
 
+    @property
+    def certain(self) -> bool:
+        """Whether it says stop some day, however the search goes."""
+        return False
+
     def __or__(self, other: Stop) -> Stop:
         return AnyOf((*_rules(self), *_rules(other)))
 
@@ -48,12 +53,17 @@ class AnyOf(Stop):
     def seconds_left(self, search: Search) -> float:
         return min((rule.seconds_left(search) for rule in self.rules), default=math.inf)
 
+    @property
+    def certain(self) -> bool:
+        return any(rule.certain for rule in self.rules)
+
 
 @dataclass(frozen=True)
 class MaxTime(Stop):
     """Over after so many seconds. A batch of plans under way is finished."""
 
     seconds: float
+    certain = True
 
     def __post_init__(self) -> None:
         if not self.seconds >= 0:
@@ -71,6 +81,7 @@ class MaxEvaluations(Stop):
     """Over once so many plans are judged; a larger batch is cut, so the count is exact."""
 
     count: int
+    certain = True
 
     def __post_init__(self) -> None:
         if not self.count >= 1:
@@ -88,6 +99,7 @@ class NoImprovement(Stop):
     """Over once so many plans in a row were no better than the best."""
 
     evaluations: int
+    certain = True
 
     def __post_init__(self) -> None:
         if not self.evaluations >= 1:

@@ -10,10 +10,10 @@ import numpy as np
 from placewright.errors import ConfigError
 from placewright.solvers.balanced import Balanced
 from placewright.solvers.search import Search
+from placewright.solvers.searches.walk import Changes, Cooling, Rows, Walker
 from placewright.solvers.single import EverySingleDevice
 from placewright.solvers.stop import Stop
 from placewright.solvers.streamed import Streamed
-from placewright.solvers.walk import Changes, Cooling, Rows, Walker
 from placewright.transforms import Grouping, by_module, nested
 
 if TYPE_CHECKING:

@@ -1,0 +1,1 @@
+"""Searches that judge thousands of plans: walks, local search and populations."""
