@@ -7,7 +7,8 @@ import pytest
 
 from placewright import Cluster, Constraints, Gap, Graph, MaxTime, Op, Problem, zoo
 from placewright.plan import check_placement
-from placewright.solvers import Search, moves
+from placewright.solvers import Search
+from placewright.solvers.searches import moves
 from placewright.solvers.searches.space import ENOUGH, Lists, Space, coarser, few_groups, teams
 from placewright.solvers.searches.starts import distinct, scattered, singles
 from placewright.transforms import by_colocation

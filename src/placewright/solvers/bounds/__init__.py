@@ -12,6 +12,8 @@ import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+import numpy as np
+
 from placewright.errors import ConfigError
 from placewright.solvers.bounds.cuts import every_cut
 from placewright.solvers.bounds.layout import Layout
@@ -50,10 +52,11 @@ class _Effort:
 
 
 _EFFORTS = {
-    "quick": _Effort(40_000_000, 200_000, 10, 60_000, 2, 20, 0),
-    "thorough": _Effort(1_000_000_000, 10_000_000, 40, 2_000_000, 6, 500, 5_000_000),
+    "quick": _Effort(40_000_000, 200_000, 6, 60_000, 2, 20, 0),
+    "thorough": _Effort(1_000_000_000, 10_000_000, 24, 2_000_000, 6, 500, 5_000_000),
 }
-_LARGE = 20_000  # ops above which half of the tries must do
+_EQUAL = 1e-9  # bounds that differ by less are equal; then the plainer one is named
+_TRIES = ((100, 4), (1000, 2), (np.inf, 1))  # most ops, factor: small problems can have more
 _known: weakref.WeakKeyDictionary[Problem, dict[tuple[str, bool], Bound]]
 _known = weakref.WeakKeyDictionary()
 
@@ -87,17 +90,19 @@ def every_bound(problem: Problem, effort: Effort = "quick") -> list[Bound]:
 
 
 def _always(problem: Problem, effort: _Effort) -> Bound:
-    return max(_each(Layout.of(problem), effort), key=lambda found: found.seconds)
+    found = _each(Layout.of(problem), effort)
+    best = max(each.seconds for each in found)
+    return next(each for each in found if each.seconds >= best * (1 - _EQUAL))
 
 
 def _fitting(problem: Problem, effort: _Effort, always: Bound) -> Bound:
     found = Bound(_memory(Layout.of(problem), effort), "memory")
-    return found if found.seconds > always.seconds else always
+    return found if found.seconds * (1 - _EQUAL) > always.seconds else always
 
 
 def _memory(layout: Layout, effort: _Effort) -> float:
     chains = [critical_chain(layout.problem)]
-    return memory(layout, chains, effort.cases, effort.nodes, tries=effort.tries // 4 + 2)
+    return memory(layout, chains, effort.cases, effort.nodes, tries=effort.tries // 2)
 
 
 def _each(layout: Layout, effort: _Effort) -> list[Bound]:
@@ -116,7 +121,7 @@ def _each(layout: Layout, effort: _Effort) -> list[Bound]:
     found.append(Bound(surroundings(layout, cuts, effort.cuts), "surroundings"))
     packed = Packing(layout, cuts, ahead, effort.barring)
     best = max(each.seconds for each in found)
-    tries = effort.tries if problem.arrays.ops <= _LARGE else effort.tries // 2
+    tries = next(factor for ops, factor in _TRIES if problem.arrays.ops <= ops) * effort.tries
     found.append(Bound(packing(packed, best, tries), "packing"))
     if effort.patterns and problem.objective == "period":
         best = max(each.seconds for each in found)

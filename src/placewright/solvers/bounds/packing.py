@@ -53,7 +53,7 @@ def packing(packed: Packing, at_least: float, tries: int) -> float:
             best = low = middle
         else:
             high = middle
-        if high - low <= 1e-6 * low:
+        if high - low <= 1e-10 * low:
             break
     return layout.rounded_down(best)
 

@@ -25,6 +25,7 @@ Seconds = NDArray[np.float64]
 _NODES = 400  # of the search tree for one best pattern: a count, so that the bound never changes
 _GAPS = (1e-2, 1e-3, 1e-4)  # between the best pattern found and the best there may be
 _ROUNDS = 60  # of new patterns for one T
+_EACH = 20_000  # what a programme costs however small it is, in the same measure as its square
 _SHARE = 3  # one T may take this part of what is left of the budget
 _STAY = 0.5  # how much of the next values is of the best before
 _FINE = 1e-4  # steps of T, as a share, that are too small to try
@@ -37,7 +38,7 @@ def patterns(layout: Layout, packed: Packing, at_least: float, budget: int) -> f
     Args:
         packed: Which units must share a device in a plan of T seconds.
         at_least: A bound proved otherwise, where the search begins.
-        budget: Squares of programmes solved, at most.
+        budget: The squares of the sizes of the programmes solved, at most.
 
     Proof. Let a plan take T seconds or less. The units on each of its devices are a pattern of the
     device's group, as in the proof of `Cuts`: work and transfers within T without overlap; else
@@ -281,7 +282,7 @@ class _Pool:
             ],
             options={"node_limit": _NODES, "mip_rel_gap": gap},
         )
-        cost = size * (size + 3 * int(solved.mip_node_count or 0))
+        cost = _EACH + size * (size + 3 * int(solved.mip_node_count or 0))
         parts = np.flatnonzero(solved.x[:units] > 0.5) if solved.x is not None else np.zeros(0, int)
         most = 1.0 if solved.mip_dual_bound is None else -float(solved.mip_dual_bound)
         return min(1.0, most + 1e-7 * size), self.fitted(group, parts), cost

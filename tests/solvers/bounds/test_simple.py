@@ -1,13 +1,11 @@
-"""Bounds."""
+"""The plain bounds: a chain of ops, all the work, the largest unit."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from tiny import all_placements, random_problem
 
 from placewright import (
     Cluster,
@@ -22,10 +20,17 @@ from placewright import (
     judge,
 )
 from placewright.solvers import bound
-from placewright.solvers.bounds import critical_path, largest_unit, work
+from placewright.solvers.bounds import Layout, critical_path
+from placewright.solvers.bounds import largest_unit as largest_unit_of
+from placewright.solvers.bounds import work as work_of
 
-if TYPE_CHECKING:
-    from placewright.problem import Discipline, Objective
+
+def work(problem: Problem) -> float:
+    return work_of(Layout.of(problem))[0]
+
+
+def largest_unit(problem: Problem) -> float:
+    return largest_unit_of(Layout.of(problem))
 
 
 def unequal(*rates: float) -> Cluster:
@@ -38,26 +43,6 @@ def unequal(*rates: float) -> Cluster:
 
 def independent(*flops: float) -> Graph:
     return Graph("independent", tuple(Op(f"op{at}", flops=f) for at, f in enumerate(flops)))
-
-
-@pytest.mark.parametrize("objective", ["step", "period"])
-@pytest.mark.parametrize("discipline", ["in order", "ready"])
-@pytest.mark.parametrize("seed", range(25))
-def test_no_plan_beats_a_bound(seed: int, discipline: Discipline, objective: Objective) -> None:
-    problem = random_problem(seed, discipline, objective)
-    placements = all_placements(problem)
-    rng = np.random.default_rng(seed)
-    roomy = np.full((len(placements), problem.arrays.devices), 1000)
-    values = [judge(problem, placements).value, judge(problem, placements, staging=roomy).value]
-    for _ in range(4):
-        priority = np.tile(rng.permutation(problem.arrays.ops), (len(placements), 1))
-        values.append(judge(problem, placements, priority).value)
-    optimum = float(np.min(values))
-    assert work(problem) <= optimum
-    assert largest_unit(problem) <= optimum
-    assert bound(problem).seconds <= optimum
-    if objective == "step":
-        assert critical_path(problem) <= optimum
 
 
 def test_the_critical_path_takes_each_op_where_it_is_fastest(exact: Roofline, chain: Graph) -> None:
@@ -112,9 +97,11 @@ def test_ops_that_share_a_device_take_turns_there(exact: Roofline) -> None:
 
 
 def test_the_period_is_not_bound_by_the_critical_path(chain: Graph, exact: Roofline) -> None:
-    # 6 s along the chain, but pipelined over two devices one may do (1 + 2) and the other 3.
+    # 6 s along the chain; pipelined over two devices one may do (1 + 2) and the other 3, but the 4
+    # bytes between them take the wire 4 s. 1 and (2 + 3) is 5 s.
     problem = Problem(chain, unequal(1, 1), exact, objective="period")
-    assert bound(problem).seconds == pytest.approx(3)
+    assert work(problem) == pytest.approx(3)
+    assert bound(problem).seconds == pytest.approx(4)
     assert bound(replace(problem, objective="step")).seconds == 6.0
 
 
