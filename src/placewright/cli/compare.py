@@ -1,11 +1,13 @@
 """`placewright compare`: a model and a cluster in, every method side by side out."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from placewright.cli import options
+from placewright.cli.again import words_of
 from placewright.cli.asked import Asked, stop_rule
 from placewright.cli.progress import Progress
 from placewright.cli.resolve import check_writable, find_method
@@ -53,16 +55,24 @@ def compare_methods(
         ),
     ] = None,
     trace: options.Trace = None,
+    report: options.Report = None,
     json: options.Json = False,
 ) -> None:
     """Run every method, each with the whole budget, and show them side by side."""
     typed = locals()
     from placewright.cli import answer, tables
-    from placewright.cli.output import print_json, problem_data, result_data, save, single_data
+    from placewright.cli.output import (
+        print_json,
+        problem_data,
+        result_data,
+        save,
+        save_report,
+        single_data,
+    )
     from placewright.solvers import METHODS
 
     folder = output if output is not None and output.is_dir() else None
-    check_writable(None if folder else output, trace)
+    check_writable(None if folder else output, trace, report)
     names = [each for each in METHODS if each != ALL_IN_ONE]
     if methods is not None:
         names = [word.strip() for word in methods.split(",")]
@@ -74,6 +84,7 @@ def compare_methods(
         results, skipped, interrupted = _run_all(problem, solvers, stop, seed, progress)
         if skipped and (methods is not None or not results):
             raise ConfigError(skipped[0][1])
+    results = [replace(result, asked=words_of(asked)) for result in results]
     best = min(results, key=lambda result: result.key)
     found = answer.Answer(model, problem, best, single, interrupted)
     said = save(found, None if folder else output, trace)
@@ -81,6 +92,10 @@ def compare_methods(
         for result in results:
             path = folder / f"{result.solver}.json"
             said += save(answer.Answer(model, problem, result, single), path, None)
+    if report is not None:
+        from placewright.report import gather
+
+        said += save_report(gather(model, problem, results, skipped, interrupted), report)
     if json:
         print_json(
             {

@@ -1,11 +1,13 @@
 """`placewright place`: a model and a cluster in, the best plan that a method finds out."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from placewright.cli import options
+from placewright.cli.again import words_of
 from placewright.cli.asked import Asked, stop_rule
 from placewright.cli.progress import Progress
 from placewright.cli.resolve import check_writable, find_method, find_plan
@@ -38,26 +40,32 @@ def place_model(
         typer.Option("-o", "--output", metavar="FILE", help="Write the plan and its figures."),
     ] = None,
     trace: options.Trace = None,
+    report: options.Report = None,
     json: options.Json = False,
 ) -> None:
     """Find a plan: which device each op runs on, and in which order."""
     typed = locals()
     from placewright.cli import answer, tables
-    from placewright.cli.output import answer_data, print_json, save
+    from placewright.cli.output import answer_data, print_json, save, save_report
 
-    check_writable(output, trace)
+    check_writable(output, trace, report)
     solver, stop = find_method(method), stop_rule(budget, evaluations)
     asked = Asked.of(typed)
     with Progress(f"reading {model}") as progress:
-        problem = asked.problem()
+        problem = whole = asked.problem()
         if hasattr(solver, "as_run"):  # it stands for another runtime, and is shown on its terms
             problem = solver.as_run(problem)
         given = None if start is None else find_plan(problem, start)[1]
         result, interrupted = answer.search(
             problem, solver, stop, seed, progress.watch(method), given
         )
+        result = replace(result, asked=words_of(asked))
         found = answer.Answer(model, problem, result, answer.best_single(problem), interrupted)
     said = save(found, output, trace)
+    if report is not None:
+        from placewright.report import gather
+
+        said += save_report(gather(model, whole, [result], (), interrupted), report)
     if json:
         print_json(answer_data(found))
     else:

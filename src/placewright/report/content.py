@@ -28,6 +28,7 @@ class Content:
     Args:
         model: What the model was called when it was asked for.
         results: One a method.
+        labels: What each is called.
         answer: Which of them the page is about.
         single: Which of them has everything on one device.
         default: Which of them is what people use today; None where that cannot do the problem.
@@ -39,6 +40,7 @@ class Content:
     model: str
     problem: Problem
     results: tuple[Result, ...]
+    labels: tuple[str, ...]
     answer: int
     single: int
     default: int | None
@@ -49,10 +51,13 @@ class Content:
     @cached_property
     def shown(self) -> Shown:
         """The answer's step."""
-        return self.step(self.answer)
+        return self._step(self.answer)
 
     def step(self, at: int) -> Shown:
         """The step of one result, run as its method is run."""
+        return self.shown if at == self.answer else self._step(at)
+
+    def _step(self, at: int) -> Shown:
         result = self.results[at]
         return Shown.of(as_run(self.problem, result.solver), result.plan)
 
@@ -64,11 +69,13 @@ def gather(
     skipped: Sequence[tuple[str, str]] = (),
     interrupted: bool = False,
     notes: Sequence[str] = (),
+    labels: Sequence[str] | None = None,
 ) -> Content:
     """The content of a page; the best single device and the default are added where missing.
 
     Args:
         results: The best of them, by bytes over and then the objective, is the answer.
+        labels: What each is called; by default its method.
         problem: As it was given, not as a method that stands for another runtime runs it.
 
     Raises:
@@ -77,6 +84,7 @@ def gather(
     if not results:
         raise PlanError("there is no result to report: expected at least one")
     shown = list(results)
+    given = [result.solver for result in results] if labels is None else list(labels)
     answer = min(range(len(shown)), key=lambda at: shown[at].key)
     single = _find_or_add(shown, problem, SINGLE)
     default = _find_or_add(shown, problem, DEFAULT)
@@ -85,6 +93,7 @@ def gather(
         model,
         problem,
         tuple(shown),
+        (*given, *(result.solver for result in shown[len(given) :])),
         answer,
         single,
         default,

@@ -21,9 +21,10 @@ if TYPE_CHECKING:
 
 OP = (26.0, 10.0)  # width and height
 STORED = (16.0, 7.0)  # of a weight, a state or an input, which are not run
-GAP = (12.0, 5.0)
-EDGE = 6.0  # between a box's border and what is in it
+GAP = (12.0, 5.0)  # at least; more between large items
+EDGE = 6.0  # between a box's border and what is in it, at least
 ASPECT = 1.7  # width over height that a box should have
+WHOLE = 2.1  # and the whole, which is looked at on a screen
 SWEEPS = 6
 
 Size = tuple[float, float]
@@ -61,7 +62,9 @@ def draw(graph: Graph) -> Drawing:
             sizes[id(item)] if isinstance(item, Box) else _op_size(graph.ops[item].kind)
             for item in box.items
         ]
-        inside[id(box)], sizes[id(box)] = _arrange(item_sizes, box.edges)
+        inside[id(box)], sizes[id(box)] = _arrange(
+            item_sizes, box.edges, WHOLE if box is boxes[0] else ASPECT
+        )
     ops = [(0.0, 0.0, 0.0, 0.0)] * len(graph)
     placed = [(0.0, 0.0, *sizes[id(boxes[0])])] * len(boxes)
     parent, home = [-1] * len(boxes), [0] * len(graph)
@@ -90,29 +93,33 @@ def _op_size(kind: str) -> Size:
 
 
 def _arrange(
-    sizes: list[Size], edges: list[tuple[int, int]]
+    sizes: list[Size], edges: list[tuple[int, int]], aspect: float
 ) -> tuple[list[tuple[float, float]], Size]:
     """Where each item stands in its box, and the size of the box."""
-    columns = _columns(len(sizes), edges)
-    area = sum((width + GAP[0]) * (height + GAP[1]) for width, height in sizes)
+    widest = max(width for width, _ in sizes)
     tallest = max(height for _, height in sizes)
-    columns = _cut(columns, sizes, max(tallest, 1.2 * math.sqrt(area / ASPECT)))
-    lines = _lines(columns, sizes)
-    inner = sum(_line_height(line, sizes) + GAP[1] for line in lines) - GAP[1]
+    gap = max(GAP[0], 0.05 * widest), max(GAP[1], 0.07 * tallest)
+    edge = max(EDGE, 0.6 * gap[1])
+    spaced = [(width + gap[0], height + gap[1]) for width, height in sizes]
+    columns = _columns(len(sizes), edges)
+    area = sum(width * height for width, height in spaced)
+    columns = _cut(columns, spaced, max(tallest + gap[1], 1.2 * math.sqrt(area / aspect)))
+    lines = _lines(columns, spaced, aspect)
+    inner = sum(_line_height(line, spaced) for line in lines)
     spot = [(0.0, 0.0)] * len(sizes)
-    y, widest = title_height(inner), 0.0
+    y, right = title_height(inner), 0.0
     for line in lines:
-        x, high = EDGE, _line_height(line, sizes)
+        x, high = edge, _line_height(line, spaced)
         for column in line:
             wide = max(sizes[item][0] for item in column)
-            down = y + (high - _column_height(column, sizes)) / 2
+            down = y + (high - _column_height(column, spaced)) / 2
             for item in column:
                 spot[item] = (x + (wide - sizes[item][0]) / 2, down)
-                down += sizes[item][1] + GAP[1]
-            x += wide + GAP[0]
-        widest = max(widest, x - GAP[0] + EDGE)
-        y += high + 2 * GAP[1]
-    return spot, (widest, y - 2 * GAP[1] + EDGE)
+                down += spaced[item][1]
+            x += wide + gap[0]
+        right = max(right, x - gap[0] + edge)
+        y += high + gap[1]
+    return spot, (right, y - 2 * gap[1] + edge)
 
 
 def _columns(count: int, edges: list[tuple[int, int]]) -> list[Column]:
@@ -171,14 +178,14 @@ def _cut(columns: list[Column], sizes: list[Size], highest: float) -> list[Colum
     return cut
 
 
-def _lines(columns: list[Column], sizes: list[Size]) -> list[list[Column]]:
+def _lines(columns: list[Column], sizes: list[Size], aspect: float) -> list[list[Column]]:
     """Columns in lines, so that the whole is about as wide as a page."""
-    wide = [max(sizes[item][0] for item in column) + GAP[0] for column in columns]
-    high = _line_height(columns, sizes) + 2 * GAP[1]
+    wide = [max(sizes[item][0] for item in column) for column in columns]
+    high = _line_height(columns, sizes)
     total = sum(wide)
 
     def odd(count: int) -> float:
-        return abs(math.log(total / count / (count * high) / ASPECT)) + (0.6 if count > 1 else 0)
+        return abs(math.log(total / count / (count * high) / aspect)) + (0.6 if count > 1 else 0)
 
     count = min(range(1, min(len(columns), 40) + 1), key=odd)
     width = max(total / count, *wide)
@@ -198,4 +205,4 @@ def _line_height(line: list[Column], sizes: list[Size]) -> float:
 
 
 def _column_height(column: Column, sizes: list[Size]) -> float:
-    return sum(sizes[item][1] + GAP[1] for item in column) - GAP[1]
+    return sum(sizes[item][1] for item in column)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from placewright.errors import FileError
-from placewright.files.storage import write_text
+from placewright.files.storage import write_bytes
 from placewright.report.payload import Data, payload
 from placewright.version import __version__
 
@@ -44,7 +44,7 @@ def save_page(content: Content, path: str | os.PathLike[str]) -> None:
         FileError: It cannot be written.
     """
     try:
-        write_text(html_page(content), Path(path))
+        write_bytes(html_page(content).encode(), Path(path))
     except FileError as error:
         raise FileError(f"{path}: {error}") from None
 

@@ -20,8 +20,6 @@ from placewright.report.sentence import why
 from placewright.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from placewright.graph import Graph
     from placewright.problem import Problem
     from placewright.report.content import Content
@@ -42,7 +40,10 @@ def payload(content: Content) -> Data:
     """Everything that the page shows, ready for JSON."""
     problem, graph = content.problem, content.problem.graph
     tick = tick_of(content)
-    methods = [_method(result) for result in content.results]
+    methods = [
+        _method(result, label)
+        for result, label in zip(content.results, content.labels, strict=True)
+    ]
     return {
         "version": __version__,
         "model": content.model,
@@ -76,9 +77,9 @@ def tick_of(content: Content) -> float:
     return float(10.0 ** (math.ceil(math.log10(longest)) - DIGITS))
 
 
-def _method(result: Result) -> Data:
+def _method(result: Result, label: str) -> Data:
     return {
-        "name": result.solver,
+        "name": label,
         "found_by": result.found_by,
         "step_time": result.step_time,
         "period": result.period,
@@ -226,7 +227,7 @@ class _Step:
         return [int(each) for each in np.rint(seconds / self.tick).tolist()]
 
     def _lanes(self, shown: Shown) -> list[list[int]]:
-        """For each device, of each op that it runs: the op, ticks since the last, ticks it takes."""
+        """For each device, of each op in turn: the op, ticks since the last, its own ticks."""
         a, timeline = shown.arrays, shown.timeline
         start, end = self._ticks(timeline.start), self._ticks(timeline.end)
         lanes: list[list[int]] = [[] for _ in range(a.devices)]
@@ -329,8 +330,3 @@ def _rounded(value: float) -> float | int:
     """Four significant digits, whole where that is all there is."""
     shown = float(f"{value:.4g}")
     return int(shown) if shown.is_integer() and abs(shown) < 1e15 else shown
-
-
-def flat(rows: Iterable[Iterable[int]]) -> list[int]:
-    """All numbers of all rows."""
-    return [value for row in rows for value in row]

@@ -49,12 +49,12 @@ def why(content: Content) -> str:
 def _nothing_faster(content: Content) -> str:
     result = content.results[content.answer]
     left = 1 - result.bound / result.value if result.value > 0 else 0.0
-    tried = f"of {result.evaluations:,} plans tried none is faster"
+    tried = f": of {result.evaluations:,} plans tried none is faster"
     if result.evaluations == 1 or content.answer == content.single:
-        tried = "no link is waited for"
+        tried = ""
     if left <= 1e-9:
-        return f": {tried}, and none can be"
-    return f": {tried}, and no plan can save more than {_percent(left)}"
+        return f"{tried}, and none can be"
+    return f"{tried}, and no plan can save more than {_percent(left)}"
 
 
 def _how(content: Content, computing: Sequence[str]) -> str:

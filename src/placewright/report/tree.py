@@ -62,7 +62,7 @@ def _nested(graph: Graph) -> Box:
     root = Box(graph.name)
     known: dict[tuple[str, ...], Box] = {(): root}
     for position, op in enumerate(graph.ops):
-        path = (op.phase,) if several else ()
+        path: tuple[str, ...] = (op.phase,) if several else ()
         path += tuple(op.module.split(".")[:DEEPEST]) if op.module else ()
         for depth in range(1, len(path) + 1):
             if path[:depth] not in known:
@@ -102,7 +102,8 @@ def _runs(items: list[int | Box], what: str, first: dict[int, int]) -> list[int 
         cuts = [round(at * len(items) / parts) for at in range(parts + 1)]
         runs: list[int | Box] = []
         for start, end in pairwise(cuts):
-            name = f"{what} {spans[start][0] + 1:,} to {spans[end - 1][1]:,}"
+            word = f"{what} " if parts <= MOST else ""  # inside of other runs the word is known
+            name = f"{word}{spans[start][0] + 1:,}–{spans[end - 1][1]:,}"
             run = Box(name, items[start:end])
             first[id(run)] = _place(run.items[0], first)
             runs.append(run)

@@ -63,10 +63,7 @@ class Waits:
             path.append(thing)
             seen.add(thing)
             kind, at = (self.ops if thing[0] == "op" else self.sends)[thing[1]]
-            if kind == NOTHING:
-                thing = None
-            else:
-                thing = ("op" if kind in OF_OPS else "send", at)
+            thing = None if kind == NOTHING else ("op" if kind in OF_OPS else "send", at)
         return path[::-1]
 
 

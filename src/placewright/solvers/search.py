@@ -246,6 +246,7 @@ def solve(
         devices=_uses(problem, search.best, timeline),
         found_by=search.found_by,
         history=tuple(search.history),
+        problem=problem,
     )
 
 

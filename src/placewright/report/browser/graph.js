@@ -1,6 +1,6 @@
 // The graph: ops in the boxes of their modules, coloured by device; where things are comes from Python.
 
-const ALL_OPEN = 2000, FIRST_LOOK = 160, OP_HIGH = 10, STORED_HIGH = 7;
+const ALL_OPEN = 2000, FIRST_LOOK = 300, OP_HIGH = 10, STORED_HIGH = 7;
 
 const graph = {
   start() {
@@ -13,6 +13,7 @@ const graph = {
     this.open = new Uint8Array(boxes);
     this.place = by("graph-chart");
     this.surface = new Surface(this.place.querySelector("canvas"), (...all) => this.draw(...all));
+    this.surface.canvas.style.height = `${this.size()}px`;
     steer(this.place, this);
     for (const button of document.querySelectorAll("#graph [data-do]")) {
       const act = { in: "+", out: "-", fit: "0", open: "o", fold: "f" }[button.dataset.do];
@@ -73,6 +74,12 @@ const graph = {
     this.surface.ask();
   },
 
+  // As high as the whole needs, within what a screen shows.
+  size() {
+    const [, , wide, high] = data.graph.boxes[0], most = Math.max(300, Math.min(620, innerHeight * 0.72));
+    return Math.round(Math.min(most, Math.max(380, this.place.clientWidth * high / wide + 24)));
+  },
+
   draw(context, width, height) {
     if (!this.fitted) this.fit();
     const began = performance.now();
@@ -86,11 +93,11 @@ const graph = {
     this.drawChosen(context);
     context.restore();
     context.textBaseline = "middle";
-    for (const [text, x, y, size, colour, centre] of this.texts) {
+    for (const [text, x, y, size, room, colour, centre] of this.texts) {
       context.font = `${size}px system-ui, sans-serif`;
       context.fillStyle = colour;
       context.textAlign = centre ? "center" : "left";
-      context.fillText(text, (x - this.left) * this.scale, (y - this.top) * this.scale);
+      context.fillText(fitted(context, text, room), (x - this.left) * this.scale, (y - this.top) * this.scale);
     }
     this.took = performance.now() - began;
   },
@@ -128,18 +135,17 @@ const graph = {
   },
 
   nameClosed(box, [x, y, wide, high]) {
-    const room = wide * this.scale - 8, size = Math.min(13, high * this.scale / 2.2);
+    const room = wide * this.scale - 8, long = data.graph.names[box].length * 0.62;
+    const size = Math.min(13, high * this.scale / 2.2, Math.max(9, room / long));
     if (size < 7 || room < 30) return;
-    const many = ` · ${grouped(this.count[box])}`, most = Math.floor(room / (size * 0.58));
-    const name = ending(data.graph.names[box], Math.max(4, most - many.length));
-    this.texts.push([most > many.length + 4 ? name + many : ending(data.graph.names[box], most), x + wide / 2, y + high / 2, size, "#fff", true]);
+    this.texts.push([data.graph.names[box], x + wide / 2, y + high / 2, size, room, "#fff", true]);
   },
 
   nameOpen(box, [x, y, wide, high]) {
     if (!box) return;
     const title = this.title(box), size = Math.min(13, title * this.scale * 0.72), room = wide * this.scale - 8;
     if (size < 6.5 || room < 24) return;
-    this.texts.push([ending(data.graph.names[box], Math.floor(room / (size * 0.56))), x + 4 / this.scale, y + title / 2, size, ink.quiet, false]);
+    this.texts.push([data.graph.names[box], x + 4 / this.scale, y + title / 2, size, room, ink.quiet, false]);
   },
 
   // The room for a box's name: what is above its highest item.
@@ -163,7 +169,7 @@ const graph = {
     }
     const size = Math.min(12, high * this.scale * 0.6);
     if (size >= 7 && wide[op] * this.scale > 40) {
-      this.texts.push([ending(data.name(op), Math.floor((wide[op] * this.scale - 6) / (size * 0.58))), x[op] + wide[op] / 2, y[op] + high / 2, size, "#fff", true]);
+      this.texts.push([data.name(op), x[op] + wide[op] / 2, y[op] + high / 2, size, wide[op] * this.scale - 6, "#fff", true]);
     }
   },
 

@@ -115,7 +115,7 @@ class Held {
 function drawAxisLines(context, width, height) {
   const span = state.to - state.from, gap = axisSteps(span, Math.max(2, (width - GUTTER) / 110));
   context.fillStyle = ink.line;
-  context.globalAlpha = 0.6;
+  context.globalAlpha = 0.35;
   for (let t = Math.ceil(state.from / gap) * gap; t <= state.to; t += gap) {
     context.fillRect(Math.round(GUTTER + (t - state.from) / span * (width - GUTTER)) + 0.5, 0, 1, height);
   }

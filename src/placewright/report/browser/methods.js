@@ -15,7 +15,7 @@ const COLUMNS = [
 
 const methods = {
   start() {
-    this.by = data.objective === "step" ? 1 : 2;
+    this.by = -1;  // the best first: what fits before what does not
     this.down = false;
     on("plan", () => this.refresh());
     this.refresh();
@@ -30,8 +30,12 @@ const methods = {
   },
 
   refresh() {
-    const value = COLUMNS[this.by][1], way = this.down ? -1 : 1;
+    const ranked = (m) => [m.overflow, m.value], value = this.by < 0 ? null : COLUMNS[this.by][1], way = this.down ? -1 : 1;
     const order = data.methods.map((_, at) => at).sort((a, b) => {
+      if (!value) {
+        const [one, other] = [ranked(data.methods[a]), ranked(data.methods[b])];
+        return one[0] - other[0] || one[1] - other[1] || a - b;
+      }
       const one = value(data.methods[a]), other = value(data.methods[b]);
       return way * (one < other ? -1 : one > other ? 1 : 0) || a - b;
     });

@@ -52,7 +52,7 @@ const plans = {
   },
 
   marked(at, lane, slot) {
-    if (!this.moved.size || lane.kind !== "device") return true;
+    if (!this.running || lane.kind !== "device") return true;
     return this.moved.has(lane.what[slot]);
   },
 
@@ -60,6 +60,7 @@ const plans = {
     const [one, other] = [this.step(0), this.step(1)];
     this.moved = new Set();
     for (let op = 0; op < data.total; op++) if (one.device[op] !== other.device[op]) this.moved.add(op);
+    this.running = [...this.moved].filter((op) => data.turn(op)).length;
     this.words(one, other);
     this.figures(one, other);
     this.ways(one, other);
@@ -72,8 +73,8 @@ const plans = {
   },
 
   words(one, other) {
-    const run = [...this.moved].filter((op) => data.turn(op)).length, first = one.method, second = other.method;
-    const parts = [this.moved.size ? `${count(this.moved.size, "op")} of ${grouped(data.total)} are on another device, ${grouped(run)} of them take time` : "Every op is on the same device in both"];
+    const first = one.method, second = other.method;
+    const parts = [this.moved.size ? `${count(this.moved.size, "op")} of ${grouped(data.total)} are on another device, ${this.running ? grouped(this.running) : "none"} of them ${this.running === 1 ? "takes" : "take"} time` : "Every op is on the same device in both"];
     const ranks = one.plan.priority, others = other.plan.priority;
     if (ranks && others) {
       const changed = ranks.filter((rank, op) => rank !== others[op]).length;
@@ -85,7 +86,7 @@ const plans = {
     });
     const change = first.value > 0 ? second.value / first.value - 1 : 0;
     parts.push(Math.abs(change) < 5e-4 ? `the ${figureName} is the same` : `the second takes ${percent(Math.abs(change))} ${change < 0 ? "less" : "more"} time`);
-    by("plans-words").textContent = `${parts.join("; ")}.${this.moved.size ? " In the charts, ops that moved are coloured." : ""}`;
+    by("plans-words").textContent = `${parts.join("; ")}.${this.running ? " In the charts, ops that moved are coloured." : ""}`;
   },
 
   figures(one, other) {
@@ -97,10 +98,10 @@ const plans = {
       if (!(first[0] || second[0])) return;
       rows.push([`ops on ${device.name}`, first[0], second[0], grouped], [`${device.name} busy`, first[1], second[1], seconds], [`${device.name} peak memory`, first[2], second[2], bytes]);
     });
-    const signed = (value, text) => value === 0 ? "–" : `${value > 0 ? "+" : "−"}${text(Math.abs(value))}`;
+    const signed = (value, text, least) => Math.abs(value) <= least ? "–" : `${value > 0 ? "+" : "−"}${text(Math.abs(value))}`;
     by("plans-figures").replaceChildren(make("thead", {}, make("tr", {}, ...["", "first", "second", "change"].map((text) => make("th", { text, scope: "col" })))),
       make("tbody", {}, ...rows.map(([name, before, after, text]) => make("tr", {}, make("td", { text: name, title: name }), make("td", { text: text(before) }), make("td", { text: text(after) }),
-        make("td", { text: signed(after - before, text) })))));
+        make("td", { text: signed(after - before, text, 1e-9 * Math.max(before, after)) })))));
   },
 
   ways(one, other) {

@@ -22,7 +22,7 @@ function drawAxis(context, width, height, view, top = 0) {
 }
 
 function label(context, text, x, y, wide) {
-  context.fillText(ending(text, Math.floor(wide / 6.2)), x, y);
+  context.fillText(fitted(context, text, wide), x, y);
 }
 
 class Lanes {
@@ -155,6 +155,8 @@ class Lanes {
   drawPath(context, step) {
     const { from, to } = this.how.view(), place = new Map(this.rows.map((row) => [row.lane, row]));
     context.fillStyle = data.colours.critical;
+    // Where the path goes to and fro many times within a few pixels, its crossings would hide all.
+    const crossings = this.crossings(step, place);
     let before = null, last = -10;
     for (const thing of step.path) {
       const [at, slot] = spot(step, thing), row = place.get(step.lanes[at]);
@@ -166,12 +168,26 @@ class Lanes {
         context.fillRect(x, foot - 3, wide, 3);
         if (before && before !== row && x - last > 2) {
           const low = Math.min(before.y + before.high, foot) - 3, high = Math.max(before.y + before.high, foot);
+          context.globalAlpha = Math.min(1, Math.max(0.1, 60 / crossings));
           context.fillRect(x - 0.75, low, 1.5, high - low);
+          context.globalAlpha = 1;
           last = x;
         }
       }
       before = row;
     }
+  }
+
+  crossings(step, place) {
+    const { from, to } = this.how.view();
+    let many = 0, before = null;
+    for (const thing of step.path) {
+      const [at, slot] = spot(step, thing), lane = step.lanes[at];
+      if (lane.start[slot] > to) break;
+      if (lane.end[slot] >= from && place.has(lane)) many += lane !== before;
+      before = lane;
+    }
+    return many;
   }
 
   drawChosen(context, step) {

@@ -41,6 +41,18 @@ function flops(value) {
   return scaled(value, 1000, ["FLOPs", "kFLOPs", "MFLOPs", "GFLOPs", "TFLOPs", "PFLOPs"]);
 }
 
+// As much of the end of a name as there is room for, in the font that the context has.
+function fitted(context, text, room) {
+  let most = Math.min(text.length, 200), part = ending(text, most);
+  while (most > 1) {
+    const wide = context.measureText(part).width;
+    if (wide <= room) return part;
+    most = Math.max(1, Math.min(most - 1, Math.floor(most * room / wide)));
+    part = ending(text, most);
+  }
+  return "";
+}
+
 // The end of a name says most; a pair of surrogates is not torn apart.
 function ending(text, most) {
   if (text.length <= most) return text;
