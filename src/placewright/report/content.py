@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from placewright.errors import PlacewrightError, PlanError
 from placewright.report.shown import Shown
 from placewright.solvers import METHODS, Accelerate, EverySingleDevice, MaxEvaluations, solve
@@ -52,6 +54,13 @@ class Content:
     def shown(self) -> Shown:
         """The answer's step."""
         return self._step(self.answer)
+
+    @cached_property
+    def alone(self) -> str:
+        """The best single device."""
+        plan, turn = self.results[self.single].plan, self.problem.arrays.turn
+        used = np.bincount(plan.device[turn], minlength=len(plan.devices))
+        return plan.devices[int(used.argmax())]
 
     def step(self, at: int) -> Shown:
         """The step of one result, run as its method is run."""

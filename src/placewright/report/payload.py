@@ -7,6 +7,7 @@ thing starts. `browser/data.js` reads all of this back.
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 Data = dict[str, Any]
 
 DIGITS = 9  # of the step time that are kept: a nanosecond of a second
-ROOM = 3_400_000  # characters that the steps of plans may take, all together
+LARGEST = 4_600_000  # characters of the whole, as JSON
 NAMES = 900_000  # characters that names may take before long ones are shortened
 POINTS = 3_000  # of one device's memory over time
 UNLIMITED = 2**60  # bytes: a device with more has no limit that is worth a line
@@ -44,7 +45,7 @@ def payload(content: Content) -> Data:
         _method(result, label)
         for result, label in zip(content.results, content.labels, strict=True)
     ]
-    return {
+    data = {
         "version": __version__,
         "model": content.model,
         "graph_name": graph.name,
@@ -54,6 +55,7 @@ def payload(content: Content) -> Data:
         "sentence": why(content),
         "answer": content.answer,
         "single": content.single,
+        "single_device": content.alone,
         "default": content.default,
         "skipped": [list(pair) for pair in content.skipped],
         "interrupted": content.interrupted,
@@ -65,8 +67,8 @@ def payload(content: Content) -> Data:
         "graph": _graph(graph),
         "methods": methods,
         "tick": tick,
-        "plans": _plans(content, tick, methods),
     }
+    return data | {"plans": _plans(content, tick, methods, LARGEST - _length(data))}
 
 
 def tick_of(content: Content) -> float:
@@ -162,8 +164,11 @@ def _graph(graph: Graph) -> Data:
     }
 
 
-def _plans(content: Content, tick: float, methods: list[Data]) -> list[Data]:
-    """The steps that are drawn: the answer's and as many others as there is room for."""
+def _plans(content: Content, tick: float, methods: list[Data], room: int) -> list[Data]:
+    """The steps that are drawn: the answer's and as many others as there is room for.
+
+    Each method whose step is among them is told where.
+    """
     first = [content.answer, content.default, content.single]
     rest = sorted(range(len(content.results)), key=lambda at: content.results[at].key)
     plans: list[Data] = []
@@ -171,7 +176,7 @@ def _plans(content: Content, tick: float, methods: list[Data]) -> list[Data]:
     for at in dict.fromkeys(each for each in (*first, *rest) if each is not None):
         plan = _Step(content, at, tick).data()
         size = _length(plan)
-        if len(plans) > 1 and used + size > ROOM:
+        if plans and used + size > room:
             continue
         used += size
         methods[at]["plan"] = len(plans)
@@ -179,15 +184,9 @@ def _plans(content: Content, tick: float, methods: list[Data]) -> list[Data]:
     return plans
 
 
-def _length(value: object) -> int:
-    """About how many characters a value is in JSON."""
-    if isinstance(value, dict):
-        return sum(_length(each) for each in value.values())
-    if isinstance(value, list):
-        if value and isinstance(value[0], int):
-            return len(value) + sum(len(str(each)) for each in value)
-        return sum(_length(each) for each in value)
-    return len(str(value))
+def _length(data: Data) -> int:
+    """How many characters it is as JSON."""
+    return len(json.dumps(data, separators=(",", ":")))
 
 
 @dataclass(frozen=True, eq=False)

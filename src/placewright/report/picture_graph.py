@@ -88,14 +88,16 @@ class _Painter:
 
     def paint(self) -> None:
         drawing = self.drawing
-        for box, around in enumerate(drawing.parent):
-            if around < 0 or self.seen[around]:
-                self._box(box)
+        for box in np.flatnonzero(self.seen).tolist():
+            self._frame(box)
         for box, edges in enumerate(drawing.edges):
             if self.seen[box]:
                 way = "".join(self._line(one, other) for one, other in edges)
                 if way:
                     self.canvas.path(way, QUIET, 0.7, 'stroke-opacity="0.5"')
+        for box, around in enumerate(drawing.parent):
+            if around >= 0 and self.seen[around] and not self.seen[box]:
+                self._folded(box)
         for op, home in enumerate(drawing.home):
             if self.seen[home]:
                 self._op(op)
@@ -126,34 +128,33 @@ class _Painter:
                 x + wide / 2, y + 0.66 * high, ending(name, letters), BACK, size, "middle"
             )
 
-    def _box(self, box: int) -> None:
+    def _frame(self, box: int) -> None:
+        """An open box."""
+        if not box:
+            return
+        x, y, wide, high = self._rect(len(self.problem.graph) + box)
+        self.canvas.box(x, y, wide, high, "none", f'stroke="{LINE}" stroke-width="0.8"')
+        size = min(11.0, 0.7 * title_height(self.drawing.boxes[box][3]) * self.scale)
+        letters = int(wide / (0.65 * size))
+        if size >= 5 and letters > 2:
+            name = ending(self.drawing.tree[box].name, letters)
+            self.canvas.words(x + 3, y + 1.15 * size, name, QUIET, size)
+
+    def _folded(self, box: int) -> None:
+        """A box that stays shut, with a share of it in each device's colour."""
         x, y, wide, high = self._rect(len(self.problem.graph) + box)
         name = self.drawing.tree[box].name
-        if self.seen[box]:
-            if box:
-                self.canvas.box(x, y, wide, high, "none", f'stroke="{LINE}" stroke-width="0.8"')
-                size = min(11.0, 0.7 * title_height(self.drawing.boxes[box][3]) * self.scale)
-                letters = int(wide / (0.6 * size))
-                if size >= 5 and letters > 2:
-                    self.canvas.words(x + 3, y + 1.15 * size, ending(name, letters), QUIET, size)
-            return
         counts = np.bincount(self.plan.device[self._inside[box]], minlength=len(self.colours))
         at = x
         for device in np.flatnonzero(counts).tolist():
             part = wide * counts[device] / counts.sum()
             self.canvas.box(at, y, part, high, self.colours[device], tip=name)
             at += part
-        size = min(10.0, 0.5 * high)
-        letters = int((wide - 4) / (0.6 * size))
+        size = min(10.0, 0.5 * high, max(6.0, (wide - 4) / (0.65 * len(name))))
+        letters = int((wide - 4) / (0.65 * size))
         if size >= 5 and letters > 3:
-            self.canvas.words(
-                x + wide / 2,
-                y + high / 2 + 0.35 * size,
-                ending(name, letters),
-                BACK,
-                size,
-                "middle",
-            )
+            middle, foot = x + wide / 2, y + high / 2 + 0.35 * size
+            self.canvas.words(middle, foot, ending(name, letters), BACK, size, "middle")
 
     @cached_property
     def _inside(self) -> list[list[int]]:

@@ -21,7 +21,7 @@ WIDTH, GUTTER, RIGHT, TOP = 1000.0, 130.0, 12.0, 58.0
 DEVICE, CHANNEL, BETWEEN = 26.0, 14.0, 5.0
 INK, QUIET, LINE, IDLE, BACK = "#1b2230", "#5c6675", "#dce0e7", "#eef0f4", "#ffffff"
 NARROW = 0.4  # things this wide are drawn as one with their neighbours
-LETTER = 6.4  # about the width of one at 11 points
+LETTER = 7.0  # about the width of one at 11 points
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,8 @@ def _axis(canvas: Canvas, total: float, scale: float, bottom: float) -> None:
     for at in range(int(total / gap) + 1):
         x = GUTTER + at * gap * scale
         canvas.path(f"M{x:.1f} {TOP - 8:.1f}V{bottom:.1f}", LINE, 0.8)
-        canvas.words(x + 3, TOP - 12, format_seconds(float(f"{at * gap:.12g}")), QUIET, 10)
+        if x < WIDTH - 60:
+            canvas.words(x + 3, TOP - 12, format_seconds(float(f"{at * gap:.12g}")), QUIET, 10)
 
 
 def _legend(canvas: Canvas, y: float, streams: bool) -> None:

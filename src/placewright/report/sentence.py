@@ -33,7 +33,7 @@ def why(content: Content) -> str:
         lead = f"Everything runs on {computing[0]}{_nothing_faster(content)}"
     elif not single.fits:
         lead = (
-            f"No single device holds the model ({_alone(content)} would be "
+            f"No single device holds the model ({content.alone} would be "
             f"{format_bytes(single.overflow)} over), so {_how(content, computing)}"
         )
     else:
@@ -42,7 +42,7 @@ def why(content: Content) -> str:
         how = _how(content, computing)
         if abs(saved) > SMALL:
             worth = f"takes {_percent(abs(saved))} {'less' if saved > 0 else 'more'} time than"
-        lead = f"{how[:1].upper()}{how[1:]}: that {worth} {_alone(content)} alone"
+        lead = f"{how[:1].upper()}{how[1:]}: that {worth} {content.alone} alone"
     return f"{lead}; {_limit(content)}."
 
 
@@ -75,12 +75,6 @@ def _how(content: Content, computing: Sequence[str]) -> str:
         f"the work is shared by {_join(computing)}" if several else f"all is run on {computing[0]}"
     )
     return f"{work}, with {format_bytes(tensors)} sent a step" if tensors else work
-
-
-def _alone(content: Content) -> str:
-    """The best single device."""
-    step = content.step(content.single)
-    return step.plan.devices[step.computing[0]] if step.computing else step.plan.devices[0]
 
 
 def _limit(content: Content) -> str:

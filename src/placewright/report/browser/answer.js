@@ -12,12 +12,6 @@ function ratioWords(other, name) {
   return [`this plan takes ${short(Number((1 / ratio).toPrecision(3)))} times as long`, "bad"];
 }
 
-function singleName() {
-  const method = data.methods[data.single], step = method.plan === null ? null : data.step(method.plan);
-  const lane = step?.lanes.find((each) => each.kind === "device" && each.size);
-  return lane ? lane.name : "one device";
-}
-
 const answer = {
   start() {
     const best = data.methods[data.answer], single = data.methods[data.single];
@@ -29,7 +23,7 @@ const answer = {
       ...(data.interrupted ? [make("li", { text: "The search was stopped by hand: this is the best plan until then." })] : []));
     by("why").textContent = data.sentence;
     by("figures").replaceChildren(this.card(figureName, seconds(best.value), this.fits(best), best.fits ? "" : "bad"),
-      this.held("best single device", single, singleName()), this.default(), this.bound(best));
+      this.held("best single device", single, data.single_device), this.default(), this.bound(best));
     this.bars();
   },
 
@@ -62,7 +56,7 @@ const answer = {
     const best = data.methods[data.answer], colour = "var(--quiet)";
     const rows = [["lower bound", best.bound, "var(--good)", true], ["this plan", best.value, "var(--accent)", best.fits]];
     if (data.default !== null && data.default !== data.answer) rows.push(["default (Accelerate)", data.methods[data.default].value, colour, data.methods[data.default].fits]);
-    if (data.single !== data.answer) rows.push([`${singleName()} alone`, data.methods[data.single].value, colour, data.methods[data.single].fits]);
+    if (data.single !== data.answer) rows.push([`${data.single_device} alone`, data.methods[data.single].value, colour, data.methods[data.single].fits]);
     const most = Math.max(...rows.map((row) => row[1]), 1e-30);
     by("bars").setAttribute("aria-label", rows.map(([name, value]) => `${name} ${seconds(value)}`).join(", "));
     by("bars").replaceChildren(...rows.flatMap(([name, value, fill, fits]) => [

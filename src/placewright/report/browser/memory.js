@@ -24,9 +24,10 @@ class Held {
 
   draw(context, width, height) {
     const held = shown().memory[this.at], device = data.devices[this.at], [most, limited] = this.scale();
-    const plot = width - GUTTER, y = (size) => height - 4 - size / most * (height - 12);
+    const plot = Math.floor(width - GUTTER), y = (size) => height - 4 - size / most * (height - 12);
+    if (plot < 1) return;
     context.fillStyle = ink.faint;
-    context.fillRect(GUTTER, 0, plot, height);
+    context.fillRect(GUTTER, 0, width - GUTTER, height);
     const rows = this.columns(plot);
     let below = new Float64Array(plot).fill(0);
     for (const layer of LAYERS) {
@@ -102,7 +103,7 @@ class Held {
   hover(x) {
     if (x < GUTTER) return null;
     const held = shown().memory[this.at], device = data.devices[this.at];
-    const i = this.columns(this.surface.width - GUTTER)[Math.floor(x - GUTTER)];
+    const i = this.columns(Math.max(0, Math.floor(this.surface.width - GUTTER)))[Math.floor(x - GUTTER)];
     if (i === undefined) return null;
     const total = held.always + held.activations[i] + held.copies[i];
     return [`${device.name} holds ${bytes(total)} at ${ticks(timeline.lanes.time(x))}`,

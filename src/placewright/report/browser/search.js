@@ -15,7 +15,7 @@ const search = {
     const best = data.methods[data.answer], rules = [];
     if (best.bound > 0) rules.push(["lower bound", best.bound, "var(--good)"]);
     if (data.default !== null) rules.push(["Accelerate", data.methods[data.default].value, "var(--staging)"]);
-    rules.push([`${singleName()} alone`, data.methods[data.single].value, "var(--quiet)"]);
+    rules.push([`${data.single_device} alone`, data.methods[data.single].value, "var(--quiet)"]);
     return rules;
   },
 

@@ -94,6 +94,7 @@ class Surface {
     if (height !== null) this.canvas.style.height = `${height}px`;
     this.width = this.canvas.clientWidth;
     this.height = this.canvas.clientHeight;
+    if (this.width < 1 || this.height < 1) return;  // hidden: it asks again once it has a size
     const wide = Math.round(this.width * ratio), high = Math.round(this.height * ratio);
     if (this.canvas.width !== wide) this.canvas.width = wide;
     if (this.canvas.height !== high) this.canvas.height = high;
