@@ -97,6 +97,12 @@ def open_tab(browser):
         tab.close()
 
 
+@pytest.fixture
+def save_tab(open_tab, tmp_path):
+    """Save a page and open it."""
+    return lambda content: open_tab(saved(tmp_path, "page", content))
+
+
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory) -> Path:
     return tmp_path_factory.mktemp("pages")

@@ -103,7 +103,7 @@ def _arrange(
     spaced = [(width + gap[0], height + gap[1]) for width, height in sizes]
     columns = _columns(len(sizes), edges)
     area = sum(width * height for width, height in spaced)
-    columns = _cut(columns, spaced, max(tallest + gap[1], 1.2 * math.sqrt(area / aspect)))
+    columns = _cut(columns, spaced, max(5 * (tallest + gap[1]), 1.2 * math.sqrt(area / aspect)))
     lines = _lines(columns, spaced, aspect)
     inner = sum(_line_height(line, spaced) for line in lines)
     spot = [(0.0, 0.0)] * len(sizes)
