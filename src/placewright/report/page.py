@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from placewright.report.content import Content
 
 SCRIPTS = (
-    *("units", "data", "shared", "words", "timeline", "memory", "graph"),
+    *("units", "data", "shared", "words", "lanes", "timeline", "memory", "painting", "graph"),
     *("answer", "methods", "ops", "search", "plans", "main"),
 )
 """In the order in which they are read."""

@@ -11,10 +11,13 @@ class Held {
 
   // The highest bytes that the chart shows, and whether the limit is within.
   scale() {
-    const held = shown().memory[this.at], device = data.devices[this.at];
+    const held = shown().memory[this.at],
+      device = data.devices[this.at];
     if (device.usable === null) return [Math.max(held.peak * 1.15, 1), false];
     const near = held.peak > 0.12 * device.usable;
-    return near ? [Math.max(held.peak, device.usable + device.reserve) * 1.06, true] : [Math.max(held.peak * 1.35, 1), false];
+    return near
+      ? [Math.max(held.peak, device.usable + device.reserve) * 1.06, true]
+      : [Math.max(held.peak * 1.35, 1), false];
   }
 
   // The change that is in force at a time.
@@ -23,15 +26,22 @@ class Held {
   }
 
   draw(context, width, height) {
-    const held = shown().memory[this.at], device = data.devices[this.at], [most, limited] = this.scale();
-    const plot = Math.floor(width - GUTTER), y = (size) => height - 4 - size / most * (height - 12);
+    const held = shown().memory[this.at],
+      device = data.devices[this.at],
+      [most, limited] = this.scale();
+    const plot = Math.floor(width - GUTTER),
+      y = (size) => height - 4 - (size / most) * (height - 12);
     if (plot < 1) return;
     context.fillStyle = ink.faint;
     context.fillRect(GUTTER, 0, width - GUTTER, height);
     const rows = this.columns(plot);
     let below = new Float64Array(plot).fill(0);
     for (const layer of LAYERS) {
-      const over = below.map((size, x) => size + (layer in held && typeof held[layer] === "number" ? held[layer] : held[layer][rows[x]]));
+      const over = below.map(
+        (size, x) =>
+          size +
+          (layer in held && typeof held[layer] === "number" ? held[layer] : held[layer][rows[x]]),
+      );
       context.beginPath();
       for (let x = 0; x < plot; x++) context.lineTo(GUTTER + x, y(over[x]));
       for (let x = plot - 1; x >= 0; x--) context.lineTo(GUTTER + x, y(below[x]));
@@ -41,7 +51,8 @@ class Held {
     }
     drawAxisLines(context, width, height);
     if (limited) {
-      const full = y(device.usable + device.reserve), line = y(device.usable);
+      const full = y(device.usable + device.reserve),
+        line = y(device.usable);
       context.fillStyle = ink.bad;
       context.globalAlpha = 0.12;
       context.fillRect(GUTTER, full, plot, line - full);
@@ -51,7 +62,11 @@ class Held {
       context.textBaseline = line < 18 ? "top" : "bottom";
       context.font = "11px system-ui, sans-serif";
       const reserve = device.reserve ? ` and a reserve of ${bytes(device.reserve)}` : "";
-      context.fillText(`limit ${bytes(device.usable)}${reserve}`, width - 8, line < 18 ? line + 3 : line - 3);
+      context.fillText(
+        `limit ${bytes(device.usable)}${reserve}`,
+        width - 8,
+        line < 18 ? line + 3 : line - 3,
+      );
     }
     this.names(context, held, device, limited);
   }
@@ -80,7 +95,9 @@ class Held {
 
   // For each pixel the change at which most is held.
   columns(plot) {
-    const held = shown().memory[this.at], span = (state.to - state.from) / plot, rows = new Int32Array(plot);
+    const held = shown().memory[this.at],
+      span = (state.to - state.from) / plot,
+      rows = new Int32Array(plot);
     const total = (i) => held.activations[i] + held.copies[i];
     let i = this.row(state.from);
     for (let x = 0; x < plot; x++) {
@@ -95,30 +112,49 @@ class Held {
     return rows;
   }
 
-  move(x) { timeline.move(x); }
-  zoom(factor, x) { timeline.zoom(factor, x); }
+  move(x) {
+    timeline.move(x);
+  }
+  zoom(factor, x) {
+    timeline.zoom(factor, x);
+  }
   click() {}
-  get keys() { return timeline.keys; }
+  get keys() {
+    return timeline.keys;
+  }
 
   hover(x) {
     if (x < GUTTER) return null;
-    const held = shown().memory[this.at], device = data.devices[this.at];
-    const i = this.columns(Math.max(0, Math.floor(this.surface.width - GUTTER)))[Math.floor(x - GUTTER)];
+    const held = shown().memory[this.at],
+      device = data.devices[this.at];
+    const i = this.columns(Math.max(0, Math.floor(this.surface.width - GUTTER)))[
+      Math.floor(x - GUTTER)
+    ];
     if (i === undefined) return null;
     const total = held.always + held.activations[i] + held.copies[i];
-    return [`${device.name} holds ${bytes(total)} at ${ticks(timeline.lanes.time(x))}`,
-      `weights and state ${bytes(held.weights)}`, `staging room ${bytes(held.staging)}`,
-      `activations and workspace ${bytes(held.activations[i])}`, `copies from other devices ${bytes(held.copies[i])}`,
-      ...(device.usable === null ? [] : [`limit ${bytes(device.usable)}`])];
+    return [
+      `${device.name} holds ${bytes(total)} at ${ticks(timeline.lanes.time(x))}`,
+      `weights and state ${bytes(held.weights)}`,
+      `staging room ${bytes(held.staging)}`,
+      `activations and workspace ${bytes(held.activations[i])}`,
+      `copies from other devices ${bytes(held.copies[i])}`,
+      ...(device.usable === null ? [] : [`limit ${bytes(device.usable)}`]),
+    ];
   }
 }
 
 function drawAxisLines(context, width, height) {
-  const span = state.to - state.from, gap = axisSteps(span, Math.max(2, (width - GUTTER) / 110));
+  const span = state.to - state.from,
+    gap = axisSteps(span, Math.max(2, (width - GUTTER) / 110));
   context.fillStyle = ink.line;
   context.globalAlpha = 0.35;
   for (let t = Math.ceil(state.from / gap) * gap; t <= state.to; t += gap) {
-    context.fillRect(Math.round(GUTTER + (t - state.from) / span * (width - GUTTER)) + 0.5, 0, 1, height);
+    context.fillRect(
+      Math.round(GUTTER + ((t - state.from) / span) * (width - GUTTER)) + 0.5,
+      0,
+      1,
+      height,
+    );
   }
   context.globalAlpha = 1;
 }
@@ -126,7 +162,16 @@ function drawAxisLines(context, width, height) {
 const memory = {
   start() {
     this.charts = data.devices.map((device, at) => {
-      const place = make("div", { class: "chart memory", tabIndex: 0, role: "group", "aria-label": `Memory of ${device.name} over time` }, make("canvas"));
+      const place = make(
+        "div",
+        {
+          class: "chart memory",
+          tabIndex: 0,
+          role: "group",
+          "aria-label": `Memory of ${device.name} over time`,
+        },
+        make("canvas"),
+      );
       by("memory-charts").append(place);
       const chart = new Held(place, at);
       steer(place, chart);
@@ -137,14 +182,22 @@ const memory = {
   },
 
   refresh() {
-    by("memory-legend").replaceChildren(key(ink.weights, "weights and state"), key(ink.staging, "staging room"),
-      key(ink.activations, "activations and workspace"), key(ink.copies, "copies from other devices"),
-      key(ink.bad, "limit", "rule"), make("span", { text: "the band above the limit is the reserve" }));
+    by("memory-legend").replaceChildren(
+      key(ink.weights, "weights and state"),
+      key(ink.staging, "staging room"),
+      key(ink.activations, "activations and workspace"),
+      key(ink.copies, "copies from other devices"),
+      key(ink.bad, "limit", "rule"),
+      make("span", { text: "the band above the limit is the reserve" }),
+    );
     const idle = [];
     this.charts.forEach(({ place, chart }, at) => {
       place.hidden = !shown().memory[at].peak;
-      if (place.hidden) idle.push(data.devices[at].name); else chart.surface.ask();
+      if (place.hidden) idle.push(data.devices[at].name);
+      else chart.surface.ask();
     });
-    by("memory-idle").textContent = idle.length ? `Nothing is ever on ${idle.length > 8 ? count(idle.length, "device") : idle.join(", ")}.` : "";
+    by("memory-idle").textContent = idle.length
+      ? `Nothing is ever on ${idle.length > 8 ? count(idle.length, "device") : idle.join(", ")}.`
+      : "";
   },
 };

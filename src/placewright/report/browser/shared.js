@@ -21,7 +21,8 @@ function make(tag, how = {}, ...children) {
   const element = document.createElement(tag);
   for (const [key, value] of Object.entries(how)) {
     if (key === "text") element.textContent = value;
-    else if (key === "on") for (const [what, act] of Object.entries(value)) element.addEventListener(what, act);
+    else if (key === "on")
+      for (const [what, act] of Object.entries(value)) element.addEventListener(what, act);
     else if (key === "style") Object.assign(element.style, value);
     else if (key in element && typeof value !== "string") element[key] = value;
     else element.setAttribute(key, value);
@@ -42,7 +43,8 @@ function drawing(tag, how = {}, ...children) {
 
 function key(colour, text, kind = "") {
   const mark = make("i", { class: kind });
-  if (kind) mark.style.borderColor = colour; else mark.style.background = colour;
+  if (kind) mark.style.borderColor = colour;
+  else mark.style.background = colour;
   return make("span", {}, mark, make("span", { text }));
 }
 
@@ -66,8 +68,21 @@ function fitTime() {
 // Colours of the page for canvases, read again when the theme changes.
 function readInk() {
   const style = getComputedStyle(document.documentElement);
-  for (const name of ["back", "panel", "text", "quiet", "line", "faint", "accent", "mark", "bad",
-    "weights", "staging", "activations", "copies"]) {
+  for (const name of [
+    "back",
+    "panel",
+    "text",
+    "quiet",
+    "line",
+    "faint",
+    "accent",
+    "mark",
+    "bad",
+    "weights",
+    "staging",
+    "activations",
+    "copies",
+  ]) {
     ink[name] = style.getPropertyValue(`--${name}`).trim();
   }
 }
@@ -94,8 +109,9 @@ class Surface {
     if (height !== null) this.canvas.style.height = `${height}px`;
     this.width = this.canvas.clientWidth;
     this.height = this.canvas.clientHeight;
-    if (this.width < 1 || this.height < 1) return;  // hidden: it asks again once it has a size
-    const wide = Math.round(this.width * ratio), high = Math.round(this.height * ratio);
+    if (this.width < 1 || this.height < 1) return; // hidden: it asks again once it has a size
+    const wide = Math.round(this.width * ratio),
+      high = Math.round(this.height * ratio);
     if (this.canvas.width !== wide) this.canvas.width = wide;
     if (this.canvas.height !== high) this.canvas.height = high;
     this.context.setTransform(ratio, 0, 0, ratio, 0, 0);
@@ -109,17 +125,25 @@ function tip(event, lines) {
   const box = by("tip");
   box.hidden = !lines;
   if (!lines) return;
-  box.replaceChildren(make("b", { text: lines[0] }), ...lines.slice(1).map((text) => make("div", { text })));
-  const wide = box.offsetWidth, high = box.offsetHeight;
-  const left = event.clientX + 14 + wide > innerWidth ? event.clientX - wide - 14 : event.clientX + 14;
-  const top = event.clientY + 16 + high > innerHeight ? event.clientY - high - 12 : event.clientY + 16;
+  box.replaceChildren(
+    make("b", { text: lines[0] }),
+    ...lines.slice(1).map((text) => make("div", { text })),
+  );
+  const wide = box.offsetWidth,
+    high = box.offsetHeight;
+  const left =
+    event.clientX + 14 + wide > innerWidth ? event.clientX - wide - 14 : event.clientX + 14;
+  const top =
+    event.clientY + 16 + high > innerHeight ? event.clientY - high - 12 : event.clientY + 16;
   box.style.left = `${Math.max(4, left)}px`;
   box.style.top = `${Math.max(4, top)}px`;
 }
 
-// Dragging, the wheel and the keys of a chart; `chart` has move(x, y), zoom(factor, x, y) and fit().
+// Dragging, the wheel and the keys of a chart: it has move(x, y), zoom(factor, x, y), hover(x, y),
+// click(x, y) and keys, by their names in lower case.
 function steer(place, chart) {
-  let from = null, moved = false;
+  let from = null,
+    moved = false;
   place.addEventListener("pointerdown", (event) => {
     if (event.button) return;
     from = [event.clientX, event.clientY];
@@ -129,7 +153,12 @@ function steer(place, chart) {
     if (from) {
       const way = [event.clientX - from[0], event.clientY - from[1]];
       if (!moved && Math.hypot(...way) < 4) return;
-      if (!moved) { moved = true; place.setPointerCapture(event.pointerId); place.classList.add("drag"); tip(event, null); }
+      if (!moved) {
+        moved = true;
+        place.setPointerCapture(event.pointerId);
+        place.classList.add("drag");
+        tip(event, null);
+      }
       chart.move(...way);
       from = [event.clientX, event.clientY];
       return;
@@ -137,7 +166,10 @@ function steer(place, chart) {
     const area = place.getBoundingClientRect();
     tip(event, chart.hover(event.clientX - area.left, event.clientY - area.top));
   });
-  const drop = () => { from = null; place.classList.remove("drag"); };
+  const drop = () => {
+    from = null;
+    place.classList.remove("drag");
+  };
   place.addEventListener("pointerup", (event) => {
     const area = place.getBoundingClientRect();
     if (from && !moved) chart.click(event.clientX - area.left, event.clientY - area.top);
@@ -145,16 +177,24 @@ function steer(place, chart) {
   });
   place.addEventListener("pointercancel", drop);
   place.addEventListener("pointerleave", (event) => tip(event, null));
-  place.addEventListener("wheel", (event) => {
-    const area = place.getBoundingClientRect();
-    if (event.ctrlKey || event.metaKey) {
-      event.preventDefault();
-      chart.zoom(Math.exp(-Math.max(-60, Math.min(60, event.deltaY)) * 0.01), event.clientX - area.left, event.clientY - area.top);
-    } else if (event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY)) {
-      event.preventDefault();
-      chart.move(-(event.deltaX || event.deltaY), 0);
-    }
-  }, { passive: false });
+  place.addEventListener(
+    "wheel",
+    (event) => {
+      const area = place.getBoundingClientRect();
+      if (event.ctrlKey || event.metaKey) {
+        event.preventDefault();
+        chart.zoom(
+          Math.exp(-Math.max(-60, Math.min(60, event.deltaY)) * 0.01),
+          event.clientX - area.left,
+          event.clientY - area.top,
+        );
+      } else if (event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY)) {
+        event.preventDefault();
+        chart.move(-(event.deltaX || event.deltaY), 0);
+      }
+    },
+    { passive: false },
+  );
   place.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
     const act = chart.keys[event.key] ?? chart.keys[event.key.toLowerCase()];

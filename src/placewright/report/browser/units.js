@@ -43,11 +43,12 @@ function flops(value) {
 
 // As much of the end of a name as there is room for, in the font that the context has.
 function fitted(context, text, room) {
-  let most = Math.min(text.length, 200), part = ending(text, most);
+  let most = Math.min(text.length, 200),
+    part = ending(text, most);
   while (most > 1) {
     const wide = context.measureText(part).width;
     if (wide <= room) return part;
-    most = Math.max(1, Math.min(most - 1, Math.floor(most * room / wide)));
+    most = Math.max(1, Math.min(most - 1, Math.floor((most * room) / wide)));
     part = ending(text, most);
   }
   return "";

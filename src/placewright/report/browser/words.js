@@ -14,12 +14,14 @@ function opTimes(step, op) {
 function idleBefore(step, op) {
   const at = step.opLane[op];
   if (at < 0) return 0;
-  const lane = step.lanes[at], slot = step.opSlot[op];
+  const lane = step.lanes[at],
+    slot = step.opSlot[op];
   return lane.start[slot] - (slot ? lane.end[slot - 1] : 0);
 }
 
 function sendName(step, row) {
-  const tensor = step.sends.tensor[row], op = data.producer[tensor];
+  const tensor = step.sends.tensor[row],
+    op = data.producer[tensor];
   return `${data.name(op)} → ${data.devices[step.sends.target[row]].name}`;
 }
 
@@ -27,7 +29,8 @@ function waitWords(step, lane, slot) {
   const code = lane.wait[slot];
   if (code === 0) return "starts with the step";
   if (code === TURN) return `waited for ${data.name(lane.what[slot - 1])} to end on ${lane.name}`;
-  const kind = code % 8, of = (code - kind) / 8;
+  const kind = code % 8,
+    of = (code - kind) / 8;
   if (kind === INPUT) return `waited for ${data.name(of)} to end`;
   if (kind === ROOM) return `waited for the staging room that ${data.name(of)} held`;
   if (kind === ISSUER) return `waited for the launch of ${data.name(of)}`;
@@ -37,27 +40,37 @@ function waitWords(step, lane, slot) {
 }
 
 function opWords(step, op) {
-  const device = data.devices[step.device[op]].name, module = data.module(op);
+  const device = data.devices[step.device[op]].name,
+    module = data.module(op);
   const lines = [data.name(op), `${data.kind(op)} on ${device}${module ? `, in ${module}` : ""}`];
   const times = opTimes(step, op);
   if (!times) return [...lines, `exists before the step, ${bytes(data.size(op))}`];
-  if (step.plan.group && step.plan.group[op] !== op) lines.push(`fused with ${data.name(step.plan.group[op])}`);
+  if (step.plan.group && step.plan.group[op] !== op)
+    lines.push(`fused with ${data.name(step.plan.group[op])}`);
   lines.push(`${ticks(times[1] - times[0])}, from ${ticks(times[0])} to ${ticks(times[1])}`);
   if (data.ops.flops[op]) lines.push(flops(data.ops.flops[op]));
   const idle = idleBefore(step, op);
   const lane = step.lanes[step.opLane[op]];
-  lines.push(waitWords(step, lane, step.opSlot[op]) + (idle > 0 ? `; ${lane.name} was idle for ${ticks(idle)}` : ""));
+  lines.push(
+    waitWords(step, lane, step.opSlot[op]) +
+      (idle > 0 ? `; ${lane.name} was idle for ${ticks(idle)}` : ""),
+  );
   if (step.critical.has(op)) lines.push("on the critical path");
   return lines;
 }
 
 function sendWords(step, row) {
-  const lane = step.lanes[step.sends.lane[row]], slot = step.sends.slot[row];
-  const tensor = step.sends.tensor[row], reader = step.sends.reader[row];
+  const lane = step.lanes[step.sends.lane[row]],
+    slot = step.sends.slot[row];
+  const tensor = step.sends.tensor[row],
+    reader = step.sends.reader[row];
+  const start = lane.start[slot],
+    end = lane.end[slot],
+    what = reader >= 0 ? "streamed weight" : "tensor";
   const lines = [sendName(step, row)];
-  lines.push(`${reader >= 0 ? "streamed weight" : "tensor"} of ${bytes(data.ops.sizes[tensor])} over ${lane.name}`);
+  lines.push(`${what} of ${bytes(data.ops.sizes[tensor])} over ${lane.name}`);
   if (reader >= 0) lines.push(`for ${data.name(reader)}`);
-  lines.push(`${ticks(lane.end[slot] - lane.start[slot])}, from ${ticks(lane.start[slot])} to ${ticks(lane.end[slot])}`);
+  lines.push(`${ticks(end - start)}, from ${ticks(start)} to ${ticks(end)}`);
   lines.push(waitWords(step, lane, slot));
   if (step.critical.has(-1 - row)) lines.push("on the critical path");
   return lines;
