@@ -26,6 +26,7 @@ EDGE = 6.0  # between a box's border and what is in it, at least
 ASPECT = 1.7  # width over height that a box should have
 WHOLE = 2.1  # and the whole, which is looked at on a screen
 SWEEPS = 6
+FEW = 8  # ops in a column that is not worth a cut
 
 Size = tuple[float, float]
 Column = list[int]
@@ -103,7 +104,8 @@ def _arrange(
     spaced = [(width + gap[0], height + gap[1]) for width, height in sizes]
     columns = _columns(len(sizes), edges)
     area = sum(width * height for width, height in spaced)
-    columns = _cut(columns, spaced, max(5 * (tallest + gap[1]), 1.2 * math.sqrt(area / aspect)))
+    least = max(tallest + gap[1], FEW * (OP[1] + GAP[1]))
+    columns = _cut(columns, spaced, max(least, 1.2 * math.sqrt(area / aspect)))
     lines = _lines(columns, spaced, aspect)
     inner = sum(_line_height(line, spaced) for line in lines)
     spot = [(0.0, 0.0)] * len(sizes)

@@ -72,12 +72,8 @@ const answer = {
 
   default() {
     if (data.default === null)
-      return this.card("the default people use", "–", "Accelerate cannot place this");
-    return this.held(
-      "default people use",
-      data.methods[data.default],
-      'Accelerate, device_map="auto"',
-    );
+      return this.card("default people use", "–", "Accelerate cannot place this");
+    return this.held("default people use", data.methods[data.default], "Accelerate");
   },
 
   bound(best) {

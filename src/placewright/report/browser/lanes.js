@@ -21,7 +21,8 @@ function drawAxis(context, width, height, view, top = 0) {
     context.fillStyle = ink.line;
     context.fillRect(x, top, 1, height - top);
     context.fillStyle = ink.quiet;
-    if (x < width - 60) context.fillText(ticks(t), x + 4, top + AXIS / 2);
+    if (x < width - 60)
+      context.fillText(moment(t * data.tick, gap * data.tick), x + 4, top + AXIS / 2);
   }
 }
 
@@ -275,10 +276,7 @@ class Lanes {
       const next = above(lane.start, t),
         from = next ? lane.end[next - 1] : 0;
       const to = next < lane.size ? lane.start[next] : step.length;
-      return [
-        `${lane.name} is idle`,
-        `for ${ticks(to - from)}, from ${ticks(from)} to ${ticks(to)}`,
-      ];
+      return [`${lane.name} is idle`, `for ${ticks(to - from)}, ${stretch(from, to)}`];
     }
     const lines =
       lane.kind === "device" ? opWords(step, lane.what[slot]) : sendWords(step, lane.what[slot]);

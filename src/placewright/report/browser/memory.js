@@ -132,8 +132,10 @@ class Held {
     ];
     if (i === undefined) return null;
     const total = held.always + held.activations[i] + held.copies[i];
+    const apart = ((state.to - state.from) / 1000) * data.tick,
+      when = moment(timeline.lanes.time(x) * data.tick, apart);
     return [
-      `${device.name} holds ${bytes(total)} at ${ticks(timeline.lanes.time(x))}`,
+      `${device.name} holds ${bytes(total)} at ${when}`,
       `weights and state ${bytes(held.weights)}`,
       `staging room ${bytes(held.staging)}`,
       `activations and workspace ${bytes(held.activations[i])}`,

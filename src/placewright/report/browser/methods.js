@@ -13,7 +13,7 @@ const COLUMNS = [
   ["period", (m) => m.period, (m) => seconds(m.period)],
   ["gap", (m) => m.gap ?? Infinity, (m) => percent(m.gap)],
   ["fits", (m) => m.overflow, (m) => (m.fits ? "yes" : `no, ${bytes(m.overflow)} over`)],
-  ["memory, fullest device", fullest, (m) => percent(fullest(m))],
+  ["memory", fullest, (m) => percent(fullest(m))],
   ["evaluations", (m) => m.evaluations, (m) => grouped(m.evaluations)],
   ["seconds", (m) => m.seconds, (m) => m.seconds.toFixed(2)],
 ];

@@ -175,10 +175,7 @@ const chosen = {
         ["device", data.devices[step.device[op]].name],
       ];
     if (times) {
-      facts.push([
-        "time",
-        `${ticks(times[1] - times[0])}, from ${ticks(times[0])} to ${ticks(times[1])}`,
-      ]);
+      facts.push(["time", `${ticks(times[1] - times[0])}, ${stretch(...times)}`]);
       facts.push(["start", waitWords(step, step.lanes[step.opLane[op]], step.opSlot[op])]);
       facts.push(["idle before", ticks(idleBefore(step, op))]);
       if (step.critical.has(op)) facts.push(["path", "on the critical path"]);

@@ -135,7 +135,7 @@ const painting = {
   drawEdges(context, box) {
     const edges = data.graph.edges[box],
       wide = data.graph.boxes[box][2] * this.scale;
-    if (!edges.length || wide < 70 || wide / Math.sqrt(edges.length) < 9) return;
+    if (!edges.length || wide < 45 || wide / Math.sqrt(edges.length) < 9) return;
     context.strokeStyle = ink.quiet;
     context.globalAlpha = edges.length > 60 ? 0.35 : 0.55;
     context.lineWidth = 0.9 / Math.max(this.scale, 0.6);

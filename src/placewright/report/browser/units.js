@@ -43,15 +43,27 @@ function flops(value) {
 
 // As much of the end of a name as there is room for, in the font that the context has.
 function fitted(context, text, room) {
-  let most = Math.min(text.length, 200),
-    part = ending(text, most);
-  while (most > 1) {
-    const wide = context.measureText(part).width;
-    if (wide <= room) return part;
-    most = Math.max(1, Math.min(most - 1, Math.floor((most * room) / wide)));
-    part = ending(text, most);
+  let most = Math.min(text.length, 200);
+  while (most > 0) {
+    const part = ending(text, most),
+      wide = context.measureText(part).width;
+    if (wide <= room) return part === "…" ? "" : part;
+    most = Math.min(most - 1, Math.floor((most * room) / wide));
   }
   return "";
+}
+
+// A time with as many digits as it takes to tell it from one that is `apart` seconds later.
+function moment(value, apart) {
+  const units = [
+    [1, "s"],
+    [1e-3, "ms"],
+    [1e-6, "µs"],
+    [1e-9, "ns"],
+  ];
+  const [unit, name] = units.find(([size]) => Math.abs(value) >= size) ?? units[3];
+  const digits = apart > 0 ? Math.ceil(-Math.log10(apart / unit) - 1e-9) : 3;
+  return `${Number((value / unit).toFixed(Math.max(0, Math.min(9, digits))))} ${name}`;
 }
 
 // The end of a name says most; a pair of surrogates is not torn apart.

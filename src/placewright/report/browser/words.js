@@ -4,6 +4,12 @@ function ticks(value) {
   return seconds(value * data.tick);
 }
 
+// From when to when, told apart.
+function stretch(start, end) {
+  const apart = Math.max((end - start) / 20, 1) * data.tick;
+  return `from ${moment(start * data.tick, apart)} to ${moment(end * data.tick, apart)}`;
+}
+
 function opTimes(step, op) {
   const at = step.opLane[op];
   if (at < 0) return null;
@@ -47,7 +53,7 @@ function opWords(step, op) {
   if (!times) return [...lines, `exists before the step, ${bytes(data.size(op))}`];
   if (step.plan.group && step.plan.group[op] !== op)
     lines.push(`fused with ${data.name(step.plan.group[op])}`);
-  lines.push(`${ticks(times[1] - times[0])}, from ${ticks(times[0])} to ${ticks(times[1])}`);
+  lines.push(`${ticks(times[1] - times[0])}, ${stretch(...times)}`);
   if (data.ops.flops[op]) lines.push(flops(data.ops.flops[op]));
   const idle = idleBefore(step, op);
   const lane = step.lanes[step.opLane[op]];
@@ -70,7 +76,7 @@ function sendWords(step, row) {
   const lines = [sendName(step, row)];
   lines.push(`${what} of ${bytes(data.ops.sizes[tensor])} over ${lane.name}`);
   if (reader >= 0) lines.push(`for ${data.name(reader)}`);
-  lines.push(`${ticks(end - start)}, from ${ticks(start)} to ${ticks(end)}`);
+  lines.push(`${ticks(end - start)}, ${stretch(start, end)}`);
   lines.push(waitWords(step, lane, slot));
   if (step.critical.has(-1 - row)) lines.push("on the critical path");
   return lines;
