@@ -32,8 +32,8 @@ def test_a_split_says_what_it_saves_and_what_it_waits_for(diamond_problem):
     # 16 s against 22 s; 12 of 16 s on the path are ops, 10 of them on gpu1, and 4 s are transfers
     assert said(diamond_problem, [0, 0, 1, 0]) == (
         "The work is shared by gpu0 and gpu1, with 4 B sent a step: that takes 27 % less time than "
-        "gpu0 alone; the critical path is 62 % gpu1 computing, 12 % gpu0 computing, 12 % waiting "
-        "for gpu0->gpu1 and 12 % waiting for gpu1->gpu0."
+        "gpu0 alone; the critical path is 62 % gpu1 computing, 12 % gpu0 computing, 12 % transfers "
+        "over gpu0->gpu1 and 12 % transfers over gpu1->gpu0."
     )
 
 
@@ -51,7 +51,7 @@ def test_streaming_says_from_where_and_why(layers_problem):
     narrow = replace(layers_problem, constraints=Constraints(limits={"gpu0": 90, "cpu": 120}))
     found = said(narrow, [1, 1, 0, 1, 1, 0], staging={"gpu0": 50})
     assert "100 B of weights are streamed from cpu while gpu0 computes" in found
-    assert "waiting for cpu->gpu0" in found
+    assert "transfers over cpu->gpu0" in found
     tight = replace(layers_problem, constraints=Constraints(limits={"gpu0": 90, "cpu": 110}))
     found = said(tight, [1, 1, 0, 1, 1, 0], staging={"gpu0": 50})
     assert found.startswith("No single device holds the model (")

@@ -11,7 +11,6 @@ import base64
 import hashlib
 import html
 import json
-from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -95,4 +94,4 @@ def _digest(text: str) -> str:
 
 
 def _read(name: str) -> str:
-    return (resources.files("placewright.report") / "browser" / name).read_text("utf-8")
+    return (Path(__file__).parent / "browser" / name).read_text("utf-8")

@@ -92,7 +92,7 @@ def _limit(content: Content) -> str:
     devices, wires = shares(shown.waits, timeline)
     total = timeline.step_time or 1.0
     parts = [(f"{shown.plan.devices[at]} computing", spent) for at, spent in devices.items()]
-    parts += [(f"waiting for {channels[at]}", spent) for at, spent in wires.items()]
+    parts += [(f"transfers over {channels[at]}", spent) for at, spent in wires.items()]
     parts = sorted((part for part in parts if part[1] / total > SMALL), key=lambda part: -part[1])
     said = [f"{_percent(spent / total)} {what}" for what, spent in parts[:4]]
     return f"the critical path is {_join(said)}" if said else "the step takes no time"
