@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import STREAMING, plans, problems
 
-from placewright import Plan, Problem, simulate
+from placewright import Cluster, Device, Graph, Link, Op, Plan, Problem, Table, simulate
 from placewright.report import waits as w
 from placewright.report.waits import find_waits, shares
 
@@ -80,3 +80,22 @@ def test_a_streamed_weight_waits_for_room(layers_problem: Problem):
     found = check_path(layers_problem, timeline)
     streamed = np.flatnonzero(timeline.transfers.reader >= 0)
     assert found.sends[streamed[1]] == (w.ROOM, 2)
+
+
+def test_an_op_waits_for_the_thread_that_launches_it():
+    # a runs from 0 and b, once a is launched, from 0.25 s; both end at 1 s. Then c is launched until
+    # 1.25 s, and d by the same thread after it.
+    devices = (
+        Device("d0", rates={"float32": 1.0}, launch=0.25, issuer="thread"),
+        Device("d1", rates={"float32": 1.0}, launch=0.0, issuer="thread"),
+    )
+    link = Link(1.0)
+    cluster = Cluster("two", devices, {("d0", "d1"): link, ("d1", "d0"): link})
+    names = ("a", "b", "c", "d")
+    seconds = np.array([[1, 1], [1, 0.75], [1, 1], [1, 1]])
+    table = Table(names, ("d0", "d1"), seconds)
+    problem = Problem(Graph("g", tuple(Op(name, outputs=(0,)) for name in names)), cluster, table)
+    timeline = simulate(problem, Plan.of(problem, [0, 1, 0, 1]))
+    found = check_path(problem, timeline)
+    assert found.path[-1] == ("op", 3)
+    assert found.ops[3] == (w.ISSUER, 2)

@@ -27,6 +27,8 @@ def why(content: Content) -> str:
     shown, names = content.shown, [device.name for device in content.problem.cluster.devices]
     computing = [names[at] for at in shown.computing]
     streamed = shown.sent[1]
+    if not computing:
+        return "Nothing in this graph takes time: all of it exists before the step."
     if not result.fits:
         lead = f"No plan tried fits: this one is nearest, {format_bytes(result.overflow)} over"
     elif len(computing) == 1 and not streamed:

@@ -43,7 +43,7 @@ class Waits:
     Args:
         ops: For each op, what it waited for; nothing for those that take no turn.
         sends: For each row of the timeline's transfers.
-        last: The op that ends last.
+        last: The op that ends last, -1 where no op takes a turn.
     """
 
     ops: list[Wait]
@@ -54,11 +54,11 @@ class Waits:
     def path(self) -> list[Thing]:
         """The critical path: ops and transfers, each begun when the one before it ended.
 
-        Shortening none of them shortens the step. It ends with the op that ends last.
+        As long as none of them gets shorter, the step does not. It ends with the op that ends last.
         """
         path: list[Thing] = []
         seen: set[Thing] = set()
-        thing: Thing | None = ("op", self.last)
+        thing: Thing | None = None if self.last < 0 else ("op", self.last)
         while thing is not None and thing not in seen:
             path.append(thing)
             seen.add(thing)
@@ -96,7 +96,7 @@ class _Finder:
         for op in self.order:
             ops[op] = self._op(op, before.get(op), arrivals, launched)
         sends = [self._send(row, ended) for row in range(len(self.sends))]
-        last = max(self.order, key=lambda op: self.end[op], default=0)
+        last = max(self.order, key=lambda op: self.end[op], default=-1)
         return Waits(ops, sends, last)
 
     def _before(self) -> Iterator[tuple[int, int]]:
@@ -125,7 +125,9 @@ class _Finder:
         return {
             (issuer[self.device[op]], self.start[op] + launch[self.device[op]]): op
             for op in self.order
-            if issuer[self.device[op]] >= 0 and self.end[op] > self.start[op]
+            if issuer[self.device[op]] >= 0
+            and launch[self.device[op]] > 0  # else nobody has to wait for it
+            and self.end[op] > self.start[op]
         }
 
     def _ended(self) -> dict[tuple[int, float], list[int]]:

@@ -33,6 +33,7 @@ const search = {
       ...rules.map((rule) => rule[1]),
       ...lines.flatMap((line) => line.points.map((point) => point[1])),
     ].filter((value) => value > 0);
+    if (!all.length) all.push(data.tick); // a step that takes no time
     const low = Math.min(...all) * 0.94,
       high = Math.max(Math.min(Math.max(...all), best * 4) * 1.06, low * 1.1);
     const last = Math.max(
