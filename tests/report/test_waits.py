@@ -83,8 +83,8 @@ def test_a_streamed_weight_waits_for_room(layers_problem: Problem):
 
 
 def test_an_op_waits_for_the_thread_that_launches_it():
-    # a runs from 0 and b, once a is launched, from 0.25 s; both end at 1 s. Then c is launched until
-    # 1.25 s, and d by the same thread after it.
+    # a runs from 0 and b, once a is launched, from 0.25 s; both end at 1 s. Then c is launched
+    # until 1.25 s, and d by the same thread after it.
     devices = (
         Device("d0", rates={"float32": 1.0}, launch=0.25, issuer="thread"),
         Device("d1", rates={"float32": 1.0}, launch=0.0, issuer="thread"),

@@ -133,6 +133,7 @@ def rejudged(problem: Problem, result: Result) -> Result:
         bound_name=now.bound_name,
         overflow=now.overflow,
         devices=now.devices,
+        problem=now.problem,
     )
 
 
