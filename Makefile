@@ -1,4 +1,4 @@
-# make demo   sets everything up, places a network and shows the comparison
+# make demo   sets everything up, places a network, compares methods and writes out/report.html
 # make test   sets everything up and runs every check that CI runs
 # Both need only python3 (3.11 or newer, with venv), a C++20 compiler and make.
 
@@ -15,9 +15,9 @@ DEMO := transformer:tokens=512 --on V100+cpu --limit gpu0=4GiB
 
 demo: $(VENV)/demo.stamp
 	@mkdir -p out
-	$(BIN)/placewright compare $(DEMO)
-	@echo
 	$(BIN)/placewright place $(DEMO) -o out/plan.json --trace out/trace.json
+	@echo
+	$(BIN)/placewright compare $(DEMO) --report out/report.html
 
 test: $(VENV)/test.stamp
 	$(BIN)/ruff format --check .

@@ -224,4 +224,5 @@ def split_result(diamond_problem: Problem) -> Result:
             Use("gpu1", ops=1, busy=0.01, peak=0, limit=2**30, reserve=2**20),
         ),
         history=((1, 0.1, 0.022), (7, 0.2, 0.016)),
+        asked={"model": "diamond", "limit": ("8GiB", "gpu1=4GiB"), "training": True},
     )

@@ -16,6 +16,7 @@ from placewright import solvers
 
 ROOT = Path(__file__).parent.parent
 SOURCES = sorted((ROOT / "src").rglob("*.py")) + sorted((ROOT / "cpp").glob("*"))
+BROWSER = sorted((ROOT / "src" / "placewright" / "report" / "browser").glob("*"))
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 CODE = {  # a document is read from top to bottom, so its blocks share names
     path.name: "\n".join(re.findall(r"```python\n(.*?)```", path.read_text(), re.S))
@@ -37,7 +38,7 @@ def test_public_names_of_a_type_checker_are_those_of_the_interpreter():
     assert seen == set(placewright.__all__) - set(placewright._ROOMS) | {"__version__"}
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", SOURCES + BROWSER, ids=lambda path: path.name)
 def test_a_file_has_one_idea_and_under_400_lines(path):
     most = 480 if path.name == "reference.py" else 400  # the specification is a text of its own
     assert len(path.read_text().splitlines()) <= most
@@ -48,6 +49,23 @@ def test_a_file_has_one_idea_and_under_400_lines(path):
 )
 def test_a_module_begins_by_saying_what_it_is(path):
     assert path.read_text().startswith('"""')
+
+
+def test_the_page_never_reads_text_as_html_and_fetches_nothing():
+    assert len(BROWSER) > 10
+    for path in BROWSER:
+        text = path.read_text()
+        for word in (
+            "innerHTML",
+            "outerHTML",
+            "insertAdjacent",
+            "document.write",
+            "eval(",
+            "fetch(",
+        ):
+            assert word not in text, f"{path.name} has {word}"
+        addresses = re.findall(r"https?://[^\s\"']+", text)
+        assert set(addresses) <= {"http://www.w3.org/2000/svg"}, path.name
 
 
 @pytest.mark.parametrize("name", [name for name, code in CODE.items() if code])

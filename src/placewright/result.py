@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from placewright.plan import Plan
-    from placewright.problem import Objective
+    from placewright.problem import Objective, Problem
+    from placewright.report.pictures import Picture
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +38,9 @@ class Result:
         overflow: Bytes over the memory limits, all devices together.
         found_by: The part of the solver that found the plan, where it has several.
         history: (evaluations, seconds, best objective) each time the best improved.
+        asked: What the problem was asked for with on the command line, option by option, so that
+            it can be made again; empty where it was made in a program.
+        problem: The problem that was solved; a result that comes from a file has none.
     """
 
     solver: str
@@ -51,6 +57,8 @@ class Result:
     devices: tuple[Use, ...]
     found_by: str = ""
     history: tuple[tuple[int, float, float], ...] = ()
+    asked: Mapping[str, str | bool | tuple[str, ...]] = field(default_factory=dict)
+    problem: Problem | None = field(default=None, repr=False)
 
     @property
     def value(self) -> float:
@@ -72,6 +80,21 @@ class Result:
     def key(self) -> tuple[int, float]:
         """What plans are compared by: bytes over, then the objective."""
         return self.overflow, self.value
+
+    def plot(self, what: str = "timeline", problem: Problem | None = None) -> Picture:
+        """The plan's `timeline`, or its `graph` coloured by device, as a picture.
+
+        A notebook shows it; `plot().save("step.svg")` writes it, and so does `.png`.
+
+        Args:
+            problem: The problem that was solved, for a result that comes from a file.
+
+        Raises:
+            PlanError: The problem is not known, or not the plan's.
+        """
+        from placewright.report.pictures import plot
+
+        return plot(self, what, problem)
 
     def __str__(self) -> str:
         what = "step time" if self.objective == "step" else "period"

@@ -15,6 +15,7 @@ from placewright.cli.diff import diff_plans
 from placewright.cli.groups import compare_groupings
 from placewright.cli.models import list_models
 from placewright.cli.place import place_model
+from placewright.cli.report import report_results
 from placewright.cli.simulate import simulate_plan
 from placewright.errors import PlacewrightError
 
@@ -33,6 +34,7 @@ app = typer.Typer(
 app.command("place", short_help="Find a plan.")(place_model)
 app.command("compare", short_help="Show every method side by side.")(compare_methods)
 app.command("simulate", short_help="Judge a plan that is there already.")(simulate_plan)
+app.command("report", short_help="Show saved results on one page.")(report_results)
 app.command("diff", short_help="Say what differs between two plans.")(diff_plans)
 app.command("groups", short_help="Compare groupings of ops under one search.")(compare_groupings)
 app.command("models", short_help="List the networks that need no file.")(list_models)
@@ -60,7 +62,7 @@ def start(
     placewright models                                   networks that need no file
     placewright clusters                                 devices and links that can be named
     placewright compare branches --on 2xP100+cpu         every method, side by side
-    placewright place branches --on 2xP100+cpu -o plan.json --trace trace.json
+    placewright place branches --on 2xP100+cpu -o plan.json --report report.html
     placewright simulate branches --on 2xP100+cpu --plan plan.json
     """
 

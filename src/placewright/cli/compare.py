@@ -1,11 +1,13 @@
 """`placewright compare`: a model and a cluster in, every method side by side out."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from placewright.cli import options
+from placewright.cli.again import words_of
 from placewright.cli.asked import Asked, stop_rule
 from placewright.cli.progress import Progress
 from placewright.cli.resolve import check_writable, find_method
@@ -57,17 +59,25 @@ def compare_methods(
     robust: options.Robust = False,
     trials: options.Trials = None,
     spread: options.Spread = None,
+    report: options.Report = None,
     json: options.Json = False,
 ) -> None:
     """Run every method, each with the whole budget, and show them side by side."""
     typed = locals()
     from placewright.cli import answer, tables
-    from placewright.cli.output import print_json, problem_data, result_data, save, single_data
+    from placewright.cli.output import (
+        print_json,
+        problem_data,
+        result_data,
+        save,
+        save_report,
+        single_data,
+    )
     from placewright.cli.robust import RULE, asked_choice, print_robust, robust_data
     from placewright.solvers import METHODS, UNASKED
 
     folder = output if output is not None and output.is_dir() else None
-    check_writable(None if folder else output, trace)
+    check_writable(None if folder else output, trace, report)
     names = [each for each in METHODS if methods == "all" or each not in UNASKED]
     if methods not in (None, "all"):
         names = [word.strip() for word in methods.split(",")]
@@ -85,6 +95,7 @@ def compare_methods(
         )
         if skipped and (methods not in (None, "all") or not results):
             raise ConfigError(skipped[0][1])
+    results = [replace(result, asked=words_of(asked)) for result in results]
     best = min(results, key=lambda result: result.key)
     if figures:
         best = min(results, key=lambda result: (result.overflow, figures[result.solver].key))
@@ -94,6 +105,10 @@ def compare_methods(
         for result in results:
             path = folder / f"{result.solver}.json"
             said += save(answer.Answer(model, problem, result, single), path, None)
+    if report is not None:
+        from placewright.report import gather
+
+        said += save_report(gather(model, problem, results, skipped, interrupted), report)
     if json:
         rows = [result_data(problem, result) for result in results]
         for row in rows if figures else ():

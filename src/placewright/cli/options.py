@@ -134,6 +134,10 @@ Trace = Annotated[
     Path | None,
     typer.Option("--trace", metavar="FILE", help="Write a timeline that ui.perfetto.dev opens."),
 ]
+Report = Annotated[
+    Path | None,
+    typer.Option("--report", metavar="FILE", help="Write a page that shows it: report.html, say."),
+]
 Json = Annotated[
     bool,
     typer.Option("--json", help="Print one JSON object, in seconds and bytes, and nothing else."),

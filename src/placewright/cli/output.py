@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
     from placewright.cli.answer import Answer, Single
     from placewright.problem import Problem
+    from placewright.report import Content
     from placewright.result import Result
     from placewright.simulator import InFlight
 
@@ -118,6 +119,18 @@ def save(answer: Answer, output: Path | None, trace: Path | None) -> list[str]:
         save_trace(answer.problem, answer.timeline, trace)
         said.append(f"trace written to {trace}: open it at ui.perfetto.dev")
     return said
+
+
+def save_report(content: Content, path: Path) -> list[str]:
+    """Write a page, and say so.
+
+    Raises:
+        FileError: It cannot be written.
+    """
+    from placewright.report import save_page
+
+    save_page(content, path)
+    return [f"report written to {path}: open it in a browser"]
 
 
 def _strict(value: Any) -> Any:

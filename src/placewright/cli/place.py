@@ -1,11 +1,13 @@
 """`placewright place`: a model and a cluster in, the best plan that a method finds out."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from placewright.cli import options
+from placewright.cli.again import words_of
 from placewright.cli.asked import Asked, stop_rule
 from placewright.cli.progress import Progress
 from placewright.cli.resolve import check_writable, find_method, find_plan
@@ -44,31 +46,37 @@ def place_model(
     why: Annotated[
         bool, typer.Option(help="Say what binds the plan and what would help; takes a moment.")
     ] = True,
+    report: options.Report = None,
     json: options.Json = False,
 ) -> None:
     """Find a plan: which device each op runs on, and in which order."""
     typed = locals()
     from placewright.cli import answer, tables
-    from placewright.cli.output import answer_data, print_json, save
+    from placewright.cli.output import answer_data, print_json, save, save_report
     from placewright.cli.robust import asked_choice, choice_data, print_robust
     from placewright.cli.why import explained, why_data, why_lines
 
-    check_writable(output, trace)
+    check_writable(output, trace, report)
     choice = asked_choice(robust, trials, spread, seed)
     solver, stop = find_method(method), stop_rule(budget, evaluations, options.PLACE_BUDGET)
     asked = Asked.of(typed)
     with Progress(f"reading {model}") as progress:
-        problem = asked.problem()
+        problem = whole = asked.problem()
         if hasattr(solver, "as_run"):  # it stands for another runtime, and is shown on its terms
             problem = solver.as_run(problem)
         given = None if start is None else find_plan(problem, start)[1]
         result, interrupted = answer.search(
             problem, solver, stop, seed, progress.watch(method), given, choice
         )
+        result = replace(result, asked=words_of(asked))
         found = answer.Answer(model, problem, result, answer.best_single(problem), interrupted)
         # A person who stopped the search does not wait for more.
         reason = explained(problem, result, solver) if why and not interrupted else None
     said = save(found, output, trace)
+    if report is not None:
+        from placewright.report import gather
+
+        said += save_report(gather(model, whole, [result], (), interrupted), report)
     ranked = [] if choice is None or interrupted else choice.ranked
     if json:
         more = {} if reason is None else {"why": why_data(problem, reason)}

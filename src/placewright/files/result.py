@@ -42,13 +42,23 @@ def result_data(result: Result) -> Data:
             for use in result.devices
         ],
         "history": [[int(count), float(at), written(best)] for count, at, best in result.history],
+        **_asked_data(result),
         "plan": plan_data(result.plan),
     }
 
 
+def _asked_data(result: Result) -> Data:
+    """What the problem was asked for with, where that is known."""
+    asked = {
+        key: list(value) if isinstance(value, tuple) else value
+        for key, value in result.asked.items()
+    }
+    return {"asked": asked} if asked else {}
+
+
 def read_result(data: object, where: str = "") -> Result:
     """The result that plain data describe."""
-    need = [key for key in _RESULT if key not in (*_DERIVED, "found_by", "history")]
+    need = [key for key in _RESULT if key not in (*_DERIVED, "found_by", "history", "asked")]
     found = checks.fields(body(data, "result", where), _RESULT, where, need)
     for key in _DERIVED:
         found.pop(key, None)
@@ -65,6 +75,15 @@ def _objective(value: object, where: str) -> str:
     if value not in get_args(Objective):
         checks.refuse(value, where, "'step' or 'period'")
     return str(value)
+
+
+def _option(value: object, where: str) -> str | bool | tuple[str, ...]:
+    """One option of the command line."""
+    if isinstance(value, bool | str):
+        return value
+    if not isinstance(value, list):
+        checks.refuse(value, where, "text, a list of texts, true or false")
+    return checks.texts(value, where)
 
 
 def _milestone(value: object, where: str) -> tuple[int, float, float]:
@@ -105,5 +124,6 @@ _RESULT = {
     "seed": checks.integer,
     "devices": checks.each(_use),
     "history": checks.each(_milestone),
+    "asked": checks.named(_option),
     "plan": read_plan,
 }

@@ -61,6 +61,15 @@ def write_data(data: Data, path: Path) -> None:
         raise FileError(f"cannot be written: {error}") from None
     if _gzipped(path):
         content = gzip.compress(content, compresslevel=6, mtime=0)  # same data, same bytes
+    write_bytes(content, path)
+
+
+def write_bytes(content: bytes, path: Path) -> None:
+    """Write bytes to a file, which afterwards is either the new one or untouched.
+
+    Raises:
+        FileError: It cannot be written there.
+    """
     try:
         _replace(path, content)
     except (OSError, ValueError) as error:

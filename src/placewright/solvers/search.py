@@ -317,6 +317,7 @@ def solve(
         devices=_uses(problem, plan, timeline),
         found_by=found_by,
         history=tuple(search.history),
+        problem=problem,
     )
 
 

@@ -1,0 +1,236 @@
+// The table of ops, of which only the rows in sight exist, and all about the op that is chosen.
+
+const ROW = 26;
+
+const OP_COLUMNS = [
+  ["op", (op) => data.name(op)],
+  ["module", (op) => data.module(op)],
+  ["kind", (op) => data.kind(op)],
+  ["device", (op) => data.devices[shown().device[op]].name],
+  ["start", (op) => opTimes(shown(), op)?.[0] ?? -1, (v) => (v < 0 ? "–" : ticks(v))],
+  [
+    "takes",
+    (op) => {
+      const t = opTimes(shown(), op);
+      return t ? t[1] - t[0] : -1;
+    },
+    (v) => (v < 0 ? "–" : ticks(v)),
+  ],
+  [
+    "idle before",
+    (op) => (opTimes(shown(), op) ? idleBefore(shown(), op) : -1),
+    (v) => (v < 0 ? "–" : ticks(v)),
+  ],
+  ["outputs", (op) => data.size(op), bytes],
+];
+
+const ops = {
+  start() {
+    this.place = by("op-table");
+    this.by = -1;
+    this.down = false;
+    this.words = data.ops.names.map((name, op) =>
+      `${name}\n${data.module(op)}\n${data.kind(op)}`.toLowerCase(),
+    );
+    this.body = make("div", { role: "rowgroup", style: { position: "relative" } });
+    this.head = make("div", { class: "row head", role: "row" });
+    this.place.append(this.head, this.body);
+    this.place.addEventListener("scroll", () => this.draw());
+    this.place.addEventListener("keydown", (event) => this.press(event));
+    by("op-filter").addEventListener("input", () => this.refresh());
+    on("plan", () => this.refresh());
+    on("op", () => this.reveal());
+    this.refresh();
+  },
+
+  sort(at) {
+    if (this.by === at && this.down) {
+      this.by = -1;
+      this.down = false;
+    } else {
+      this.down = this.by === at;
+      this.by = at;
+    }
+    this.refresh();
+    this.head.querySelectorAll("button")[at].focus();
+  },
+
+  refresh() {
+    const words = by("op-filter").value.toLowerCase().trim(),
+      step = shown();
+    const names = data.devices.map((device) => device.name.toLowerCase());
+    this.order = [];
+    for (let op = 0; op < data.total; op++) {
+      if (!words || this.words[op].includes(words) || names[step.device[op]] === words)
+        this.order.push(op);
+    }
+    if (this.by >= 0) {
+      const value = OP_COLUMNS[this.by][1],
+        way = this.down ? -1 : 1,
+        keys = new Map(this.order.map((op) => [op, value(op)]));
+      this.order.sort(
+        (a, b) =>
+          way * (keys.get(a) < keys.get(b) ? -1 : keys.get(a) > keys.get(b) ? 1 : 0) || a - b,
+      );
+    }
+    this.spot = new Map(this.order.map((op, at) => [op, at]));
+    this.head.replaceChildren(
+      ...OP_COLUMNS.map(([name], at) =>
+        make(
+          "span",
+          {
+            role: "columnheader",
+            "aria-sort": at !== this.by ? "none" : this.down ? "descending" : "ascending",
+          },
+          make("button", {
+            type: "button",
+            text: name + (at === this.by ? (this.down ? " ▼" : " ▲") : ""),
+            on: { click: () => this.sort(at) },
+          }),
+        ),
+      ),
+    );
+    this.body.style.height = `${this.order.length * ROW}px`;
+    this.place.setAttribute("aria-rowcount", String(this.order.length + 1));
+    by("op-count").textContent = words
+      ? `${grouped(this.order.length)} of ${count(data.total, "op")}`
+      : count(data.total, "op");
+    this.draw();
+  },
+
+  draw() {
+    const from = Math.max(0, Math.floor(this.place.scrollTop / ROW) - 4);
+    const to = Math.min(this.order.length, from + Math.ceil(this.place.clientHeight / ROW) + 8);
+    this.body.replaceChildren(...this.order.slice(from, to).map((op, i) => this.row(op, from + i)));
+  },
+
+  row(op, at) {
+    const cells = OP_COLUMNS.map(([, value, text], i) => {
+      const shownText = text ? text(value(op)) : value(op);
+      const cell = make("span", { role: "cell", text: shownText, title: i < 2 ? shownText : "" });
+      if (i === 3)
+        cell.prepend(
+          make("i", {
+            class: "dot",
+            style: { background: data.devices[shown().device[op]].colour },
+          }),
+        );
+      return cell;
+    });
+    return make(
+      "div",
+      {
+        class: op === state.op ? "row chosen" : "row",
+        role: "row",
+        "aria-rowindex": String(at + 2),
+        "aria-selected": String(op === state.op),
+        style: { top: `${at * ROW}px` },
+        on: { click: () => select(op) },
+      },
+      ...cells,
+    );
+  },
+
+  press(event) {
+    const way = { ArrowDown: 1, ArrowUp: -1, PageDown: 12, PageUp: -12 }[event.key];
+    if (!way || event.target !== this.place || !this.order.length) return;
+    event.preventDefault();
+    const at = this.spot.get(state.op);
+    select(
+      this.order[at === undefined ? 0 : Math.max(0, Math.min(this.order.length - 1, at + way))],
+    );
+  },
+
+  reveal() {
+    const at = this.spot.get(state.op);
+    if (at !== undefined) {
+      const top = at * ROW,
+        seen = this.place.scrollTop,
+        high = this.place.clientHeight - ROW;
+      if (top < seen || top + ROW > seen + high) this.place.scrollTop = top - high / 2;
+    }
+    this.draw();
+  },
+};
+
+const chosen = {
+  start() {
+    this.place = by("chosen");
+    on("op", () => this.refresh());
+    on("plan", () => this.refresh());
+    document.addEventListener("keydown", (event) => {
+      if (event.key === "Escape") select(-1);
+    });
+  },
+
+  refresh() {
+    const op = state.op,
+      step = shown();
+    this.place.hidden = op < 0;
+    if (op < 0) return;
+    const times = opTimes(step, op),
+      facts = [
+        ["kind", `${data.kind(op)}, ${data.phase(op)}`],
+        ["module", data.module(op) || "–"],
+        ["device", data.devices[step.device[op]].name],
+      ];
+    if (times) {
+      facts.push(["time", `${ticks(times[1] - times[0])}, ${stretch(...times)}`]);
+      facts.push(["start", waitWords(step, step.lanes[step.opLane[op]], step.opSlot[op])]);
+      facts.push(["idle before", ticks(idleBefore(step, op))]);
+      if (step.critical.has(op)) facts.push(["path", "on the critical path"]);
+    } else facts.push(["time", "exists before the step"]);
+    if (step.plan.group && step.plan.group[op] !== op)
+      facts.push(["fused with", data.name(step.plan.group[op])]);
+    facts.push(["work", flops(data.ops.flops[op])], ["outputs", bytes(data.size(op))]);
+    const readers = [
+      ...data.readers.values.subarray(data.readers.first[op], data.readers.first[op + 1]),
+    ];
+    const list = make(
+      "dl",
+      {},
+      ...facts.flatMap(([name, text]) => [make("dt", { text: name }), make("dd", { text })]),
+      ...this.others("reads", data.sources(op)),
+      ...this.others("read by", [...new Set(readers)]),
+    );
+    const go = (text, id) =>
+      make("button", {
+        type: "button",
+        text,
+        on: { click: () => by(id).scrollIntoView({ block: "center" }) },
+      });
+    this.place.replaceChildren(
+      make("button", {
+        type: "button",
+        class: "close",
+        text: "×",
+        "aria-label": "Close",
+        on: { click: () => select(-1) },
+      }),
+      make("b", { text: data.name(op) }),
+      list,
+      go("Timeline", "timeline-chart"),
+      " ",
+      go("Graph", "graph-chart"),
+      " ",
+      go("Table", "op-table"),
+    );
+  },
+
+  others(what, found) {
+    if (!found.length) return [];
+    const links = found.slice(0, 5).flatMap((op, at) => [
+      ...(at ? [", "] : []),
+      make("button", {
+        type: "button",
+        class: "link",
+        text: ending(data.name(op), 48),
+        on: { click: () => select(op) },
+      }),
+    ]);
+    return [
+      make("dt", { text: what }),
+      make("dd", {}, ...links, ...(found.length > 5 ? [` and ${found.length - 5} more`] : [])),
+    ];
+  },
+};

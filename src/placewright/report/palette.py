@@ -1,0 +1,42 @@
+"""Devices in, a colour for each out, the same on the page and in pictures."""
+
+from __future__ import annotations
+
+import colorsys
+from typing import TYPE_CHECKING
+
+from placewright.cluster import HOST
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from placewright.cluster import Device
+
+# Told apart by most who do not see red or green, and readable on white and on near-black.
+_ACCELERATORS = ("#4c7fd0", "#e0813a", "#3fa284", "#b266c4", "#d3587a", "#8f9a34", "#3a9fc4")
+_HOSTS = ("#a08a76", "#8a9a8c", "#96879f")
+_GOLDEN = 0.381966  # of the circle: the next hue is far from all before it
+
+CRITICAL = "#d62246"
+TENSOR = "#7c8594"
+STREAMED = "#c99a1e"
+
+
+def device_colours(devices: Sequence[Device]) -> list[str]:
+    """A colour as `#rrggbb` for each device; hosts are drab."""
+    colours: list[str] = []
+    count = {True: 0, False: 0}
+    for device in devices:
+        host = device.kind == HOST
+        colours.append(_colour(count[host], _HOSTS if host else _ACCELERATORS, host))
+        count[host] += 1
+    return colours
+
+
+def _colour(at: int, named: Sequence[str], host: bool) -> str:
+    if at < len(named):
+        return named[at]
+    hue = (0.6 + at * _GOLDEN) % 1
+    light = (0.52, 0.62, 0.44)[at // 8 % 3]
+    parts = colorsys.hls_to_rgb(hue, light, 0.12 if host else 0.5)
+    return "#" + "".join(f"{round(255 * part):02x}" for part in parts)

@@ -1,0 +1,73 @@
+"""The sentence: each kind of plan gets its reason, with figures that are the step's own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from placewright import Plan, Problem, solve
+from placewright.problem import Constraints
+from placewright.report import gather
+from placewright.report.sentence import why
+from placewright.solvers import Baselines, EverySingleDevice
+
+
+class Given:
+    name = "given"
+
+    def __init__(self, plan):
+        self.plan = plan
+
+    def run(self, search):
+        search.propose(self.plan)
+
+
+def said(problem, device, **more):
+    result = solve(problem, Given(Plan.of(problem, device, **more)))
+    return why(gather("g", problem, [result]))
+
+
+def test_a_split_says_what_it_saves_and_what_it_waits_for(diamond_problem):
+    # 16 s against 22 s; 12 of 16 s on the path are ops, 10 of them on gpu1, and 4 s are transfers
+    assert said(diamond_problem, [0, 0, 1, 0]) == (
+        "The work is shared by gpu0 and gpu1, with 4 B sent a step: that takes 27 % less time than "
+        "gpu0 alone; the critical path is 62 % gpu1 computing, 12 % gpu0 computing, 12 % transfers "
+        "over gpu0->gpu1 and 12 % transfers over gpu1->gpu0."
+    )
+
+
+def test_one_device_says_how_much_could_be_saved(diamond, slow_link, exact):
+    problem = Problem(diamond, slow_link, exact)
+    found = why(gather("g", problem, [solve(problem, Baselines())]))
+    # the longest chain takes 12 s of 22
+    assert found.startswith("Everything runs on gpu0: of ")
+    assert "plans tried none is faster, and no plan can save more than 45 %" in found
+    alone = why(gather("g", problem, [solve(problem, EverySingleDevice())]))
+    assert alone.startswith("Everything runs on gpu0, and no plan can save more than 45 %")
+
+
+def test_streaming_says_from_where_and_why(layers_problem):
+    narrow = replace(layers_problem, constraints=Constraints(limits={"gpu0": 90, "cpu": 120}))
+    found = said(narrow, [1, 1, 0, 1, 1, 0], staging={"gpu0": 50})
+    assert "100 B of weights are streamed from cpu while gpu0 computes" in found
+    assert "transfers over cpu->gpu0" in found
+    tight = replace(layers_problem, constraints=Constraints(limits={"gpu0": 90, "cpu": 110}))
+    found = said(tight, [1, 1, 0, 1, 1, 0], staging={"gpu0": 50})
+    assert found.startswith("No single device holds the model (")
+
+
+def test_a_plan_that_does_not_fit_says_so(layers_problem):
+    tight = replace(layers_problem, constraints=Constraints(limits={"gpu0": 10, "cpu": 10}))
+    assert said(tight, [1, 0, 0, 0, 0, 0]).startswith("No plan tried fits: this one is nearest, ")
+
+
+def test_a_pipeline_names_its_busiest(diamond_problem):
+    piped = replace(diamond_problem, objective="period")
+    found = said(piped, [0, 0, 1, 0])
+    assert found.endswith("; gpu0 is the busiest, with 12 s of each period.")
+
+
+@pytest.mark.parametrize("device", [[0, 0, 0, 0], [1, 1, 1, 1]])
+def test_equal_devices_are_as_fast_as_each_other(diamond_problem, device):
+    assert said(diamond_problem, device).startswith(f"Everything runs on gpu{device[0]}")
