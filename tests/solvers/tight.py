@@ -22,10 +22,11 @@ def tight_problem(seed: int, discipline: Discipline, objective: Objective) -> Pr
     rng = np.random.default_rng(seed)
     ops: list[Op] = []
     made: list[int] = []
+    sizes = (5, 6) if rng.random() < 0.5 else (1, 9)  # alike, as in the layers of one network
     for at in range(int(rng.integers(2, 5))):
         weights = []
         for _ in range(1 if rng.random() < 0.7 else 2):
-            ops.append(Op(f"weight{len(ops)}", "weight", outputs=(int(rng.integers(1, 9)),)))
+            ops.append(Op(f"weight{len(ops)}", "weight", outputs=(int(rng.integers(*sizes)),)))
             weights.append((len(ops) - 1, 0))
         if made and rng.random() < 0.2:
             weights.append((0, 0))  # a weight that several ops read
