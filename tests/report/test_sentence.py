@@ -37,14 +37,15 @@ def test_a_split_says_what_it_saves_and_what_it_waits_for(diamond_problem):
     )
 
 
-def test_one_device_says_how_much_could_be_saved(diamond, slow_link, exact):
-    problem = Problem(diamond, slow_link, exact)
+def test_one_device_says_how_much_could_be_saved(fork_join, slow_link, exact):
+    problem = Problem(fork_join, slow_link, exact)
+    problem = problem.with_arrays(transfer=problem.arrays.transfer / 10)
     found = why(gather("g", problem, [solve(problem, Baselines())]))
-    # the longest chain takes 12 s of 22
+    # 22 s on one device; what must be sent for less takes at least 17.3 s
     assert found.startswith("Everything runs on gpu0: of ")
-    assert "plans tried none is faster, and no plan can save more than 45 %" in found
+    assert "plans tried none is faster, and no plan can save more than 21 %" in found
     alone = why(gather("g", problem, [solve(problem, EverySingleDevice())]))
-    assert alone.startswith("Everything runs on gpu0, and no plan can save more than 45 %")
+    assert alone.startswith("Everything runs on gpu0, and no plan can save more than 21 %")
 
 
 def test_streaming_says_from_where_and_why(layers_problem):

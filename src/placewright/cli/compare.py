@@ -74,24 +74,25 @@ def compare_methods(
         single_data,
     )
     from placewright.cli.robust import RULE, asked_choice, print_robust, robust_data
-    from placewright.solvers import METHODS, UNASKED
+    from placewright.solvers import METHODS, SEARCHES, UNASKED
 
     folder = output if output is not None and output.is_dir() else None
     check_writable(None if folder else output, trace, report)
     names = [each for each in METHODS if methods == "all" or each not in UNASKED]
     if methods not in (None, "all"):
         names = [word.strip() for word in methods.split(",")]
-    solvers, stop = (
-        [find_method(each) for each in names],
-        stop_rule(budget, evaluations, options.COMPARE_BUDGET),
-    )
+    solvers = [find_method(each) for each in names]
+    stops = [
+        stop_rule(budget, evaluations, options.COMPARE_BUDGET if each in SEARCHES else None)
+        for each in names
+    ]
     choice = asked_choice(robust, trials, spread, seed)
     asked = Asked.of(typed)
     with Progress(f"reading {model}") as progress:
         problem = asked.problem()
         single = answer.best_single(problem)
         results, skipped, interrupted, figures = _run_all(
-            problem, solvers, stop, seed, progress, choice
+            problem, solvers, stops, seed, progress, choice
         )
         if skipped and (methods not in (None, "all") or not results):
             raise ConfigError(skipped[0][1])
@@ -138,7 +139,7 @@ def compare_methods(
 def _run_all(
     problem: "Problem",
     solvers: "list[Solver]",
-    stop: "Stop",
+    stops: "list[Stop]",
     seed: int,
     progress: Progress,
     choice: "Choice | None",
@@ -152,7 +153,7 @@ def _run_all(
     results: list[Result] = []
     skipped: list[tuple[str, str]] = []
     figures: dict[str, Robustness] = {}
-    for at, solver in enumerate(solvers):
+    for at, (solver, stop) in enumerate(zip(solvers, stops, strict=True)):
         watch = progress.watch(solver.name, at, len(solvers))
         try:
             result, interrupted = answer.search(problem, solver, stop, seed, watch, None, choice)

@@ -55,10 +55,12 @@ def place_model(
     from placewright.cli.output import answer_data, print_json, save, save_report
     from placewright.cli.robust import asked_choice, choice_data, print_robust
     from placewright.cli.why import explained, why_data, why_lines
+    from placewright.solvers import SEARCHES
 
     check_writable(output, trace, report)
     choice = asked_choice(robust, trials, spread, seed)
-    solver, stop = find_method(method), stop_rule(budget, evaluations, options.PLACE_BUDGET)
+    solver = find_method(method)
+    stop = stop_rule(budget, evaluations, options.PLACE_BUDGET if method in SEARCHES else None)
     asked = Asked.of(typed)
     with Progress(f"reading {model}") as progress:
         problem = whole = asked.problem()

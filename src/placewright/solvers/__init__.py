@@ -71,17 +71,19 @@ METHODS: dict[str, Callable[[], Solver]] = {
     "schedule": Schedule,
 }
 
-UNASKED = frozenset(
+SEARCHES = frozenset(
     {
-        "annealing",
-        "baselines",
-        "exact",
-        "lns",
-        *("local-search", "genetic", "cross-entropy", "schedule"),
-        *("metis-repaired", "kahip-repaired", "scotch-repaired", "mincut-repaired"),
+        *("auto", "annealing", "local-search", "genetic", "cross-entropy"),
+        *("schedule", "exact", "lns"),
     }
 )
-"""Methods that a comparison runs only when they are named: parts and variants of others."""
+"""Methods that go on for as long as they are let."""
+
+UNASKED = (SEARCHES - {"auto"}) | {
+    "baselines",
+    *("metis-repaired", "kahip-repaired", "scotch-repaired", "mincut-repaired"),
+}
+"""Methods that a comparison runs only when they are named: what `auto` is made of, and variants."""
 
 __all__ = [
     "HEFT",
@@ -90,6 +92,7 @@ __all__ = [
     "METHODS",
     "METIS",
     "MSCT",
+    "SEARCHES",
     "UNASKED",
     "Accelerate",
     "Annealing",
