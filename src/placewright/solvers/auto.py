@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
     Proposer = Callable[[Problem], Iterable[Plan]]
 
-_FIRST_ROUNDS = 2  # of walking, before the slower constructive methods
+_QUICK_OPS = 400  # up to which all constructive methods take a fraction of a second together
+_FIRST_ROUNDS = 2  # of walking in larger graphs, before the slower constructive methods
 _ROUNDS_BETWEEN = 10  # of walking, between two attempts at a proof
 _PROOFS = (1.0, 4.0, 16.0)  # CP-SAT's own measure of work for them: about seconds
 _SMALL = 40  # teams of ops that CP-SAT is asked about at most
@@ -73,12 +74,20 @@ class Auto:
     def run(self, search: Search) -> None:
         walks = _Walks(self, search)
         quick, slow = baselines(search.problem)
-        begun = _run(quick, search) and self._propose(search) and _repair(search)
-        if begun and walks.run(_FIRST_ROUNDS) and _run(slow, search) and _repair(search):
-            for work in _PROOFS:
-                if not (self._prove(search, work) and walks.run(_ROUNDS_BETWEEN)):
-                    return
-            walks.run()
+        large = search.problem.arrays.ops > _QUICK_OPS
+        stages: tuple[Callable[[], bool], ...] = (
+            lambda: _run(quick, search) and self._propose(search) and _repair(search),
+            lambda: walks.run(_FIRST_ROUNDS, share=0.25) if large else True,
+            lambda: _run(slow, search) and _repair(search),
+            *(partial(self._prove_and_walk, walks, work) for work in _PROOFS),
+            walks.run,
+        )
+        for stage in stages:
+            if not stage():
+                return
+
+    def _prove_and_walk(self, walks: _Walks, work: float) -> bool:
+        return self._prove(walks.search, work) and walks.run(_ROUNDS_BETWEEN)
 
     def _prove(self, search: Search, work: float) -> bool:
         """Ask CP-SAT about a small problem; whether the search should go on."""
@@ -138,8 +147,12 @@ class _Walks:
         problem = self.search.problem
         return [_Arm(*arm) for arm in _arms(problem, memory_binds(problem, self.search))]
 
-    def run(self, most: float = math.inf) -> bool:
-        """Walk so many rounds, or until nothing gains; whether the search should go on."""
+    def run(self, most: float = math.inf, share: float = 1.0) -> bool:
+        """Walk so many rounds, or until nothing gains; whether the search should go on.
+
+        Args:
+            share: Of the evaluations left, for each round at most.
+        """
         search, walked = self.search, 0
         while walked < most and self.idle < _IDLE_CYCLES * len(self.arms):
             arm, before = _next(self.arms), search.key
@@ -148,7 +161,9 @@ class _Walks:
             start = Rows.of(search.problem, plans, arm.order, arm.stream)
             effort = min(_GROWTH**arm.used, _LONGEST)
             changes = Changes.fit(arm.order, arm.stream)
-            self.walker.walk(start, self.length * effort, arm.cooling, changes, arm.slope)
+            left = search.stop.left(search) * share / self.chains
+            evaluations = int(min(self.length * effort, left))
+            self.walker.walk(start, evaluations, arm.cooling, changes, arm.slope)
             if finished(search):
                 return False
             if self.fuse and (together := fused(search.problem, elite(search, 1)[0])) is not None:

@@ -1,0 +1,158 @@
+"""Auto: no worse than what it tried, the same again for a seed, done when nothing can be better."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tiny import random_problem
+
+from placewright import (
+    Cluster,
+    Constraints,
+    Device,
+    Graph,
+    Link,
+    MaxEvaluations,
+    MaxTime,
+    Op,
+    Plan,
+    Problem,
+    Table,
+    simulate,
+    solve,
+)
+from placewright.errors import ConfigError
+from placewright.solvers import Auto, Baselines, Search, Stop
+from placewright.solvers.searches.annealing import elite
+from placewright.zoo import load
+
+BLOCK = int(5.5 * 2**30) // 16
+
+
+def offload(gpu: float, cpu: float) -> Problem:
+    """16 blocks whose weights do not all fit the GPU, with measured times of each."""
+    ops: list[Op] = []
+    for at in range(16):
+        ops.append(Op(f"weight{at}", "weight", outputs=(BLOCK,)))
+        before = ((len(ops) - 2, 0),) if at else ()
+        ops.append(Op(f"block{at}", inputs=(*before, (len(ops) - 1, 0)), outputs=(16_000,)))
+    seconds = [[gpu, cpu] if op.kind == "op" else [0.0, 0.0] for op in ops]
+    devices = (Device("gpu", memory=8 * BLOCK + 2**20), Device("cpu", "cpu", memory=2**40))
+    links = {pair: Link(55e9, 1e-5) for pair in (("gpu", "cpu"), ("cpu", "gpu"))}
+    table = Table(tuple(op.name for op in ops), ("gpu", "cpu"), np.array(seconds))
+    return Problem(Graph("offload", tuple(ops)), Cluster("one GPU", devices, links), table)
+
+
+def test_streaming_and_computing_are_interleaved_where_that_is_best():
+    """By hand, resident, computed and streamed in turn takes 37.4 ms; all streamed 62.4 ms."""
+    problem = offload(0.21e-3, 7e-3)
+    result = solve(problem, Auto(exact=False), MaxEvaluations(20_000))
+    assert result.fits
+    assert result.step_time <= 0.0368
+    weight, block = result.plan.device.reshape(-1, 2).T
+    computed, streamed = int((block == 1).sum()), int(((block == 0) & (weight == 1)).sum())
+    assert computed >= 3
+    assert streamed >= 3
+
+
+def test_all_is_streamed_where_the_host_is_slow():
+    problem = offload(2.69e-3, 0.5)
+    result = solve(problem, Auto(exact=False), MaxEvaluations(20_000))
+    assert result.fits
+    assert not result.plan.device.reshape(-1, 2)[:, 1].any()
+    assert result.step_time <= 0.0700  # the first resident and the rest streamed take 72.6 ms
+
+
+@pytest.mark.parametrize("objective", ["step", "period"])
+@pytest.mark.parametrize("seed", range(8))
+def test_the_same_seed_and_evaluations_give_the_same_plan(seed, objective):
+    problem = random_problem(seed, objective=objective, ops=14)
+    auto = Auto(exact=seed == 0)  # CP-SAT takes its time
+    first, again = (solve(problem, auto, MaxEvaluations(1_500), seed=seed) for _ in range(2))
+    assert first.plan == again.plan
+    assert first.evaluations == again.evaluations <= 1_500
+
+
+@pytest.mark.parametrize("objective", ["step", "period"])
+@pytest.mark.parametrize("seed", range(8))
+def test_it_is_no_worse_than_the_baselines_and_fits_if_they_do(seed, objective):
+    problem = random_problem(seed, objective=objective, ops=14)
+    baselines = solve(problem, Baselines())
+    result = solve(problem, Auto(exact=False), MaxEvaluations(baselines.evaluations + 500))
+    assert result.key <= baselines.key
+    assert result.bound <= result.value or not result.fits
+
+
+def test_it_ends_when_the_bound_is_reached():
+    chain = load("chain:ops=30")
+    result = solve(Problem(chain, Cluster.parse("2xP100+cpu")), Auto())
+    assert result.gap < 1e-6
+    assert result.evaluations < 5_000
+
+
+def test_a_plan_over_memory_is_repaired():
+    """Balanced splits and list schedulers know memory; one that knows none is put right."""
+    problem = Problem(
+        load("transformer:blocks=4,tokens=64"),
+        Cluster.parse("2xP100"),
+        constraints=Constraints(limits={"gpu0": 2**30 + 800 * 2**20, "gpu1": 2**30 + 800 * 2**20}),
+    )
+    search = Search(problem, Stop(), seed=0)
+    search.judge(problem.settle(np.zeros(len(problem.graph), dtype=np.int32)))
+    assert search.key[0] > 0
+    assert solve(problem, Auto(exact=False), MaxEvaluations(300)).fits
+
+
+def test_proposers_are_judged(diamond_problem: Problem):
+    asked: list[Problem] = []
+
+    def propose(problem):
+        asked.append(problem)
+        yield Plan.of(problem, [1, 1, 0, 1])
+
+    harder = replace(diamond_problem, discipline="ready")
+    search = Search(harder, MaxEvaluations(2_000), seed=0)
+    Auto(first=10, exact=False, proposers=(propose,)).run(search)
+    assert asked == [harder] or search.key[1] <= search.bound.seconds * (1 + 1e-6)
+    slow = Problem(load("layered:ops=40"), Cluster.parse("2xP100"))
+    calls: list[int] = []
+
+    def single(problem):
+        calls.append(1)
+        yield Plan.of(problem, [0] * len(problem.graph))
+
+    solve(slow, Auto(first=10, exact=False, proposers=(single,)), MaxEvaluations(2_000))
+    assert calls == [1]
+
+
+def test_fusing_is_done_when_asked_for():
+    problem = Problem(load("cifar10"), Cluster.parse("2xP100+cpu"))
+    plain = solve(problem, Auto(first=50, exact=False), MaxEvaluations(600))
+    fused = solve(problem, Auto(first=50, exact=False, fuse=True), MaxEvaluations(600))
+    assert plain.plan.fusion is None
+    assert fused.plan.fusion is not None
+    assert fused.step_time < plain.step_time
+    assert simulate(problem, fused.plan).step_time == fused.step_time
+
+
+def test_starts_differ():
+    problem = random_problem(2, ops=14)
+    search = Search(problem, MaxEvaluations(2_000), seed=0)
+    Baselines().run(search)
+    plans = elite(search, 3)
+    assert plans[0] == search.best
+    assert len({plan.device.tobytes() for plan in plans}) == 3
+    assert elite(search, 2, skip=1)[1] != plans[1]
+
+
+def test_a_second_is_enough_for_a_good_plan():
+    problem = Problem(load("cifar10"), Cluster.parse("2xK80+cpu"), discipline="ready")
+    baselines = solve(problem, Baselines())
+    assert solve(problem, Auto(), MaxTime(1)).step_time < 0.9 * baselines.step_time
+
+
+def test_chains_are_at_least_one():
+    with pytest.raises(ConfigError, match="expected at least 1"):
+        Auto(chains=0)
