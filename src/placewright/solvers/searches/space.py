@@ -32,7 +32,8 @@ ENOUGH = 4_000
 """Plans that a search judges if nobody says when to stop."""
 
 _TIMES = 50  # a random search sees nearly all rows if it judges so many times their number
-_LARGE = 20_000  # ops above which coarsening takes longer than it is worth: seconds
+_MIDDLE = 5_000  # ops above which only some of these are made: one takes 0.3 s
+_LARGE = 20_000  # ops above which none is: one takes 2 s
 
 
 @dataclass(frozen=True, eq=False)
@@ -203,7 +204,8 @@ def _sets(problem: Problem, grouping: Grouping) -> Lists:
     modules = [op.module for op in problem.graph.ops]
     depth = max(name.count(".") + 1 for name in modules) if any(modules) else 0
     labels = [by_module(problem, level).group for level in range(1, depth + 1)]
-    sizes = [size for size in SIZES if size < len(grouping)]
+    wanted = SIZES if len(modules) <= _MIDDLE else SIZES[-3::2]
+    sizes = [size for size in wanted if size < len(grouping)]
     labels += [coarser(problem, grouping, size).group for size in sizes]
     first = np.unique(grouping.group, return_index=True)[1]
     found: dict[bytes, NDArray[np.int64]] = {}
