@@ -129,8 +129,8 @@ def test_proposers_are_judged(diamond_problem: Problem):
 
 def test_fusing_is_done_when_asked_for():
     problem = Problem(load("cifar10"), Cluster.parse("2xP100+cpu"))
-    plain = solve(problem, Auto(first=50, exact=False), MaxEvaluations(600))
-    fused = solve(problem, Auto(first=50, exact=False, fuse=True), MaxEvaluations(600))
+    plain = solve(problem, Auto(first=50, exact=False), MaxEvaluations(4_000))
+    fused = solve(problem, Auto(first=50, exact=False, fuse=True), MaxEvaluations(4_000))
     assert plain.plan.fusion is None
     assert fused.plan.fusion is not None
     assert fused.step_time < plain.step_time

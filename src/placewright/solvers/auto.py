@@ -8,10 +8,13 @@ from functools import cached_property, partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from placewright.errors import ConfigError
 from placewright.solvers.baselines import baselines
 from placewright.solvers.exact.solver import Exact
 from placewright.solvers.fusing import fused
+from placewright.solvers.orders.priorities import priority_rules
 from placewright.solvers.partition.repair import rounds
 from placewright.solvers.searches.annealing import elite, first_length, levels, memory_binds
 from placewright.solvers.searches.walk import Changes, Cooling, Rows, Walker
@@ -32,6 +35,7 @@ _ROUNDS_BETWEEN = 10  # of walking, between two attempts at a proof
 _PROOFS = (1.0, 4.0, 16.0)  # CP-SAT's own measure of work for them: about seconds
 _SMALL = 40  # teams of ops that CP-SAT is asked about at most
 _WORTH_ASKING = 3.0  # seconds left: it takes one to start
+_ORDERED = 3  # placements that the priority rules are tried on
 _REPAIRED = 3  # plans that are repaired where none fits
 _GROWTH = 3  # each time an arm is used, its round is so many times longer
 _LONGEST = 243  # times the first round: no round is longer
@@ -79,6 +83,7 @@ class Auto:
             lambda: _run(quick, search) and self._propose(search) and _repair(search),
             lambda: walks.run(_FIRST_ROUNDS, share=0.25) if large else True,
             lambda: _run(slow, search) and _repair(search),
+            lambda: _order(search),
             *(partial(self._prove_and_walk, walks, work) for work in _PROOFS),
             walks.run,
         )
@@ -87,7 +92,8 @@ class Auto:
                 return
 
     def _prove_and_walk(self, walks: _Walks, work: float) -> bool:
-        return self._prove(walks.search, work) and walks.run(_ROUNDS_BETWEEN)
+        search = walks.search
+        return self._prove(search, work) and walks.run(_ROUNDS_BETWEEN) and _order(search)
 
     def _prove(self, search: Search, work: float) -> bool:
         """Ask CP-SAT about a small problem; whether the search should go on."""
@@ -127,6 +133,20 @@ def _repair(search: Search) -> bool:
             search.judge(better, plan.priority, plan.staging)
             if finished(search):
                 return False
+    return True
+
+
+def _order(search: Search) -> bool:
+    """Try the priority rules on the best placements; whether the search should go on."""
+    problem = search.problem
+    if problem.objective == "period":  # which no order changes
+        return True
+    for plan in elite(search, _ORDERED):
+        search.trying = "order rules"
+        rules = np.stack(list(priority_rules(problem, plan.device, plan.staging).values()))
+        search.judge(np.repeat(plan.device[None], len(rules), axis=0), rules, plan.staging)
+        if finished(search):
+            return False
     return True
 
 
