@@ -7,7 +7,8 @@ from strategies import problems
 from tiny import random_problem
 
 from placewright import Cluster, Graph, Op, Plan, Problem, simulate
-from placewright.solvers.fusing import HEAVY, fused
+from placewright.solvers import HEFT, solve
+from placewright.solvers.fusing import HEAVY, fused, ordered
 from placewright.zoo import load
 
 
@@ -57,3 +58,12 @@ def test_a_network_gets_faster_by_launches_and_traffic_alone():
     problem = Problem(load("cifar10"), Cluster.parse("P100"))
     plan = Plan.of(problem, [0] * len(problem.graph))
     assert simulate(problem, fused(problem, plan)).step_time < simulate(problem, plan).step_time
+
+
+def test_the_order_is_put_right_after_fusing():
+    problem = Problem(load("cifar10"), Cluster.parse("2xP100+cpu"))
+    result = solve(problem, HEFT(contended=True))
+    together = fused(problem, result.plan)
+    better = ordered(problem, together)
+    assert np.array_equal(better.fusion, together.fusion)
+    assert simulate(problem, better).step_time < simulate(problem, together).step_time

@@ -13,7 +13,7 @@ import numpy as np
 from placewright.errors import ConfigError
 from placewright.solvers.baselines import baselines
 from placewright.solvers.exact.solver import Exact
-from placewright.solvers.fusing import fused
+from placewright.solvers.fusing import fused, ordered
 from placewright.solvers.orders.priorities import priority_rules
 from placewright.solvers.partition.repair import rounds
 from placewright.solvers.searches.annealing import elite, first_length, levels, memory_binds
@@ -89,7 +89,9 @@ class Auto:
         )
         for stage in stages:
             if not stage():
-                return
+                break
+        if self.fuse and not search.over:  # the bound that ended it holds for single ops
+            _fuse(search)
 
     def _prove_and_walk(self, walks: _Walks, work: float) -> bool:
         search = walks.search
@@ -136,6 +138,14 @@ def _repair(search: Search) -> bool:
     return True
 
 
+def _fuse(search: Search) -> None:
+    """Propose the best plan with ops fused into their only readers."""
+    together = fused(search.problem, elite(search, 1)[0])
+    if together is not None:
+        search.trying = "fused"
+        search.propose(ordered(search.problem, together))
+
+
 def _order(search: Search) -> bool:
     """Try the priority rules on the best placements; whether the search should go on."""
     problem = search.problem
@@ -175,7 +185,7 @@ class _Walks:
         """
         search, walked = self.search, 0
         while walked < most and self.idle < _IDLE_CYCLES * len(self.arms):
-            arm, before = _next(self.arms), search.key
+            arm, before = _next(self.arms), self.walker.key
             search.trying = arm.name
             plans = elite(search, self.chains, skip=self.rounds)
             start = Rows.of(search.problem, plans, arm.order, arm.stream)
@@ -186,10 +196,9 @@ class _Walks:
             self.walker.walk(start, evaluations, arm.cooling, changes, arm.slope)
             if finished(search):
                 return False
-            if self.fuse and (together := fused(search.problem, elite(search, 1)[0])) is not None:
-                search.trying = "fused"
-                search.propose(together)
-            gain = _gain(before, search.key)
+            if self.fuse:
+                _fuse(search)
+            gain = _gain(before, self.walker.key)
             arm.learn(gain, effort)
             self.idle = 0 if gain > 1e-5 else self.idle + 1
             self.rounds, walked = self.rounds + 1, walked + 1

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from placewright import simulator
 from placewright.plan import Plan
-from placewright.transforms import FUSIBLE
+from placewright.solvers.orders.priorities import priority_rules
+from placewright.transforms import FUSIBLE, contract
 from placewright.union import Union
 
 if TYPE_CHECKING:
@@ -46,3 +48,23 @@ def fused(problem: Problem, plan: Plan) -> Plan | None:
         return None
     fusion = np.where(size[group] > 1, group, -1)
     return Plan.of(problem, plan.device, plan.priority, fusion=fusion, staging=plan.staging)
+
+
+def ordered(problem: Problem, plan: Plan) -> Plan:
+    """A plan with fused ops in the best order that the priority rules find.
+
+    An order that was good for single ops may make a fused group wait for an input that only its
+    last member needs.
+    """
+    small = contract(problem, plan)
+    device, staging = small.plan.device, small.plan.staging
+    rules = list(priority_rules(small.problem, device, staging).values())
+    if small.plan.priority is not None:
+        rules.append(small.plan.priority)
+    rows = np.stack(rules)
+    rooms = None if staging is None else np.repeat(staging[None], len(rows), axis=0)
+    verdict = simulator.judge(
+        small.problem, np.repeat(device[None], len(rows), axis=0), rows, rooms
+    )
+    priority = rows[verdict.best()][small.op]
+    return Plan.of(problem, plan.device, priority, fusion=plan.fusion, staging=plan.staging)

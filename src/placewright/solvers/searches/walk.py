@@ -110,6 +110,11 @@ class Walker:
         self._kernel = kernel(a)
         self._blocks = self._kernel.blocks(*_blocks(search.problem, levels))
         self._kept_back = np.zeros(a.devices, dtype=np.int64)
+        self.key = min(
+            (found.key for found in search.parts.values() if found.plan.fusion is None),
+            default=(np.inf, np.inf),
+        )
+        """Of the best plan so far that a walk could go on from: one without fused ops."""
 
     def walk(
         self,
@@ -158,7 +163,7 @@ class Walker:
             best = _with(best, Rows(*found), better)
             for chain in better:
                 best_keys[chain] = keys[chain]
-                if keys[chain] < search.key:
+                if keys[chain] < self.key:
                     self._show(best, chain)
         return best
 
@@ -171,7 +176,10 @@ class Walker:
             None if rows.priority is None else rows.priority[chain],
             None if rows.staging is None else rows.staging[chain],
         )
-        if search.problem.objective == "period" and verdict is not None:
+        if verdict is None:
+            return
+        self.key = min(self.key, verdict.key(0))
+        if search.problem.objective == "period":
             capacity = search.problem.arrays.capacity
             over = np.maximum(verdict.peak[0] - capacity, 0)
             self._kept_back += np.minimum(over, capacity // 8)
