@@ -59,7 +59,7 @@ def test_the_split_diamond_waits_for_its_transfers(diamond_problem: Problem, spl
     # top 0-1, sent 1-3, right 3-13 on the other device, sent back 13-15, bottom 15-16
     found = check_path(diamond_problem, split_timeline)
     assert found.path == [("op", 0), ("send", 0), ("op", 2), ("send", 1), ("op", 3)]
-    assert found.ops == [(w.NOTHING, -1), (w.TURN, 0), (w.ARRIVAL, 0), (w.ARRIVAL, 1)]
+    assert found.ops == [(w.NOTHING, -1), (w.INPUT, 0), (w.ARRIVAL, 0), (w.ARRIVAL, 1)]
     assert found.sends == [(w.INPUT, 0), (w.INPUT, 2)]
     # gpu0: 1 + 1, gpu1: 10, two transfers of 2
     assert shares(found, split_timeline) == ({0: 2.0, 1: 10.0}, {0: 2.0, 1: 2.0})

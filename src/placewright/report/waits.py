@@ -1,8 +1,4 @@
-"""A timeline in, what each op and transfer waited for out, and the critical path.
-
-The simulator starts a thing at the very instant at which the last of what it waits for has ended,
-so the cause of a start is found by comparing times, which are equal to the last bit.
-"""
+"""A timeline in, what each op and transfer waited for out, and the critical path."""
 
 from __future__ import annotations
 
@@ -11,12 +7,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from placewright.simulator.reference import inputs_of, plan_order
+from placewright.simulator.path import Causes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable
 
     from placewright.problem import Problem
+    from placewright.simulator.path import Held, Item
     from placewright.timeline import Timeline
 
 NOTHING = 0  # it starts with the step
@@ -32,6 +29,7 @@ OF_OPS = (TURN, INPUT, ROOM, ISSUER)
 
 Wait = tuple[int, int]
 """What kind of wait, and the op or the row of the transfers that was waited for (-1: nothing)."""
+Cause = tuple["Item", "Held"]
 Thing = tuple[str, int]
 """`("op", position)` or `("send", row of the transfers)`."""
 
@@ -67,133 +65,36 @@ class Waits:
         return path[::-1]
 
 
+_KINDS: dict[tuple[str, str], int] = {
+    ("op", "device"): TURN,
+    ("op", "input"): INPUT,
+    ("row", "input"): ARRIVAL,
+    ("row", "channel"): WIRE,
+    ("op", "room"): ROOM,
+    ("issue", "issuer"): ISSUER,
+}
+
+
 def find_waits(problem: Problem, timeline: Timeline) -> Waits:
     """What every op and transfer of a timeline without fused groups waited for."""
-    return _Finder(problem, timeline).waits()
+    causes = Causes(problem, timeline)
 
-
-class _Finder:
-    def __init__(self, problem: Problem, timeline: Timeline) -> None:
-        self.a = problem.arrays
-        self.plan = timeline.plan
-        self.device = timeline.plan.device.tolist()
-        self.start, self.end = timeline.start.tolist(), timeline.end.tolist()
-        moved = timeline.transfers
-        columns = (moved.tensor, moved.source, moved.target, moved.channel, moved.reader)
-        self.sends: list[tuple[int, int, int, int, int]] = list(
-            zip(*(column.tolist() for column in columns), strict=True)
-        )
-        self.sent, self.arrived = moved.start.tolist(), moved.end.tolist()
-        priority = None if self.plan.priority is None else self.plan.priority.tolist()
-        self.order = plan_order(self.a, priority)
-
-    def waits(self) -> Waits:
-        before = dict(self._before())
-        launched = self._launched()
-        ended = self._ended()
-        arrivals = self._arrivals()
-        ops: list[Wait] = [(NOTHING, -1)] * self.a.ops
-        for op in self.order:
-            ops[op] = self._op(op, before.get(op), arrivals, launched)
-        sends = [self._send(row, ended) for row in range(len(self.sends))]
-        last = max(self.order, key=lambda op: self.end[op], default=-1)
-        return Waits(ops, sends, last)
-
-    def _before(self) -> Iterator[tuple[int, int]]:
-        """Each op and the op before it on its device."""
-        rank = {op: at for at, op in enumerate(self.order)}
-        by_time = sorted(self.order, key=lambda op: (self.start[op], self.end[op], rank[op]))
-        latest: dict[int, int] = {}
-        for op in by_time:
-            place = self.device[op]
-            if place in latest:
-                yield op, latest[place]
-            latest[place] = op
-
-    def _arrivals(self) -> dict[tuple[int, int, int], int]:
-        """(tensor, device, reader or -1) → the row with which it arrived."""
-        found: dict[tuple[int, int, int], int] = {}
-        for row, (tensor, _, target, _, reader) in enumerate(self.sends):
-            key = tensor, target, reader
-            if key not in found or self.arrived[row] >= self.arrived[found[key]]:
-                found[key] = row
-        return found
-
-    def _launched(self) -> dict[tuple[int, float], int]:
-        """(issuer, when it was free again) → the op that it launched until then."""
-        issuer, launch = self.a.issuer.tolist(), self.a.launch.tolist()
-        return {
-            (issuer[self.device[op]], self.start[op] + launch[self.device[op]]): op
-            for op in self.order
-            if issuer[self.device[op]] >= 0
-            and launch[self.device[op]] > 0  # else nobody has to wait for it
-            and self.end[op] > self.start[op]
-        }
-
-    def _ended(self) -> dict[tuple[int, float], list[int]]:
-        """(device, time) → the ops that ended there and then."""
-        ended: dict[tuple[int, float], list[int]] = defaultdict(list)
-        for op in self.order:
-            ended[self.device[op], self.end[op]].append(op)
-        return ended
-
-    def _op(
-        self,
-        op: int,
-        before: int | None,
-        arrivals: dict[tuple[int, int, int], int],
-        launched: dict[tuple[int, float], int],
-    ) -> Wait:
-        now, place = self.start[op], self.device[op]
-        for tensor in inputs_of(self.a, op):
-            row = arrivals.get((tensor, place, op), arrivals.get((tensor, place, -1)))
-            if row is not None and self.arrived[row] == now:
-                return ARRIVAL, row
-        if before is not None and self.end[before] == now:
-            return TURN, before
-        for tensor in inputs_of(self.a, op):
-            source = int(self.a.producer[tensor])
-            here = self.device[source] == place and bool(self.a.turn[source])
-            if here and self.end[source] == now:
-                return INPUT, source
-        issuer = int(self.a.issuer[place])
-        if now > 0 and (issuer, now) in launched and launched[issuer, now] != op:
-            return ISSUER, launched[issuer, now]
-        for tensor in inputs_of(self.a, op):  # a streamed weight of no bytes leaves no row behind
-            channel = int(self.a.channel[self.device[self.a.producer[tensor]], place])
-            if now > 0 and (channel, now) in self._left:
-                return WIRE, self._left[channel, now]
-        return NOTHING, -1
-
-    def _send(self, row: int, ended: dict[tuple[int, float], list[int]]) -> Wait:
-        tensor, _, target, channel, reader = self.sends[row]
-        now, source = self.sent[row], int(self.a.producer[tensor])
-        if self.a.turn[source] and self.end[source] == now:
-            return INPUT, source
-        if now == 0:
+    def wait(start: float, before: Callable[[int], Cause | None], at: int) -> Wait:
+        found = before(at) if start > 0 else None
+        if found is None:
             return NOTHING, -1
-        if (channel, now) in self._left:
-            return WIRE, self._left[channel, now]
-        if reader >= 0:
-            for op in ended.get((target, now), ()):
-                if op in self._staged:
-                    return ROOM, op
-        return NOTHING, -1
+        (what, which), held = found
+        return _KINDS[what, held], which
 
-    @cached_property
-    def _left(self) -> dict[tuple[int, float], int]:
-        """(channel, time) → the longest transfer that left it then: one of no length is no wait."""
-        left: dict[tuple[int, float], int] = {}
-        for row, (_, _, _, channel, _) in enumerate(self.sends):
-            key = channel, self.arrived[row]
-            if key not in left or self.sent[row] < self.sent[left[key]]:
-                left[key] = row
-        return left
-
-    @cached_property
-    def _staged(self) -> set[int]:
-        """The ops that read streamed weights, and so hold room."""
-        return {reader for *_, reader in self.sends if reader >= 0}
+    turn, moved = problem.arrays.turn.tolist(), timeline.transfers
+    starts = timeline.start.tolist()
+    ops = [
+        wait(start, causes.before_op, op) if turn[op] else (NOTHING, -1)
+        for op, start in enumerate(starts)
+    ]
+    sends = [wait(sent, causes.before_row, row) for row, sent in enumerate(moved.start.tolist())]
+    last = causes.last()
+    return Waits(ops, sends, -1 if last is None else last[1])
 
 
 def shares(waits: Waits, timeline: Timeline) -> tuple[dict[int, float], dict[int, float]]:

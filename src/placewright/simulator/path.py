@@ -104,15 +104,15 @@ def critical_path(problem: Problem, timeline: Timeline) -> Path:
     if plan.fusion is not None:
         fused = contract(problem, plan)
         problem, timeline = fused.problem, simulate(fused.problem, fused.plan)
-    return _Walk(problem, timeline).path()
+    return Causes(problem, timeline).path()
 
 
 Item = tuple[Literal["op", "row", "issue"], int]
 """An op; a row of the timeline's transfers; or an op while its issuer starts it."""
 
 
-class _Walk:
-    """The timeline, ordered for looking up what ended when."""
+class Causes:
+    """A timeline without fused groups, ordered for looking up why a thing began when it did."""
 
     def __init__(self, problem: Problem, timeline: Timeline) -> None:
         self.problem, self.timeline, self.plan = problem, timeline, timeline.plan
@@ -148,7 +148,7 @@ class _Walk:
 
     def path(self) -> Path:
         pieces: list[Piece] = []
-        item: Item | None = self._last()
+        item = self.last()
         held: Held = "end"
         while item is not None:
             piece = self._piece(item, held if pieces else "end")
@@ -160,7 +160,8 @@ class _Walk:
         names = tuple(op.name for op in self.problem.graph.ops)
         return Path(tuple(reversed(pieces)), names)
 
-    def _last(self) -> Item | None:
+    def last(self) -> Item | None:
+        """The op that ended last, None if the step took no time."""
         last = np.flatnonzero(self.a.turn & (self.timeline.end == self.timeline.step_time))
         if not self.timeline.step_time > 0:
             return None
@@ -183,14 +184,15 @@ class _Walk:
 
     def _before(self, item: Item) -> tuple[Item, Held]:
         what, at = item
-        found = self._before_row(at) if what == "row" else self._before_op(at)
+        found = self.before_row(at) if what == "row" else self.before_op(at)
         if found is None:
             raise self._strange(self.sent[at] if what == "row" else self.start[at])
         return found
 
     # -- ops ---------------------------------------------------------------------------------
 
-    def _before_op(self, op: int) -> tuple[Item, Held] | None:
+    def before_op(self, op: int) -> tuple[Item, Held] | None:
+        """What ended when this op began, and how that held it up."""
         now, place = self.start[op], self.device[op]
         arrivals = self._arrivals(op, now)
         for item in arrivals:
@@ -237,7 +239,8 @@ class _Walk:
 
     # -- transfers ---------------------------------------------------------------------------
 
-    def _before_row(self, row: int) -> tuple[Item, Held] | None:
+    def before_row(self, row: int) -> tuple[Item, Held] | None:
+        """What ended when this row of the transfers began, and how that held it up."""
         now, channel, reader = self.sent[row], self.channel[row], self.reader[row]
         source = self.made_by[self.tensor[row]]
         if reader < 0 and self.turn[source] and self.end[source] == now:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     Proposer = Callable[[Problem], Iterable[Plan]]
 
 _QUICK_OPS = 400  # up to which all constructive methods take a fraction of a second together
+_SLOW_SECONDS = 4e-4  # for each op, that the slowest constructive method takes
 _FIRST_ROUNDS = 2  # of walking in larger graphs, before the slower constructive methods
 _ROUNDS_BETWEEN = 10  # of walking, between two attempts at a proof
 _PROOFS = (1.0, 4.0, 16.0)  # CP-SAT's own measure of work for them: about seconds
@@ -78,11 +79,12 @@ class Auto:
     def run(self, search: Search) -> None:
         walks = _Walks(self, search)
         quick, slow = baselines(search.problem)
-        large = search.problem.arrays.ops > _QUICK_OPS
+        ops = search.problem.arrays.ops
+        large, takes = ops > _QUICK_OPS, ops * _SLOW_SECONDS
         stages: tuple[Callable[[], bool], ...] = (
             lambda: _run(quick, search) and self._propose(search) and _repair(search),
             lambda: walks.run(_FIRST_ROUNDS, share=0.25) if large else True,
-            lambda: _run(slow, search) and _repair(search),
+            lambda: _run(slow, search, takes) and _repair(search),
             lambda: _order(search),
             *(partial(self._prove_and_walk, walks, work) for work in _PROOFS),
             walks.run,
@@ -115,9 +117,16 @@ class Auto:
         return True
 
 
-def _run(solvers: list[Solver], search: Search) -> bool:
-    """Run solvers in turn; whether the search should go on."""
+def _run(solvers: list[Solver], search: Search, takes: float = 0.0) -> bool:
+    """Run solvers in turn; whether the search should go on.
+
+    Args:
+        takes: Seconds that one may take, since it does not look at the stop rule all the time;
+            with less time left none is begun.
+    """
     for solver in solvers:
+        if search.stop.seconds_left(search) < takes:
+            return True
         search.trying = solver.name
         solver.run(search)
         if finished(search):

@@ -50,6 +50,34 @@ def test_packing_knows_that_a_host_may_take_some() -> None:
     assert bound(problem).seconds == pytest.approx(4, rel=1e-5)
 
 
+@pytest.mark.parametrize("host", [0, 1])
+def test_packing_knows_that_a_host_pays_for_no_transfer(host: int) -> None:
+    # 8 s and 4 s with a tensor of 5 s between them, without overlap: together 12 s; the first on
+    # the host 8 s there and 4 + 5 s on the GPU; the other way round 4 s and 8 + 5 s.
+    ops = (Op("a", outputs=(5,)), Op("b", inputs=((0, 0),)))
+    names = ("gpu", "cpu")
+    devices = (Device("gpu", memory=9), Device("cpu", "cpu", memory=9))
+    cluster = Cluster("two", devices, {pair: Link(1) for pair in (names, names[::-1])})
+    costs = Table(("a", "b"), names, np.array([[8.0, 8.0], [4.0, 4.0]]))
+    if host:  # and the same backwards
+        costs = Table(("a", "b"), names, np.array([[4.0, 4.0], [8.0, 8.0]]))
+    problem = Problem(Graph("two", ops), cluster, costs, objective="period", overlap=False)
+    assert judge(problem, [[1, 0], [0, 1], [0, 0]]).value.min() == 9.0
+    assert 8 * (1 - 1e-9) <= bound(problem).seconds <= 9
+
+
+def test_equal_devices_with_unequal_links_are_as_near_as_the_nearest() -> None:
+    # Two of three equal devices are 1 s apart, the third 100 s: a period of 3 s, not 6.
+    cluster = gpus(3)
+    links = {pair: Link(0.01 if "gpu2" in pair else 1.0) for pair in cluster.links}
+    far = Cluster("far", cluster.devices, links)
+    ops = [Op("a", outputs=(1,)), Op("b", inputs=((0, 0),))]
+    for overlap, best in ((True, 3.0), (False, 4.0)):
+        problem = problem_of(ops, [3.0, 3.0], far, objective="period", overlap=overlap)
+        assert judge(problem, [[0, 1]]).value[0] == best
+        assert bound(problem).seconds == pytest.approx(best)
+
+
 def test_surroundings_are_taken_along_or_paid_for() -> None:
     # `hub` reads a tensor of 5 s from each of three ops of 4 s. Without overlap its device does all
     # of them, 1 + 12, or pays 5 s rather than 4 s for each: 13 s. Work alone says 13 / 4.

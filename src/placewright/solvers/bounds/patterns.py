@@ -29,7 +29,7 @@ _EACH = 20_000  # what a programme costs however small it is, in the same measur
 _SHARE = 3  # one T may take this part of what is left of the budget
 _STAY = 0.5  # how much of the next values is of the best before
 _FINE = 1e-4  # steps of T, as a share, that are too small to try
-_SLACK = 1e-5  # of worth, for the tolerances of HiGHS: see `_best`
+_SLACK = 1e-9  # of worth, for rounding
 
 
 def patterns(layout: Layout, packed: Packing, at_least: float, budget: int) -> float:
@@ -234,10 +234,10 @@ class _Pool:
         """No pattern of the group is worth more than this; a good pattern; what it cost to find.
 
         A part is in or out of the pattern; a tensor is sent if its producer is in and a reader is
-        out, received if a reader is in and the producer out; the sums must be within T. HiGHS's
-        dual bound may be too low by its tolerances: 1e-6 between the best and a branch cut off, and
-        1e-7 for each reduced cost. Values add up to 1; `_SLACK` is more than the sum of these up to
-        tens of variables that matter; for more the bound is raised by 1e-7 each.
+        out, received if a reader is in and the producer out; the sums must be within T. As in
+        `Choices.whole`, HiGHS's dual bound may be off by its tolerances: 1e-6 for branches cut off,
+        and 1e-7 for each reduced cost times the range of its variable, which is 1. Values add up
+        to 1. Twice this is added.
         """
         from scipy.optimize import Bounds, LinearConstraint, milp
         from scipy.sparse import coo_array, vstack
@@ -285,7 +285,7 @@ class _Pool:
         cost = _EACH + size * (size + 3 * int(solved.mip_node_count or 0))
         parts = np.flatnonzero(solved.x[:units] > 0.5) if solved.x is not None else np.zeros(0, int)
         most = 1.0 if solved.mip_dual_bound is None else -float(solved.mip_dual_bound)
-        return min(1.0, most + 1e-7 * size), self.fitted(group, parts), cost
+        return min(1.0, most + 2e-6 + 2e-7 * size), self.fitted(group, parts), cost
 
     def _knapsack(self, group: int, values: Seconds, may: Flags) -> tuple[float, Ints, int]:
         """The best parts, the last of them cut, that one device carries without transfers."""
