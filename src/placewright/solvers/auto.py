@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 _QUICK_OPS = 400  # up to which all constructive methods take a fraction of a second together
 _SLOW_SECONDS = 4e-4  # for each op, that the slowest constructive method takes
+_BOUND_SECONDS = 1e-3  # for each op, that the bound may take
 _FIRST_ROUNDS = 2  # of walking in larger graphs, before the slower constructive methods
 _ROUNDS_BETWEEN = 10  # of walking, between two attempts at a proof
 _PROOFS = (1.0, 4.0, 16.0)  # CP-SAT's own measure of work for them: about seconds
@@ -84,6 +85,7 @@ class Auto:
         stages: tuple[Callable[[], bool], ...] = (
             lambda: _run(quick, search) and self._propose(search) and _repair(search),
             lambda: walks.run(_FIRST_ROUNDS, share=0.25) if large else True,
+            lambda: _bound(search),
             lambda: _run(slow, search, takes) and _repair(search),
             lambda: _order(search),
             *(partial(self._prove_and_walk, walks, work) for work in _PROOFS),
@@ -269,9 +271,18 @@ def _gain(before: tuple[float, float], after: tuple[float, float]) -> float:
     return (before[at] - after[at]) / before[at] if before[at] > 0 else 0.0
 
 
+def _bound(search: Search) -> bool:
+    """Work out the bound if there is time for it; whether the search should go on."""
+    if search.stop.seconds_left(search) > search.problem.arrays.ops * _BOUND_SECONDS:
+        _ = search.bound
+    return not finished(search)
+
+
 def finished(search: Search) -> bool:
-    """Whether the stop rule says so, or the best plan fits and is as good as the bound."""
+    """Whether the stop rule says so, or the best plan fits and is as good as the known bound."""
     if search.over:
         return True
     overflow, value = search.key
-    return overflow == 0 and value <= search.bound.seconds * (1 + 1e-6)
+    if overflow or not search.bound_known:
+        return False
+    return value <= search.bound.seconds * (1 + 1e-6)

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from placewright.problem import Problem
     from placewright.solvers.search import Search, Solver
 
+_QUICK_LISTS = (5_000, 2_000)  # ops up to which HEFT, and m-ETF, take some tenths of a second
+
 
 @dataclass(frozen=True)
 class Baselines:
@@ -56,17 +58,10 @@ def baselines(problem: Problem) -> tuple[list[Solver], list[Solver]]:
     if problem.objective == "period":
         quick.append(Cuts())
         return quick, [Ideals(), *_partitioners(), METF(), HEFT(), MSCT(), Random()]
-    slow: list[Solver] = [
-        Cuts(),
-        Ideals(),
-        METF(),
-        HEFT(),
-        HEFT(contended=True),
-        CPoP(),
-        MSCT(),
-        Random(),
-    ]
-    return quick, [*_partitioners(), *slow]
+    lists: list[Solver] = [HEFT(), METF(), MSCT(), HEFT(contended=True), CPoP()]
+    count = sum(len(problem.graph) <= most for most in _QUICK_LISTS)
+    slow = [*lists[count:], *_partitioners(), Cuts(), Ideals(), Random()]
+    return quick + lists[:count], slow
 
 
 def _partitioners() -> list[Solver]:

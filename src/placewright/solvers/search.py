@@ -115,6 +115,11 @@ class Search:
         own = self._own_bound
         return own if self.proven is None or own.seconds >= self.proven.seconds else self.proven
 
+    @property
+    def bound_known(self) -> bool:
+        """Whether the bound has been worked out: it may take seconds for a large graph."""
+        return "_own_bound" in self.__dict__
+
     @cached_property
     def _own_bound(self) -> Bound:
         return bound(self.problem)
