@@ -271,3 +271,12 @@ def test_names_with_markup_are_shown_as_they_are(run, tmp_path):
     assert ran.status == 0
     assert "[red]a" in ran.out
     assert "diamond on [bold]odd: 4 ops" in ran.out
+
+
+def test_ops_are_fused_when_asked_for(run):
+    options = ("place", "cifar10", "--on", "P100", "--no-why", "--json")
+    plain, fused = run(*options).data, run(*options, "--fuse").data
+    assert fused["step_time"] < plain["step_time"]
+    refused = run("place", "cifar10", *ON, "--method", "heft", "--fuse")
+    assert refused.status == 1
+    assert "--fuse with method 'heft': only auto decides what is fused" in refused.err

@@ -11,6 +11,7 @@ from placewright.cli.again import words_of
 from placewright.cli.asked import Asked, stop_rule
 from placewright.cli.progress import Progress
 from placewright.cli.resolve import check_writable, find_method, find_plan
+from placewright.errors import ConfigError
 
 
 def place_model(
@@ -19,6 +20,10 @@ def place_model(
     method: Annotated[
         str, typer.Option("--method", metavar="NAME", help="How to look: see docs/methods.md.")
     ] = "auto",
+    fuse: Annotated[
+        bool,
+        typer.Option("--fuse", help="Also fuse ops, for a runtime that does so; with auto alone."),
+    ] = False,
     budget: options.Budget = None,
     evaluations: options.Evaluations = None,
     seed: options.Seed = 0,
@@ -55,11 +60,15 @@ def place_model(
     from placewright.cli.output import answer_data, print_json, save, save_report
     from placewright.cli.robust import asked_choice, choice_data, print_robust
     from placewright.cli.why import explained, why_data, why_lines
-    from placewright.solvers import SEARCHES
+    from placewright.solvers import SEARCHES, Auto
 
     check_writable(output, trace, report)
     choice = asked_choice(robust, trials, spread, seed)
     solver = find_method(method)
+    if fuse:
+        if not isinstance(solver, Auto):
+            raise ConfigError(f"--fuse with method {method!r}: only auto decides what is fused")
+        solver = replace(solver, fuse=True)
     stop = stop_rule(budget, evaluations, options.PLACE_BUDGET if method in SEARCHES else None)
     asked = Asked.of(typed)
     with Progress(f"reading {model}") as progress:
