@@ -38,6 +38,8 @@ def test_place_writes_a_page_about_its_own_plan(run, page):
     assert [each["name"] for each in shown["methods"]] == ["auto", "single", "accelerate"]
     assert shown["methods"][shown["single"]]["step_time"] == found["best_single"]["step_time"]
     assert shown["single_device"] == found["best_single"]["device"]
+    assert len(shown["helps"]) >= 1
+    assert all("→" in words for words in shown["helps"])
 
 
 def test_a_slow_method_is_not_hidden_behind_a_better_baseline(run, page):

@@ -87,7 +87,9 @@ def place_model(
     if report is not None:
         from placewright.report import gather
 
-        said += save_report(gather(model, whole, [result], (), interrupted), report)
+        helps = [] if reason is None else [str(each) for each in reason.best_helps]
+        page = gather(model, whole, [result], (), interrupted, helps=helps)
+        said += save_report(page, report)
     ranked = [] if choice is None or interrupted else choice.ranked
     if json:
         more = {} if reason is None else {"why": why_data(problem, reason)}

@@ -37,6 +37,7 @@ class Content:
         skipped: Methods that cannot do the problem, each with the reason.
         interrupted: Whether a person stopped the search.
         notes: What a reader should know before trusting the page.
+        helps: What would make the answer faster, each in a few words.
     """
 
     model: str
@@ -49,6 +50,7 @@ class Content:
     skipped: tuple[tuple[str, str], ...] = ()
     interrupted: bool = False
     notes: tuple[str, ...] = ()
+    helps: tuple[str, ...] = ()
 
     @cached_property
     def shown(self) -> Shown:
@@ -79,6 +81,7 @@ def gather(
     interrupted: bool = False,
     notes: Sequence[str] = (),
     labels: Sequence[str] | None = None,
+    helps: Sequence[str] = (),
 ) -> Content:
     """The content of a page; the best single device and the default are added where missing.
 
@@ -86,6 +89,7 @@ def gather(
         results: The best of them, by bytes over and then the objective, is the answer.
         labels: What each is called; by default its method.
         problem: As it was given, not as a method that stands for another runtime runs it.
+        helps: What would make the answer faster, as `solvers.explain` says.
 
     Raises:
         PlanError: A result's plan is not one of this problem's.
@@ -109,6 +113,7 @@ def gather(
         tuple(skipped),
         interrupted,
         tuple(notes),
+        tuple(helps),
     )
 
 

@@ -53,6 +53,7 @@ def payload(content: Content) -> Data:
         "objective": problem.objective,
         "discipline": problem.discipline,
         "sentence": why(content),
+        "helps": list(content.helps),
         "answer": content.answer,
         "single": content.single,
         "single_device": content.alone,

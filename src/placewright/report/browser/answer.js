@@ -38,6 +38,8 @@ const answer = {
         : []),
     );
     by("why").textContent = data.sentence;
+    by("helps").hidden = !data.helps.length;
+    by("helps").textContent = `What would help: ${data.helps.join("; ")}.`;
     by("figures").replaceChildren(
       this.card(figureName, seconds(best.value), this.fits(best), best.fits ? "" : "bad"),
       this.held("best single device", single, data.single_device),
