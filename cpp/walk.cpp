@@ -287,6 +287,24 @@ class Walk {
     return {low, std::max(low, high)};
   }
 
+  // An op anywhere between what it reads and what reads it, or a little earlier or later.
+  void reorder(int op) {
+    const auto [low, high] = slack(op);
+    if (!(low < high)) return;
+    double to = low + (high - low) * random_.unit();
+    if (random_.below(2)) to = std::clamp(plan_.priority[op] + (random_.unit() - 0.5) * 4 * random_.few(), low, high);
+    set_priority(op, to);
+  }
+
+  void reorder_few(int block) {
+    if (plan_.priority.empty() || b_.first[block + 1] - b_.first[block] > 4) return;
+    for (int i = b_.first[block]; i < b_.first[block + 1]; ++i) {
+      for (int j = b_.first_op[b_.units[i]]; j < b_.first_op[b_.units[i] + 1]; ++j) {
+        if (a_.turn[b_.ops[j]]) reorder(b_.ops[j]);
+      }
+    }
+  }
+
   // Two blocks change places; of one shape they do so unit by unit, and one may just take after the other.
   void swap(int one, int two) {
     const int size = b_.first[one + 1] - b_.first[one];
@@ -309,7 +327,10 @@ class Walk {
     const int level = drawn(s_.level_share), first = b_.level[level], count = b_.level[level + 1] - first;
     const int block = first + random_.below(count);
     switch (drawn(s_.change_share)) {
-      case kMove: set_block(block, device_for(block), true, true); break;
+      case kMove:
+        set_block(block, device_for(block), true, true);
+        if (random_.below(2)) reorder_few(block);  // its old place in the order may not suit there
+        break;
       case kMoveWork: set_block(block, device_for(block), true, false); break;
       case kMoveStores:
         set_block(block, random_.below(2) ? block_device(block) : random_.below(a_.devices), false, true);
@@ -325,15 +346,10 @@ class Walk {
         }
         break;
       }
-      case kReorder: {
+      case kReorder:
         if (plan_.priority.empty() || a_.runnable.empty()) break;
-        const int op = a_.runnable[random_.below(static_cast<int>(a_.runnable.size()))];
-        const auto [low, high] = slack(op);
-        double to = low + (high - low) * random_.unit();
-        if (random_.below(2)) to = std::clamp(plan_.priority[op] + (random_.unit() - 0.5) * 4 * random_.few(), low, high);
-        if (low < high) set_priority(op, to);
+        reorder(a_.runnable[random_.below(static_cast<int>(a_.runnable.size()))]);
         break;
-      }
       case kReorderBlock: {
         if (plan_.priority.empty()) break;
         // As far up or down as its slack lets each op go: the block as a whole goes early or late.

@@ -37,11 +37,13 @@ _ROUNDS_BETWEEN = 10  # of walking, between two attempts at a proof
 _PROOFS = (1.0, 4.0, 16.0)  # CP-SAT's own measure of work for them: about seconds
 _SMALL = 40  # teams of ops that CP-SAT is asked about at most
 _WORTH_ASKING = 3.0  # seconds left: it takes one to start
+_HANGS = 120.0  # seconds, which the work it is given never takes
 _ORDERED = 3  # placements that the priority rules are tried on
 _REPAIRED = 3  # plans that are repaired where none fits
-_GROWTH = 3  # each time an arm is used, its round is so many times longer
-_LONGEST = 243  # times the first round: no round is longer
-_IDLE_CYCLES = 2  # without a stop rule: cycles through all arms that gain nothing before the end
+_GROWTH = 2  # each time an arm is used, its round is so many times longer
+_ENOUGH = 1_000  # evaluations for each op: no walk through step times is longer
+_LONGEST = 512  # times the first round: no round is longer
+_IDLE_CYCLES = 4  # without a stop rule: cycles through all arms that gain nothing before the end
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,7 @@ class Auto:
             lambda: walks.run(_FIRST_ROUNDS, share=0.25) if large else True,
             lambda: _bound(search),
             lambda: _run(slow, search, takes) and _repair(search),
-            lambda: _order(search),
+            lambda: _order(search) and walks.run(_ROUNDS_BETWEEN),
             *(partial(self._prove_and_walk, walks, work) for work in _PROOFS),
             walks.run,
         )
@@ -104,9 +106,10 @@ class Auto:
     def _prove(self, search: Search, work: float) -> bool:
         """Ask CP-SAT about a small problem; whether the search should go on."""
         small = len(Teams.of(search.problem)) <= _SMALL and find_spec("ortools") is not None
-        if self.exact and small and search.stop.seconds_left(search) > _WORTH_ASKING:
+        left = search.stop.seconds_left(search)
+        if self.exact and small and left > _WORTH_ASKING:
             search.trying = "exact"
-            Exact(deterministic=work).run(search)
+            Exact(deterministic=work, seconds=min(left / 2, _HANGS)).run(search)
         return not finished(search)
 
     def _propose(self, search: Search) -> bool:
@@ -176,7 +179,11 @@ class _Walks:
 
     def __init__(self, auto: Auto, search: Search) -> None:
         self.chains, self.fuse, self.search = auto.chains, auto.fuse, search
-        self.length = auto.first or first_length(search.problem)
+        problem = search.problem
+        self.length = auto.first or first_length(problem)
+        # Small problems gain more from many short walks than from few long ones.
+        enough = _ENOUGH * problem.arrays.ops if problem.objective == "step" else math.inf
+        self.longest = max(1, min(_LONGEST, enough / self.length))
         self.rounds, self.idle = 0, 0
 
     @cached_property
@@ -200,7 +207,7 @@ class _Walks:
             search.trying = arm.name
             plans = elite(search, self.chains, skip=self.rounds)
             start = Rows.of(search.problem, plans, arm.order, arm.stream)
-            effort = min(_GROWTH**arm.used, _LONGEST)
+            effort = min(_GROWTH**arm.used, self.longest)
             changes = Changes.fit(arm.order, arm.stream)
             left = search.stop.left(search) * share / self.chains
             evaluations = int(min(self.length * effort, left))
@@ -249,7 +256,8 @@ def _arms(problem: Problem, stream: bool) -> list[tuple[str, bool, bool, Cooling
             (f"walk {kind}order", True, streamed, Cooling(0.01, 1e-4), 1.0),
             (f"walk {kind}warm", False, streamed, Cooling(0.03, 1e-4), 1.5),
             (f"walk {kind}order fine", True, streamed, Cooling(0.003, 1e-5), 0.7),
-            (f"walk {kind}order hot", True, streamed, Cooling(0.1, 1e-4), 1.0),
+            (f"walk {kind}order hot", True, streamed, Cooling(0.1, 1e-3), 0.2),
+            (f"walk {kind}order boiling", True, streamed, Cooling(0.4, 1e-4), 1.0),
         ]
     return arms
 

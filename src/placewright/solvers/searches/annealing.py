@@ -95,7 +95,7 @@ def first_length(problem: Problem) -> int:
     """Evaluations of a first round: a fraction of a second at any size."""
     if problem.objective == "period":
         return 200_000
-    return int(np.clip(3_000_000 // problem.arrays.ops, 200, 20_000))
+    return int(np.clip(3_000_000 // problem.arrays.ops, 200, 5_000))
 
 
 def memory_binds(problem: Problem, search: Search) -> bool:
