@@ -53,7 +53,7 @@ class _Effort:
 
 _EFFORTS = {
     "quick": _Effort(40_000_000, 200_000, 6, 60_000, 2, 20, 0),
-    "thorough": _Effort(1_000_000_000, 10_000_000, 24, 2_000_000, 6, 500, 5_000_000),
+    "thorough": _Effort(1_000_000_000, 10_000_000, 24, 2_000_000, 6, 500, 6_000_000),
 }
 _EQUAL = 1e-9  # bounds that differ by less are equal; then the plainer one is named
 _TRIES = ((100, 4), (1000, 2), (np.inf, 1))  # most ops, factor: small problems can have more

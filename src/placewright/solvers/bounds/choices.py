@@ -127,7 +127,7 @@ class Choices:
                 LinearConstraint(program.most, -np.inf, program.room),
                 LinearConstraint(program.equal, program.count, program.count),
             ],
-            options={"node_limit": nodes},
+            options={"node_limit": nodes, "presolve": False},
         )
         if found.mip_dual_bound is None or not np.isfinite(found.mip_dual_bound):
             return 0.0

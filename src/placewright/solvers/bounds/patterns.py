@@ -280,7 +280,7 @@ class _Pool:
                 LinearConstraint(vstack([sends, gets]).tocsr(), 0, np.inf),
                 *(LinearConstraint(each[None], -np.inf, 1) for each in rows),
             ],
-            options={"node_limit": _NODES, "mip_rel_gap": gap},
+            options={"node_limit": _NODES, "mip_rel_gap": gap, "presolve": False},
         )
         cost = _EACH + size * (size + 3 * int(solved.mip_node_count or 0))
         parts = np.flatnonzero(solved.x[:units] > 0.5) if solved.x is not None else np.zeros(0, int)
