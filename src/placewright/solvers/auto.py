@@ -17,6 +17,7 @@ from placewright.solvers.fusing import fused, ordered
 from placewright.solvers.orders.priorities import priority_rules
 from placewright.solvers.partition.repair import rounds
 from placewright.solvers.searches.annealing import elite, first_length, levels, memory_binds
+from placewright.solvers.searches.local_search import LocalSearch
 from placewright.solvers.searches.walk import Changes, Cooling, Rows, Walker
 from placewright.solvers.teams import Teams
 
@@ -40,6 +41,7 @@ _WORTH_ASKING = 3.0  # seconds left: it takes one to start
 _HANGS = 120.0  # seconds, which the work it is given never takes
 _ORDERED = 3  # placements that the priority rules are tried on
 _REPAIRED = 3  # plans that are repaired where none fits
+_LOCAL_OPS = 10_000  # up to which local search begins within a second or two
 _GROWTH = 2  # each time an arm is used, its round is so many times longer
 _ENOUGH = 1_000  # evaluations for each op: no walk through step times is longer
 _LONGEST = 512  # times the first round: no round is longer
@@ -205,13 +207,9 @@ class _Walks:
         while walked < most and self.idle < _IDLE_CYCLES * len(self.arms):
             arm, before = _next(self.arms), self.walker.key
             search.trying = arm.name
-            plans = elite(search, self.chains, skip=self.rounds)
-            start = Rows.of(search.problem, plans, arm.order, arm.stream)
             effort = min(_GROWTH**arm.used, self.longest)
-            changes = Changes.fit(arm.order, arm.stream)
             left = search.stop.left(search) * share / self.chains
-            evaluations = int(min(self.length * effort, left))
-            self.walker.walk(start, evaluations, arm.cooling, changes, arm.slope)
+            self._use(arm, int(min(self.length * effort, left)))
             if finished(search):
                 return False
             if self.fuse:
@@ -222,6 +220,17 @@ class _Walks:
             self.rounds, walked = self.rounds + 1, walked + 1
         return True
 
+    def _use(self, arm: _Arm, evaluations: int) -> None:
+        search = self.search
+        if arm.cooling is None:
+            LocalSearch(most=max(1, evaluations * self.chains)).run(search)
+            self.walker.key = min(self.walker.key, search.parts[arm.name].key)
+            return
+        plans = elite(search, self.chains, skip=self.rounds)
+        start = Rows.of(search.problem, plans, arm.order, arm.stream)
+        changes = Changes.fit(arm.order, arm.stream)
+        self.walker.walk(start, evaluations, arm.cooling, changes, arm.slope)
+
 
 @dataclass
 class _Arm:
@@ -230,7 +239,7 @@ class _Arm:
     name: str
     order: bool
     stream: bool
-    cooling: Cooling
+    cooling: Cooling | None  # None for local search, which is no walk
     slope: float
     used: int = 0
     worth: float = 0.0
@@ -240,7 +249,7 @@ class _Arm:
         self.worth = gain / effort
 
 
-def _arms(problem: Problem, stream: bool) -> list[tuple[str, bool, bool, Cooling, float]]:
+def _arms(problem: Problem, stream: bool) -> list[tuple[str, bool, bool, Cooling | None, float]]:
     if problem.objective == "period":
         return [
             ("walk warm", False, False, Cooling(0.03, 3e-5), 0.5),
@@ -248,7 +257,7 @@ def _arms(problem: Problem, stream: bool) -> list[tuple[str, bool, bool, Cooling
             ("walk hot", False, False, Cooling(0.1, 1e-4), 1.0),
             ("walk cold", False, False, Cooling(0.001, 5e-5), 0.3),
         ]
-    arms = []
+    arms: list[tuple[str, bool, bool, Cooling | None, float]] = []
     for streamed in [True, False] if stream else [False]:
         kind = "stream " if streamed else ""
         arms += [
@@ -259,6 +268,8 @@ def _arms(problem: Problem, stream: bool) -> list[tuple[str, bool, bool, Cooling
             (f"walk {kind}order hot", True, streamed, Cooling(0.1, 1e-3), 0.2),
             (f"walk {kind}order boiling", True, streamed, Cooling(0.4, 1e-4), 1.0),
         ]
+    if _QUICK_OPS < problem.arrays.ops <= _LOCAL_OPS:
+        arms.insert(3, (LocalSearch.name, True, False, None, 1.0))
     return arms
 
 
