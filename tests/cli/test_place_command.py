@@ -21,7 +21,7 @@ def test_the_answer_comes_first_then_devices_then_memory(run):
     lines = ran.out.splitlines()
     assert lines[0] == "branches:modules=2 on 2xP100+cpu: 53 ops, 3 devices"
     assert lines[1].startswith("step time ")
-    assert " by m-etf, " in lines[1]
+    assert " by heft, " in lines[1]
     assert lines[2].startswith("no plan can beat ")
     headers = [line.split() for line in lines if line.startswith(("device", "memory"))]
     assert headers == [
