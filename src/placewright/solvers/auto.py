@@ -83,7 +83,7 @@ class Auto:
 
     def run(self, search: Search) -> None:
         walks = _Walks(self, search)
-        quick, slow = baselines(search.problem)
+        quick, slow = baselines(search.problem, installed=True)
         ops = search.problem.arrays.ops
         large, takes = ops > _QUICK_OPS, ops * _SLOW_SECONDS
         stages: tuple[Callable[[], bool], ...] = (

@@ -44,8 +44,13 @@ class Baselines:
             solver.run(search)
 
 
-def baselines(problem: Problem) -> tuple[list[Solver], list[Solver]]:
-    """Every constructive method that has an answer for this problem: quick ones, and slower."""
+def baselines(problem: Problem, installed: bool = False) -> tuple[list[Solver], list[Solver]]:
+    """Every constructive method that has an answer for this problem: quick ones, and slower.
+
+    Args:
+        installed: With the partitioners whose library is installed; what is found then depends on
+            the machine.
+    """
     quick: list[Solver] = [
         EverySingleDevice(),
         *([Expert()] if known(problem) else []),
@@ -55,12 +60,13 @@ def baselines(problem: Problem) -> tuple[list[Solver], list[Solver]]:
         MTopo(),
         RoundRobin(),
     ]
+    parts = _partitioners() if installed else []
     if problem.objective == "period":
         quick.append(Cuts())
-        return quick, [Ideals(), *_partitioners(), METF(), HEFT(), MSCT(), Random()]
+        return quick, [Ideals(), *parts, METF(), HEFT(), MSCT(), Random()]
     lists: list[Solver] = [HEFT(), METF(), MSCT(), HEFT(contended=True), CPoP()]
     count = sum(len(problem.graph) <= most for most in _QUICK_LISTS)
-    slow = [*lists[count:], *_partitioners(), Cuts(), Ideals(), Random()]
+    slow = [*lists[count:], *parts, Cuts(), Ideals(), Random()]
     return quick + lists[:count], slow
 
 
