@@ -2,8 +2,8 @@
 
     python benchmarks/solvers.py [--only SECTION,…] [--data DIR] [--seconds 30] [--seeds 0:200]
 
-Sections: random, period, unseen, step, offload, half, zoo, large, quick. Those that need the public data
-take its folder (with dnn-partitioning/ and pipedream/) as `--data` and are skipped without it.
+Sections: random, period, unseen, step, offload, half, zoo, large, quick. Those that need the public
+data take its folder (with dnn-partitioning/ and pipedream/) as `--data` and are skipped without it.
 Every row shows the best single device and the bound; a row ends in `yes` or `NO` for what it must
 show, and the last line counts the rows that do not.
 """

@@ -41,7 +41,7 @@ _WORTH_ASKING = 3.0  # seconds left: it takes one to start
 _HANGS = 120.0  # seconds, which the work it is given never takes
 _ORDERED = 3  # placements that the priority rules are tried on
 _REPAIRED = 3  # plans that are repaired where none fits
-_LOCAL_OPS = 10_000  # up to which local search begins within a second or two
+_LOCAL_OPS = 5_000  # up to which local search begins within a second or two
 _GROWTH = 2  # each time an arm is used, its round is so many times longer
 _ENOUGH = 1_000  # evaluations for each op: no walk through step times is longer
 _LONGEST = 512  # times the first round: no round is longer
@@ -215,7 +215,7 @@ class _Walks:
             if self.fuse:
                 _fuse(search)
             gain = _gain(before, self.walker.key)
-            arm.learn(gain, effort)
+            arm.learn(gain, effort * arm.dearer)
             self.idle = 0 if gain > 1e-5 else self.idle + 1
             self.rounds, walked = self.rounds + 1, walked + 1
         return True
@@ -243,6 +243,11 @@ class _Arm:
     slope: float
     used: int = 0
     worth: float = 0.0
+
+    @property
+    def dearer(self) -> float:
+        """How much longer an evaluation takes than in a walk."""
+        return 3.0 if self.cooling is None else 1.0
 
     def learn(self, gain: float, effort: float) -> None:
         self.used += 1
