@@ -160,6 +160,13 @@ def test_a_second_is_enough_for_a_good_plan():
     assert solve(problem, Auto(), MaxTime(1)).step_time < 0.9 * baselines.step_time
 
 
+@pytest.mark.parametrize("evaluations", [1, 2, 60, 130, 200, 333, 400])
+def test_a_larger_graph_may_be_stopped_at_any_time(evaluations):
+    problem = Problem(load("layered:ops=450"), Cluster.parse("2xP100+cpu"))
+    result = solve(problem, Auto(first=20), MaxEvaluations(evaluations))
+    assert result.evaluations <= evaluations
+
+
 def test_chains_are_at_least_one():
     with pytest.raises(ConfigError, match="expected at least 1"):
         Auto(chains=0)

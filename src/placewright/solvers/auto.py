@@ -224,7 +224,8 @@ class _Walks:
         search = self.search
         if arm.cooling is None:
             LocalSearch(most=max(1, evaluations * self.chains)).run(search)
-            self.walker.key = min(self.walker.key, search.parts[arm.name].key)
+            if (found := search.parts.get(arm.name)) is not None:
+                self.walker.key = min(self.walker.key, found.key)
             return
         plans = elite(search, self.chains, skip=self.rounds)
         start = Rows.of(search.problem, plans, arm.order, arm.stream)
