@@ -16,9 +16,12 @@ from placewright.solvers.exact.solver import Exact
 from placewright.solvers.fusing import fused, ordered
 from placewright.solvers.orders.priorities import priority_rules
 from placewright.solvers.partition.repair import rounds
+from placewright.solvers.search import Search
 from placewright.solvers.searches.annealing import elite, first_length, levels, memory_binds
+from placewright.solvers.searches.genetic import Genetic
 from placewright.solvers.searches.local_search import LocalSearch
 from placewright.solvers.searches.walk import Changes, Cooling, Rows, Walker
+from placewright.solvers.stop import Within
 from placewright.solvers.teams import Teams
 
 if TYPE_CHECKING:
@@ -26,7 +29,7 @@ if TYPE_CHECKING:
 
     from placewright.plan import Plan
     from placewright.problem import Problem
-    from placewright.solvers.search import Search, Solver
+    from placewright.solvers.search import Solver
 
     Proposer = Callable[[Problem], Iterable[Plan]]
 
@@ -42,6 +45,9 @@ _HANGS = 120.0  # seconds, which the work it is given never takes
 _ORDERED = 3  # placements that the priority rules are tried on
 _REPAIRED = 3  # plans that are repaired where none fits
 _LOCAL_OPS = 5_000  # up to which local search begins within a second or two
+_OTHERS = 8  # times a first walk: plans that other searches judge
+_OTHERS_OPS = 10_000  # up to which they are tried
+_OTHERS_SECONDS = 12.0  # seconds left, without which they are not
 _GROWTH = 2  # each time an arm is used, its round is so many times longer
 _ENOUGH = 1_000  # evaluations for each op: no walk through step times is longer
 _LONGEST = 512  # times the first round: no round is longer
@@ -91,7 +97,8 @@ class Auto:
             lambda: walks.run(_FIRST_ROUNDS, share=0.25) if large else True,
             lambda: _bound(search),
             lambda: _run(slow, search, takes) and _repair(search),
-            lambda: _order(search) and walks.run(_ROUNDS_BETWEEN),
+            lambda: _order(search) and _others(search, walks.length * _OTHERS),
+            lambda: walks.run(_ROUNDS_BETWEEN),
             *(partial(self._prove_and_walk, walks, work) for work in _PROOFS),
             walks.run,
         )
@@ -151,6 +158,26 @@ def _repair(search: Search) -> bool:
             search.judge(better, plan.priority, plan.staging)
             if finished(search):
                 return False
+    return True
+
+
+def _others(search: Search, most: int) -> bool:
+    """Let other searches begin anew, so that none finds what we miss; whether to go on."""
+    ops = search.problem.arrays.ops
+    solvers: list[Solver] = [LocalSearch(most=most), Genetic(most=most)]
+    if not _QUICK_OPS < ops <= _OTHERS_OPS or search.problem.objective == "period":
+        return True
+    for solver in solvers:
+        if search.stop.seconds_left(search) < _OTHERS_SECONDS:
+            return True
+        alone = Search(search.problem, Within(search), search.seed)
+        solver.run(alone)
+        search.trying = f"{solver.name} alone"
+        if alone.best is not None:
+            plan = alone.best
+            search.walked(alone.evaluations, plan.device, plan.priority, plan.staging)
+        if finished(search):
+            return False
     return True
 
 

@@ -126,5 +126,21 @@ class Gap(Stop):
         return overflow == 0 and value <= search.bound.seconds * (1 + self.share + 1e-9)
 
 
+@dataclass(frozen=True)
+class Within(Stop):
+    """Over when another search would be with this one's plans added to its own."""
+
+    search: Search
+
+    def __call__(self, search: Search) -> bool:
+        return self.search.over or self.left(search) <= 0
+
+    def left(self, search: Search) -> float:
+        return self.search.stop.left(self.search) - search.evaluations
+
+    def seconds_left(self, search: Search) -> float:
+        return self.search.stop.seconds_left(self.search)
+
+
 def _rules(stop: Stop) -> tuple[Stop, ...]:
     return stop.rules if isinstance(stop, AnyOf) else (stop,)
