@@ -142,6 +142,11 @@ class ColocRL(nn.Module):
         )
         return Scores((Head("devices", log_prob, entropy, even_entropy(seen.legal)),))
 
+    def only(self, episodes: Episodes, at: int) -> Episodes:
+        actions = {"device": episodes.actions["device"][at : at + 1].copy()}
+        device, log_prob = episodes.device[at : at + 1], episodes.log_prob[at : at + 1]
+        return Episodes(actions, device.copy(), one_plan_each(1), log_prob.copy())
+
     def _read(self, seen: _Seen) -> Any:
         return self.placer.encode(torch.cat([self.kind(seen.kinds), seen.rest], dim=1)[None])
 

@@ -22,9 +22,21 @@ if TYPE_CHECKING:
 
     from placewright.problem import Problem
 
+
+def _coarse(problem: Problem, count: int) -> Grouping:
+    """Convex groups by heavy edges; where units make that impossible, stretches of the graph."""
+    try:
+        return by_heavy_edges(problem, count)
+    except ProblemError:
+        team = np.unique(problem.arrays.leader, return_inverse=True)[1].astype(np.int64)
+        teams = int(team.max()) + 1
+        label = team * min(count, teams) // teams
+        return Grouping.of(f"stretches:{count}", problem, label.tolist())
+
+
 RULES: dict[str, Callable[[Problem, int], Grouping]] = {
     "colocation": by_colocation,
-    "coarse": by_heavy_edges,
+    "coarse": _coarse,
     "module": by_module_count,
     "forward": lambda problem, _: by_forward(problem),
 }

@@ -127,8 +127,8 @@ class Hierarchical(nn.Module):
         luck = self._numbers(np.zeros, (rows, len(seen.units), groups))
         actions: dict[str, NDArray[Any]] = {"of": owner}
         if noise > 0:
-            size = logits.square().mean(dim=(1, 2), keepdim=True).sqrt()
-            added = size * noise * self._numbers(rng.standard_normal, luck.shape)
+            typical = logits.square().mean(dim=(1, 2), keepdim=True).sqrt()
+            added = typical * noise * self._numbers(rng.standard_normal, luck.shape)
             actions["group_added"], logits = added.cpu().numpy(), logits + added
         if not greedy:
             luck = self._numbers(rng.gumbel, luck.shape)
@@ -172,6 +172,16 @@ class Hierarchical(nn.Module):
             )
         )
 
+    def only(self, episodes: Episodes, at: int) -> Episodes:
+        row = int(episodes.actions["of"][at])
+        actions = {
+            "of": np.zeros(1, dtype=np.int64),
+            "group": episodes.actions["group"][row : row + 1].copy(),
+            "device": episodes.actions["device"][at : at + 1].copy(),
+        }
+        device, log_prob = episodes.device[at : at + 1], episodes.log_prob[at : at + 1]
+        return Episodes(actions, device.copy(), one_plan_each(1), log_prob.copy())
+
     def _grouper(self, seen: _Seen) -> torch.Tensor:
         """1 × units × groups."""
         hidden = self.inner(torch.cat([self.kind(seen.kind), seen.rest], dim=1))
@@ -214,11 +224,11 @@ class Hierarchical(nn.Module):
         made.check_devices(problem, self.devices, shape.groups, shape.groups)
         units = Units.of(problem, self.kinds, shape.outputs, shape.neighbours)
         # A group may hold any op, so it may be wherever some op may be; `settle` does the rest.
-        legal = np.repeat(made.legal_devices(problem, units.grouping).any(0)[None], shape.groups, 0)
+        legal = made.legal_devices(problem, units.grouping).any(axis=0, keepdims=True)
         centre = (np.arange(shape.groups) + 0.5) / shape.groups
         near = -0.5 * ((units.place[:, None] - centre) * shape.groups) ** 2
         arrays: Mapping[str, NDArray[Any]] = {
-            "legal": legal,
+            "legal": np.repeat(legal, shape.groups, axis=0),
             "kind": units.kind,
             "rest": np.concatenate([units.sizes, units.near], axis=1),
             "near": near.astype(np.float32),

@@ -106,6 +106,10 @@ class Policy(Protocol):
         """What the policy, as it is now, thinks of the actions that were drawn; with gradients."""
         ...
 
+    def only(self, episodes: Episodes, at: int) -> Episodes:
+        """The episode at that place, alone and without noise, to be scored again later."""
+        ...
+
     def config(self) -> dict[str, Any]:
         """What `policies.load` needs to make an equal policy, less its weights; plain JSON."""
         ...

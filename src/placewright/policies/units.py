@@ -27,7 +27,8 @@ class Units:
     Args:
         kind: Units: the number of its forward op's kind.
         sizes: Units × outputs: log bytes of its forward op's outputs, standardised.
-        near: Units × twice the neighbours: places of sources and of readers, 0 to 1, or -1.
+        near: Units × twice the neighbours: places of sources and of readers, 0 to 1, or -1 for
+            none, standardised.
         bytes: Units × outputs: bytes of its forward op's outputs.
         place: Units: how much of all work comes before its middle, 0 to 1.
         source, target: Edges between units.
@@ -63,17 +64,16 @@ class Units:
         for unit, op in enumerate(leader):
             made = problem.graph.ops[op].outputs[:outputs]
             held[unit, : len(made)] = made
-        logs = np.log1p(held)
         seconds = np.where(a.turn, np.where(a.allowed, a.compute, np.inf).min(axis=1), 0.0)
-        work = np.bincount(grouping.group, weights=seconds, minlength=len(grouping))
+        work = np.bincount(grouping.group, weights=seconds, minlength=len(grouping)).astype(float)
         # Where nothing takes time, places are by number alone.
-        work += max(float(work.sum()), 1e-12) / (10 * len(work))
+        work = work + max(float(work.sum()), 1e-12) / (10 * len(work))
         source, target = edges(problem, grouping)
         return cls(
             grouping,
             np.array([number[problem.graph.ops[op].kind] for op in leader], dtype=np.int64),
-            ((logs - logs.mean(0)) / np.maximum(logs.std(0), 1e-6)).astype(np.float32),
-            _places(source, target, len(grouping), neighbours),
+            _standard(np.log1p(held)),
+            _standard(_places(source, target, len(grouping), neighbours)),
             held,
             (np.cumsum(work) - work / 2) / work.sum(),
             source,
@@ -82,6 +82,13 @@ class Units:
 
     def __len__(self) -> int:
         return len(self.grouping)
+
+
+def _standard(columns: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Each column with mean 0 and deviation 1, or all 0 if it says nothing."""
+    spread = columns.std(axis=0)
+    scaled = (columns - columns.mean(axis=0)) / np.where(spread > 1e-6, spread, np.inf)
+    return scaled.astype(np.float32)
 
 
 def _places(

@@ -8,7 +8,9 @@ from placewright.training.baselines import (
     PerGraph,
     PerStep,
 )
+from placewright.training.checkpoints import read_checkpoint, restore, save_checkpoint
 from placewright.training.environment import Environment, Judged, simulated
+from placewright.training.learned import Learned, result_of
 from placewright.training.recipe import Recipe
 from placewright.training.recipes import RECIPES, recipe
 from placewright.training.rewards import Constant, Graded, Reward
@@ -26,6 +28,7 @@ __all__ = [
     "Environment",
     "Graded",
     "Judged",
+    "Learned",
     "MovingAverage",
     "PerGraph",
     "PerStep",
@@ -39,6 +42,10 @@ __all__ = [
     "Straight",
     "Trainer",
     "Until",
+    "read_checkpoint",
     "recipe",
+    "restore",
+    "result_of",
+    "save_checkpoint",
     "simulated",
 ]

@@ -23,11 +23,15 @@ class Pressure:
         bonus: What a nat of entropy of each decision is worth.
         floor: A share of an even choice's entropy; below it entropy is worth 1 a nat.
         clip: The most that all gradients together may measure; 0 for no limit.
+        imitate: What a nat of log-probability of the best episode so far is worth.
+        best: That episode.
     """
 
     bonus: float = 0.0
     floor: float = 0.0
     clip: float = 1.0
+    imitate: float = 0.0
+    best: Episodes | None = None
 
 
 class Algorithm(Protocol):
@@ -68,8 +72,8 @@ class Reinforce:
     ) -> dict[str, float]:
         scores = policy.score(problem, episodes)
         credit = _credit(advantage, scores)
-        loss = -(credit * scores.log_prob).sum(dim=1).mean()
-        loss = loss + _entropy_loss(scores, pressure) + _value_loss(scores, advantage)
+        loss = -(credit * scores.log_prob).sum(dim=1).mean() + _value_loss(scores, advantage)
+        loss = loss + _entropy_loss(scores, pressure) + _best_loss(policy, problem, pressure)
         return {"gradient": _step(policy, optimizer, loss, pressure.clip), **_shares(scores)}
 
 
@@ -106,15 +110,15 @@ class PPO:
             scores = policy.score(problem, episodes)
             before = torch.as_tensor(episodes.log_prob, device=scores.log_prob.device)
             moved = scores.log_prob - before
-            apart = float((moved.exp() - 1 - moved).sum(dim=1).mean())  # Schulman's estimate of KL
+            apart = float((moved.exp() - 1 - moved).sum(dim=1).mean().detach())  # Schulman 2020
             if epoch and apart > self.kl:
                 break
             credit, ratio = _credit(advantage, scores), moved.exp()
             kept = ratio.clamp(1 - self.clip, 1 + self.clip)
             gain = torch.minimum(ratio * credit, kept * credit).mean()
             decisions = scores.log_prob.shape[1]
-            loss = -gain + _entropy_loss(scores, pressure) / decisions
-            loss = loss + _value_loss(scores, advantage)
+            pulled = _entropy_loss(scores, pressure) + _best_loss(policy, problem, pressure)
+            loss = -gain + pulled / decisions + _value_loss(scores, advantage)
             norm = _step(policy, optimizer, loss, pressure.clip)
             said = {"gradient": norm, "kl": apart, **_shares(scores)}
         return said
@@ -143,6 +147,13 @@ def _entropy_loss(scores: Scores, pressure: Pressure) -> Any:
         if pressure.floor:
             loss = loss + (pressure.floor - head.share).clamp(min=0.0) * most
     return loss
+
+
+def _best_loss(policy: Policy, problem: Problem, pressure: Pressure) -> Any:
+    """Less the likelier the best episode so far is (self-imitation, Oh et al. 2018)."""
+    if not pressure.imitate or pressure.best is None:
+        return 0.0
+    return -pressure.imitate * policy.score(problem, pressure.best).log_prob.sum()
 
 
 def _value_loss(scores: Scores, advantage: NDArray[np.float64]) -> Any:

@@ -1,4 +1,4 @@
-"""Checkpoints: a trainer in, a JSON file and its tensors out; and a trainer that goes on from there.
+"""Checkpoints: a trainer in, a JSON file and its tensors out, from which a trainer goes on.
 
 What is drawn depends on the seed and the update's number alone, so weights, Adam's averages, the
 baseline and the best plans are all there is to keep: a run that goes on ends as one never stopped.
@@ -15,6 +15,7 @@ import numpy as np
 
 from placewright.errors import FileError
 from placewright.files.header import body, head
+from placewright.policies import Episodes
 from placewright.policies.tensors import load_with_tensors, save_with_tensors
 from placewright.training.trainer import Row
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from placewright.training.environment import Environment
     from placewright.training.trainer import Trainer
 
-_POLICY, _ADAM = "policy.", "adam."
+_POLICY, _ADAM, _ELITE = "policy.", "adam.", "elite."
 
 
 def save_checkpoint(trainer: Trainer, path: Path, more: Mapping[str, Any] | None = None) -> None:
@@ -58,6 +59,8 @@ def save_checkpoint(trainer: Trainer, path: Path, more: Mapping[str, Any] | None
     for at, environment in enumerate(trainer.environments):
         if environment.best is not None:
             tensors[f"best.{at}"] = _row(environment.best)
+    for at, episodes in trainer.elite.items():
+        tensors |= _kept_episode(f"{_ELITE}{at}.", episodes)
     for number, averages in trainer.optimizer.state_dict()["state"].items():
         tensors |= {f"{_ADAM}{number}.{name}": value for name, value in averages.items()}
     save_with_tensors(path, data, {key: value.detach().cpu() for key, value in tensors.items()})
@@ -103,13 +106,21 @@ def restore(trainer: Trainer, data: dict[str, Any], tensors: dict[str, torch.Ten
         ):
             environment.evaluations = int(kept["evaluations"])
             environment.found_by = str(kept["found_by"])
-            environment.history = [(int(count), float(value)) for count, value in kept["history"]]
+            environment.seconds_before = float(kept["seconds"])
+            environment.history = [
+                (int(count), float(seconds), float(value))
+                for count, seconds, value in kept["history"]
+            ]
             if kept["key"] is not None:
                 environment.key = (float(kept["key"][0]), float(kept["key"][1]))
                 environment.best = _placement(environment, tensors[f"best.{at}"])
         for at, value in data["likeliest"]:
             mark = _placement(trainer.environments[at], tensors[f"likeliest.{at}"])
             trainer.likeliest[int(at)] = mark.tobytes(), _number(value)
+        for at in range(len(trainer.environments)):
+            own = {k: v for k, v in tensors.items() if k.startswith(f"{_ELITE}{at}.")}
+            if own:
+                trainer.elite[at] = _read_episode(f"{_ELITE}{at}.", own)
         trainer.rows = [_read_row(row) for row in data["rows"]]
     except (KeyError, IndexError, TypeError, ValueError, RuntimeError, AttributeError) as error:
         reason = " ".join(str(error).split())[:200]
@@ -133,10 +144,25 @@ def _identity(trainer: Trainer) -> dict[str, Any]:
 def _environment(environment: Environment) -> dict[str, Any]:
     return {
         "evaluations": environment.evaluations,
+        "seconds": environment.seconds,
         "key": None if environment.best is None else list(environment.key),
         "found_by": environment.found_by,
         "history": [list(each) for each in environment.history],
     }
+
+
+def _kept_episode(name: str, episodes: Episodes) -> dict[str, torch.Tensor]:
+    import torch
+
+    own = {"device": episodes.device, "owner": episodes.owner, "log_prob": episodes.log_prob}
+    drawn = {f"actions.{key}": value for key, value in episodes.actions.items()}
+    return {f"{name}{key}": torch.as_tensor(value) for key, value in {**own, **drawn}.items()}
+
+
+def _read_episode(name: str, tensors: dict[str, torch.Tensor]) -> Episodes:
+    arrays = {key.removeprefix(name): value.numpy() for key, value in tensors.items()}
+    drawn = {k.removeprefix("actions."): v for k, v in arrays.items() if k.startswith("actions.")}
+    return Episodes(drawn, arrays["device"], arrays["owner"], arrays["log_prob"])
 
 
 def _restore_adam(trainer: Trainer, tensors: dict[str, torch.Tensor]) -> None:
@@ -172,7 +198,7 @@ def _number(value: float | None) -> float:
 
 
 def _read_row(values: list[Any]) -> Row:
-    names = [each.name for each in fields(Row)]
-    data = dict(zip(names, values, strict=True))
-    whole = ("update", "plans")
-    return Row(**{k: int(v) if k in whole else _number(v) for k, v in data.items()})
+    update, plans, *rest = values
+    if len(values) != len(fields(Row)):
+        raise ValueError(f"a row has {len(values)} numbers")
+    return Row(int(update), int(plans), *map(_number, rest))

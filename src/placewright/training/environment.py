@@ -5,6 +5,7 @@ It counts the plans it judges and keeps the best, so that nothing a policy does 
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -37,7 +38,8 @@ class Judged:
     @property
     def valid(self) -> NDArray[np.bool_]:
         """Whether each plan fits and could be run."""
-        return (self.over == 0) & np.isfinite(self.seconds)
+        valid: NDArray[np.bool_] = (self.over == 0) & np.isfinite(self.seconds)
+        return valid
 
 
 def simulated(problem: Problem, device: NDArray[np.int32]) -> Judged:
@@ -84,8 +86,16 @@ class Environment:
         self.key: tuple[float, float] = (np.inf, np.inf)
         """Bytes over and objective of the best plan."""
         self.found_by = ""
-        self.history: list[tuple[int, float]] = []
-        """(evaluations, best objective) each time the best improved."""
+        self.history: list[tuple[int, float, float]] = []
+        """(evaluations, seconds, best objective) each time the best improved."""
+        self.seconds_before = 0.0
+        """How long earlier parts of the same run took."""
+        self._started = time.perf_counter()
+
+    @property
+    def seconds(self) -> float:
+        """How long the run has been going on."""
+        return self.seconds_before + time.perf_counter() - self._started
 
     def judge(self, device: NDArray[np.int32], who: str) -> Judged:
         """Judge plans × ops, count them and keep the best."""
@@ -96,6 +106,6 @@ class Environment:
             key = (float(judged.over[at]), float(judged.seconds[at]))
             if key < self.key and np.isfinite(key[1]):
                 self.best, self.key, self.found_by = device[at].copy(), key, who
-                self.history.append((self.evaluations + at + 1, key[1]))
+                self.history.append((self.evaluations + at + 1, self.seconds, key[1]))
         self.evaluations += done
         return judged

@@ -57,13 +57,8 @@ class _Kept:
         search.propose(self.plan)
 
 
-def result_of(trainer: Trainer, seconds: float, at: int = 0) -> Result:
-    """The best plan that training has found for a problem, judged by the simulator.
-
-    Args:
-        seconds: How long it took.
-        at: Which of the trainer's problems.
-    """
+def result_of(trainer: Trainer, at: int = 0) -> Result:
+    """The best plan that training has found for one of its problems, judged by the simulator."""
     environment = trainer.environments[at]
     if environment.best is None:
         raise ValueError("no plan has been judged yet")
@@ -72,7 +67,7 @@ def result_of(trainer: Trainer, seconds: float, at: int = 0) -> Result:
     return replace(
         judged,
         evaluations=environment.evaluations,
-        seconds=seconds,
+        seconds=environment.seconds,
         found_by=environment.found_by,
-        history=tuple((count, 0.0, value) for count, value in environment.history),
+        history=tuple(environment.history),
     )

@@ -31,6 +31,7 @@ def colocrl() -> Recipe:
         samples=8,
         rate=Always(1e-3),
         floor=Until(0.8, 0.1),
+        imitate=Always(0.3),
     )
 
 
@@ -60,6 +61,7 @@ def hierarchical() -> Recipe:
         samples=8,
         rate=Always(1e-3),
         floor=Until(0.8, 0.1),
+        imitate=Always(0.3),
     )
 
 

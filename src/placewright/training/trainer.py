@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,9 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     import torch
-    from numpy.typing import NDArray
 
-    from placewright.policies import Policy
+    from placewright.policies import Episodes, Policy
     from placewright.training.environment import Environment, Judged
     from placewright.training.recipe import Recipe
 
@@ -86,6 +85,8 @@ class Trainer:
         self.updates = 0
         self.over = False
         self.rows: list[Row] = []
+        self.elite: dict[int, Episodes] = {}
+        """For each problem the episode that made its best plan."""
         self.likeliest: dict[int, tuple[bytes, float]] = {}
         """For each problem the argmax plan that was judged last, and its objective."""
 
@@ -113,7 +114,7 @@ class Trainer:
         environment, policy = self.environments[at], self.policy
         noise, rate = recipe.noise(done), recipe.rate(done)
         episodes = policy.act(environment.problem, recipe.samples, self._draw_seed(), noise=noise)
-        judged = self._judge(environment, episodes.device, SAMPLED)
+        judged = self._judge(at, episodes, SAMPLED)
         if judged is None:
             return
         reward = recipe.reward(judged, environment.reference)
@@ -126,7 +127,13 @@ class Trainer:
         advantage = self.baseline.advantage(credit, counted, graph)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        pressure = Pressure(recipe.bonus(done), recipe.floor(done), recipe.clip)
+        pressure = Pressure(
+            recipe.bonus(done),
+            recipe.floor(done),
+            recipe.clip,
+            recipe.imitate(done),
+            self.elite.get(at),
+        )
         said: dict[str, float] = {}
         if counted.any():
             said = recipe.algorithm.update(
@@ -135,16 +142,21 @@ class Trainer:
         self.updates += 1
         self._log(environment, judged, self._judge_likeliest(at), said, rate)
 
-    def _judge(
-        self, environment: Environment, device: NDArray[np.int32], who: str
-    ) -> Judged | None:
+    def _judge(self, at: int, episodes: Episodes, who: str) -> Judged | None:
         """Plans judged; None, and training is over, if the budget does not allow them all."""
+        environment, device = self.environments[at], episodes.device
         if self.evaluations and self.evaluations + len(device) > self.plans:
             self.over = True
             return None
+        before = environment.key
         judged = environment.judge(device, who)
-        self.over |= len(judged.seconds) < len(device)
-        return None if len(judged.seconds) < len(device) else judged
+        if len(judged.seconds) < len(device):
+            self.over = True
+            return None
+        if environment.key < before:
+            best = int(np.lexsort((judged.seconds, judged.over))[0])
+            self.elite[at] = self.policy.only(episodes, int(episodes.owner[best]))
+        return judged
 
     def _judge_likeliest(self, at: int) -> float:
         """The objective of the argmax plan, which is judged, and counted, whenever it changes."""
@@ -153,7 +165,7 @@ class Trainer:
         device = episodes.device[-1:]
         mark, value = self.likeliest.get(at, (b"", float("nan")))
         if device.tobytes() != mark:
-            judged = self._judge(environment, device, LIKELIEST)
+            judged = self._judge(at, episodes, LIKELIEST)
             if judged is not None:
                 value = float(judged.seconds[0])
                 self.likeliest[at] = device.tobytes(), value
