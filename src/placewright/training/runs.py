@@ -48,10 +48,6 @@ class Run:
         Returns:
             Whether training came to its end.
         """
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise FileError(f"{self.folder}: cannot be made: {error.strerror}") from None
         saved = time.monotonic()
 
         def after(trainer: Trainer) -> bool:
@@ -64,6 +60,10 @@ class Run:
             return not asked.is_set()
 
         with interrupts() as asked:
+            try:
+                self.folder.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise FileError(f"{self.folder}: cannot be made: {error.strerror}") from None
             self.trainer.run(after)
             self.save()
         return self.trainer.over
