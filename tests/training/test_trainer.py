@@ -6,6 +6,8 @@ import itertools
 import json
 import os
 import signal
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -191,6 +193,12 @@ def test_checkpoints_of_other_runs_and_damaged_ones_are_refused(problem, tmp_pat
     path.write_text("{}")
     with pytest.raises(FileError):
         fresh().resume()
+
+
+def test_torch_is_loaded_when_it_is_needed_and_not_before():
+    code = "import sys, placewright.policies, placewright.training; print('torch' in sys.modules)"
+    ran = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert ran.stdout == "False\n"
 
 
 def test_unknown_recipes_and_sizes_are_named():
