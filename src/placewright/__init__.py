@@ -61,7 +61,9 @@ _HOME = {
     "solvers": ("Gap", "MaxEvaluations", "MaxTime", "NoImprovement", "Search", "solve"),
     "timeline": ("Timeline",),
 }
-_ROOMS = ("frontends", "report", "simulator", "solvers", "transforms", "zoo")
+_ROOMS = (
+    *("frontends", "policies", "report", "simulator", "solvers", "training", "transforms", "zoo"),
+)
 
 __all__ = [*(name for names in _HOME.values() for name in names), *_ROOMS]
 

@@ -64,13 +64,14 @@ class Progress:
             done = _share(search)
             share = done if of == 1 else (at + (done or 0.0)) / of
             plans = count(search.evaluations, "plan")
-            self._say(f"{name}: {self._best[1]}, {plans}", share)
+            self.say(f"{name}: {self._best[1]}, {plans}", share)
 
         so_far = "" if self._best is None else f": {self._best[1]}"
-        self._say(f"{name}{so_far}", None if of == 1 else at / of)
+        self.say(f"{name}{so_far}", None if of == 1 else at / of)
         return look
 
-    def _say(self, text: str, share: float | None) -> None:
+    def say(self, text: str, share: float | None) -> None:
+        """Show a text, and how much of the whole is done, where that is known."""
         with self._lock:
             self.text, self.share = text, share
             if self._bar is not None:

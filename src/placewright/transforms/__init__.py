@@ -1,7 +1,7 @@
 """Problems in, smaller or larger problems or groups of ops out, with the way back."""
 
 from placewright.transforms.coarsen import by_heavy_edges, heavy_edges
-from placewright.transforms.colocate import by_colocation, forward_ops
+from placewright.transforms.colocate import by_colocation, by_forward, forward_ops
 from placewright.transforms.contract import FUSIBLE, Contraction, contract
 from placewright.transforms.fold import Blocks, fold
 from placewright.transforms.grouping import Grouping, topological
@@ -15,6 +15,7 @@ __all__ = [
     "Contraction",
     "Grouping",
     "by_colocation",
+    "by_forward",
     "by_heavy_edges",
     "by_module",
     "by_module_count",

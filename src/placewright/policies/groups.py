@@ -1,0 +1,114 @@
+"""Groups for policies: a problem and a rule in, groups of ops and where they may be out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from placewright.errors import ConfigError, ProblemError, nearest
+from placewright.transforms import (
+    Grouping,
+    by_colocation,
+    by_forward,
+    by_heavy_edges,
+    by_module_count,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from placewright.problem import Problem
+
+
+def _coarse(problem: Problem, count: int) -> Grouping:
+    """Convex groups by heavy edges; where units make that impossible, stretches of the graph."""
+    try:
+        return by_heavy_edges(problem, count)
+    except ProblemError:
+        team = np.unique(problem.arrays.leader, return_inverse=True)[1].astype(np.int64)
+        teams = int(team.max()) + 1
+        label = team * min(count, teams) // teams
+        return Grouping.of(f"stretches:{count}", problem, label.tolist())
+
+
+RULES: dict[str, Callable[[Problem, int], Grouping]] = {
+    "colocation": by_colocation,
+    "coarse": _coarse,
+    "module": by_module_count,
+    "forward": lambda problem, _: by_forward(problem),
+}
+"""Ways to group ops, each given the most groups that it should make."""
+
+
+def grouped(problem: Problem, rule: str, count: int) -> Grouping:
+    """The problem's ops in at most `count` groups (rule `forward`: as many as there are)."""
+    if rule not in RULES:
+        raise ConfigError(f"no grouping is named {rule!r}: {nearest(rule, RULES)}")
+    return RULES[rule](problem, count)
+
+
+def legal_devices(problem: Problem, grouping: Grouping) -> NDArray[np.bool_]:
+    """Groups × devices: where at least one of a group's ops may be; `settle` does the rest."""
+    a, group = problem.arrays, grouping.group
+    legal = np.zeros((len(grouping), a.devices), dtype=bool)
+    np.logical_or.at(legal, group[a.turn], a.allowed[a.turn])
+    silent = ~legal.any(axis=1)  # nothing in it takes a turn: weights that nobody reads
+    legal[silent] = a.allowed[np.unique(group, return_index=True)[1][silent]]
+    return legal
+
+
+def edges(problem: Problem, grouping: Grouping) -> NDArray[np.int64]:
+    """Distinct (source group, reading group) pairs, as two rows, less those inside a group."""
+    a, group = problem.arrays, grouping.group.astype(np.int64)
+    reader = np.repeat(np.arange(a.ops), np.diff(a.first_input))
+    source, target = group[a.producer[a.inputs]], group[reader]
+    pairs = np.unique(np.stack([source, target])[:, source != target], axis=1)
+    return pairs.astype(np.int64)
+
+
+def kinds_of(problem: Problem) -> tuple[str, ...]:
+    """The kinds of op that the graph has, in alphabetical order."""
+    return tuple(sorted({op.kind for op in problem.graph.ops}))
+
+
+def kind_counts(
+    problem: Problem, grouping: Grouping, kinds: tuple[str, ...]
+) -> NDArray[np.float32]:
+    """Groups × kinds: how many ops of each kind a group has; kinds that are not known are left."""
+    number = {kind: at for at, kind in enumerate(kinds)}
+    counts = np.zeros((len(grouping), len(kinds)), dtype=np.float32)
+    for group, op in zip(grouping.group.tolist(), problem.graph.ops, strict=True):
+        if op.kind in number:
+            counts[group, number[op.kind]] += 1
+    return counts
+
+
+def leaving_bytes(problem: Problem, grouping: Grouping, most: int) -> NDArray[np.float32]:
+    """Groups × `most`: the largest tensors that each group sends to others, on a log scale to 1.
+
+    The papers use output shapes; our tensors have bytes and no shapes.
+    """
+    a, group = problem.arrays, grouping.group
+    reader = np.repeat(np.arange(a.ops), np.diff(a.first_input))
+    out = np.unique(a.inputs[group[a.producer[a.inputs]] != group[reader]])
+    out = out[a.turn[a.producer[out]]]
+    found = np.zeros((len(grouping), most), dtype=np.float32)
+    filled = np.zeros(len(grouping), dtype=np.int64)
+    for tensor in out[np.argsort(-a.sizes[out], kind="stable")].tolist():
+        home = int(group[a.producer[tensor]])
+        if filled[home] < most:
+            found[home, filled[home]] = np.log1p(float(a.sizes[tensor]))
+            filled[home] += 1
+    return found / max(float(found.max(initial=0.0)), 1e-9)
+
+
+def check_devices(problem: Problem, devices: int, groups: int, found: int) -> None:
+    """Raise ProblemError unless the problem has as many devices and groups as a policy knows."""
+    if problem.arrays.devices != devices or found != groups:
+        raise ProblemError(
+            f"the policy was made for {devices} devices and {groups} groups: the problem has "
+            f"{problem.arrays.devices} and {found}; train a policy for it"
+        )

@@ -1,0 +1,128 @@
+"""Policies: a problem in, episodes out; episodes in, their log-probabilities out.
+
+An episode is one run of a policy: the actions it drew and the plans that they stand for. The
+trainer knows policies by this page alone, and a policy knows neither simulator nor trainer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    import torch
+    from numpy.typing import NDArray
+
+    from placewright.problem import Problem
+
+
+@dataclass(frozen=True, eq=False)
+class Episodes:
+    """What a policy did, in numbers that need no torch.
+
+    Args:
+        actions: What was drawn, by the policy's own names; `score` reads them and nothing else.
+        device: Plans × ops: the plans to be judged, lawful.
+        owner: Plans: the episode that each belongs to; rising, and in the order of its steps.
+        log_prob: Episodes × decisions: the log-probability of everything that was drawn.
+    """
+
+    actions: Mapping[str, NDArray[Any]]
+    device: NDArray[np.int32]
+    owner: NDArray[np.int64]
+    log_prob: NDArray[np.float32]
+
+    def __len__(self) -> int:
+        return len(self.log_prob)
+
+
+@dataclass(frozen=True, eq=False)
+class Head:
+    """What one part of a policy thinks of the decisions it drew.
+
+    Args:
+        log_prob: Episodes × decisions.
+        entropy: Episodes × decisions, in nats.
+        most: Decisions: the entropy of an even choice; nothing where there is no choice.
+    """
+
+    name: str
+    log_prob: torch.Tensor
+    entropy: torch.Tensor
+    most: torch.Tensor
+
+    @cached_property
+    def share(self) -> torch.Tensor:
+        """Entropy as a share of an even choice's, over all decisions that are one."""
+        total = self.most.sum().clamp(min=1e-9)
+        return self.entropy.mean(dim=0).sum() / total
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """What a policy thinks of episodes.
+
+    Args:
+        value: Episodes: how much more than the trainer's baseline it expects, if it has an opinion.
+    """
+
+    heads: tuple[Head, ...]
+    value: torch.Tensor | None = None
+
+    @cached_property
+    def log_prob(self) -> torch.Tensor:
+        """Episodes × decisions, head after head, as in `Episodes.log_prob`."""
+        import torch
+
+        return torch.cat([head.log_prob for head in self.heads], dim=1)
+
+
+class Policy(Protocol):
+    """A way to make plans that learns; all of them are torch modules."""
+
+    @property
+    def name(self) -> str:
+        """What the command line and files call it."""
+        ...
+
+    def act(
+        self, problem: Problem, count: int, seed: int, *, noise: float = 0.0, greedy: bool = False
+    ) -> Episodes:
+        """So many episodes; the same seed gives the same ones.
+
+        Args:
+            noise: How much the logits are shaken, as a share of their own size; what was added
+                is part of the actions, so that `score` sees the policy that acted.
+            greedy: Take the likeliest action each time instead of drawing it.
+        """
+        ...
+
+    def score(self, problem: Problem, episodes: Episodes) -> Scores:
+        """What the policy, as it is now, thinks of the actions that were drawn; with gradients."""
+        ...
+
+    def only(self, episodes: Episodes, at: int) -> Episodes:
+        """The episode at that place, alone and without noise, to be scored again later."""
+        ...
+
+    def config(self) -> dict[str, Any]:
+        """What `policies.load` needs to make an equal policy, less its weights; plain JSON."""
+        ...
+
+    def parameters(self) -> Iterator[torch.nn.Parameter]: ...
+
+    def state_dict(self) -> dict[str, torch.Tensor]: ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> Any: ...
+
+    def train(self, mode: bool = True) -> Any: ...
+
+
+def one_plan_each(count: int) -> NDArray[np.int64]:
+    """The owners of plans where each episode has one."""
+    return np.arange(count, dtype=np.int64)

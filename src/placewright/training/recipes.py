@@ -1,0 +1,155 @@
+"""Recipes: one function for each published experiment, and our own tuned ones.
+
+Steps of the papers are shares of the budget here: Hierarchical's runs are taken to be 1,000 updates
+long and ColocRL's 10,000, since the papers do not say.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from placewright import policies
+from placewright.errors import ConfigError, nearest
+from placewright.training.baselines import BatchNormalised, MovingAverage
+from placewright.training.recipe import Recipe
+from placewright.training.rewards import Constant, Graded
+from placewright.training.schedules import Always, Staircase, Until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def colocrl() -> Recipe:
+    """Our default for ColocRL."""
+    return Recipe(
+        "colocrl",
+        policies.find("colocrl").Shape(),
+        reward=Graded(),
+        baseline=BatchNormalised,
+        samples=8,
+        rate=Always(1e-3),
+        floor=Until(0.8, 0.1),
+        imitate=Always(0.3),
+    )
+
+
+def colocrl_paper() -> Recipe:
+    """Mirhoseini et al. 2017: moving average, a constant for what does not fit, 8 samples.
+
+    Learning rate and sizes are not published: Hierarchical's sizes, and Adam's usual rate.
+    """
+    return Recipe(
+        "colocrl-paper",
+        policies.find("colocrl").Shape(most=256, hidden=512),
+        reward=Constant(10.0),
+        baseline=partial(MovingAverage, 0.9),
+        samples=8,
+        rate=Always(1e-3),
+        valid_only=0.5,
+    )
+
+
+def hierarchical() -> Recipe:
+    """Our default for Hierarchical."""
+    return Recipe(
+        "hierarchical",
+        policies.find("hierarchical").Shape(placements=4, locality=1.0),
+        reward=Graded(),
+        baseline=BatchNormalised,
+        samples=8,
+        rate=Always(1e-3),
+        floor=Until(0.8, 0.1),
+        imitate=Always(0.3),
+    )
+
+
+def hierarchical_paper() -> Recipe:
+    """Mirhoseini, Goldie et al. 2018: the paper's column of values, learning rate 0.1 included."""
+    return Recipe(
+        "hierarchical-paper",
+        policies.find("hierarchical").Shape(
+            groups=256, placements=4, hidden=512, temperature=10.0, tanh=5.0
+        ),
+        reward=Constant(10.0),
+        baseline=partial(MovingAverage, 0.9),
+        samples=4,
+        rate=Always(0.1),
+        noise=Until(0.5, 0.5),
+        valid_only=0.5,
+    )
+
+
+def hierarchical_open() -> Recipe:
+    """TensorFlow's open code (grappler): its values and its linear grouper, not its defects.
+
+    It draws one plan an update; from its step 500 it would not draw devices any more, which is left
+    out here.
+    """
+    return Recipe(
+        "hierarchical-open",
+        policies.find("hierarchical").Shape(
+            groups=256,
+            placements=1,
+            hidden=512,
+            linear=True,
+            outputs=5,
+            neighbours=10,
+            both=True,
+            temperature=1.0,
+            tanh=1.0,
+        ),
+        reward=Constant(10.0),
+        baseline=partial(MovingAverage, 0.9, -10.0),
+        samples=1,
+        rate=Staircase(0.1, 0.95, 0.4, 12),
+        noise=Until(0.75, 0.5),
+    )
+
+
+RECIPES: dict[str, Callable[[], Recipe]] = {
+    "colocrl": colocrl,
+    "colocrl-paper": colocrl_paper,
+    "hierarchical": hierarchical,
+    "hierarchical-paper": hierarchical_paper,
+    "hierarchical-open": hierarchical_open,
+}
+"""Recipes by name."""
+
+_GROUPS = {"colocrl": "most", "hierarchical": "groups"}
+
+
+def recipe(
+    name: str, groups: int | None = None, hidden: int | None = None, rule: str | None = None
+) -> Recipe:
+    """The recipe of that name, with other sizes if given.
+
+    Args:
+        groups: The most groups; the papers' 256 and 512 hidden want a GPU.
+        hidden: Size of the placer's states.
+        rule: How ops are grouped, for ColocRL.
+
+    Raises:
+        ConfigError: There is no such recipe, or it has no such size.
+        MissingDependency: There is no torch.
+    """
+    if name not in RECIPES:
+        raise ConfigError(f"no recipe is named {name!r}: {nearest(name, RECIPES)}")
+    made = RECIPES[name]()
+    shape: Any = made.shape
+    changed: dict[str, Any] = {}
+    if groups is not None:
+        changed[_GROUPS[name.partition("-")[0]]] = groups
+    if hidden is not None:
+        changed["hidden"] = hidden
+    if rule is not None and not hasattr(shape, "rule"):
+        raise ConfigError(f"recipe {name!r} learns its groups: it takes no grouping rule")
+    if rule is not None:
+        changed["rule"] = rule
+    for what, size in changed.items():
+        if isinstance(size, int) and size < 2:
+            raise ConfigError(f"recipe {name!r} is given {what} {size}: expected 2 or more")
+    if hidden is not None and hidden % 2:
+        raise ConfigError(f"recipe {name!r} is given hidden {hidden}: expected an even number")
+    return replace(made, shape=replace(shape, **changed))

@@ -1,0 +1,68 @@
+"""Schedules: how much of the budget is used in, a number out.
+
+The papers count updates; ours go by the share of the plans to be judged, so that a recipe means the
+same for a short run and a long one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+
+class Schedule(Protocol):
+    """A number that changes while training goes on."""
+
+    def __call__(self, done: float) -> float:
+        """Its value once this share of the budget, 0 to 1, is used."""
+        ...
+
+
+@dataclass(frozen=True)
+class Always:
+    """One value all the time."""
+
+    value: float
+
+    def __call__(self, done: float) -> float:
+        return self.value
+
+
+@dataclass(frozen=True)
+class Until:
+    """One value until a share of the budget is used, then another."""
+
+    share: float
+    value: float
+    then: float = 0.0
+
+    def __call__(self, done: float) -> float:
+        return self.value if done < self.share else self.then
+
+
+@dataclass(frozen=True)
+class Straight:
+    """From one value to another in a straight line, between two shares of the budget."""
+
+    first: float
+    last: float
+    begin: float = 0.0
+    end: float = 1.0
+
+    def __call__(self, done: float) -> float:
+        part = (done - self.begin) / max(self.end - self.begin, 1e-12)
+        return self.first + (self.last - self.first) * min(max(part, 0.0), 1.0)
+
+
+@dataclass(frozen=True)
+class Staircase:
+    """A value that is multiplied by `factor` at each of so many equal steps after `begin`."""
+
+    value: float
+    factor: float
+    begin: float
+    steps: int
+
+    def __call__(self, done: float) -> float:
+        part = max(done - self.begin, 0.0) / max(1.0 - self.begin, 1e-12)
+        return self.value * self.factor ** int(part * self.steps)

@@ -1,0 +1,49 @@
+"""Tracking: a trainer in, TensorBoard's event files out."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from placewright.errors import MissingDependency
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from placewright.training.trainer import Trainer
+
+_NAMES = {
+    "best": "step time/best",
+    "mean": "step time/mean of drawn plans",
+    "likeliest": "step time/argmax plan",
+    "entropy": "policy/entropy share",
+    "invalid": "policy/invalid share",
+    "gradient": "policy/gradient norm",
+    "rate": "policy/learning rate",
+}
+
+
+class Track:
+    """Writes each update's figures, by the number of plans judged.
+
+    Raises:
+        MissingDependency: TensorBoard is not installed.
+    """
+
+    def __init__(self, folder: Path, begin: int = 0) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            raise MissingDependency("tensorboard", "track") from None
+        # What an interrupted run wrote after its last checkpoint is dropped.
+        self._writer: Any = SummaryWriter(str(folder), purge_step=begin + 1)
+
+    def __call__(self, trainer: Trainer) -> None:
+        row = asdict(trainer.rows[-1])
+        for name, title in _NAMES.items():
+            if row[name] == row[name]:
+                self._writer.add_scalar(title, row[name], row["plans"])
+
+    def close(self) -> None:
+        """Write what is not written yet."""
+        self._writer.close()

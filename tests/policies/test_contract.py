@@ -1,0 +1,223 @@
+"""Every policy: it scores what it did, the same seed does the same, all of it learns, it can be
+saved, and trained on a tiny problem it finds the best plan there is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tiny import all_placements
+
+from placewright import (
+    Cluster,
+    Constraints,
+    Device,
+    Graph,
+    Link,
+    Op,
+    Problem,
+    Roofline,
+    judge,
+    policies,
+)
+from placewright.errors import FileError, ProblemError
+
+torch = pytest.importorskip("torch")
+from placewright.training import Always, Environment, Trainer, recipe, simulated  # noqa: E402
+
+SHAPES = {
+    "colocrl": {"rule": "coarse", "most": 8, "hidden": 32},
+    "hierarchical": {"groups": 8, "hidden": 32, "grouper": 16, "locality": 1.0},
+}
+"""Each policy, small enough for the tests; groups of the eight ops are single ops."""
+
+
+def test_every_policy_is_tested_here():
+    assert list(SHAPES) == list(policies.POLICIES)
+
+
+def small(name):
+    return policies.find(name).Shape(**SHAPES[name])
+
+
+def eight(links: float = 1.0) -> Problem:
+    """Two chains of three between a first and a last op, on two equal devices: 8 ops."""
+    ops = [Op("first", flops=1, outputs=(1,))]
+    for chain in range(2):
+        for at in range(3):
+            source = 0 if at == 0 else len(ops) - 1
+            ops.append(Op(f"{chain}.{at}", flops=5 + chain, outputs=(1,), inputs=((source, 0),)))
+    ops.append(Op("last", flops=1, outputs=(1,), inputs=((3, 0), (6, 0))))
+    devices = tuple(Device(f"gpu{d}", "gpu", memory=1000, rates={"float32": 1.0}) for d in range(2))
+    wires = {("gpu0", "gpu1"): Link(links), ("gpu1", "gpu0"): Link(links)}
+    return Problem(Graph("eight", tuple(ops)), Cluster("two", devices, wires), Roofline(1, 1))
+
+
+@pytest.fixture(params=SHAPES)
+def policy(request):
+    return small(request.param).build(eight(), seed=3)
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.7])
+@pytest.mark.parametrize("greedy", [False, True])
+def test_score_is_the_log_probability_of_all_that_was_drawn(policy, noise, greedy):
+    problem = eight()
+    episodes = policy.act(problem, 6, seed=1, noise=noise, greedy=greedy)
+    scores = policy.score(problem, episodes)
+    found = scores.log_prob.detach().numpy()
+    assert found.shape == episodes.log_prob.shape
+    np.testing.assert_allclose(found, episodes.log_prob, atol=2e-6)
+    assert (found <= 0).all()
+    if noise:  # the same actions without the noise would be less or more likely
+        kept = {key: val for key, val in episodes.actions.items() if "added" not in key}
+        plain = policy.score(problem, replace(episodes, actions=kept))
+        assert np.abs(plain.log_prob.detach().numpy() - found).max() > 1e-3
+
+
+def test_frequencies_are_the_probabilities(policy):
+    """1,000 episodes of the first op's group: within 5 standard deviations of its probability."""
+    problem = eight()
+    with torch.no_grad():
+        policy.placer.out.weight.mul_(5.0)  # far from even
+    episodes = policy.act(problem, 1000, seed=0)
+    scores = policy.score(problem, episodes)
+    first = scores.heads[-1].log_prob[:, 0].detach().exp().numpy()
+    device = episodes.actions["device"][:, 0]
+    for choice in np.unique(device):
+        expected = first[device == choice].mean()
+        spread = 5 * np.sqrt(expected * (1 - expected) / 1000)
+        assert abs((device == choice).mean() - expected) < spread + 0.02
+
+
+def test_entropy_is_that_of_the_choices(policy):
+    scores = policy.score(eight(), policy.act(eight(), 3, seed=0))
+    for head in scores.heads:
+        assert head.log_prob.shape == head.entropy.shape
+        assert head.entropy.shape[1:] == head.most.shape
+        assert (head.entropy >= 0).all()
+        assert (head.entropy <= head.most + 1e-5).all()
+        assert 0.5 < float(head.share.detach()) <= 1.00001  # fresh policies are undecided
+    assert scores.heads[-1].most.tolist() == pytest.approx([np.log(2)] * 8)
+
+
+def test_the_same_seed_gives_the_same_episodes_and_another_seed_others(policy):
+    problem = eight()
+    one, same = policy.act(problem, 5, seed=4), policy.act(problem, 5, seed=4)
+    other = policy.act(problem, 5, seed=5)
+    assert (one.device == same.device).all()
+    assert (one.log_prob == same.log_prob).all()
+    assert (one.device != other.device).any()
+    assert len(one) == 5
+    assert one.owner.tolist() == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_the_same_seed_makes_the_same_weights_and_leaves_torch_alone(name):
+    torch.manual_seed(5)
+    expected = torch.rand(1)
+    torch.manual_seed(5)
+    one, same, other = (small(name).build(eight(), seed) for seed in (1, 1, 2))
+    assert torch.rand(1) == expected
+    pairs = [*zip(one.parameters(), same.parameters(), other.parameters(), strict=True)]
+    assert all((a == b).all() for a, b, _ in pairs)
+    assert any((a != c).any() for a, _, c in pairs)
+
+
+def test_greedy_takes_the_likeliest_device_whatever_the_seed(policy):
+    problem = eight()
+    one, other = (policy.act(problem, 1, seed, greedy=True) for seed in (0, 1))
+    assert (one.device == other.device).all()
+    assert (one.log_prob >= np.log(1 / 8) - 1e-6).all()  # the likeliest of at most 8
+
+
+def test_every_parameter_gets_a_gradient(policy):
+    problem = eight()
+    scores = policy.score(problem, policy.act(problem, 8, seed=0))
+    credit = torch.linspace(-1, 1, 8)[:, None]
+    (credit * scores.log_prob).sum().backward()
+    still = [name for name, p in policy.named_parameters() if p.grad is None or not p.grad.any()]
+    assert still == []
+
+
+def test_plans_keep_the_constraints(policy):
+    problem = replace(
+        eight(), constraints=Constraints(pins={"0.1": "gpu1"}, colocate=(("1.0", "1.2"),))
+    )
+    fresh = small(policy.name).build(problem)
+    episodes = fresh.act(problem, 20, seed=0)
+    judge(problem, episodes.device)  # raises where a plan breaks one
+    assert (episodes.device[:, 2] == 1).all()
+
+
+def test_a_saved_policy_is_the_same_policy(policy, tmp_path):
+    problem, path = eight(), tmp_path / "policy.json"
+    policies.save(policy, path)
+    loaded = policies.load(path)
+    assert loaded.name == policy.name
+    expected, found = policy.act(problem, 4, seed=9), loaded.act(problem, 4, seed=9)
+    assert (expected.device == found.device).all()
+    assert (expected.log_prob == found.log_prob).all()
+    with torch.no_grad():
+        next(policy.parameters()).add_(1.0)
+    policies.save(policy, path)
+    assert len(list(tmp_path.iterdir())) == 2  # the old weights are gone
+    assert (next(policies.load(path).parameters()) == next(policy.parameters())).all()
+
+
+def test_damaged_and_mixed_up_files_are_refused(policy, tmp_path):
+    path = tmp_path / "policy.json"
+    policies.save(policy, path)
+    (weights,) = tmp_path.glob("*.safetensors")
+    content = weights.read_bytes()
+    weights.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.raises(FileError, match="are damaged"):
+        policies.load(path)
+    weights.unlink()
+    with pytest.raises(FileError, match="cannot be read: keep both files together"):
+        policies.load(path)
+    text = path.read_text()
+    path.write_text(text.replace(weights.name, "../" + weights.name))
+    with pytest.raises(FileError, match="names no tensors"):
+        policies.load(path)
+    weights.write_bytes(content)
+    path.write_text(text.replace('"hidden": 32', '"hidden": 16'))
+    with pytest.raises(FileError, match="is no policy of this release"):
+        policies.load(path)
+
+
+def test_a_policy_for_other_devices_says_so(policy):
+    problem = eight()
+    third = Device("gpu2", "gpu", memory=1000, rates={"float32": 1.0})
+    names = ["gpu0", "gpu1", "gpu2"]
+    links = {(a, b): Link(1.0) for a in names for b in names if a != b}
+    cluster = Cluster("three", (*problem.cluster.devices, third), links)
+    with pytest.raises(ProblemError, match="was made for 2 devices"):
+        policy.act(replace(problem, cluster=cluster), 1, seed=0)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_it_reaches_the_optimum_of_eight_ops_on_two_devices(name):
+    """Judging all 256 placements: the heavy chain with first and last, 1 + 3 · 6 + 1 = 20 s."""
+    problem = eight()
+    optimum = judge(problem, all_placements(problem)).value.min()
+    assert optimum == pytest.approx(20)
+    made = replace(recipe(name), shape=small(name), rate=Always(0.01))  # a small network's rate
+    environment = Environment(problem)
+    trainer = Trainer([environment], made, seed=0, plans=800, device="cpu")
+    trainer.run()
+    assert environment.key == (0, optimum)
+    assert environment.evaluations <= 800
+    # It has learned, and not only been lucky: what it likes best is the best there is.
+    likeliest = trainer.policy.act(problem, 1, 0, greedy=True).device
+    assert simulated(problem, likeliest).seconds[0] == optimum
+
+
+def test_one_episode_alone_scores_as_it_did_among_others(policy):
+    problem = eight()
+    episodes = policy.act(problem, 6, seed=1)
+    for at in (0, 5):
+        alone = policy.only(episodes, at)
+        assert (alone.device == episodes.device[at]).all()
+        found = policy.score(problem, alone).log_prob.detach().numpy()
+        np.testing.assert_allclose(found[0], episodes.log_prob[at], atol=2e-6)

@@ -1,0 +1,213 @@
+"""The trainer: it counts, repeats itself, leaves out what does not fit, goes on where it was."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from placewright import Cluster, MaxEvaluations, Problem, judge, solve, zoo
+from placewright.errors import ConfigError, FileError
+from placewright.training import (
+    PPO,
+    RECIPES,
+    Constant,
+    Environment,
+    Judged,
+    Learned,
+    Trainer,
+    recipe,
+    result_of,
+    simulated,
+)
+from placewright.training.runs import Run
+
+pytest.importorskip("torch")
+
+
+@pytest.fixture(scope="module")
+def problem() -> Problem:
+    """A small network with branches on two GPUs and a host."""
+    return Problem(zoo.load("branches:modules=1"), Cluster.parse("2xP100+cpu"))
+
+
+def small(name, **changed):
+    made = recipe(name, groups=8, hidden=16)
+    return replace(made, **changed)
+
+
+def trained(problem, name="colocrl", plans=60, seed=0, **changed):
+    trainer = Trainer([Environment(problem)], small(name, **changed), seed, plans, device="cpu")
+    trainer.run()
+    return trainer
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_runs_within_its_budget_and_repeats_itself(problem, name):
+    one, same, other = (trained(problem, name, seed=seed) for seed in (0, 0, 1))
+    environment = one.environments[0]
+    assert one.rows == same.rows
+    assert one.rows != other.rows
+    assert one.over
+    assert environment.evaluations <= 60
+    assert environment.evaluations > 60 - 2 * one.recipe.samples - 1
+    assert environment.key[1] == judge(problem, environment.best).value[0]
+    assert environment.history[-1][2] == environment.key[1]
+    assert [row.update for row in one.rows] == list(range(1, len(one.rows) + 1))
+
+
+def test_ppo_trains_too(problem):
+    trainer = trained(problem, algorithm=PPO(epochs=2))
+    assert trainer.environments[0].best is not None
+    assert trainer.rows[-1].gradient > 0
+
+
+def test_the_argmax_plan_is_judged_and_counted_when_it_changes(problem):
+    judged = []
+
+    def measure(problem, device):
+        judged.append(device.copy())
+        return simulated(problem, device)
+
+    trainer = Trainer([Environment(problem, measure)], small("colocrl"), 0, 60, device="cpu")
+    trainer.run()
+    single = [device for device in judged if len(device) == 1]
+    assert 1 <= len(single) <= trainer.updates
+    assert all((a != b).any() for a, b in itertools.pairwise(single))
+    assert trainer.evaluations == sum(map(len, judged))
+
+
+def test_anything_that_measures_can_take_the_simulators_place(problem):
+    """Here a plan takes as long as it has ops off gpu0, and one with ops on the host fails."""
+    host = problem.cluster.host
+
+    def measure(problem, device):
+        seconds = (device[:, problem.arrays.turn] != 0).sum(axis=1) + 1.0
+        failed = (device[:, problem.arrays.turn] == host).any(axis=1)
+        nothing = np.zeros(len(device))
+        return Judged(np.where(failed, np.inf, seconds), nothing.astype(np.int64), nothing)
+
+    environment = Environment(problem, measure, reference=10.0)
+    Trainer([environment], small("colocrl", reward=Constant()), 0, 200, device="cpu").run()
+    assert environment.key[1] < (problem.arrays.turn.sum()) / 2
+
+
+def test_late_in_training_plans_that_do_not_fit_are_left_out(problem):
+    def never(problem, device):
+        found = simulated(problem, device)
+        return replace(found, over=found.over + 1, share=found.share + 1)
+
+    seen = []
+    for share in (1.0, 0.0):
+        made = small("colocrl", valid_only=share)
+        trainer = Trainer([Environment(problem, never)], made, 0, 40, device="cpu")
+        before = [each.detach().clone() for each in trainer.policy.parameters()]
+        trainer.run()
+        after = trainer.policy.parameters()
+        seen.append(all((a == b).all() for a, b in zip(before, after, strict=True)))
+        assert {row.invalid for row in trainer.rows} == {1.0}
+    assert seen == [False, True]
+
+
+def test_several_problems_take_turns(problem):
+    environments = [Environment(problem), Environment(replace(problem, objective="period"))]
+    trainer = Trainer(environments, small("colocrl"), 0, 100, device="cpu")
+    trainer.run()
+    counts = [environment.evaluations for environment in environments]
+    assert sum(counts) <= 100
+    assert min(counts) > 30
+
+
+def test_a_recipe_is_a_method_too(problem):
+    method = Learned(small("colocrl"), plans=50)
+    result = solve(problem, method, MaxEvaluations(30), seed=0)
+    assert result.solver == "colocrl"
+    assert result.evaluations == 30
+    whole = solve(problem, method, seed=0)
+    assert whole.evaluations <= 50
+    assert whole.value == result_of(trained(problem, plans=50)).value
+
+
+@pytest.mark.parametrize("name", ["colocrl", "hierarchical", "colocrl-paper"])
+def test_a_run_that_goes_on_ends_as_one_never_stopped(problem, name, tmp_path):
+    whole = trained(problem, name, plans=80)
+    first = Run(Trainer([Environment(problem)], small(name), 0, 80, device="cpu"), tmp_path, {})
+    for _ in range(3):
+        first.trainer.update()
+    first.save()
+    fresh = Trainer([Environment(problem)], small(name), 0, 80, device="cpu")
+    second = Run(fresh, tmp_path, {})
+    second.resume()
+    assert fresh.updates == 3
+    assert second.train()
+    assert fresh.rows == whole.rows
+    assert (fresh.environments[0].best == whole.environments[0].best).all()
+    assert fresh.environments[0].key == whole.environments[0].key
+    state, expected = fresh.policy.state_dict(), whole.policy.state_dict()
+    assert all((state[key] == expected[key]).all() for key in expected)
+
+
+def test_an_interrupt_saves_the_end_of_an_update_and_says_it_is_not_over(problem, tmp_path):
+    trainer = Trainer([Environment(problem)], small("colocrl"), 0, 200, device="cpu")
+    run = Run(trainer, tmp_path, {"kept": "word"})
+
+    def watch(trainer):
+        if trainer.updates == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    before = signal.getsignal(signal.SIGINT)
+    assert not run.train(watch)
+    assert signal.getsignal(signal.SIGINT) is before
+    assert trainer.updates in (2, 3)  # python hears a signal between two instructions
+    data = json.loads(run.path.read_text())
+    assert data["updates"] == trainer.updates
+    assert data["more"] == {"kept": "word"}
+
+
+def test_checkpoints_of_other_runs_and_damaged_ones_are_refused(problem, tmp_path):
+    def fresh(seed=0, plans=40, **sizes):
+        made = recipe("colocrl", **{"groups": 8, "hidden": 16, **sizes})
+        return Run(Trainer([Environment(problem)], made, seed, plans), tmp_path, {})
+
+    with pytest.raises(FileError, match="no such file"):
+        fresh().resume()
+    fresh().train()
+    for other, what in ((fresh(seed=1), "seed"), (fresh(plans=41), "plans")):
+        with pytest.raises(FileError, match=f"of another run: {what} is"):
+            other.resume()
+    with pytest.raises(FileError, match="of another run: settings"):
+        fresh(hidden=18).resume()
+    path = tmp_path / "checkpoint.json"
+    data = json.loads(path.read_text())
+    for key in ("updates", "rows", "problems", "likeliest"):
+        path.write_text(json.dumps({**data, key: None}))
+        with pytest.raises(FileError, match="malformed"):
+            fresh().resume()
+    path.write_text("{}")
+    with pytest.raises(FileError):
+        fresh().resume()
+
+
+def test_torch_is_loaded_when_it_is_needed_and_not_before():
+    code = "import sys, placewright.policies, placewright.training; print('torch' in sys.modules)"
+    ran = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert ran.stdout == "False\n"
+
+
+def test_unknown_recipes_and_sizes_are_named():
+    with pytest.raises(ConfigError, match="did you mean 'colocrl'"):
+        recipe("colocr")
+    with pytest.raises(ConfigError, match="expected 2 or more"):
+        recipe("colocrl", groups=1)
+    with pytest.raises(ConfigError, match="even"):
+        recipe("colocrl", hidden=17)
+    with pytest.raises(ConfigError, match="learns its groups"):
+        recipe("hierarchical", rule="coarse")
+    assert recipe("hierarchical", groups=7).shape.groups == 7
