@@ -46,6 +46,7 @@ _ORDERED = 3  # placements that the priority rules are tried on
 _REPAIRED = 3  # plans that are repaired where none fits
 _LOCAL_OPS = 5_000  # up to which local search begins within a second or two
 _OTHERS = 8  # times a first walk: plans that other searches judge
+_OTHERS_PERIODS = 10_000  # plans of them at most where a walk judges far more in the same time
 _OTHERS_OPS = 10_000  # up to which they are tried
 _OTHERS_SECONDS = 12.0  # seconds left, without which they are not
 _GROWTH = 2  # each time an arm is used, its round is so many times longer
@@ -163,12 +164,13 @@ def _repair(search: Search) -> bool:
 
 def _others(search: Search, most: int) -> bool:
     """Let other searches begin anew, so that none finds what we miss; whether to go on."""
-    ops = search.problem.arrays.ops
-    solvers: list[Solver] = [LocalSearch(most=most), Genetic(most=most)]
-    if not _QUICK_OPS < ops <= _OTHERS_OPS or search.problem.objective == "period":
+    ops, step = search.problem.arrays.ops, search.problem.objective == "step"
+    if not _QUICK_OPS < ops <= _OTHERS_OPS:
         return True
+    most = most if step else min(most, _OTHERS_PERIODS)
+    solvers: list[Solver] = [LocalSearch(most=most), *([Genetic(most=most)] if step else [])]
     for solver in solvers:
-        if search.stop.seconds_left(search) < _OTHERS_SECONDS:
+        if search.stop.seconds_left(search) < (_OTHERS_SECONDS if step else _OTHERS_SECONDS / 3):
             return True
         alone = Search(search.problem, Within(search), search.seed)
         solver.run(alone)
