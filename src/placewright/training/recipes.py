@@ -22,16 +22,19 @@ if TYPE_CHECKING:
 
 
 def colocrl() -> Recipe:
-    """Our default for ColocRL."""
+    """Our default for ColocRL, from short sweeps on RNNLM and NMT (800 plans, two seeds).
+
+    Of rates 3e-4, 1e-3, 3e-3, of 4, 8 and 16 samples and of imitation 0.3 to 10 this was the best.
+    """
     return Recipe(
         "colocrl",
         policies.find("colocrl").Shape(),
         reward=Graded(),
         baseline=BatchNormalised,
-        samples=8,
-        rate=Always(1e-3),
+        samples=4,
+        rate=Always(3e-3),
         floor=Until(0.8, 0.1),
-        imitate=Always(0.3),
+        imitate=Always(1.0),
     )
 
 
@@ -52,16 +55,20 @@ def colocrl_paper() -> Recipe:
 
 
 def hierarchical() -> Recipe:
-    """Our default for Hierarchical."""
+    """Our default for Hierarchical, from short sweeps on RNNLM (800 plans, two seeds).
+
+    Of localities 1, 4 and 16 the last was the best: ops begin in the group of their stretch of the
+    graph and leave it when that pays.
+    """
     return Recipe(
         "hierarchical",
-        policies.find("hierarchical").Shape(placements=4, locality=1.0),
+        policies.find("hierarchical").Shape(placements=4, locality=16.0),
         reward=Graded(),
         baseline=BatchNormalised,
-        samples=8,
-        rate=Always(1e-3),
+        samples=4,
+        rate=Always(3e-3),
         floor=Until(0.8, 0.1),
-        imitate=Always(0.3),
+        imitate=Always(1.0),
     )
 
 
