@@ -12,6 +12,7 @@ from placewright.errors import ProblemError
 from placewright.transforms import (
     Grouping,
     by_colocation,
+    by_forward,
     by_heavy_edges,
     by_module,
     by_module_count,
@@ -61,6 +62,42 @@ def test_a_captured_gradient_op_names_its_forward_op():
         Op("a.mm.backward", inputs=((1, 0), (2, 0)), phase="backward", module="m"),
     ]
     assert forward_ops(Graph("g", ops)) == [None, None, 1, 0]
+
+
+@pytest.mark.parametrize("model", ["branches", "layered:ops=200", "chain:ops=60"])
+def test_colocation_groups_are_merged_until_there_are_few_enough(model):
+    problem = problem_of(model)
+    fine, few = by_colocation(problem), by_colocation(problem, 5)
+    assert len(few) <= 5 or len(fine) <= 5
+    assert len(by_colocation(problem, 10_000)) == len(fine)
+    for group in range(len(fine)):  # whole groups are merged
+        assert len(set(few.group[fine.group == group].tolist())) == 1
+    with pytest.raises(ProblemError, match="expected at least 1"):
+        by_colocation(problem, 0)
+
+
+def test_colocation_groups_that_are_not_convex_are_cut_into_stretches():
+    ops = [Op("0", flops=1.0)]
+    ops += [Op(f"{at}", flops=1.0, inputs=((at - 1, 0), (max(0, at - 2), 0))) for at in range(1, 9)]
+    # 2 and 6 must share a device, and 4 lies between them.
+    problem = problem_of(Graph("ties", tuple(ops)), colocate=(("2", "6"),))
+    grouping = by_colocation(problem, 3)
+    assert len(grouping) <= 3
+    assert grouping.group[2] == grouping.group[6]
+    assert len(by_colocation(problem)) > 3
+
+
+def test_forward_groups_are_forward_ops_with_all_that_belongs_to_them():
+    problem = problem_of(training_step())
+    grouping = by_forward(problem)
+    name = {
+        op.name: int(group) for op, group in zip(problem.graph.ops, grouping.group, strict=True)
+    }
+    assert name["f0"] == name["w0"]
+    assert name["f1"] == name["w1"]
+    for position, home in enumerate(forward_ops(problem.graph)):
+        assert home is None or grouping.group[home] == grouping.group[position]
+    assert len({name["f0"], name["f1"], name["loss"]}) == 3
 
 
 def test_colocation_puts_weight_update_and_gradient_with_their_layer():
