@@ -7,7 +7,7 @@ tensors: they balance seconds, in proportion to the devices' speed, and keep tie
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -29,8 +29,8 @@ _SEEDS = 2**31 - 1
 
 
 @dataclass(frozen=True)
-class METIS:
-    """METIS on the accelerators, as in GDP (Zhou et al. 2019) and GO (Zhou et al. 2020).
+class _Partitioner:
+    """A library's parts as a placement, judged as it is: partitioners know no memory.
 
     Args:
         repaired: Whether teams are then moved until memory suffices; the papers' METIS often ends
@@ -38,13 +38,25 @@ class METIS:
     """
 
     repaired: bool = False
+    library: ClassVar[str]
 
     @property
     def name(self) -> str:
-        return _name("metis", self.repaired)
+        return f"{self.library}-repaired" if self.repaired else self.library
 
     def run(self, search: Search) -> None:
         _judge(search, self.place(search.problem, _seed(search)), self.repaired)
+
+    def place(self, problem: Problem, seed: int) -> NDArray[np.int32]:
+        """The library's placement."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class METIS(_Partitioner):
+    """METIS on the accelerators, as in GDP (Zhou et al. 2019) and GO (Zhou et al. 2020)."""
+
+    library = "metis"
 
     def place(self, problem: Problem, seed: int) -> NDArray[np.int32]:
         """METIS's placement."""
@@ -56,23 +68,13 @@ class METIS:
 
 
 @dataclass(frozen=True)
-class KaHIP:
+class KaHIP(_Partitioner):
     """KaHIP on the accelerators, strong up to 4,000 teams and eco above.
 
     Its parts are all equal: a device that is twice as fast as another gets two of them.
-
-    Args:
-        repaired: Whether teams are then moved until memory suffices.
     """
 
-    repaired: bool = False
-
-    @property
-    def name(self) -> str:
-        return _name("kahip", self.repaired)
-
-    def run(self, search: Search) -> None:
-        _judge(search, self.place(search.problem, _seed(search)), self.repaired)
+    library = "kahip"
 
     def place(self, problem: Problem, seed: int) -> NDArray[np.int32]:
         """KaHIP's placement."""
@@ -86,24 +88,14 @@ class KaHIP:
 
 
 @dataclass(frozen=True)
-class Scotch:
+class Scotch(_Partitioner):
     """Scotch's static mapping onto all devices, hosts too, as in ColocRL (Mirhoseini et al. 2017).
 
     The devices' speeds and the links' times are its target architecture. The strategy is the
     library's default, as in the paper.
-
-    Args:
-        repaired: Whether teams are then moved until memory suffices.
     """
 
-    repaired: bool = False
-
-    @property
-    def name(self) -> str:
-        return _name("scotch", self.repaired)
-
-    def run(self, search: Search) -> None:
-        _judge(search, self.place(search.problem, _seed(search)), self.repaired)
+    library = "scotch"
 
     def place(self, problem: Problem, seed: int) -> NDArray[np.int32]:
         """Scotch's placement."""
@@ -111,29 +103,14 @@ class Scotch:
 
 
 @dataclass(frozen=True)
-class MinCut:
-    """Scotch without the hosts, as in ColocRL (Mirhoseini et al. 2017).
+class MinCut(_Partitioner):
+    """Scotch without the hosts, as in ColocRL (Mirhoseini et al. 2017)."""
 
-    Args:
-        repaired: Whether teams are then moved until memory suffices.
-    """
-
-    repaired: bool = False
-
-    @property
-    def name(self) -> str:
-        return _name("mincut", self.repaired)
-
-    def run(self, search: Search) -> None:
-        _judge(search, self.place(search.problem, _seed(search)), self.repaired)
+    library = "mincut"
 
     def place(self, problem: Problem, seed: int) -> NDArray[np.int32]:
         """Scotch's placement on the accelerators."""
         return _mapped(problem, accelerators(problem), seed)
-
-
-def _name(library: str, repaired: bool) -> str:
-    return f"{library}-repaired" if repaired else library
 
 
 def _seed(search: Search) -> int:
