@@ -78,9 +78,14 @@ class Tab:
     def get(self, expression: str):
         return self.page.evaluate(expression)
 
+    def until(self, condition: str) -> None:
+        """Wait until a condition holds, as a busy browser draws and tells when it can; else fail."""
+        self.page.wait_for_function(condition, timeout=10_000)
+
     def settle(self) -> None:
         """Wait until what was asked to be drawn is drawn."""
-        self.page.evaluate("() => new Promise(r => requestAnimationFrame(() => setTimeout(r, 0)))")
+        frame = "new Promise(r => requestAnimationFrame(() => setTimeout(r, 0)))"
+        self.page.evaluate(f"async () => {{ await {frame}; await {frame}; }}")
 
 
 @pytest.fixture
