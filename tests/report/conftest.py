@@ -79,7 +79,7 @@ class Tab:
         return self.page.evaluate(expression)
 
     def until(self, condition: str) -> None:
-        """Wait until a condition holds, as a busy browser draws and tells when it can; else fail."""
+        """Wait until a condition holds, since a busy browser draws when it can; else fail."""
         self.page.wait_for_function(condition, timeout=10_000)
 
     def settle(self) -> None:

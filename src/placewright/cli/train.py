@@ -17,6 +17,8 @@ from placewright.units import format_seconds
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from placewright.problem import Problem
+    from placewright.result import Result
     from placewright.training import Row, Trainer
 
 PLANS = 5000
@@ -119,9 +121,12 @@ def train_policy(
         found = answer.Answer(asked.model, problem, result, answer.best_single(problem), not ended)
     said = save(found, output, None)
     if report is not None:
-        from placewright.report import gather
+        from placewright.report import Learning, gather
 
-        said += save_report(gather(asked.model, problem, [result], (), not ended), report)
+        learned = Learning(chosen.name, trainer.rows)
+        others = _held_to(problem)
+        content = gather(asked.model, problem, [result, *others], (), not ended, learning=learned)
+        said += save_report(content, report)
     curve = _curve(trainer.rows)
     if json:
         rows = [{each: getattr(row, each) for each in _COLUMNS} for row in curve]
@@ -139,6 +144,16 @@ def train_policy(
         tables.print_lines(["", *said])
     if not ended:
         raise typer.Exit(answer.INTERRUPTED)
+
+
+def _held_to(problem: "Problem") -> "list[Result]":
+    """What a learning curve is drawn with: methods that take no search, where they answer."""
+    from placewright.solvers import METHODS, solve
+    from placewright.solvers.baselines import baselines
+
+    named = {solver.name for group in baselines(problem, installed=True) for solver in group}
+    wanted = ("single", "expert", "mincut-repaired", "scotch-repaired", "heft", "m-etf")
+    return [solve(problem, METHODS[name]()) for name in wanted if name in named]
 
 
 def _own(typed: dict[str, Any]) -> dict[str, Any]:

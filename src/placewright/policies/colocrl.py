@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from placewright.policies import groups as made
+from placewright.policies.noise import shared
 from placewright.policies.policy import Episodes, Head, Scores, one_plan_each
 from placewright.policies.seq2seq import Placer, even_entropy
 
@@ -36,6 +37,7 @@ class Shape:
         hidden: Size of the LSTMs' states.
         types: Size of a type's learned vector.
         outputs: Tensors of a group whose bytes are told.
+        shared: Whether noise is shared by groups that look alike, and of at least one nat.
     """
 
     rule: str = "colocation"
@@ -44,6 +46,7 @@ class Shape:
     types: int = 20
     outputs: int = 6
     both_ways: bool = False
+    shared: bool = False
     temperature: float = 1.0
     tanh: float = 0.0
 
@@ -65,6 +68,11 @@ class _Seen:
     kinds: torch.Tensor  # groups × kinds, rows add up to 1
     rest: torch.Tensor  # groups × (outputs + groups)
 
+    @property
+    def near(self) -> torch.Tensor:
+        """Groups × groups: whether they exchange tensors."""
+        return self.rest[:, -len(self.rest) :]
+
 
 class ColocRL(nn.Module):
     """Places co-location groups in graph order, each knowing those before it.
@@ -83,7 +91,13 @@ class ColocRL(nn.Module):
         nn.init.xavier_uniform_(self.kind.weight)
         width = shape.types + shape.outputs + groups
         self.placer = Placer(
-            width, shape.hidden, devices, shape.both_ways, shape.temperature, shape.tanh
+            width,
+            shape.hidden,
+            devices,
+            shape.both_ways,
+            shape.temperature,
+            shape.tanh,
+            1.0 if shape.shared else 0.0,
         )
         self._seen: WeakKeyDictionary[Problem, _Seen] = WeakKeyDictionary()
 
@@ -111,7 +125,12 @@ class ColocRL(nn.Module):
         rng = np.random.default_rng(seed)
         size = (count, self.groups, self.devices)
         luck = np.zeros(size) if greedy else rng.gumbel(size=size)
-        shake = rng.normal(scale=noise, size=size) if noise > 0 else None
+        shake = None
+        if noise > 0 and self.shape.shared:
+            kinds, near = (each.cpu().numpy() for each in (seen.kinds, seen.near))
+            shake = noise * shared(rng, kinds, near, count, self.devices)
+        elif noise > 0:
+            shake = rng.normal(scale=noise, size=size)
         every = torch.zeros(count, dtype=torch.long, device=where)
         device, log_prob, added = self.placer.draw(
             self._read(seen).of(every),

@@ -19,6 +19,7 @@ import torch
 from torch import nn
 
 from placewright.policies import groups as made
+from placewright.policies.noise import shared
 from placewright.policies.policy import Episodes, Head, Scores, one_plan_each
 from placewright.policies.seq2seq import Placer, chosen, even_entropy
 from placewright.policies.units import Units
@@ -46,6 +47,8 @@ class Shape:
         types: Size of a type's learned vector.
         neighbours: Readers and sources of an op that it is told of, each.
         both: Whether groups are told apart as sources and readers (the open code) or not.
+        shared: Whether noise is shared by groups that look alike, of at least one nat, and left
+            away from the grouper.
         locality: How strongly ops begin in the group of their stretch of the graph; 0 in the paper,
             where they begin anywhere.
     """
@@ -61,6 +64,7 @@ class Shape:
     both: bool = False
     temperature: float = 1.0
     tanh: float = 0.0
+    shared: bool = False
     locality: float = 0.0
 
     def build(self, problem: Problem, seed: int = 0) -> Hierarchical:
@@ -105,6 +109,7 @@ class Hierarchical(nn.Module):
             True,
             shape.temperature,
             shape.tanh,
+            1.0 if shape.shared else 0.0,
         )
         self._seen: WeakKeyDictionary[Problem, _Seen] = WeakKeyDictionary()
 
@@ -126,7 +131,7 @@ class Hierarchical(nn.Module):
         logits = self._grouper(seen).expand(rows, -1, -1)
         luck = self._numbers(np.zeros, (rows, len(seen.units), groups))
         actions: dict[str, NDArray[Any]] = {"of": owner}
-        if noise > 0:
+        if noise > 0 and not self.shape.shared:
             typical = logits.square().mean(dim=(1, 2), keepdim=True).sqrt()
             added = typical * noise * self._numbers(rng.standard_normal, luck.shape)
             actions["group_added"], logits = added.cpu().numpy(), logits + added
@@ -135,7 +140,11 @@ class Hierarchical(nn.Module):
         group = (logits + luck).argmax(dim=2)
         group_sure = chosen(logits, group)[0]
         size = (count, groups, self.devices)
-        shake = noise * self._numbers(rng.standard_normal, size) if noise > 0 else None
+        shake = None
+        if noise > 0 and self.shape.shared:
+            shake = noise * self._shared(rng, seen, group.cpu().numpy(), owner)
+        elif noise > 0:
+            shake = noise * self._numbers(rng.standard_normal, size)
         of = torch.as_tensor(owner, device=where)
         device, device_sure, shaken = self.placer.draw(
             self._read(seen, group).of(of),
@@ -208,6 +217,27 @@ class Hierarchical(nn.Module):
             *([near, back] if self.shape.both else [torch.maximum(near, back)]),
         ]
         return self.placer.encode(torch.cat(parts, dim=2))
+
+    def _shared(
+        self,
+        rng: np.random.Generator,
+        seen: _Seen,
+        group: NDArray[np.int64],
+        owner: NDArray[np.int64],
+    ) -> torch.Tensor:
+        """Noise (episodes × groups × devices) for these groupings (rows × units)."""
+        count, kind = self.shape.groups, seen.kind.cpu().numpy()
+        source, target = seen.source.cpu().numpy(), seen.target.cpu().numpy()
+        parts = []
+        for row, episodes in enumerate(np.bincount(owner)):
+            kinds = np.zeros((count, len(self.kinds)), dtype=np.float32)
+            np.add.at(kinds, (group[row], kind), 1.0)
+            kinds /= np.maximum(kinds.sum(axis=1, keepdims=True), 1.0)
+            near = np.zeros((count, count), dtype=np.float32)
+            near[group[row][source], group[row][target]] = 1.0
+            near = np.maximum(near, near.T)
+            parts.append(shared(rng, kinds, near, int(episodes), self.devices))
+        return torch.as_tensor(np.concatenate(parts), device=self.placer.go.device)
 
     def _numbers(self, draw: Any, size: tuple[int, ...]) -> torch.Tensor:
         return torch.as_tensor(

@@ -40,6 +40,7 @@ class Placer(nn.Module):
         both_ways: Whether the encoder also reads backward.
         temperature: Logits are divided by it.
         tanh: Logits are squashed to plus or minus this; 0 for no limit.
+        least: Logits smaller than this are shaken as if they were of this size.
     """
 
     def __init__(
@@ -50,10 +51,11 @@ class Placer(nn.Module):
         both_ways: bool,
         temperature: float = 1.0,
         tanh: float = 0.0,
+        least: float = 0.0,
     ) -> None:
         super().__init__()
         ways = 2 if both_ways else 1
-        self.temperature, self.tanh = temperature, tanh
+        self.temperature, self.tanh, self.least = temperature, tanh, least
         self.encoder = nn.LSTM(width, hidden // ways, batch_first=True, bidirectional=both_ways)
         self.decoder = nn.LSTM(hidden, hidden, batch_first=True)
         self.go = nn.Parameter(torch.empty(1, hidden))
@@ -98,7 +100,8 @@ class Placer(nn.Module):
             step, (hidden, cell) = self.decoder(told[:, None], (hidden, cell))
             logits = self._logits(step, memory.rows)[:, 0]
             if shake is not None:
-                added.append(shake[:, at] * logits.square().mean(dim=1, keepdim=True).sqrt())
+                size = logits.square().mean(dim=1, keepdim=True).sqrt().clamp(min=self.least)
+                added.append(shake[:, at] * size)
                 logits = logits + added[-1]
             logits = logits.masked_fill(~legal[at], NEVER)
             device = (logits + luck[:, at]).argmax(dim=1)

@@ -1,12 +1,14 @@
 """Results and timelines in, files that a person looks at out."""
 
 from placewright.report.content import Content, gather, rejudged
+from placewright.report.learning import Learning
 from placewright.report.page import html_page, save_page
 from placewright.report.pictures import Picture, plot
 from placewright.report.trace import chrome_trace, save_trace
 
 __all__ = [
     "Content",
+    "Learning",
     "Picture",
     "chrome_trace",
     "gather",

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from placewright.plan import Plan
     from placewright.problem import Problem
+    from placewright.report.learning import Learning
     from placewright.result import Result
     from placewright.solvers import Search
 
@@ -38,6 +39,7 @@ class Content:
         interrupted: Whether a person stopped the search.
         notes: What a reader should know before trusting the page.
         helps: What would make the answer faster, each in a few words.
+        learning: How a policy learned, if one did.
     """
 
     model: str
@@ -51,6 +53,7 @@ class Content:
     interrupted: bool = False
     notes: tuple[str, ...] = ()
     helps: tuple[str, ...] = ()
+    learning: Learning | None = None
 
     @cached_property
     def shown(self) -> Shown:
@@ -82,6 +85,7 @@ def gather(
     notes: Sequence[str] = (),
     labels: Sequence[str] | None = None,
     helps: Sequence[str] = (),
+    learning: Learning | None = None,
 ) -> Content:
     """The content of a page; the best single device and the default are added where missing.
 
@@ -90,6 +94,7 @@ def gather(
         labels: What each is called; by default its method.
         problem: As it was given, not as a method that stands for another runtime runs it.
         helps: What would make the answer faster, as `solvers.explain` says.
+        learning: How the policy behind one of the results learned.
 
     Raises:
         PlanError: A result's plan is not one of this problem's.
@@ -114,6 +119,7 @@ def gather(
         interrupted,
         tuple(notes),
         tuple(helps),
+        learning,
     )
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 SCRIPTS = (
     *("units", "data", "shared", "words", "lanes", "timeline", "memory", "painting", "graph"),
-    *("answer", "methods", "ops", "search", "plans", "main"),
+    *("answer", "methods", "ops", "search", "learning", "plans", "main"),
 )
 """In the order in which they are read."""
 

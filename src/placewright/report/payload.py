@@ -67,6 +67,7 @@ def payload(content: Content) -> Data:
         "ops": _ops(problem),
         "graph": _graph(graph),
         "methods": methods,
+        "learning": None if content.learning is None else content.learning.data(),
         "tick": tick,
     }
     return data | {"plans": _plans(content, tick, methods, LARGEST - _length(data))}

@@ -39,7 +39,7 @@ function start() {
     choice.value = String(state.plan);
   });
   fitTime();
-  const parts = [answer, methods, timeline, memory, graph, ops, chosen, search, plans];
+  const parts = [answer, methods, timeline, memory, graph, ops, chosen, search, learning, plans];
   for (const part of parts) part.start();
   let before = null;
   const draw = () => {
