@@ -93,26 +93,24 @@ class Placer(nn.Module):
         Returns:
             Devices, their log-probabilities (episodes × groups), and what was added to the logits.
         """
-        hidden, cell = (state[None].contiguous() for state in memory.state)
+        hidden, cell = memory.state
         told = self.go.expand(len(luck), -1)
-        chosen, sure, added = [], [], []
+        gates = list(self.decoder.parameters())  # input, state, and a bias for each
+        chosen, seen, added = [], [], []
         for at in range(luck.shape[1]):
-            step, (hidden, cell) = self.decoder(told[:, None], (hidden, cell))
-            logits = self._logits(step, memory.rows)[:, 0]
+            hidden, cell = torch.lstm_cell(told, (hidden, cell), *gates)
+            logits = self._logits(hidden[:, None], memory.rows)[:, 0]
             if shake is not None:
                 size = logits.square().mean(dim=1, keepdim=True).sqrt().clamp(min=self.least)
                 added.append(shake[:, at] * size)
                 logits = logits + added[-1]
-            logits = logits.masked_fill(~legal[at], NEVER)
-            device = (logits + luck[:, at]).argmax(dim=1)
+            seen.append(logits.masked_fill(~legal[at], NEVER))
+            device = (seen[-1] + luck[:, at]).argmax(dim=1)
             chosen.append(device)
-            sure.append(functional.log_softmax(logits, dim=1).gather(1, device[:, None])[:, 0])
             told = self.device(device)
-        return (
-            torch.stack(chosen, dim=1),
-            torch.stack(sure, dim=1),
-            torch.stack(added, dim=1) if added else None,
-        )
+        drawn = torch.stack(chosen, dim=1)
+        sure = functional.log_softmax(torch.stack(seen, dim=1), dim=2).gather(2, drawn[..., None])
+        return drawn, sure[..., 0], torch.stack(added, dim=1) if added else None
 
     def score(
         self,
