@@ -1,28 +1,36 @@
 """The papers' tables on our simulator: learned placers beside what they were compared with.
 
-    python benchmarks/learning.py [--rows rnnlm,nmt-2] [--plans 5000] [--seeds 0:3] [--groups 64]
-        [--hidden 128] [--recipes colocrl,hierarchical] [--no-partitioners]
+    python benchmarks/learning.py [--sections table,curves] [--rows rnnlm,nmt-2] [--plans 5000]
+        [--seeds 2:5] [--out learning.jsonl] [--jobs 2] [--device cuda] [--chosen chosen.json]
 
 Step times in seconds, simulated as TensorFlow's executor runs (`ready`), on the GPUs of the
-Hierarchical paper. A learned column is the median of the seeds and their range, each the best plan
+Hierarchical paper. A learned cell is the median of the seeds and their range, each the best plan
 that the policy itself drew or liked best; nothing is seeded. Local search moves ColocRL's groups
-with the same number of plans. A recipe may name a grouping: `colocrl:coarse`.
+with the same number of plans and the same seeds. Runs that are in the file already are not
+repeated; `--chosen` takes settings from `sweep.py` instead of the recipes' own.
+
+Sections: `table`; `curves` (best after fewer plans); `large` (256 groups, hidden 512: wants a GPU);
+`papers` (the papers' own values, learning rate 0.1 included); `groupings`; `invalid` (two ways to
+treat plans that do not fit, GPUs cut to where the network just fits).
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
-import time
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+from learning_runs import SEARCH, Run, read, run_all
 
 import placewright as pw
 from placewright import solvers
 from placewright.errors import ConfigError, MissingDependency
-from placewright.training import Environment, Trainer, recipe, result_of
-from placewright.transforms import by_colocation
+
+Rows = list[dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -50,106 +58,230 @@ LINES = (
     Line("inception-v3", "inception-v3", "2xK40+Haswell", False, "4.60 / 4.60", "0.15 / 0.13"),
     Line("resnet-152", "resnet-152", "2xK40+Haswell", False, "–", "1.18 / 1.18"),
 )
+POLICIES = ("colocrl", "hierarchical")
+PAPERS = ("colocrl-paper", "hierarchical-paper", "hierarchical-open")
+GROUPINGS = ("colocrl:colocation", "colocrl:coarse", "colocrl:module")
+TIGHT = 0.25
+"""The share of its memory that a GPU may use in section `invalid`."""
+MARKS = (500, 1000, 2000, 5000)
 
 
 @dataclass(frozen=True)
-class Cell:
-    """A step time, or why there is none."""
+class Asked:
+    """What the command line said."""
 
-    seconds: float
-    over: int = 0
+    lines: tuple[Line, ...]
+    seeds: range
+    plans: int
+    device: str
+    chosen: dict[str, str]
 
-    def __str__(self) -> str:
-        return f"{self.seconds:.3f}" if not self.over else f"{self.over / 2**30:.1f} GiB over"
+    def run(self, line: Line, name: str, seed: int, **how: Any) -> Run:
+        setting = how.pop("setting", self.chosen.get(name.partition(":")[0], "as it is"))
+        return Run(line.network, line.cluster, name, seed, self.plans, setting, **how)
 
 
-def cell(problem: pw.Problem, solver: solvers.Solver, **how: object) -> Cell | str:
+def runs(section: str, asked: Asked) -> list[Run]:
+    """What a section needs."""
+    few = [line for line in asked.lines if line.name in ("rnnlm", "inception-v3", "nmt-2")]
+    every = [(line, seed) for seed in asked.seeds for line in asked.lines]
+    some = [(line, seed) for seed in asked.seeds for line in few]
+    if section in ("table", "curves"):
+        return [
+            asked.run(line, name, seed)
+            if name != SEARCH
+            else asked.run(line, name, seed, setting="as it is")
+            for line, seed in every
+            for name in (*POLICIES, SEARCH)
+        ]
+    size: dict[str, Any] = {"groups": 256, "hidden": 512}
+    if section == "large":
+        found = [
+            asked.run(line, name, asked.seeds[0], device=asked.device, **size)
+            for line in few
+            for name in POLICIES
+        ]
+        return found + [
+            asked.run(line, SEARCH, asked.seeds[0], setting="as it is", groups=256) for line in few
+        ]
+    if section == "papers":
+        return [
+            asked.run(line, name, asked.seeds[0], device=asked.device, **size)
+            for line in few[:2]
+            for name in PAPERS
+        ]
+    if section == "groupings":
+        return [asked.run(line, name, seed) for line, seed in some for name in GROUPINGS]
+    if section == "invalid":
+        tight = [line for line in asked.lines if line.name in ("nmt-2", "rnnlm")]
+        return [
+            asked.run(line, "colocrl", seed, setting=setting, limit=TIGHT)
+            for line in tight
+            for seed in asked.seeds
+            for setting in ("graded, batch", "constant, moving average")
+        ]
+    raise ConfigError(f"no section is named {section!r}")
+
+
+def shown(rows: Rows) -> str:
+    """The median of some runs and their range; how many fit, if not all do."""
+    fitting = [row["best"] for row in rows if not row["over"]]
+    if not rows:
+        return "–"
+    if len(fitting) < len(rows):
+        return f"{len(fitting)} of {len(rows)} fit"
+    if len(fitting) == 1:
+        return f"{fitting[0]:.3f}"
+    return f"{statistics.median(fitting):.3f} ({min(fitting):.3f}–{max(fitting):.3f})"
+
+
+def of(rows: Rows, runs_wanted: list[Run], **how: Any) -> Rows:
+    """The rows of some runs that have these values."""
+    wanted = {json.dumps(_plain(run), sort_keys=True) for run in runs_wanted}
+    keys = Run.__dataclass_fields__
+    return [
+        row
+        for row in rows
+        if json.dumps({key: row[key] for key in keys}, sort_keys=True) in wanted
+        and all(row[key] == value for key, value in how.items())
+    ]
+
+
+def _plain(run: Run) -> dict[str, Any]:
+    return {key: getattr(run, key) for key in Run.__dataclass_fields__}
+
+
+def cell(problem: pw.Problem, solver: solvers.Solver) -> str:
     """What a method finds."""
     try:
-        result = pw.solve(problem, solver, **how)  # type: ignore[arg-type]
+        result = pw.solve(problem, solver)
     except (ConfigError, MissingDependency) as error:
         return str(error)[:20]
-    return Cell(result.value, result.overflow)
+    over = f"{result.overflow / 2**30:.1f} GiB over"
+    return f"{result.value:.3f}" if result.fits else over
 
 
-def single(problem: pw.Problem, kind: str) -> Cell:
-    """Everything on the best device of a kind."""
+def single(problem: pw.Problem, kind: str) -> tuple[str, float]:
+    """Everything on the best device of a kind; its seconds, infinite if it does not fit."""
     at = [n for n, device in enumerate(problem.cluster.devices) if device.kind == kind]
     everything = np.repeat(np.array(at)[:, None], len(problem.graph), axis=1)
     verdict = pw.judge(problem, problem.settle(everything))
     best = verdict.best()
-    return Cell(float(verdict.value[best]), int(verdict.overflow[best]))
+    value, over = float(verdict.value[best]), int(verdict.overflow[best])
+    if over:
+        return f"{over / 2**30:.1f} GiB over", float("inf")
+    return f"{value:.3f}", value
 
 
-def learned(
-    problem: pw.Problem, text: str, seeds: range, given: argparse.Namespace
-) -> tuple[str, list[pw.Result], float]:
-    """A cell of a recipe, its results, and the mean seconds of a run."""
-    name, _, rule = text.partition(":")
-    made = recipe(name, given.groups, given.hidden, rule or None)
-    results, seconds = [], []
-    for seed in seeds:
-        start = time.perf_counter()
-        trainer = Trainer([Environment(problem)], made, seed, given.plans, device=given.device)
-        trainer.run()
-        results.append(result_of(trainer))
-        seconds.append(time.perf_counter() - start)
-    fitting = [result.value for result in results if result.fits]
-    if len(fitting) < len(results):
-        return f"{len(fitting)} of {len(results)} fit", results, statistics.mean(seconds)
-    middle = statistics.median(fitting)
-    return (
-        f"{middle:.3f} ({min(fitting):.3f}–{max(fitting):.3f})",
-        results,
-        statistics.mean(seconds),
-    )
+def print_rows(columns: list[str], lines: list[list[str]]) -> None:
+    print("| " + " | ".join(columns) + " |")
+    print("|" + "---|" * len(columns))
+    for line in lines:
+        print("| " + " | ".join(line) + " |", flush=True)
+    print()
 
 
-def row(line: Line, seeds: range, given: argparse.Namespace) -> list[str]:
-    """One line of the table."""
-    graph = pw.zoo.load(line.network, note=print)
-    problem = pw.Problem(graph, pw.Cluster.parse(line.cluster), discipline="ready")
-    gpu = single(problem, "gpu")
-    expert = cell(problem, solvers.Expert())
-    cells: list[object] = [line.name, line.cluster, single(problem, "cpu"), gpu, expert]
-    cells.append(expert if line.split else gpu)
-    if given.partitioners:
+def print_table(rows: Rows, asked: Asked) -> None:
+    """The papers' table; each policy held to one device and to local search in the same groups."""
+    wanted, lines = runs("table", asked), []
+    for line in asked.lines:
+        mine = of(rows, wanted, network=line.network)
+        problem = Run(line.network, line.cluster, SEARCH, 0, 1).problem()
+        (cpu, slow), (gpu, fast) = single(problem, "cpu"), single(problem, "gpu")
+        expert = cell(problem, solvers.Expert())
+        cells = [line.name, line.cluster, cpu, gpu, expert, expert if line.split else gpu]
         cells += [cell(problem, solvers.Scotch()), cell(problem, solvers.MinCut())]
-    plans, seconds = 0, []
-    for text in given.recipes.split(","):
-        shown, results, took = learned(problem, text, seeds, given)
-        cells.append(shown)
-        seconds.append(f"{took:.0f}")
-        plans = max(plans, *(result.evaluations for result in results))
-    search = solvers.LocalSearch(lambda p: by_colocation(p, given.groups), ordered=False)
-    cells.append(cell(problem, search, stop=pw.MaxEvaluations(plans), seed=0))
-    cells += [f"{solvers.bound(problem).seconds:.3f}", f"{plans:,}", " / ".join(seconds)]
-    return [*map(str, cells), line.colocrl, line.hierarchical]
+        by = {name: [row for row in mine if row["recipe"] == name] for name in (*POLICIES, SEARCH)}
+        cells += [shown(by[name]) for name in (*POLICIES, SEARCH)]
+        held = []
+        for name in POLICIES:
+            if by[name] and by[SEARCH] and not any(row["over"] for row in by[name]):
+                best = statistics.median(row["best"] for row in by[name])
+                other = statistics.median(row["best"] for row in by[SEARCH])
+                held.append(f"{best / min(slow, fast):.2f}, {best / other:.3f}")
+        seconds = [
+            f"{statistics.mean(row['seconds'] for row in by[name]):.0f}"
+            for name in POLICIES
+            if by[name]
+        ]
+        cells += [" / ".join(held), f"{solvers.bound(problem).seconds:.3f}", " / ".join(seconds)]
+        lines.append([*cells, line.colocrl, line.hierarchical])
+    columns = ["row", "cluster", "CPU only", "one GPU", "ColocRL's expert", "Hierarchical's expert"]
+    columns += ["Scotch", "MinCut", *POLICIES, "local search, same groups"]
+    columns += ["policies / one device, / local search", "bound", "seconds a run"]
+    columns += ["ColocRL printed (best other / it)", "Hierarchical printed"]
+    print_rows(columns, lines)
+
+
+def print_curves(rows: Rows, asked: Asked) -> None:
+    """The best after fewer plans: ColocRL against Hierarchical at equal plans judged."""
+    wanted, lines = runs("curves", asked), []
+    marks = [mark for mark in MARKS if mark <= asked.plans]
+    for line in asked.lines:
+        for name in (*POLICIES, SEARCH):
+            mine = of(rows, wanted, network=line.network, recipe=name)
+            cells = [_after([row["curve"] for row in mine], mark) for mark in marks]
+            lines.append([line.name, name, *cells])
+    print_rows(["row", "method", *(f"after {mark:,} plans" for mark in marks)], lines)
+
+
+def _after(curves: list[list[list[float]]], mark: int) -> str:
+    found = [[best for count, best in curve if count <= mark] for curve in curves]
+    return f"{statistics.median(best[-1] for best in found):.3f}" if all(found) else "–"
+
+
+def print_plain(rows: Rows, asked: Asked, section: str) -> None:
+    """One line a kind of run."""
+    wanted, lines = runs(section, asked), []
+    keys = dict.fromkeys((run.network, run.recipe, run.setting, run.groups) for run in wanted)
+    for network, name, setting, groups in keys:
+        mine = of(rows, wanted, network=network, recipe=name, setting=setting, groups=groups)
+        last = [row["learned"][len(row["learned"]) // 2] for row in mine if "learned" in row]
+        middle = [
+            f"{statistics.mean(each[at] for each in last):.0%}" if last else "–" for at in (3, 4)
+        ]
+        seconds = f"{statistics.mean(row['seconds'] for row in mine):.0f}" if mine else "–"
+        lines.append([network, name, setting, str(groups), shown(mine), *middle, seconds])
+    columns = ["network", "method", "setting", "groups", "best step time"]
+    print_rows([*columns, "entropy halfway", "do not fit halfway", "seconds"], lines)
+    if section == "papers":
+        for row in of(rows, wanted):
+            print(f"{row['recipe']} on {row['network']}: plans, mean, argmax, entropy, do not fit")
+            for each in row["learned"][:: max(1, len(row["learned"]) // 12)]:
+                print(f"  {each[0]:>6,} {each[1]:.3f} {each[2]:.3f} {each[3]:.0%} {each[4]:.0%}")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--sections", default="table,curves")
     parser.add_argument("--rows", default=",".join(line.name for line in LINES))
     parser.add_argument("--plans", type=int, default=5000)
-    parser.add_argument("--seeds", default="0:3")
-    parser.add_argument("--groups", type=int, default=64)
-    parser.add_argument("--hidden", type=int, default=128)
-    parser.add_argument("--recipes", default="colocrl,hierarchical")
-    parser.add_argument("--device", default="auto", help="cpu, cuda, or a GPU if there is one")
-    parser.add_argument("--partitioners", action=argparse.BooleanOptionalAction, default=True)
+    parser.add_argument("--seeds", default="2:5")
+    parser.add_argument("--device", default="cpu", help="of the large networks: cpu or cuda")
+    parser.add_argument("--out", type=Path, default=Path("learning.jsonl"))
+    parser.add_argument("--jobs", type=int, default=2, help="0: only print what the file has")
+    parser.add_argument("--chosen", type=Path, help="settings that sweep.py chose")
     given = parser.parse_args()
-    first, last = (int(part) for part in given.seeds.split(":"))
-    columns = ["row", "cluster", "CPU only", "one GPU", "ColocRL's expert", "Hierarchical's expert"]
-    columns += ["Scotch", "MinCut"] if given.partitioners else []
-    columns += [*given.recipes.split(","), "local search, same groups", "bound", "plans"]
-    columns += ["seconds a run", "ColocRL printed (best other / it)", "Hierarchical printed"]
-    print("| " + " | ".join(columns) + " |")
-    print("|" + "---|" * len(columns), flush=True)
     known = {line.name: line for line in LINES}
-    for name in given.rows.split(","):
-        if name not in known:
-            parser.error(f"no row is named {name!r}: the rows are {', '.join(known)}")
-        print("| " + " | ".join(row(known[name], range(first, last), given)) + " |", flush=True)
+    names = given.rows.split(",")
+    if unknown := [name for name in names if name not in known]:
+        parser.error(f"no row is named {unknown[0]!r}: the rows are {', '.join(known)}")
+    first, last = (int(part) for part in given.seeds.split(":"))
+    chosen = json.loads(given.chosen.read_text()) if given.chosen else {}
+    lines = tuple(known[name] for name in names)
+    asked = Asked(lines, range(first, last), given.plans, given.device, chosen)
+    sections = given.sections.split(",")
+    wanted = [run for section in sections for run in runs(section, asked)]
+    wanted.sort(key=lambda run: (-run.groups, run.recipe == SEARCH))  # the longest first
+    rows = run_all(wanted, given.out, given.jobs) if given.jobs else read(given.out)
+    for section in sections:
+        print(f"\n## {section}\n")
+        if section == "table":
+            print_table(rows, asked)
+        elif section == "curves":
+            print_curves(rows, asked)
+        else:
+            print_plain(rows, asked, section)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
 """The sweep that the default recipes come from, on networks that `learning.py` does not report on.
 
     python benchmarks/sweep.py [--plans 2000] [--seeds 0:1] [--out sweep.jsonl] [--jobs 2]
-        [--recipes colocrl,hierarchical] [--settings noise-2,rate-1e-3]
+        [--chosen chosen.json]
 
 A cell is the best step time that a policy found, as a ratio to local search over ColocRL's groups
-with the same number of plans; the last column is their geometric mean. A run that was there already
-in the file is not repeated.
+with the same number of plans; the last column is their geometric mean, and the setting with the
+least of it is chosen. Runs that are in the file already are not repeated.
 """
 
 from __future__ import annotations
@@ -13,17 +13,12 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import replace
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-import placewright as pw
-from placewright import solvers
-from placewright.training import Environment, Recipe, Trainer, recipe
-from placewright.training.schedules import Always, Straight, Until
-from placewright.transforms import by_colocation
+from learning_runs import SEARCH, SETTINGS, Run, changed, run_all
+
+from placewright.training import recipe
 
 NETWORKS = {
     "rnnlm-4": "4xK40+Haswell",
@@ -33,77 +28,57 @@ NETWORKS = {
 }
 """What settings are chosen on; none of them is a row of the papers' tables."""
 
-SEARCH = "local search"
-PLAIN = "no noise"
-
-SETTINGS: dict[str, dict[str, Any]] = {
-    PLAIN: {"noise": Always(0.0)},
-    "noise-1": {"noise": Straight(1.0, 0.25)},
-    "noise-2": {"noise": Straight(2.0, 0.5)},
-    "noise-4": {"noise": Straight(4.0, 1.0)},
-    "noise-2, not shared": {"noise": Straight(2.0, 0.5), "shape": {"shared": False}},
-    "noise-2, 8 samples": {"noise": Straight(2.0, 0.5), "samples": 8},
-    "noise-2, rate 1e-3": {"noise": Straight(2.0, 0.5), "rate": Always(1e-3)},
-    "noise-2, rate 1e-2": {"noise": Straight(2.0, 0.5), "rate": Always(1e-2)},
-    "noise-2, no floor": {"noise": Straight(2.0, 0.5), "floor": Always(0.0)},
-    "noise-2, floor to the end": {"noise": Straight(2.0, 0.5), "floor": Until(1.0, 0.1)},
-    "noise-2, imitate 0": {"noise": Straight(2.0, 0.5), "imitate": Always(0.0)},
-    "noise-2, imitate 4": {"noise": Straight(2.0, 0.5), "imitate": Always(4.0)},
-    "noise-2, locality 4": {"noise": Straight(2.0, 0.5), "shape": {"locality": 4.0}},
-    "noise-2, locality 64": {"noise": Straight(2.0, 0.5), "shape": {"locality": 64.0}},
-}
-"""What is changed in a recipe, one or two things at a time, by the name of the setting."""
+RECIPES = ("colocrl", "hierarchical")
+TRIED = [name for name in SETTINGS if "no" in name.partition(",")[0]]
 
 
-def changed(name: str, setting: str) -> Recipe | None:
-    """A recipe in a setting; None where the policy has no such thing."""
-    made, change = recipe(name), dict(SETTINGS[setting])
-    shape = {"shared": True, **change.pop("shape", {})}
-    if any(not hasattr(made.shape, key) for key in shape):
-        return None
-    return replace(made, shape=replace(made.shape, **shape), **change)  # type: ignore[type-var]
+def tries(plans: int, seeds: range) -> list[Run]:
+    """Every setting that a recipe can have, on every network."""
+    runs = []
+    for seed in seeds:
+        for network, cluster in NETWORKS.items():
+            runs.append(Run(network, cluster, SEARCH, seed, plans))
+            for name in RECIPES:
+                for setting in TRIED:
+                    try:
+                        changed(recipe(name), setting)
+                    except TypeError:  # ColocRL has no locality
+                        continue
+                    runs.append(Run(network, cluster, name, seed, plans, setting))
+    return runs
 
 
-def run(name: str, setting: str, network: str, seed: int, plans: int) -> dict[str, Any]:
-    """One run: what was tried, and the best step time."""
-    cluster = pw.Cluster.parse(NETWORKS[network])
-    problem = pw.Problem(pw.zoo.load(network), cluster, discipline="ready")
-    what = {"recipe": name, "setting": setting, "network": network, "seed": seed, "plans": plans}
-    if name == SEARCH:
-        search = solvers.LocalSearch(lambda p: by_colocation(p, 64), ordered=False)
-        result = pw.solve(problem, search, stop=pw.MaxEvaluations(plans), seed=seed)
-        return {**what, "best": result.value, "over": result.overflow}
-    made = changed(name, setting)
-    assert made is not None
-    environment = Environment(problem)
-    Trainer([environment], made, seed, plans, device="cpu").run()
-    return {**what, "best": environment.key[1], "over": environment.key[0]}
-
-
-def table(rows: list[dict[str, Any]], plans: int) -> str:
-    """Settings × networks: ratios to local search, means over seeds."""
-    rows = [row for row in rows if row["plans"] == plans and not row["over"]]
+def ratios(rows: list[dict[str, Any]]) -> dict[tuple[str, str], list[float]]:
+    """For each recipe and setting the ratio to local search on each network, means over seeds."""
     found: dict[tuple[str, str, str], list[float]] = {}
     for row in rows:
-        found.setdefault((row["recipe"], row["setting"], row["network"]), []).append(row["best"])
-    networks = [name for name in NETWORKS if (SEARCH, "", name) in found]
-    lines = [f"| recipe | setting | {' | '.join(networks)} | mean |"]
-    lines.append("|" + "---|" * (len(networks) + 3))
-    for name, setting in dict.fromkeys((key[0], key[1]) for key in found if key[0] != SEARCH):
-        ratios = []
-        for network in networks:
-            values = found.get((name, setting, network), [])
-            best = found[SEARCH, "", network]
-            ratios.append(math.nan if not values else _mean(values) / _mean(best))
-        cells = " | ".join(f"{ratio:.3f}" for ratio in (*ratios, _mean(ratios)))
-        lines.append(f"| {name} | {setting} | {cells} |")
-    return "\n".join(lines)
+        value = math.inf if row["over"] else row["best"]
+        name = (row["recipe"], "" if row["recipe"] == SEARCH else row["setting"], row["network"])
+        found.setdefault(name, []).append(value)
+    out: dict[tuple[str, str], list[float]] = {}
+    for name in RECIPES:
+        for setting in TRIED:
+            keys = [(name, setting, network) for network in NETWORKS]
+            if all(key in found for key in keys):
+                out[name, setting] = [
+                    _mean(found[key]) / _mean(found[SEARCH, "", key[2]]) for key in keys
+                ]
+    return out
+
+
+def chosen(found: dict[tuple[str, str], list[float]]) -> dict[str, str]:
+    """The setting of each recipe whose geometric mean is least."""
+    best: dict[str, str] = {}
+    for name in RECIPES:
+        means = {setting: _mean(cells) for (of, setting), cells in found.items() if of == name}
+        if means:
+            best[name] = min(means, key=means.__getitem__)
+    return best
 
 
 def _mean(values: list[float]) -> float:
-    """The geometric mean of those that are there."""
-    known = [math.log(value) for value in values if not math.isnan(value)]
-    return math.exp(sum(known) / len(known)) if known else math.nan
+    """The geometric mean."""
+    return math.exp(sum(math.log(value) for value in values) / len(values))
 
 
 def main() -> None:
@@ -112,35 +87,20 @@ def main() -> None:
     parser.add_argument("--seeds", default="0:1")
     parser.add_argument("--out", type=Path, default=Path("sweep.jsonl"))
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--recipes", default="colocrl,hierarchical")
-    parser.add_argument("--settings", default="/".join(SETTINGS), help="names with / between them")
+    parser.add_argument("--chosen", type=Path, help="write the chosen settings there")
     given = parser.parse_args()
     first, last = (int(part) for part in given.seeds.split(":"))
-    rows = (
-        [json.loads(line) for line in given.out.read_text().splitlines()]
-        if given.out.exists()
-        else []
-    )
-    keys = ("recipe", "setting", "network", "seed", "plans")
-    known = {tuple(row[key] for key in keys) for row in rows}
-    tries = [(SEARCH, "", network, seed) for network in NETWORKS for seed in range(first, last)]
-    tries += [
-        (name, setting, network, seed)
-        for seed in range(first, last)
-        for setting in given.settings.split("/")
-        for name in given.recipes.split(",")
-        if changed(name, setting) is not None
-        for network in NETWORKS
-    ]
-    tries = [each for each in tries if (*each, given.plans) not in known]
-    with ProcessPoolExecutor(given.jobs, mp_context=get_context("spawn")) as pool:
-        waiting = [pool.submit(run, *each, given.plans) for each in tries]
-        for done in as_completed(waiting):
-            rows.append(done.result())
-            with given.out.open("a") as file:
-                file.write(json.dumps(rows[-1]) + "\n")
-            print(rows[-1], flush=True)
-    print(table(rows, given.plans))
+    rows = run_all(tries(given.plans, range(first, last)), given.out, given.jobs)
+    found = ratios([row for row in rows if row["plans"] == given.plans])
+    print(f"| recipe | setting | {' | '.join(NETWORKS)} | mean |")
+    print("|" + "---|" * (len(NETWORKS) + 3))
+    for (name, setting), cells in found.items():
+        shown = " | ".join(f"{cell:.3f}" for cell in (*cells, _mean(cells)))
+        print(f"| {name} | {setting} | {shown} |")
+    best = chosen(found)
+    print(f"chosen: {best}")
+    if given.chosen is not None:
+        given.chosen.write_text(json.dumps(best))
 
 
 if __name__ == "__main__":

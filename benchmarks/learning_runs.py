@@ -1,0 +1,163 @@
+"""Runs of learned placers: what to run in, a line of JSON each out; those there are kept."""
+
+from __future__ import annotations
+
+import json
+import os
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from multiprocessing import get_context
+from typing import TYPE_CHECKING, Any
+
+import placewright as pw
+from placewright import solvers
+from placewright.problem import Constraints
+from placewright.training import Environment, Recipe, Trainer, recipe
+from placewright.training.baselines import BatchNormalised, MovingAverage
+from placewright.training.rewards import Constant, Graded
+from placewright.training.schedules import Always, Straight, Until
+from placewright.transforms import by_colocation
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+SEARCH = "local search"
+POINTS = 60  # of a curve that are kept
+NOISE = {"noise": Straight(2.0, 0.5)}
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "as it is": {},
+    "no noise": {"noise": Always(0.0)},
+    "noise 1": {"noise": Straight(1.0, 0.25)},
+    "noise 2": NOISE,
+    "noise 4": {"noise": Straight(4.0, 1.0)},
+    "noise 2 to the end": {"noise": Always(2.0)},
+    "noise 2, not shared": {**NOISE, "shape": {"shared": False}},
+    "noise 2, 8 samples": {**NOISE, "samples": 8},
+    "noise 2, rate 1e-3": {**NOISE, "rate": Always(1e-3)},
+    "noise 2, rate 1e-2": {**NOISE, "rate": Always(1e-2)},
+    "noise 2, no floor": {**NOISE, "floor": Always(0.0)},
+    "noise 2, floor to the end": {**NOISE, "floor": Until(1.0, 0.1)},
+    "noise 2, imitate 0": {**NOISE, "imitate": Always(0.0)},
+    "noise 2, imitate 4": {**NOISE, "imitate": Always(4.0)},
+    "noise 2, locality 4": {**NOISE, "shape": {"locality": 4.0}},
+    "noise 2, locality 64": {**NOISE, "shape": {"locality": 64.0}},
+    "graded, batch": {"reward": Graded(), "baseline": BatchNormalised},
+    "constant, moving average": {
+        "reward": Constant(10.0),
+        "baseline": partial(MovingAverage, 0.9),
+    },
+}
+"""What is changed in a recipe, by the name of the setting."""
+
+_SHARED = frozenset(name for name in SETTINGS if name.startswith(("noise", "no noise")))
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training run, or one local search in the same groups.
+
+    Args:
+        recipe: A recipe, with a grouping behind a colon if it is to have another; or `SEARCH`.
+        setting: What is changed in it.
+        limit: Each GPU may use this share of its memory.
+        hidden: Of the policy's network.
+        device: Where the policy lives.
+    """
+
+    network: str
+    cluster: str
+    recipe: str
+    seed: int
+    plans: int
+    setting: str = "as it is"
+    groups: int = 64
+    hidden: int = 128
+    device: str = "cpu"
+    limit: float = 1.0
+
+    def problem(self) -> pw.Problem:
+        """What is to be placed, as TensorFlow's executor runs it."""
+        cluster = pw.Cluster.parse(self.cluster)
+        most = {
+            each.name: int(each.capacity * self.limit)
+            for each in cluster.devices
+            if each.kind == "gpu"
+        }
+        limits = Constraints(limits=most) if self.limit < 1 else Constraints()
+        graph = pw.zoo.load(self.network)
+        return pw.Problem(graph, cluster, constraints=limits, discipline="ready")
+
+    def made(self) -> Recipe:
+        """The recipe with its sizes and changes."""
+        name, _, rule = self.recipe.partition(":")
+        return changed(recipe(name, self.groups, self.hidden, rule or None), self.setting)
+
+    def __call__(self) -> dict[str, Any]:
+        problem, told = self.problem(), asdict(self)
+        if self.recipe == SEARCH:
+            search = solvers.LocalSearch(partial(by_colocation, count=self.groups), ordered=False)
+            result = pw.solve(problem, search, stop=pw.MaxEvaluations(self.plans), seed=self.seed)
+            curve = [[count, best] for count, _, best in result.history]
+            found = {"best": result.value, "over": result.overflow, "judged": result.evaluations}
+            return {**told, **found, "seconds": result.seconds, "curve": curve}
+        environment = Environment(problem)
+        trainer = Trainer([environment], self.made(), self.seed, self.plans, device=self.device)
+        trainer.run()
+        rows = trainer.rows
+        kept = sorted({(len(rows) - 1) * at // (POINTS - 1) for at in range(POINTS)})
+        return {
+            **told,
+            "best": environment.key[1],
+            "over": environment.key[0],
+            "found_by": environment.found_by,
+            "judged": environment.evaluations,
+            "seconds": environment.seconds,
+            "curve": [[rows[at].plans, rows[at].best] for at in kept],
+            "learned": [
+                [row.plans, row.mean, row.likeliest, row.entropy, row.invalid]
+                for row in (rows[at] for at in kept)
+            ],
+        }
+
+
+def changed(made: Recipe, setting: str) -> Recipe:
+    """A recipe in a setting; those of the sweep share noise among groups that look alike.
+
+    Raises:
+        TypeError: The policy has no such thing.
+    """
+    change = dict(SETTINGS[setting])
+    shape = {"shared": True} if setting in _SHARED else {}
+    shape |= change.pop("shape", {})
+    return replace(made, shape=replace(made.shape, **shape), **change)  # type: ignore[type-var]
+
+
+def run_all(runs: Sequence[Run], path: Path, jobs: int) -> list[dict[str, Any]]:
+    """Every run's line, those in the file first; as many at once as `jobs`."""
+    rows = read(path)
+    known = {_key(row) for row in rows}
+    waiting = [run for run in dict.fromkeys(runs) if _key(asdict(run)) not in known]
+    os.environ["OMP_NUM_THREADS"] = "1"
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        for done in as_completed([pool.submit(run) for run in waiting]):
+            row = done.result()
+            rows.append(row)
+            with path.open("a") as file:
+                file.write(json.dumps(row) + "\n")
+            shown = (row[name] for name in ("network", "recipe", "setting", "seed"))
+            print(*shown, f"{row['best']:.4f} in {row['seconds']:.0f} s", flush=True)
+    return rows
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """The lines of a file, if it is there."""
+    if not path.exists():
+        return []
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def _key(row: dict[str, Any]) -> tuple[Any, ...]:
+    return tuple(row[name] for name in Run.__dataclass_fields__)
