@@ -149,17 +149,19 @@ class ColocRL(nn.Module):
             log_prob.cpu().numpy(),
         )
 
-    def score(self, problem: Problem, episodes: Episodes) -> Scores:
+    def score(self, problem: Problem, episodes: Episodes, best: Episodes | None = None) -> Scores:
         seen, where = self._see(problem), self.placer.go.device
         device = torch.as_tensor(episodes.actions["device"], dtype=torch.long, device=where)
         added = episodes.actions.get("added")
-        log_prob, entropy = self.placer.score(
+        log_prob, entropy, toward = self.placer.score(
             self._read(seen).of(torch.zeros(len(device), dtype=torch.long, device=where)),
             seen.legal,
             device,
             None if added is None else torch.as_tensor(added, device=where),
+            None if best is None else torch.as_tensor(best.actions["device"], device=where).long(),
         )
-        return Scores((Head("devices", log_prob, entropy, even_entropy(seen.legal)),))
+        head = Head("devices", log_prob, entropy, even_entropy(seen.legal))
+        return Scores((head,), toward=toward)
 
     def only(self, episodes: Episodes, at: int) -> Episodes:
         actions = {"device": episodes.actions["device"][at : at + 1].copy()}

@@ -49,8 +49,10 @@ class Shape:
         both: Whether groups are told apart as sources and readers (the open code) or not.
         shared: Whether noise is shared by groups that look alike, of at least one nat, and left
             away from the grouper.
-        locality: How strongly ops begin in the group of their stretch of the graph; 0 in the paper,
-            where they begin anywhere.
+        locality: How strongly ops begin in a group of their own, in nats; 0 in the paper, where
+            they begin anywhere.
+        home: What that group is: that of their `stretch` of the graph, or that of a grouping rule
+            such as `colocation`.
     """
 
     groups: int = 64
@@ -66,6 +68,7 @@ class Shape:
     tanh: float = 0.0
     shared: bool = False
     locality: float = 0.0
+    home: str = "stretch"
 
     def build(self, problem: Problem, seed: int = 0) -> Hierarchical:
         """A fresh policy for a problem; the same seed gives the same weights."""
@@ -82,7 +85,7 @@ class _Seen:
     legal: torch.Tensor  # groups × devices
     kind: torch.Tensor  # units
     rest: torch.Tensor  # units × numbers
-    near: torch.Tensor  # units × groups: closeness to each group's own stretch of the graph
+    near: torch.Tensor  # units × groups: 0 for its own group, less for others
     sizes: torch.Tensor  # units × outputs
     source: torch.Tensor  # edges between units
     target: torch.Tensor
@@ -163,22 +166,35 @@ class Hierarchical(nn.Module):
             torch.cat([group_sure[of], device_sure], dim=1).cpu().numpy(),
         )
 
-    def score(self, problem: Problem, episodes: Episodes) -> Scores:
+    def score(self, problem: Problem, episodes: Episodes, best: Episodes | None = None) -> Scores:
         seen, where = self._see(problem), self.placer.go.device
         taken = {key: torch.as_tensor(val, device=where) for key, val in episodes.actions.items()}
         of, group = taken["of"], taken["group"]
         logits = self._grouper(seen).expand(len(group), -1, -1)
+        like = (
+            {key: torch.as_tensor(best.actions[key], device=where) for key in ("group", "device")}
+            if best
+            else {}
+        )
+        toward = chosen(logits, like["group"].expand(len(group), -1))[0][of] if best else None
         logits = logits + taken["group_added"] if "group_added" in taken else logits
         group_sure, group_entropy = chosen(logits, group)
-        device_sure, device_entropy = self.placer.score(
-            self._read(seen, group).of(of), seen.legal, taken["device"], taken.get("device_added")
+        device_sure, device_entropy, same = self.placer.score(
+            self._read(seen, group).of(of),
+            seen.legal,
+            taken["device"],
+            taken.get("device_added"),
+            like.get("device"),
         )
+        if toward is not None and same is not None:
+            toward = torch.cat([toward, same], dim=1)
         most = torch.full((group.shape[1],), math.log(self.shape.groups), device=where)
         return Scores(
             (
                 Head("groups", group_sure[of], group_entropy[of], most),
                 Head("devices", device_sure, device_entropy, even_entropy(seen.legal)),
-            )
+            ),
+            toward=toward,
         )
 
     def only(self, episodes: Episodes, at: int) -> Episodes:
@@ -255,8 +271,7 @@ class Hierarchical(nn.Module):
         units = Units.of(problem, self.kinds, shape.outputs, shape.neighbours)
         # A group may hold any op, so it may be wherever some op may be; `settle` does the rest.
         legal = made.legal_devices(problem, units.grouping).any(axis=0, keepdims=True)
-        centre = (np.arange(shape.groups) + 0.5) / shape.groups
-        near = -0.5 * ((units.place[:, None] - centre) * shape.groups) ** 2
+        near = _near(problem, units, shape)
         arrays: Mapping[str, NDArray[Any]] = {
             "legal": np.repeat(legal, shape.groups, axis=0),
             "kind": units.kind,
@@ -269,3 +284,16 @@ class Hierarchical(nn.Module):
         tensors = {key: torch.as_tensor(value, device=where) for key, value in arrays.items()}
         self._seen[problem] = _Seen(units, **tensors)
         return self._seen[problem]
+
+
+def _near(problem: Problem, units: Units, shape: Shape) -> NDArray[np.float64]:
+    """Units × groups: 0 for the group that a unit begins in, and the less the farther another is.
+
+    Groups of a rule have no order, so that all others are equally far.
+    """
+    if shape.home == "stretch":
+        centre = (np.arange(shape.groups) + 0.5) / shape.groups
+        return -0.5 * ((units.place[:, None] - centre) * shape.groups) ** 2
+    first = np.unique(units.grouping.group, return_index=True)[1]
+    group = made.grouped(problem, shape.home, shape.groups).group[first]
+    return -1.0 + (group[:, None] == np.arange(shape.groups)).astype(np.float64)

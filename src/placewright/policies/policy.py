@@ -69,10 +69,13 @@ class Scores:
 
     Args:
         value: Episodes: how much more than the trainer's baseline it expects, if it has an opinion.
+        toward: Episodes × decisions: the log-probability of what another episode did, had it been
+            where these were at each of their decisions; without noise.
     """
 
     heads: tuple[Head, ...]
     value: torch.Tensor | None = None
+    toward: torch.Tensor | None = None
 
     @cached_property
     def log_prob(self) -> torch.Tensor:
@@ -102,8 +105,13 @@ class Policy(Protocol):
         """
         ...
 
-    def score(self, problem: Problem, episodes: Episodes) -> Scores:
-        """What the policy, as it is now, thinks of the actions that were drawn; with gradients."""
+    def score(self, problem: Problem, episodes: Episodes, best: Episodes | None = None) -> Scores:
+        """What the policy, as it is now, thinks of the actions that were drawn; with gradients.
+
+        Args:
+            best: One episode; a policy whose decisions depend on those before may say in `toward`
+                how likely it is to do as this one did, wherever it had come to.
+        """
         ...
 
     def only(self, episodes: Episodes, at: int) -> Episodes:

@@ -118,17 +118,25 @@ class Placer(nn.Module):
         legal: torch.Tensor,
         device: torch.Tensor,
         added: torch.Tensor | None,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Log-probabilities and entropies (episodes × groups) of devices that were drawn."""
+        best: torch.Tensor | None = None,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+        """Log-probabilities and entropies (episodes × groups) of devices that were drawn.
+
+        Returns:
+            Those, and before noise the log-probabilities of the devices in `best` in their stead.
+        """
         first = self.go.expand(len(device), -1)[:, None]
         told = torch.cat([first, self.device(device[:, :-1])], dim=1)
         steps, _ = self.decoder(told, tuple(state[None].contiguous() for state in memory.state))
         episodes, groups, hidden = steps.shape
         part = max(1, _AT_ONCE // (episodes * groups * hidden))
         logits = torch.cat([self._logits(s, memory.rows) for s in steps.split(part, 1)], dim=1)
+        toward = None
+        if best is not None:
+            toward = chosen(logits.masked_fill(~legal, NEVER), best.expand(len(device), -1))[0]
         if added is not None:
             logits = logits + added
-        return chosen(logits.masked_fill(~legal, NEVER), device)
+        return *chosen(logits.masked_fill(~legal, NEVER), device), toward
 
     def _logits(self, steps: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         """Episodes × steps × devices."""

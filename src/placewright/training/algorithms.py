@@ -33,6 +33,11 @@ class Pressure:
     imitate: float = 0.0
     best: Episodes | None = None
 
+    @property
+    def like(self) -> Episodes | None:
+        """The episode to imitate."""
+        return self.best if self.imitate else None
+
 
 class Algorithm(Protocol):
     """A way to learn from episodes."""
@@ -70,10 +75,12 @@ class Reinforce:
         optimizer: torch.optim.Optimizer,
         pressure: Pressure,
     ) -> dict[str, float]:
-        scores = policy.score(problem, episodes)
+        scores = policy.score(problem, episodes, pressure.like)
         credit = _credit(advantage, scores)
         loss = -(credit * scores.log_prob).sum(dim=1).mean() + _value_loss(scores, advantage)
-        loss = loss + _entropy_loss(scores, pressure) + _best_loss(policy, problem, pressure)
+        loss = (
+            loss + _entropy_loss(scores, pressure) + _best_loss(policy, problem, scores, pressure)
+        )
         return {"gradient": _step(policy, optimizer, loss, pressure.clip), **_shares(scores)}
 
 
@@ -107,7 +114,7 @@ class PPO:
 
         said: dict[str, float] = {}
         for epoch in range(self.epochs):
-            scores = policy.score(problem, episodes)
+            scores = policy.score(problem, episodes, pressure.like)
             before = torch.as_tensor(episodes.log_prob, device=scores.log_prob.device)
             moved = scores.log_prob - before
             apart = float((moved.exp() - 1 - moved).sum(dim=1).mean().detach())  # Schulman 2020
@@ -117,7 +124,8 @@ class PPO:
             kept = ratio.clamp(1 - self.clip, 1 + self.clip)
             gain = torch.minimum(ratio * credit, kept * credit).mean()
             decisions = scores.log_prob.shape[1]
-            pulled = _entropy_loss(scores, pressure) + _best_loss(policy, problem, pressure)
+            pulled = _entropy_loss(scores, pressure)
+            pulled = pulled + _best_loss(policy, problem, scores, pressure)
             loss = -gain + pulled / decisions + _value_loss(scores, advantage)
             norm = _step(policy, optimizer, loss, pressure.clip)
             said = {"gradient": norm, "kl": apart, **_shares(scores)}
@@ -149,10 +157,16 @@ def _entropy_loss(scores: Scores, pressure: Pressure) -> Any:
     return loss
 
 
-def _best_loss(policy: Policy, problem: Problem, pressure: Pressure) -> Any:
-    """Less the likelier the best episode so far is (self-imitation, Oh et al. 2018)."""
-    if not pressure.imitate or pressure.best is None:
+def _best_loss(policy: Policy, problem: Problem, scores: Scores, pressure: Pressure) -> Any:
+    """Less the likelier the best episode so far is (self-imitation, Oh et al. 2018).
+
+    Where a policy can say so, it learns to do as that one did wherever its own decisions led it
+    (Ross et al. 2011): else one decision that differs leads to many.
+    """
+    if pressure.like is None or pressure.best is None:
         return 0.0
+    if scores.toward is not None:
+        return -pressure.imitate * scores.toward.sum(dim=1).mean()
     return -pressure.imitate * policy.score(problem, pressure.best).log_prob.sum()
 
 

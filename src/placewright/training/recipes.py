@@ -63,7 +63,7 @@ def hierarchical() -> Recipe:
     """
     return Recipe(
         "hierarchical",
-        policies.find("hierarchical").Shape(placements=4, locality=16.0),
+        policies.find("hierarchical").Shape(placements=4, locality=16.0, home="colocation"),
         reward=Graded(),
         baseline=BatchNormalised,
         samples=4,
