@@ -50,7 +50,7 @@ def from_onnx(
     return _read(path, dims, shapes)[0]
 
 
-def onnx_nodes(
+def nodes_of_onnx(
     path: str | Path,
     dims: Mapping[str, int] | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from placewright.plan import Plan
     from placewright.problem import Problem
 
-__all__ = ["TARGETS", "Cost", "Exported", "Figures", "export"]
+__all__ = ["TARGETS", "WRITE_MODELS", "Cost", "Exported", "Figures", "export"]
 
 TARGETS: Mapping[str, str] = {
     "accelerate": "device_map of Hugging Face Accelerate and Transformers, as Python",
@@ -28,6 +28,9 @@ TARGETS: Mapping[str, str] = {
     "tensorflow": "a GraphDef with devices",
 }
 """What a plan can be exported to, and what comes out."""
+
+WRITE_MODELS = ("onnxruntime", "onnx", "tensorflow")
+"""Targets whose export is the model's own file, written anew."""
 
 _HOME = {"onnx": "onnx_devices", "llama.cpp": "llama_cpp"}
 

@@ -50,7 +50,7 @@ def export(ask: Ask) -> Exported:
         if op.kind == INPUT:
             device[position] = ask.plan.device[position]
     as_run = Accelerate().as_run(ask.problem) if away else None
-    plan, cost, notes = priced(ask, device, main if away else None, as_run)
+    plan, cost, notes = priced(ask, device, streams_to=main if away else None, as_run=as_run)
     data = {
         "device_map": {key: _value(word) for key, word in found.items()},
         "main_device": _value(names[main]),

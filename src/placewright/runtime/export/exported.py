@@ -137,6 +137,7 @@ def fitted(problem: Problem, plan: Plan) -> Plan:
 def priced(
     ask: Ask,
     device: NDArray[np.integer[Any]],
+    weights_follow: bool = False,
     streams_to: int | None = None,
     as_run: Problem | None = None,
 ) -> tuple[Plan, Cost, list[str]]:
@@ -144,15 +145,18 @@ def priced(
 
     Args:
         device: Each op's device as the target places it; ops run in the graph's order.
+        weights_follow: Whether each weight is where it is read first, whatever `device` says.
         streams_to: The device to which weights from elsewhere are copied, op by op.
         as_run: The problem with the costs of the target's own runtime.
     """
     problem, plan = ask.problem, ask.plan
     a = problem.arrays
     wanted = np.asarray(device, dtype=np.int32)
-    lawful = wanted[a.head]
-    legal = a.allowed[np.arange(a.ops), lawful]
-    lawful = np.where(legal, lawful, plan.device).astype(np.int32)[a.head]
+    placed = wanted[a.leader] if weights_follow else wanted[a.head]
+    legal = a.allowed[np.arange(a.ops), placed]
+    lawful = np.where(legal, placed, plan.device).astype(np.int32)
+    lawful = lawful[a.leader] if weights_follow else lawful
+    lawful = np.where(a.allowed[np.arange(a.ops), lawful], lawful, plan.device)[a.head]
     target = as_run or problem
     staging = None if streams_to is None else _one_op_ahead(problem, lawful, streams_to)
     coarse = Plan.of(target, lawful, staging=staging)
@@ -204,11 +208,6 @@ def streamed(ask: Ask) -> NDArray[np.bool_]:
     found = np.zeros(a.ops, dtype=bool)
     found[source[apart]] = True
     return found
-
-
-def with_first_reader(ask: Ask, device: NDArray[np.integer[Any]]) -> NDArray[np.int32]:
-    """Devices of ops that take a turn, with every weight where it is read first."""
-    return ask.problem.settle(np.asarray(device, dtype=np.int32))
 
 
 def _one_op_ahead(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placewright.graph import WEIGHT
+from placewright.graph import STATE, WEIGHT
 from placewright.runtime.export.exported import Ask, Exported, general_notes, priced, streamed
 from placewright.runtime.export.layers import INPUT_SIDE, OUTPUT_SIDE, Layers, decoder_layers
 from placewright.runtime.export.majority import majority
@@ -92,9 +92,12 @@ def export(ask: Ask) -> Exported:
 
 
 def _layer_devices(ask: Ask, layers: Layers) -> NDArray[np.int32]:
-    """Each layer's device: where most of its time is planned."""
-    home = majority(ask, np.where(layers.of >= 0, layers.of, -1), layers.count)
-    return np.where(home < 0, 0, home).astype(np.int32)
+    """Each layer's device: where its cache is, or else where most of its time is planned."""
+    cached = np.array([op.kind == STATE for op in ask.problem.graph.ops])
+    inside = np.where(layers.of >= 0, layers.of, -1)
+    cache = majority(ask, np.where(cached, inside, -1), layers.count)
+    home = majority(ask, inside, layers.count)
+    return np.where(cache >= 0, cache, np.maximum(home, 0)).astype(np.int32)
 
 
 def _host_first(ask: Ask, home: NDArray[np.int32]) -> int:

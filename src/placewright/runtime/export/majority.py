@@ -15,16 +15,17 @@ if TYPE_CHECKING:
 
 
 def loads(ask: Ask, group: NDArray[np.integer[Any]], count: int) -> NDArray[np.float64]:
-    """Groups × devices: computing time of the group's ops as planned; -1 is no group.
+    """Groups × devices: computing time of the ops planned there; -1 is no group.
 
-    A group without computing time is decided by its bytes: these are added at a scale on which
+    An op counts with the time that it takes on the device that is fastest at it: on a slow one it
+    is no more important for taking long. A group without computing time is decided by its bytes: these are added at a scale on which
     they never outweigh time.
     """
     a, device = ask.problem.arrays, ask.plan.device
     inside = group >= 0
     busy = np.zeros((count, a.devices))
     held = np.zeros((count, a.devices))
-    seconds = a.compute[np.arange(a.ops), device] * a.turn
+    seconds = a.compute.min(axis=1) * a.turn
     np.add.at(busy, (group[inside], device[inside]), seconds[inside])
     np.add.at(held, (group[inside], device[inside]), a.resident[inside])
     smallest = busy[busy > 0].min(initial=1.0)

@@ -43,7 +43,11 @@ def export(ask: Ask) -> Exported:
             said.sharding_spec.add(tensor_name=tensor, device=[place])
         nodes[node.name or next(filter(None, node.output))] = place
     plan, cost, more = priced(ask, ask.plan.device)
-    data = {"devices": names, "stages": stages, "nodes": nodes}
+    data = {
+        "devices": names,
+        "stages": {names[at]: stage for at, stage in stages.items()},
+        "nodes": nodes,
+    }
     notes = general_notes(ask, "ONNX")
     if not stages:
         notes.append("stages: the plan goes back and forth between devices, so none is written")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from placewright.errors import ConfigError, MissingDependency, PlanError
-from placewright.frontends import onnx_nodes
+from placewright.frontends import nodes_of_onnx
 from placewright.frontends.protobuf import read_bytes
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def load(ask: Ask, target: str) -> tuple[Any, dict[str, list[int]]]:
         import onnx
     except ImportError:
         raise MissingDependency("onnx", "onnx") from None
-    graph, became = onnx_nodes(ask.model, ask.dims, ask.shapes)
+    graph, became = nodes_of_onnx(ask.model, ask.dims, ask.shapes)
     if graph.fingerprint != ask.problem.graph.fingerprint:
         raise PlanError(
             f"{ask.model}: is not the model of the plan: give the file, with the same dims, that "

@@ -19,7 +19,6 @@ from placewright.runtime.export.exported import (
     Exported,
     general_notes,
     priced,
-    with_first_reader,
 )
 from placewright.runtime.export.places import is_host, numbered
 
@@ -70,7 +69,7 @@ def export(ask: Ask) -> Exported:
         "providers": providers,
         "nodes": nodes,
     }
-    plan, cost, more = priced(ask, with_first_reader(ask, device))
+    plan, cost, more = priced(ask, device, weights_follow=True)
     return Exported(
         target="onnxruntime",
         text=json.dumps(data, indent=2) + "\n",

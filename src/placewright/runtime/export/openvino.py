@@ -15,7 +15,6 @@ from placewright.runtime.export.exported import (
     Exported,
     general_notes,
     priced,
-    with_first_reader,
 )
 from placewright.runtime.export.module_flow import upwards
 from placewright.runtime.export.places import named
@@ -40,7 +39,19 @@ def export(ask: Ask) -> Exported:
     used = [name for name in dict.fromkeys(names) if name in placed.values()]
     used.sort(key=lambda name: name == "CPU")  # what OpenVINO falls back to comes last
     data = {"device": f"HETERO:{','.join(used)}", "affinity": placed, "modules": modules}
-    plan, cost, more = priced(ask, with_first_reader(ask, ask.plan.device))
+    device = ask.plan.device.copy()
+    by_name = ask.model is not None and ask.model.suffix == ".onnx"
+    if not by_name:  # OpenVINO keeps the modules' names of a PyTorch model, and no op's
+        for at, op in enumerate(graph.ops):
+            if a.turn[at]:
+                device[at] = names.index(modules[op.module])
+    notes = general_notes(ask, "OpenVINO")
+    if (device != ask.plan.device).any():
+        notes.append(
+            "modules: of a PyTorch model OpenVINO knows modules and not ops; a module that is "
+            "split goes where most of its time is"
+        )
+    plan, cost, more = priced(ask, device, weights_follow=True)
     return Exported(
         target="openvino",
         text=json.dumps(data, indent=2) + "\n",
@@ -48,7 +59,7 @@ def export(ask: Ask) -> Exported:
         usage="placewright.runtime.export.openvino.apply(model, affinities); "
         f"core.compile_model(model, {data['device']!r})",
         notes=(
-            *general_notes(ask, "OpenVINO"),
+            *notes,
             "subgraphs: each stretch of ops on one device is compiled for itself, so nothing is "
             "fused across a cut",
             *more,
@@ -99,8 +110,11 @@ def apply(model: Any, exported: Exported | dict[str, Any]) -> dict[str, str]:
 
 def _named(data: dict[str, Any], name: str) -> str | None:
     """The device that the map has for a name of OpenVINO's, if any."""
-    if name in data["affinity"]:
-        return str(data["affinity"][name])
+    parts = name.split("/")
+    for count in range(len(parts), 0, -1):  # an op of OpenVINO's own is named `op/part`
+        whole = "/".join(parts[:count])
+        if whole in data["affinity"]:
+            return str(data["affinity"][whole])
     if name.startswith(_TORCH):
         path = name.removeprefix(_TORCH).partition("/")[0]
         known = next((each for each in upwards(path) if each in data["modules"]), None)

@@ -19,7 +19,6 @@ from placewright.runtime.export.exported import (
     Exported,
     general_notes,
     priced,
-    with_first_reader,
 )
 from placewright.runtime.export.majority import loads, runs, stretches
 from placewright.runtime.export.module_flow import upwards
@@ -55,7 +54,7 @@ def export(ask: Ask) -> Exported:
     devices = [names[at] for at, _ in stages]
     turns = ask.problem.arrays.turn
     device = np.where(turns, chosen[block], ask.plan.device)
-    plan, cost, more = priced(ask, with_first_reader(ask, device))
+    plan, cost, more = priced(ask, device, weights_follow=True)
     data = {"split_spec": spec, "devices": devices}
     return Exported(
         target="pipelining",

@@ -10,7 +10,6 @@ from placewright.runtime.export.exported import (
     Exported,
     general_notes,
     priced,
-    with_first_reader,
 )
 from placewright.runtime.export.layers import decoder_layers
 from placewright.runtime.export.majority import loads, runs, stretches
@@ -38,7 +37,7 @@ def export(ask: Ask) -> Exported:
     order = [ask.names.get(ask.plan.devices[at], str(numbers[at])) for at, _ in stages]
     counts = [length for _, length in stages]
     wanted = np.where(a.turn, chosen[layer], ask.plan.device)
-    plan, cost, more = priced(ask, with_first_reader(ask, wanted))
+    plan, cost, more = priced(ask, wanted, weights_follow=True)
     notes = general_notes(ask, "vLLM")
     wrong = int((a.turn & (wanted != ask.plan.device)).sum())
     if wrong:
