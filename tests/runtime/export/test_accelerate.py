@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import random
 
 import pytest
 
@@ -219,3 +220,23 @@ def test_a_model_that_is_not_the_plans_is_refused(case, block_of):
     made = exported(case, lambda op: "gpu1" if block_of(op) > 1 else "gpu0")
     with pytest.raises(PlanError, match=r"weight 'blocks.4.norm.weight' .* has no device"):
         dispatch(Net(blocks=5), made)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("seed", range(8))
+def test_accelerate_runs_any_plan_on_a_gpu_and_its_host(make_case, seed):
+    pytest.importorskip("accelerate")
+    torch.manual_seed(0)
+    model = Net().eval()
+    case = make_case(pw.from_torch(model, TOKENS), "P100+cpu")
+    rng = random.Random(seed)
+    modules = {op.module: rng.choice(["gpu0", "cpu"]) for op in case.graph.ops}
+    away = {op.name for op in case.graph.ops if op.kind == "weight" and rng.random() < 0.4}
+    plan = case.plan(
+        lambda op: "cpu" if op.name in away else modules[op.module], staging={"gpu0": 1 << 20}
+    )
+    made = pw.export(case.problem, plan, "accelerate")
+    placed = dispatch(copy.deepcopy(model), made)
+    with torch.no_grad():
+        torch.testing.assert_close(placed(TOKENS), model(TOKENS), atol=1e-4, rtol=1e-4)

@@ -40,7 +40,7 @@ def test_a_plan_for_one_device_loses_nothing(six, target):
     assert [note for note in made.notes if not note.startswith(("subgraphs", "wishes"))] == []
 
 
-@pytest.mark.parametrize("target", WORDS)
+@pytest.mark.parametrize("target", ["accelerate", "pipelining", "openvino"])
 def test_order_fusion_and_training_are_said_to_be_lost(make_case, target):
     forward = pw.zoo.load("transformer:blocks=2")
     end = pw.Op(
@@ -57,6 +57,20 @@ def test_order_fusion_and_training_are_said_to_be_lost(make_case, target):
     assert any(note.startswith("order:") for note in notes)
     assert any(note.startswith("fusion:") for note in notes)
     assert any(note.startswith("training:") for note in notes) == (target != "pipelining")
+
+
+@pytest.mark.parametrize("target", ["llama.cpp", "vllm"])
+def test_order_is_lost_and_training_refused_where_models_are_served(six, make_case, target):
+    made = pw.export(
+        six.problem, six.plan(lambda op: "gpu0", priority=-np.arange(len(six.graph))), target
+    )
+    assert made.notes[0].startswith("order:")
+    op = pw.Op("layers.0.update", "optimizer", module="layers.0", phase="update")
+    case = make_case(pw.Graph("step", (op,)))
+    with pytest.raises(
+        PlanError, match=r"graph 'step' is a training step: .* runs inference alone"
+    ):
+        pw.export(case.problem, case.plan(lambda op: "gpu0"), target)
 
 
 def test_a_plan_of_another_graph_is_refused(six, make_case):

@@ -62,7 +62,7 @@ def export(ask: Ask) -> Exported:
         text=_source(data),
         data=data,
         usage=f"dispatch_model(model, device_map, main_device=main_device{more})",
-        notes=(*_notes(ask, modules, away, main), *notes),
+        notes=(*_notes(ask, modules, flow, away, main), *notes),
         cost=cost,
         plan=plan,
     )
@@ -185,11 +185,13 @@ def _shortest(
             inside.setdefault(path, set()).add(word)
     own: list[str] = []
     for position, op in enumerate(ask.problem.graph.ops):
-        if flow.group[position] < 0 and op.kind != INPUT and flow.at[position] != ANYWHERE:
+        if flow.group[position] >= 0 or op.kind == INPUT or flow.at[position] == ANYWHERE:
+            continue
+        if op.kind in (WEIGHT, STATE):
+            own.append(op.name)
+        if op.phase == "forward":
             for path in upwards(op.module):
                 itself.setdefault(path, set()).add(int(flow.at[position]))
-            if op.kind in (WEIGHT, STATE):
-                own.append(op.name)
     found: dict[str, str] = {}
     for unit, word in placed.items():
         same = [
@@ -208,7 +210,7 @@ def _value(word: str) -> int | str:
     return int(word) if word.isdecimal() else word
 
 
-def _notes(ask: Ask, modules: Modules, away: set[str], main: int) -> list[str]:
+def _notes(ask: Ask, modules: Modules, flow: Flow, away: set[str], main: int) -> list[str]:
     notes = general_notes(ask, "Accelerate", streams=True)
     split = [(path, why) for path, why in modules.why.items() if _was_split(ask, path)]
     if split:
@@ -216,6 +218,10 @@ def _notes(ask: Ask, modules: Modules, away: set[str], main: int) -> list[str]:
         others = f"; {len(split) - 1} other modules likewise" if len(split) > 1 else ""
         what = f"module {path!r}" if path else "the model"
         notes.append(f"split: {what} stays whole, as {why}{others}")
+    mixed = [unit for unit in flow.units if unit not in modules.why and _was_split(ask, unit)]
+    if mixed:
+        others = f"; {len(mixed) - 1} other modules likewise" if len(mixed) > 1 else ""
+        notes.append(f"split: ops of module {mixed[0]!r} are not placed one by one{others}")
     if away:
         name = ask.problem.cluster.devices[main].name
         notes.append(

@@ -200,13 +200,20 @@ def general_notes(ask: Ask, target: str, streams: bool = False, trains: bool = F
 
 
 def streamed(ask: Ask) -> NDArray[np.bool_]:
-    """Ops that are weights read, every step, on another device than their own."""
-    a, device = ask.problem.arrays, ask.plan.device
-    reader = np.repeat(np.arange(a.ops), np.diff(a.first_input))
-    source = a.producer[a.inputs]
-    apart = a.weight[source] & a.turn[reader] & (device[reader] != device[source])
+    """Ops that are weights with a home away from the op that reads them first.
+
+    One that is home there and read elsewhere too is shared, which is another matter.
+    """
+    a, device, graph = ask.problem.arrays, ask.plan.device, ask.problem.graph
     found = np.zeros(a.ops, dtype=bool)
-    found[source[apart]] = True
+    for op in np.flatnonzero(a.weight).tolist():
+        readers = [
+            reader
+            for output in range(len(graph.ops[op].outputs))
+            for reader in graph.readers.get((op, output), ())
+            if a.turn[reader]
+        ]
+        found[op] = bool(readers) and device[min(readers)] != device[op]
     return found
 
 

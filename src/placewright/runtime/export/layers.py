@@ -45,8 +45,10 @@ def decoder_layers(graph: Graph, target: str) -> Layers:
     """The layers of a graph, as its module paths tell them.
 
     Raises:
-        PlanError: It has no list of layers, or several.
+        PlanError: It has no list of layers, or several, or is a training step.
     """
+    if any(op.phase != "forward" for op in graph.ops):
+        raise PlanError(f"graph {graph.name!r} is a training step: {target} runs inference alone")
     stacks: dict[str, int] = {}
     total = 0
     for op in graph.ops:

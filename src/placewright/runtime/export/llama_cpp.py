@@ -144,7 +144,8 @@ def _single(
     for position, op in enumerate(graph.ops):
         layer = int(layers.of[position])
         readers = graph.readers.get((position, 0), ())
-        if op.kind != WEIGHT or layer < 0 or not readers:
+        outside = layer < 0 or not op.name.startswith(f"{layers.prefix}.{layer}.".lstrip("."))
+        if op.kind != WEIGHT or outside or not readers:
             continue
         at = int(ask.plan.device[position if a.host[ask.plan.device[position]] else readers[0]])
         tensor = _tensor(op.name, layers.prefix)

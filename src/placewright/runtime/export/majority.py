@@ -18,8 +18,8 @@ def loads(ask: Ask, group: NDArray[np.integer[Any]], count: int) -> NDArray[np.f
     """Groups × devices: computing time of the ops planned there; -1 is no group.
 
     An op counts with the time that it takes on the device that is fastest at it: on a slow one it
-    is no more important for taking long. A group without computing time is decided by its bytes: these are added at a scale on which
-    they never outweigh time.
+    is no more important for taking long. A group without computing time is decided by its bytes:
+    these are added at a scale on which they never outweigh time.
     """
     a, device = ask.problem.arrays, ask.plan.device
     inside = group >= 0
