@@ -12,6 +12,8 @@ from placewright.errors import PlanError
 from placewright.runtime.export.accelerate import dispatch
 
 torch = pytest.importorskip("torch")
+from torch.utils._pytree import tree_leaves  # noqa: E402
+
 nn = torch.nn
 torch.set_num_threads(1)
 
@@ -220,6 +222,64 @@ def test_a_model_that_is_not_the_plans_is_refused(case, block_of):
     made = exported(case, lambda op: "gpu1" if block_of(op) > 1 else "gpu0")
     with pytest.raises(PlanError, match=r"weight 'blocks.4.norm.weight' .* has no device"):
         dispatch(Net(blocks=5), made)
+
+
+class OneDevice(torch.overrides.TorchFunctionMode):
+    """Tensors carry the name of a pretended device; a function must not get those of two."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        read = [each for each in tree_leaves((args, kwargs)) if isinstance(each, torch.Tensor)]
+        places = {each._place for each in read if hasattr(each, "_place")}
+        if len(places) > 1:
+            raise RuntimeError(f"{func.__name__} reads tensors of {places}")
+        made = func(*args, **(kwargs or {}))
+        if isinstance(made, torch.Tensor) and places:
+            [made._place] = places
+        return made
+
+
+def run_on_pretended_devices(model, words, main):
+    """A call of the model with each module where a map says, as Accelerate's hooks do it."""
+
+    def put(tensor, place):
+        moved = tensor.detach().clone()
+        moved._place = place
+        return moved
+
+    model = copy.deepcopy(model)
+    for key, word in words.items():
+        place = main if word == "cpu" else word
+        for module in model.get_submodule(key).modules():
+            for weight in module.parameters(recurse=False):
+                weight._place = place
+            module.register_forward_pre_hook(
+                lambda _, args, at=place: tuple(put(each, at) for each in args)
+            )
+    tokens = put(TOKENS, main)
+    with OneDevice():
+        return model(tokens)
+
+
+def test_no_op_of_any_map_reads_tensors_of_two_devices(case, net):
+    with pytest.raises(RuntimeError, match=r"add reads tensors of \{0, 1\}"):
+        run_on_pretended_devices(net, {"embed": 0, "blocks.0.down": 1, "head": 1}, 0)
+    several = 0
+    names = sorted({op.module for op in case.graph.ops})
+    for seed in range(40):
+        rng = random.Random(seed)
+        coarse = seed % 3  # whole blocks, or modules, or single ops
+        chosen = {name: rng.choice(["gpu0", "gpu1", "cpu"]) for name in names}
+
+        def rule(op, chosen=chosen, coarse=coarse, rng=rng):
+            if coarse == 2:
+                return rng.choice(["gpu0", "gpu1", "cpu"])
+            path = ".".join(op.module.split(".")[:2]) if coarse == 0 else op.module
+            return chosen[path]
+
+        made = exported(case, rule)
+        run_on_pretended_devices(net, made.data["device_map"], made.data["main_device"])
+        several += len(set(made.data["device_map"].values())) > 1
+    assert several > 20
 
 
 @pytest.mark.gpu
