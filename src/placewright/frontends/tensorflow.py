@@ -75,7 +75,8 @@ def load_graph(path: str | Path) -> Any:
     """
     path = Path(path)
     graph, signatures = _load(path)
-    if signatures or path.is_dir():
+    saved = path.is_dir() or path.suffix == ".meta" or path.name.startswith("saved_model.")
+    if signatures or saved:
         raise FileError(f"{place(path)} is a SavedModel: expected a GraphDef; freeze it first")
     return graph
 

@@ -11,7 +11,7 @@ from placewright.frontends import device_hints
 
 pytest.importorskip("tensorboard")
 from google.protobuf import text_format
-from graphdefs import constant, node, placeholder
+from graphdefs import constant, function, node, placeholder, saved_model
 from tensorboard.compat.proto import graph_pb2
 
 
@@ -77,3 +77,32 @@ def test_a_file_that_is_not_the_plans_is_refused(case, tmp_path):
     other.write_bytes(b"garbage")
     with pytest.raises(FileError, match=r"other.pb"):
         pw.export(case.problem, case.plan(by_name), "tensorflow", model=other)
+
+
+def test_a_call_goes_where_most_of_its_ops_are(make_case, tmp_path):
+    graph = graph_pb2.GraphDef()
+    placeholder(graph, "x", (64, 64))
+    nodes = function(graph, "body", ["a"], {"r": "relu:activations:0"})
+    node(nodes, "MatMul", "product", "a", "a")
+    node(nodes, "Relu", "relu", "product:product:0")
+    node(graph, "PartitionedCall", "model", "x", calls={"f": "body"})
+    node(graph, "Neg", "y", "model")
+    path = tmp_path / "calls.pb"
+    path.write_bytes(graph.SerializeToString())
+    case = make_case(pw.from_tensorflow(path))
+    heavy = next(op.name for op in case.graph.ops if op.kind == "matmul")
+    plan = case.plan(lambda op: "gpu1" if op.name == heavy else "gpu0")
+    made = pw.export(case.problem, plan, "tensorflow", model=path)
+    assert made.data["model"] == "/device:GPU:1"
+    assert made.data["y"] == "/device:GPU:0"
+    assert made.notes == (
+        "functions: ops of 'model' have no node of their own; the call goes where most of them are",
+    )
+    assert made.cost.time > 0  # the relu of the call is not where it was planned
+
+
+def test_a_saved_model_is_refused(make_case, tmp_path):
+    (tmp_path / "saved_model.pb").write_bytes(saved_model(mlp(), {"serving_default": "second:0"}))
+    case = make_case(pw.from_tensorflow(tmp_path))
+    with pytest.raises(FileError, match="is a SavedModel: expected a GraphDef; freeze it first"):
+        pw.export(case.problem, case.plan(by_name), "tensorflow", model=tmp_path)

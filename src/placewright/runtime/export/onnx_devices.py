@@ -33,7 +33,8 @@ def export(ask: Ask) -> Exported:
     model.configuration.add(name=CONFIGURATION, num_devices=len(names), device=names)
     stages = _stages(ask)
     nodes: dict[str, int] = {}
-    for node, place in onnx_files.node_devices(ask, model, ops, ask.plan.device):
+    device = ask.plan.device.copy()
+    for node, place in onnx_files.node_devices(ask, model, ops, device):
         for entry in [e for e in node.device_configurations if e.configuration_id == CONFIGURATION]:
             node.device_configurations.remove(entry)
         said = node.device_configurations.add(configuration_id=CONFIGURATION)
@@ -42,7 +43,7 @@ def export(ask: Ask) -> Exported:
         for tensor in filter(None, node.output):
             said.sharding_spec.add(tensor_name=tensor, device=[place])
         nodes[node.name or next(filter(None, node.output))] = place
-    plan, cost, more = priced(ask, ask.plan.device)
+    plan, cost, more = priced(ask, device)
     data = {
         "devices": names,
         "stages": {names[at]: stage for at, stage in stages.items()},

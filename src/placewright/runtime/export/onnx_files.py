@@ -51,7 +51,10 @@ def load(ask: Ask, target: str) -> tuple[Any, dict[str, list[int]]]:
 def node_devices(
     ask: Ask, model: Any, ops: dict[str, list[int]], device: NDArray[np.int32]
 ) -> Iterator[tuple[Any, int]]:
-    """Each node that became an op, and its device: where most of its time is."""
+    """Each node that became an op, and its device: where most of its time is.
+
+    Ops of one node are put there in `device`, which is changed.
+    """
     seconds = ask.problem.arrays.compute
     for node in model.graph.node:
         members = ops.get(next(filter(None, node.output), ""), [])
@@ -61,7 +64,9 @@ def node_devices(
                 times[int(device[op])] = times.get(int(device[op]), 0.0) + float(
                     seconds[op, device[op]]
                 )
-            yield node, max(times, key=lambda place: times[place])
+            place = max(times, key=lambda place: times[place])
+            device[members] = place
+            yield node, place
 
 
 def external_note(ask: Ask, model: Any) -> list[str]:

@@ -1,7 +1,7 @@
 """A plan and an ONNX file in, the file with layer annotations and a session's settings out.
 
 A node's `layer_ann` says which layer it belongs to, and `session.layer_assignment_settings` where
-layers run (ONNX Runtime 1.26 and later); the layers are the plan's devices. A session has one
+layers run (tried with ONNX Runtime 1.31); the layers are the plan's devices. A session has one
 accelerator of a kind, so that ops of all accelerators go to the one that is busiest.
 """
 
@@ -117,7 +117,7 @@ def _one_accelerator(ask: Ask) -> tuple[NDArray[np.int32], int | None]:
     busy[a.host] = -1
     used = [at for at in range(a.devices) if not a.host[at] and (device[a.turn] == at).any()]
     if not used:
-        return device, None
+        return device.copy(), None
     chosen = max(used, key=lambda at: (busy[at], -at))
     return np.where(a.host[device], device, chosen).astype(np.int32), chosen
 

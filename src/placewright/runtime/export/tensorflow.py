@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from placewright.errors import ConfigError, PlanError
 from placewright.frontends.tensorflow import from_tensorflow, load_graph
 from placewright.runtime.export.exported import Ask, Exported, general_notes, priced
 from placewright.runtime.export.places import named
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 
 def export(ask: Ask) -> Exported:
@@ -32,8 +37,8 @@ def export(ask: Ask) -> Exported:
     for node in graph.node:
         if node.name in position:
             words[node.name] = node.device = names[ask.plan.device[position[node.name]]]
-    calls = _calls(ask, graph, words, names)
-    plan, cost, more = priced(ask, ask.plan.device)
+    calls, device = _calls(ask, graph, words, names)
+    plan, cost, more = priced(ask, device)
     notes = general_notes(ask, "TensorFlow", streams=True, trains=True)
     if calls:
         notes.append(
@@ -56,22 +61,25 @@ def export(ask: Ask) -> Exported:
     )
 
 
-def _calls(ask: Ask, graph: Any, words: dict[str, str], names: list[str]) -> list[str]:
-    """Put calls of functions where most of their ops' time is, and say which these are."""
-    a = ask.problem.arrays
-    inside: dict[str, dict[int, float]] = {}
+def _calls(
+    ask: Ask, graph: Any, words: dict[str, str], names: list[str]
+) -> tuple[list[str], NDArray[np.int32]]:
+    """Put calls of functions where most of their ops' time is; which these are, and all devices."""
+    a, device = ask.problem.arrays, ask.plan.device.copy()
     nodes = {node.name: node for node in graph.node if node.name not in words}
+    inside: dict[str, list[int]] = {}
     for at, op in enumerate(ask.problem.graph.ops):
-        if op.name in words or not a.turn[at]:
-            continue
-        call = next((path for path in _folders(op.name) if path in nodes), None)
-        if call is not None:
-            times = inside.setdefault(call, {})
-            place = int(ask.plan.device[at])
-            times[place] = times.get(place, 0.0) + float(a.compute[at, place])
-    for name, times in inside.items():
-        words[name] = nodes[name].device = names[max(times, key=lambda place: times[place])]
-    return list(inside)
+        if op.name not in words:
+            call = next((path for path in _folders(op.name) if path in nodes), None)
+            if call is not None:
+                inside.setdefault(call, []).append(at)
+    for name, members in inside.items():
+        times = np.zeros(a.devices)
+        np.add.at(times, device[members], a.compute.min(axis=1)[members] * a.turn[members])
+        place = int(times.argmax())
+        words[name] = nodes[name].device = names[place]
+        device[members] = place
+    return list(inside), device
 
 
 def _folders(name: str) -> list[str]:
