@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from placewright.problem import Constraints as Constraints
     from placewright.problem import Problem as Problem
     from placewright.result import Result as Result
+    from placewright.runtime.export import export as export
     from placewright.simulator import judge as judge
     from placewright.simulator import simulate as simulate
     from placewright.simulator import simulate_in_flight as simulate_in_flight
@@ -57,12 +58,14 @@ _HOME = {
     "plan": ("Plan",),
     "problem": ("Constraints", "Problem"),
     "result": ("Result",),
+    "runtime.export": ("export",),
     "simulator": ("judge", "simulate", "simulate_in_flight"),
     "solvers": ("Gap", "MaxEvaluations", "MaxTime", "NoImprovement", "Search", "solve"),
     "timeline": ("Timeline",),
 }
 _ROOMS = (
-    *("frontends", "policies", "report", "simulator", "solvers", "training", "transforms", "zoo"),
+    *("frontends", "policies", "report", "runtime", "simulator", "solvers", "training"),
+    *("transforms", "zoo"),
 )
 
 __all__ = [*(name for names in _HOME.values() for name in names), *_ROOMS]

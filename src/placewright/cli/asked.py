@@ -58,7 +58,7 @@ class Asked:
         from placewright.problem import Problem
 
         cluster = None if self.on is None else find_cluster(self.on)
-        problem = find_model(self.model, cluster, self._reading())
+        problem = find_model(self.model, cluster, self.reading())
         if not isinstance(problem, Problem):
             if cluster is None:
                 what = f"{self.model} brings no cluster: name one, such as 2xP100+cpu"
@@ -75,7 +75,7 @@ class Asked:
             problem = replace(problem, discipline=self.discipline.word)
         return problem
 
-    def _reading(self) -> Reading:
+    def reading(self) -> Reading:
         """How a model file is to be read."""
         dims: dict[str, int] = {}
         shapes: dict[str, tuple[int, ...]] = {}

@@ -9,7 +9,7 @@ from placewright.frontends.workloads import from_workload, is_split, is_workload
 
 if TYPE_CHECKING:
     from placewright.frontends.jax import from_jax
-    from placewright.frontends.onnx import from_onnx
+    from placewright.frontends.onnx import from_onnx, nodes_of_onnx
     from placewright.frontends.python_file import from_python
     from placewright.frontends.tensorflow import device_hints, from_tensorflow
     from placewright.frontends.torch import from_torch
@@ -24,6 +24,7 @@ __all__ = [
     "from_workload",
     "is_split",
     "is_workload",
+    "nodes_of_onnx",
     "read_split",
 ]
 
@@ -34,6 +35,7 @@ _HOME = {
     "from_python": "python_file",
     "from_tensorflow": "tensorflow",
     "from_torch": "torch",
+    "nodes_of_onnx": "onnx",
 }
 
 

@@ -47,6 +47,26 @@ def from_onnx(
         FileError: The file cannot be read, or is not an ONNX model.
         GraphError: The model is malformed, or a dimension or shape is not known.
     """
+    return _read(path, dims, shapes)[0]
+
+
+def nodes_of_onnx(
+    path: str | Path,
+    dims: Mapping[str, int] | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+) -> tuple[Graph, dict[str, list[str]]]:
+    """The graph, and for each node of the file, by the first tensor it makes, the ops it became.
+
+    A node that was computed while reading became none; an `If` of known condition became several.
+    """
+    return _read(path, dims, shapes)
+
+
+def _read(
+    path: str | Path,
+    dims: Mapping[str, int] | None,
+    shapes: Mapping[str, Sequence[int]] | None,
+) -> tuple[Graph, dict[str, list[str]]]:
     path = Path(path)
     dims, shapes = dims or {}, shapes or {}
     check_sizes({name: (size,) for name, size in dims.items()}, "dims")
@@ -55,7 +75,7 @@ def from_onnx(
     try:
         reader = Reader(model, dims, shapes, Draft(path.stem, "onnx"))
         _check_weights(path, model.graph)
-        return reader.graph(model.graph)
+        return reader.graph(model.graph), reader.became
     except GraphError as error:
         raise GraphError(f"{place(path)}: {error}") from None
 

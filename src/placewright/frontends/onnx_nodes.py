@@ -79,6 +79,7 @@ class Reader:
         self.opsets = {entry.domain: entry.version for entry in model.opset_import}
         self.declared: dict[str, Any] = {}
         self.passes = MOST_PASSES  # left
+        self.became: dict[str, list[str]] = {}  # a node's first tensor → its ops
         self.seen: set[str] = set()  # names of dimensions and tensors, to tell misspelt ones
         for domain, version in self.opsets.items():
             if not 0 < version < 1000:
@@ -188,6 +189,7 @@ class Reader:
         labels = [node.name or node.op_type for node in graph.node]
         for at in topological(self.draft.name, labels, sources):
             node = graph.node[at]
+            before = len(self.draft.ops)
             try:
                 self.seen.update(node.output)
                 if node.op_type in FLOW and node.domain in OWN:
@@ -199,6 +201,9 @@ class Reader:
                 if not text.startswith("op "):
                     text = f"op {labels[at]!r} of type {node.op_type!r}: {text}"
                 raise GraphError(text) from None
+            if scope.parent is None:
+                made = [op.name for op in self.draft.ops[before:] if op.kind != WEIGHT]
+                self.became[next(filter(None, node.output), "")] = made
 
     def node(self, scope: Scope, node: Any) -> None:
         """Add one op, or compute it where all it reads is known and small."""

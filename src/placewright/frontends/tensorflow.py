@@ -67,6 +67,20 @@ def device_hints(
     return {op.name: devices[op.name] for op in graph.ops if devices.get(op.name)}
 
 
+def load_graph(path: str | Path) -> Any:
+    """The GraphDef of a `.pb` or `.pbtxt` file as a message, to be changed and written again.
+
+    Raises:
+        FileError: The file cannot be read, or holds something else, such as a SavedModel.
+    """
+    path = Path(path)
+    graph, signatures = _load(path)
+    saved = path.is_dir() or path.suffix == ".meta" or path.name.startswith("saved_model.")
+    if signatures or saved:
+        raise FileError(f"{place(path)} is a SavedModel: expected a GraphDef; freeze it first")
+    return graph
+
+
 def _read(
     path: str | Path,
     shapes: Mapping[str, Sequence[int]] | None,
