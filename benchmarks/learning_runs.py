@@ -50,6 +50,13 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "noise 2, floor 0.03, 16 samples": {**NOISE, "floor": Until(0.8, 0.03), "samples": 16},
     "noise 2, imitate 0": {**NOISE, "imitate": Always(0.0)},
     "noise 2, imitate 4": {**NOISE, "imitate": Always(4.0)},
+    "noise 4 to the end, no floor": {"noise": Always(4.0), "floor": Always(0.0)},
+    "noise 2, no floor, rate 1e-2": {**NOISE, "floor": Always(0.0), "rate": Always(1e-2)},
+    "noise 2, no floor, locality 64": {
+        **NOISE,
+        "floor": Always(0.0),
+        "shape": {"locality": 64.0},
+    },
     "noise 2, stretches": {**NOISE, "shape": {"home": "stretch"}},
     "noise 2, locality 12": {**NOISE, "shape": {"locality": 12.0}},
     "noise 2, locality 64": {**NOISE, "shape": {"locality": 64.0}},

@@ -120,7 +120,7 @@ class Coin(torch.nn.Module):
         self.logit = torch.nn.Parameter(torch.zeros(1))
         self.value = torch.nn.Parameter(torch.zeros(1)) if valued else None
 
-    def score(self, problem, episodes):
+    def score(self, problem, episodes, best=None):
         one = torch.nn.functional.logsigmoid(self.logit)
         none = torch.nn.functional.logsigmoid(-self.logit)
         drawn = torch.as_tensor(episodes.actions["coin"])
