@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from placewright.cli.resolve import Reading, find_cluster, find_model
+from placewright.cli.resolve import Reading, find_cluster, find_model, is_here
+from placewright.costs import Roofline
 from placewright.errors import ConfigError, nearest
 from placewright.units import parse_bytes, parse_seconds
 
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from placewright.solvers import Stop
 
 Texts = list[str] | None
+
+ATTAINED = Roofline(compute=1.0, memory=1.0)
+"""Costs on a machine that was measured: its rates are what kernels reach, not a data sheet's."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +68,8 @@ class Asked:
                 what = f"{self.model} brings no cluster: name one, such as 2xP100+cpu"
                 raise typer.BadParameter(what, param_hint="'--on'")
             problem = Problem(problem, cluster)
+            if self.on is not None and is_here(self.on):
+                problem = replace(problem, costs=ATTAINED)
         cluster = self._narrowed(problem.cluster if cluster is None else cluster)
         constraints = self._joined(problem.constraints, cluster)
         problem = replace(problem, cluster=cluster, constraints=constraints)

@@ -43,7 +43,8 @@ On = Annotated[
     typer.Option(
         "--on",
         metavar="CLUSTER",
-        help="A cluster such as 2xP100+cpu, or a cluster file. Workloads and problems bring one.",
+        help="A cluster such as 2xP100+cpu, a cluster file, or here: this machine, measured once. "
+        "Workloads and problems bring one.",
     ),
 ]
 Goal = Annotated[

@@ -72,11 +72,20 @@ def _note(text: str) -> None:
 
 
 def find_cluster(text: str) -> Cluster:
-    """The cluster that a string such as `2xP100+cpu` or a file describes."""
+    """The cluster that a string such as `2xP100+cpu` or a file describes; `here`: this machine."""
     from placewright import files
     from placewright.cluster import Cluster
 
+    if is_here(text):
+        from placewright.runtime.here import here, parse_here
+
+        return here(parse_here(text), note=_note).cluster
     return files.load(text, "cluster") if _is_file(text) else Cluster.parse(text)
+
+
+def is_here(text: str) -> bool:
+    """Whether a text that names a cluster means this machine: `here` or `here:workers=2`."""
+    return text.strip().partition(":")[0].strip() == "here"
 
 
 def find_plan(problem: Problem, path: Path) -> tuple[str, Plan]:
