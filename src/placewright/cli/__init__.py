@@ -15,6 +15,7 @@ from placewright.cli.diff import diff_plans
 from placewright.cli.groups import compare_groupings
 from placewright.cli.models import list_models
 from placewright.cli.place import place_model
+from placewright.cli.profile import profile_machine
 from placewright.cli.report import report_results
 from placewright.cli.simulate import simulate_plan
 from placewright.cli.train import train_policy
@@ -39,6 +40,7 @@ app.command("report", short_help="Show saved results on one page.")(report_resul
 app.command("diff", short_help="Say what differs between two plans.")(diff_plans)
 app.command("groups", short_help="Compare groupings of ops under one search.")(compare_groupings)
 app.command("train", short_help="Train a policy that places a network.")(train_policy)
+app.command("profile", short_help="Measure this machine, and a model on it.")(profile_machine)
 app.command("models", short_help="List the networks that need no file.")(list_models)
 app.command("clusters", short_help="List devices and links that can be named.")(list_clusters)
 

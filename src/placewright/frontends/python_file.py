@@ -44,6 +44,17 @@ def from_python(
         FileError: The file cannot be read, or an error happened in it; the message names the line.
         GraphError: The model cannot be exported.
     """
+    model, args, kwargs = built_by(spec)
+    with _folder_in_reach(_split(str(spec))[0]):
+        return from_torch(model, args, kwargs, training, optimizer, name)
+
+
+def built_by(spec: str | Path) -> tuple[Any, Any, Any]:
+    """The model, arguments and keyword arguments that a function in a Python file builds.
+
+    Raises:
+        FileError: The file cannot be read, or an error happened in it; the message names the line.
+    """
     path, function = _split(str(spec))
     subject = f"{place(path)}: {function}()"
     with _folder_in_reach(path):
@@ -58,7 +69,7 @@ def from_python(
                 f"{subject} returned a {type(made).__name__}{size}: expected (model, args, kwargs)"
             )
         model, args, kwargs = made if len(made) == 3 else (*made, {})
-        return from_torch(model, args, kwargs, training, optimizer, name)
+        return model, args, kwargs
 
 
 @contextlib.contextmanager

@@ -98,4 +98,4 @@ def _small(torch: Any, place: Place, seconds: float) -> Timing:
     """The smallest op, called as a captured graph's ops are."""
     one = torch.ones(8, device=place.device)
     add = torch.ops.aten.add.Tensor
-    return place.time(lambda _: add(one, one), seconds)
+    return place.time(lambda _: add(one, one), seconds, as_in_step=True)

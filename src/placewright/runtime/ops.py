@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter, defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -25,7 +25,6 @@ from placewright.graph import VIEW, Graph
 from placewright.runtime.kept import Kept
 from placewright.runtime.machine import load_torch
 from placewright.runtime.signatures import equal_ops, in_place
-from placewright.runtime.timing import Timing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from placewright.frontends.torch_program import Program
     from placewright.runtime.machine import Machine
     from placewright.runtime.places import Place
+    from placewright.runtime.timing import Timing
 
 BUDGET = 60.0
 """Seconds that measuring a graph may take where nobody says."""
@@ -138,12 +138,11 @@ def measure_op(program: Program, position: int, place: Place, seconds: float) ->
     torch = load_torch()
     run = program.runner(position, place.device, in_place(program, position))
     sets = _inputs(program, position, place)
-    if program.graph.ops[position].kind == VIEW and place.on_gpu:
-        took = place.time(lambda at: run(sets[at % len(sets)]), seconds)
-        return Timing(0.0, took.spread, took.samples, took.issue)  # the GPU has nothing to do
-    took = place.time(lambda at: run(sets[at % len(sets)]), seconds)
+    took = place.time(lambda at: run(sets[at % len(sets)]), seconds, as_in_step=True)
     if place.on_gpu:
         torch.cuda.empty_cache()
+        if program.graph.ops[position].kind == VIEW:  # the GPU has nothing to do
+            return replace(took, seconds=0.0)
     return took
 
 

@@ -21,6 +21,8 @@ SAMPLE = 3e-4
 """Seconds that one sample lasts at least: the clock is read around several calls of short ops."""
 FEWEST, MOST = 5, 60
 """Samples of one timing, where the time given to it allows."""
+_SINGLE = 500
+"""The most samples of single calls."""
 _QUEUE = 400
 """Calls that a GPU can be handed ahead of time without the host having to wait for it."""
 
@@ -50,17 +52,36 @@ def summed_up(samples: Sequence[float], issue: float = 0.0) -> Timing:
     return Timing(middle, spread, len(samples), issue)
 
 
-def time_on_host(call: Call, seconds: float = 0.1) -> Timing:
-    """Time a call that has ended when it returns, for about so many seconds."""
+def time_on_host(
+    call: Call, seconds: float = 0.1, between: Callable[[], object] | None = None
+) -> Timing:
+    """Time a call that has ended when it returns, for about so many seconds.
+
+    Args:
+        between: Done, untimed, before each call of a short one: in a step other ops run in between,
+            and leave little of an op's code and data in the nearest caches.
+    """
     call(0)  # allocates, chooses kernels, compiles
     with _no_garbage():
         first = [_host_sample(call, at, 1) for at in (1, 2)]
         once = min(first)
         if once > seconds:  # more would take too long
             return summed_up(first)
+        if between is not None and once < SAMPLE:
+            return _disturbed(call, seconds, between)
         inner = max(1, min(1000, math.ceil(SAMPLE / max(once, 1e-9))))
         count = _samples(seconds, once * inner)
         return summed_up([_host_sample(call, at * inner, inner) for at in range(count)])
+
+
+def _disturbed(call: Call, seconds: float, between: Callable[[], object]) -> Timing:
+    """Single calls, each after something else."""
+    samples: list[float] = []
+    until = time.perf_counter() + seconds
+    while len(samples) < FEWEST or (len(samples) < _SINGLE and time.perf_counter() < until):
+        between()
+        samples.append(_host_sample(call, len(samples), 1))
+    return summed_up(samples[len(samples) // 10 :])
 
 
 def time_on_gpu(torch: Any, index: int, call: Call, seconds: float = 0.1) -> Timing:

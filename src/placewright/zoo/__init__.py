@@ -90,6 +90,17 @@ def load(text: str, note: Callable[[str], None] | None = None) -> Graph:
         GraphError: There is no network of that name.
         ConfigError: It has no such argument, or the value is of another type or out of range.
     """
+    found, given = parse(text)
+    return found.build(**given) if found.network is None else found.build(note=note, **given)
+
+
+def parse(text: str) -> tuple[Entry, dict[str, Value]]:
+    """The entry that a text such as `nmt-4:batch=64` names, and the arguments it gives.
+
+    Raises:
+        GraphError: There is no network of that name.
+        ConfigError: It has no such argument, or the value is of another type.
+    """
     name, _, arguments = text.partition(":")
     found = ENTRIES.get(name.strip().replace("_", "-"))
     if found is None:
@@ -104,7 +115,7 @@ def load(text: str, note: Callable[[str], None] | None = None) -> Graph:
                 f"{found.name} has no argument {key!r}: it has {', '.join(found.defaults)}"
             )
         given[key] = _value(f"{found.name} is given {key} {value!r}", value, found.defaults[key])
-    return found.build(**given) if found.network is None else found.build(note=note, **given)
+    return found, given
 
 
 def _value(what: str, text: str, default: Value) -> Value:
