@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from placewright.cli.resolve import Reading, find_cluster, find_model, is_here
+from placewright.cli.resolve import (
+    Reading,
+    find_cluster,
+    find_model,
+    is_here,
+    measure_costs,
+)
 from placewright.costs import Roofline
 from placewright.errors import ConfigError, nearest
 from placewright.units import parse_bytes, parse_seconds
@@ -19,6 +25,7 @@ if TYPE_CHECKING:
 
     from placewright.cli.options import Discipline, Objective
     from placewright.cluster import Cluster
+    from placewright.costs import Table
     from placewright.problem import Constraints, Problem
     from placewright.solvers import Stop
 
@@ -73,13 +80,21 @@ class Asked:
         cluster = self._narrowed(problem.cluster if cluster is None else cluster)
         constraints = self._joined(problem.constraints, cluster)
         problem = replace(problem, cluster=cluster, constraints=constraints)
-        if self.costs is not None:
+        if self.costs is not None and is_here(str(self.costs)):
+            problem = replace(problem, costs=self._measured())
+        elif self.costs is not None:
             problem = replace(problem, costs=files.load(self.costs, "costs"))
         if self.objective is not None:
             problem = replace(problem, objective=self.objective.value)
         if self.discipline is not None:
             problem = replace(problem, discipline=self.discipline.word)
         return problem
+
+    def _measured(self) -> Table:
+        """What each op takes on this machine, measured now or before."""
+        if self.on is None or not is_here(self.on):
+            raise ConfigError("--costs here: ops are measured on this machine: give --on here, too")
+        return measure_costs(self.model, self.on, self.training, self.optimizer)
 
     def _reading(self) -> Reading:
         """How a model file is to be read."""

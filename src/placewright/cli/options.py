@@ -95,7 +95,11 @@ Colocate = Annotated[
 ]
 Costs = Annotated[
     Path | None,
-    typer.Option("--costs", metavar="FILE", help="A table of measured times, or a roofline."),
+    typer.Option(
+        "--costs",
+        metavar="FILE",
+        help="A table of measured times, or a roofline; here: measure the ops on this machine.",
+    ),
 ]
 Training = Annotated[
     bool,

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from placewright.cluster import Cluster
+    from placewright.costs import Table
     from placewright.graph import Graph
     from placewright.plan import Plan
     from placewright.problem import Problem
@@ -81,6 +82,21 @@ def find_cluster(text: str) -> Cluster:
 
         return here(parse_here(text), note=_note).cluster
     return files.load(text, "cluster") if _is_file(text) else Cluster.parse(text)
+
+
+def measure_costs(model: str, on: str, training: bool, optimizer: str | None) -> Table:
+    """What each op of a model takes on each device of this machine."""
+    from placewright.runtime.here import here, parse_here
+    from placewright.runtime.models import find_program
+    from placewright.runtime.ops import profile_ops
+    from placewright.runtime.places import places
+
+    workers = parse_here(on)
+    profile = here(workers, note=_note)
+    program = find_program(model, training, optimizer)
+    chosen = places(profile.machine, workers)
+    _note(f"measuring the ops of {model}: up to a minute, once")
+    return profile_ops(program, profile.machine, profile.cluster, chosen).table
 
 
 def is_here(text: str) -> bool:
