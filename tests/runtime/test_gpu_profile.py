@@ -12,7 +12,7 @@ from placewright import Plan, Problem, simulate  # noqa: E402
 from placewright.frontends.torch_program import program_of  # noqa: E402
 from placewright.runtime.here import here  # noqa: E402
 from placewright.runtime.ops import profile_ops  # noqa: E402
-from placewright.runtime.places import places  # noqa: E402
+from placewright.runtime.sites import sites_of  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 
@@ -45,7 +45,7 @@ def test_the_table_predicts_a_run_on_the_gpu(profile, width):
     model = torch.nn.Sequential(*layers, torch.nn.ReLU()).to(torch.bfloat16).eval()
     call = (torch.rand(256, width, dtype=torch.bfloat16),)
     program = program_of(model, call)
-    chosen = places(profile.machine)
+    chosen = sites_of(profile.machine)
     found = profile_ops(program, profile.machine, profile.cluster, chosen, 20, again=True)
     assert found.failed == {}
     problem = Problem(program.graph, profile.cluster.only(["gpu0"]), found.table)

@@ -16,7 +16,7 @@ from placewright.runtime.devices import Ability, measure_device  # noqa: E402
 from placewright.runtime.here import assemble, here, kept_at, parse_here  # noqa: E402
 from placewright.runtime.links import Wire, measure_links  # noqa: E402
 from placewright.runtime.machine import Gpu, Machine, this_machine  # noqa: E402
-from placewright.runtime.places import places  # noqa: E402
+from placewright.runtime.sites import sites_of  # noqa: E402
 
 MACHINE = Machine("EPYC", tuple(range(8)), 64 << 30, versions={"torch": "2.13"})
 WITH_GPU = replace(MACHINE, gpus=(Gpu("H200", 140 << 30),))
@@ -28,8 +28,8 @@ def machine(monkeypatch, tmp_path):
     """A machine of 8 cores whose devices are measured in no time; counts how often."""
     measured: list[str] = []
 
-    def measure(place):
-        measured.append(place.name)
+    def measure(site):
+        measured.append(site.name)
         return ABLE
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -87,17 +87,17 @@ def test_a_kept_profile_is_measured_again_when_asked_for(machine):
 
 
 def test_profiles_of_several_numbers_of_workers_are_kept_side_by_side():
-    names = {kept_at(MACHINE, places(MACHINE, count)).name for count in (1, 2, 4)}
+    names = {kept_at(MACHINE, sites_of(MACHINE, count)).name for count in (1, 2, 4)}
     assert len(names) == 3
 
 
 def test_workers_share_the_cores_and_the_memory():
-    chosen = places(MACHINE, 3)
-    assert [place.cores for place in chosen] == [(0, 1, 2), (3, 4), (5, 6, 7)]
+    chosen = sites_of(MACHINE, 3)
+    assert [site.cores for site in chosen] == [(0, 1, 2), (3, 4), (5, 6, 7)]
     cluster = assemble(
         MACHINE,
         chosen,
-        {place.name: ABLE for place in chosen},
+        {site.name: ABLE for site in chosen},
         [_wire(a.name, b.name) for a in chosen for b in chosen if a is not b],
     )
     assert sum(device.memory for device in cluster.devices) <= MACHINE.memory
@@ -107,9 +107,9 @@ def test_workers_share_the_cores_and_the_memory():
 
 
 def test_beside_a_gpu_all_cores_are_one_device_and_the_host_issues():
-    chosen = places(WITH_GPU)
-    assert [place.name for place in chosen] == ["gpu0", "cpu"]
-    able = {place.name: ABLE for place in chosen}
+    chosen = sites_of(WITH_GPU)
+    assert [site.name for site in chosen] == ["gpu0", "cpu"]
+    able = {site.name: ABLE for site in chosen}
     wires = [_wire("cpu", "gpu0"), _wire("gpu0", "cpu")]
     gpu, host = assemble(WITH_GPU, chosen, able, wires).devices
     assert (gpu.kind, gpu.issuer, gpu.launch) == ("gpu", "here", 2e-6)
@@ -119,7 +119,7 @@ def test_beside_a_gpu_all_cores_are_one_device_and_the_host_issues():
 
 def test_more_workers_than_cores_are_refused():
     with pytest.raises(ClusterError, match="9 CPU workers on a machine of 8 cores"):
-        places(MACHINE, 9)
+        sites_of(MACHINE, 9)
 
 
 @pytest.mark.parametrize("text", ["here:4", "here:workers=x", "here:workers=", "here:cores=2"])
@@ -137,13 +137,13 @@ def test_the_real_machine_multiplies_copies_and_hands_over():
     machine = this_machine()
     assert machine.key == this_machine().key
     assert machine.memory > 1 << 28
-    place = next(place for place in places(machine, 1) if not place.on_gpu)
-    able = measure_device(place, seconds=0.02)
+    site = next(site for site in sites_of(machine, 1) if not site.on_gpu)
+    able = measure_device(site, seconds=0.02)
     assert 1e8 < able.rates["float32"] < 1e16
     assert 1e8 < able.bandwidth < 1e13
     assert 1e-7 < able.launch < 1e-3
     if len(machine.cores) > 1:
-        workers = [place for place in places(machine, 2) if not place.on_gpu]
+        workers = [site for site in sites_of(machine, 2) if not site.on_gpu]
         there, back = measure_links(workers)
         assert (there.source, there.target) == (back.target, back.source) == ("cpu0", "cpu1")
         assert there.bandwidth == math.inf
@@ -155,9 +155,9 @@ def test_work_on_a_worker_has_its_cores_and_leaves_the_others_alone():
 
     machine = this_machine()
     before, threads = os.sched_getaffinity(0), torch.get_num_threads()
-    place = [place for place in places(machine, len(machine.cores)) if not place.on_gpu][-1]
-    inside = place.run(lambda: (os.sched_getaffinity(0), torch.get_num_threads()))
-    assert inside == (set(place.cores), 1)
+    site = [site for site in sites_of(machine, len(machine.cores)) if not site.on_gpu][-1]
+    inside = site.run(lambda: (os.sched_getaffinity(0), torch.get_num_threads()))
+    assert inside == (set(site.cores), 1)
     assert (os.sched_getaffinity(0), torch.get_num_threads()) == (before, threads)
     with pytest.raises(ZeroDivisionError):
-        place.run(lambda: 1 / 0)
+        site.run(lambda: 1 / 0)

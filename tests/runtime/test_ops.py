@@ -20,9 +20,9 @@ from placewright.runtime import ops as measuring  # noqa: E402
 from placewright.runtime.machine import this_machine  # noqa: E402
 from placewright.runtime.models import find_program  # noqa: E402
 from placewright.runtime.ops import profile_ops  # noqa: E402
-from placewright.runtime.places import places  # noqa: E402
 from placewright.runtime.samples import index_limits, sample  # noqa: E402
 from placewright.runtime.signatures import STORED, equal_ops, in_place  # noqa: E402
+from placewright.runtime.sites import sites_of  # noqa: E402
 from placewright.runtime.timing import Timing, summed_up, time_on_host  # noqa: E402
 
 
@@ -68,9 +68,9 @@ def machine(monkeypatch, tmp_path):
 @pytest.fixture
 def one(machine):
     """One worker of all cores, and a cluster of it with round figures."""
-    place = places(machine, 1)[0]
-    device = Device(place.name, "cpu", place.model, 1 << 34, 0, {"float32": 5e10}, 1e10, 3e-6)
-    return Cluster("here", (device,), {}), [place]
+    site = sites_of(machine, 1)[0]
+    device = Device(site.name, "cpu", site.model, 1 << 34, 0, {"float32": 5e10}, 1e10, 3e-6)
+    return Cluster("here", (device,), {}), [site]
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +82,7 @@ def counted(monkeypatch, seconds=1e-4, wait=0.0):
     """Let measuring take no time, and list what is measured."""
     seen: list[str] = []
 
-    def measure(program, position, place, _):
+    def measure(program, position, site, _):
         seen.append(program.graph.ops[position].name)
         time.sleep(wait)
         return Timing(seconds, 0.1, 5)
@@ -106,14 +106,14 @@ def test_equal_ops_are_measured_once(tower, machine, one, monkeypatch):
 
 def test_equal_devices_are_measured_once(tower, machine, one, monkeypatch):
     seen = counted(monkeypatch)
-    (device,), (place,) = one[0].devices, one[1]
-    twins = [replace(place, name="cpu0"), replace(place, name="cpu1")]
+    (device,), (site,) = one[0].devices, one[1]
+    twins = [replace(site, name="cpu0"), replace(site, name="cpu1")]
     devices = tuple(replace(device, name=each.name) for each in twins)
     link = Link(1e9)
     cluster = Cluster("here", devices, {("cpu0", "cpu1"): link, ("cpu1", "cpu0"): link})
     table = profile_ops(tower, machine, cluster, twins).table
     assert len(seen) == 3
-    assert table.columns == (place.model,)
+    assert table.columns == (site.model,)
     assert Problem(tower.graph, cluster, table).arrays.compute.shape == (len(tower.graph), 2)
 
 
@@ -157,7 +157,7 @@ def test_the_budget_is_obeyed_and_the_heaviest_come_first(tower, machine, one, m
 
 
 def test_an_op_that_a_device_cannot_run_is_worked_out_and_said(tower, machine, one, monkeypatch):
-    def measure(program, position, place, _):
+    def measure(program, position, site, _):
         if program.graph.ops[position].kind == "matmul":
             raise RuntimeError("no kernel\nstack")
         return Timing(1e-5, 0.0, 5)
@@ -196,8 +196,8 @@ def test_a_cache_is_written_in_place_and_its_rows_differ():
     node = program.draft.made_by[written[0]]
     limits = index_limits(node)
     assert set(limits.values()) == {6}  # steps of the context
-    places_ = sample(torch.empty(6, dtype=torch.int64), torch.device("cpu"), 6, once=True)
-    assert sorted(places_.tolist()) == [0, 1, 2, 3, 4, 5]
+    drawn = sample(torch.empty(6, dtype=torch.int64), torch.device("cpu"), 6, once=True)
+    assert sorted(drawn.tolist()) == [0, 1, 2, 3, 4, 5]
 
 
 def test_samples_have_the_layout_and_are_positive():
@@ -212,11 +212,11 @@ def test_samples_have_the_layout_and_are_positive():
 
 def test_a_measured_table_predicts_a_serial_run(machine):
     """Within a factor of three on a machine that does other things too."""
-    place = places(machine, len(machine.cores))[0]
-    device = Device(place.name, "cpu", place.model, 1 << 34, 0, {"float32": 5e10}, 1e10, 3e-6)
+    site = sites_of(machine, len(machine.cores))[0]
+    device = Device(site.name, "cpu", site.model, 1 << 34, 0, {"float32": 5e10}, 1e10, 3e-6)
     cluster = Cluster("here", (device,), {})
     program = program_of(Tower(512).eval(), (torch.rand(128, 512),))
-    found = profile_ops(program, machine, cluster, [place], budget=5)
+    found = profile_ops(program, machine, cluster, [site], budget=5)
     problem = Problem(program.graph, cluster, found.table)
     predicted = simulate(problem, Plan.of(problem, [0] * len(program.graph))).step_time
 
@@ -238,7 +238,7 @@ def test_a_measured_table_predicts_a_serial_run(machine):
 
         return time_on_host(once, 0.3)
 
-    measured = place.run(step).seconds
+    measured = site.run(step).seconds
     assert predicted / 3 < measured < predicted * 3
 
 

@@ -63,7 +63,7 @@ def profile_machine(
     from placewright.cli import tables
     from placewright.cli.output import print_json
     from placewright.runtime.here import here, parse_here
-    from placewright.runtime.places import places
+    from placewright.runtime.sites import sites_of
 
     check_writable(output)
     if not is_here(on):
@@ -85,7 +85,7 @@ def profile_machine(
 
             progress.say(f"reading {model}", None)
             program = find_program(model, training, optimizer)
-            chosen = places(profile.machine, count)
+            chosen = sites_of(profile.machine, count)
             ops = profile_ops(
                 program, profile.machine, profile.cluster, chosen, seconds, again, progress.say
             )

@@ -89,12 +89,12 @@ def measure_costs(model: str, on: str, training: bool, optimizer: str | None) ->
     from placewright.runtime.here import here, parse_here
     from placewright.runtime.models import find_program
     from placewright.runtime.ops import profile_ops
-    from placewright.runtime.places import places
+    from placewright.runtime.sites import sites_of
 
     workers = parse_here(on)
     profile = here(workers, note=_note)
     program = find_program(model, training, optimizer)
-    chosen = places(profile.machine, workers)
+    chosen = sites_of(profile.machine, workers)
     _note(f"measuring the ops of {model}: up to a minute, once")
     return profile_ops(program, profile.machine, profile.cluster, chosen).table
 

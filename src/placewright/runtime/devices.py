@@ -1,4 +1,4 @@
-"""A place in, what it can do out: FLOP/s by dtype, memory bandwidth, the time to start an op."""
+"""A site in, what it can do out: FLOP/s by dtype, memory bandwidth, the time to start an op."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from placewright.runtime.machine import load_torch
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from placewright.runtime.places import Place
+    from placewright.runtime.sites import Site
     from placewright.runtime.timing import Timing
 
 DTYPES = ("float32", "bfloat16", "float16", "float64")
@@ -41,40 +41,40 @@ class Ability:
     spread: Mapping[str, float]
 
 
-def measure_device(place: Place, seconds: float = 0.15) -> Ability:
+def measure_device(site: Site, seconds: float = 0.15) -> Ability:
     """Measure one device while the others rest.
 
     Args:
         seconds: For each figure, about.
     """
-    return place.run(lambda: _measure(place, seconds))
+    return site.run(lambda: _measure(site, seconds))
 
 
-def _measure(place: Place, seconds: float) -> Ability:
+def _measure(site: Site, seconds: float) -> Ability:
     torch = load_torch()
     rates, spread = {}, {}
     for dtype in DTYPES:
         with contextlib.suppress(RuntimeError):  # a dtype that this device cannot multiply
-            rates[dtype], spread[dtype] = _rate(torch, place, dtype, seconds)
-    bandwidth, spread["bandwidth"] = _bandwidth(torch, place, seconds)
-    small = _small(torch, place, seconds)
+            rates[dtype], spread[dtype] = _rate(torch, site, dtype, seconds)
+    bandwidth, spread["bandwidth"] = _bandwidth(torch, site, seconds)
+    small = _small(torch, site, seconds)
     spread["launch"] = small.spread
     launch = max(small.issue, small.seconds)
     return Ability(rates, bandwidth, launch, small.seconds, spread)
 
 
-def _rate(torch: Any, place: Place, dtype: str, seconds: float) -> tuple[float, float]:
+def _rate(torch: Any, site: Site, dtype: str, seconds: float) -> tuple[float, float]:
     """FLOP/s of products that grow until one takes long enough to show it."""
     size, best, spread = _SMALLEST, 0.0, 0.0
     while True:
         pairs = [
             tuple(
-                torch.rand(size, size, device=place.device).to(getattr(torch, dtype))
+                torch.rand(size, size, device=site.device).to(getattr(torch, dtype))
                 for _ in range(2)
             )
             for _ in range(2)
         ]
-        took = place.time(partial(_multiply, torch, pairs), seconds / 3)
+        took = site.time(partial(_multiply, torch, pairs), seconds / 3)
         rate = 2 * size**3 / took.seconds
         if rate > best:
             best, spread = rate, took.spread
@@ -87,15 +87,15 @@ def _multiply(torch: Any, pairs: list[tuple[Any, ...]], at: int) -> object:
     return torch.mm(*pairs[at % len(pairs)])
 
 
-def _bandwidth(torch: Any, place: Place, seconds: float) -> tuple[float, float]:
-    size = max(4 * place.cache, 128 << 20)
-    source, target = (torch.zeros(size, dtype=torch.uint8, device=place.device) for _ in range(2))
-    took = place.time(lambda _: target.copy_(source), seconds)
+def _bandwidth(torch: Any, site: Site, seconds: float) -> tuple[float, float]:
+    size = max(4 * site.cache, 128 << 20)
+    source, target = (torch.zeros(size, dtype=torch.uint8, device=site.device) for _ in range(2))
+    took = site.time(lambda _: target.copy_(source), seconds)
     return 2 * size / took.seconds, took.spread
 
 
-def _small(torch: Any, place: Place, seconds: float) -> Timing:
+def _small(torch: Any, site: Site, seconds: float) -> Timing:
     """The smallest op, called as a captured graph's ops are."""
-    one = torch.ones(8, device=place.device)
+    one = torch.ones(8, device=site.device)
     add = torch.ops.aten.add.Tensor
-    return place.time(lambda _: add(one, one), seconds, as_in_step=True)
+    return site.time(lambda _: add(one, one), seconds, as_in_step=True)

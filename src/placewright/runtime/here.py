@@ -13,7 +13,7 @@ from placewright.files.storage import read_data, write_data
 from placewright.runtime.devices import Ability, measure_device
 from placewright.runtime.links import LARGE, Wire, measure_links
 from placewright.runtime.machine import Machine, this_machine
-from placewright.runtime.places import Place, places
+from placewright.runtime.sites import Site, sites_of
 from placewright.zoo.capture import cache_folder
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def here(
         MissingDependency: PyTorch is not installed.
     """
     machine = this_machine()
-    chosen = places(machine, workers)
+    chosen = sites_of(machine, workers)
     path = kept_at(machine, chosen)
     kept = None if again else _load(machine, path)
     if kept is not None:
@@ -87,22 +87,22 @@ def here(
     return _measured(machine, chosen, path, said)
 
 
-def kept_at(machine: Machine, chosen: list[Place]) -> Path:
+def kept_at(machine: Machine, chosen: list[Site]) -> Path:
     """The file that a machine's profile is kept in."""
-    count = sum(not place.on_gpu for place in chosen)
+    count = sum(not site.on_gpu for site in chosen)
     return cache_folder().parent / "machines" / f"{machine.key}-{count}.json"
 
 
 def _measured(
-    machine: Machine, chosen: list[Place], path: Path, said: Callable[[str], None]
+    machine: Machine, chosen: list[Site], path: Path, said: Callable[[str], None]
 ) -> Profile:
     abilities: dict[str, Ability] = {}
     alike: dict[str, Ability] = {}  # equal hardware is measured once
-    for place in chosen:
-        if place.model not in alike:
-            said(f"device {place.name}")
-            alike[place.model] = measure_device(place)
-        abilities[place.name] = alike[place.model]
+    for site in chosen:
+        if site.model not in alike:
+            said(f"device {site.name}")
+            alike[site.model] = measure_device(site)
+        abilities[site.name] = alike[site.model]
     wires = measure_links(chosen, LARGE, said)
     cluster = assemble(machine, chosen, abilities, wires)
     facts = _facts(machine, abilities, wires)
@@ -116,28 +116,28 @@ def _measured(
 
 
 def assemble(
-    machine: Machine, chosen: list[Place], abilities: dict[str, Ability], wires: list[Wire]
+    machine: Machine, chosen: list[Site], abilities: dict[str, Ability], wires: list[Wire]
 ) -> Cluster:
     """The cluster of what was measured.
 
     All GPUs are issued to by one thread of the host, which takes its time for each op.
     """
-    hosts = sum(not place.on_gpu for place in chosen)
+    hosts = sum(not site.on_gpu for site in chosen)
     devices = []
-    for place in chosen:
-        able = abilities[place.name]
-        memory = machine.gpus[place.index].memory if place.on_gpu else machine.memory // hosts
+    for site in chosen:
+        able = abilities[site.name]
+        memory = machine.gpus[site.index].memory if site.on_gpu else machine.memory // hosts
         devices.append(
             Device(
-                place.name,
-                "gpu" if place.on_gpu else HOST,
-                place.model,
+                site.name,
+                "gpu" if site.on_gpu else HOST,
+                site.model,
                 memory,
-                SLACK if place.on_gpu else memory // KEPT_BACK,
+                SLACK if site.on_gpu else memory // KEPT_BACK,
                 able.rates,
                 able.bandwidth,
                 able.launch,
-                NAME if place.on_gpu else None,
+                NAME if site.on_gpu else None,
             )
         )
     return Cluster(NAME, tuple(devices), {(w.source, w.target): w.link for w in wires})

@@ -17,7 +17,7 @@ from placewright.runtime.timing import summed_up
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from placewright.runtime.places import Place
+    from placewright.runtime.sites import Site
 
 SMALL, LARGE = 4 << 10, 256 << 20
 """Bytes of the two copies that a link is measured by."""
@@ -50,15 +50,15 @@ class Wire:
 
 
 def measure_links(
-    places: Sequence[Place], large: int = LARGE, said: Callable[[str], None] = lambda text: None
+    sites: Sequence[Site], large: int = LARGE, said: Callable[[str], None] = lambda text: None
 ) -> list[Wire]:
-    """Measure a link for every ordered pair of places.
+    """Measure a link for every ordered pair of sites.
 
     Workers hand a tensor over without copying it, so what such a link costs is the time until the
     other thread has woken up. All workers reach a GPU over one wire, its slot.
     """
-    workers = [place for place in places if not place.on_gpu]
-    gpus = [place for place in places if place.on_gpu]
+    workers = [site for site in sites if not site.on_gpu]
+    gpus = [site for site in sites if site.on_gpu]
     wires: list[Wire] = []
     if len(workers) > 1:
         said("link between CPU workers")
@@ -83,7 +83,7 @@ def measure_links(
     return wires
 
 
-def _handing_over(one: Place, other: Place) -> tuple[float, float]:
+def _handing_over(one: Site, other: Site) -> tuple[float, float]:
     """Seconds from one worker's hand to the other's, and their spread."""
     there: queue.SimpleQueue[int] = queue.SimpleQueue()
     back: queue.SimpleQueue[int] = queue.SimpleQueue()
@@ -108,7 +108,7 @@ def _handing_over(one: Place, other: Place) -> tuple[float, float]:
     return timing.seconds, timing.spread
 
 
-def _copying(gpu: Place, large: int, to_gpu: bool) -> tuple[float, float, float, float]:
+def _copying(gpu: Site, large: int, to_gpu: bool) -> tuple[float, float, float, float]:
     """Bandwidth and latency of pinned copies, bandwidth of others, and the spread."""
     torch = load_torch()
 
@@ -131,7 +131,7 @@ def _fitted(
     return bandwidth, latency, large / median(copies(large, False)), whole.spread
 
 
-def _between(gpu: Place, other: Place, large: int) -> tuple[float, float]:
+def _between(gpu: Site, other: Site, large: int) -> tuple[float, float]:
     torch = load_torch()
 
     def copies(size: int, _: bool) -> list[float]:
@@ -142,7 +142,7 @@ def _between(gpu: Place, other: Place, large: int) -> tuple[float, float]:
     return gpu.run(lambda: _fitted(copies, large))[:2]
 
 
-def _samples(torch: Any, gpu: Place, copy: Callable[[], object], count: int = 15) -> list[float]:
+def _samples(torch: Any, gpu: Site, copy: Callable[[], object], count: int = 15) -> list[float]:
     """Seconds of single copies, by the GPU's own clock, the first few left out."""
     found = []
     with torch.cuda.device(gpu.device):

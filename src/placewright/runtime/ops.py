@@ -1,4 +1,4 @@
-"""A program and places in, a cost Table out: every op measured on every device.
+"""A program and sites in, a cost Table out: every op measured on every device.
 
 Equal ops are measured once, those that matter most first. What the time does not allow, or a device
 cannot run, is worked out from the roofline, times the median of measured over worked out of its
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from placewright.cluster import Cluster
     from placewright.frontends.torch_program import Program
     from placewright.runtime.machine import Machine
-    from placewright.runtime.places import Place
+    from placewright.runtime.sites import Site
     from placewright.runtime.timing import Timing
 
 BUDGET = 60.0
@@ -73,15 +73,15 @@ def profile_ops(
     program: Program,
     machine: Machine,
     cluster: Cluster,
-    places: Sequence[Place],
+    sites: Sequence[Site],
     budget: float = BUDGET,
     again: bool = False,
     said: Callable[[str, float], None] = lambda text, share: None,
 ) -> OpProfile:
-    """Measure the ops of a program on every place.
+    """Measure the ops of a program on every site.
 
     Args:
-        cluster: What the places can do, to tell which ops matter.
+        cluster: What the sites can do, to tell which ops matter.
         budget: Seconds that it may take, about.
         again: Measure also what was measured before on this machine.
         said: Told what is being measured, and how much of the budget is used.
@@ -89,7 +89,7 @@ def profile_ops(
     began = time.monotonic()
     kept = Kept(machine)
     equal = equal_ops(program)
-    models = {place.model: place for place in reversed(places)}  # equal hardware is measured once
+    models = {site.model: site for site in reversed(sites)}  # equal hardware is measured once
     estimates = _estimates(program.graph, cluster, list(models.values()))
     found: dict[tuple[str, str], Timing] = {}
     jobs: list[tuple[float, str, str]] = []
@@ -105,16 +105,16 @@ def profile_ops(
     each = min(LONGEST, max(SHORTEST, budget / max(len(jobs), 1)))
     for done, (_, text, model) in enumerate(sorted(jobs)):
         spent = time.monotonic() - began
-        position, place = equal[text][0], models[model]
+        position, site = equal[text][0], models[model]
         takes = float(estimates[position, list(models).index(model)])
         if spent + 3 * takes > budget:
             continue  # a shorter one may still fit
         name = program.graph.ops[position].name
-        said(f"{name} on {place.name}", max(spent / budget, done / len(jobs)))
+        said(f"{name} on {site.name}", max(spent / budget, done / len(jobs)))
         try:
-            found[text, model] = place.run(partial(measure_op, program, position, place, each))
+            found[text, model] = site.run(partial(measure_op, program, position, site, each))
         except RuntimeError as error:  # no such kernel there, or out of memory
-            failed[f"{name} on {place.name}"] = str(error).strip().partition("\n")[0]
+            failed[f"{name} on {site.name}"] = str(error).strip().partition("\n")[0]
             continue
         kept.put(model, text, found[text, model])
     kept.save()
@@ -129,24 +129,24 @@ def profile_ops(
     )
 
 
-def measure_op(program: Program, position: int, place: Place, seconds: float) -> Timing:
-    """Time one op of a program; to be called within `place.run`.
+def measure_op(program: Program, position: int, site: Site, seconds: float) -> Timing:
+    """Time one op of a program; to be called within `site.run`.
 
     Weights are cold in a real step, and what the op before has just made is warm; so there are
     copies of the weights to go through, and one of all else.
     """
     torch = load_torch()
-    run = program.runner(position, place.device, in_place(program, position))
-    sets = _inputs(program, position, place)
-    took = place.time(lambda at: run(sets[at % len(sets)]), seconds, as_in_step=True)
-    if place.on_gpu:
+    run = program.runner(position, site.device, in_place(program, position))
+    sets = _inputs(program, position, site)
+    took = site.time(lambda at: run(sets[at % len(sets)]), seconds, as_in_step=True)
+    if site.on_gpu:
         torch.cuda.empty_cache()
         if program.graph.ops[position].kind == VIEW:  # the GPU has nothing to do
             return replace(took, seconds=0.0)
     return took
 
 
-def _inputs(program: Program, position: int, place: Place) -> list[list[Any]]:
+def _inputs(program: Program, position: int, site: Site) -> list[list[Any]]:
     """What an op reads, several times over."""
     from placewright.runtime.samples import distinct, index_limits, sample
 
@@ -161,10 +161,10 @@ def _inputs(program: Program, position: int, place: Place) -> list[list[Any]]:
     once = node is not None and distinct(node)
     cold = [at for at, (source, _) in enumerate(op.inputs) if graph.ops[source].kind == "weight"]
     size = sum(graph.ops[op.inputs[at][0]].outputs[op.inputs[at][1]] for at in cold)
-    copies = min(MOST_COPIES, math.ceil(3 * place.cache / size), MOST_BYTES // size) if size else 1
+    copies = min(MOST_COPIES, math.ceil(3 * site.cache / size), MOST_BYTES // size) if size else 1
 
     def one(at: int) -> Any:
-        return sample(program.values[op.inputs[at]], place.device, limits.get(at), once)
+        return sample(program.values[op.inputs[at]], site.device, limits.get(at), once)
 
     first = [one(at) for at in range(len(op.inputs))]
     more = [
@@ -175,14 +175,14 @@ def _inputs(program: Program, position: int, place: Place) -> list[list[Any]]:
 
 
 def _estimates(
-    graph: Graph, cluster: Cluster, places: Sequence[Place]
+    graph: Graph, cluster: Cluster, sites: Sequence[Site]
 ) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Ops × places: the roofline's word; views take a start."""
+    """Ops × sites: the roofline's word; views take a start."""
     seconds = ATTAINED.op_seconds(graph, cluster)
     view = np.array([op.kind == VIEW for op in graph.ops])
     columns = []
-    for place in places:
-        at = cluster.position[place.name]
+    for site in sites:
+        at = cluster.position[site.name]
         columns.append(np.where(view, cluster.devices[at].launch, seconds[:, at]))
     return np.stack(columns, axis=1)
 

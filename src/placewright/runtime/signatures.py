@@ -28,9 +28,7 @@ def equal_ops(program: Program) -> dict[str, list[int]]:
 
 def in_place(program: Program, position: int) -> bool:
     """Whether the runtime lets an op write into what it reads: a cache, a running mean."""
-    op = program.graph.ops[position]
-    written = [program.graph.ops[op.inputs[source][0]].kind for _, source in op.aliases]
-    return STATE in written
+    return bool(program.graph.ops[position].aliases)
 
 
 def signature(program: Program, position: int) -> str:

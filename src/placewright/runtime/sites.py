@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Place:
+class Site:
     """Where the ops of one device run.
 
     Args:
@@ -90,8 +90,8 @@ class Place:
         return outcome[0]
 
 
-def places(machine: Machine, workers: int | None = None) -> list[Place]:
-    """The places of a machine: GPUs first, then so many workers (`Machine.usual_workers`).
+def sites_of(machine: Machine, workers: int | None = None) -> list[Site]:
+    """The sites of a machine: GPUs first, then so many workers (`Machine.usual_workers`).
 
     A lone worker is `cpu`, several are `cpu0`, `cpu1` and so on, as in a cluster's string.
 
@@ -100,13 +100,13 @@ def places(machine: Machine, workers: int | None = None) -> list[Place]:
     """
     shares = machine.shares(machine.usual_workers if workers is None else workers)
     found = [
-        Place(f"gpu{at}", (), at, gpu.name, gpu.cache or 64 << 20)
+        Site(f"gpu{at}", (), at, gpu.name, gpu.cache or 64 << 20)
         for at, gpu in enumerate(machine.gpus)
     ]
     for at, cores in enumerate(shares):
         name = "cpu" if len(shares) == 1 else f"cpu{at}"
         model = f"{machine.processor} x{len(cores)}"
-        found.append(Place(name, cores, -1, model, machine.cache))
+        found.append(Site(name, cores, -1, model, machine.cache))
     return found
 
 
