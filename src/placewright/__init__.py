@@ -62,7 +62,8 @@ _HOME = {
     "timeline": ("Timeline",),
 }
 _ROOMS = (
-    *("frontends", "policies", "report", "simulator", "solvers", "training", "transforms", "zoo"),
+    *("frontends", "policies", "report", "runtime", "simulator", "solvers", "training"),
+    *("transforms", "zoo"),
 )
 
 __all__ = [*(name for names in _HOME.values() for name in names), *_ROOMS]
