@@ -88,6 +88,7 @@ def counted(monkeypatch, seconds=1e-4, wait=0.0):
         return Timing(seconds, 0.1, 5)
 
     monkeypatch.setattr(measuring, "measure_op", measure)
+    monkeypatch.setattr(measuring, "measure_overhead", lambda *_: 0.0)
     return seen
 
 
@@ -156,6 +157,18 @@ def test_the_budget_is_obeyed_and_the_heaviest_come_first(tower, machine, one, m
     assert rows.seconds[last, 0] == pytest.approx(line[last] * 2e-3 / line[at])
 
 
+def test_the_runtimes_own_time_comes_to_every_op_that_is_run(tower, machine, one, monkeypatch):
+    counted(monkeypatch)
+    asked = []
+    monkeypatch.setattr(measuring, "measure_overhead", lambda *_: asked.append(1) or 4e-6)
+    for _ in range(2):
+        table = profile_ops(tower, machine, *one).table
+    run = np.array([op.kind not in STORED for op in tower.graph.ops])
+    assert table.seconds[run, 0] == pytest.approx(1.04e-4)
+    assert (table.seconds[~run] == 0).all()
+    assert len(asked) == 1  # it is kept
+
+
 def test_an_op_that_a_device_cannot_run_is_worked_out_and_said(tower, machine, one, monkeypatch):
     def measure(program, position, site, _):
         if program.graph.ops[position].kind == "matmul":
@@ -163,6 +176,7 @@ def test_an_op_that_a_device_cannot_run_is_worked_out_and_said(tower, machine, o
         return Timing(1e-5, 0.0, 5)
 
     monkeypatch.setattr(measuring, "measure_op", measure)
+    monkeypatch.setattr(measuring, "measure_overhead", lambda *_: 0.0)
     found = profile_ops(tower, machine, *one)
     assert len(found.failed) == 2
     assert set(found.failed.values()) == {"no kernel"}
@@ -190,9 +204,7 @@ def test_every_op_runs_on_its_samples(training, machine, one, monkeypatch):
 def test_a_cache_is_written_in_place_and_its_rows_differ():
     program = find_program("llama-8b:size=test,mode=decode,layers=1")
     written = [
-        at
-        for at, op in enumerate(program.graph.ops)
-        if op.kind != "view" and in_place(program, at)
+        at for at, op in enumerate(program.graph.ops) if op.kind != "view" and in_place(program, at)
     ]
     assert len(written) == 2  # keys and values
     node = program.draft.made_by[written[0]]

@@ -2,7 +2,7 @@
 
 Equal ops are measured once, those that matter most first. What the time does not allow, or a device
 cannot run, is worked out from the roofline, times the median of measured over worked out of its
-kind; the table says so (`NOT_MEASURED`).
+kind; the table says so (`NOT_MEASURED`). To each op comes what the runtime takes to run it.
 
 Devices are measured one at a time, while the others rest: workers of one host that compute at the
 same time share its memory, and are then slower than the table says.
@@ -21,10 +21,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from placewright.costs import NOT_MEASURED, Roofline, Table
+from placewright.errors import PlacewrightError
 from placewright.graph import VIEW, Graph
 from placewright.runtime.kept import Kept
 from placewright.runtime.machine import load_torch
+from placewright.runtime.overhead import OVERHEAD, measure_overhead
 from placewright.runtime.signatures import equal_ops, in_place
+from placewright.runtime.timing import Timing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -33,7 +36,6 @@ if TYPE_CHECKING:
     from placewright.frontends.torch_program import Program
     from placewright.runtime.machine import Machine
     from placewright.runtime.sites import Site
-    from placewright.runtime.timing import Timing
 
 BUDGET = 60.0
 """Seconds that measuring a graph may take where nobody says."""
@@ -54,6 +56,7 @@ class OpProfile:
         measured: How many of them were measured now.
         known: How many had been measured before on this machine.
         failed: Ops that a device could not run, and why.
+        overhead: Seconds that the runtime itself takes for each op, by model; the table has them.
     """
 
     table: Table
@@ -62,6 +65,7 @@ class OpProfile:
     known: int
     failed: dict[str, str]
     seconds: float
+    overhead: dict[str, float]
 
     @property
     def worked_out(self) -> int:
@@ -101,7 +105,8 @@ def profile_ops(
             else:
                 takes = float(estimates[positions[0], column])
                 jobs.append((-takes * len(positions), text, model))
-    before, failed = len(found), {}
+    before = len(found)
+    failed: dict[str, str] = {}
     each = min(LONGEST, max(SHORTEST, budget / max(len(jobs), 1)))
     for done, (_, text, model) in enumerate(sorted(jobs)):
         spent = time.monotonic() - began
@@ -114,11 +119,17 @@ def profile_ops(
         try:
             found[text, model] = site.run(partial(measure_op, program, position, site, each))
         except RuntimeError as error:  # no such kernel there, or out of memory
-            failed[f"{name} on {site.name}"] = str(error).strip().partition("\n")[0]
+            failed[f"{name} on {site.name}"] = _line(error)
             continue
         kept.put(model, text, found[text, model])
+    overhead = {}
+    for model, site in models.items():
+        try:
+            overhead[model] = _overhead(kept, site, cluster, again)
+        except (PlacewrightError, RuntimeError) as error:  # the runtime cannot run there
+            failed[f"the runtime on {site.name}"], overhead[model] = _line(error), 0.0
     kept.save()
-    table = _table(program.graph, equal, list(models), estimates, found, machine)
+    table = _table(program.graph, equal, models, estimates, found, machine, overhead)
     return OpProfile(
         table,
         len(equal) * len(models),
@@ -126,7 +137,21 @@ def profile_ops(
         before,
         failed,
         time.monotonic() - began,
+        overhead,
     )
+
+
+def _line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0] or type(error).__name__
+
+
+def _overhead(kept: Kept, site: Site, cluster: Cluster, again: bool) -> float:
+    """What the runtime takes for an op on a model, measured once a machine."""
+    known = None if again else kept.get(site.model, OVERHEAD)
+    if known is None:
+        known = Timing(measure_overhead(site, cluster), 0.0, 1)
+        kept.put(site.model, OVERHEAD, known)
+    return known.seconds
 
 
 def measure_op(program: Program, position: int, site: Site, seconds: float) -> Timing:
@@ -190,10 +215,11 @@ def _estimates(
 def _table(
     graph: Graph,
     equal: dict[str, list[int]],
-    models: list[str],
+    models: dict[str, Site],
     estimates: np.ndarray[Any, np.dtype[np.float64]],
     found: dict[tuple[str, str], Timing],
     machine: Machine,
+    overhead: dict[str, float],
 ) -> Table:
     shape = (len(graph), len(models))
     seconds, issue, spread = np.zeros(shape), np.zeros(shape), np.zeros(shape)
@@ -209,6 +235,9 @@ def _table(
                 else:
                     seconds[position, column], issue[position, column] = scale(position)
                     spread[position, column] = NOT_MEASURED
+        run = [position for positions in equal.values() for position in positions]
+        taken = issue if models[model].on_gpu else seconds  # by the host, which both run on
+        taken[run, column] += overhead[model]
     names = tuple(op.name for op in graph.ops)
     started = issue if issue.any() else None
     return Table(names, tuple(models), seconds, issue=started, spread=spread, machine=machine.key)
