@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from placewright.frontends.torch_program import Program
     from placewright.graph import Tensor
     from placewright.plan import Plan
+    from placewright.runtime.streams import Issuer
 
 
 class Executor:
@@ -32,6 +33,8 @@ class Executor:
         where: Places of devices, by name, where their names do not say them; see `places`.
         keep: Tensors of the graph to be kept to the end of a step; `kept` has those of the last.
         seed: Draw random numbers so that every placement draws the same; None: as PyTorch does.
+        graphs: Whether runs of ops on a GPU are captured once and replayed; None: if that is
+            quicker.
         record: Told (position, begin, end) of every op that a worker runs.
         watch: Told (device, step, turn, outputs) after every op that a worker runs.
 
@@ -48,15 +51,17 @@ class Executor:
         where: Mapping[str, str] | None = None,
         keep: Sequence[Tensor] = (),
         seed: int | None = None,
+        graphs: bool | None = None,
         record: Callable[[int, float, float], None] | None = None,
         watch: Callable[..., None] | None = None,
     ) -> None:
         self.program, self.model, self.plan = program, model, plan
         self.places = find_places(plan.devices, where)
-        self.script = script_of(program, plan, keep)
+        self._check_places()
+        self.script = script_of(program, plan, self.places, keep)
         self.homes = settle(program, model, self.script, self.places)
         self.kept: dict[Tensor, torch.Tensor] = {}
-        self.seed, self._record, self._watch = seed, record, watch
+        self.seed, self._graphs, self._record, self._watch = seed, graphs, record, watch
         self._done: queue.SimpleQueue[Done] = queue.SimpleQueue()
         self._waiting: dict[int, list[Done]] = {}
         self._steps: dict[int, dict[int, tuple[torch.Tensor, torch.Tensor]]] = {}
@@ -64,14 +69,27 @@ class Executor:
         self._broken: str | None = None
         self._start()
 
+    def _check_places(self) -> None:
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        for place in self.places:
+            if place.kind == "cuda" and place.index >= count:
+                raise ExecutionError(
+                    f"device {place.name!r} is CUDA device {place.index}: this machine has "
+                    f"{count}; say another place, such as where={{{place.name!r}: 'cpu'}}"
+                )
+
     # -- life ----------------------------------------------------------------------------------
 
     def _start(self) -> None:
-        used = {self.script.device[position] for position in range(len(self.program.graph))}
-        self.jobs = {number: self._job(number) for number in sorted(used)}
+        numbers = [at for at, part in enumerate(self.script.parts) if part.turns]
+        gpus = frozenset(at for at, place in enumerate(self.places) if place.kind == "cuda")
+        self.jobs = {number: self._job(number, gpus) for number in numbers}
         self.workers: dict[int, Worker] = {}
         self.streamers: list[Streamer] = []
+        self.issuer = self._issuer({at: job for at, job in self.jobs.items() if at in gpus})
         for number, job in self.jobs.items():
+            if number in gpus:
+                continue
             streamer = None
             if job.part.staging is not None:
                 streamer = Streamer(job, self._at_home)
@@ -80,7 +98,25 @@ class Executor:
         for thread in (*self.workers.values(), *self.streamers):
             thread.start()
 
-    def _job(self, number: int) -> Job:
+    def _issuer(self, jobs: Mapping[int, Job]) -> Issuer | None:
+        if not jobs:
+            return None
+        from placewright.runtime.streams import Issuer
+
+        turn = {
+            one.position: (number, index)
+            for number, job in jobs.items()
+            for index, one in enumerate(job.part.turns)
+        }
+        order = [turn[position] for position in self.script.order if position in turn]
+        graphs = self._graphs
+        if self.program.training or any(op.kind == "random" for op in self.program.graph.ops):
+            graphs = False
+        if self._watch is not None:  # which sees every op
+            graphs = False
+        return Issuer(jobs, order, len(self.places), self._at_home, graphs)
+
+    def _job(self, number: int, gpus: frozenset[int]) -> Job:
         part, place, ops = self.script.parts[number], self.places[number], self.program.graph.ops
         runners = [
             self.program.runner(
@@ -100,13 +136,22 @@ class Executor:
             runners,
             names,
             self._send,
-            self._done.put,
+            self._report,
+            gpus,
             self._record,
             self._watch,
         )
 
     def _send(self, target: int, note: Note) -> None:
-        self.workers[target].inbox.put(note)
+        if target in self.workers:
+            self.workers[target].inbox.put(note)
+        elif self.issuer is not None:
+            self.issuer.inbox.put(note._replace(key=(target, note.key)))
+
+    def _report(self, done: Done) -> None:
+        self._done.put(done)
+        if done.failure is not None and self.issuer is not None:
+            self.issuer.inbox.put(Note("stop"))  # or it would wait for what never comes
 
     def _at_home(self, tensor: Tensor) -> torch.Tensor:
         return self.homes[self.script.device[tensor[0]]][tensor]
@@ -153,9 +198,29 @@ class Executor:
         number, self._next = self._next, self._next + 1
         begins, states = self._inputs(given(self.program, args, kwargs))
         self._steps[number], self._waiting[number] = states, []
-        for device in self.jobs:
+        if self.issuer is not None:
+            self.issuer.meet()
+            self.issuer.inbox.put(Note("begin", number, None, begins))
+        for device in self.workers:
             self._send(device, Note("begin", number, None, begins[device]))
+        for device, part in enumerate(self.script.parts):
+            for tensor, target in part.sends:
+                self._hand_over(number, tensor, target, begins[device])
+            if device not in self.jobs and part.outputs:
+                here = {**self.homes[device], **begins[device]}
+                kept = {tensor: here[tensor] for tensor in part.outputs}
+                self._waiting[number].append(Done(number, device, kept))
         return number
+
+    def _hand_over(
+        self, step: int, tensor: Tensor, target: int, begins: Mapping[Tensor, torch.Tensor]
+    ) -> None:
+        """Send an input or a stored tensor to a device that reads it."""
+        value = begins[tensor] if tensor in begins else self._at_home(tensor)
+        place = self.places[target]
+        if value.is_cuda and place.kind == "cpu":
+            value = value.cpu()
+        self._send(target, Note("tensor", step, tensor, value))
 
     @property
     def stateless(self) -> bool:
@@ -169,7 +234,13 @@ class Executor:
         Raises:
             ExecutionError: An op failed; the message names it.
         """
-        while len(self._waiting[number]) < len(self.jobs):
+        if self.issuer is not None:
+            self.issuer.run_until(number)
+        idle = sum(
+            device not in self.jobs and bool(part.outputs)
+            for device, part in enumerate(self.script.parts)
+        )
+        while len(self._waiting[number]) < len(self.jobs) + idle:
             done = self._done.get()
             if done.failure is not None:
                 where = self.places[done.device].name
@@ -183,6 +254,8 @@ class Executor:
             for tensor, value in done.outputs.items()
         }
         self.kept = found
+        if self.issuer is not None:
+            self.issuer.join()
         with torch.no_grad():
             self._put_back(found, self._steps.pop(number))
             return self.program.returned([self._output(found, at) for at in self.program.outputs])
@@ -222,7 +295,9 @@ class Executor:
         return value.clone() if output.copied else value
 
 
-def script_of(program: Program, plan: Plan, keep: Sequence[Tensor] = ()) -> Script:
+def script_of(
+    program: Program, plan: Plan, places: Sequence[Place], keep: Sequence[Tensor] = ()
+) -> Script:
     """The script of a plan for a program, matched by the names of ops.
 
     Raises:
@@ -251,6 +326,7 @@ def script_of(program: Program, plan: Plan, keep: Sequence[Tensor] = ()) -> Scri
         None if plan.staging is None else plan.staging.tolist(),
         {draft.home[name]: new for name, new in draft.changes.items()},
         keep,
+        [at for at, place in enumerate(places) if place.kind == "cuda"],
     )
 
 

@@ -10,7 +10,7 @@ from placewright.errors import ExecutionError
 from placewright.frontends.torch_sources import stored
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from placewright.frontends.torch_program import Program
     from placewright.graph import Tensor
@@ -33,12 +33,7 @@ def settle(
         ExecutionError: A weight has no data yet, or a device has no room for it.
     """
     tensors = stored(program, model)
-    streamed = {
-        copy.tensor[0]
-        for part, place in zip(script.parts, places, strict=True)
-        if part.staging is not None and place.kind == "cuda"
-        for copy in part.staging.copies
-    }
+    pinned = {tensor for tensor, target in _leaving(script) if places[target].kind == "cuda"}
     homes: list[Home] = [{} for _ in places]
     for place, home, part in zip(places, homes, script.parts, strict=True):
         for tensor in part.stored:
@@ -50,7 +45,7 @@ def settle(
                         f"{program.graph.ops[position].name!r} has no data yet: load the model's "
                         "weights first, or give them to apply(weights=...)"
                     )
-                home[tensor] = _move(kept, place, position in streamed)
+                home[tensor] = _move(kept, place, position in pinned)
         with torch.no_grad():
             for position in dict.fromkeys(position for position, _ in part.stored):
                 op = program.graph.ops[position]
@@ -63,6 +58,16 @@ def settle(
             for tensor in part.borrowed:
                 home[tensor] = homes[script.device[tensor[0]]][tensor]
     return homes
+
+
+def _leaving(script: Script) -> Iterator[tuple[int, int]]:
+    """Stored tensors' ops that are sent or streamed to other devices in every step."""
+    for target, part in enumerate(script.parts):
+        if part.staging is not None:
+            for copy in part.staging.copies:
+                yield copy.tensor[0], target
+        for (position, _), other in part.sends:
+            yield position, other
 
 
 def _move(kept: torch.Tensor, place: Place, pinned: bool) -> torch.Tensor:
@@ -79,11 +84,3 @@ def _move(kept: torch.Tensor, place: Place, pinned: bool) -> torch.Tensor:
         data = data.pin_memory()
         kept.data = data
     return data
-
-
-def unbound(model: torch.nn.Module) -> dict[str, int]:
-    """Where the data of each parameter and buffer are, to see whether they were replaced."""
-    return {
-        name: tensor.data_ptr()
-        for name, tensor in (*model.named_parameters(), *model.named_buffers())
-    }

@@ -54,9 +54,9 @@ class Part:
 
     Args:
         stored: Weights and states that live here, and views of nothing but weights.
-        borrowed: Stored tensors of other devices that are read here without staging.
+        borrowed: Stored tensors of other devices that are read here where they lie.
         inputs: Inputs of the step that are here when it begins.
-        sends: Inputs that go from here to which devices when it begins.
+        sends: Inputs and stored tensors that go from here to which devices when it begins.
         outputs: Outputs of the graph that are made here.
         staging: How streamed weights take turns in this device's staging room.
     """
@@ -93,6 +93,7 @@ def write_script(
     staging: Sequence[int] | None = None,
     changes: Mapping[Tensor, Tensor] | None = None,
     keep: Sequence[Tensor] = (),
+    apart: Sequence[int] = (),
 ) -> Script:
     """The script of a plan.
 
@@ -101,11 +102,13 @@ def write_script(
         devices: How many there are.
         changes: Each changed state, and its new value.
         keep: Tensors to be kept to the end of the step, beside the graph's outputs.
+        apart: Devices with a memory of their own: stored tensors of others must be sent to them,
+            and theirs to others. The rest share one memory, and read where things lie.
 
     Raises:
         PlanError: A staging room is too small for an op.
     """
-    return _Writer(graph, device, devices, priority, staging, changes or {}, keep).write()
+    return _Writer(graph, device, devices, priority, staging, changes or {}, keep, apart).write()
 
 
 class _Writer:
@@ -118,7 +121,9 @@ class _Writer:
         staging: Sequence[int] | None,
         changes: Mapping[Tensor, Tensor],
         keep: Sequence[Tensor],
+        apart: Sequence[int],
     ) -> None:
+        self.apart = set(apart)
         self.graph, self.device = graph, [int(at) for at in device]
         self.rooms = [-1] * devices if staging is None else [int(room) for room in staging]
         self.writes = find_writes(graph, self.device, changes)
@@ -195,14 +200,14 @@ class _Writer:
         streams: list[Copy] = []
         for tensor in op.inputs:
             away = self.device[tensor[0]] != place
-            if tensor[0] not in self.static:
-                turn.inputs.append((ENV, tensor))
-                if away:
-                    turn.needs.append(tensor)
-            elif away and self.rooms[place] >= 0 and self.graph.ops[tensor[0]].kind != STATE:
+            if tensor[0] in self.static and away and self._streams(tensor, place):
                 number = len(copies[place]) + len(streams)
                 streams.append(Copy(tensor, position, self._size(tensor)))
                 turn.inputs.append((ROOM, number))
+            elif not self._stays(tensor, place):
+                turn.inputs.append((ENV, tensor))
+                if away:
+                    turn.needs.append(tensor)
             else:
                 turn.inputs.append((HOME, tensor))
                 if away and tensor not in self.parts[place].borrowed:
@@ -218,12 +223,21 @@ class _Writer:
             tensor = (position, output)
             if (tensor, place) not in self.last and tensor not in self.kept:
                 turn.frees.append(tensor)
-        for tensor in op.inputs:
-            unneeded = tensor[0] not in self.static and self.last[tensor, place] == position
-            at_home = self.device[tensor[0]] == place
-            if unneeded and not (at_home and tensor in self.kept):
-                turn.frees.append(tensor)
+        for where, tensor in turn.inputs:
+            if where == ENV and self.last[tensor, place] == position:
+                at_home = self.device[tensor[0]] == place
+                if not (at_home and tensor in self.kept):
+                    turn.frees.append(tensor)
         return turn
+
+    def _streams(self, tensor: Tensor, place: int) -> bool:
+        return self.rooms[place] >= 0 and self.graph.ops[tensor[0]].kind != STATE
+
+    def _stays(self, tensor: Tensor, place: int) -> bool:
+        """Whether a tensor is stored, and can be read on a device where it lies."""
+        source = self.device[tensor[0]]
+        near = source == place or not self.apart & {source, place}
+        return tensor[0] in self.static and near
 
     def _send(
         self, turns: dict[int, Turn], tensor: Tensor, target: int, sent: set[tuple[Tensor, int]]

@@ -28,18 +28,23 @@ if TYPE_CHECKING:
     from placewright.runtime.script import Part, Turn
 
 
+PAGEABLE = 2**16  # bytes up to which a copy to a GPU does not hold up who issues it
+
+
 class Note(NamedTuple):
     """What is said to a device.
 
     Args:
         what: `begin` (with the inputs), `tensor`, `read` (an op has read what is to change),
             `copy` (of a streamed weight) or `stop`.
+        event: When the value is there, if it is still being made on a GPU.
     """
 
     what: str
     step: int = 0
     key: Any = None
     value: Any = None
+    event: torch.cuda.Event | None = None
 
 
 class Done(NamedTuple):
@@ -52,12 +57,24 @@ class Done(NamedTuple):
     where: str = ""
 
 
+class Late(NamedTuple):
+    """A tensor that is still on its way from a GPU."""
+
+    value: torch.Tensor
+    event: torch.cuda.Event
+
+    def wait(self) -> torch.Tensor:
+        """The tensor, once it is here."""
+        self.event.synchronize()
+        return self.value
+
+
 @dataclass
 class Step:
     """A step that a device is in the middle of."""
 
     number: int
-    env: dict[Tensor, torch.Tensor]
+    env: dict[Tensor, Any]
     at: int = 0
     copies: dict[int, torch.Tensor] = field(default_factory=dict)
     read: set[int] = field(default_factory=set)
@@ -80,6 +97,7 @@ class Job:
         names: Of each turn's op.
         send: Says something to another device.
         report: Says that the part of a step is over.
+        gpus: The numbers of the devices that are GPUs.
         record: Called with (position, begin, end) after every op, if given.
         watch: Called with (device, step, turn, environment) after every op, if given.
     """
@@ -92,8 +110,9 @@ class Job:
     names: Sequence[str]
     send: Callable[[int, Note], None]
     report: Callable[[Done], None]
+    gpus: frozenset[int] = frozenset()
     record: Callable[[int, float, float], None] | None = None
-    watch: Callable[[int, Step, Turn, Sequence[torch.Tensor]], None] | None = None
+    watch: Callable[[int, Any, Turn, Sequence[torch.Tensor]], None] | None = None
 
 
 class Worker(threading.Thread):
@@ -128,16 +147,11 @@ class Worker(threading.Thread):
 
     def _take(self, note: Note) -> None:
         if note.what == "begin":
-            step = Step(note.step, dict(note.value))
-            self.steps.append(step)
-            for tensor, target in self.job.part.sends:
-                self.job.send(target, Note("tensor", step.number, tensor, step.env[tensor]))
+            self.steps.append(Step(note.step, dict(note.value)))
             if self.streamer is not None:
                 self.streamer(note)
             for early in self.early.pop(note.step, ()):
                 self._take(early)
-            if not self.job.part.turns:
-                self._finish(step)
             return
         found = next((step for step in self.steps if step.number == note.step), None)
         if found is None:
@@ -163,6 +177,9 @@ class Worker(threading.Thread):
         turn = job.part.turns[step.at]
         env, home = step.env, job.home
         try:
+            for tensor in turn.needs:
+                if isinstance(env[tensor], Late):
+                    env[tensor] = env[tensor].wait()
             read = [
                 env[key] if where == ENV else home[key] if where == HOME else step.copies[key]
                 for where, key in turn.inputs
@@ -178,7 +195,10 @@ class Worker(threading.Thread):
         for output, value in enumerate(made):
             env[position, output] = value
         for output, target in turn.sends:
-            job.send(target, Note("tensor", step.number, (position, output), made[output]))
+            value = made[output]
+            if target in job.gpus and value.nbytes > PAGEABLE:
+                value = value.pin_memory()  # here, so that the thread that issues does not wait
+            job.send(target, Note("tensor", step.number, (position, output), value))
         for target in turn.tells:
             job.send(target, Note("read", step.number, position))
         streamed = [key for where, key in turn.inputs if where not in (ENV, HOME)]
