@@ -28,6 +28,7 @@ from placewright.runtime.executor import Executor
 from placewright.runtime.fidelity import Row, Run, compare, read_rows, summary
 from placewright.runtime.here import here, parse_here
 from placewright.runtime.ops import profile_ops
+from placewright.runtime.replayed import as_run
 from placewright.runtime.sites import sites_of
 from placewright.runtime.varied import varied_plans
 from placewright.units import parse_bytes
@@ -91,6 +92,7 @@ def report(text: str, asked: argparse.Namespace) -> None:
     )
     limits = {name: parse_bytes(size) for name, size in (one.split("=") for one in asked.limit)}
     problem = Problem(program.graph, profile.cluster, measured.table, Constraints(limits=limits))
+    problem = as_run(problem, profile)
     plans = varied_plans(problem, asked.plans, asked.seed)
     compare(
         problem,

@@ -24,6 +24,7 @@ from typing import Any
 
 HERE = Path(__file__).parent
 STEPS, DROPPED = 10, 5
+OUT, SPARES = "out of memory", 6
 CLOSE = 0.05
 """Largest difference of outputs, as a share of the largest output, that counts as equal."""
 
@@ -39,6 +40,7 @@ def main() -> None:
     parser.add_argument("--search", type=float, default=30.0, help="seconds of auto")
     parser.add_argument("--timeout", type=float, default=400.0, help="seconds of one row")
     parser.add_argument("--row", nargs=2, metavar=("CASE", "WAY"), help=argparse.SUPPRESS)
+    parser.add_argument("--spare", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--save", type=Path, help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.row:
@@ -55,7 +57,10 @@ def main() -> None:
         for case in (name for name in cases() if name.startswith(asked.only)):
             for way in asked.ways.split(","):
                 if (case, way) not in done:
-                    row = child(case, way, path, asked)
+                    for spare in range(SPARES):
+                        row = child(case, way, spare, path, asked)
+                        if row["error"] != OUT:
+                            break
                     with path.open("a") as file:
                         file.write(json.dumps(row) + "\n")
                     print(line(row), flush=True)
@@ -63,9 +68,10 @@ def main() -> None:
     print(table(rows))
 
 
-def child(case: str, way: str, path: Path, asked: argparse.Namespace) -> dict[str, Any]:
+def child(case: str, way: str, spare: int, path: Path, asked: argparse.Namespace) -> dict[str, Any]:
     """One row, from a process of its own."""
     command = [sys.executable, __file__, "--row", case, way, "--search", str(asked.search)]
+    command += ["--spare", str(spare)]
     command += ["--save", str(path.parent / f"{path.stem}-outputs")]
     command += ["--small"] if asked.small else []
     base = {"case": case, "way": way, "day": datetime.date.today().isoformat(), "error": ""}
@@ -93,28 +99,13 @@ def run_row(case: str, way: str, asked: argparse.Namespace) -> dict[str, Any]:
         torch.set_num_threads(1)  # tiny products on a busy machine
     chosen = cases()[case]
     limit = limit_of(chosen, asked.small)
-    more = {"seconds": asked.search} if way == "ours" else {}
-    spare = 0
-    while True:
-        try:
-            prepared = WAYS[way](chosen, asked.small, limit, **more)
-            times, made, peak = measure(prepared.step, limit if way != "gpu" else None)
-            break
-        except torch.OutOfMemoryError:
-            spare += 1  # give the others a chance: a limit without room for activations is unfair
-            if way == "accelerate" and spare < 6:
-                limit_for = int(limit * (1 - 0.1 * spare))
-                prepared = None
-                torch.cuda.empty_cache()
-                torch.cuda.set_per_process_memory_fraction(1.0)
-                WAYS["accelerate"] = lambda c, s, _, given=limit_for: _accelerate(c, s, given)
-            elif way == "hand" and spare < 8:
-                prepared = None
-                torch.cuda.empty_cache()
-                torch.cuda.set_per_process_memory_fraction(1.0)
-                more = {"spare": spare}
-            else:
-                raise
+    try:
+        prepared = WAYS[way](chosen, asked.small, limit, asked.spare, asked.search)
+        times, made, peak = measure(prepared.step, limit if way != "gpu" else None)
+    except Exception as error:
+        if "out of memory" in str(error).lower():
+            return {"error": OUT, "limit": limit}
+        raise
     kept = times[DROPPED:]
     quarters = statistics.quantiles(kept, n=4)
     folder = asked.save or Path("out")
@@ -128,6 +119,7 @@ def run_row(case: str, way: str, asked: argparse.Namespace) -> dict[str, Any]:
         right = torch.load(folder / f"{name}.pt")
         off = float((made - right).abs().max() / right.abs().max())
     return {
+        "error": "",
         "limit": limit,
         "weights": weight_bytes(build(chosen, asked.small)[0]),
         "predicted": prepared.predicted,
@@ -139,14 +131,6 @@ def run_row(case: str, way: str, asked: argparse.Namespace) -> dict[str, Any]:
         "device": torch.cuda.get_device_name() if gpu().type == "cuda" else "cpu",
         "torch": torch.__version__,
     }
-
-
-def _accelerate(case: Any, small: bool, limit: int) -> Any:
-    from offload_ways import accelerate
-
-    prepared = accelerate(case, small, limit)
-    prepared.note += f", max_memory {limit / 2**30:.2f} GiB to leave room for activations"
-    return prepared
 
 
 def measure(step: Any, limit: int | None) -> tuple[list[float], Any, int | None]:

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from placewright import Auto, Cluster, Constraints, Device, Link, MaxTime, Plan, Problem, solve
+from placewright import Cluster, Constraints, Device, Link, MaxTime, Plan, Problem, simulate, solve
 from placewright.runtime.here import here
 from placewright.runtime.ops import profile_ops
+from placewright.runtime.replayed import as_run
 from placewright.runtime.sites import sites_of
+from placewright.solvers import Auto
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,6 +28,7 @@ class Found:
         where: Places of devices that are not what their name says: a stand-in for a GPU.
     """
 
+    program: Any
     plan: Plan
     predicted: float
     note: str
@@ -57,7 +60,8 @@ def planned(
         cluster, where = _stand_in(profile.cluster), {"gpu0": "cpu", "cpu": "cpu"}
         costs, more = None, "the CPU stands in for a GPU; "
     problem = Problem(program.graph, cluster, constraints=Constraints(limits={"gpu0": limit}))
-    problem = problem if costs is None else replace(problem, costs=costs)
+    if costs is not None:
+        problem = as_run(replace(problem, costs=costs), profile)
     result = solve(problem, Auto(), MaxTime(3.0 if small else seconds))
     names = {op.name: at for at, op in enumerate(program.graph.ops)}
 
@@ -68,7 +72,21 @@ def planned(
 
     counts = {use.name: use.ops for use in result.devices}
     note = f"{more}{result.found_by}: {counts}, fits: {result.fits}"
-    return Found(result.plan, result.step_time, note, home, where)
+    return Found(program, result.plan, result.step_time, note, home, where)
+
+
+def predicted_whole(
+    case: Case, model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> float:
+    """What the simulator says of everything on the GPU, without a limit."""
+    from placewright.frontends.torch_program import program_of
+
+    program, profile = program_of(model, args, kwargs, name=case.name), here()
+    sites = sites_of(profile.machine)
+    table = profile_ops(program, profile.machine, profile.cluster, sites).table
+    problem = as_run(Problem(program.graph, profile.cluster, table), profile)
+    everything = problem.settle(np.zeros(len(program.graph), dtype=np.int32))
+    return simulate(problem, Plan.of(problem, everything)).step_time
 
 
 def _stand_in(cluster: Cluster) -> Cluster:

@@ -1,5 +1,8 @@
 """Ways to run a network that exceeds a GPU's limit: a case in, a step to be timed out.
 
+Every way is told how often it has run out of memory before (`spare`), and leaves so much more room:
+a limit that has no room for activations would be unfair to those who do not plan for them.
+
 On a machine without a GPU (with --small) the CPU stands in for it: the same code, no gain.
 """
 
@@ -41,14 +44,17 @@ def limit_of(case: Case, small: bool) -> int:
     return weight_bytes(build(case, small)[0]) // 2
 
 
-def whole(case: Case, small: bool, limit: int) -> Prepared:
+def whole(case: Case, small: bool, limit: int, spare: int, seconds: float) -> Prepared:
     """Everything on the GPU, without a limit."""
+    from offload_plan import predicted_whole
+
     model, args, kwargs = build(case, small)
+    predicted = predicted_whole(case, model, args, kwargs) if gpu().type == "cuda" else None
     fill(model, lambda name: gpu(), gpu())
-    return Prepared(_call(model, args, kwargs), note="no limit")
+    return Prepared(_call(model, args, kwargs), predicted, "no limit")
 
 
-def accelerate(case: Case, small: bool, limit: int) -> Prepared:
+def accelerate(case: Case, small: bool, limit: int, spare: int, seconds: float) -> Prepared:
     """`device_map="auto"` of accelerate with the limit as the GPU's `max_memory`."""
     from accelerate import dispatch_model, infer_auto_device_map
     from accelerate.utils import get_balanced_memory
@@ -58,7 +64,7 @@ def accelerate(case: Case, small: bool, limit: int) -> Prepared:
     if gpu().type == "cpu":
         device_map: dict[str, Any] = {"": "cpu"}
     else:
-        room = {0: limit, "cpu": 1 << 40}
+        room = {0: int(limit * (1 - 0.1 * spare)), "cpu": 1 << 40}
         room = get_balanced_memory(model, room, no_split_module_classes=split)
         device_map = infer_auto_device_map(model, room, no_split_module_classes=split)
 
@@ -70,17 +76,13 @@ def accelerate(case: Case, small: bool, limit: int) -> Prepared:
     fill(model, home, gpu())
     on_cpu = sum(place == "cpu" for place in device_map.values())
     model = dispatch_model(model, device_map, main_device=None if gpu().type == "cpu" else 0)
-    return Prepared(
-        _call(model, args, kwargs), note=f"{on_cpu} of {len(device_map)} modules on the CPU"
-    )
+    note = f"{on_cpu} of {len(device_map)} modules on the CPU"
+    note += f", {10 * spare} % of the limit left to activations" if spare else ""
+    return Prepared(_call(model, args, kwargs), note=note)
 
 
-def hand(case: Case, small: bool, limit: int, spare: int = 0) -> Prepared:
-    """Streaming as one writes it by hand: see `Streamer`.
-
-    Args:
-        spare: Blocks to leave off the GPU beyond those that do not fit: room for activations.
-    """
+def hand(case: Case, small: bool, limit: int, spare: int, seconds: float) -> Prepared:
+    """Streaming as one writes it by hand: see `Streamer`."""
     model, args, kwargs = build(case, small)
     blocks = model.get_submodule("blocks")
     assert isinstance(blocks, nn.ModuleList)
@@ -173,22 +175,19 @@ class Streamer:
             self._copy(at + 2)
 
 
-def ours(case: Case, small: bool, limit: int, seconds: float = 30.0) -> Prepared:
+def ours(case: Case, small: bool, limit: int, spare: int, seconds: float) -> Prepared:
     """The plan that `auto` finds for this machine with that limit, run by our runtime."""
     from offload_plan import planned
 
-    import placewright as pw
+    from placewright.runtime.executor import Executor
 
     model, args, kwargs = build(case, small)
-    found = planned(case, model, args, kwargs, small, limit, seconds)
-    fill(model, lambda name: found.home(name), gpu())
-    applied = pw.apply(found.plan, model, args=args, kwargs=kwargs, where=found.where)
-
-    def step() -> Any:
-        with torch.no_grad():
-            return applied(*args, **kwargs)
-
-    return Prepared(step, found.predicted, found.note)
+    usable = int(limit * (1 - 0.05 * spare))
+    found = planned(case, model, args, kwargs, small, usable, seconds)
+    fill(model, found.home, gpu())
+    executor = Executor(found.program, model, found.plan, found.where)
+    note = found.note + (f", planned with {5 * spare} % less than the limit" if spare else "")
+    return Prepared(lambda: executor(*args, **kwargs), found.predicted, note)
 
 
 WAYS: dict[str, Callable[..., Prepared]] = {

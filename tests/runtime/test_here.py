@@ -9,13 +9,16 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from placewright import files  # noqa: E402
+import numpy as np  # noqa: E402
+
+from placewright import Graph, Problem, Table, files  # noqa: E402
 from placewright.errors import ClusterError  # noqa: E402
 from placewright.runtime import here as home  # noqa: E402
 from placewright.runtime.devices import Ability, measure_device  # noqa: E402
 from placewright.runtime.here import assemble, here, kept_at, parse_here  # noqa: E402
 from placewright.runtime.links import Wire, measure_links  # noqa: E402
 from placewright.runtime.machine import Gpu, Machine, this_machine  # noqa: E402
+from placewright.runtime.replayed import as_run  # noqa: E402
 from placewright.runtime.sites import sites_of  # noqa: E402
 
 MACHINE = Machine("EPYC", tuple(range(8)), 64 << 30, versions={"torch": "2.13"})
@@ -161,3 +164,20 @@ def test_work_on_a_worker_has_its_cores_and_leaves_the_others_alone():
     assert (os.sched_getaffinity(0), torch.get_num_threads()) == (before, threads)
     with pytest.raises(ZeroDivisionError):
         site.run(lambda: 1 / 0)
+
+
+def test_a_forward_pass_needs_no_host_to_start_ops_and_a_training_step_does(chain):
+    chosen = sites_of(WITH_GPU)
+    able = {site.name: ABLE for site in chosen}
+    cluster = assemble(WITH_GPU, chosen, able, [_wire("cpu", "gpu0"), _wire("gpu0", "cpu")])
+    facts = {"devices": {"gpu0": {"own": 1e-6}, "cpu": {"own": 2e-6}}}
+    profile = home.Profile(WITH_GPU, cluster, facts, False, None)
+    table = Table(("a", "b", "c"), ("H200", "cpu"), np.ones((3, 2)), issue=np.full((3, 2), 5.0))
+    problem = as_run(Problem(chain, cluster, table), profile)
+    gpu = problem.cluster.devices[0]
+    assert (gpu.issuer, gpu.launch) == (None, 1e-6)
+    assert (problem.arrays.compute == 1).all()
+    step = Graph("step", (*chain.ops[:2], replace(chain.ops[2], phase="backward")))
+    training = as_run(Problem(step, cluster, table), profile)
+    assert training.cluster.devices[0].issuer == "here"
+    assert (training.arrays.compute == 5).all()

@@ -10,6 +10,7 @@ import typer
 
 from placewright.cli.resolve import (
     Reading,
+    as_run_here,
     find_cluster,
     find_model,
     is_here,
@@ -84,6 +85,8 @@ class Asked:
             problem = replace(problem, costs=self._measured())
         elif self.costs is not None:
             problem = replace(problem, costs=files.load(self.costs, "costs"))
+        if self.on is not None and is_here(self.on):
+            problem = as_run_here(problem, self.on)
         if self.objective is not None:
             problem = replace(problem, objective=self.objective.value)
         if self.discipline is not None:

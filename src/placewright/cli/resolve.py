@@ -84,6 +84,14 @@ def find_cluster(text: str) -> Cluster:
     return files.load(text, "cluster") if _is_file(text) else Cluster.parse(text)
 
 
+def as_run_here(problem: Problem, on: str) -> Problem:
+    """A problem on this machine, with the starts of ops that the runtime will need."""
+    from placewright.runtime.here import here, parse_here
+    from placewright.runtime.replayed import as_run
+
+    return as_run(problem, here(parse_here(on)))
+
+
 def measure_costs(model: str, on: str, training: bool, optimizer: str | None) -> Table:
     """What each op of a model takes on each device of this machine."""
     from placewright.runtime.here import here, parse_here
