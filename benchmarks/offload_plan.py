@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from placewright import Cluster, Constraints, Device, Link, MaxTime, Plan, Problem, simulate, solve

@@ -118,10 +118,12 @@ def profile_ops(
         said(f"{name} on {site.name}", max(spent / budget, done / len(jobs)))
         try:
             found[text, model] = site.run(partial(measure_op, program, position, site, each))
-        except RuntimeError as error:  # no such kernel there, or out of memory
+        except Exception as error:  # no such kernel there, out of memory, a sample it refuses
             failed[f"{name} on {site.name}"] = _line(error)
             continue
         kept.put(model, text, found[text, model])
+    if any(site.on_gpu for site in models.values()):
+        load_torch().cuda.empty_cache()
     overhead = {}
     for model, site in models.items():
         try:
@@ -160,14 +162,11 @@ def measure_op(program: Program, position: int, site: Site, seconds: float) -> T
     Weights are cold in a real step, and what the op before has just made is warm; so there are
     copies of the weights to go through, and one of all else.
     """
-    torch = load_torch()
     run = program.runner(position, site.device, in_place(program, position))
     sets = _inputs(program, position, site)
     took = site.time(lambda at: run(sets[at % len(sets)]), seconds, as_in_step=True)
-    if site.on_gpu:
-        torch.cuda.empty_cache()
-        if program.graph.ops[position].kind == VIEW:  # the GPU has nothing to do
-            return replace(took, seconds=0.0)
+    if site.on_gpu and program.graph.ops[position].kind == VIEW:
+        return replace(took, seconds=0.0)  # the GPU has nothing to do
     return took
 
 
