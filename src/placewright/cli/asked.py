@@ -16,7 +16,6 @@ from placewright.cli.resolve import (
     is_here,
     measure_costs,
 )
-from placewright.costs import Roofline
 from placewright.errors import ConfigError, nearest
 from placewright.units import parse_bytes, parse_seconds
 
@@ -31,9 +30,6 @@ if TYPE_CHECKING:
     from placewright.solvers import Stop
 
 Texts = list[str] | None
-
-ATTAINED = Roofline(compute=1.0, memory=1.0)
-"""Costs on a machine that was measured: its rates are what kernels reach, not a data sheet's."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +63,7 @@ class Asked:
             PlacewrightError: A name is unknown, a file is bad, or things do not go together.
         """
         from placewright import files
+        from placewright.costs import Roofline
         from placewright.problem import Problem
 
         cluster = None if self.on is None else find_cluster(self.on)
@@ -77,7 +74,8 @@ class Asked:
                 raise typer.BadParameter(what, param_hint="'--on'")
             problem = Problem(problem, cluster)
             if self.on is not None and is_here(self.on):
-                problem = replace(problem, costs=ATTAINED)
+                # Measured rates are what kernels reach, not a data sheet's.
+                problem = replace(problem, costs=Roofline(compute=1.0, memory=1.0))
         cluster = self._narrowed(problem.cluster if cluster is None else cluster)
         constraints = self._joined(problem.constraints, cluster)
         problem = replace(problem, cluster=cluster, constraints=constraints)
