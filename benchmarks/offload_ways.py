@@ -8,7 +8,7 @@ On a machine without a GPU (with --small) the CPU stands in for it: the same cod
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -105,7 +105,7 @@ def hand(case: Case, small: bool, limit: int, spare: int, seconds: float) -> Pre
         lambda name: CPU if name.startswith(prefixes) and name in weights else gpu(),
         gpu(),
     )
-    streamer = Streamer([blocks[at] for at in streamed], max(sizes))
+    streamer = Streamer([blocks[at] for at in streamed])
     run = _call(model, args, kwargs)
 
     def step() -> Any:
@@ -122,10 +122,13 @@ class Streamer:
     stream of their own; a block waits for its copy, and a copy for the block that used its room.
     """
 
-    def __init__(self, blocks: list[nn.Module], size: int) -> None:
+    def __init__(self, blocks: list[nn.Module]) -> None:
         self.on_gpu = gpu().type == "cuda"
         self.stream = torch.cuda.Stream() if self.on_gpu else None
-        self.rooms = [torch.empty(size + 4096, dtype=torch.uint8, device=gpu()) for _ in range(2)]
+        size = max(
+            (_aligned(each.nbytes for each in block.parameters()) for block in blocks), default=0
+        )
+        self.rooms = [torch.empty(size, dtype=torch.uint8, device=gpu()) for _ in range(2)]
         self.homes: list[torch.Tensor] = []
         self.copied: list[Any] = [None] * len(blocks)
         self.free: list[Any] = [None, None]
@@ -145,7 +148,7 @@ class Streamer:
         starts, end = [], 0
         for parameter in parameters:
             starts.append(end)
-            end = -(-(end + parameter.nbytes) // 256) * 256
+            end += _aligned([parameter.nbytes])
         home = torch.empty(end, dtype=torch.uint8, pin_memory=self.on_gpu)
         for parameter, start in zip(parameters, starts, strict=True):
             part = slice(start, start + parameter.nbytes)
@@ -196,6 +199,11 @@ WAYS: dict[str, Callable[..., Prepared]] = {
     "hand": hand,
     "ours": ours,
 }
+
+
+def _aligned(sizes: Iterable[int]) -> int:
+    """Bytes of tensors that each begin where kernels like it."""
+    return sum(-(-size // 256) * 256 for size in sizes)
 
 
 def _call(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Step:

@@ -64,6 +64,10 @@ def test_a_models_ops_go_into_a_table_that_place_takes(run, machine, tmp_path):
     asked = ("model.py:build", "--on", "here", "--costs", "costs.json")
     found = run("place", *asked, "--method", "single", "--json").data
     assert found["step_time"] == pytest.approx(3e-5)  # three ops
+    assert run("place", *asked, "--method", "single").err == ""
+    text = (tmp_path / "costs.json").read_text()
+    (tmp_path / "costs.json").write_text(text.replace(table.machine, "0123"))
+    assert "measured on another machine" in run("place", *asked, "--method", "single").err
     here = run("place", *asked[:3], "--costs", "here", "--method", "single", "--json").data
     assert here["step_time"] == pytest.approx(3e-5)
 

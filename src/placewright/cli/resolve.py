@@ -86,10 +86,14 @@ def find_cluster(text: str) -> Cluster:
 
 def as_run_here(problem: Problem, on: str) -> Problem:
     """A problem on this machine, with the starts of ops that the runtime will need."""
+    from placewright.costs import Table
     from placewright.runtime.here import here, parse_here
     from placewright.runtime.replayed import as_run
 
-    return as_run(problem, here(parse_here(on)))
+    profile, costs = here(parse_here(on)), problem.costs
+    if isinstance(costs, Table) and costs.machine and costs.machine != profile.machine.key:
+        _note("the op times were measured on another machine, or before this one changed")
+    return as_run(problem, profile)
 
 
 def measure_costs(model: str, on: str, training: bool, optimizer: str | None) -> Table:
