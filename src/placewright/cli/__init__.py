@@ -12,6 +12,7 @@ import typer
 from placewright.cli.clusters import list_clusters
 from placewright.cli.compare import compare_methods
 from placewright.cli.diff import diff_plans
+from placewright.cli.execute import execute_plan
 from placewright.cli.groups import compare_groupings
 from placewright.cli.models import list_models
 from placewright.cli.place import place_model
@@ -36,6 +37,7 @@ app = typer.Typer(
 app.command("place", short_help="Find a plan.")(place_model)
 app.command("compare", short_help="Show every method side by side.")(compare_methods)
 app.command("simulate", short_help="Judge a plan that is there already.")(simulate_plan)
+app.command("execute", short_help="Run a plan on this machine.")(execute_plan)
 app.command("report", short_help="Show saved results on one page.")(report_results)
 app.command("diff", short_help="Say what differs between two plans.")(diff_plans)
 app.command("groups", short_help="Compare groupings of ops under one search.")(compare_groupings)

@@ -36,7 +36,8 @@ class Executor:
         graphs: Whether runs of ops on a GPU are captured once and replayed; None: if that is
             quicker.
         record: Told (position, begin, end) of every op that a worker runs.
-        watch: Told (device, step, turn, outputs) after every op that a worker runs.
+        watch: Told (device, step, turn, outputs) after every op.
+        rooms: Staging rooms that may be used, by device; a larger one takes a smaller one's place.
 
     Raises:
         PlanError: The plan does not place the program's ops.
@@ -54,6 +55,7 @@ class Executor:
         graphs: bool | None = None,
         record: Callable[[int, float, float], None] | None = None,
         watch: Callable[..., None] | None = None,
+        rooms: dict[str, torch.Tensor] | None = None,
     ) -> None:
         self.program, self.model, self.plan = program, model, plan
         self.places = find_places(plan.devices, where)
@@ -61,6 +63,7 @@ class Executor:
         self.script = script_of(program, plan, self.places, keep)
         self.homes = settle(program, model, self.script, self.places)
         self.kept: dict[Tensor, torch.Tensor] = {}
+        self._rooms = {} if rooms is None else rooms
         self.seed, self._graphs, self._record, self._watch = seed, graphs, record, watch
         self._done: queue.SimpleQueue[Done] = queue.SimpleQueue()
         self._waiting: dict[int, list[Done]] = {}
@@ -138,6 +141,7 @@ class Executor:
             self._send,
             self._report,
             gpus,
+            self._rooms,
             self._record,
             self._watch,
         )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from placewright.errors import ExecutionError
-from placewright.runtime.workers import Late, room_for
+from placewright.runtime.workers import Late, room_for, room_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -128,7 +128,7 @@ class _Rooms:
     ) -> None:
         self.lane, self.staging, self.source = lane, staging, source
         self.stream = new_stream(lane.device)
-        self.room = torch.empty(staging.room, dtype=torch.uint8, device=lane.device)
+        self.room = room_of(lane.job, lane.device)
         self.slots = [room_for(self.room, one.offset, source(one.tensor)) for one in staging.copies]
         readers = [copy.reader for copy in staging.copies]
         self.last = {reader: at for at, reader in enumerate(readers)}  # the reader's last copy

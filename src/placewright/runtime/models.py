@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from placewright import zoo
 from placewright.errors import ConfigError
-from placewright.frontends.python_file import built_by
+from placewright.frontends.python_file import build_model
 from placewright.runtime.machine import load_torch
 from placewright.zoo.capture import OPTIMIZER, title_of
 
@@ -28,7 +28,7 @@ def find_program(text: str, training: bool = False, optimizer: str | None = None
     from placewright.frontends.torch_program import program_of
 
     if text.partition(":")[0].endswith(".py"):
-        model, args, kwargs = built_by(text)
+        model, args, kwargs = build_model(text)
         return program_of(model, args, kwargs, training, optimizer)
     entry, given = zoo.parse(text)
     if entry.network is None:

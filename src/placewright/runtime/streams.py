@@ -251,8 +251,11 @@ class Issuer:
     def meet(self) -> None:
         """Let all that is issued from now on wait for what the caller's streams do."""
         for lane in self.lanes.values():
-            lane.compute.wait_stream(torch.cuda.current_stream(lane.device))
-            lane.incoming.wait_stream(torch.cuda.current_stream(lane.device))
+            now = torch.cuda.current_stream(lane.device)
+            lane.compute.wait_stream(now)
+            lane.incoming.wait_stream(now)
+            if lane.rooms is not None:
+                lane.rooms.stream.wait_stream(now)
 
     def join(self) -> None:
         """Let the caller's streams wait for all that was issued."""

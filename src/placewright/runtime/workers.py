@@ -98,6 +98,8 @@ class Job:
         send: Says something to another device.
         report: Says that the part of a step is over.
         gpus: The numbers of the devices that are GPUs.
+        rooms: Staging rooms, by the name of their device; programs that never run at the same time
+            share them.
         record: Called with (position, begin, end) after every op, if given.
         watch: Called with (device, step, turn, environment) after every op, if given.
     """
@@ -111,6 +113,7 @@ class Job:
     send: Callable[[int, Note], None]
     report: Callable[[Done], None]
     gpus: frozenset[int] = frozenset()
+    rooms: dict[str, torch.Tensor] = field(default_factory=dict)
     record: Callable[[int, float, float], None] | None = None
     watch: Callable[[int, Any, Turn, Sequence[torch.Tensor]], None] | None = None
 
@@ -233,9 +236,8 @@ class Streamer(threading.Thread):
         super().__init__(name=f"placewright-{job.place.name}-copies", daemon=True)
         assert job.part.staging is not None
         self.job, self.staging, self.source = job, job.part.staging, source
-        self.room = torch.empty(self.staging.room, dtype=torch.uint8)
+        self.room = room_of(job, torch.device("cpu"))
         self.inbox: queue.SimpleQueue[Note] = queue.SimpleQueue()
-        self.peak = 0
 
     def run(self) -> None:
         while True:
@@ -271,6 +273,15 @@ class Streamer(threading.Thread):
         for note in waiting:
             self.inbox.put(note)
         return True
+
+
+def room_of(job: Job, device: torch.device) -> torch.Tensor:
+    """The staging room of a device: the one that is there, or a larger one in its place."""
+    assert job.part.staging is not None
+    name, size = job.place.name, job.part.staging.room
+    if name not in job.rooms or len(job.rooms[name]) < size:
+        job.rooms[name] = torch.empty(size, dtype=torch.uint8, device=device)
+    return job.rooms[name]
 
 
 def room_for(room: torch.Tensor, offset: int, like: torch.Tensor) -> torch.Tensor:
