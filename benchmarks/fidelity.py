@@ -36,7 +36,8 @@ from placewright.units import parse_bytes
 if TYPE_CHECKING:
     from placewright.plan import Plan
 
-STEPS, DROPPED = 10, 5
+WARMING, STEPS, DROPPED = 8, 10, 5
+"""Steps in which the runtime may still choose its ways; steps that are timed; those dropped."""
 
 
 def main() -> None:
@@ -111,8 +112,12 @@ def run(program: Program, model: torch.nn.Module, args: Any, kwargs: Any, plan: 
         with Executor(program, model, plan, record=lambda *span: seen.append(span)) as executor:
             if cuda:
                 torch.cuda.reset_peak_memory_stats()
+            for _ in range(WARMING):
+                executor(*args, **kwargs)
             steps = []
             for _ in range(STEPS):
+                if cuda:
+                    torch.cuda.synchronize()
                 seen.clear()
                 began = time.perf_counter()
                 executor(*args, **kwargs)

@@ -23,7 +23,9 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-STEPS, DROPPED = 10, 5
+WARMING, STEPS, DROPPED = 8, 10, 5
+"""Steps that are not timed, in which a runtime may still choose its ways; steps that are timed; and
+how many of them are dropped."""
 OUT, SPARES = "out of memory", 6
 CLOSE = 0.05
 """Largest difference of outputs, as a share of the largest output, that counts as equal."""
@@ -145,8 +147,12 @@ def measure(step: Any, limit: int | None) -> tuple[list[float], Any, int | None]
             whole = torch.cuda.get_device_properties(0).total_memory
             torch.cuda.set_per_process_memory_fraction(limit / whole)
         torch.cuda.reset_peak_memory_stats()
+    for _ in range(WARMING):
+        step()
     times = []
     for _ in range(STEPS):
+        if cuda:
+            torch.cuda.synchronize()
         began = time.perf_counter()
         made = step()
         if cuda:
