@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from placewright.problem import Constraints as Constraints
     from placewright.problem import Problem as Problem
     from placewright.result import Result as Result
+    from placewright.runtime import apply as apply
     from placewright.runtime.export import export as export
     from placewright.simulator import judge as judge
     from placewright.simulator import simulate as simulate
@@ -58,6 +59,7 @@ _HOME = {
     "plan": ("Plan",),
     "problem": ("Constraints", "Problem"),
     "result": ("Result",),
+    "runtime": ("apply",),
     "runtime.export": ("export",),
     "simulator": ("judge", "simulate", "simulate_in_flight"),
     "solvers": ("Gap", "MaxEvaluations", "MaxTime", "NoImprovement", "Search", "solve"),

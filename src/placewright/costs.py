@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 Seconds = NDArray[np.float64]
 FREE = frozenset({WEIGHT, STATE, INPUT, VIEW})
 """Kinds that take no time on any device."""
+NOT_MEASURED = -1.0
+"""The spread of seconds that were worked out from those of other ops."""
 
 
 class CostModel(Protocol):
@@ -132,6 +134,10 @@ class Table:
         seconds: Rows × columns.
         transfers: Seconds of each tensor over any link, in graph order; None: bytes over bandwidth.
         measured_on: With a single column, the device it was measured on: others scale by rates.
+        issue: Rows × columns: seconds that a host takes to start the op; it takes no less.
+        spread: Rows × columns: how far measurements lie apart, as a share of their median, or
+            `NOT_MEASURED` where the seconds were worked out from those of other ops.
+        machine: The key of the machine that it was measured on (`Machine.key`).
     """
 
     ops: tuple[str, ...]
@@ -139,6 +145,9 @@ class Table:
     seconds: Seconds
     transfers: Seconds | None = None
     measured_on: Device | None = None
+    issue: Seconds | None = None
+    spread: Seconds | None = None
+    machine: str = ""
 
     def __post_init__(self) -> None:
         seconds = np.asarray(self.seconds, dtype=np.float64)
@@ -152,6 +161,22 @@ class Table:
         if self.transfers is not None:
             object.__setattr__(self, "transfers", np.asarray(self.transfers, dtype=np.float64))
             _check_seconds("the transfer table", self.transfers)
+        for name in ("issue", "spread"):
+            given = getattr(self, name)
+            if given is not None:
+                beside = np.asarray(given, dtype=np.float64)
+                if beside.shape != seconds.shape:
+                    raise ProblemError(
+                        f"the cost table's {name} has shape {beside.shape}: "
+                        f"expected {seconds.shape}, as its seconds"
+                    )
+                object.__setattr__(self, name, beside)
+        if self.issue is not None:
+            _check_seconds("the cost table's issue", self.issue)
+
+    def replayed(self) -> Table:
+        """The same table for a runtime that starts ops without a host, as CUDA graphs do."""
+        return replace(self, issue=None)
 
     def op_seconds(self, graph: Graph, cluster: Cluster) -> Seconds:
         row = {name: at for at, name in enumerate(self.ops)}
@@ -191,7 +216,11 @@ class Table:
     def _column(self, graph: Graph, device: Device) -> Seconds:
         for word in (device.name, device.model, device.kind):
             if word in self.columns:
-                return self.seconds[:, self.columns.index(word)]
+                at = self.columns.index(word)
+                if self.issue is None:
+                    return self.seconds[:, at]
+                taken: Seconds = np.maximum(self.seconds[:, at], self.issue[:, at])
+                return taken
         if self.measured_on is not None and len(self.columns) == 1:
             for place in (self.measured_on, device):
                 if not place.rates:

@@ -7,6 +7,8 @@ PlacewrightError
 ├── PlanError           a plan does not fit its problem
 ├── FileError           a file is missing, truncated, or of another kind or version
 ├── ConfigError         an option or key is unknown or ill-typed
+├── ExecutionError      a plan could not be run on the devices that are here
+├── VerifyError         a plan was run, and what came out is not what was promised
 └── MissingDependency   an optional package is not installed (also an ImportError)
 
 A plan that does not fit in memory is not an error: see `Timeline.fits`.
@@ -47,6 +49,14 @@ class FileError(PlacewrightError):
 
 class ConfigError(PlacewrightError):
     """An option or key is unknown or ill-typed."""
+
+
+class ExecutionError(PlacewrightError):
+    """A plan could not be run on the devices that are here."""
+
+
+class VerifyError(PlacewrightError):
+    """A plan was run, and its outputs, devices or memory are not what was promised."""
 
 
 class MissingDependency(PlacewrightError, ImportError):

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from placewright.cli.resolve import Reading, find_cluster, find_model
+from placewright.cli.resolve import (
+    Reading,
+    as_run_here,
+    find_cluster,
+    find_model,
+    is_here,
+    measure_costs,
+)
 from placewright.errors import ConfigError, nearest
 from placewright.units import parse_bytes, parse_seconds
 
@@ -18,6 +25,7 @@ if TYPE_CHECKING:
 
     from placewright.cli.options import Discipline, Objective
     from placewright.cluster import Cluster
+    from placewright.costs import Table
     from placewright.problem import Constraints, Problem
     from placewright.solvers import Stop
 
@@ -55,6 +63,7 @@ class Asked:
             PlacewrightError: A name is unknown, a file is bad, or things do not go together.
         """
         from placewright import files
+        from placewright.costs import Roofline
         from placewright.problem import Problem
 
         cluster = None if self.on is None else find_cluster(self.on)
@@ -64,16 +73,29 @@ class Asked:
                 what = f"{self.model} brings no cluster: name one, such as 2xP100+cpu"
                 raise typer.BadParameter(what, param_hint="'--on'")
             problem = Problem(problem, cluster)
+            if self.on is not None and is_here(self.on):
+                # Measured rates are what kernels reach, not a data sheet's.
+                problem = replace(problem, costs=Roofline(compute=1.0, memory=1.0))
         cluster = self._narrowed(problem.cluster if cluster is None else cluster)
         constraints = self._joined(problem.constraints, cluster)
         problem = replace(problem, cluster=cluster, constraints=constraints)
-        if self.costs is not None:
+        if self.costs is not None and is_here(str(self.costs)):
+            problem = replace(problem, costs=self._measured())
+        elif self.costs is not None:
             problem = replace(problem, costs=files.load(self.costs, "costs"))
+        if self.on is not None and is_here(self.on):
+            problem = as_run_here(problem, self.on)
         if self.objective is not None:
             problem = replace(problem, objective=self.objective.value)
         if self.discipline is not None:
             problem = replace(problem, discipline=self.discipline.word)
         return problem
+
+    def _measured(self) -> Table:
+        """What each op takes on this machine, measured now or before."""
+        if self.on is None or not is_here(self.on):
+            raise ConfigError("--costs here: ops are measured on this machine: give --on here, too")
+        return measure_costs(self.model, self.on, self.training, self.optimizer)
 
     def reading(self) -> Reading:
         """How a model file is to be read."""

@@ -43,7 +43,8 @@ On = Annotated[
     typer.Option(
         "--on",
         metavar="CLUSTER",
-        help="A cluster such as 2xP100+cpu, or a cluster file. Workloads and problems bring one.",
+        help="A cluster such as 2xP100+cpu, a cluster file, or here: this machine, measured once. "
+        "Workloads and problems bring one.",
     ),
 ]
 Goal = Annotated[
@@ -94,7 +95,11 @@ Colocate = Annotated[
 ]
 Costs = Annotated[
     Path | None,
-    typer.Option("--costs", metavar="FILE", help="A table of measured times, or a roofline."),
+    typer.Option(
+        "--costs",
+        metavar="FILE",
+        help="A table of measured times, or a roofline; here: measure the ops on this machine.",
+    ),
 ]
 Training = Annotated[
     bool,

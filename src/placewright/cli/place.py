@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -48,6 +48,15 @@ def place_model(
     robust: options.Robust = False,
     trials: options.Trials = None,
     spread: options.Spread = None,
+    verify: Annotated[
+        int | None,
+        typer.Option(
+            "--verify",
+            metavar="K",
+            min=1,
+            help="Run the best K plans and every single device here, and take the quickest.",
+        ),
+    ] = None,
     why: Annotated[
         bool, typer.Option(help="Say what binds the plan and what would help; takes a moment.")
     ] = True,
@@ -57,6 +66,7 @@ def place_model(
     """Find a plan: which device each op runs on, and in which order."""
     typed = locals()
     from placewright.cli import answer, tables
+    from placewright.cli.measured import asked_measurement, measured_data, measured_lines
     from placewright.cli.output import answer_data, print_json, save, save_report
     from placewright.cli.robust import asked_choice, choice_data, print_robust
     from placewright.cli.why import explained, why_data, why_lines
@@ -64,6 +74,9 @@ def place_model(
 
     check_writable(output, trace, report)
     choice = asked_choice(robust, trials, spread, seed)
+    if verify is not None and choice is not None:
+        raise ConfigError("--verify with --robust: they choose by different rules, give one")
+    measured = None if verify is None else asked_measurement(model, training, optimizer, verify)
     solver = find_method(method)
     if fuse:
         if not isinstance(solver, Auto):
@@ -77,9 +90,11 @@ def place_model(
             problem = solver.as_run(problem)
         given = None if start is None else find_plan(problem, start)[1]
         result, interrupted = answer.search(
-            problem, solver, stop, seed, progress.watch(method), given, choice
+            problem, solver, stop, seed, progress.watch(method), given, measured or choice
         )
         result = replace(result, asked=words_of(asked))
+        if measured is not None:
+            measured.meter.close()
         found = answer.Answer(model, problem, result, answer.best_single(problem), interrupted)
         # A person who stopped the search does not wait for more.
         reason = explained(problem, result, solver) if why and not interrupted else None
@@ -92,13 +107,15 @@ def place_model(
         said += save_report(page, report)
     ranked = [] if choice is None or interrupted else choice.ranked
     if json:
-        more = {} if reason is None else {"why": why_data(problem, reason)}
+        more: dict[str, Any] = {} if reason is None else {"why": why_data(problem, reason)}
         more |= {"robust": choice_data(choice)} if choice is not None and ranked else {}
+        more |= {} if measured is None else {"measured": measured_data(measured)}
         print_json(answer_data(found) | more)
     else:
         tables.print_answer(found)
         if ranked:
             print_robust([(r.found.found_by or method, r.robustness) for r in ranked], "plan by")
+        tables.print_lines([] if measured is None else measured_lines(measured, method))
         tables.print_lines([] if reason is None else ["", *why_lines(reason)])
         tables.print_lines(["", *said] if said else [])
     if interrupted:

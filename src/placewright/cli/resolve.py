@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from placewright.cluster import Cluster
+    from placewright.costs import Table
     from placewright.graph import Graph
     from placewright.plan import Plan
     from placewright.problem import Problem
@@ -72,11 +73,47 @@ def _note(text: str) -> None:
 
 
 def find_cluster(text: str) -> Cluster:
-    """The cluster that a string such as `2xP100+cpu` or a file describes."""
+    """The cluster that a string such as `2xP100+cpu` or a file describes; `here`: this machine."""
     from placewright import files
     from placewright.cluster import Cluster
 
+    if is_here(text):
+        from placewright.runtime.here import here, parse_here
+
+        return here(parse_here(text), note=_note).cluster
     return files.load(text, "cluster") if _is_file(text) else Cluster.parse(text)
+
+
+def as_run_here(problem: Problem, on: str) -> Problem:
+    """A problem on this machine, with the starts of ops that the runtime will need."""
+    from placewright.costs import Table
+    from placewright.runtime.here import here, parse_here
+    from placewright.runtime.replayed import as_run
+
+    profile, costs = here(parse_here(on)), problem.costs
+    if isinstance(costs, Table) and costs.machine and costs.machine != profile.machine.key:
+        _note("the op times were measured on another machine, or before this one changed")
+    return as_run(problem, profile)
+
+
+def measure_costs(model: str, on: str, training: bool, optimizer: str | None) -> Table:
+    """What each op of a model takes on each device of this machine."""
+    from placewright.runtime.here import here, parse_here
+    from placewright.runtime.models import find_program
+    from placewright.runtime.ops import profile_ops
+    from placewright.runtime.sites import sites_of
+
+    workers = parse_here(on)
+    profile = here(workers, note=_note)
+    program = find_program(model, training, optimizer)
+    chosen = sites_of(profile.machine, workers)
+    _note(f"measuring the ops of {model}: up to a minute, once")
+    return profile_ops(program, profile.machine, profile.cluster, chosen).table
+
+
+def is_here(text: str) -> bool:
+    """Whether a text that names a cluster means this machine: `here` or `here:workers=2`."""
+    return text.strip().partition(":")[0].strip() == "here"
 
 
 def find_plan(problem: Problem, path: Path) -> tuple[str, Plan]:

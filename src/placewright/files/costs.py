@@ -13,6 +13,8 @@ from placewright.files.cluster import device_data, read_device
 from placewright.files.header import body, head
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from placewright.files.checks import Data
 
 
@@ -34,6 +36,11 @@ def costs_data(costs: CostModel) -> Data:
         data["transfers"] = costs.transfers.tolist()
     if costs.measured_on is not None:
         data["measured_on"] = device_data(costs.measured_on)
+    for key, beside in (("issue", costs.issue), ("spread", costs.spread)):
+        if beside is not None:
+            data[key] = beside.tolist()
+    if costs.machine:
+        data["machine"] = costs.machine
     return data
 
 
@@ -55,13 +62,24 @@ def read_costs(data: object, where: str = "") -> Roofline | Table:
 
 def _table(data: Data, where: str) -> Table:
     found = checks.fields(data, _TABLE, where, need=("ops", "columns", "seconds"))
-    ops, columns, rows = found["ops"], found["columns"], found["seconds"]
+    ops, columns = found["ops"], found["columns"]
+    seconds, issue, spread = (
+        _square(key, found[key], len(columns)) if key in found else None
+        for key in ("seconds", "issue", "spread")
+    )
+    assert seconds is not None  # fields() saw to it
+    more = found.get("transfers"), found.get("measured_on")
+    return Table(ops, columns, seconds, *more, issue, spread, found.get("machine", ""))
+
+
+def _square(key: str, rows: list[NDArray[np.float64]], columns: int) -> NDArray[np.float64]:
+    """Rows of equal length as one array."""
+    of = "the cost table" if key == "seconds" else f"the cost table's {key}"
     for at, row in enumerate(rows):
-        if len(row) != len(columns):
-            what = f"row {at} of the cost table has {len(row)} entries"
-            raise ProblemError(f"{what}: expected one for each of {len(columns)} columns")
-    seconds = np.array(rows, dtype=np.float64).reshape(len(rows), len(columns))
-    return Table(ops, columns, seconds, found.get("transfers"), found.get("measured_on"))
+        if len(row) != columns:
+            what = f"row {at} of {of} has {len(row)} entries"
+            raise ProblemError(f"{what}: expected one for each of {columns} columns")
+    return np.array(rows, dtype=np.float64).reshape(len(rows), columns)
 
 
 _TABLE = {
@@ -70,4 +88,7 @@ _TABLE = {
     "seconds": checks.each(checks.floats),
     "transfers": checks.floats,
     "measured_on": read_device,
+    "issue": checks.each(checks.floats),
+    "spread": checks.each(checks.floats),
+    "machine": checks.text,
 }

@@ -14,7 +14,7 @@ from placewright.frontends.checks import place
 from placewright.frontends.torch import from_torch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from types import ModuleType
 
     from placewright.graph import Graph
@@ -44,6 +44,17 @@ def from_python(
         FileError: The file cannot be read, or an error happened in it; the message names the line.
         GraphError: The model cannot be exported.
     """
+    model, args, kwargs = build_model(spec)
+    with _folder_in_reach(_split(str(spec))[0]):
+        return from_torch(model, args, kwargs, training, optimizer, name)
+
+
+def build_model(spec: str | Path) -> tuple[Any, Sequence[Any], Mapping[str, Any]]:
+    """The model that a function in a Python file builds, and what it is called with.
+
+    Raises:
+        FileError: The file cannot be read, or an error happened in it; the message names the line.
+    """
     path, function = _split(str(spec))
     subject = f"{place(path)}: {function}()"
     with _folder_in_reach(path):
@@ -57,8 +68,7 @@ def from_python(
             raise FileError(
                 f"{subject} returned a {type(made).__name__}{size}: expected (model, args, kwargs)"
             )
-        model, args, kwargs = made if len(made) == 3 else (*made, {})
-        return from_torch(model, args, kwargs, training, optimizer, name)
+        return made if len(made) == 3 else (*made, {})
 
 
 @contextlib.contextmanager

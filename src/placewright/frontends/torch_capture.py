@@ -9,21 +9,19 @@ backward ops.)
 from __future__ import annotations
 
 import contextlib
-import inspect
 import io
 import logging
-import re
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 from unittest import mock
 
 import torch
-from torch.utils import _pytree as pytree
 
 from placewright.errors import GraphError
 from placewright.frontends.torch_copies import Call, copy_shapes, copy_values
 from placewright.frontends.torch_errors import asks_for_values, explain, telling
+from placewright.frontends.torch_values import input_names, tensors_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -65,8 +63,8 @@ class Port:
     node: torch.fx.Node
 
 
-Captured = tuple[torch.fx.Graph, list[Port], list[Port]]
-"""A graph, what enters and what leaves it."""
+Captured = tuple[torch.fx.Graph, list[Port], list[Port], dict[str, torch.Tensor]]
+"""A graph, what enters and what leaves it, and the tensors that the model's code writes down."""
 
 
 class Memory(NamedTuple):
@@ -86,6 +84,9 @@ class Capture:
         memory: Of every parameter and buffer, by name.
         parameters: The names of the model's parameters, read or not.
         prefix: What stands before the model's own module paths.
+        names: Of each leaf of the call's arguments, tensor or not, in their order.
+        literals: Tensors that the model's code writes down, by name; they have values.
+        drafted: Whether its branches and sizes are those of the example's values.
     """
 
     graph: torch.fx.Graph
@@ -94,6 +95,9 @@ class Capture:
     memory: Mapping[str, Memory]
     parameters: tuple[str, ...]
     prefix: str
+    names: tuple[str, ...] = ()
+    literals: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    drafted: bool = False
 
 
 def check_version(version: str) -> None:
@@ -120,20 +124,43 @@ def capture(
     model = getattr(model, "_orig_mod", model)  # what torch.compile wraps
     subject = f"model {type(model).__name__!r}"
     with explain(f"{subject} cannot be called"):
-        names = _input_names(model, args, kwargs)
+        names = input_names(model, args, kwargs)
     mode = _fake_mode()
     with _quiet():
         with mode, explain(f"{subject} cannot be copied"):
             shapes = copy_shapes(model, args, kwargs)
         with explain(f"{subject} cannot be exported"):
             call = (model, args, dict(kwargs))
-            (graph, enters, leaves), drafted = _climb(call, shapes, training, names, mode)
+            (graph, enters, leaves, literals), drafted = _climb(call, shapes, training, names, mode)
     if drafted:
         logger.warning("%s depends on values: its branches and sizes are the example's", subject)
     parameters = dict(shapes[0].named_parameters(remove_duplicate=False))
     buffers = dict(shapes[0].named_buffers(remove_duplicate=False))
     memory = {name: _memory(tensor) for name, tensor in {**parameters, **buffers}.items()}
-    return Capture(graph, tuple(enters), tuple(leaves), memory, tuple(parameters), _PREFIX)
+    return Capture(
+        graph,
+        tuple(enters),
+        tuple(leaves),
+        memory,
+        tuple(parameters),
+        _PREFIX,
+        tuple(names),
+        literals,
+        drafted,
+    )
+
+
+def returned(model: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """What a model returns, with tensors that have shapes and no data.
+
+    Raises:
+        GraphError: It cannot be told without values.
+    """
+    model = getattr(model, "_orig_mod", model)
+    subject = f"model {type(model).__name__!r} cannot be called on shapes"
+    with _quiet(), explain(subject), _fake_mode(), torch.no_grad():
+        whole, args, kwargs = copy_shapes(model, args, kwargs)
+        return whole.eval()(*args, **kwargs)
 
 
 class _Tensors(torch.nn.Module):
@@ -144,7 +171,7 @@ class _Tensors(torch.nn.Module):
         self.model = model
 
     def forward(self, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
-        return tuple(_tensors(self.model(*args, **kwargs)))
+        return tuple(tensors_in(self.model(*args, **kwargs)))
 
 
 class _Loss(_Tensors):
@@ -155,17 +182,6 @@ class _Loss(_Tensors):
             if output.is_floating_point():
                 return (output.sum() if output.dim() else output,)
         raise ValueError("it returns no floating-point tensor that could be a loss")
-
-
-def _tensors(value: Any, depth: int = 4) -> list[torch.Tensor]:
-    """The tensors in a value; a cache or another object of unknown type is searched, too."""
-    found = []
-    for leaf in pytree.tree_leaves(value):
-        if isinstance(leaf, torch.Tensor):
-            found.append(leaf)
-        elif depth and hasattr(leaf, "__dict__") and not isinstance(leaf, torch.nn.Module):
-            found += _tensors(list(vars(leaf).values()), depth - 1)
-    return found
 
 
 @contextlib.contextmanager
@@ -183,28 +199,6 @@ def _quiet() -> Iterator[None]:
             yield
     finally:
         logging.disable(disabled)
-
-
-def _input_names(
-    model: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> list[str]:
-    """A name for each leaf of a call's arguments, such as `tokens` or `cache.0.keys`."""
-    signature = inspect.signature(model.forward)
-    signature.bind(*args, **kwargs)
-    positional = [one.name for one in signature.parameters.values() if one.kind <= 1]
-    names = []
-    for at, value in enumerate(args):
-        first = positional[at] if at < len(positional) else f"args.{at - len(positional)}"
-        names += _leaf_names(first, value)
-    for first, value in kwargs.items():
-        names += _leaf_names(first, value)
-    stored = {name for name, _ in (*model.named_parameters(), *model.named_buffers())}
-    return [f"{name}.input" if name in stored else name for name in names]
-
-
-def _leaf_names(first: str, value: Any) -> list[str]:
-    paths, _ = pytree.tree_flatten_with_path(value)
-    return [".".join([first, *re.findall(r"\w+", pytree.keystr(path))]) for path, _ in paths]
 
 
 def _fake_mode() -> Any:
@@ -247,7 +241,8 @@ def _export(call: Call, training: bool, names: Sequence[str], strict: bool) -> C
     program = torch.export.export(whole, args, kwargs, strict=strict)
     if not training:
         return _forward(program.run_decompositions(_composites()), names)
-    return _joint(program.module(check_guards=False), args, kwargs, names)
+    joint = _joint(program.module(check_guards=False), args, kwargs, names)
+    return *joint, _literals(program)
 
 
 def _draft(call: Call, training: bool, names: Sequence[str]) -> Captured:
@@ -262,7 +257,7 @@ def _draft(call: Call, training: bool, names: Sequence[str]) -> Captured:
     module = program.module(check_guards=False)
     _drop_checks(module)
     with _fake_mode():
-        return _joint(*copy_shapes(module, args, kwargs), names)
+        return *_joint(*copy_shapes(module, args, kwargs), names), _literals(program)
 
 
 def _parameters_keep_values() -> contextlib.AbstractContextManager[Any]:
@@ -325,7 +320,16 @@ def _forward(program: Any, names: Sequence[str]) -> Captured:
         else:
             target = renamed.get(spec.target, spec.target).removeprefix(_PREFIX)
             leaves.append(Port("change", target, node))
-    return program.graph, enters, leaves
+    return program.graph, enters, leaves, _literals(program)
+
+
+def _literals(program: Any) -> dict[str, torch.Tensor]:
+    """The constants of an exported program that have values."""
+    return {
+        name.removeprefix(_PREFIX): tensor
+        for name, tensor in program.constants.items()
+        if type(tensor) is torch.Tensor
+    }
 
 
 def _register_constants(module: torch.nn.Module) -> None:
@@ -340,7 +344,7 @@ def _register_constants(module: torch.nn.Module) -> None:
 
 def _joint(
     module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], names: Sequence[str]
-) -> Captured:
+) -> tuple[torch.fx.Graph, list[Port], list[Port]]:
     """The graph of an exported loss and its gradients, what enters and what leaves it."""
     from torch._functorch._aot_autograd import descriptors as kinds
     from torch._functorch.aot_autograd import aot_export_joint_with_descriptors

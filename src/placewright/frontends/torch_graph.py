@@ -31,7 +31,12 @@ def build(captured: Capture, name: str, optimizer: str | None) -> Graph:
     Raises:
         GraphError: The model makes no tensor, or a training step has no backward ops.
     """
-    draft = _Draft(captured)
+    return drawn(captured, name, optimizer)[0]
+
+
+def drawn(captured: Capture, name: str, optimizer: str | None) -> tuple[Graph, Draft]:
+    """The graph of a capture, and the draft that still knows which node became which op."""
+    draft = Draft(captured)
     draft.add_sources()
     draft.add_nodes()
     outputs = draft.outputs()
@@ -52,10 +57,10 @@ def build(captured: Capture, name: str, optimizer: str | None) -> Graph:
             open_sizes,
             name,
         )
-    return Graph(name, tuple(draft.ops), outputs)
+    return Graph(name, tuple(draft.ops), outputs), draft
 
 
-class _Draft:
+class Draft:
     """A graph that is being written, op by op."""
 
     def __init__(self, captured: Capture) -> None:
@@ -68,6 +73,11 @@ class _Draft:
         self.place: dict[Node, list[Tensor | None]] = {}  # where the outputs of a node stand
         self.home: dict[str, Tensor] = {}  # where a weight, state or input stands, by name
         self.forward: dict[int, Op] = {}  # autograd's number → the forward op that has it
+        self.made_by: dict[int, Node] = {}  # the node that an op was made of
+        self.own: set[Node] = set()  # the nodes that are ops
+        self.shown: dict[Tensor, Node] = {}  # the node whose shape a source has
+        self.changes: dict[str, Tensor] = {}  # a changed state's new value, by the state's name
+        self.gradients: dict[int, list[Node]] = {}  # what an update reads
 
     def add_sources(self) -> None:
         """What exists before the step: weights, states, constants and inputs."""
@@ -89,6 +99,7 @@ class _Draft:
                 tensor = stored[memory]  # another name of the same weight
             self.place[port.node] = [tensor]
             self.home[port.target] = tensor
+            self.shown.setdefault(tensor, port.node)
         for target in self.captured.parameters:
             memory = self.captured.memory[target]
             if memory not in stored:  # nothing reads it, yet it takes room
@@ -156,6 +167,8 @@ class _Draft:
         )
         if phase == "forward":
             self.forward.setdefault(node.meta.get("seq_nr", -1), self.ops[position])
+        self.made_by[position] = node
+        self.own.add(node)
         outputs = iter(range(len(sizes)))
         self.place[node] = [(position, next(outputs)) if one else None for one in made]
 
@@ -207,6 +220,7 @@ class _Draft:
     def _add_change(self, port: Port) -> None:
         """Let the op that makes a state's new value write it in place, or else a copy."""
         state, (position, output) = self.home[port.target], self._tensor(port.node)
+        self.changes[port.target] = (position, output)
         op, stored = self.ops[position], self.ops[state[0]]
         (size,) = stored.outputs
         free = output not in [made for made, _ in op.aliases] and op.kind != VIEW
@@ -214,7 +228,7 @@ class _Draft:
             aliases = (*op.aliases, (output, op.inputs.index(state)))
             self.ops[position] = replace(op, aliases=aliases)
         elif not self._written(position, output, state):
-            self._add(
+            self.changes[port.target] = self._add(
                 Op(
                     f"{port.target}.write",
                     "copy",
@@ -249,11 +263,12 @@ class _Draft:
 
     def add_updates(self, optimizer: str) -> None:
         """One update for each weight that gets a gradient, on the weight's device."""
-        gradients: dict[Tensor, list[Tensor]] = {}
+        gradients: dict[Tensor, list[Node]] = {}
         for port in self.captured.leaves:
             if port.role == "gradient" and self.ops[self.home[port.target][0]].kind == WEIGHT:
-                gradients.setdefault(self.home[port.target], []).append(self._tensor(port.node))
-        for weight, parts in gradients.items():
+                gradients.setdefault(self.home[port.target], []).append(port.node)
+        for weight, nodes in gradients.items():
+            parts = [self._tensor(node) for node in nodes]
             stored = self.ops[weight[0]]
             self.ops[weight[0]] = replace(stored, colocate=stored.name)
             size = stored.outputs[0]
@@ -265,7 +280,7 @@ class _Draft:
                 [one] * (1 + states),
                 ops=kinds.OPTIMIZER[optimizer],
             )
-            self._add(
+            position, _ = self._add(
                 Op(
                     f"{stored.name}.update",
                     "optimizer",
@@ -279,6 +294,7 @@ class _Draft:
                     colocate=stored.name,
                 )
             )
+            self.gradients[position] = nodes
 
 
 def _short(name: str) -> str:

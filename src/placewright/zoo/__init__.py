@@ -6,7 +6,7 @@ import inspect
 import math
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from placewright.errors import ConfigError, GraphError, nearest
 from placewright.zoo import blocks, families, generators
@@ -14,7 +14,7 @@ from placewright.zoo.capture import OPTIMIZER, capture
 from placewright.zoo.networks import NETWORKS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from placewright.graph import Graph
     from placewright.zoo.networks import Network
@@ -90,6 +90,32 @@ def load(text: str, note: Callable[[str], None] | None = None) -> Graph:
         GraphError: There is no network of that name.
         ConfigError: It has no such argument, or the value is of another type or out of range.
     """
+    found, given = parse(text)
+    return found.build(**given) if found.network is None else found.build(note=note, **given)
+
+
+def built(text: str) -> tuple[Any, Sequence[Any], Mapping[str, Any]]:
+    """The PyTorch model of the network of that name, and what it is called with.
+
+    Raises:
+        GraphError: There is no network of that name, or it is not a PyTorch model.
+        ConfigError: It has no such argument, or the value is of another type or out of range.
+    """
+    found, given = parse(text)
+    if found.network is None:
+        raise GraphError(f"{found.name} is a graph and no PyTorch model: there is nothing to run")
+    given.pop("optimizer", None)
+    size = str(given.pop("size", "full"))
+    return found.network.build(size, **given)
+
+
+def parse(text: str) -> tuple[Entry, dict[str, Value]]:
+    """The entry that a text such as `nmt-4:batch=64` names, and the arguments that it gives.
+
+    Raises:
+        GraphError: There is no network of that name.
+        ConfigError: It has no such argument, or the value is of another type.
+    """
     name, _, arguments = text.partition(":")
     found = ENTRIES.get(name.strip().replace("_", "-"))
     if found is None:
@@ -104,7 +130,7 @@ def load(text: str, note: Callable[[str], None] | None = None) -> Graph:
                 f"{found.name} has no argument {key!r}: it has {', '.join(found.defaults)}"
             )
         given[key] = _value(f"{found.name} is given {key} {value!r}", value, found.defaults[key])
-    return found.build(**given) if found.network is None else found.build(note=note, **given)
+    return found, given
 
 
 def _value(what: str, text: str, default: Value) -> Value:

@@ -37,7 +37,7 @@ def capture(network: Network, note: Callable[[str], None] | None = None, **given
     optimizer = str(given.pop("optimizer", OPTIMIZER))
     size = str(given.pop("size", "full"))
     chosen = network.arguments(size, **given)
-    title = _title(network.name, {"size": size, **given, "optimizer": optimizer})
+    title = title_of(network.name, {"size": size, **given, "optimizer": optimizer})
     path = _path(network.name, chosen, optimizer)
     graph = _cached(path)
     if graph is None:
@@ -80,7 +80,7 @@ def _captured(
     return from_torch(model, args, kwargs, training, optimizer if training else None, title)
 
 
-def _title(name: str, given: dict[str, Value]) -> str:
+def title_of(name: str, given: dict[str, Value]) -> str:
     """The text that loads this network again."""
     usual = {"size": "full", "optimizer": OPTIMIZER}
     said = {key: value for key, value in given.items() if usual.get(key) != value}

@@ -1,0 +1,179 @@
+"""Predicted against measured step times of many plans, on this machine.
+
+    python benchmarks/fidelity.py inception-v3:training=false,batch=4 gpt2:size=test
+    python benchmarks/fidelity.py --plans 30 --limit gpu0=8GiB llama-8b:layers=8
+
+Each network's ops are profiled (docs/profiling.md), then varied plans are predicted by the
+simulator and run by the runtime: 10 steps, the first 5 dropped, their median. Rows append to one
+file, and a second run skips what is there. The end is a table, a scatter plot beside the file, and
+where the error comes from: by kind of op and device, and the time in which devices wait.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from placewright import Constraints, Problem, zoo
+from placewright.frontends.torch_program import Program, program_of
+from placewright.report.scatter import scatter
+from placewright.runtime.executor import Executor
+from placewright.runtime.fidelity import Row, Run, compare, read_rows, summary
+from placewright.runtime.here import here, parse_here
+from placewright.runtime.ops import profile_ops
+from placewright.runtime.replayed import as_run
+from placewright.runtime.sites import sites_of
+from placewright.runtime.varied import varied_plans
+from placewright.units import parse_bytes
+
+if TYPE_CHECKING:
+    from placewright.plan import Plan
+
+WARMING, STEPS, DROPPED = 8, 10, 5
+"""Steps in which the runtime may still choose its ways; steps that are timed; those dropped."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("models", nargs="*", help="networks of the zoo that are PyTorch models")
+    parser.add_argument("--on", default="here", help="here, or such as here:workers=2")
+    parser.add_argument("--plans", type=int, default=30)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--profiling", type=float, default=60.0, help="seconds to measure ops")
+    parser.add_argument("--limit", action="append", default=[], metavar="DEVICE=SIZE")
+    parser.add_argument("--out", type=Path, default=Path("out") / "fidelity.jsonl")
+    asked = parser.parse_args()
+    asked.out.parent.mkdir(parents=True, exist_ok=True)
+    for text in asked.models:
+        report(text, asked)
+    rows = read_rows(asked.out)
+    groups: dict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        groups[row.model].append(row)
+    print(table(groups))
+    picture = asked.out.with_suffix(".svg")
+    points = {
+        model: [(row.plan, row.predicted, row.measured) for row in several]
+        for model, several in groups.items()
+    }
+    picture.write_text(scatter(points, "step time, predicted and measured"))
+    print(f"\npicture: {picture}\n\n{blamed(groups)}")
+
+
+def report(text: str, asked: argparse.Namespace) -> None:
+    """Predict and run the plans of one network."""
+    entry, given = zoo.parse(text)
+    if entry.network is None:
+        raise SystemExit(f"{text} is drawn op by op and cannot be run")
+    chosen: dict[str, Any] = dict(given)
+    size = str(chosen.pop("size", "full"))
+    training = bool(entry.network.arguments(size, **chosen).get("training", False))
+    torch.manual_seed(0)
+    model, args, kwargs = entry.network.build(size, **chosen)
+    program = program_of(model, args, kwargs, training, name=text)
+    workers = parse_here(asked.on)
+    profile = here(workers, note=print)
+    measured = profile_ops(
+        program,
+        profile.machine,
+        profile.cluster,
+        sites_of(profile.machine, workers),
+        asked.profiling,
+    )
+    print(
+        f"{text}: {measured.different} different times, {measured.measured} measured, "
+        f"{measured.known} known, {measured.worked_out} worked out, {len(measured.failed)} failed"
+    )
+    limits = {name: parse_bytes(size) for name, size in (one.split("=") for one in asked.limit)}
+    problem = Problem(program.graph, profile.cluster, measured.table, Constraints(limits=limits))
+    problem = as_run(problem, profile)
+    plans = varied_plans(problem, asked.plans, asked.seed)
+    compare(
+        problem,
+        plans,
+        lambda plan: run(program, model, args, kwargs, plan),
+        asked.out,
+        lambda said: print(said, flush=True),
+    )
+
+
+def run(program: Program, model: torch.nn.Module, args: Any, kwargs: Any, plan: Plan) -> Run:
+    """What a plan takes, and when its ops ran in a step of about that time."""
+    seen: list[tuple[int, float, float]] = []
+    cuda = torch.cuda.is_available()
+    try:
+        with Executor(program, model, plan, record=lambda *span: seen.append(span)) as executor:
+            if cuda:
+                torch.cuda.reset_peak_memory_stats()
+            for _ in range(WARMING):
+                executor(*args, **kwargs)
+            steps = []
+            for _ in range(STEPS):
+                if cuda:
+                    torch.cuda.synchronize()
+                seen.clear()
+                began = time.perf_counter()
+                executor(*args, **kwargs)
+                if cuda:
+                    torch.cuda.synchronize()
+                steps.append((time.perf_counter() - began, began, list(seen)))
+            peak = {"gpu0": torch.cuda.max_memory_allocated()} if cuda else {}
+    except Exception as error:
+        return Run(math.inf, error=f"{type(error).__name__}: {error}")
+    kept = sorted(steps[DROPPED:], key=lambda step: step[0])
+    times = [took for took, _, _ in kept]
+    quarters = statistics.quantiles(times, n=4)
+    middle, began, spans = kept[len(kept) // 2]
+    ops = program.graph.ops
+    found = {ops[at].name: (start - began, end - began) for at, start, end in spans}
+    spread = (quarters[2] - quarters[0]) / middle
+    return Run(statistics.median(times), spread, peak, found)
+
+
+def table(groups: dict[str, list[Row]]) -> str:
+    lines = [
+        "| network | plans | failed | median error | rank correlation | memory error |",
+        "|---|---|---|---|---|---|",
+    ]
+    for model, rows in groups.items():
+        found = summary(rows)
+        memory = "" if found.memory is None else f"{100 * found.memory:.1f} %"
+        lines.append(
+            f"| {model} | {found.plans} | {found.failed} | {100 * found.error:.1f} % | "
+            f"{found.rank:.3f} | {memory} |"
+        )
+    return "\n".join(lines)
+
+
+def blamed(groups: dict[str, list[Row]], most: int = 12) -> str:
+    """Where the error comes from, all plans of a network together."""
+    lines = []
+    for model, rows in groups.items():
+        total: dict[tuple[str, str, str], list[float]] = defaultdict(lambda: [0.0, 0.0])
+        for row in rows:
+            for one in row.blame:
+                if one["what"] != "op":
+                    both = total[one["what"], one["name"], one["device"]]
+                    both[0] += one["predicted"]
+                    both[1] += one["measured"]
+        worst = sorted(total.items(), key=lambda item: -abs(item[1][0] - item[1][1]))[:most]
+        if worst:
+            lines += [f"{model}: ms over all plans", "| what | device | predicted | measured |"]
+            lines += ["|---|---|---|---|"]
+            for (what, name, device), (predicted, measured) in worst:
+                lines.append(
+                    f"| {name or what} | {device} | {1e3 * predicted:.2f} | {1e3 * measured:.2f} |"
+                )
+            lines.append("")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()

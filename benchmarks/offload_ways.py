@@ -1,0 +1,221 @@
+"""Ways to run a network that exceeds a GPU's limit: a case in, a step to be timed out.
+
+Every way is told how often it has run out of memory before (`spare`), and leaves so much more room:
+a limit that has no room for activations would be unfair to those who do not plan for them.
+
+On a machine without a GPU (with --small) the CPU stands in for it: the same code, no gain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from offload_models import Case, build, fill, weight_bytes
+from torch import nn
+
+Step = Callable[[], Any]
+CPU = torch.device("cpu")
+
+
+@dataclass
+class Prepared:
+    """A network that is ready to run.
+
+    Args:
+        step: Runs it once and returns what it makes.
+        predicted: Seconds that the simulator says, where it does.
+        note: What was decided, in a few words.
+    """
+
+    step: Step
+    predicted: float | None = None
+    note: str = ""
+
+
+def gpu() -> torch.device:
+    return torch.device("cuda", 0) if torch.cuda.is_available() else CPU
+
+
+def limit_of(case: Case, small: bool) -> int:
+    """Half the weights' bytes."""
+    return weight_bytes(build(case, small)[0]) // 2
+
+
+def whole(case: Case, small: bool, limit: int, spare: int, seconds: float) -> Prepared:
+    """Everything on the GPU, without a limit."""
+    from offload_plan import predicted_whole
+
+    model, args, kwargs = build(case, small)
+    predicted = predicted_whole(case, model, args, kwargs) if gpu().type == "cuda" else None
+    fill(model, lambda name: gpu(), gpu())
+    return Prepared(_call(model, args, kwargs), predicted, "no limit")
+
+
+def accelerate(case: Case, small: bool, limit: int, spare: int, seconds: float) -> Prepared:
+    """`device_map="auto"` of accelerate with the limit as the GPU's `max_memory`."""
+    from accelerate import dispatch_model, infer_auto_device_map
+    from accelerate.utils import get_balanced_memory
+
+    model, args, kwargs = build(case, small)
+    split = ["Block"]
+    if gpu().type == "cpu":
+        device_map: dict[str, Any] = {"": "cpu"}
+    else:
+        room = {0: int(limit * (1 - 0.1 * spare)), "cpu": 1 << 40}
+        room = get_balanced_memory(model, room, no_split_module_classes=split)
+        device_map = infer_auto_device_map(model, room, no_split_module_classes=split)
+
+    def home(name: str) -> torch.device:
+        found = [key for key in device_map if name == key or name.startswith(f"{key}.") or not key]
+        place = device_map[max(found, key=len)]
+        return CPU if place == "cpu" else torch.device("cuda", int(place))
+
+    fill(model, home, gpu())
+    on_cpu = sum(place == "cpu" for place in device_map.values())
+    model = dispatch_model(model, device_map, main_device=None if gpu().type == "cpu" else 0)
+    note = f"{on_cpu} of {len(device_map)} modules on the CPU"
+    note += f", {10 * spare} % of the limit left to activations" if spare else ""
+    return Prepared(_call(model, args, kwargs), note=note)
+
+
+def hand(case: Case, small: bool, limit: int, spare: int, seconds: float) -> Prepared:
+    """Streaming as one writes it by hand: see `Streamer`."""
+    model, args, kwargs = build(case, small)
+    blocks = model.get_submodule("blocks")
+    assert isinstance(blocks, nn.ModuleList)
+    sizes = [weight_bytes(block) for block in blocks]
+    buffers = sum(buffer.nbytes for buffer in model.buffers())
+    rest = weight_bytes(model) - sum(sizes) + buffers
+    fitting = (limit - rest - 2 * max(sizes) - limit // 50) // max(sizes) - spare
+    count = max(0, min(len(blocks), int(fitting)))
+    # Evenly spread, so that the copies of one streamed block overlap resident ones.
+    resident = {
+        at
+        for at in range(len(blocks))
+        if (at + 1) * count // len(blocks) > at * count // len(blocks)
+    }
+    streamed = [at for at in range(len(blocks)) if at not in resident]
+    prefixes = tuple(f"blocks.{at}." for at in streamed)
+    weights = {name for name, _ in model.named_parameters()}
+    fill(
+        model,
+        lambda name: CPU if name.startswith(prefixes) and name in weights else gpu(),
+        gpu(),
+    )
+    streamer = Streamer([blocks[at] for at in streamed])
+    run = _call(model, args, kwargs)
+
+    def step() -> Any:
+        streamer.begin()
+        return run()
+
+    return Prepared(step, note=f"{count} of {len(blocks)} blocks resident, two staged")
+
+
+class Streamer:
+    """Weights of some blocks, pinned on the host, copied ahead of need through two staging blocks.
+
+    All weights of a block stand in one piece of memory, so a block is one copy. Copies run on a
+    stream of their own; a block waits for its copy, and a copy for the block that used its room.
+    """
+
+    def __init__(self, blocks: list[nn.Module]) -> None:
+        self.on_gpu = gpu().type == "cuda"
+        self.stream = torch.cuda.Stream() if self.on_gpu else None
+        size = max(
+            (_aligned(each.nbytes for each in block.parameters()) for block in blocks), default=0
+        )
+        self.rooms = [torch.empty(size, dtype=torch.uint8, device=gpu()) for _ in range(2)]
+        self.homes: list[torch.Tensor] = []
+        self.copied: list[Any] = [None] * len(blocks)
+        self.free: list[Any] = [None, None]
+        for at, block in enumerate(blocks):
+            self.homes.append(self._gather(block, self.rooms[at % 2]))
+            block.register_forward_pre_hook(lambda *_, at=at: self._wait(at))
+            block.register_forward_hook(lambda *_, at=at: self._done(at))
+
+    def begin(self) -> None:
+        """Start the first two copies of a step."""
+        for at in range(min(2, len(self.homes))):
+            self._copy(at)
+
+    def _gather(self, block: nn.Module, room: torch.Tensor) -> torch.Tensor:
+        """Put a block's weights into one piece of pinned memory; the block reads its room."""
+        parameters = list(block.parameters())
+        starts, end = [], 0
+        for parameter in parameters:
+            starts.append(end)
+            end += _aligned([parameter.nbytes])
+        home = torch.empty(end, dtype=torch.uint8, pin_memory=self.on_gpu)
+        for parameter, start in zip(parameters, starts, strict=True):
+            part = slice(start, start + parameter.nbytes)
+            home[part].view(parameter.dtype).view(parameter.shape).copy_(parameter.data)
+            parameter.data = room[part].view(parameter.dtype).view(parameter.shape)
+        return home
+
+    def _copy(self, at: int) -> None:
+        home, room = self.homes[at], self.rooms[at % 2]
+        if self.stream is None:
+            room[: len(home)].copy_(home)
+            return
+        if self.free[at % 2] is not None:
+            self.stream.wait_event(self.free[at % 2])
+        with torch.cuda.stream(self.stream):
+            room[: len(home)].copy_(home, non_blocking=True)
+            self.copied[at] = self.stream.record_event()
+
+    def _wait(self, at: int) -> None:
+        if self.stream is not None:
+            torch.cuda.current_stream().wait_event(self.copied[at])
+
+    def _done(self, at: int) -> None:
+        if self.stream is not None:
+            self.free[at % 2] = torch.cuda.current_stream().record_event()
+        if at + 2 < len(self.homes):
+            self._copy(at + 2)
+
+
+def ours(case: Case, small: bool, limit: int, spare: int, seconds: float) -> Prepared:
+    """The plan that `auto` finds for this machine with that limit, run by our runtime."""
+    from offload_plan import planned
+
+    from placewright.runtime.executor import Executor
+
+    model, args, kwargs = build(case, small)
+    usable = int(limit * (1 - 0.05 * spare))
+    found = planned(case, model, args, kwargs, small, usable, seconds)
+    fill(model, found.home, gpu())
+    executor = Executor(found.program, model, found.plan, found.where)
+    note = found.note + (f", planned with {5 * spare} % less than the limit" if spare else "")
+    return Prepared(lambda: executor(*args, **kwargs), found.predicted, note)
+
+
+WAYS: dict[str, Callable[..., Prepared]] = {
+    "gpu": whole,
+    "accelerate": accelerate,
+    "hand": hand,
+    "ours": ours,
+}
+
+
+def _aligned(sizes: Iterable[int]) -> int:
+    """Bytes of tensors that each begin where kernels like it."""
+    return sum(-(-size // 256) * 256 for size in sizes)
+
+
+def _call(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Step:
+    given = [_moved(arg) for arg in args]
+    named = {name: _moved(arg) for name, arg in kwargs.items()}
+
+    def step() -> Any:
+        with torch.no_grad():
+            return model(*given, **named)
+
+    return step
+
+
+def _moved(value: Any) -> Any:
+    return value.to(gpu()) if isinstance(value, torch.Tensor) else value

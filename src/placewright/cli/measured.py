@@ -1,0 +1,43 @@
+"""Plans measured on this machine: what was asked in, the choice, lines and JSON out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from placewright.units import format_seconds
+
+if TYPE_CHECKING:
+    from placewright.runtime import Remeasured
+
+
+def asked_measurement(model: str, training: bool, optimizer: str | None, k: int) -> Remeasured:
+    """The choice among the best k plans by measured time."""
+    from placewright.runtime import Meter, Remeasured
+
+    return Remeasured(Meter(model, training, optimizer), k)
+
+
+def measured_data(choice: Remeasured) -> list[dict[str, object]]:
+    """What was measured, best first, as plain data."""
+    return [
+        {
+            "found_by": one.found.found_by,
+            "simulated": one.found.key[1],
+            "seconds": None if one.measured.failure else one.measured.seconds,
+            "spread": one.measured.spread,
+            "failure": one.measured.failure,
+        }
+        for one in choice.ranked
+    ]
+
+
+def measured_lines(choice: Remeasured, method: str) -> list[str]:
+    """What was measured, best first, a line each; the first was taken."""
+    lines = ["", "measured on this machine, the quickest is taken"]
+    for one in choice.ranked:
+        took = one.measured.failure or (
+            f"{format_seconds(one.measured.seconds)} measured, spread {one.measured.spread:.0%}"
+        )
+        name = one.found.found_by or method
+        lines.append(f"  {name:<16} {took}, {format_seconds(one.found.key[1])} simulated")
+    return lines

@@ -1,0 +1,73 @@
+"""A weight and its gradients in, the weight changed by an optimizer's rule out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from placewright.frontends.torch_runners import Read, Values
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How weights are updated, with the numbers that `torch.optim` takes.
+
+    Args:
+        name: `sgd`, `momentum` or `adam`.
+        rate: The learning rate.
+    """
+
+    name: str = "sgd"
+    rate: float = 1e-3
+    momentum: float = 0.9
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+
+
+class Update:
+    """Runs an update; it keeps the optimizer's states of its weight, on the weight's device.
+
+    Args:
+        gradients: Where to find the parts of the gradient among the values that are read, of which
+            the first is the weight.
+    """
+
+    def __init__(self, rule: Rule, gradients: Sequence[Read]) -> None:
+        self.rule, self.gradients = rule, gradients
+        self.steps = 0
+        self.states: list[torch.Tensor] = []
+
+    @torch.no_grad()
+    def __call__(self, values: Values) -> tuple[torch.Tensor, ...]:
+        weight, rule = values[0], self.rule
+        gradient = self.gradients[0](values)
+        for more in self.gradients[1:]:
+            gradient = gradient + more(values)
+        self.steps += 1
+        if rule.name != "sgd" and not self.states:
+            count = 1 if rule.name == "momentum" else 2
+            self.states = [torch.zeros_like(weight) for _ in range(count)]
+        if rule.name == "adam":
+            self._adam(weight, gradient)
+        elif rule.name == "momentum":
+            (speed,) = self.states
+            speed.mul_(rule.momentum).add_(gradient)
+            weight.add_(speed, alpha=-rule.rate)
+        else:
+            weight.add_(gradient, alpha=-rule.rate)
+        return (weight.new_empty(0),)
+
+    def _adam(self, weight: torch.Tensor, gradient: torch.Tensor) -> None:
+        """Kingma and Ba (ICLR 2015), algorithm 1, in the order of operations of `torch.optim`."""
+        mean, square = self.states
+        first, second = self.rule.betas
+        mean.lerp_(gradient, 1 - first)
+        square.mul_(second).addcmul_(gradient, gradient, value=1 - second)
+        scale = self.rule.rate / (1 - first**self.steps)
+        root = (square.sqrt() / (1 - second**self.steps) ** 0.5).add_(self.rule.eps)
+        weight.addcdiv_(mean, root, value=-scale)

@@ -1,0 +1,46 @@
+"""A call's arguments or what it returns in; the names of their leaves, or the tensors, out."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def tensors_in(value: Any, depth: int = 4) -> list[torch.Tensor]:
+    """The tensors in a value; a cache or another object of unknown type is searched, too."""
+    found = []
+    for leaf in pytree.tree_leaves(value):
+        if isinstance(leaf, torch.Tensor):
+            found.append(leaf)
+        elif depth and hasattr(leaf, "__dict__") and not isinstance(leaf, torch.nn.Module):
+            found += tensors_in(list(vars(leaf).values()), depth - 1)
+    return found
+
+
+def input_names(
+    model: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> list[str]:
+    """A name for each leaf of a call's arguments, such as `tokens` or `cache.0.keys`."""
+    signature = inspect.signature(model.forward)
+    signature.bind(*args, **kwargs)
+    positional = [one.name for one in signature.parameters.values() if one.kind <= 1]
+    names = []
+    for at, value in enumerate(args):
+        first = positional[at] if at < len(positional) else f"args.{at - len(positional)}"
+        names += _leaf_names(first, value)
+    for first, value in kwargs.items():
+        names += _leaf_names(first, value)
+    stored = {name for name, _ in (*model.named_parameters(), *model.named_buffers())}
+    return [f"{name}.input" if name in stored else name for name in names]
+
+
+def _leaf_names(first: str, value: Any) -> list[str]:
+    paths, _ = pytree.tree_flatten_with_path(value)
+    return [".".join([first, *re.findall(r"\w+", pytree.keystr(path))]) for path, _ in paths]

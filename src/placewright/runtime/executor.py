@@ -1,0 +1,337 @@
+"""A program, its model and a plan in; the model's outputs out, computed where the plan says."""
+
+from __future__ import annotations
+
+import queue
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from placewright.errors import ExecutionError, PlanError, nearest
+from placewright.frontends.torch_sources import given
+from placewright.graph import STATE
+from placewright.runtime.homes import settle
+from placewright.runtime.places import Place, find_places
+from placewright.runtime.script import Script, write_script
+from placewright.runtime.workers import Done, Job, Note, Streamer, Worker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from types import TracebackType
+
+    from placewright.frontends.torch_program import Program
+    from placewright.graph import Tensor
+    from placewright.plan import Plan
+    from placewright.runtime.streams import Issuer
+
+
+class Executor:
+    """Runs a program under a plan.
+
+    Args:
+        model: Whose weights it runs with; they are moved where the plan has them.
+        where: Places of devices, by name, where their names do not say them; see `places`.
+        keep: Tensors of the graph to be kept to the end of a step; `kept` has those of the last.
+        seed: Draw random numbers so that every placement draws the same; None: as PyTorch does.
+        graphs: Whether runs of ops on a GPU are captured once and replayed; None: if that is
+            quicker.
+        record: Told (position, begin, end) of every op that a worker runs.
+        watch: Told (device, step, turn, outputs) after every op.
+        rooms: Staging rooms that may be used, by device; a larger one takes a smaller one's place.
+
+    Raises:
+        PlanError: The plan does not place the program's ops.
+        ExecutionError: A device is not here, or has no room for its weights.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        model: torch.nn.Module,
+        plan: Plan,
+        where: Mapping[str, str] | None = None,
+        keep: Sequence[Tensor] = (),
+        seed: int | None = None,
+        graphs: bool | None = None,
+        record: Callable[[int, float, float], None] | None = None,
+        watch: Callable[..., None] | None = None,
+        rooms: dict[str, torch.Tensor] | None = None,
+    ) -> None:
+        self.program, self.model, self.plan = program, model, plan
+        self.places = find_places(plan.devices, where)
+        self._check_places()
+        self.script = script_of(program, plan, self.places, keep)
+        self.homes = settle(program, model, self.script, self.places)
+        self.kept: dict[Tensor, torch.Tensor] = {}
+        self._rooms = {} if rooms is None else rooms
+        self.seed, self._graphs, self._record, self._watch = seed, graphs, record, watch
+        self._done: queue.SimpleQueue[Done] = queue.SimpleQueue()
+        self._waiting: dict[int, list[Done]] = {}
+        self._steps: dict[int, dict[int, tuple[torch.Tensor, torch.Tensor]]] = {}
+        self._next = 0
+        self._broken: str | None = None
+        self._start()
+
+    def _check_places(self) -> None:
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        for place in self.places:
+            if place.kind == "cuda" and place.index >= count:
+                raise ExecutionError(
+                    f"device {place.name!r} is CUDA device {place.index}: this machine has "
+                    f"{count}; say another place, such as where={{{place.name!r}: 'cpu'}}"
+                )
+
+    # -- life ----------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        numbers = [at for at, part in enumerate(self.script.parts) if part.turns]
+        gpus = frozenset(at for at, place in enumerate(self.places) if place.kind == "cuda")
+        self.jobs = {number: self._job(number, gpus) for number in numbers}
+        self.workers: dict[int, Worker] = {}
+        self.streamers: list[Streamer] = []
+        self.issuer = self._issuer({at: job for at, job in self.jobs.items() if at in gpus})
+        for number, job in self.jobs.items():
+            if number in gpus:
+                continue
+            streamer = None
+            if job.part.staging is not None:
+                streamer = Streamer(job, self._at_home)
+                self.streamers.append(streamer)
+            self.workers[number] = Worker(job, streamer.inbox.put if streamer else None)
+        for thread in (*self.workers.values(), *self.streamers):
+            thread.start()
+
+    def _issuer(self, jobs: Mapping[int, Job]) -> Issuer | None:
+        if not jobs:
+            return None
+        from placewright.runtime.streams import Issuer
+
+        turn = {
+            one.position: (number, index)
+            for number, job in jobs.items()
+            for index, one in enumerate(job.part.turns)
+        }
+        order = [turn[position] for position in self.script.order if position in turn]
+        graphs = self._graphs
+        if self.program.training or any(op.kind == "random" for op in self.program.graph.ops):
+            graphs = False
+        if self._watch is not None:  # which sees every op
+            graphs = False
+        return Issuer(jobs, order, len(self.places), self._at_home, graphs)
+
+    def _job(self, number: int, gpus: frozenset[int]) -> Job:
+        part, place, ops = self.script.parts[number], self.places[number], self.program.graph.ops
+        runners = [
+            self.program.runner(
+                turn.position,
+                place.torch_name,
+                turn.in_place,
+                None if self.seed is None else self.seed + turn.position,
+            )
+            for turn in part.turns
+        ]
+        names = [ops[turn.position].name for turn in part.turns]
+        return Job(
+            number,
+            place,
+            part,
+            self.homes[number],
+            runners,
+            names,
+            self._send,
+            self._report,
+            gpus,
+            self._rooms,
+            self._record,
+            self._watch,
+        )
+
+    def _send(self, target: int, note: Note) -> None:
+        if target in self.workers:
+            self.workers[target].inbox.put(note)
+        elif self.issuer is not None:
+            self.issuer.inbox.put(note._replace(key=(target, note.key)))
+
+    def _report(self, done: Done) -> None:
+        self._done.put(done)
+        if done.failure is not None and self.issuer is not None:
+            self.issuer.inbox.put(Note("stop"))  # or it would wait for what never comes
+
+    def _at_home(self, tensor: Tensor) -> torch.Tensor:
+        return self.homes[self.script.device[tensor[0]]][tensor]
+
+    def close(self) -> None:
+        """End the threads; the weights stay where they are."""
+        threads: list[Worker | Streamer] = [*self.workers.values(), *self.streamers]
+        for thread in threads:
+            thread.inbox.put(Note("stop"))
+        for thread in threads:
+            thread.join(timeout=10)
+        self._broken = self._broken or "it was closed"
+
+    def __enter__(self) -> Executor:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # -- steps ---------------------------------------------------------------------------------
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """What the model returns for these arguments."""
+        return self.result(self.submit(*args, **kwargs))
+
+    def submit(self, *args: Any, **kwargs: Any) -> int:
+        """Begin a step and give its number; `result` waits for it.
+
+        Raises:
+            ExecutionError: An earlier step failed, or steps that change states would overlap.
+        """
+        if self._broken is not None:
+            raise ExecutionError(f"the plan cannot be run any more: {self._broken}")
+        if self._steps and not self.stateless:
+            raise ExecutionError(
+                "a step is still under way, and steps of this model change weights or states: "
+                "wait for its result first"
+            )
+        number, self._next = self._next, self._next + 1
+        begins, states = self._inputs(given(self.program, args, kwargs))
+        self._steps[number], self._waiting[number] = states, []
+        if self.issuer is not None:
+            self.issuer.meet()
+            self.issuer.inbox.put(Note("begin", number, None, begins))
+        for device in self.workers:
+            self._send(device, Note("begin", number, None, begins[device]))
+        for device, part in enumerate(self.script.parts):
+            for tensor, target in part.sends:
+                self._hand_over(number, tensor, target, begins[device])
+            if device not in self.jobs and part.outputs:
+                here = {**self.homes[device], **begins[device]}
+                kept = {tensor: here[tensor] for tensor in part.outputs}
+                self._waiting[number].append(Done(number, device, kept))
+        return number
+
+    def _hand_over(
+        self, step: int, tensor: Tensor, target: int, begins: Mapping[Tensor, torch.Tensor]
+    ) -> None:
+        """Send an input or a stored tensor to a device that reads it."""
+        value = begins[tensor] if tensor in begins else self._at_home(tensor)
+        place = self.places[target]
+        if value.is_cuda and place.kind == "cpu":
+            value = value.cpu()
+        self._send(target, Note("tensor", step, tensor, value))
+
+    @property
+    def stateless(self) -> bool:
+        """Whether steps are independent, so that several may be in flight."""
+        kinds = {op.kind for op in self.program.graph.ops}
+        return kinds.isdisjoint({STATE, "optimizer"})
+
+    def result(self, number: int) -> Any:
+        """What the model returned in a step, in its own structure.
+
+        Raises:
+            ExecutionError: An op failed; the message names it.
+        """
+        if self.issuer is not None:
+            self.issuer.run_until(number)
+        idle = sum(
+            device not in self.jobs and bool(part.outputs)
+            for device, part in enumerate(self.script.parts)
+        )
+        while len(self._waiting[number]) < len(self.jobs) + idle:
+            done = self._done.get()
+            if done.failure is not None:
+                where = self.places[done.device].name
+                self._broken = f"op {done.where!r} failed on {where!r}: {done.failure}"
+                self.close()
+                raise ExecutionError(self._broken) from done.failure
+            self._waiting[done.step].append(done)
+        found = {
+            tensor: value
+            for done in self._waiting.pop(number)
+            for tensor, value in done.outputs.items()
+        }
+        self.kept = found
+        if self.issuer is not None:
+            self.issuer.join()
+        with torch.no_grad():
+            self._put_back(found, self._steps.pop(number))
+            return self.program.returned([self._output(found, at) for at in self.program.outputs])
+
+    def _inputs(
+        self, tensors: Mapping[int, torch.Tensor]
+    ) -> tuple[list[dict[Tensor, torch.Tensor]], dict[int, tuple[torch.Tensor, torch.Tensor]]]:
+        """What each device begins with; and the given states: as given, and where they are now."""
+        begins: list[dict[Tensor, torch.Tensor]] = [{} for _ in self.places]
+        states = {}
+        for position, tensor in tensors.items():
+            device = self.script.device[position]
+            here = tensor.detach().to(self.places[device].torch_name)
+            if self.program.graph.ops[position].kind == STATE:
+                states[position] = (tensor, here)
+                self.homes[device][position, 0] = here
+            else:
+                begins[device][position, 0] = here
+        return begins, states
+
+    def _put_back(
+        self,
+        found: Mapping[Tensor, torch.Tensor],
+        states: Mapping[int, tuple[torch.Tensor, torch.Tensor]],
+    ) -> None:
+        """Write what was not written in place, and give the caller his changed states."""
+        for state, new in self.script.left:
+            self._at_home(state).copy_(found[new])
+        for as_given, here in states.values():
+            if here.data_ptr() != as_given.data_ptr():
+                as_given.copy_(here)
+
+    def _output(self, found: Mapping[Tensor, torch.Tensor], output: Any) -> torch.Tensor:
+        value: torch.Tensor = found[output.tensor]
+        for view in output.views:
+            value = view(value)
+        return value.clone() if output.copied else value
+
+
+def script_of(
+    program: Program, plan: Plan, places: Sequence[Place], keep: Sequence[Tensor] = ()
+) -> Script:
+    """The script of a plan for a program, matched by the names of ops.
+
+    Raises:
+        PlanError: An op of one is missing in the other.
+    """
+    graph, row = program.graph, {name: at for at, name in enumerate(plan.ops)}
+    missing = [op.name for op in graph.ops if op.name not in row]
+    if missing or len(row) != len(graph):
+        strange = [name for name in row if name not in graph.position]
+        example = missing[0] if missing else strange[0]
+        known = row if missing else graph.position
+        raise PlanError(
+            f"the plan places {len(row)} ops, the model as captured has {len(graph)}: "
+            f"{len(missing)} of the model's are missing in the plan, {len(strange)} of the plan's "
+            f"in the model, such as {example!r} ({nearest(example, known)})"
+        )
+    if plan.fusion is not None and (plan.fusion >= 0).any():
+        raise PlanError("the plan fuses ops: this runtime runs them one by one, so plan without")
+    rows = [row[op.name] for op in graph.ops]
+    draft = program.draft
+    return write_script(
+        graph,
+        plan.device[rows].tolist(),
+        len(plan.devices),
+        None if plan.priority is None else plan.priority[rows].tolist(),
+        None if plan.staging is None else plan.staging.tolist(),
+        {draft.home[name]: new for name, new in draft.changes.items()},
+        keep,
+        [at for at, place in enumerate(places) if place.kind == "cuda"],
+    )
+
+
+__all__ = ["Executor", "Place", "script_of"]

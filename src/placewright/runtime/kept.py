@@ -1,0 +1,66 @@
+"""Timings of ops in, kept in the user's cache folder for as long as the machine stays the same."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+from placewright.errors import PlacewrightError
+from placewright.files.storage import read_data, write_data
+from placewright.runtime.timing import Timing
+from placewright.zoo.capture import cache_folder
+
+if TYPE_CHECKING:
+    from placewright.runtime.machine import Machine
+
+
+class Kept:
+    """What was measured of ops on this machine, by model and signature."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.path = cache_folder().parent / "machines" / f"{machine.key}.ops.json.gz"
+        self.key = machine.key
+        self.rows: dict[str, list[float]] = {}
+        self.changed = False
+        try:
+            data = read_data(self.path)
+        except PlacewrightError:
+            return
+        if isinstance(data, dict) and data.get("key") == machine.key:
+            self.rows = {name: row for name, row in data["rows"].items() if _sound(row)}
+
+    def get(self, model: str, signature: str) -> Timing | None:
+        """What is known of an op."""
+        row = self.rows.get(_name(model, signature))
+        if row is None:
+            return None
+        seconds, spread, samples, issue = row
+        return Timing(seconds, spread, int(samples), issue)
+
+    def put(self, model: str, signature: str, took: Timing) -> None:
+        """Remember a timing."""
+        row = [took.seconds, took.spread, float(took.samples), took.issue]
+        self.rows[_name(model, signature)] = row
+        self.changed = True
+
+    def save(self) -> None:
+        """Write what is new; a cache that cannot be written is no cache, and no error."""
+        if not self.changed:
+            return
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            write_data({"key": self.key, "rows": self.rows}, self.path)
+        except (PlacewrightError, OSError):
+            return
+
+
+def _name(model: str, signature: str) -> str:
+    return hashlib.blake2b(f"{model}|{signature}".encode(), digest_size=12).hexdigest()
+
+
+def _sound(row: object) -> bool:
+    return (
+        isinstance(row, list)
+        and len(row) == 4
+        and all(isinstance(one, float | int) and one >= 0 for one in row)
+    )

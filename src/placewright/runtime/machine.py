@@ -1,0 +1,191 @@
+"""Nothing in, what this machine is made of out: processor, cores, memory, GPUs and versions."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import os
+import platform
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from placewright.errors import ClusterError, MissingDependency
+from placewright.version import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+PROFILE = 1
+"""Counts up when what is measured changes its meaning, so that older profiles are forgotten."""
+
+_CGROUP = Path("/sys/fs/cgroup")
+_PROCESSORS = Path("/sys/devices/system/cpu")
+_NO_LIMIT = 1 << 60  # what a control group without a limit shows is larger
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU of this machine, as PyTorch numbers it.
+
+    Args:
+        cache: Bytes of its last cache.
+    """
+
+    name: str
+    memory: int
+    cache: int = 0
+    multiprocessors: int = 0
+
+
+@dataclass(frozen=True)
+class Machine:
+    """All that a profile depends on.
+
+    Args:
+        cores: Those that this process may use; neighbours share a socket.
+        memory: Bytes of the host.
+        cache: Bytes of the host's last cache.
+        versions: Of what runs the ops, and settings that change their speed.
+    """
+
+    processor: str
+    cores: tuple[int, ...]
+    memory: int
+    gpus: tuple[Gpu, ...] = ()
+    cache: int = 32 << 20
+    versions: Mapping[str, str] | None = None
+
+    @property
+    def key(self) -> str:
+        """A digest of all of it: a profile is good for as long as this stays the same."""
+        versions = sorted((self.versions or {}).items())
+        gpus = [(gpu.name, gpu.memory, gpu.multiprocessors) for gpu in self.gpus]
+        content = (self.processor, self.cores, self.memory, self.cache, gpus, versions, PROFILE)
+        return hashlib.blake2b(repr(content).encode(), digest_size=8).hexdigest()
+
+    def __str__(self) -> str:
+        cores = f"{len(self.cores)} core{'s' if len(self.cores) > 1 else ''}"
+        return ", ".join([f"{self.processor}, {cores}", *(gpu.name for gpu in self.gpus)])
+
+    def shares(self, workers: int) -> list[tuple[int, ...]]:
+        """The cores of each of so many workers: about as many each, neighbours together.
+
+        Raises:
+            ClusterError: There are fewer cores than workers.
+        """
+        count = len(self.cores)
+        if not 1 <= workers <= count:
+            raise ClusterError(
+                f"{workers} CPU workers on a machine of {count} cores: expected 1 to {count}"
+            )
+        ends = [round(at * count / workers) for at in range(workers + 1)]
+        return [self.cores[start:end] for start, end in itertools.pairwise(ends)]
+
+    @property
+    def usual_workers(self) -> int:
+        """One CPU device beside GPUs; two without, where there is more than one core."""
+        return 1 if self.gpus or len(self.cores) == 1 else 2
+
+
+def this_machine() -> Machine:
+    """What this process runs on.
+
+    Raises:
+        MissingDependency: PyTorch is not installed.
+    """
+    torch = load_torch()
+    cuda = torch.cuda.is_available()
+    return Machine(
+        processor=_processor(),
+        cores=_cores(),
+        memory=_memory(),
+        gpus=tuple(_gpu(torch, at) for at in range(torch.cuda.device_count())) if cuda else (),
+        cache=_cache(),
+        versions=_versions(torch, cuda),
+    )
+
+
+def load_torch() -> Any:
+    """PyTorch, which only what runs ops needs."""
+    try:
+        import torch
+    except ImportError:
+        raise MissingDependency("torch", "torch") from None
+    return torch
+
+
+def _versions(torch: Any, cuda: bool) -> dict[str, str]:
+    found = {
+        "placewright": __version__,
+        "torch": str(torch.__version__),
+        "float32": str(torch.get_float32_matmul_precision()),
+        "kernel": platform.release(),
+    }
+    if cuda:
+        driver = _read(Path("/proc/driver/nvidia/version")).partition("\n")[0]
+        found |= {"cuda": str(torch.version.cuda), "driver": driver}
+        found["tf32"] = str(bool(torch.backends.cudnn.allow_tf32))
+    return found
+
+
+def _gpu(torch: Any, at: int) -> Gpu:
+    about = torch.cuda.get_device_properties(at)
+    cache = int(getattr(about, "L2_cache_size", 0))
+    return Gpu(str(about.name), int(about.total_memory), cache, int(about.multi_processor_count))
+
+
+def _processor() -> str:
+    for line in _read(Path("/proc/cpuinfo")).splitlines():
+        if line.startswith("model name"):
+            return " ".join(line.partition(":")[2].split())
+    return platform.processor() or platform.machine() or "cpu"
+
+
+def _cores() -> tuple[int, ...]:
+    """The cores of this process, hyperthreads and sockets together, as many as its quota."""
+    if hasattr(os, "sched_getaffinity"):
+        cores = sorted(os.sched_getaffinity(0))
+    else:
+        cores = list(range(os.cpu_count() or 1))
+    cores.sort(key=lambda core: (_place(core), core))
+    quota, _, period = _read(_CGROUP / "cpu.max").partition(" ")
+    if quota.isdecimal() and period.strip().isdecimal():
+        cores = cores[: max(1, -(-int(quota) // int(period)))]
+    return tuple(cores)
+
+
+def _place(core: int) -> tuple[int, int]:
+    """The socket and the physical core of a logical core."""
+    about = _PROCESSORS / f"cpu{core}" / "topology"
+    words = [_read(about / name).strip() for name in ("physical_package_id", "core_id")]
+    socket, physical = (int(word) if word.isdecimal() else 0 for word in words)
+    return socket, physical
+
+
+def _memory() -> int:
+    """Bytes of the host that this process may use."""
+    try:
+        whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        whole = 8 << 30  # a system that does not say
+    limit = _read(_CGROUP / "memory.max").strip()
+    return min(whole, int(limit)) if limit.isdecimal() and int(limit) < _NO_LIMIT else whole
+
+
+def _cache() -> int:
+    """Bytes of the last cache that the first core reaches."""
+    units = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+    sizes = [32 << 20]
+    for index in (_PROCESSORS / "cpu0" / "cache").glob("index*/size"):
+        word = _read(index).strip()
+        if word[:-1].isdecimal() and word[-1] in units:
+            sizes.append(int(word[:-1]) * units[word[-1]])
+    return max(sizes)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""

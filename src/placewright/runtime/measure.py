@@ -1,0 +1,244 @@
+"""Plans in, their measured step times out; each in a child process, so that a crash loses nothing.
+
+A step is run ten times, the first five are dropped, and the median of the rest is the step time. A
+plan that runs out of memory, crashes or takes too long is infeasible: that is data, not an error.
+"""
+
+from __future__ import annotations
+
+import math
+import multiprocessing
+import time
+from dataclasses import dataclass, field
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from placewright.errors import ConfigError, PlacewrightError
+from placewright.plan import Plan
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from placewright.problem import Problem
+    from placewright.runtime.executor import Executor
+
+STEPS, DROPPED = 10, 5
+START = 300.0  # seconds that a child may take to load and capture a model
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a plan took.
+
+    Args:
+        seconds: The step time, or the period with several steps in flight; infinity if it could
+            not be run.
+        spread: Between the quickest and the slowest of the steps that count, as a share.
+        failure: Why it could not be run.
+    """
+
+    seconds: float
+    spread: float = 0.0
+    failure: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Judged:
+    """What plans took, in turn, as a trainer wants it; see `training.environment.Judged`."""
+
+    seconds: NDArray[np.float64]
+    over: NDArray[np.int64]
+    share: NDArray[np.float64]
+
+    @property
+    def valid(self) -> NDArray[np.bool_]:
+        """Whether each plan could be run."""
+        valid: NDArray[np.bool_] = np.isfinite(self.seconds)
+        return valid
+
+
+def time_steps(
+    executor: Executor,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    steps: int = STEPS,
+    dropped: int = DROPPED,
+    in_flight: int = 1,
+) -> Measured:
+    """Run a plan's steps and time them.
+
+    With several in flight the time is that between the ends of steps, on average.
+    """
+    import torch
+
+    def wait() -> None:
+        if executor.issuer is not None:
+            torch.cuda.synchronize()
+
+    if in_flight > 1:
+        waiting = [executor.submit(*args, **kwargs) for _ in range(in_flight)]
+        ends = []
+        for at in range(dropped + steps * in_flight):
+            executor.result(waiting.pop(0))
+            ends.append(time.perf_counter())
+            if at + in_flight < dropped + steps * in_flight:
+                waiting.append(executor.submit(*args, **kwargs))
+        wait()
+        between = np.diff([*ends[dropped:-1], time.perf_counter()])
+        return Measured(float(between.mean()), float(np.ptp(between) / max(between.mean(), 1e-12)))
+    seconds = []
+    for _ in range(steps):
+        wait()
+        begin = time.perf_counter()
+        executor(*args, **kwargs)
+        wait()
+        seconds.append(time.perf_counter() - begin)
+    counted = seconds[dropped:] or seconds
+    middle = median(counted)
+    return Measured(middle, (max(counted) - min(counted)) / middle)
+
+
+@dataclass
+class Meter:
+    """Measures plans of one model in a child process, which it starts again when it dies.
+
+    It is what a trainer's environment takes as its `measure`: called with a problem and plans ×
+    ops, it gives their measured times.
+
+    Args:
+        model: A Python file and a function that builds the model, such as `model.py:build`; a
+            network's name, such as `inception-v3:training=false`; or a function that can be
+            pickled and gives (model, args, kwargs).
+        where: Places of devices by name.
+        timeout: Seconds that one plan may take.
+        in_flight: How many steps are under way at once.
+    """
+
+    model: Any
+    training: bool = False
+    optimizer: str | None = None
+    where: Mapping[str, str] | None = None
+    timeout: float = 60.0
+    in_flight: int = 1
+    steps: int = STEPS
+    dropped: int = DROPPED
+    measured: dict[bytes, Measured] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.steps <= self.dropped:
+            raise ConfigError(f"{self.steps} steps, {self.dropped} dropped: expected more steps")
+        self._child: Any = None
+        self._pipe: Any = None
+
+    def __call__(self, problem: Problem, device: NDArray[np.int32]) -> Judged:
+        """The measured times of plans × ops."""
+        plans = [Plan.of(problem, row) for row in np.atleast_2d(device)]
+        seconds = np.array([self.measure(plan).seconds for plan in plans])
+        none = np.zeros(len(plans), dtype=np.int64)
+        return Judged(seconds, none, none.astype(np.float64))
+
+    def measure(self, plan: Plan) -> Measured:
+        """The measured time of a plan; the same plan is measured once."""
+        parts = (plan.device, plan.priority, plan.staging)
+        key = b"|".join(b"" if part is None else part.tobytes() for part in parts)
+        if key not in self.measured:
+            self.measured[key] = self._ask(plan)
+        return self.measured[key]
+
+    def _ask(self, plan: Plan) -> Measured:
+        started = self._child is None or not self._child.is_alive()
+        try:
+            if started:
+                self._start()
+                failure = self._answer(START)
+                if failure is not None:
+                    self.close()
+                    raise ConfigError(f"the model cannot be measured: {failure}")
+            self._pipe.send(
+                (plan, dict(self.where or {}), self.in_flight, self.steps, self.dropped)
+            )
+            answer = self._answer(self.timeout)
+        except (EOFError, OSError):
+            self.close()
+            return Measured(math.inf, failure="the process that ran it died")
+        except TimeoutError:
+            self.close()
+            return Measured(math.inf, failure=f"it took more than {self.timeout:g} seconds")
+        assert isinstance(answer, Measured)
+        return answer
+
+    def _start(self) -> None:
+        context = multiprocessing.get_context("spawn")  # a forked process cannot use CUDA
+        self._pipe, theirs = context.Pipe()
+        what = (self.model, self.training, self.optimizer)
+        self._child = context.Process(target=serve, args=(theirs, *what), daemon=True)
+        self._child.start()
+        theirs.close()
+
+    def _answer(self, seconds: float) -> Any:
+        if not self._pipe.poll(seconds):
+            raise TimeoutError
+        return self._pipe.recv()
+
+    def close(self) -> None:
+        """End the child process."""
+        if self._child is not None:
+            self._child.kill()
+            self._child.join()
+            self._pipe.close()
+            self._child = None
+
+    def __enter__(self) -> Meter:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+def serve(pipe: Any, model: Any, training: bool, optimizer: str | None) -> None:
+    """What the child does: capture the model, then run every plan it is sent."""
+    import torch
+
+    from placewright.frontends.torch_program import program_of
+    from placewright.runtime.executor import Executor
+
+    torch.set_num_threads(1)
+    try:
+        built, args, kwargs = build(model)
+        program = program_of(built, args, kwargs, training, optimizer)
+    except Exception as error:
+        pipe.send(f"{type(error).__name__}: {error}")
+        return
+    pipe.send(None)
+    while True:
+        try:
+            plan, where, in_flight, steps, dropped = pipe.recv()
+        except EOFError:
+            return
+        try:
+            with Executor(program, built, plan, where) as run:
+                found = time_steps(run, args, kwargs, steps, dropped, in_flight)
+        except (PlacewrightError, RuntimeError, MemoryError) as error:
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
+            found = Measured(math.inf, failure=str(error))
+        pipe.send(found)
+
+
+def build(model: Any) -> tuple[Any, Sequence[Any], Mapping[str, Any]]:
+    """The model that a file's function, a network's name or a function stands for."""
+    if callable(model):
+        made = model()
+        return made if len(made) == 3 else (*made, {})
+    text = str(model)
+    if ".py" in text:
+        from placewright.frontends.python_file import build_model
+
+        return build_model(text)
+    from placewright.zoo import built
+
+    return built(text)

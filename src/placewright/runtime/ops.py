@@ -1,0 +1,282 @@
+"""A program and sites in, a cost Table out: every op measured on every device.
+
+Equal ops are measured once, those that matter most first. What the time does not allow, or a device
+cannot run, is worked out from the roofline, times the median of measured over worked out of its
+kind; the table says so (`NOT_MEASURED`). To each op comes what the runtime takes to run it.
+
+Devices are measured one at a time, while the others rest: workers of one host that compute at the
+same time share its memory, and are then slower than the table says.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter, defaultdict
+from dataclasses import dataclass, replace
+from functools import partial
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from placewright.costs import NOT_MEASURED, Roofline, Table
+from placewright.errors import PlacewrightError
+from placewright.graph import VIEW, Graph
+from placewright.runtime.kept import Kept
+from placewright.runtime.machine import load_torch
+from placewright.runtime.overhead import OVERHEAD, measure_overhead
+from placewright.runtime.signatures import equal_ops, in_place
+from placewright.runtime.timing import Timing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from placewright.cluster import Cluster
+    from placewright.frontends.torch_program import Program
+    from placewright.runtime.machine import Machine
+    from placewright.runtime.sites import Site
+
+BUDGET = 60.0
+"""Seconds that measuring a graph may take where nobody says."""
+SHORTEST, LONGEST = 0.01, 0.15
+"""Seconds that one op is given, on one device."""
+MOST_COPIES = 8
+MOST_BYTES = 1 << 30
+"""Of the weights that an op is given in turn, so that none is still in a cache from last time."""
+ATTAINED = Roofline(compute=1.0, memory=1.0)
+
+
+@dataclass(frozen=True)
+class OpProfile:
+    """What measuring a graph gave.
+
+    Args:
+        different: How many ops differ from one another, times devices.
+        measured: How many of them were measured now.
+        known: How many had been measured before on this machine.
+        failed: Ops that a device could not run, and why.
+        overhead: Seconds that the runtime itself takes for each op, by model; the table has them.
+    """
+
+    table: Table
+    different: int
+    measured: int
+    known: int
+    failed: dict[str, str]
+    seconds: float
+    overhead: dict[str, float]
+
+    @property
+    def worked_out(self) -> int:
+        """How many were worked out from those of their kind."""
+        return self.different - self.measured - self.known
+
+
+def profile_ops(
+    program: Program,
+    machine: Machine,
+    cluster: Cluster,
+    sites: Sequence[Site],
+    budget: float = BUDGET,
+    again: bool = False,
+    said: Callable[[str, float], None] = lambda text, share: None,
+) -> OpProfile:
+    """Measure the ops of a program on every site.
+
+    Args:
+        cluster: What the sites can do, to tell which ops matter.
+        budget: Seconds that it may take, about.
+        again: Measure also what was measured before on this machine.
+        said: Told what is being measured, and how much of the budget is used.
+    """
+    began = time.monotonic()
+    kept = Kept(machine)
+    equal = equal_ops(program)
+    models = {site.model: site for site in reversed(sites)}  # equal hardware is measured once
+    estimates = _estimates(program.graph, cluster, list(models.values()))
+    found: dict[tuple[str, str], Timing] = {}
+    jobs: list[tuple[float, str, str]] = []
+    for text, positions in equal.items():
+        for column, model in enumerate(models):
+            known = None if again else kept.get(model, text)
+            if known is not None:
+                found[text, model] = known
+            else:
+                takes = float(estimates[positions[0], column])
+                jobs.append((-takes * len(positions), text, model))
+    before = len(found)
+    failed: dict[str, str] = {}
+    each = min(LONGEST, max(SHORTEST, budget / max(len(jobs), 1)))
+    for done, (_, text, model) in enumerate(sorted(jobs)):
+        spent = time.monotonic() - began
+        position, site = equal[text][0], models[model]
+        takes = float(estimates[position, list(models).index(model)])
+        if spent + 3 * takes > budget:
+            continue  # a shorter one may still fit
+        name = program.graph.ops[position].name
+        said(f"{name} on {site.name}", max(spent / budget, done / len(jobs)))
+        try:
+            found[text, model] = site.run(partial(measure_op, program, position, site, each))
+        except Exception as error:  # no such kernel there, out of memory, a sample it refuses
+            failed[f"{name} on {site.name}"] = _line(error)
+            continue
+        kept.put(model, text, found[text, model])
+    if any(site.on_gpu for site in models.values()):
+        load_torch().cuda.empty_cache()
+    overhead = {}
+    for model, site in models.items():
+        try:
+            overhead[model] = _overhead(kept, site, cluster, again)
+        except (PlacewrightError, RuntimeError) as error:  # the runtime cannot run there
+            failed[f"the runtime on {site.name}"], overhead[model] = _line(error), 0.0
+    kept.save()
+    table = _table(program.graph, equal, models, estimates, found, machine, overhead)
+    return OpProfile(
+        table,
+        len(equal) * len(models),
+        len(found) - before,
+        before,
+        failed,
+        time.monotonic() - began,
+        overhead,
+    )
+
+
+def _line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0] or type(error).__name__
+
+
+def _overhead(kept: Kept, site: Site, cluster: Cluster, again: bool) -> float:
+    """What the runtime takes for an op on a model, measured once a machine."""
+    known = None if again else kept.get(site.model, OVERHEAD)
+    if known is None:
+        known = Timing(measure_overhead(site, cluster), 0.0, 1)
+        kept.put(site.model, OVERHEAD, known)
+    return known.seconds
+
+
+def measure_op(program: Program, position: int, site: Site, seconds: float) -> Timing:
+    """Time one op of a program; to be called within `site.run`.
+
+    Weights are cold in a real step, and what the op before has just made is warm; so there are
+    copies of the weights to go through, and one of all else.
+    """
+    run = program.runner(position, site.device, in_place(program, position))
+    sets = _inputs(program, position, site)
+    took = site.time(lambda at: run(sets[at % len(sets)]), seconds, as_in_step=True)
+    if site.on_gpu and program.graph.ops[position].kind == VIEW:
+        return replace(took, seconds=0.0)  # the GPU has nothing to do
+    return took
+
+
+def _inputs(program: Program, position: int, site: Site) -> list[list[Any]]:
+    """What an op reads, several times over."""
+    from placewright.runtime.samples import distinct, index_limits, sample
+
+    graph = program.graph
+    op, node = graph.ops[position], program.draft.made_by.get(position)
+    limits: dict[int, int] = {}
+    if node is not None:
+        for source, limit in index_limits(node).items():
+            place_of = program.draft.place.get(source)
+            if place_of and place_of[0] in op.inputs:
+                limits[op.inputs.index(place_of[0])] = limit
+    once = node is not None and distinct(node)
+    cold = [at for at, (source, _) in enumerate(op.inputs) if graph.ops[source].kind == "weight"]
+    size = sum(graph.ops[op.inputs[at][0]].outputs[op.inputs[at][1]] for at in cold)
+    copies = min(MOST_COPIES, math.ceil(3 * site.cache / size), MOST_BYTES // size) if size else 1
+
+    def one(at: int) -> Any:
+        return sample(program.values[op.inputs[at]], site.device, limits.get(at), once)
+
+    first = [one(at) for at in range(len(op.inputs))]
+    more = [
+        [one(at) if at in cold else first[at] for at in range(len(first))]
+        for _ in range(max(1, copies) - 1)
+    ]
+    return [first, *more]
+
+
+def _estimates(
+    graph: Graph, cluster: Cluster, sites: Sequence[Site]
+) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Ops × sites: the roofline's word; views take a start."""
+    seconds = ATTAINED.op_seconds(graph, cluster)
+    view = np.array([op.kind == VIEW for op in graph.ops])
+    columns = []
+    for site in sites:
+        at = cluster.position[site.name]
+        columns.append(np.where(view, cluster.devices[at].launch, seconds[:, at]))
+    return np.stack(columns, axis=1)
+
+
+def _table(
+    graph: Graph,
+    equal: dict[str, list[int]],
+    models: dict[str, Site],
+    estimates: np.ndarray[Any, np.dtype[np.float64]],
+    found: dict[tuple[str, str], Timing],
+    machine: Machine,
+    overhead: dict[str, float],
+) -> Table:
+    shape = (len(graph), len(models))
+    seconds, issue, spread = np.zeros(shape), np.zeros(shape), np.zeros(shape)
+    for column, model in enumerate(models):
+        scale = _Scale(graph, equal, model, estimates[:, column], found)
+        for text, positions in equal.items():
+            took = found.get((text, model))
+            for position in positions:
+                if took is not None:
+                    seconds[position, column] = took.seconds
+                    issue[position, column] = took.issue
+                    spread[position, column] = took.spread
+                else:
+                    seconds[position, column], issue[position, column] = scale(position)
+                    spread[position, column] = NOT_MEASURED
+        run = [position for positions in equal.values() for position in positions]
+        taken = issue if models[model].on_gpu else seconds  # by the host, which both run on
+        taken[run, column] += overhead[model]
+    names = tuple(op.name for op in graph.ops)
+    started = issue if issue.any() else None
+    return Table(names, tuple(models), seconds, issue=started, spread=spread, machine=machine.key)
+
+
+class _Scale:
+    """Works out the seconds of ops on one model from those that were measured there."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        equal: dict[str, list[int]],
+        model: str,
+        estimates: np.ndarray[Any, np.dtype[np.float64]],
+        found: dict[tuple[str, str], Timing],
+    ) -> None:
+        self.graph, self.estimates = graph, estimates
+        ratios: dict[str, list[float]] = defaultdict(list)
+        issues: dict[str, list[float]] = defaultdict(list)
+        for text, positions in equal.items():
+            took, kind = found.get((text, model)), graph.ops[positions[0]].kind
+            if took is not None and estimates[positions[0]] > 0:
+                ratios[kind].append(took.seconds / float(estimates[positions[0]]))
+                issues[kind].append(took.issue)
+        self.ratio = {kind: median(several) for kind, several in ratios.items()}
+        self.issue = {kind: median(several) for kind, several in issues.items()}
+        self.usual = median([one for several in ratios.values() for one in several] or [1.0])
+        self.started = median([one for several in issues.values() for one in several] or [0.0])
+
+    def __call__(self, position: int) -> tuple[float, float]:
+        kind = self.graph.ops[position].kind
+        seconds = float(self.estimates[position]) * self.ratio.get(kind, self.usual)
+        return seconds, self.issue.get(kind, self.started)
+
+
+def by_kind(graph: Graph, table: Table) -> dict[str, tuple[int, float]]:
+    """How many ops of each kind there are, and their seconds on the table's first column."""
+    count: Counter[str] = Counter()
+    taken: Counter[str] = Counter()
+    for position, op in enumerate(graph.ops):
+        count[op.kind] += 1
+        taken[op.kind] += table.seconds[position, 0]
+    return {kind: (count[kind], float(taken[kind])) for kind, _ in taken.most_common()}

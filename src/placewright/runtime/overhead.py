@@ -1,0 +1,67 @@
+"""A site in, the seconds that our runtime takes for each op beside the op itself out."""
+
+from __future__ import annotations
+
+import time
+from statistics import quantiles
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from placewright.plan import Plan
+from placewright.problem import Problem
+from placewright.runtime.machine import load_torch
+
+if TYPE_CHECKING:
+    from placewright.cluster import Cluster
+    from placewright.runtime.sites import Site
+
+OVERHEAD = "the runtime's own time for an op"
+"""The name under which it is kept beside the ops' times."""
+OPS, STEPS = 64, 40
+
+
+def measure_overhead(site: Site, cluster: Cluster) -> float:
+    """Run a chain of the smallest ops under a plan: what a step takes per op, less the op's own.
+
+    The quicker steps count, so that a machine that does other things too is not held against it.
+    """
+    from placewright.frontends.torch_program import program_of
+    from placewright.runtime.executor import Executor
+
+    torch = load_torch()
+    model, given = _chain(torch), torch.ones(8)
+    program = program_of(model, (given,))
+    problem = Problem(program.graph, cluster.only([site.name]))
+    plan = Plan.of(problem, np.zeros(len(program.graph), dtype=np.int32))
+    where = {site.name: f"cuda:{site.index}" if site.on_gpu else f"cpu:{len(site.cores)}"}
+    took, before = [], torch.get_num_threads()
+    try:
+        with Executor(program, model, plan, where) as executor:
+            for _ in range(STEPS):
+                began = time.perf_counter()
+                executor(given)
+                if site.on_gpu:
+                    torch.cuda.synchronize(site.device)
+                took.append(time.perf_counter() - began)
+    finally:
+        torch.set_num_threads(before)
+    step = quantiles(took[STEPS // 4 :], n=4)[0]
+    alone = site.run(lambda: _alone(torch, site))
+    return max(0.0, step / OPS - alone)
+
+
+def _chain(torch: Any) -> Any:
+    class Chain(torch.nn.Module):  # type: ignore[misc]
+        def forward(self, x: Any) -> Any:
+            for _ in range(OPS):
+                x = torch.relu(x)
+            return x
+
+    return Chain().eval()
+
+
+def _alone(torch: Any, site: Site) -> float:
+    one = torch.ones(8, device=site.device)
+    took = site.time(lambda _: torch.ops.aten.relu.default(one), 0.05)
+    return max(took.seconds, took.issue)

@@ -1,0 +1,322 @@
+"""A plan and a model in; the model out, which behaves as before and runs where the plan says."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from placewright import files
+from placewright.errors import ExecutionError, GraphError, PlanError
+from placewright.frontends.torch_program import program_of
+from placewright.plan import Plan
+from placewright.result import Result
+from placewright.runtime.carry import carry
+from placewright.runtime.executor import Executor
+from placewright.runtime.follow import Follow, readers_of
+from placewright.runtime.loading import load_weights
+from placewright.runtime.places import Place, find_places
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Hashable, Iterator, Mapping
+
+    from placewright.frontends.torch_program import Program
+    from placewright.frontends.torch_updates import Rule
+
+MOST_CAPTURED = 8
+"""Shapes of which the captured programs are kept at a time."""
+
+_PLAIN = (bool, int, float, str, bytes, type(None), torch.dtype, torch.device)
+
+
+def apply(
+    plan: Plan | Result | str | os.PathLike[str],
+    model: torch.nn.Module,
+    weights: str | os.PathLike[str] | None = None,
+    where: Mapping[str, str] | None = None,
+    optimizer: str | Rule | None = None,
+    graphs: bool | None = None,
+) -> torch.nn.Module:
+    """Let a model run under a plan. The model itself is changed and given back.
+
+    Its weights move where the plan has them. A call is captured the first time, and again for every
+    other shape of arguments that comes up twice; what is not captured runs under the same placement
+    function by function, and so does what needs gradients. Outputs come back on the device of the
+    first tensor among the arguments. `model.placed` has the rest: `step` (a whole training step),
+    `stream` (several calls in flight), `remove`.
+
+    Args:
+        plan: A plan, a result, or a file that holds one.
+        weights: A safetensors file, an index of several or their folder, for a model on `meta`:
+            its tensors go straight to their devices.
+        where: Places of the plan's devices by name, where the names do not say them, such as
+            `{"gpu0": "cuda:1"}`.
+        optimizer: Of `step`: `sgd`, `momentum`, `adam` or a `Rule`.
+        graphs: Whether runs of ops on a GPU are captured as CUDA graphs; None: if that is quicker.
+
+    Raises:
+        PlanError: The plan was made for another model.
+        ExecutionError: A device is not here, or has no room.
+        FileError: A file cannot be read.
+    """
+    if not isinstance(plan, Plan | Result):
+        plan = files.load(plan, "plan")
+    found = plan.plan if isinstance(plan, Result) else plan
+    if isinstance(getattr(model, "placed", None), Placed):
+        raise PlanError("the model runs under a plan already: model.placed.remove() first")
+    placed = Placed(found, model, where, optimizer, graphs)
+    if weights is not None:
+        load_weights(model, weights, placed.homes)
+    placed.settle()
+    placed.install()
+    return model
+
+
+class Placed:
+    """A model that runs under a plan: what `apply` leaves at `model.placed`."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        model: torch.nn.Module,
+        where: Mapping[str, str] | None,
+        optimizer: str | Rule | None,
+        graphs: bool | None,
+    ) -> None:
+        self.plan, self.model, self.where = plan, model, where
+        self.optimizer, self.graphs = optimizer, graphs
+        self.places: tuple[Place, ...] = find_places(plan.devices, where)
+        self.homes = {
+            name: self.places[device].torch_name
+            for name, device in zip(plan.ops, plan.device.tolist(), strict=True)
+        }
+        self.executors: OrderedDict[Hashable, Executor] = OrderedDict()
+        self.refused: dict[Hashable, str] = {}  # shapes that cannot be captured, and why
+        self.seen: set[Hashable] = set()
+        self.rooms: dict[str, torch.Tensor] = {}  # staging rooms, which all programs share
+        self.follow: Follow | None = None
+        self.forward: Callable[..., Any] = model.forward
+        self._busy = threading.RLock()
+        self._check()
+
+    def _check(self) -> None:
+        known = set(self.plan.ops)
+        names = [name for name, _ in self.model.named_parameters()]
+        missing = [name for name in names if name not in known]
+        if missing and len(missing) == len(names):
+            raise PlanError(
+                f"the plan was made for another model: it places none of its {len(names)} "
+                f"parameters, such as {missing[0]!r}"
+            )
+        if any(place.kind == "cuda" for place in self.places) and not torch.cuda.is_available():
+            gone = next(place for place in self.places if place.kind == "cuda")
+            raise ExecutionError(
+                f"device {gone.name!r} is a CUDA device, and this machine has none: "
+                f"say another place, such as where={{{gone.name!r}: 'cpu'}}"
+            )
+
+    # -- the model -----------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """Move every parameter and buffer that the plan places to its home."""
+        stored = dict(self._stored())
+        for name, tensor in stored.items():
+            if name in self.homes and not tensor.is_meta:
+                tensor.data = tensor.data.to(self.homes[name])
+        self._data = {name: tensor.data_ptr() for name, tensor in self._stored()}
+        self.follow = Follow(
+            readers_of(self.plan, self.places, stored),
+            {
+                torch.device(place.torch_name): max(0, int(room))
+                for place, room in zip(self.places, self._rooms(), strict=True)
+            },
+        )
+
+    def _stored(self) -> list[tuple[str, torch.Tensor]]:
+        return [*self.model.named_parameters(), *self.model.named_buffers()]
+
+    def _rooms(self) -> list[int]:
+        staging = self.plan.staging
+        return [0] * len(self.places) if staging is None else staging.tolist()
+
+    def install(self) -> None:
+        """Let calls of the model come here."""
+        model: Any = self.model
+        self._own = {k: v for k, v in vars(model).items() if k in ("forward", "_apply")}
+        model.placed = self
+        model.forward = self._call
+        self._moves = model._apply
+        model._apply = self._apply
+        self._hook = model.register_load_state_dict_post_hook(lambda *_: self._loaded())
+
+    def remove(self) -> torch.nn.Module:
+        """Let the model run as before; its weights stay where they are."""
+        self.forget()
+        model: Any = self.model
+        for name in ("placed", "forward", "_apply"):
+            model.__dict__.pop(name, None)
+        model.__dict__.update(self._own)
+        self._hook.remove()
+        return self.model
+
+    def forget(self) -> None:
+        """Drop all that was captured; the next call captures anew, with the weights as they are."""
+        with self._busy:
+            for executor in self.executors.values():
+                executor.close()
+            self.executors.clear()
+            self.settle()
+
+    def _loaded(self) -> None:
+        """Weights were loaded: into the old memory, which is fine, or into new."""
+        if self._data != {name: tensor.data_ptr() for name, tensor in self._stored()}:
+            self.forget()
+
+    def _apply(self, *args: Any, **kwargs: Any) -> Any:
+        """The model is cast or moved: weights go home again afterwards."""
+        made = self._moves(*args, **kwargs)
+        self.forget()
+        return made
+
+    # -- calls ---------------------------------------------------------------------------------
+
+    def _call(self, *args: Any, **kwargs: Any) -> Any:
+        kwargs = dict(sorted(kwargs.items()))
+        with self._busy:
+            executor = None if self._needs_gradients(args, kwargs) else self.find(args, kwargs)
+            if executor is None:
+                return self._by_function(args, kwargs)
+            return self._back(executor(*args, **kwargs), args, kwargs)
+
+    def _needs_gradients(self, args: Any, kwargs: Any) -> bool:
+        if not torch.is_grad_enabled():
+            return False
+        if self.model.training:
+            return any(parameter.requires_grad for parameter in self.model.parameters())
+        leaves = pytree.tree_leaves((args, kwargs))
+        return any(isinstance(one, torch.Tensor) and one.requires_grad for one in leaves)
+
+    def find(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Executor | None:
+        """What runs calls of this shape, captured if need be; None: it is not to be captured."""
+        key = _shape(args, kwargs)
+        if key is None or key in self.refused or self.model.training:
+            return None
+        if key in self.executors:
+            self.executors.move_to_end(key)
+            return self.executors[key]
+        if self.seen and key not in self.seen:  # a shape that may never come again
+            self.seen.add(key)
+            return None
+        self.seen.add(key)
+        try:
+            program = program_of(self.model_as_it_was(), args, kwargs)
+            if program.captured.drafted:
+                raise GraphError("its branches depend on values")
+            plan = carry(self.plan, program.graph)
+            made = self._executor(program, plan)
+        except GraphError as error:
+            self.refused[key] = str(error)
+            return None
+        while len(self.executors) >= MOST_CAPTURED:
+            self.executors.popitem(last=False)[1].close()
+        self.executors[key] = made
+        return made
+
+    def _executor(self, program: Program, plan: Plan) -> Executor:
+        made = Executor(program, self.model, plan, self.where, graphs=self.graphs, rooms=self.rooms)
+        self._data = {name: tensor.data_ptr() for name, tensor in self._stored()}
+        return made
+
+    def model_as_it_was(self) -> torch.nn.Module:
+        """A model whose calls do not come here, sharing all parameters and buffers."""
+        model = self.model
+        bare = model.__class__.__new__(model.__class__)
+        ours = ("placed", "forward", "_apply")
+        bare.__dict__.update((k, v) for k, v in model.__dict__.items() if k not in ours)
+        return bare
+
+    def _by_function(self, args: Any, kwargs: Any) -> Any:
+        assert self.follow is not None
+        self.follow.begin()
+        with self.follow:
+            made = self.forward(*args, **kwargs)
+        return self._back(made, args, kwargs)
+
+    def _back(self, made: Any, args: Any, kwargs: Any) -> Any:
+        """Outputs on the device of the first tensor that was given."""
+        leaves = pytree.tree_leaves((args, kwargs))
+        first = next((one for one in leaves if isinstance(one, torch.Tensor)), None)
+        if first is None:
+            return made
+
+        def back(value: Any) -> Any:
+            return value.to(first.device) if isinstance(value, torch.Tensor) else value
+
+        return pytree.tree_map(back, made)
+
+    def stream(self, calls: Iterator[tuple[Any, ...]], in_flight: int = 4) -> Iterator[Any]:
+        """What the model returns for each of some calls, in order, with several in flight.
+
+        Args:
+            calls: The positional arguments of each, all of one shape.
+            in_flight: How many steps may be under way at once.
+
+        Raises:
+            ExecutionError: Steps of this model change states, so that they cannot overlap.
+        """
+        from placewright.runtime.pipeline import in_order
+
+        first = next(iter_calls := iter(calls), None)
+        if first is None:
+            return
+        self.seen.add(_shape(first, {}))
+        executor = self.find(first, {})
+        if executor is None:
+            raise ExecutionError(f"calls of this shape cannot be captured: {self.reason(first)}")
+        for args, made in in_order(executor, first, iter_calls, in_flight):
+            yield self._back(made, args, {})
+
+    def reason(self, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> str:
+        """Why calls of this shape are not captured."""
+        key = _shape(args, kwargs or {})
+        if key is None:
+            return "an argument is neither a tensor nor a plain value"
+        return self.refused.get(key, "the model is in training mode")
+
+    def step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """One training step under the plan: the loss, its gradients and the update of all weights.
+
+        Raises:
+            PlanError: The plan is not one of a training step.
+        """
+        kwargs = dict(sorted(kwargs.items()))
+        if not any(name.endswith(".update") for name in self.plan.ops):
+            raise PlanError("the plan is not one of a training step: plan with --training")
+        key = ("step", _shape(args, kwargs))
+        with self._busy:
+            if key not in self.executors:
+                program = program_of(
+                    self.model_as_it_was(), args, kwargs, True, self.optimizer or "sgd"
+                )
+                plan = carry(self.plan, program.graph)
+                self.executors[key] = self._executor(program, plan)
+            made: torch.Tensor = self.executors[key](*args, **kwargs)
+            return made
+
+
+def _shape(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Hashable | None:
+    """What tells calls apart that need programs of their own; None if there is no telling."""
+    leaves, spec = pytree.tree_flatten((args, dict(kwargs)))
+    key: list[Hashable] = [str(spec)]
+    for leaf in leaves:
+        if isinstance(leaf, torch.Tensor):
+            key.append((tuple(leaf.shape), leaf.dtype))
+        elif isinstance(leaf, _PLAIN):
+            key.append((type(leaf).__name__, leaf))
+        else:
+            return None
+    return tuple(key)

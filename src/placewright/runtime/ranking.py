@@ -1,0 +1,78 @@
+"""Plans that the simulator likes in, the best by measurement out.
+
+Every single device is measured too, so that what is chosen never loses to the best of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from placewright import simulator
+from placewright.errors import ConfigError
+from placewright.plan import Plan
+from placewright.solvers import Found
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from placewright.problem import Problem
+    from placewright.runtime.measure import Measured, Meter
+    from placewright.solvers import Search
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """A plan, what the simulator says of it and what was measured."""
+
+    found: Found
+    measured: Measured
+
+
+def rerank(problem: Problem, plans: Sequence[Plan], meter: Meter, k: int = 3) -> list[Ranked]:
+    """The best k plans by the simulator and every single device, best by measurement first."""
+    found = (Found(_key(problem, plan), "", lambda plan=plan: plan) for plan in plans)  # type: ignore[misc]
+    return _measured(problem, found, meter, k)
+
+
+@dataclass(frozen=True)
+class Remeasured:
+    """Chooses, of the best few plans of a search, the one that is measured quickest.
+
+    It is what `solve` takes as `choose`.
+
+    Args:
+        k: How many plans of the search to measure, beside every single device.
+        ranked: What was measured, best first; nothing before a search.
+    """
+
+    meter: Meter
+    k: int = 3
+    ranked: list[Ranked] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if self.k < 1:
+            raise ConfigError(f"{self.k} plans to measure: expected 1 or more")
+
+    def __call__(self, search: Search) -> Found:
+        self.ranked[:] = _measured(search.problem, search.few, self.meter, self.k)
+        return self.ranked[0].found
+
+
+def _measured(problem: Problem, plans: Iterable[Found], meter: Meter, k: int) -> list[Ranked]:
+    chosen = sorted(plans, key=lambda found: found.key)[:k]
+    for number, device in enumerate(problem.cluster.devices):
+        plan = Plan.of(problem, problem.settle(np.full(len(problem.graph), number)))
+        key = _key(problem, plan)
+        if key[0] == 0:  # it fits
+            chosen.append(Found(key, f"all on {device.name}", lambda plan=plan: plan))  # type: ignore[misc]
+    ranked = [Ranked(found, meter.measure(found.plan)) for found in chosen]
+    return sorted(ranked, key=lambda one: one.measured.seconds)
+
+
+def _key(problem: Problem, plan: Plan) -> tuple[float, float]:
+    timeline = simulator.simulate(problem, plan)
+    value = timeline.step_time if problem.objective == "step" else timeline.period
+    return timeline.overflow, value

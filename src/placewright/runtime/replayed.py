@@ -1,0 +1,44 @@
+"""A problem on this machine in, the same as our runtime runs it out: GPUs with or without a host.
+
+Ops that a host starts one by one take no less than that start. Of a forward pass without random
+numbers the runtime captures runs of ops as CUDA graphs where that is quicker, and replays them:
+then an op takes the GPU's own time, and starts follow each other as quickly as the GPU can.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from placewright.costs import Table
+
+if TYPE_CHECKING:
+    from placewright.cluster import Cluster
+    from placewright.graph import Graph
+    from placewright.problem import Problem
+    from placewright.runtime.here import Profile
+
+
+def replays(graph: Graph) -> bool:
+    """Whether the runtime may replay what it captured: nothing is updated or drawn."""
+    return all(op.phase == "forward" and op.kind != "random" for op in graph.ops)
+
+
+def as_run(problem: Problem, profile: Profile) -> Problem:
+    """The problem with the starts of ops that the runtime will need."""
+    if not replays(problem.graph):
+        return problem
+    costs = problem.costs.replayed() if isinstance(problem.costs, Table) else problem.costs
+    return replace(problem, cluster=without_host(problem.cluster, profile), costs=costs)
+
+
+def without_host(cluster: Cluster, profile: Profile) -> Cluster:
+    """The cluster with GPUs that need no host to start their ops."""
+    own = {name: float(able["own"]) for name, able in profile.facts["devices"].items()}
+    devices = tuple(
+        replace(each, launch=own.get(each.name, each.launch), issuer=None)
+        if each.issuer is not None
+        else each
+        for each in cluster.devices
+    )
+    return cluster if devices == cluster.devices else replace(cluster, devices=devices)

@@ -1,0 +1,91 @@
+"""Copies of streamed weights in order in, their places in a staging room out (rule 6).
+
+The order of copies is known before the step, so the room is shared out once: where each op's
+weights go, and which earlier ops must have ended before they may be overwritten. All weights of
+one op stand together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from placewright.graph import Tensor
+
+ALIGNED = 256  # bytes: what kernels expect of the address of a tensor
+
+
+@dataclass(frozen=True)
+class Copy:
+    """A streamed weight and the op that reads it.
+
+    Args:
+        offset: Where in the room it goes.
+        after: The last op, in the order of the readers, that must have ended before: the number of
+            readers that come before the copy may begin; 0 if it may begin at once.
+    """
+
+    tensor: Tensor
+    reader: int
+    size: int
+    offset: int = 0
+    after: int = 0
+
+
+@dataclass(frozen=True)
+class Staging:
+    """How copies take turns in a room.
+
+    Args:
+        copies: In the order in which they are made.
+        readers: The ops that they are for, in order, each once.
+        room: Bytes of the room, alignment included.
+    """
+
+    copies: tuple[Copy, ...]
+    readers: tuple[int, ...]
+    room: int
+
+
+def lay_out(copies: Sequence[Copy], room: int) -> Staging:
+    """Places for copies, which come in the order of their readers.
+
+    Each op's weights go where there is room soonest. The room is what the plan says, and what
+    alignment adds to the weights of one op at most.
+    """
+    blocks = [list(block) for _, block in groupby(copies, key=lambda copy: copy.reader)]
+    slack = max(sum(_up(copy.size) - copy.size for copy in block) for block in blocks)
+    total = _up(room) + _up(slack)
+    taken: list[tuple[int, int, int]] = []  # (begin, end, number of the reader), newest last
+    placed: list[Copy] = []
+    for number, block in enumerate(blocks):
+        size = sum(_up(copy.size) for copy in block)
+        begin, after = _soonest(taken, size, total)
+        end = begin + size
+        taken = [one for one in taken if one[1] <= begin or one[0] >= end]
+        taken.append((begin, end, number))
+        # Copies are made one after the other, so none may begin before those ahead of it.
+        after = max(after, placed[-1].after if placed else 0)
+        for copy in block:
+            placed.append(Copy(copy.tensor, copy.reader, copy.size, begin, after))
+            begin += _up(copy.size)
+    return Staging(tuple(placed), tuple(block[0].reader for block in blocks), total)
+
+
+def _soonest(taken: Sequence[tuple[int, int, int]], size: int, room: int) -> tuple[int, int]:
+    """The begin of the stretch that is free soonest, and how many readers must have ended."""
+    choices = []
+    for begin in {0, *(end for _, end, _ in taken)}:
+        if begin + size <= room:
+            inside = [number for low, high, number in taken if low < begin + size and high > begin]
+            choices.append((max(inside, default=-1) + 1, begin))
+    after, begin = min(choices)
+    return begin, after
+
+
+def _up(size: int) -> int:
+    return -(-size // ALIGNED) * ALIGNED

@@ -1,0 +1,263 @@
+"""The CUDA parts of a script in; their ops issued, by one host thread in the plan's order, out.
+
+The host waits only where an op needs what a CPU device has not made yet, and has by then issued
+every transfer and every copy of streamed weights that can run meanwhile.
+"""
+
+from __future__ import annotations
+
+import queue
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from placewright.runtime.graphs import Graphs
+from placewright.runtime.lanes import Lane
+from placewright.runtime.script import ENV, HOME
+from placewright.runtime.workers import Done, Job, Note
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from placewright.graph import Tensor
+    from placewright.runtime.script import Turn
+
+
+@dataclass
+class _Step:
+    """A step that is being issued."""
+
+    number: int
+    env: list[dict[Tensor, torch.Tensor]]
+    at: int = 0
+    arrived: dict[tuple[int, Tensor], torch.cuda.Event] = field(default_factory=dict)
+    read: set[tuple[int, int]] = field(default_factory=set)
+    events: dict[int, torch.cuda.Event] = field(default_factory=dict)
+
+
+class Issuer:
+    """Issues the ops of all CUDA devices of a plan.
+
+    Args:
+        jobs: Of the CUDA devices, by number.
+        order: (device, turn) of each of their ops, in the plan's order.
+        source: Gives a stored tensor where it lies.
+        graphs: Whether to capture runs of ops once and replay them; None: if that is quicker.
+    """
+
+    def __init__(
+        self,
+        jobs: Mapping[int, Job],
+        order: Sequence[tuple[int, int]],
+        devices: int,
+        source: Callable[[Tensor], torch.Tensor],
+        graphs: bool | None,
+    ) -> None:
+        self.jobs, self.order, self.devices = jobs, order, devices
+        self.inbox: queue.SimpleQueue[Note] = queue.SimpleQueue()
+        self.lanes = {number: Lane(job, source) for number, job in jobs.items()}
+        self.steps: list[_Step] = []
+        self.staged = any(lane.rooms is not None for lane in self.lanes.values())
+        self.current: Lane | None = None
+        self.graphs = Graphs(self, graphs)
+        self.begun = 0
+
+    # -- steps ---------------------------------------------------------------------------------
+
+    def run_until(self, number: int) -> bool:
+        """Issue ops until a step is over here; false if told to stop before."""
+        devices = {lane.device for lane in self.lanes.values()}
+        before = {device: torch.cuda.current_stream(device) for device in devices}
+        try:
+            with torch.no_grad():
+                while any(step.number <= number for step in self.steps) or self._expects(number):
+                    step = self._next()
+                    if step is None:
+                        note = self.inbox.get()
+                    elif self.inbox.empty():
+                        self._advance(step)
+                        continue
+                    else:
+                        note = self.inbox.get_nowait()
+                    if note.what == "stop":
+                        return False
+                    self._take(note)
+        finally:
+            self.current = None
+            for stream in before.values():
+                torch.cuda.set_stream(stream)
+        return True
+
+    def _expects(self, number: int) -> bool:
+        """Whether a step has been announced, and its note not been read yet."""
+        return self.begun <= number
+
+    def _take(self, note: Note) -> None:
+        if note.what == "begin":
+            self.begun = note.step + 1
+            step = _Step(note.step, [{} for _ in range(self.devices)])
+            self.steps.append(step)
+            for number, lane in self.lanes.items():
+                step.env[number].update(note.value[number])
+                if lane.rooms is not None and len(self.steps) == 1:
+                    lane.rooms.begin()
+            self.graphs.begin()
+            return
+        step = next(step for step in self.steps if step.number == note.step)
+        target, key = note.key
+        if note.what == "read":
+            step.read.add((target, key))
+        else:
+            self._receive(step, target, key, note.value, note.event)
+
+    def _receive(
+        self,
+        step: _Step,
+        target: int,
+        key: Tensor,
+        value: torch.Tensor,
+        after: torch.cuda.Event | None,
+    ) -> None:
+        lane = self.lanes[target]
+        if value.is_cuda and value.device == lane.device:  # another stream of the same GPU
+            step.env[target][key] = value
+            if after is not None:
+                step.arrived[target, key] = after
+        else:
+            here, arrived = lane.receive(value, after)
+            step.env[target][key], step.arrived[target, key] = here, arrived
+
+    def _next(self) -> _Step | None:
+        """The oldest step whose next op has all it needs from CPU devices."""
+        for step in self.steps[:1] if self.staged else self.steps:
+            number, index = self.order[step.at]
+            turn = self.jobs[number].part.turns[index]
+            here = all(tensor in step.env[number] for tensor in turn.needs)
+            if here and all(self._has_read(step, number, op) for op in turn.after):
+                return step
+        return None
+
+    def _has_read(self, step: _Step, number: int, op: int) -> bool:
+        return (number, op) in step.read or op in step.events
+
+    # -- ops -----------------------------------------------------------------------------------
+
+    def _advance(self, step: _Step) -> None:
+        """Issue the next op of a step, or the run of ops that was captured together."""
+        number, index = self.order[step.at]
+        lane, job = self.lanes[number], self.jobs[number]
+        if self.current is not lane:
+            torch.cuda.set_stream(lane.compute)
+            self.current = lane
+        try:
+            self.wait(step, lane, job.part.turns[index])
+            count = self.graphs.run(step, lane, step.at)
+            if not count:
+                self.issue(step, lane, index)
+                count = 1
+        except Exception as error:
+            self.steps.remove(step)
+            job.report(Done(step.number, number, {}, error, job.names[index]))
+            return
+        for at in range(step.at, step.at + count):
+            self.after(step, lane, job.part.turns[self.order[at][1]])
+        step.at += count
+        if step.at == len(self.order):
+            self._finish(step)
+
+    def wait(self, step: _Step, lane: Lane, turn: Turn) -> None:
+        """Let the compute stream wait for what comes from other streams."""
+        for tensor in turn.needs:
+            event = step.arrived.pop((lane.number, tensor), None)
+            if event is not None:
+                lane.compute.wait_event(event)
+                step.env[lane.number][tensor].record_stream(lane.compute)
+        for op in turn.after:
+            if op in step.events:
+                lane.compute.wait_event(step.events[op])
+        if lane.rooms is not None and turn.position in lane.rooms.arrived:
+            lane.compute.wait_event(lane.rooms.arrived[turn.position])
+
+    def issue(self, step: _Step, lane: Lane, index: int) -> None:
+        """Issue one op on the current stream."""
+        job, env = lane.job, step.env[lane.number]
+        turn = job.part.turns[index]
+        read = [
+            env[key] if where == ENV else job.home[key] if where == HOME else self._slot(lane, key)
+            for where, key in turn.inputs
+        ]
+        made = job.runners[index](read)
+        for output, value in enumerate(made):
+            env[turn.position, output] = value
+        if job.watch is not None:
+            job.watch(lane.number, step, turn, made)
+
+    @staticmethod
+    def _slot(lane: Lane, number: int) -> torch.Tensor:
+        assert lane.rooms is not None
+        return lane.rooms.slots[number]
+
+    def after(self, step: _Step, lane: Lane, turn: Turn) -> None:
+        """Send what an op made, give back its room, and let go of what nobody needs."""
+        env, position = step.env[lane.number], turn.position
+        streamed = lane.rooms is not None and position in lane.rooms.arrived
+        if turn.sends or turn.tells or streamed:
+            event = lane.mark(position)
+            for output, target in turn.sends:
+                self.send(step, lane, target, (position, output), env[position, output], event)
+            for target in turn.tells:
+                if target in self.lanes:
+                    step.events[position] = event
+                else:
+                    event.synchronize()
+                    lane.job.send(target, Note("read", step.number, position))
+            if streamed and lane.rooms is not None:
+                lane.rooms.ended(event)
+        for tensor in turn.frees:
+            env.pop(tensor, None)
+
+    def send(
+        self,
+        step: _Step,
+        lane: Lane,
+        target: int,
+        key: Tensor,
+        value: torch.Tensor,
+        event: torch.cuda.Event,
+    ) -> None:
+        """Send a tensor from a GPU."""
+        if target in self.lanes:
+            self._receive(step, target, key, value, event)
+        else:
+            late: Any = lane.give_out(value, event)
+            lane.job.send(target, Note("tensor", step.number, key, late))
+
+    def _finish(self, step: _Step) -> None:
+        self.steps.remove(step)
+        for number, lane in self.lanes.items():
+            outputs = {}
+            with torch.cuda.stream(lane.compute):
+                for tensor in lane.job.part.outputs:
+                    own = tensor in step.env[number]
+                    value = step.env[number][tensor] if own else lane.job.home[tensor]
+                    outputs[tensor] = self.graphs.own(value)
+            lane.job.report(Done(step.number, number, outputs))
+        for lane in self.lanes.values():
+            if lane.rooms is not None and self.steps:
+                lane.rooms.begin()
+        self.graphs.finish()
+
+    def meet(self) -> None:
+        """Let all that is issued from now on wait for what the caller's streams do."""
+        for lane in self.lanes.values():
+            now = torch.cuda.current_stream(lane.device)
+            lane.compute.wait_stream(now)
+            lane.incoming.wait_stream(now)
+            if lane.rooms is not None:
+                lane.rooms.stream.wait_stream(now)
+
+    def join(self) -> None:
+        """Let the caller's streams wait for all that was issued."""
+        for lane in self.lanes.values():
+            torch.cuda.current_stream(lane.device).wait_stream(lane.compute)

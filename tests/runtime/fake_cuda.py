@@ -1,0 +1,54 @@
+"""A GPU that is no GPU: streams that do at once what they are told, so that issuing can be tested.
+
+What a real GPU does later, this does when it is issued; an op issued before what it waits for, a
+weight overwritten before it is read, or a tensor freed too early still shows. What streams must
+wait for does not: that needs a real GPU (`test_gpu.py`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+from models import torch
+
+from placewright.runtime import executor, lanes, places
+
+
+class Event:
+    def __init__(self) -> None:
+        self.recorded = False
+
+    def record(self, stream=None):
+        self.recorded = True
+
+    def synchronize(self):
+        assert self.recorded
+
+
+class Stream:
+    def __init__(self, device=None, priority=0) -> None:
+        self.device = device
+
+    def wait_event(self, event):
+        assert event.recorded, "a stream waits for what was never issued"
+
+    def wait_stream(self, other):
+        pass
+
+    def synchronize(self):
+        pass
+
+
+def install(monkeypatch):
+    """Make this machine one with GPUs; to be called once models have been captured."""
+    current = Stream()
+    monkeypatch.setattr(executor.Executor, "_check_places", lambda run: None)
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "Stream", Stream)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: current)
+    monkeypatch.setattr(torch.cuda, "set_stream", lambda stream: None)
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext())
+    monkeypatch.setattr(torch.Tensor, "record_stream", lambda tensor, stream: None)
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor)
+    monkeypatch.setattr(lanes, "pinned_like", torch.empty_like)
+    monkeypatch.setattr(places.Place, "torch_name", "cpu")

@@ -1,0 +1,83 @@
+"""What the tests of the runtime share: small models, two workers, plans."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+torch.set_num_threads(1)
+
+from placewright import Cluster, Device, Link, Plan, Problem  # noqa: E402
+from placewright.frontends.torch_program import program_of  # noqa: E402
+
+nn = torch.nn
+
+
+def workers(count: int = 2, kind: str = "cpu") -> Cluster:
+    """Equal workers, all of which can reach each other."""
+    devices = tuple(
+        Device(f"{kind}{at}", kind, memory=2**30, rates={"float32": 1e9}) for at in range(count)
+    )
+    names = [device.name for device in devices]
+    return Cluster("workers", devices, {(a, b): Link(1e9) for a in names for b in names if a != b})
+
+
+class Branches(nn.Module):
+    """Two branches from one input, joined."""
+
+    def __init__(self, width: int = 8) -> None:
+        super().__init__()
+        self.left, self.right = nn.Linear(width, width), nn.Linear(width, width)
+        self.join = nn.Linear(2 * width, width)
+
+    def forward(self, x):
+        both = torch.cat([torch.relu(self.left(x)), torch.tanh(self.right(x))], -1)
+        return {"made": self.join(both), "sum": both.sum()}
+
+
+class Cached(nn.Module):
+    """Writes a row of a cache, and reads all of it."""
+
+    def __init__(self, width: int = 8) -> None:
+        super().__init__()
+        self.inner = nn.Linear(width, width)
+        self.register_buffer("cache", torch.zeros(5, width))
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x, at):
+        self.calls += 1
+        before = self.cache.clone()
+        self.cache.index_copy_(0, at, self.inner(x))
+        return self.cache.sum(0), before.sum(), self.calls.clone()
+
+
+def capture(model, args, cluster=None, **how):
+    """A program and its problem on some workers."""
+    program = program_of(model, args, **how)
+    return program, Problem(program.graph, cluster or workers())
+
+
+def plans(problem: Problem, count: int, seed: int = 0, staged: bool = False) -> list[Plan]:
+    """Random plans: any device, any order; if staged, with weights at home on the first device."""
+    rng, a, found = np.random.default_rng(seed), problem.arrays, []
+    for at in range(count):
+        device = problem.settle(rng.integers(0, len(problem.cluster), len(problem.graph)))
+        staging = None
+        if staged:
+            device[a.weight] = 0
+            device = device[a.head]
+            sizes = [
+                sum(int(a.sizes[t]) for t in a.inputs[a.first_input[op] : a.first_input[op + 1]])
+                for op in range(a.ops)
+            ]
+            staging = {d.name: max(sizes) * (1 + at % 3) for d in problem.cluster.devices[1:]}
+        priority = rng.random(len(problem.graph)) if at % 2 else None
+        found.append(Plan.of(problem, device, priority, None, staging))
+    return found
+
+
+def twin(model):
+    return copy.deepcopy(model)

@@ -1,0 +1,213 @@
+"""Plans run on a real GPU and its host. Run with `pytest -m gpu tests/runtime/test_gpu.py`."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+from models import Branches, Cached, capture, nn, plans, torch, twin
+
+from placewright import Cluster, Device, Link, Plan
+from placewright.frontends.torch_updates import Rule
+from placewright.runtime import Executor
+from placewright.zoo.networks import NETWORKS
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+CLOSE = {"atol": 2e-4, "rtol": 2e-3}
+
+
+@pytest.fixture(autouse=True)
+def _exact():
+    """No TF32: outputs are compared with the CPU's."""
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
+
+
+def machine(*names: str) -> Cluster:
+    """The host and streams of the GPU."""
+    host = Device("cpu", "cpu", memory=2**36, rates={"float32": 1e12})
+    devices = (host, *(Device(name, memory=2**36, rates={"float32": 1e13}) for name in names))
+    every = [device.name for device in devices]
+    return Cluster("here", devices, {(a, b): Link(5e10) for a in every for b in every if a != b})
+
+
+def all_on(problem, number):
+    return problem.settle(np.full(len(problem.graph), number))
+
+
+@pytest.mark.parametrize("graphs", [False, True])
+@pytest.mark.parametrize("staged", [False, True])
+@pytest.mark.parametrize("name", ["gpt2", "llama-8b", "inception-v3", "nmt-2"])
+def test_any_plan_gives_the_networks_outputs(name, staged, graphs):
+    torch.manual_seed(0)
+    training = {"training": False} if "training" in NETWORKS[name].arguments() else {}
+    model, args, kwargs = NETWORKS[name].build("test", **training)
+    program, problem = capture(model.eval(), args, machine("gpu0.0", "gpu0.1"), kwargs=kwargs)
+    with torch.no_grad():
+        expected = model(*args, **kwargs)
+    for plan in plans(problem, 3, staged=staged):
+        with Executor(program, twin(model), plan, graphs=graphs) as run:
+            for _ in range(4):
+                made = run(*args, **kwargs)
+        assert torch.allclose(made.cpu(), expected, **CLOSE)
+
+
+def test_graphs_replay_what_was_captured_with_new_inputs_and_keep_old_outputs():
+    torch.manual_seed(0)
+    model, args, kwargs = NETWORKS["gpt2"].build("test", training=False)
+    program, problem = capture(model.eval(), args, machine("gpu0"), kwargs=kwargs)
+    plan = Plan.of(problem, all_on(problem, 1))
+    with Executor(program, twin(model), plan, graphs=True) as run:
+        for _ in range(3):
+            first = run(*args, **kwargs)
+        kept = first.clone()
+        assert any(segment.graph is not None for segment in run.issuer.graphs.segments.values())
+        other = [torch.zeros_like(one) for one in args]
+        with torch.no_grad():
+            expected = model(*other, **kwargs)
+        assert torch.allclose(run(*other, **kwargs).cpu(), expected, **CLOSE)
+        assert torch.equal(first, kept)
+
+
+def test_states_are_kept_on_the_gpu():
+    model = Cached()
+    rows = [(torch.randn(1, 8), torch.tensor([at])) for at in (3, 0, 3, 1, 2, 4)]
+    program, problem = capture(model, rows[0], machine("gpu0"))
+    reference = twin(model)
+    with torch.no_grad():
+        expected = [[one.clone() for one in reference(*row)] for row in rows]
+    for plan in [Plan.of(problem, all_on(problem, 1)), *plans(problem, 3)]:
+        for graphs in (False, True):
+            mine = twin(model)
+            with Executor(program, mine, plan, graphs=graphs) as run:
+                for row, wanted in zip(rows, expected, strict=True):
+                    for one, other in zip(run(*row), wanted, strict=True):
+                        assert torch.allclose(one.cpu(), other, **CLOSE)
+            assert torch.allclose(mine.cache.cpu(), reference.cache, **CLOSE)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama-8b", "rnnlm-2"])
+@pytest.mark.parametrize("staged", [False, True])
+def test_a_training_step_is_that_of_the_cpu(name, staged):
+    torch.manual_seed(0)
+    model, args, kwargs = NETWORKS[name].build("test", training=True)
+    program, problem = capture(
+        model, args, machine("gpu0"), kwargs=kwargs, training=True, optimizer=Rule("sgd", 0.1)
+    )
+    one = Plan.of(problem, all_on(problem, 0))
+    trained = twin(model)
+    with Executor(program, trained, one, seed=1) as run:
+        losses = [run(*args, **kwargs).item() for _ in range(3)]
+    for plan in [Plan.of(problem, all_on(problem, 1)), *plans(problem, 2, staged=staged)]:
+        mine = twin(model)
+        with Executor(program, mine, plan, seed=1) as run:
+            made = [run(*args, **kwargs).item() for _ in range(3)]
+        assert made == pytest.approx(losses, rel=2e-3, abs=2e-4)
+        for one_weight, other in zip(mine.parameters(), trained.parameters(), strict=True):
+            assert torch.allclose(one_weight.cpu(), other, **CLOSE)
+
+
+class Deep(nn.Module):
+    """Large layers, so that streaming them takes time."""
+
+    def __init__(self, layers: int, width: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(width, width, bias=False) for _ in range(layers))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = torch.tanh(layer(x))
+        return x
+
+
+def test_streamed_weights_stay_within_their_room_and_run_at_the_links_speed():
+    layers, width = 24, 4096  # 64 MiB each, 1.5 GiB in all
+    size = width * width * 4
+    model, x = Deep(layers, width), torch.randn(8, width)
+    program, problem = capture(model, x, machine("gpu0"))
+    device = all_on(problem, 1)
+    device[problem.arrays.weight] = 0
+    with torch.no_grad():
+        expected = model(x)
+    seconds = {}
+    for blocks in (1, 2):
+        plan = Plan.of(problem, device, staging={"gpu0": blocks * size})
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+        with Executor(program, twin(model), plan) as run:
+            for _ in range(9):
+                torch.cuda.synchronize()
+                begin = time.perf_counter()
+                made = run(x)
+                torch.cuda.synchronize()
+                seconds[blocks] = time.perf_counter() - begin
+            assert torch.allclose(made.cpu(), expected, **CLOSE)
+        assert torch.cuda.max_memory_allocated() < blocks * size + 64 * 2**20
+        del run, made
+    rate = layers * size / seconds[2]
+    print(f"streamed at {rate / 1e9:.1f} GB/s with two blocks, {seconds}")
+    assert rate > 20e9
+
+
+def test_weights_stream_while_the_cpu_computes():
+    layers, width = 12, 4096
+    size = width * width * 4
+    model, x = Deep(layers, width), torch.randn(1, width)
+    program, problem = capture(model, x, machine("gpu0"))
+    weights = [at for at, op in enumerate(problem.graph.ops) if op.kind == "weight"]
+    readers = {at: problem.graph.readers[at, 0][0] for at in weights}
+
+    def timed(on_cpu):
+        device = all_on(problem, 1)
+        device[weights] = 0
+        for weight in on_cpu:
+            device[readers[weight]] = 0
+        plan = Plan.of(problem, device, staging={"gpu0": 4 * size})
+        with Executor(program, twin(model), plan) as run:
+            best = np.inf
+            for _ in range(9):
+                begin = time.perf_counter()
+                made = run(x)
+                torch.cuda.synchronize()
+                best = min(best, time.perf_counter() - begin)
+        with torch.no_grad():
+            assert torch.allclose(made.cpu(), model(x), **CLOSE)
+        return best
+
+    streamed, computed = timed([]), timed(weights)
+    mixed = timed(weights[1::4])
+    print(
+        f"all streamed {streamed * 1e3:.2f} ms, all on the CPU {computed * 1e3:.2f} ms, "
+        f"a quarter on the CPU {mixed * 1e3:.2f} ms"
+    )
+    assert mixed < max(streamed, computed)
+
+
+def test_steps_in_flight_on_two_streams_keep_their_order():
+    model = Branches(256)
+    inputs = [torch.randn(64, 256) for _ in range(8)]
+    program, problem = capture(model, inputs[0], machine("gpu0.0", "gpu0.1"))
+    for plan in plans(problem, 4):
+        with Executor(program, twin(model), plan) as run:
+            numbers = [run.submit(x) for x in inputs]
+            made = [run.result(number)["made"].cpu() for number in numbers]
+        for one, x in zip(made, inputs, strict=True):
+            with torch.no_grad():
+                assert torch.allclose(one, model(x)["made"], **CLOSE)
+
+
+def test_multiprocessors_can_be_shared_out():
+    model, x = Branches(256), torch.randn(64, 256)
+    program, problem = capture(model, x, machine("gpu0.0", "gpu0.1"))
+    where = {"gpu0.0": "cuda:0/0@64", "gpu0.1": "cuda:0/1@64"}
+    with torch.no_grad():
+        expected = model(x)["made"]
+    for plan in plans(problem, 2):
+        with Executor(program, twin(model), plan, where=where, graphs=False) as run:
+            for _ in range(3):
+                made = run(x)["made"]
+        assert torch.allclose(made.cpu(), expected, **CLOSE)

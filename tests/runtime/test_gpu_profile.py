@@ -1,0 +1,65 @@
+"""A GPU, measured: only where there is one."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+if not torch.cuda.is_available():
+    pytest.skip("there is no GPU", allow_module_level=True)
+
+from placewright import Plan, Problem, simulate  # noqa: E402
+from placewright.frontends.torch_program import program_of  # noqa: E402
+from placewright.runtime.here import here  # noqa: E402
+from placewright.runtime.ops import profile_ops  # noqa: E402
+from placewright.runtime.sites import sites_of  # noqa: E402
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture(scope="module")
+def profile(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield here(again=True)
+
+
+def test_a_gpu_is_faster_than_its_host_and_its_links_are_real(profile):
+    gpu, host = (profile.cluster.devices[profile.cluster.position[n]] for n in ("gpu0", "cpu"))
+    assert gpu.rate("bfloat16") > 5 * host.rate("bfloat16")
+    assert gpu.bandwidth > 3 * host.bandwidth
+    assert 1e-6 < gpu.launch < 1e-4
+    for pair in (("cpu", "gpu0"), ("gpu0", "cpu")):
+        link = profile.cluster.links[pair]
+        assert 1e9 < link.bandwidth < 1e12
+        assert 0 < link.latency < 1e-3
+    assert all(
+        wire["pageable"] < 1.2 * profile.cluster.links[wire["from"], wire["to"]].bandwidth
+        for wire in profile.facts["links"]
+    )
+
+
+@pytest.mark.parametrize("width", [64, 4096], ids=["bound by the host", "bound by the GPU"])
+def test_the_table_predicts_a_run_on_the_gpu(profile, width):
+    layers = [torch.nn.Linear(width, width) for _ in range(8)]
+    model = torch.nn.Sequential(*layers, torch.nn.ReLU()).to(torch.bfloat16).eval()
+    call = (torch.rand(256, width, dtype=torch.bfloat16),)
+    program = program_of(model, call)
+    chosen = sites_of(profile.machine)
+    found = profile_ops(program, profile.machine, profile.cluster, chosen, 20, again=True)
+    assert found.failed == {}
+    problem = Problem(program.graph, profile.cluster.only(["gpu0"]), found.table)
+    predicted = simulate(problem, Plan.of(problem, [0] * len(program.graph))).step_time
+    model, given = model.to("cuda"), call[0].to("cuda")
+    runs = []
+    with torch.no_grad():
+        for _ in range(20):
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            torch.cuda.synchronize()
+            start.record()
+            model(given)
+            end.record()
+            end.synchronize()
+            runs.append(start.elapsed_time(end) * 1e-3)
+    measured = sorted(runs)[10]
+    assert predicted / 3 < measured < predicted * 3

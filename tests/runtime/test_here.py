@@ -1,0 +1,183 @@
+"""This machine as a cluster: measured once, kept while nothing changes, limits obeyed."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import numpy as np  # noqa: E402
+
+from placewright import Graph, Problem, Table, files  # noqa: E402
+from placewright.errors import ClusterError  # noqa: E402
+from placewright.runtime import here as home  # noqa: E402
+from placewright.runtime.devices import Ability, measure_device  # noqa: E402
+from placewright.runtime.here import assemble, here, kept_at, parse_here  # noqa: E402
+from placewright.runtime.links import Wire, measure_links  # noqa: E402
+from placewright.runtime.machine import Gpu, Machine, this_machine  # noqa: E402
+from placewright.runtime.replayed import as_run  # noqa: E402
+from placewright.runtime.sites import sites_of  # noqa: E402
+
+MACHINE = Machine("EPYC", tuple(range(8)), 64 << 30, versions={"torch": "2.13"})
+WITH_GPU = replace(MACHINE, gpus=(Gpu("H200", 140 << 30),))
+ABLE = Ability({"float32": 1e11}, 2e10, 2e-6, 1e-6, {"launch": 0.1})
+
+
+@pytest.fixture
+def machine(monkeypatch, tmp_path):
+    """A machine of 8 cores whose devices are measured in no time; counts how often."""
+    measured: list[str] = []
+
+    def measure(site):
+        measured.append(site.name)
+        return ABLE
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(home, "this_machine", lambda: MACHINE)
+    monkeypatch.setattr(home, "measure_device", measure)
+    monkeypatch.setattr(
+        home, "measure_links", lambda *_: [_wire("cpu0", "cpu1"), _wire("cpu1", "cpu0")]
+    )
+    return measured
+
+
+def _wire(source, target):
+    return Wire(source, target, math.inf, 1e-5)
+
+
+def test_a_machine_is_measured_once_and_equal_workers_once_among_them(machine):
+    notes: list[str] = []
+    first, second = here(note=notes.append), here(note=notes.append)
+    assert machine == ["cpu0"]
+    assert first.fresh
+    assert not second.fresh
+    assert len(notes) == 1
+    assert "8 cores" in notes[0]
+    assert second.cluster.fingerprint == first.cluster.fingerprint
+    assert files.load(first.kept, "cluster").fingerprint == first.cluster.fingerprint
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"versions": {"torch": "2.14"}},
+        {"cores": tuple(range(4))},
+        {"processor": "Xeon"},
+        {"memory": 32 << 30},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_a_machine_that_has_changed_is_measured_again(machine, monkeypatch, change):
+    here()
+    monkeypatch.setattr(home, "this_machine", lambda: replace(MACHINE, **change))
+    assert here().fresh
+    assert machine == ["cpu0", "cpu0"]
+
+
+def test_a_kept_profile_that_is_damaged_is_measured_again(machine):
+    kept = here().kept
+    kept.write_text(kept.read_text()[:40])
+    assert here().fresh
+    assert not here().fresh
+
+
+def test_a_kept_profile_is_measured_again_when_asked_for(machine):
+    here()
+    assert here(again=True).fresh
+
+
+def test_profiles_of_several_numbers_of_workers_are_kept_side_by_side():
+    names = {kept_at(MACHINE, sites_of(MACHINE, count)).name for count in (1, 2, 4)}
+    assert len(names) == 3
+
+
+def test_workers_share_the_cores_and_the_memory():
+    chosen = sites_of(MACHINE, 3)
+    assert [site.cores for site in chosen] == [(0, 1, 2), (3, 4), (5, 6, 7)]
+    cluster = assemble(
+        MACHINE,
+        chosen,
+        {site.name: ABLE for site in chosen},
+        [_wire(a.name, b.name) for a in chosen for b in chosen if a is not b],
+    )
+    assert sum(device.memory for device in cluster.devices) <= MACHINE.memory
+    assert [device.capacity for device in cluster.devices] == [
+        (64 << 30) // 3 - (64 << 30) // 30
+    ] * 3
+
+
+def test_beside_a_gpu_all_cores_are_one_device_and_the_host_issues():
+    chosen = sites_of(WITH_GPU)
+    assert [site.name for site in chosen] == ["gpu0", "cpu"]
+    able = {site.name: ABLE for site in chosen}
+    wires = [_wire("cpu", "gpu0"), _wire("gpu0", "cpu")]
+    gpu, host = assemble(WITH_GPU, chosen, able, wires).devices
+    assert (gpu.kind, gpu.issuer, gpu.launch) == ("gpu", "here", 2e-6)
+    assert (host.kind, host.issuer) == ("cpu", None)
+    assert host.model == "EPYC x8"
+
+
+def test_more_workers_than_cores_are_refused():
+    with pytest.raises(ClusterError, match="9 CPU workers on a machine of 8 cores"):
+        sites_of(MACHINE, 9)
+
+
+@pytest.mark.parametrize("text", ["here:4", "here:workers=x", "here:workers=", "here:cores=2"])
+def test_what_else_stands_behind_here_is_refused(text):
+    with pytest.raises(ClusterError, match="expected here, or such as here:workers=2"):
+        parse_here(text)
+
+
+def test_here_says_how_many_workers():
+    assert parse_here("here") is None
+    assert parse_here(" here:workers=4") == 4
+
+
+def test_the_real_machine_multiplies_copies_and_hands_over():
+    machine = this_machine()
+    assert machine.key == this_machine().key
+    assert machine.memory > 1 << 28
+    site = next(site for site in sites_of(machine, 1) if not site.on_gpu)
+    able = measure_device(site, seconds=0.02)
+    assert 1e8 < able.rates["float32"] < 1e16
+    assert 1e8 < able.bandwidth < 1e13
+    assert 1e-7 < able.launch < 1e-3
+    if len(machine.cores) > 1:
+        workers = [site for site in sites_of(machine, 2) if not site.on_gpu]
+        there, back = measure_links(workers)
+        assert (there.source, there.target) == (back.target, back.source) == ("cpu0", "cpu1")
+        assert there.bandwidth == math.inf
+        assert 1e-7 < there.latency < 0.05
+
+
+def test_work_on_a_worker_has_its_cores_and_leaves_the_others_alone():
+    import os
+
+    machine = this_machine()
+    before, threads = os.sched_getaffinity(0), torch.get_num_threads()
+    site = [site for site in sites_of(machine, len(machine.cores)) if not site.on_gpu][-1]
+    inside = site.run(lambda: (os.sched_getaffinity(0), torch.get_num_threads()))
+    assert inside == (set(site.cores), 1)
+    assert (os.sched_getaffinity(0), torch.get_num_threads()) == (before, threads)
+    with pytest.raises(ZeroDivisionError):
+        site.run(lambda: 1 / 0)
+
+
+def test_a_forward_pass_needs_no_host_to_start_ops_and_a_training_step_does(chain):
+    chosen = sites_of(WITH_GPU)
+    able = {site.name: ABLE for site in chosen}
+    cluster = assemble(WITH_GPU, chosen, able, [_wire("cpu", "gpu0"), _wire("gpu0", "cpu")])
+    facts = {"devices": {"gpu0": {"own": 1e-6}, "cpu": {"own": 2e-6}}}
+    profile = home.Profile(WITH_GPU, cluster, facts, False, None)
+    table = Table(("a", "b", "c"), ("H200", "cpu"), np.ones((3, 2)), issue=np.full((3, 2), 5.0))
+    problem = as_run(Problem(chain, cluster, table), profile)
+    gpu = problem.cluster.devices[0]
+    assert (gpu.issuer, gpu.launch) == (None, 1e-6)
+    assert (problem.arrays.compute == 1).all()
+    step = Graph("step", (*chain.ops[:2], replace(chain.ops[2], phase="backward")))
+    training = as_run(Problem(step, cluster, table), profile)
+    assert training.cluster.devices[0].issuer == "here"
+    assert (training.arrays.compute == 5).all()

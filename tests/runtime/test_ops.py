@@ -1,0 +1,318 @@
+"""Ops measured on devices: each different one once, valid inputs, the budget, what is kept."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+
+from placewright import Cluster, Device, Link, Plan, Problem, files, simulate  # noqa: E402
+from placewright.costs import NOT_MEASURED, Roofline, Table  # noqa: E402
+from placewright.errors import ConfigError, ProblemError  # noqa: E402
+from placewright.frontends.torch_program import program_of  # noqa: E402
+from placewright.runtime import ops as measuring  # noqa: E402
+from placewright.runtime.machine import this_machine  # noqa: E402
+from placewright.runtime.models import find_program  # noqa: E402
+from placewright.runtime.ops import profile_ops  # noqa: E402
+from placewright.runtime.samples import index_limits, sample  # noqa: E402
+from placewright.runtime.signatures import STORED, equal_ops, in_place  # noqa: E402
+from placewright.runtime.sites import sites_of  # noqa: E402
+from placewright.runtime.timing import Timing, summed_up, time_on_host  # noqa: E402
+
+
+class Tower(nn.Module):
+    """Three equal layers, a fourth that differs, and an activation behind each."""
+
+    def __init__(self, width=96):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(3))
+        self.last = nn.Linear(width, 7)
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = torch.relu(layer(x))
+        return self.last(x)
+
+
+class Everything(nn.Module):
+    """Words, images and classes: every kind of whole number that an op can take."""
+
+    def __init__(self):
+        super().__init__()
+        self.words = nn.Embedding(11, 8)
+        self.image = nn.Sequential(
+            nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()
+        )
+        self.head = nn.Linear(4 * 9 + 8, 5)
+
+    def forward(self, words, image, classes, places):
+        mean = self.words(words).mean(1)
+        found = torch.cat((self.image(image), mean), 1).index_select(1, places)
+        logits = self.head(found) * torch.rsqrt(found.var(1, keepdim=True) + 1)
+        picked = logits.gather(1, classes[:, None]).log_softmax(0)
+        return nn.functional.cross_entropy(logits, classes) + picked.mean()
+
+
+@pytest.fixture
+def machine(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return replace(this_machine(), gpus=())
+
+
+@pytest.fixture
+def one(machine):
+    """One worker of all cores, and a cluster of it with round figures."""
+    site = sites_of(machine, 1)[0]
+    device = Device(site.name, "cpu", site.model, 1 << 34, 0, {"float32": 5e10}, 1e10, 3e-6)
+    return Cluster("here", (device,), {}), [site]
+
+
+@pytest.fixture(scope="module")
+def tower():
+    return program_of(Tower().eval(), (torch.rand(64, 96),))
+
+
+def counted(monkeypatch, seconds=1e-4, wait=0.0):
+    """Let measuring take no time, and list what is measured."""
+    seen: list[str] = []
+
+    def measure(program, position, site, _):
+        seen.append(program.graph.ops[position].name)
+        time.sleep(wait)
+        return Timing(seconds, 0.1, 5)
+
+    monkeypatch.setattr(measuring, "measure_op", measure)
+    monkeypatch.setattr(measuring, "measure_overhead", lambda *_: 0.0)
+    return seen
+
+
+def test_equal_ops_are_measured_once(tower, machine, one, monkeypatch):
+    seen = counted(monkeypatch)
+    found = profile_ops(tower, machine, *one)
+    layers = [op.name for op in tower.graph.ops if op.kind == "matmul"]
+    relus = [op.name for op in tower.graph.ops if op.kind == "elementwise"]
+    assert (len(layers), len(relus)) == (4, 3)
+    assert len(seen) == found.measured == found.different == 3
+    assert len(set(seen) & set(layers)) == 2
+    row = dict(zip(found.table.ops, found.table.seconds[:, 0], strict=True))
+    assert all(row[name] == 1e-4 for name in (*layers, *relus))
+    assert all(row[op.name] == 0 for op in tower.graph.ops if op.kind in STORED)
+
+
+def test_equal_devices_are_measured_once(tower, machine, one, monkeypatch):
+    seen = counted(monkeypatch)
+    (device,), (site,) = one[0].devices, one[1]
+    twins = [replace(site, name="cpu0"), replace(site, name="cpu1")]
+    devices = tuple(replace(device, name=each.name) for each in twins)
+    link = Link(1e9)
+    cluster = Cluster("here", devices, {("cpu0", "cpu1"): link, ("cpu1", "cpu0"): link})
+    table = profile_ops(tower, machine, cluster, twins).table
+    assert len(seen) == 3
+    assert table.columns == (site.model,)
+    assert Problem(tower.graph, cluster, table).arrays.compute.shape == (len(tower.graph), 2)
+
+
+def test_what_was_measured_before_is_known_until_the_machine_changes(
+    tower, machine, one, monkeypatch
+):
+    seen = counted(monkeypatch)
+    first = profile_ops(tower, machine, *one)
+    second = profile_ops(tower, machine, *one)
+    assert (second.measured, second.known, len(seen)) == (0, 3, 3)
+    assert np.array_equal(second.table.seconds, first.table.seconds)
+    assert profile_ops(tower, machine, *one, again=True).measured == 3
+    newer = replace(machine, versions={**machine.versions, "torch": "9.9"})
+    assert profile_ops(tower, newer, *one).measured == 3
+
+
+def test_a_damaged_cache_is_no_error(tower, machine, one, monkeypatch, tmp_path):
+    counted(monkeypatch)
+    profile_ops(tower, machine, *one)
+    (kept,) = tmp_path.rglob("*.ops.json.gz")
+    kept.write_bytes(kept.read_bytes()[:20])
+    assert profile_ops(tower, machine, *one).measured == 3
+
+
+def test_the_budget_is_obeyed_and_the_heaviest_come_first(tower, machine, one, monkeypatch):
+    seen = counted(monkeypatch, seconds=2e-3, wait=0.3)
+    began = time.monotonic()
+    found = profile_ops(tower, machine, *one, budget=0.2)
+    assert time.monotonic() - began < 1.0
+    assert len(seen) == 1
+    assert seen[0] == next(op.name for op in tower.graph.ops if op.kind == "matmul")
+    assert (found.measured, found.worked_out) == (1, 2)
+    rows = found.table
+    guessed = rows.spread[:, 0] == NOT_MEASURED
+    names = {name for name, guess in zip(rows.ops, guessed, strict=True) if guess}
+    assert names == {"last.linear", "relu", "relu_1", "relu_2"}
+    # The others are the roofline's, times what the measured one was off by.
+    line = Roofline(1.0, 1.0).op_seconds(tower.graph, one[0])[:, 0]
+    at, last = (tower.graph.position[name] for name in (seen[0], "last.linear"))
+    assert rows.seconds[last, 0] == pytest.approx(line[last] * 2e-3 / line[at])
+
+
+def test_the_runtimes_own_time_comes_to_every_op_that_is_run(tower, machine, one, monkeypatch):
+    counted(monkeypatch)
+    asked = []
+    monkeypatch.setattr(measuring, "measure_overhead", lambda *_: asked.append(1) or 4e-6)
+    for _ in range(2):
+        table = profile_ops(tower, machine, *one).table
+    run = np.array([op.kind not in STORED for op in tower.graph.ops])
+    assert table.seconds[run, 0] == pytest.approx(1.04e-4)
+    assert (table.seconds[~run] == 0).all()
+    assert len(asked) == 1  # it is kept
+
+
+def test_an_op_that_a_device_cannot_run_is_worked_out_and_said(tower, machine, one, monkeypatch):
+    def measure(program, position, site, _):
+        if program.graph.ops[position].kind == "matmul":
+            raise RuntimeError("no kernel\nstack")
+        return Timing(1e-5, 0.0, 5)
+
+    monkeypatch.setattr(measuring, "measure_op", measure)
+    monkeypatch.setattr(measuring, "measure_overhead", lambda *_: 0.0)
+    found = profile_ops(tower, machine, *one)
+    assert len(found.failed) == 2
+    assert set(found.failed.values()) == {"no kernel"}
+    assert (found.table.seconds[tower.graph.position["last.linear"]] > 0).all()
+
+
+@pytest.mark.parametrize("training", [False, True], ids=["inference", "training"])
+def test_every_op_runs_on_its_samples(training, machine, one, monkeypatch):
+    monkeypatch.setattr(measuring, "LONGEST", 0.01)
+    call = (
+        torch.randint(11, (2, 6)),
+        torch.rand(2, 3, 8, 8),
+        torch.tensor([1, 4]),
+        torch.randperm(44),
+    )
+    program = program_of(
+        Everything(), call, training=training, optimizer="adam" if training else None
+    )
+    found = profile_ops(program, machine, *one, budget=20)
+    assert found.failed == {}
+    assert found.measured == found.different
+    assert np.isfinite(found.table.seconds).all()
+
+
+def test_a_cache_is_written_in_place_and_its_rows_differ():
+    program = find_program("llama-8b:size=test,mode=decode,layers=1")
+    written = [
+        at for at, op in enumerate(program.graph.ops) if op.kind != "view" and in_place(program, at)
+    ]
+    assert len(written) == 2  # keys and values
+    node = program.draft.made_by[written[0]]
+    limits = index_limits(node)
+    assert set(limits.values()) == {6}  # steps of the context
+    drawn = sample(torch.empty(6, dtype=torch.int64), torch.device("cpu"), 6, once=True)
+    assert sorted(drawn.tolist()) == [0, 1, 2, 3, 4, 5]
+
+
+def test_samples_have_the_layout_and_are_positive():
+    like = torch.empty(4, 5, dtype=torch.bfloat16).t()
+    made = sample(like, torch.device("cpu"))
+    assert (made.shape, made.stride(), made.dtype) == (like.shape, like.stride(), like.dtype)
+    assert 0.4 < float(made.min()) <= float(made.max()) <= 1.6
+    wide = torch.empty(3, 1).expand(3, 4)
+    assert sample(wide, torch.device("cpu")).stride() == wide.stride()
+    assert sample(torch.empty(0, 3), torch.device("cpu")).numel() == 0
+
+
+def test_a_measured_table_predicts_a_serial_run(machine):
+    """Within a factor of three on a machine that does other things too."""
+    site = sites_of(machine, len(machine.cores))[0]
+    device = Device(site.name, "cpu", site.model, 1 << 34, 0, {"float32": 5e10}, 1e10, 3e-6)
+    cluster = Cluster("here", (device,), {})
+    program = program_of(Tower(512).eval(), (torch.rand(128, 512),))
+    found = profile_ops(program, machine, cluster, [site], budget=5)
+    problem = Problem(program.graph, cluster, found.table)
+    predicted = simulate(problem, Plan.of(problem, [0] * len(program.graph))).step_time
+
+    def step():
+        values = {
+            at: [sample(program.values[at, 0], torch.device("cpu"))]
+            for at, op in enumerate(program.graph.ops)
+            if op.kind in STORED
+        }
+        runs = {
+            at: program.runner(at, "cpu")
+            for at, op in enumerate(program.graph.ops)
+            if op.kind not in STORED
+        }
+
+        def once(_):
+            for at, run in runs.items():
+                values[at] = run([values[op][out] for op, out in program.graph.ops[at].inputs])
+
+        return time_on_host(once, 0.3)
+
+    measured = site.run(step).seconds
+    assert predicted / 3 < measured < predicted * 3
+
+
+def test_a_table_keeps_what_was_measured_with_it(tmp_path):
+    table = Table(
+        ("a", "b"),
+        ("H200",),
+        np.array([[1e-6], [3e-3]]),
+        issue=np.array([[2e-5], [1e-5]]),
+        spread=np.array([[0.1], [NOT_MEASURED]]),
+        machine="abc",
+    )
+    files.save(table, tmp_path / "costs.json")
+    again = files.load(tmp_path / "costs.json", "costs")
+    assert (again.machine, again.columns) == ("abc", ("H200",))
+    assert np.array_equal(again.issue, table.issue)
+    assert np.array_equal(again.spread, table.spread)
+
+
+def test_an_op_takes_no_less_than_its_start_unless_it_is_replayed(chain):
+    table = Table(
+        ("a", "b", "c"),
+        ("gpu",),
+        np.array([[1.0], [5.0], [0.0]]),
+        issue=np.array([[2.0], [2.0], [3.0]]),
+    )
+    cluster = Cluster("one", (Device("gpu0"),), {})
+    assert table.op_seconds(chain, cluster)[:, 0].tolist() == [2.0, 5.0, 3.0]
+    assert table.replayed().op_seconds(chain, cluster)[:, 0].tolist() == [1.0, 5.0, 0.0]
+
+
+@pytest.mark.parametrize("name", ["issue", "spread"])
+def test_a_table_of_another_shape_beside_it_is_refused(name):
+    with pytest.raises(ProblemError, match=rf"the cost table's {name} has shape \(2, 1\)"):
+        Table(("a",), ("cpu",), np.ones((1, 1)), **{name: np.ones((2, 1))})
+
+
+def test_a_network_that_is_only_drawn_cannot_be_measured():
+    with pytest.raises(ConfigError, match="branches is drawn op by op and cannot be run"):
+        find_program("branches")
+
+
+def test_equal_ops_differ_by_shape_dtype_and_attributes():
+    class Model(nn.Module):
+        def forward(self, x, y):
+            return x.sum(0), x.sum(1), y.sum(0), y.double().sum(0), (x + 1), (x + 1) + 2
+
+    program = program_of(Model(), (torch.rand(4, 4), torch.rand(5, 4)))
+    groups = [
+        sorted(program.graph.ops[at].name for at in several)
+        for several in equal_ops(program).values()
+    ]
+    assert ["add", "add_1"] in groups  # both add one
+    assert sum(any("sum" in name for name in names) for names in groups) == 4
+
+
+def test_a_timing_is_a_median_with_its_spread():
+    took = summed_up([1.0, 2.0, 3.0, 4.0, 100.0])
+    assert (took.seconds, took.samples) == (3.0, 5)
+    assert took.spread == pytest.approx((4 - 2) / 3)
+    slow = time_on_host(lambda _: time.sleep(0.02), 0.01)
+    assert slow.samples == 2
+    assert 0.02 <= slow.seconds < 0.2

@@ -1,0 +1,106 @@
+"""What the host issues to GPUs, tried on GPUs that do at once what they are told."""
+
+from __future__ import annotations
+
+import fake_cuda
+import pytest
+from models import Branches, Cached, capture, nn, plans, torch, twin, workers
+
+from placewright import Cluster, Device, Link, Plan
+from placewright.errors import ExecutionError
+from placewright.frontends.torch_updates import Rule
+from placewright.runtime import Executor
+
+
+def machine(gpus: int = 2) -> Cluster:
+    """A host and GPUs."""
+    host = Device("cpu", "cpu", memory=2**30, rates={"float32": 1e9})
+    devices = (host, *(Device(f"gpu{at}", memory=2**30) for at in range(gpus)))
+    names = [device.name for device in devices]
+    return Cluster("machine", devices, {(a, b): Link(1e9) for a in names for b in names if a != b})
+
+
+@pytest.mark.parametrize("staged", [False, True])
+def test_any_plan_gives_the_models_outputs(staged, monkeypatch):
+    model, x = Branches(), torch.randn(4, 8)
+    program, problem = capture(model, x, machine())
+    fake_cuda.install(monkeypatch)
+    expected = model(x)
+    for plan in plans(problem, 8, staged=staged):
+        with Executor(program, twin(model), plan, graphs=False) as run:
+            for _ in range(3):
+                made = run(x)
+            assert torch.equal(made["made"], expected["made"])
+
+
+def test_states_and_training_work_on_gpus_too(monkeypatch):
+    model = Cached()
+    row = (torch.randn(1, 8), torch.tensor([2]))
+    program, problem = capture(model, row, machine())
+    how = {"training": True, "optimizer": Rule("momentum", 0.01)}
+    other, x = Branches(), torch.randn(4, 8)
+    learning, learned = capture(other, x, machine(), **how)
+    fake_cuda.install(monkeypatch)
+    for plan in plans(problem, 4):
+        mine, reference = twin(model), twin(model)
+        with Executor(program, mine, plan, graphs=False) as run, torch.no_grad():
+            for _ in range(2):
+                for one, same in zip(run(*row), reference(*row), strict=True):
+                    assert torch.allclose(one, same)
+        assert torch.equal(mine.cache, reference.cache)
+    losses = set()
+    for plan in [*plans(learned, 3), *plans(learned, 3, staged=True)]:
+        with Executor(learning, twin(other), plan) as run:
+            losses.add(tuple(round(run(x).item(), 5) for _ in range(3)))
+    assert len(losses) == 1
+    assert len(set(losses.pop())) == 3
+
+
+def test_copies_run_ahead_as_far_as_the_room_permits_and_no_further(monkeypatch):
+    model, x = nn.Sequential(*(nn.Linear(8, 8, bias=False) for _ in range(6))), torch.randn(2, 8)
+    program, problem = capture(model, x, machine(1))
+    fake_cuda.install(monkeypatch)
+    device = problem.settle([1] * len(problem.graph))
+    device[problem.arrays.weight] = 0
+    plan = Plan.of(problem, device, staging={"gpu0": 2 * 256})
+    with Executor(program, twin(model), plan, graphs=False) as run:
+        run(x)
+        rooms = run.issuer.lanes[1].rooms
+        assert rooms.staging.room == 512
+        assert [copy.after for copy in rooms.staging.copies] == [0, 0, 1, 2, 3, 4]
+        assert [copy.offset for copy in rooms.staging.copies] == [0, 256] * 3
+        assert torch.equal(run(x), model(x))
+
+
+def test_several_steps_in_flight_keep_their_order(monkeypatch):
+    model = Branches()
+    inputs = [torch.randn(4, 8) for _ in range(6)]
+    program, problem = capture(model, inputs[0], machine())
+    fake_cuda.install(monkeypatch)
+    for plan in [*plans(problem, 2), *plans(problem, 2, staged=True)]:
+        with Executor(program, twin(model), plan, graphs=False) as run:
+            numbers = [run.submit(x) for x in inputs]
+            made = [run.result(number)["made"] for number in numbers]
+        for one, x in zip(made, inputs, strict=True):
+            assert torch.equal(one, model(x)["made"])
+
+
+def test_a_failure_on_either_side_stops_the_other(monkeypatch):
+    model, x = Branches(), torch.randn(4, 8)
+    program, problem = capture(model, x, machine())
+    fake_cuda.install(monkeypatch)
+    for plan in plans(problem, 4):
+        run = Executor(program, twin(model), plan, graphs=False)
+        with pytest.raises(ExecutionError, match="failed on"):
+            run(torch.randn(4, 9))
+
+
+def test_a_gpu_that_is_not_here_is_named():
+    model, x = Branches(), torch.randn(4, 8)
+    program, problem = capture(model, x, workers(1, "gpu"))
+    if torch.cuda.is_available():
+        pytest.skip("it is here")
+    with pytest.raises(ExecutionError, match="where="):
+        Executor(program, model, plans(problem, 1)[0])
+    with Executor(program, model, plans(problem, 1)[0], where={"gpu0": "cpu"}) as run:
+        assert torch.equal(run(x)["made"], model(x)["made"])
