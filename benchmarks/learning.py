@@ -272,7 +272,8 @@ def main() -> None:
     asked = Asked(lines, range(first, last), given.plans, given.device, chosen)
     sections = given.sections.split(",")
     wanted = [run for section in sections for run in runs(section, asked)]
-    wanted.sort(key=lambda run: (-run.groups, run.recipe == SEARCH))  # the longest first
+    # the longest first
+    wanted.sort(key=lambda run: (-run.groups, run.recipe == SEARCH, -int(run.cluster[0])))
     rows = run_all(wanted, given.out, given.jobs) if given.jobs else read(given.out)
     for section in sections:
         print(f"\n## {section}\n")
