@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import placewright as pw
 from placewright import solvers
 from placewright.problem import Constraints
-from placewright.training import Environment, Recipe, Trainer, recipe
+from placewright.training import PPO, Environment, Recipe, Trainer, recipe
 from placewright.training.baselines import BatchNormalised, MovingAverage
 from placewright.training.rewards import Constant, Graded
 from placewright.training.schedules import Always, Straight, Until
@@ -56,6 +56,17 @@ SETTINGS: dict[str, dict[str, Any]] = {
         **NOISE,
         "floor": Always(0.0),
         "shape": {"locality": 64.0},
+    },
+    "noise 2, no floor, PPO": {
+        **NOISE,
+        "floor": Always(0.0),
+        "algorithm": PPO(epochs=3, kl=10.0),
+    },
+    "noise 2, no floor, rate 5e-3, PPO": {
+        **NOISE,
+        "floor": Always(0.0),
+        "rate": Always(5e-3),
+        "algorithm": PPO(epochs=3, kl=10.0),
     },
     "noise 2, stretches": {**NOISE, "shape": {"home": "stretch"}},
     "noise 2, locality 12": {**NOISE, "shape": {"locality": 12.0}},
