@@ -32,7 +32,10 @@ def alone(model, args, kwargs=None, **how):
     return program, run_alone(program, sources, seed=1)
 
 
-@pytest.mark.parametrize("name", ["rnnlm-2", "gpt2", "llama-8b", "dlrm"])
+LONG = [pytest.param(name, marks=pytest.mark.slow) for name in ("gpt2", "llama-8b", "moe", "unet")]
+
+
+@pytest.mark.parametrize("name", ["dlrm", *LONG])
 def test_a_program_makes_what_the_network_makes(name):
     torch.manual_seed(0)
     training = {"training": False} if "training" in NETWORKS[name].arguments() else {}
@@ -43,7 +46,7 @@ def test_a_program_makes_what_the_network_makes(name):
     assert torch.equal(program.returned(outputs(program, values)), expected)
 
 
-@pytest.mark.parametrize("name", ["rnnlm-2", "llama-8b"])
+@pytest.mark.parametrize("name", ["rnnlm-2", pytest.param("llama-8b", marks=pytest.mark.slow)])
 def test_a_training_program_makes_the_gradients_of_autograd(name):
     torch.manual_seed(0)
     model, args, kwargs = NETWORKS[name].build("test", training=True)
