@@ -11,7 +11,7 @@ import contextlib
 
 from models import torch
 
-from placewright.runtime import executor, lanes, places
+from placewright.runtime import executor, lanes, places, streams
 
 
 class Event:
@@ -52,3 +52,43 @@ def install(monkeypatch):
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor)
     monkeypatch.setattr(lanes, "pinned_like", torch.empty_like)
     monkeypatch.setattr(places.Place, "torch_name", "cpu")
+
+
+class Graph:
+    """Ops that are run again on the tensors they were captured with."""
+
+    def __init__(self) -> None:
+        self.calls = []
+
+    def replay(self):
+        for run, read, made in self.calls:
+            for old, new in zip(made, run(read), strict=True):
+                old.copy_(new)
+
+
+def install_graphs(monkeypatch):
+    """Let runs of ops be captured; unlike on a real GPU, capturing runs them too."""
+    capturing = []
+
+    @contextlib.contextmanager
+    def capture(graph, pool=None, stream=None, capture_error_mode=""):
+        capturing.append(graph)
+        yield
+        capturing.pop()
+
+    issue = streams.Issuer.issue
+
+    def recorded(issuer, step, lane, index):
+        issue(issuer, step, lane, index)
+        if capturing:
+            job, env = lane.job, step.env[lane.number]
+            turn = job.part.turns[index]
+            read = [job.home[key] if where else env[key] for where, key in turn.inputs]
+            outputs = range(len(job.runners[index](read)))
+            made = [env[turn.position, output] for output in outputs]
+            capturing[-1].calls.append((job.runners[index], read, made))
+
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    monkeypatch.setattr(torch.cuda, "graph", capture)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", object)
+    monkeypatch.setattr(streams.Issuer, "issue", recorded)

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from models import Branches, Cached, capture, nn, plans, torch, twin
 
+import placewright as pw
 from placewright import Cluster, Device, Link, Plan
 from placewright.frontends.torch_updates import Rule
-from placewright.runtime import Executor
+from placewright.runtime import Executor, verify
 from placewright.zoo.networks import NETWORKS
 
 pytestmark = [
@@ -211,3 +212,75 @@ def test_multiprocessors_can_be_shared_out():
             for _ in range(3):
                 made = run(x)["made"]
         assert torch.allclose(made.cpu(), expected, **CLOSE)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "resnet-50", "rnnlm-2"])
+@pytest.mark.parametrize("training", [False, True])
+def test_verified_plans_keep_within_predicted_memory(name, training):
+    torch.manual_seed(0)
+    model, args, kwargs = NETWORKS[name].build("test", training=training)
+    how = {"training": True, "optimizer": "adam"} if training else {}
+    program, problem = capture(model, args, machine("gpu0"), kwargs=kwargs, **how)
+    for plan in [Plan.of(problem, all_on(problem, 1)), *plans(problem, 2)]:
+        seen = verify(program, twin(model), plan, args, kwargs, problem=problem)
+        assert seen.ops == sum(problem.arrays.turn)
+
+
+class Decoder(nn.Module):
+    """Blocks with residuals and a cache that grows by a row with every call."""
+
+    def __init__(self, blocks: int = 4, width: int = 64) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(
+            nn.ModuleDict({"up": nn.Linear(width, width), "down": nn.Linear(width, width)})
+            for _ in range(blocks)
+        )
+        self.norm = nn.LayerNorm(width)
+
+    def forward(self, x, cache=None):
+        grown = []
+        for at, block in enumerate(self.blocks):
+            rows = block["up"](self.norm(x))
+            if cache is not None:
+                rows = torch.cat([cache[at], rows])
+            grown.append(rows)
+            x = x + block["down"](torch.softmax(x @ rows.T, -1) @ rows)
+        return x, grown
+
+
+@pytest.mark.parametrize("staged", [False, True])
+def test_an_applied_model_works_in_a_loop_with_a_growing_cache(staged):
+    torch.manual_seed(0)
+    model = Decoder().eval()
+    reference = twin(model)
+    _, problem = capture(model, torch.randn(3, 64), machine("gpu0"))
+    for plan in plans(problem, 2, staged=staged):
+        mine = pw.apply(plan, twin(model))
+        cache, expected, x = None, None, torch.randn(3, 64)
+        with torch.no_grad():
+            for _ in range(6):
+                made, cache = mine(x) if cache is None else mine(x, cache)
+                right, expected = reference(x, expected)
+                assert made.device == x.device
+                assert torch.allclose(made, right, **CLOSE)
+                x = torch.randn(1, 64)
+        mine.train()
+        mine(torch.randn(3, 64))[0].sum().backward()
+        assert all(parameter.grad is not None for parameter in mine.parameters())
+        homes = {str(parameter.device) for parameter in mine.parameters()}
+        assert homes <= {"cpu", "cuda:0"}
+
+
+def test_a_model_on_meta_is_loaded_straight_to_the_gpu(tmp_path):
+    from safetensors.torch import save_file
+
+    real = Decoder().eval()
+    save_file(real.state_dict(), tmp_path / "model.safetensors")
+    with torch.device("meta"):
+        model = Decoder().eval()
+    _, problem = capture(model, torch.empty(3, 64, device="meta"), machine("gpu0"))
+    pw.apply(Plan.of(problem, all_on(problem, 1)), model, weights=tmp_path)
+    x = torch.randn(3, 64)
+    with torch.no_grad():
+        assert torch.allclose(model(x)[0], real(x)[0], **CLOSE)
+    assert {str(parameter.device) for parameter in model.parameters()} == {"cuda:0"}

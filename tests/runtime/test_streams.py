@@ -85,6 +85,50 @@ def test_several_steps_in_flight_keep_their_order(monkeypatch):
             assert torch.equal(one, model(x)["made"])
 
 
+def test_captured_runs_of_ops_read_new_inputs_and_leave_old_outputs_alone(monkeypatch):
+    layers = [nn.Linear(8, 8), nn.Tanh()] * 6
+    model, x = nn.Sequential(*layers).eval(), torch.randn(4, 8)
+    program, problem = capture(model, x, machine(2))
+    fake_cuda.install(monkeypatch)
+    fake_cuda.install_graphs(monkeypatch)
+    device = problem.settle([1] * len(problem.graph))
+    device[problem.arrays.turn.nonzero()[0][8:9]] = 0  # one op in the middle on the host
+    calls = [torch.randn(4, 8) for _ in range(6)]
+    for plan in [Plan.of(problem, device), *plans(problem, 3)]:
+        with Executor(program, twin(model), plan, graphs=True) as run:
+            made = [run(one) for one in calls]
+            captured = [one for one in run.issuer.graphs.segments.values() if one.graph]
+        for one, given in zip(made, calls, strict=True):
+            assert torch.allclose(one, model(given), atol=1e-6)
+        assert all(len(segment.turns) >= 6 for segment in captured)
+    with Executor(program, twin(model), Plan.of(problem, device), graphs=True) as run:
+        for one in calls:
+            run(one)
+        assert len([one for one in run.issuer.graphs.segments.values() if one.graph]) == 1
+        assert run.issuer.graphs.mode == "replay"
+
+
+def test_capturing_is_given_up_where_it_is_not_quicker_or_steps_overlap(monkeypatch):
+    model, x = nn.Sequential(*[nn.Linear(8, 8), nn.Tanh()] * 6).eval(), torch.randn(4, 8)
+    program, problem = capture(model, x, machine(1))
+    fake_cuda.install(monkeypatch)
+    fake_cuda.install_graphs(monkeypatch)
+    plan = Plan.of(problem, problem.settle([1] * len(problem.graph)))
+    with Executor(program, twin(model), plan) as run:
+        graphs = run.issuer.graphs
+        for _ in range(7):
+            run(x)
+            if graphs.seconds["replay"]:
+                graphs.seconds["replay"][-1] = 1.0  # slow
+        assert len(graphs.seconds["eager"]) == 3
+        assert torch.equal(run(x), model(x))
+        assert not graphs.segments
+    with Executor(program, twin(model), plan, graphs=True) as run:
+        numbers = [run.submit(one) for one in (x, x + 1)]
+        assert torch.equal(run.result(numbers[0]), model(x))
+        assert torch.equal(run.result(numbers[1]), model(x + 1))
+
+
 def test_a_failure_on_either_side_stops_the_other(monkeypatch):
     model, x = Branches(), torch.randn(4, 8)
     program, problem = capture(model, x, machine())

@@ -119,6 +119,12 @@ class Program:
                 found[position, 0] = found[op.inputs[1]]
         return found
 
+    @property
+    def plain(self) -> bool:
+        """Whether the model returns tensors and plain values in containers that PyTorch knows."""
+        leaves = pytree.tree_leaves(self.template)
+        return not any(tensors_in(leaf) for leaf in leaves if not isinstance(leaf, torch.Tensor))
+
     def runner(
         self,
         position: int,

@@ -259,7 +259,7 @@ class Executor:
         }
         self.kept = found
         if self.issuer is not None:
-            self.issuer.join()
+            self.issuer.join(found.values())
         with torch.no_grad():
             self._put_back(found, self._steps.pop(number))
             return self.program.returned([self._output(found, at) for at in self.program.outputs])
@@ -274,6 +274,9 @@ class Executor:
             device = self.script.device[position]
             here = tensor.detach().to(self.places[device].torch_name)
             if self.program.graph.ops[position].kind == STATE:
+                if here.is_inference() and self.places[device].kind == "cpu":
+                    with torch.inference_mode(False):  # a worker may not change it otherwise
+                        here = here.clone()
                 states[position] = (tensor, here)
                 self.homes[device][position, 0] = here
             else:

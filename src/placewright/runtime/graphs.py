@@ -139,7 +139,8 @@ class Graphs:
                 for index in segment.turns:
                     self.issuer.issue(step, lane, index)
                     for tensor in turns[index].frees:
-                        env.pop(tensor, None)
+                        if tensor[0] != turns[index].position or not turns[index].sends:
+                            env.pop(tensor, None)  # what is sent is needed a moment longer
         except Exception:
             torch.cuda.synchronize(lane.device)
             env.clear()

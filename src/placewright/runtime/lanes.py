@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from placewright.errors import ExecutionError
-from placewright.runtime.workers import Late, room_for, room_of
+from placewright.runtime.workers import Late, core, room_for, room_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -154,7 +154,7 @@ class _Rooms:
     def _copy(self, number: int, copy: Copy) -> None:
         if copy.after:
             self.stream.wait_event(self.lane.ended[self.staging.readers[copy.after - 1]])
-        self.slots[number].copy_(self.source(copy.tensor), non_blocking=True)
+        core(self.slots[number]).copy_(core(self.source(copy.tensor)), non_blocking=True)
         if self.last[copy.reader] == number:
             self.arrived[copy.reader].record(self.stream)
 

@@ -162,12 +162,12 @@ class Meter:
                 (plan, dict(self.where or {}), self.in_flight, self.steps, self.dropped)
             )
             answer = self._answer(self.timeout)
-        except (EOFError, OSError):
-            self.close()
-            return Measured(math.inf, failure="the process that ran it died")
         except TimeoutError:
             self.close()
             return Measured(math.inf, failure=f"it took more than {self.timeout:g} seconds")
+        except (EOFError, OSError):
+            self.close()
+            return Measured(math.inf, failure="the process that ran it died")
         assert isinstance(answer, Measured)
         return answer
 
@@ -230,15 +230,54 @@ def serve(pipe: Any, model: Any, training: bool, optimizer: str | None) -> None:
 
 
 def build(model: Any) -> tuple[Any, Sequence[Any], Mapping[str, Any]]:
-    """The model that a file's function, a network's name or a function stands for."""
+    """The model that a file's function, a network's name or a function stands for.
+
+    What is on `meta` gets made-up numbers: the time of a step does not depend on them.
+    """
     if callable(model):
         made = model()
-        return made if len(made) == 3 else (*made, {})
-    text = str(model)
-    if ".py" in text:
+        built, args, kwargs = made if len(made) == 3 else (*made, {})
+    elif ".py" in str(model):
         from placewright.frontends.python_file import build_model
 
-        return build_model(text)
-    from placewright.zoo import built
+        built, args, kwargs = build_model(str(model))
+    else:
+        from placewright.zoo import built as network
 
-    return built(text)
+        built, args, kwargs = network(str(model))
+    return _filled(built), *_given(args, kwargs)
+
+
+def _filled(model: Any) -> Any:
+    """The model with numbers wherever it has none."""
+    import torch
+
+    for module in model.modules():
+        for table in (module._parameters, module._buffers):
+            for name, tensor in table.items():
+                if tensor is not None and tensor.is_meta:
+                    made = torch.empty_like(tensor, device="cpu")
+                    made = made.normal_(0, 0.02) if made.is_floating_point() else made.zero_()
+                    if isinstance(tensor, torch.nn.Parameter):
+                        made = torch.nn.Parameter(made, tensor.requires_grad)
+                    table[name] = made
+    return model
+
+
+def _given(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, Any]:
+    import torch
+
+    def given(value: Any) -> Any:
+        if isinstance(value, torch.Tensor) and value.is_meta:
+            made = torch.empty_like(value, device="cpu")
+            return made.normal_() if made.is_floating_point() else made.zero_()
+        return value
+
+    made: tuple[Any, Any] = torch.utils._pytree.tree_map(given, (_tuple(args), dict(kwargs)))
+    return made
+
+
+def _tuple(args: Any) -> tuple[Any, ...]:
+    import torch
+
+    return (args,) if isinstance(args, torch.Tensor) else tuple(args)

@@ -216,6 +216,8 @@ class Placed:
             program = program_of(self.model_as_it_was(), args, kwargs)
             if program.captured.drafted:
                 raise GraphError("its branches depend on values")
+            if not program.plain:  # a cache, say, which the caller hands back and we cannot read
+                raise GraphError("it returns an object that PyTorch does not know")
             plan = carry(self.plan, program.graph)
             made = self._executor(program, plan)
         except GraphError as error:

@@ -95,13 +95,17 @@ def _place(name: str, written: str | None) -> Place:
 
 
 def _share_cores(places: Sequence[Place], pinned: bool) -> list[Place]:
-    """Give each worker cores of its own, in equal shares unless it asks for a number."""
+    """Give each worker cores of its own, in equal shares unless it asks for a number.
+
+    One core is left to the thread that issues the ops of GPUs.
+    """
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     count = len(cores) or os.cpu_count() or 1
     workers = [place for place in places if place.kind == "cpu"]
     asked = sum(place.threads for place in workers)
     silent = sum(place.threads == 0 for place in workers)
-    share = max(1, (count - asked) // silent) if silent else 0
+    issuing = int(count > 2 and any(place.kind == "cuda" for place in places))
+    share = max(1, (count - asked - issuing) // silent) if silent else 0
     first, settled = 0, []
     for place in places:
         if place.kind != "cpu":

@@ -30,7 +30,7 @@ class Turn:
 
     Args:
         inputs: Where each tensor it reads is: (`ENV`, tensor), (`HOME`, tensor) or (`ROOM`, copy).
-        needs: Those of them that come from other devices.
+        needs: Those of them that come from other devices, and that no op here has read before.
         sends: Which of its outputs go to which devices, once it has run.
         frees: Tensors that nobody on this device reads after it.
         after: Ops on other devices that must have read what this one changes.
@@ -132,6 +132,7 @@ class _Writer:
         self.parts = [Part() for _ in range(devices)]
         self.kept = {*(graph.outputs or ()), *keep, *(new for _, new in self.writes.left)}
         self.last: dict[tuple[Tensor, int], int] = {}  # the last op that reads a tensor there
+        self.sent: set[tuple[Tensor, int]] = set()  # what goes to which device
 
     def write(self) -> Script:
         self._add_sources()
@@ -141,13 +142,12 @@ class _Writer:
                 self.last[tensor, place] = position
         copies: list[list[Copy]] = [[] for _ in self.parts]
         turns: dict[int, Turn] = {}
-        sent: set[tuple[Tensor, int]] = set()
         for position in self.order:
             turn = self._turn(position, copies)
             turns[position] = turn
             self.parts[self.device[position]].turns.append(turn)
             for tensor in turn.needs:
-                self._send(turns, tensor, self.device[position], sent)
+                self._send(turns, tensor, self.device[position])
             for reader in self.writes.before.get(position, ()):
                 if self.device[reader] != self.device[position] and reader in turns:
                     turn.after.append(reader)
@@ -206,7 +206,8 @@ class _Writer:
                 turn.inputs.append((ROOM, number))
             elif not self._stays(tensor, place):
                 turn.inputs.append((ENV, tensor))
-                if away:
+                if away and (tensor, place) not in self.sent:
+                    self.sent.add((tensor, place))
                     turn.needs.append(tensor)
             else:
                 turn.inputs.append((HOME, tensor))
@@ -239,12 +240,7 @@ class _Writer:
         near = source == place or not self.apart & {source, place}
         return tensor[0] in self.static and near
 
-    def _send(
-        self, turns: dict[int, Turn], tensor: Tensor, target: int, sent: set[tuple[Tensor, int]]
-    ) -> None:
-        if (tensor, target) in sent:
-            return
-        sent.add((tensor, target))
+    def _send(self, turns: dict[int, Turn], tensor: Tensor, target: int) -> None:
         source, output = tensor
         if source in turns:
             turns[source].sends.append((output, target))

@@ -18,7 +18,7 @@ from placewright.runtime.script import ENV, HOME
 from placewright.runtime.workers import Done, Job, Note
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from placewright.graph import Tensor
     from placewright.runtime.script import Turn
@@ -257,7 +257,10 @@ class Issuer:
             if lane.rooms is not None:
                 lane.rooms.stream.wait_stream(now)
 
-    def join(self) -> None:
-        """Let the caller's streams wait for all that was issued."""
+    def join(self, outputs: Iterable[torch.Tensor]) -> None:
+        """Let the caller's streams wait for all that was issued, and have the outputs."""
         for lane in self.lanes.values():
             torch.cuda.current_stream(lane.device).wait_stream(lane.compute)
+        for value in outputs:
+            if value.is_cuda:
+                value.record_stream(torch.cuda.current_stream(value.device))

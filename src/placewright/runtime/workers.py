@@ -260,7 +260,7 @@ class Streamer(threading.Thread):
                     ended += 1
             with torch.no_grad():
                 made = room_for(self.room, copy.offset, self.source(copy.tensor))
-                made.copy_(self.source(copy.tensor))
+                core(made).copy_(core(self.source(copy.tensor)))
             self.job.send(self.job.number, Note("copy", step, number, made))
         while ended < len(self.staging.readers):
             note = self.inbox.get()
@@ -285,8 +285,15 @@ def room_of(job: Job, device: torch.device) -> torch.Tensor:
 
 
 def room_for(room: torch.Tensor, offset: int, like: torch.Tensor) -> torch.Tensor:
-    """A tensor like another one, in a room of bytes."""
-    dense = torch.empty_like(like, device="meta")
+    """A tensor like another one, in a room of bytes; to be filled through its `core`."""
+    dense = torch.empty_like(core(like), device="meta")
     size = dense.untyped_storage().nbytes()
     stretch = room[offset : offset + size].view(like.dtype)
-    return stretch.as_strided(dense.shape, dense.stride())
+    return stretch.as_strided(dense.shape, dense.stride()).expand(like.shape)
+
+
+def core(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor without the dimensions along which the same memory is read again and again."""
+    pairs = zip(tensor.shape, tensor.stride(), strict=True)
+    sizes = [1 if step == 0 else size for size, step in pairs]
+    return tensor.as_strided(sizes, tensor.stride(), tensor.storage_offset())

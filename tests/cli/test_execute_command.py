@@ -1,0 +1,65 @@
+"""`placewright execute` and `place --verify`: plans run on this machine, from the command line."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("torch")
+
+MODEL = """
+import torch
+
+def build():
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 8))
+    return model.eval(), (torch.randn(2, 8),), {}
+"""
+
+
+@pytest.fixture
+def model(tmp_path):
+    (tmp_path / "model.py").write_text(MODEL)
+    return "model.py:build"
+
+
+def test_a_plan_is_run_and_verified(run, model):
+    assert run("place", model, "--on", "2xcpu", "-o", "plan.json", "--no-why").status == 0
+    ran = run("execute", "plan.json", "--model", model, "--steps", "7", "--verify")
+    assert ran.status == 0, ran.err
+    assert "measured (median of 2 steps" in ran.out
+    assert "verified: 3 ops ran where the plan has them" in ran.out
+    data = run("execute", "plan.json", "--model", model, "--steps", "6", "--json").data
+    assert data["step_time"] > 0
+    assert data["predicted"] > 0
+    pipelined = run("execute", "plan.json", "--model", model, "--in-flight", "2", "--json").data
+    assert pipelined["period"] > 0
+
+
+def test_a_training_plan_is_run_and_verified(run, model):
+    how = ("--training", "--optimizer", "adam")
+    placed = run("place", model, "--on", "2xcpu", *how, "-o", "plan.json", "--no-why")
+    assert placed.status == 0
+    ran = run("execute", "plan.json", "--model", model, *how, "--verify", "--steps", "6")
+    assert ran.status == 0, ran.err
+    assert "outputs and gradients differ by" in ran.out
+
+
+def test_the_best_plans_are_measured_and_the_quickest_is_taken(run, model):
+    data = run("place", model, "--on", "2xcpu", "--verify", "1", "--no-why", "--json").data
+    seconds = [row["seconds"] for row in data["measured"]]
+    assert len(seconds) == 3
+    assert seconds == sorted(seconds)
+    assert {row["found_by"] for row in data["measured"]} >= {"all on cpu0", "all on cpu1"}
+
+
+def test_bad_words_are_one_line(run, model):
+    assert run("place", model, "--on", "2xcpu", "-o", "plan.json", "--no-why").status == 0
+    ran = run("execute", "plan.json", "--model", model, "--where", "cpu0")
+    assert (ran.status, ran.out) == (1, "")
+    assert "expected such as gpu0=cuda:1" in ran.err
+    ran = run("execute", "plan.json", "--model", model, "--where", "cpu0=tpu")
+    assert "has place 'tpu'" in ran.err
+    ran = run("execute", "plan.json", "--model", "rnnlm-2:size=test,training=false")
+    assert "are missing in the plan" in ran.err
+    ran = run("place", model, "--on", "2xcpu", "--verify", "1", "--robust")
+    assert "they choose by different rules" in ran.err

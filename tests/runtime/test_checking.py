@@ -1,0 +1,108 @@
+"""Verification passes honest executors, and catches every kind of dishonest one."""
+
+from __future__ import annotations
+
+import pytest
+from models import Branches, Cached, capture, plans, torch, twin, workers
+
+from placewright.errors import VerifyError
+from placewright.frontends import torch_program
+from placewright.frontends.torch_updates import Rule
+from placewright.runtime import checking, executor, verify
+
+
+@pytest.fixture(scope="module")
+def branches():
+    torch.manual_seed(0)
+    model, x = Branches(), torch.randn(4, 8)
+    return model, x, *capture(model, x, workers(3))
+
+
+@pytest.fixture(scope="module")
+def learning():
+    torch.manual_seed(0)
+    model, x = Branches(), torch.randn(4, 8)
+    return model, x, *capture(model, x, training=True, optimizer=Rule("adam"))
+
+
+@pytest.mark.parametrize("staged", [False, True])
+def test_an_honest_run_passes(branches, learning, staged):
+    model, x, program, problem = branches
+    for plan in plans(problem, 3, staged=staged):
+        seen = verify(program, twin(model), plan, (x,), problem=problem)
+        assert seen.difference < 1e-6
+        assert seen.ops == sum(problem.arrays.turn)
+        assert set(seen.peak) <= set(seen.predicted)
+        for name, most in seen.peak.items():
+            assert 0 < most <= seen.predicted[name] * 1.1 + 4096
+    model, x, program, problem = learning
+    for plan in plans(problem, 2, staged=staged):
+        mine = twin(model)
+        assert verify(program, mine, plan, (x,), problem=problem).difference < 1e-5
+        for one, other in zip(mine.parameters(), model.parameters(), strict=True):
+            assert torch.equal(one, other)  # the update is taken back
+            assert one.grad is None
+
+
+def test_states_are_left_as_they_were():
+    model, args = Cached(), (torch.randn(1, 8), torch.tensor([1]))
+    program, problem = capture(model, args)
+    for plan in plans(problem, 2):
+        verify(program, model, plan, args, problem=problem)
+    assert model.cache.abs().sum() == 0
+    assert model.calls == 0
+
+
+def test_a_wrong_output_is_caught(branches, monkeypatch):
+    model, x, program, problem = branches
+    honest = torch_program.Program.runner
+
+    def wrong(self, position, *rest, **named):
+        run = honest(self, position, *rest, **named)
+        if self.graph.ops[position].name != "relu":
+            return run
+        return lambda values: [one * 1.01 for one in run(values)]
+
+    monkeypatch.setattr(torch_program.Program, "runner", wrong)
+    with pytest.raises(
+        VerifyError, match=r"output 0 differs from one device's by .* \(and 1 more\)"
+    ):
+        verify(program, twin(model), plans(problem, 1)[0], (x,))
+
+
+def test_a_wrong_gradient_is_caught(learning, monkeypatch):
+    model, x, program, problem = learning
+    honest = torch_program.Program.runner
+
+    def wrong(self, position, *rest, **named):
+        run = honest(self, position, *rest, **named)
+        if "backward" not in self.graph.ops[position].name:
+            return run
+        return lambda values: [one * 1.01 for one in run(values)]
+
+    monkeypatch.setattr(torch_program.Program, "runner", wrong)
+    with pytest.raises(VerifyError, match="the gradient of"):
+        verify(program, twin(model), plans(problem, 1)[0], (x,))
+
+
+def test_an_op_on_another_device_is_caught(branches, monkeypatch):
+    model, x, program, problem = branches
+    honest = executor.write_script
+    swapped = {0: 1, 1: 0, 2: 2}
+
+    def elsewhere(graph, device, *rest):
+        return honest(graph, [swapped[at] for at in device], *rest)
+
+    monkeypatch.setattr(executor, "write_script", elsewhere)
+    with pytest.raises(VerifyError, match=r"ran on 'cpu\d': the plan has it on 'cpu\d'"):
+        verify(program, twin(model), plans(problem, 1)[0], (x,))
+
+
+def test_memory_beyond_the_prediction_is_caught(branches, monkeypatch):
+    model, x, program, problem = branches
+    monkeypatch.setattr(checking, "SLACK", 0)
+    plan = plans(problem, 1)[0]
+    verify(program, twin(model), plan, (x,), problem=problem)
+    light = problem.with_arrays(resident=problem.arrays.resident * 0)
+    with pytest.raises(VerifyError, match=r"held \d+ bytes: the plan promises \d+"):
+        verify(program, twin(model), plan, (x,), problem=light)
