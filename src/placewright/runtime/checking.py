@@ -18,6 +18,7 @@ from placewright.frontends.torch_updates import Update
 from placewright.frontends.torch_values import tensors_in
 from placewright.graph import STATE
 from placewright.runtime.executor import Executor
+from placewright.runtime.homes import gather
 from placewright.simulator import simulate
 
 if TYPE_CHECKING:
@@ -86,6 +87,7 @@ def verify(
             the message says which.
     """
     kwargs = dict(kwargs or {})
+    gather(model)  # an earlier plan may have left it on several devices
     expected = _expected(program, model, args, kwargs)
     before = {name: tensor.detach().clone() for name, tensor in _changing(program, model).items()}
     meter = _Meter(program)

@@ -63,6 +63,7 @@ class Executor:
         self.script = script_of(program, plan, self.places, keep)
         self.homes = settle(program, model, self.script, self.places)
         self.kept: dict[Tensor, torch.Tensor] = {}
+        self._keep = tuple(dict.fromkeys(keep))
         self._rooms = {} if rooms is None else rooms
         self.seed, self._graphs, self._record, self._watch = seed, graphs, record, watch
         self._done: queue.SimpleQueue[Done] = queue.SimpleQueue()
@@ -232,6 +233,11 @@ class Executor:
         kinds = {op.kind for op in self.program.graph.ops}
         return kinds.isdisjoint({STATE, "optimizer"})
 
+    @property
+    def settled(self) -> bool:
+        """Whether steps are run in one way from now on: the first few may try several."""
+        return self.issuer is None or self.issuer.graphs.settled
+
     def result(self, number: int) -> Any:
         """What the model returned in a step, in its own structure.
 
@@ -257,7 +263,7 @@ class Executor:
             for done in self._waiting.pop(number)
             for tensor, value in done.outputs.items()
         }
-        self.kept = found
+        self.kept = {tensor: found[tensor] for tensor in self._keep}
         if self.issuer is not None:
             self.issuer.join(found.values())
         with torch.no_grad():

@@ -60,6 +60,11 @@ class Graphs:
         self.fixed: set[int] = set()  # tensors that a replay overwrites
         self._began = 0.0
 
+    @property
+    def settled(self) -> bool:
+        """Whether it is decided how steps are run."""
+        return not self.segments or self.steps > (1 if self.wanted else 2 * _TRIED + 1)
+
     def begin(self) -> None:
         """A step begins: decide how it is run."""
         if not self.segments:

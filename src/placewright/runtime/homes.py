@@ -10,7 +10,7 @@ from placewright.errors import ExecutionError
 from placewright.frontends.torch_sources import stored
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from placewright.frontends.torch_program import Program
     from placewright.graph import Tensor
@@ -34,6 +34,7 @@ def settle(
     """
     tensors = stored(program, model)
     pinned = {tensor for tensor, target in _leaving(script) if places[target].kind == "cuda"}
+    _leave(tensors, script, places)
     homes: list[Home] = [{} for _ in places]
     for place, home, part in zip(places, homes, script.parts, strict=True):
         for tensor in part.stored:
@@ -58,6 +59,21 @@ def settle(
             for tensor in part.borrowed:
                 home[tensor] = homes[script.device[tensor[0]]][tensor]
     return homes
+
+
+def gather(model: torch.nn.Module) -> None:
+    """Bring all of a model's parameters and buffers to the host."""
+    for tensor in (*model.parameters(), *model.buffers()):
+        if not tensor.is_meta and tensor.device.type != "cpu":
+            tensor.data = tensor.data.cpu()
+
+
+def _leave(tensors: Mapping[int, torch.Tensor], script: Script, places: Sequence[Place]) -> None:
+    """Clear GPUs of weights that belong elsewhere, before any come: both might not fit."""
+    for position, tensor in tensors.items():
+        home = torch.device(places[script.device[position]].torch_name)
+        if tensor.device.type == "cuda" and tensor.device != home:
+            tensor.data = tensor.data.cpu()
 
 
 def _leaving(script: Script) -> Iterator[tuple[int, int]]:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from placewright.runtime.executor import Executor
 
 STEPS, DROPPED = 10, 5
+WARM = 10  # steps before those, at most, until the runtime has chosen between its ways
 START = 300.0  # seconds that a child may take to load and capture a model
 
 
@@ -79,6 +80,10 @@ def time_steps(
         if executor.issuer is not None:
             torch.cuda.synchronize()
 
+    for _ in range(0 if in_flight > 1 else WARM):
+        if executor.settled:
+            break
+        executor(*args, **kwargs)
     if in_flight > 1:
         waiting = [executor.submit(*args, **kwargs) for _ in range(in_flight)]
         ends = []

@@ -124,8 +124,10 @@ class Placed:
     def settle(self) -> None:
         """Move every parameter and buffer that the plan places to its home."""
         stored = dict(self._stored())
-        for name, tensor in stored.items():
-            if name in self.homes and not tensor.is_meta:
+        placed = [(name, one) for name, one in stored.items() if name in self.homes]
+        # What leaves a GPU goes first, or there might be no room for what comes.
+        for name, tensor in sorted(placed, key=lambda pair: self.homes[pair[0]] != "cpu"):
+            if not tensor.is_meta:
                 tensor.data = tensor.data.to(self.homes[name])
         self._data = {name: tensor.data_ptr() for name, tensor in self._stored()}
         self.follow = Follow(

@@ -1,0 +1,115 @@
+"""Who may write in place, and who must have run before, on graphs small enough to see it."""
+
+from __future__ import annotations
+
+import pytest
+
+from placewright import Graph, Op
+from placewright.errors import ConfigError
+from placewright.runtime.places import find_places
+from placewright.runtime.script import ENV, HOME, ROOM, write_script
+from placewright.runtime.writes import find_writes
+
+
+def cached(*more: Op, outputs=None) -> Graph:
+    """A cache of 8 bytes, a row, and an op that writes the row into the cache."""
+    ops = (
+        Op("cache", "state", outputs=(8,)),
+        Op("row", "input", outputs=(2,)),
+        Op("write", "scatter", ((0, 0), (1, 0)), (8,), aliases=((0, 0),)),
+        *more,
+    )
+    return Graph("cached", ops, outputs)
+
+
+def test_a_cache_that_is_read_after_the_write_is_written_in_place():
+    graph = cached(Op("read", inputs=((2, 0),)))
+    writes = find_writes(graph, [0] * 4, {(0, 0): (2, 0)})
+    assert writes.in_place == {2}
+    assert writes.left == ()
+
+
+def test_what_reads_the_old_value_runs_before_the_write_whatever_its_priority():
+    ops = (
+        Op("cache", "state", outputs=(8,)),
+        Op("row", "input", outputs=(2,)),
+        Op("old", inputs=((0, 0),)),
+        Op("write", "scatter", ((0, 0), (1, 0)), (8,), aliases=((0, 0),)),
+    )
+    graph = Graph("ordered", ops)
+    changes = {(0, 0): (3, 0)}
+    script = write_script(graph, [0] * 4, 1, [0, 0, 9, 1], changes=changes)
+    assert script.order == (2, 3)
+    apart = write_script(graph, [0, 0, 1, 0], 2, [0, 0, 9, 1], changes=changes)
+    assert apart.parts[0].turns[0].after == [2]  # the write waits for a reader elsewhere
+    assert apart.parts[1].turns[0].tells == [0]
+
+
+def test_an_old_value_that_is_still_read_after_the_write_forbids_it():
+    late = cached(Op("old", inputs=((0, 0), (2, 0))))
+    writes = find_writes(late, [0] * 4, {(0, 0): (2, 0)})
+    assert writes.in_place == frozenset()
+    assert writes.left == (((0, 0), (2, 0)),)
+    kept = cached(outputs=((0, 0), (2, 0)))  # the model returns the old cache, too
+    assert find_writes(kept, [0] * 3, {(0, 0): (2, 0)}).in_place == frozenset()
+
+
+def test_a_write_on_another_device_is_no_write_in_place():
+    writes = find_writes(cached(), [0, 0, 1], {(0, 0): (2, 0)})
+    assert writes.in_place == frozenset()
+    assert writes.left == (((0, 0), (2, 0)),)
+
+
+def test_an_update_waits_for_all_that_read_its_weight():
+    ops = (
+        Op("x", "input", outputs=(4,)),
+        Op("w", "weight", outputs=(4,)),
+        Op("use", inputs=((0, 0), (1, 0))),
+        Op("again", inputs=((2, 0), (1, 0))),
+        Op("w.update", "optimizer", ((1, 0), (2, 0))),
+    )
+    graph = Graph("updated", ops)
+    script = write_script(graph, [0, 0, 0, 1, 0], 2, [0, 0, 0, 5, 1])
+    assert script.order == (2, 3, 4)
+    assert script.parts[0].turns[1].after == [3]
+
+
+def test_a_script_says_what_is_read_where_and_freed_when():
+    ops = (
+        Op("x", "input", outputs=(4,)),
+        Op("w", "weight", outputs=(4,)),
+        Op("a", inputs=((0, 0), (1, 0))),
+        Op("b", inputs=((2, 0), (1, 0))),
+        Op("c", inputs=((3, 0), (2, 0))),
+    )
+    graph = Graph("told", ops)
+    first, second = write_script(graph, [0, 0, 0, 1, 0], 2).parts
+    a, c = first.turns
+    (b,) = second.turns
+    assert a.inputs == [(ENV, (0, 0)), (HOME, (1, 0))]
+    assert a.sends == [(0, 1)]
+    assert a.frees == [(0, 0)]
+    assert b.inputs == [(ENV, (2, 0)), (HOME, (1, 0))]  # threads share their memory
+    assert (b.needs, b.sends, sorted(b.frees)) == ([(2, 0)], [(0, 0)], [(2, 0), (3, 0)])
+    assert (c.needs, sorted(c.frees)) == ([(3, 0)], [(2, 0), (3, 0)])
+    assert first.outputs == [(4, 0)]
+    assert second.borrowed == [(1, 0)]
+    _, sent = write_script(graph, [0, 0, 0, 1, 0], 2, apart=[1]).parts
+    assert sent.turns[0].inputs == [(ENV, (2, 0)), (ENV, (1, 0))]  # a GPU gets a copy
+    _, staged = write_script(graph, [0, 0, 0, 1, 0], 2, staging=[-1, 4], apart=[1]).parts
+    assert staged.turns[0].inputs == [(ENV, (2, 0)), (ROOM, 0)]
+
+
+def test_places_are_found_by_name_or_as_written():
+    gpu, one, two = find_places(("gpu1.2", "cpu0", "cpu1"), {"cpu1": "cpu:1"})
+    assert (gpu.kind, gpu.index, gpu.stream, gpu.torch_name) == ("cuda", 1, 2, "cuda:1")
+    assert (one.kind, two.kind, two.threads, one.torch_name) == ("cpu", "cpu", 1, "cpu")
+    assert not set(one.cores) & set(two.cores)
+    (part,) = find_places(("fast",), {"fast": "cuda:0/1@64"})
+    assert (part.index, part.stream, part.multiprocessors) == (0, 1, 64)
+    with pytest.raises(ConfigError, match="'tpu7' says no place"):
+        find_places(("tpu7",))
+    with pytest.raises(ConfigError, match="has place 'cuda-0'"):
+        find_places(("gpu0",), {"gpu0": "cuda-0"})
+    with pytest.raises(ConfigError, match="the devices are gpu0"):
+        find_places(("gpu0",), {"gpu1": "cpu"})
