@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from placewright.runtime.machine import load_torch
+from placewright.runtime.memory import keep_memory
 from placewright.runtime.timing import Timing, time_on_gpu, time_on_host
 
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ class Site:
                     if hasattr(os, "sched_setaffinity"):
                         os.sched_setaffinity(0, self.cores)
                     torch.set_num_threads(len(self.cores))
+                    keep_memory()  # as the runtime's workers do
                 with torch.no_grad():
                     outcome.append(work())
             except BaseException as error:

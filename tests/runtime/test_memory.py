@@ -1,0 +1,42 @@
+"""Freed memory is kept: making the same tensor again touches no new page."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("torch")
+
+CODE = """
+import resource, sys, threading, torch
+from placewright.runtime.memory import keep_memory
+
+def faults():
+    for _ in range(20):
+        torch.empty(16 << 20).zero_()  # 64 MiB: 16,384 pages
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(5):
+        torch.empty(16 << 20).zero_()
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+
+if sys.argv[1] == "keep":
+    assert keep_memory() and keep_memory()
+thread = threading.Thread(target=faults)
+thread.start()
+thread.join()
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc can be told")
+def test_kept_memory_is_not_asked_for_again():
+    found = {}
+    for word in ("keep", "leave"):
+        ran = subprocess.run(
+            [sys.executable, "-c", CODE, word], check=True, capture_output=True, text=True
+        )
+        found[word] = int(ran.stdout)
+    assert found["keep"] < 1000
+    assert found["leave"] > 5 * 16_000
