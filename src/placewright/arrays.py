@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placewright.cluster import HOST, Cluster, Link
-from placewright.costs import CostModel, tensor_bytes
+from placewright.costs import CostModel, Table, tensor_bytes
 from placewright.errors import ProblemError
 from placewright.graph import INPUT, STATE, VIEW, WEIGHT, Graph
 from placewright.union import Union
@@ -139,7 +139,9 @@ def pack(
         weight=weight,
         stored=weight | np.array([op.kind == STATE for op in ops]),
         resident=resident,
-        workspace=np.array([op.workspace for op in ops], dtype=np.int64),
+        workspace=costs.op_workspace(graph)
+        if isinstance(costs, Table)
+        else np.array([op.workspace for op in ops], dtype=np.int64),
         first_tensor=first_tensor,
         first_input=first_input,
         inputs=inputs,

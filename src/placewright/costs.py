@@ -138,6 +138,7 @@ class Table:
         spread: Rows × columns: how far measurements lie apart, as a share of their median, or
             `NOT_MEASURED` where the seconds were worked out from those of other ops.
         machine: The key of the machine that it was measured on (`Machine.key`).
+        workspace: Rows: bytes that an op needs beside its outputs while it runs, where it is most.
     """
 
     ops: tuple[str, ...]
@@ -148,6 +149,7 @@ class Table:
     issue: Seconds | None = None
     spread: Seconds | None = None
     machine: str = ""
+    workspace: NDArray[np.int64] | None = None
 
     def __post_init__(self) -> None:
         seconds = np.asarray(self.seconds, dtype=np.float64)
@@ -173,6 +175,14 @@ class Table:
                 object.__setattr__(self, name, beside)
         if self.issue is not None:
             _check_seconds("the cost table's issue", self.issue)
+        if self.workspace is not None:
+            workspace = np.asarray(self.workspace, dtype=np.int64)
+            if workspace.shape != (len(self.ops),) or (workspace < 0).any():
+                raise ProblemError(
+                    f"the cost table's workspace has shape {workspace.shape}: expected one number "
+                    f">= 0 for each of {len(self.ops)} ops"
+                )
+            object.__setattr__(self, "workspace", workspace)
 
     def replayed(self) -> Table:
         """The same table for a runtime that starts ops without a host, as CUDA graphs do."""
@@ -188,6 +198,14 @@ class Table:
             )
         rows = np.array([row[op.name] for op in graph.ops])
         return np.stack([self._column(graph, device)[rows] for device in cluster.devices], axis=1)
+
+    def op_workspace(self, graph: Graph) -> NDArray[np.int64]:
+        """Bytes that each op needs while it runs: as its graph says, or as was measured."""
+        given = np.array([op.workspace for op in graph.ops], dtype=np.int64)
+        if self.workspace is None:
+            return given
+        row = {name: at for at, name in enumerate(self.ops)}
+        return np.maximum(given, self.workspace[[row[op.name] for op in graph.ops]])
 
     def transfer_seconds(self, graph: Graph, links: Sequence[Link]) -> Seconds:
         if self.transfers is None:

@@ -83,11 +83,21 @@ def install_graphs(monkeypatch):
         if capturing:
             job, env = lane.job, step.env[lane.number]
             turn = job.part.turns[index]
-            read = [job.home[key] if where else env[key] for where, key in turn.inputs]
+            places = env, job.home, lane.rooms.slots if lane.rooms else ()
+            read = [places[where][key] for where, key in turn.inputs]
             outputs = range(len(job.runners[index](read)))
             made = [env[turn.position, output] for output in outputs]
             capturing[-1].calls.append((job.runners[index], read, made))
 
+    copy = lanes._Rooms._copy
+
+    def copied(rooms, number, one):
+        copy(rooms, number, one)
+        if capturing:
+            slot, home = lanes.core(rooms.slots[number]), lanes.core(rooms.source(one.tensor))
+            capturing[-1].calls.append((list, [home], [slot]))
+
+    monkeypatch.setattr(lanes._Rooms, "_copy", copied)
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
     monkeypatch.setattr(torch.cuda, "graph", capture)
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", object)

@@ -41,6 +41,8 @@ def costs_data(costs: CostModel) -> Data:
             data[key] = beside.tolist()
     if costs.machine:
         data["machine"] = costs.machine
+    if costs.workspace is not None:
+        data["workspace"] = costs.workspace.tolist()
     return data
 
 
@@ -69,7 +71,8 @@ def _table(data: Data, where: str) -> Table:
     )
     assert seconds is not None  # fields() saw to it
     more = found.get("transfers"), found.get("measured_on")
-    return Table(ops, columns, seconds, *more, issue, spread, found.get("machine", ""))
+    machine, room = found.get("machine", ""), found.get("workspace")
+    return Table(ops, columns, seconds, *more, issue, spread, machine, room)
 
 
 def _square(key: str, rows: list[NDArray[np.float64]], columns: int) -> NDArray[np.float64]:
@@ -91,4 +94,5 @@ _TABLE = {
     "issue": checks.each(checks.floats),
     "spread": checks.each(checks.floats),
     "machine": checks.text,
+    "workspace": checks.floats,
 }

@@ -118,7 +118,8 @@ class Executor:
             graphs = False
         if self._watch is not None:  # which sees every op
             graphs = False
-        return Issuer(jobs, order, len(self.places), self._at_home, graphs)
+        workers = len(jobs) < len(self.jobs)
+        return Issuer(jobs, order, len(self.places), self._at_home, graphs, workers)
 
     def _job(self, number: int, gpus: frozenset[int]) -> Job:
         part, place, ops = self.script.parts[number], self.places[number], self.program.graph.ops
@@ -169,6 +170,7 @@ class Executor:
         for thread in threads:
             thread.join(timeout=10)
         self._broken = self._broken or "it was closed"
+        self.issuer, self.jobs, self._rooms, self.kept = None, {}, {}, {}  # or cycles keep memory
 
     def __enter__(self) -> Executor:
         return self
@@ -234,6 +236,11 @@ class Executor:
         return kinds.isdisjoint({STATE, "optimizer"})
 
     @property
+    def _captured(self) -> bool:
+        """Whether ops are replayed that were captured with tensors in their places."""
+        return self.issuer is not None and bool(self.issuer.graphs.segments)
+
+    @property
     def settled(self) -> bool:
         """Whether steps are run in one way from now on: the first few may try several."""
         return self.issuer is None or self.issuer.graphs.settled
@@ -283,6 +290,11 @@ class Executor:
                 if here.is_inference() and self.places[device].kind == "cpu":
                     with torch.inference_mode(False):  # a worker may not change it otherwise
                         here = here.clone()
+                bound = self.homes[device].get((position, 0))
+                if bound is not None and self._captured and bound.shape == here.shape:
+                    if bound.data_ptr() != here.data_ptr():  # graphs change states where they were
+                        bound.copy_(here)
+                    here = bound
                 states[position] = (tensor, here)
                 self.homes[device][position, 0] = here
             else:

@@ -1,8 +1,9 @@
 """Runs of ops of one GPU in, each captured once as a CUDA graph and replayed, out.
 
 Issuing a small op from Python takes the host some 20 µs, so a step of many small ops waits for the
-host. A run of ops between two points where streams or the host must meet is captured instead. What
-it reads must then always lie in the same place, so what comes from elsewhere is copied there first.
+host. A run of ops between two points where streams or the host must meet is captured instead; where
+one GPU does all, that is the whole step, copies of streamed weights included. What it reads must
+then always lie in the same place, so what comes from elsewhere is copied there first.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ class Segment:
         begin: Where it begins in the issuer's order.
         inputs: What it reads from elsewhere, and where that must lie.
         outputs: What it makes that is read after it.
+        whole: Whether it is all of a step: then copies into its staging room are part of it.
     """
 
     begin: int
@@ -41,6 +43,7 @@ class Segment:
     graph: Any = None
     inputs: dict[Tensor, torch.Tensor] = field(default_factory=dict)
     outputs: dict[Tensor, torch.Tensor] = field(default_factory=dict)
+    whole: bool = False
 
 
 class Graphs:
@@ -64,6 +67,19 @@ class Graphs:
     def settled(self) -> bool:
         """Whether it is decided how steps are run."""
         return not self.segments or self.steps > (1 if self.wanted else 2 * _TRIED + 1)
+
+    @property
+    def covers(self) -> bool:
+        """Whether the step at hand is one graph."""
+        return self.mode != EAGER and any(one.whole for one in self.segments.values())
+
+    def needs(self, at: int) -> list[Tensor] | None:
+        """What must have come before the graph that begins here; None if none does."""
+        segment = self.segments.get(at) if self.mode != EAGER else None
+        if segment is None or not segment.whole:
+            return None
+        (lane,) = self.issuer.lanes.values()
+        return [tensor for turn in lane.job.part.turns for tensor in turn.needs]
 
     def begin(self) -> None:
         """A step begins: decide how it is run."""
@@ -141,8 +157,14 @@ class Graphs:
             with torch.cuda.graph(
                 graph, pool=pool, stream=lane.compute, capture_error_mode="thread_local"
             ):
+                if segment.whole and lane.rooms is not None:
+                    lane.rooms.fork(lane.mark(-1))
                 for index in segment.turns:
+                    if segment.whole:
+                        self.issuer.wait_room(lane, turns[index])
                     self.issuer.issue(step, lane, index)
+                    if segment.whole:
+                        self.issuer.free_room(lane, turns[index])
                     for tensor in turns[index].frees:
                         if tensor[0] != turns[index].position or not turns[index].sends:
                             env.pop(tensor, None)  # what is sent is needed a moment longer
@@ -161,6 +183,9 @@ class Graphs:
 
 def _segments(issuer: Issuer) -> list[Segment]:
     """The longest runs of ops of one device that meet others only at their ends."""
+    if issuer.alone:
+        (lane,) = issuer.lanes.values()
+        return [Segment(0, list(range(len(lane.job.part.turns))), whole=True)]
     found: list[Segment] = []
     last: tuple[int, bool] | None = None  # device, and whether its run is closed
     for at, (number, index) in enumerate(issuer.order):

@@ -34,12 +34,12 @@ class Kept:
         row = self.rows.get(_name(model, signature))
         if row is None:
             return None
-        seconds, spread, samples, issue = row
-        return Timing(seconds, spread, int(samples), issue)
+        seconds, spread, samples, issue, workspace = row
+        return Timing(seconds, spread, int(samples), issue, int(workspace))
 
     def put(self, model: str, signature: str, took: Timing) -> None:
         """Remember a timing."""
-        row = [took.seconds, took.spread, float(took.samples), took.issue]
+        row = [took.seconds, took.spread, float(took.samples), took.issue, float(took.workspace)]
         self.rows[_name(model, signature)] = row
         self.changed = True
 
@@ -61,6 +61,6 @@ def _name(model: str, signature: str) -> str:
 def _sound(row: object) -> bool:
     return (
         isinstance(row, list)
-        and len(row) == 4
+        and len(row) == 5
         and all(isinstance(one, float | int) and one >= 0 for one in row)
     )

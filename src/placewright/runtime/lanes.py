@@ -143,6 +143,12 @@ class _Rooms:
         self.next = self.issued = 0
         self.pump()
 
+    def fork(self, event: torch.cuda.Event) -> None:
+        """Begin a step that is being captured: copies follow an event of the ops' stream."""
+        self.stream.wait_event(event)
+        self.next = self.issued = 0
+        self.pump()
+
     def pump(self) -> None:
         """Issue every copy whose room has been, or is going to be, given back by then."""
         copies = self.staging.copies

@@ -167,7 +167,25 @@ def measure_op(program: Program, position: int, site: Site, seconds: float) -> T
     took = site.time(lambda at: run(sets[at % len(sets)]), seconds, as_in_step=True)
     if site.on_gpu and program.graph.ops[position].kind == VIEW:
         return replace(took, seconds=0.0)  # the GPU has nothing to do
+    if site.on_gpu:
+        return replace(took, workspace=_workspace(lambda: run(sets[0]), site))
     return took
+
+
+def _workspace(call: Callable[[], Any], site: Site) -> int:
+    """Bytes of a GPU that a call needs beside what it returns, such as cuDNN's."""
+    torch = load_torch()
+    torch.cuda.synchronize(site.index)
+    torch.cuda.reset_peak_memory_stats(site.index)
+    before = torch.cuda.memory_allocated(site.index)
+    made = call()
+    torch.cuda.synchronize(site.index)
+    peak, after = (
+        torch.cuda.max_memory_allocated(site.index),
+        torch.cuda.memory_allocated(site.index),
+    )
+    del made
+    return max(0, int(peak - max(after, before)))
 
 
 def _inputs(program: Program, position: int, site: Site) -> list[list[Any]]:
@@ -239,7 +257,18 @@ def _table(
         taken[run, column] += overhead[model]
     names = tuple(op.name for op in graph.ops)
     started = issue if issue.any() else None
-    return Table(names, tuple(models), seconds, issue=started, spread=spread, machine=machine.key)
+    room = np.zeros(len(graph), dtype=np.int64)
+    for (text, _), took in found.items():
+        room[equal[text]] = np.maximum(room[equal[text]], took.workspace)
+    return Table(
+        names,
+        tuple(models),
+        seconds,
+        issue=started,
+        spread=spread,
+        machine=machine.key,
+        workspace=room if room.any() else None,
+    )
 
 
 class _Scale:

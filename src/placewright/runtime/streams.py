@@ -44,6 +44,7 @@ class Issuer:
         order: (device, turn) of each of their ops, in the plan's order.
         source: Gives a stored tensor where it lies.
         graphs: Whether to capture runs of ops once and replay them; None: if that is quicker.
+        workers: Whether CPU devices have ops, too.
     """
 
     def __init__(
@@ -53,7 +54,10 @@ class Issuer:
         devices: int,
         source: Callable[[Tensor], torch.Tensor],
         graphs: bool | None,
+        workers: bool = True,
     ) -> None:
+        self.alone = len(jobs) == 1 and not workers
+        """Whether one GPU does all ops."""
         self.jobs, self.order, self.devices = jobs, order, devices
         self.inbox: queue.SimpleQueue[Note] = queue.SimpleQueue()
         self.lanes = {number: Lane(job, source) for number, job in jobs.items()}
@@ -98,11 +102,11 @@ class Issuer:
             self.begun = note.step + 1
             step = _Step(note.step, [{} for _ in range(self.devices)])
             self.steps.append(step)
+            self.graphs.begin()
             for number, lane in self.lanes.items():
                 step.env[number].update(note.value[number])
-                if lane.rooms is not None and len(self.steps) == 1:
+                if lane.rooms is not None and len(self.steps) == 1 and not self.graphs.covers:
                     lane.rooms.begin()
-            self.graphs.begin()
             return
         step = next(step for step in self.steps if step.number == note.step)
         target, key = note.key
@@ -133,7 +137,9 @@ class Issuer:
         for step in self.steps[:1] if self.staged else self.steps:
             number, index = self.order[step.at]
             turn = self.jobs[number].part.turns[index]
-            here = all(tensor in step.env[number] for tensor in turn.needs)
+            needs = self.graphs.needs(step.at)
+            wanted = turn.needs if needs is None else needs
+            here = all(tensor in step.env[number] for tensor in wanted)
             if here and all(self._has_read(step, number, op) for op in turn.after):
                 return step
         return None
@@ -151,24 +157,33 @@ class Issuer:
             torch.cuda.set_stream(lane.compute)
             self.current = lane
         try:
-            self.wait(step, lane, job.part.turns[index])
+            needs = self.graphs.needs(step.at)
+            self.wait(step, lane, job.part.turns[index], needs)
             count = self.graphs.run(step, lane, step.at)
             if not count:
+                if needs is not None:  # the capture failed: this step is issued op by op after all
+                    needs = None
+                    if lane.rooms is not None:
+                        lane.rooms.begin()
+                    self.wait_room(lane, job.part.turns[index])
                 self.issue(step, lane, index)
                 count = 1
         except Exception as error:
             self.steps.remove(step)
             job.report(Done(step.number, number, {}, error, job.names[index]))
             return
-        for at in range(step.at, step.at + count):
-            self.after(step, lane, job.part.turns[self.order[at][1]])
+        if needs is None:
+            for at in range(step.at, step.at + count):
+                self.after(step, lane, job.part.turns[self.order[at][1]])
         step.at += count
         if step.at == len(self.order):
             self._finish(step)
 
-    def wait(self, step: _Step, lane: Lane, turn: Turn) -> None:
+    def wait(
+        self, step: _Step, lane: Lane, turn: Turn, needs: Sequence[Tensor] | None = None
+    ) -> None:
         """Let the compute stream wait for what comes from other streams."""
-        for tensor in turn.needs:
+        for tensor in turn.needs if needs is None else needs:
             event = step.arrived.pop((lane.number, tensor), None)
             if event is not None:
                 lane.compute.wait_event(event)
@@ -176,8 +191,20 @@ class Issuer:
         for op in turn.after:
             if op in step.events:
                 lane.compute.wait_event(step.events[op])
+        if needs is None:
+            self.wait_room(lane, turn)
+
+    @staticmethod
+    def wait_room(lane: Lane, turn: Turn) -> None:
+        """Let the compute stream wait for an op's streamed weights."""
         if lane.rooms is not None and turn.position in lane.rooms.arrived:
             lane.compute.wait_event(lane.rooms.arrived[turn.position])
+
+    @staticmethod
+    def free_room(lane: Lane, turn: Turn) -> None:
+        """Give back the room of an op's streamed weights once it has ended."""
+        if lane.rooms is not None and turn.position in lane.rooms.arrived:
+            lane.rooms.ended(lane.mark(turn.position))
 
     def issue(self, step: _Step, lane: Lane, index: int) -> None:
         """Issue one op on the current stream."""

@@ -36,12 +36,14 @@ class Timing:
         spread: Between the quartiles, as a share of the median.
         samples: How many there were.
         issue: On a GPU, seconds of the host to start one call.
+        workspace: On a GPU, bytes that a call needs beside what it returns.
     """
 
     seconds: float
     spread: float
     samples: int
     issue: float = 0.0
+    workspace: int = 0
 
 
 def summed_up(samples: Sequence[float], issue: float = 0.0) -> Timing:
