@@ -43,6 +43,7 @@ from placewright.solvers import (
     Stop,
     solve,
 )
+from placewright.training.placed import PLACED
 
 if TYPE_CHECKING:
     from placewright.problem import Discipline, Objective
@@ -60,6 +61,7 @@ SOLVERS: dict[str, Solver] = {
     "cross-entropy": CrossEntropy(batch=20, most=100),
     "schedule": Schedule(batch=8, most=60),
     "single gpu0": SingleDevice("gpu0"),
+    **{name: make() for name, make in PLACED.items()},
     "heft-contended": HEFT(contended=True),
     "cpop-contended": CPoP(contended=True),
     "exact": Exact(deterministic=0.05),
@@ -85,7 +87,7 @@ LACKS = {
 }
 """Solvers that ask for a device which the cluster does not have."""
 
-NO_BASELINES = {*UNASKED, "auto", "cpop-contended"} - {"baselines"} | {
+NO_BASELINES = {*UNASKED, *PLACED, "auto", "cpop-contended"} - {"baselines"} | {
     name for name in SOLVERS if name.startswith(PARTITIONERS)
 }
 """Searches, a variant, and what needs packages beside the core."""

@@ -39,7 +39,7 @@ def problem() -> Problem:
 
 
 def small(name, **changed):
-    made = recipe(name, groups=8, hidden=16)
+    made = recipe(name, groups=8, hidden=None if name == "pair" else 16)
     return replace(made, **changed)
 
 

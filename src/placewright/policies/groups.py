@@ -34,10 +34,19 @@ def _coarse(problem: Problem, count: int) -> Grouping:
         return Grouping.of(f"stretches:{count}", problem, label.tolist())
 
 
+def _each(problem: Problem, count: int) -> Grouping:
+    """Each op with what goes with it anyway; convex groups where that is too many."""
+    leader = problem.arrays.leader
+    if len(np.unique(leader)) > count:
+        return _coarse(problem, count)
+    return Grouping.of("op", problem, leader.tolist())
+
+
 RULES: dict[str, Callable[[Problem, int], Grouping]] = {
     "colocation": by_colocation,
     "coarse": _coarse,
     "module": by_module_count,
+    "op": _each,
     "forward": lambda problem, _: by_forward(problem),
 }
 """Ways to group ops, each given the most groups that it should make."""
