@@ -30,6 +30,7 @@ SHAPES = {
     "colocrl": {"rule": "coarse", "most": 8, "hidden": 32},
     "hierarchical": {"groups": 8, "hidden": 32, "grouper": 16, "locality": 1.0},
     "pair": {"rule": "coarse", "most": 8},
+    "placeto": {"rule": "coarse", "most": 8, "hidden": 16, "rounds": 2},
 }
 """Each policy, small enough for the tests; groups of the eight ops are single ops."""
 
@@ -82,6 +83,8 @@ def test_frequencies_are_the_probabilities(policy):
     with torch.no_grad():
         if policy.name == "pair":
             next(policy.parameters()).add_(torch.linspace(-0.9, -0.3, 12))
+        elif policy.name == "placeto":
+            policy.out[-1].weight.mul_(5.0)
         else:
             policy.placer.out.weight.mul_(5.0)  # far from even
     episodes = policy.act(problem, 1000, seed=0)
@@ -147,6 +150,7 @@ def test_every_parameter_gets_a_gradient(policy):
 DAMAGE = {
     "pair": ('"most": 8', '"mist": 8'),
     "colocrl": ('"hidden": 32', '"hidden": 16'),
+    "placeto": ('"hidden": 16', '"hidden": 32'),
     "hierarchical": ('"hidden": 32', '"hidden": 16'),
 }
 

@@ -13,7 +13,12 @@ from placewright.policies.tensors import load_with_tensors, save_with_tensors
 if TYPE_CHECKING:
     from pathlib import Path
 
-POLICIES = {"colocrl": "ColocRL", "hierarchical": "Hierarchical", "pair": "Pair"}
+POLICIES = {
+    "colocrl": "ColocRL",
+    "hierarchical": "Hierarchical",
+    "pair": "Pair",
+    "placeto": "Placeto",
+}
 """The policies by name, and their classes, each in the module of that name."""
 
 _NO_TORCH = frozenset({"pair"})

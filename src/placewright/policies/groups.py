@@ -114,6 +114,16 @@ def leaving_bytes(problem: Problem, grouping: Grouping, most: int) -> NDArray[np
     return found / max(float(found.max(initial=0.0)), 1e-9)
 
 
+def sent_bytes(problem: Problem, grouping: Grouping) -> NDArray[np.float64]:
+    """Groups: bytes of all tensors that other groups read."""
+    a, group = problem.arrays, grouping.group
+    reader = np.repeat(np.arange(a.ops), np.diff(a.first_input))
+    out = np.unique(a.inputs[group[a.producer[a.inputs]] != group[reader]])
+    out = out[a.turn[a.producer[out]]]
+    sent = np.bincount(group[a.producer[out]], weights=a.sizes[out], minlength=len(grouping))
+    return sent.astype(np.float64)
+
+
 def check_devices(problem: Problem, devices: int, groups: int, found: int) -> None:
     """Raise ProblemError unless the problem has as many devices and groups as a policy knows."""
     if problem.arrays.devices != devices or found != groups:

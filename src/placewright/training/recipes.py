@@ -14,7 +14,7 @@ from placewright import policies
 from placewright.errors import ConfigError, nearest
 from placewright.training.baselines import BatchNormalised, MovingAverage
 from placewright.training.recipe import Recipe
-from placewright.training.recipes_placeto import pair
+from placewright.training.recipes_placeto import pair, placeto, placeto_paper, placeto_steps
 from placewright.training.rewards import Constant, Graded
 from placewright.training.schedules import Always, Staircase, Until
 
@@ -124,10 +124,13 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     "hierarchical-paper": hierarchical_paper,
     "hierarchical-open": hierarchical_open,
     "pair": pair,
+    "placeto": placeto,
+    "placeto-steps": placeto_steps,
+    "placeto-paper": placeto_paper,
 }
 """Recipes by name."""
 
-_GROUPS = {"colocrl": "most", "hierarchical": "groups", "pair": "most"}
+_GROUPS = {"colocrl": "most", "hierarchical": "groups", "pair": "most", "placeto": "most"}
 
 
 def recipe(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -118,7 +118,7 @@ class Trainer:
         if judged is None:
             return
         reward = recipe.reward(judged, environment.reference)
-        credit = returns(reward, episodes.owner, len(episodes))
+        credit = returns(reward, episodes.owner, len(episodes), recipe.discount)
         last = len(judged.seconds) // len(episodes) - 1
         counted = np.ones(len(episodes), dtype=bool)
         if done >= recipe.valid_only:
@@ -165,9 +165,10 @@ class Trainer:
         device = episodes.device[-1:]
         mark, value = self.likeliest.get(at, (b"", float("nan")))
         if device.tobytes() != mark:
-            judged = self._judge(at, episodes, LIKELIEST)
+            alone = replace(episodes, device=device, owner=episodes.owner[-1:])
+            judged = self._judge(at, alone, LIKELIEST)
             if judged is not None:
-                value = float(judged.seconds[0])
+                value = float(judged.seconds[-1])
                 self.likeliest[at] = device.tobytes(), value
         return value
 
