@@ -18,9 +18,10 @@ from placewright.errors import FileError
 from placewright.files.header import body, head
 from placewright.files.storage import read_data, write_data
 from placewright.policies import groups as made
-from placewright.policies.estimates import Course, Lists
+from placewright.policies.estimates import Course
 from placewright.policies.pairs import FEATURES, Pairs
 from placewright.policies.policy import Episodes, Head, Scores, one_plan_each
+from placewright.policies.walking import Walk, walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from placewright.transforms import Grouping
 
 NAME = "pair"
-_NEVER = -1e9  # the logit of a device that a group may not be on
 
 
 @dataclass(frozen=True)
@@ -52,23 +52,6 @@ class Shape:
         """A fresh policy: small random weights; the same seed gives the same ones."""
         rng = np.random.default_rng(seed)
         return Pair(self, rng.normal(scale=0.01, size=len(FEATURES)))
-
-
-@dataclass(frozen=True, eq=False)
-class Walk:
-    """Episodes as they were walked.
-
-    Args:
-        device: Episodes × decisions: the device of each group, in the order of deciding.
-        features: Decisions × episodes × devices × features.
-        start: Episodes × ops: when the list schedule starts each op.
-    """
-
-    device: NDArray[np.int32]
-    features: NDArray[np.float32]
-    added: NDArray[np.float32]
-    log_prob: NDArray[np.float32]
-    start: NDArray[np.float64]
 
 
 class Pair:
@@ -155,71 +138,13 @@ class Pair:
         row[:, seen.course.decided] = walk.device
         return problem.settle(seen.course.grouping.expand(row))
 
-    def walk(
-        self,
-        problem: Problem,
-        luck: NDArray[np.float64] | None = None,
-        shake: NDArray[np.float64] | None = None,
-        forced: NDArray[np.integer] | None = None,
-        keep: bool = False,
-    ) -> Walk:
-        """Episodes side by side, drawn with `luck` or with devices `forced` upon them.
+    def walk(self, problem: Problem, **how: Any) -> Walk:
+        """Episodes side by side; see `walking.walk`."""
+        return walk(self._see(problem), self._logits, **how)
 
-        Args:
-            luck: Decisions × episodes × devices: Gumbel numbers, zeros for the likeliest device.
-            shake: The same, normal numbers, added to the logits as a share of their size.
-            forced: Episodes × decisions: devices.
-            keep: Whether features are kept, for gradients.
-        """
-        seen = self._see(problem)
-        course = seen.course
-        given = forced if luck is None else luck.transpose(1, 0, 2)
-        assert given is not None
-        count, decisions = given.shape[:2]
-        lists = Lists(course, count)
-        device = np.zeros((count, decisions), dtype=np.int32)
-        log_prob = np.zeros((count, decisions), dtype=np.float32)
-        kept: list[NDArray[np.floating[Any]]] = []
-        added: list[NDArray[np.float64]] = []
-
-        def decide(at: int, features: NDArray[np.floating[Any]]) -> NDArray[np.int64]:
-            group = int(course.decided[at])
-            features = features.astype(np.float32)  # as they are kept, so that scores agree
-            logits = features @ self.weights
-            if shake is not None:
-                size = np.sqrt(np.square(logits).mean(axis=1, keepdims=True))
-                added.append((shake[at] * size).astype(np.float32))
-                logits = logits + added[-1]
-            logits = np.where(course.legal[group], logits, _NEVER)
-            if forced is not None:
-                choice = np.asarray(forced[:, at], dtype=np.int64)
-            else:
-                assert luck is not None
-                choice = (logits + luck[at]).argmax(axis=1)
-            sure = logits - logits.max(axis=1, keepdims=True)
-            sure -= np.log(np.exp(sure).sum(axis=1, keepdims=True))
-            device[:, at], log_prob[:, at] = choice, sure[lists.rows, choice]
-            if keep:
-                kept.append(features)
-            return choice
-
-        at = 0
-        for turn in course.turns:
-            if turn.group >= 0:
-                lists.decide(turn.group, decide(at, seen.features(lists, turn)))
-                at += 1
-            lists.add(turn)
-        nothing = np.zeros((count, problem.arrays.devices, len(FEATURES)))
-        for left in range(at, decisions):  # of groups in which nothing takes a turn
-            decide(left, nothing)
-        shape = (decisions, count, problem.arrays.devices, len(FEATURES))
-        return Walk(
-            device,
-            np.stack(kept) if keep else np.zeros((0, *shape[1:]), dtype=np.float32),
-            np.stack(added, axis=1) if added else np.zeros((0,), dtype=np.float32),
-            log_prob,
-            lists.start,
-        )
+    def _logits(self, group: int, features: NDArray[np.float32]) -> NDArray[np.float64]:
+        logits: NDArray[np.float64] = features @ self.weights
+        return logits
 
     def score(self, problem: Problem, episodes: Episodes) -> Scores:
         """Needs torch, for the shared trainer; `training.pairs` has gradients without it."""

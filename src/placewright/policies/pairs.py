@@ -83,6 +83,11 @@ class Pairs:
         top = max(float(critical.max(initial=0.0)), 1e-30)
         return cls(course, seconds, fastest, own, mean, resident + most, share, critical / top)
 
+    @property
+    def width(self) -> int:
+        """How many features there are."""
+        return len(FEATURES)
+
     def features(self, lists: Lists, turn: Turn) -> NDArray[np.float64]:
         """Episodes × devices × features of the group that is decided at this op."""
         a, group = lists.a, turn.group

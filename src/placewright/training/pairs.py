@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from placewright.policies.pair import Walk
+    from placewright.policies.walking import Walk
     from placewright.problem import Problem
 
 _FIRST, _SECOND = 0.9, 0.99  # Adam's averages; few updates, so a short memory of squares

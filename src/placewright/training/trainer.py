@@ -149,7 +149,7 @@ class Trainer:
             self.over = True
             return None
         before = environment.key
-        judged = environment.judge(device, who)
+        judged = environment.judge(device, who, episodes.priority)
         if len(judged.seconds) < len(device):
             self.over = True
             return None
@@ -165,7 +165,8 @@ class Trainer:
         device = episodes.device[-1:]
         mark, value = self.likeliest.get(at, (b"", float("nan")))
         if device.tobytes() != mark:
-            alone = replace(episodes, device=device, owner=episodes.owner[-1:])
+            order = None if episodes.priority is None else episodes.priority[-1:]
+            alone = replace(episodes, device=device, owner=episodes.owner[-1:], priority=order)
             judged = self._judge(at, alone, LIKELIEST)
             if judged is not None:
                 value = float(judged.seconds[-1])
