@@ -31,6 +31,7 @@ SHAPES = {
     "hierarchical": {"groups": 8, "hidden": 32, "grouper": 16, "locality": 1.0},
     "pair": {"rule": "coarse", "most": 8},
     "placeto": {"rule": "coarse", "most": 8, "hidden": 16, "rounds": 2},
+    "placeto-any": {"rule": "coarse", "most": 8, "hidden": 16, "rounds": 2, "shipped": False},
 }
 """Each policy, small enough for the tests; groups of the eight ops are single ops."""
 
@@ -85,6 +86,8 @@ def test_frequencies_are_the_probabilities(policy):
             next(policy.parameters()).add_(torch.linspace(-0.9, -0.3, 12))
         elif policy.name == "placeto":
             policy.out[-1].weight.mul_(5.0)
+        elif policy.name == "placeto-any":
+            policy.linear.add_(torch.linspace(-0.9, -0.3, 12))
         else:
             policy.placer.out.weight.mul_(5.0)  # far from even
     episodes = policy.act(problem, 1000, seed=0)
@@ -151,6 +154,7 @@ DAMAGE = {
     "pair": ('"most": 8', '"mist": 8'),
     "colocrl": ('"hidden": 32', '"hidden": 16'),
     "placeto": ('"hidden": 16', '"hidden": 32'),
+    "placeto-any": ('"hidden": 16', '"hidden": 32'),
     "hierarchical": ('"hidden": 32', '"hidden": 16'),
 }
 
@@ -209,7 +213,7 @@ def test_a_policy_for_other_devices_says_so(policy):
     names = ["gpu0", "gpu1", "gpu2"]
     links = {(a, b): Link(1.0) for a in names for b in names if a != b}
     cluster = Cluster("three", (*problem.cluster.devices, third), links)
-    if policy.name == "pair":  # it serves any number of them
+    if policy.name in ("pair", "placeto-any"):  # it serves any number of them
         episodes = policy.act(replace(problem, cluster=cluster), 30, seed=0)
         assert set(np.unique(episodes.device)) == {0, 1, 2}
         return

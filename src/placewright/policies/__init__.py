@@ -18,8 +18,9 @@ POLICIES = {
     "hierarchical": "Hierarchical",
     "pair": "Pair",
     "placeto": "Placeto",
+    "placeto-any": "PlacetoAny",
 }
-"""The policies by name, and their classes, each in the module of that name."""
+"""The policies by name, and their classes, each in the module of that name (`_` for `-`)."""
 
 _NO_TORCH = frozenset({"pair"})
 
@@ -40,7 +41,7 @@ def find(name: str) -> Any:
             import torch  # noqa: F401
     except ImportError:
         raise MissingDependency("torch", "torch") from None
-    return importlib.import_module(f"placewright.policies.{name}")
+    return importlib.import_module(f"placewright.policies.{name.replace('-', '_')}")
 
 
 def save(policy: Policy, path: Path) -> None:

@@ -84,12 +84,13 @@ class Course:
         order = np.argsort(-rank, kind="stable")
         order = order[a.turn[order]]
         fixed = (table == table[:, :1]).all(axis=1)  # such as graph inputs, which are on the host
+        members = grouping.members()
         turns, decided = _turns(a, grouping, order, fixed, mean)
         missing = np.setdiff1d(np.arange(len(grouping)), decided)  # weights that nobody reads
         return cls(
             problem,
             grouping,
-            [members[~fixed[members]] for members in grouping.members()],
+            [own[~fixed[own]] for own in members],
             turns,
             table,
             np.concatenate([decided, missing]).astype(np.int64),
@@ -196,6 +197,8 @@ class Lists:
         self._channel = np.where(a.channel < 0, a.channels, a.channel).astype(np.int64)
         self._link = np.where(a.link_class < 0, len(a.transfer), a.link_class).astype(np.int64)
         self._channel_free = np.zeros((count, a.channels + 1))
+        groups = len(course.grouping)
+        self.here = np.zeros((count, a.devices, groups), dtype=np.float32)  # 1 where a group is
         self.arrival = np.full((len(a.sizes), count, a.devices), np.inf)
         self._held = np.zeros((len(a.sizes), count, a.devices))
         fixed = (course.table == course.table[:, :1]).all(axis=1)
@@ -204,6 +207,7 @@ class Lists:
     def decide(self, group: int, choice: Ints) -> None:
         """Give a group a device in each episode."""
         members = self.course.members[group]
+        self.here[self.rows, choice, group] = 1.0
         self._settle(members, self.course.table[members][:, choice].T)
 
     def reach(self, tensors: Ints, sources: Ints) -> tuple[Seconds, Seconds, Seconds]:

@@ -97,14 +97,14 @@ class Placeto(nn.Module):
         self.shape, self.devices = shape, devices
         width = _PLAIN + devices
         d = shape.hidden or width
-        self.read = _layers(width, d, d, d)
+        self.read = layers(width, d, d, d)
         ways = 2 if shape.rounds else 0
-        self.tell = nn.ModuleList(_layers(d, d, d, last=True) for _ in range(ways))
-        self.hear = nn.ModuleList(_layers(d, d, d, last=True) for _ in range(ways))
+        self.tell = nn.ModuleList(layers(d, d, d, last=True) for _ in range(ways))
+        self.hear = nn.ModuleList(layers(d, d, d, last=True) for _ in range(ways))
         both = 2 * d if shape.rounds else d
-        self.each = nn.ModuleList(_layers(both, both, both, last=True) for _ in range(3))
-        self.pool = nn.ModuleList(_layers(both, both, both, last=True) for _ in range(3))
-        self.out = _layers(4 * both, 16 * d, 8 * d, devices)
+        self.each = nn.ModuleList(layers(both, both, both, last=True) for _ in range(3))
+        self.pool = nn.ModuleList(layers(both, both, both, last=True) for _ in range(3))
+        self.out = layers(4 * both, 16 * d, 8 * d, devices)
         self._seen: WeakKeyDictionary[Problem, _Seen] = WeakKeyDictionary()
 
     def config(self) -> dict[str, Any]:
@@ -291,7 +291,7 @@ class Placeto(nn.Module):
         )
 
 
-def _layers(*widths: int, last: bool = False) -> nn.Sequential:
+def layers(*widths: int, last: bool = False) -> nn.Sequential:
     """Linear layers with ReLU between them, and after them if asked for; Glorot, bias 0."""
     layers: list[nn.Module] = []
     for one, other in pairwise(widths):

@@ -10,6 +10,9 @@ from placewright.errors import ConfigError, nearest
 from placewright.policies.pair import Pair
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from placewright.policies.policy import Policy
     from placewright.problem import Problem
 
@@ -29,6 +32,11 @@ def shipped(name: str, problem: Problem) -> Policy:
     if name not in SHIPPED:
         raise ConfigError(f"no policy named {name!r} ships: {nearest(name, SHIPPED)}")
     return _read(name)
+
+
+def pair_weights() -> NDArray[np.float64]:
+    """The weights of the pair policy that ships, in the order of its features."""
+    return Pair.load(FOLDER / "pair.json").weights
 
 
 @cache

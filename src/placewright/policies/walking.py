@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -14,12 +14,28 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from placewright.policies.pairs import Pairs
+    from placewright.policies.estimates import Course, Turn
 
     Logits = Callable[[int, NDArray[np.float32]], NDArray[np.floating]]
     """A group and its pairs (episodes × devices × features) in, episodes × devices out."""
 
 _NEVER = -1e9  # the logit of a device that a group may not be on
+
+
+class Told(Protocol):
+    """What a policy is told of a group on each device."""
+
+    @property
+    def course(self) -> Course: ...
+
+    @property
+    def width(self) -> int:
+        """How many features there are."""
+        ...
+
+    def features(self, lists: Lists, turn: Turn) -> NDArray[np.float64]:
+        """Episodes × devices × features of the group that is decided at this op."""
+        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +56,7 @@ class Walk:
 
 
 def walk(
-    pairs: Pairs,
+    pairs: Told,
     logits_of: Logits,
     luck: NDArray[np.float64] | None = None,
     shake: NDArray[np.float64] | None = None,

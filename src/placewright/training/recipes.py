@@ -14,7 +14,13 @@ from placewright import policies
 from placewright.errors import ConfigError, nearest
 from placewright.training.baselines import BatchNormalised, MovingAverage
 from placewright.training.recipe import Recipe
-from placewright.training.recipes_placeto import pair, placeto, placeto_paper, placeto_steps
+from placewright.training.recipes_placeto import (
+    pair,
+    placeto,
+    placeto_any,
+    placeto_paper,
+    placeto_steps,
+)
 from placewright.training.rewards import Constant, Graded
 from placewright.training.schedules import Always, Staircase, Until
 
@@ -127,6 +133,7 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     "placeto": placeto,
     "placeto-steps": placeto_steps,
     "placeto-paper": placeto_paper,
+    "placeto-any": placeto_any,
 }
 """Recipes by name."""
 

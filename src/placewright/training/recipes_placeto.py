@@ -5,10 +5,11 @@ from __future__ import annotations
 from functools import partial
 
 from placewright import policies
+from placewright.training.algorithms import PPO
 from placewright.training.baselines import BatchNormalised, PerGraph, PerStep
 from placewright.training.recipe import Recipe
 from placewright.training.rewards import Graded, Penalised
-from placewright.training.schedules import Straight, Until
+from placewright.training.schedules import Always, Straight, Until
 from placewright.training.steps import StepNormalised
 
 
@@ -29,12 +30,13 @@ def placeto() -> Recipe:
     return Recipe(
         "placeto",
         policies.find("placeto").Shape(hidden=16, rounds=4),
+        algorithm=PPO(),
         reward=Graded(),
         baseline=BatchNormalised,
-        samples=8,
-        rate=Straight(3e-3, 3e-4),
+        samples=16,
+        rate=Straight(3e-3, 1e-3),
         floor=Until(0.8, 0.1),
-        imitate=Until(1.0, 0.0),
+        imitate=Always(0.3),
     )
 
 
@@ -44,10 +46,24 @@ def placeto_steps() -> Recipe:
         "placeto-steps",
         policies.find("placeto").Shape(hidden=16, rounds=4, steps=True),
         reward=Graded(),
+        algorithm=PPO(),
         baseline=partial(StepNormalised, 0.95),
-        samples=8,
-        rate=Straight(3e-3, 3e-4),
+        samples=16,
+        rate=Straight(3e-3, 1e-3),
         floor=Until(0.8, 0.1),
+    )
+
+
+def placeto_any() -> Recipe:
+    """Placeto for any devices, beginning with the pair policy that ships."""
+    return Recipe(
+        "placeto-any",
+        policies.find("placeto-any").Shape(),
+        algorithm=PPO(),
+        reward=Graded(step=1.0),
+        baseline=BatchNormalised,
+        samples=16,
+        rate=Straight(2e-3, 2e-4),
     )
 
 
