@@ -45,6 +45,8 @@ class Shape:
         hidden: Size of a group's vector.
         rounds: Of messages between neighbours; 0 for none.
         wide: Size of the layer that joins it with the estimates.
+        drawn: The share of the decisions that are drawn; the others are the likeliest. With few of
+            hundreds drawn, a plan's reward says more about each.
         shipped: Whether the weights of the estimates begin as those of the pair policy that ships.
     """
 
@@ -53,6 +55,7 @@ class Shape:
     hidden: int = 16
     rounds: int = 4
     wide: int = 32
+    drawn: float = 1.0
     shipped: bool = True
 
     def build(self, problem: Problem, seed: int = 0) -> PlacetoAny:
@@ -112,15 +115,20 @@ class PlacetoAny(nn.Module):
         rng = np.random.default_rng(seed)
         size = (len(course.decided), count, problem.arrays.devices)
         luck = rng.gumbel(size=size) * (not greedy)
+        free = np.ones(size[:2], dtype=bool)
+        if not greedy and self.shape.drawn < 1.0:
+            free = rng.random(size[:2]) < self.shape.drawn
+            luck *= free[:, :, None]
         shake = rng.normal(scale=noise, size=size) if noise > 0 else None
         walked = walk(seen, self._thought(seen), luck=luck, shake=shake)
-        actions: dict[str, Any] = {"device": walked.device}
+        actions: dict[str, Any] = {"device": walked.device, "free": free.T.copy()}
         if shake is not None:
             actions["added"] = walked.added
         row = np.empty_like(walked.device)
         row[:, course.decided] = walked.device
         device = problem.settle(course.grouping.expand(row))
-        return Episodes(actions, device, one_plan_each(count), walked.log_prob, walked.start)
+        log_prob = walked.log_prob * free.T
+        return Episodes(actions, device, one_plan_each(count), log_prob, walked.start)
 
     def score(self, problem: Problem, episodes: Episodes) -> Scores:
         seen, where = self._see(problem), self.linear.device
@@ -144,10 +152,12 @@ class PlacetoAny(nn.Module):
             logits.masked_fill(~legal, NEVER),
             torch.as_tensor(device, dtype=torch.long, device=where),
         )
-        return Scores((Head("devices", log_prob, entropy, even_entropy(legal)),))
+        free = torch.as_tensor(episodes.actions["free"], device=where)
+        head = Head("devices", log_prob * free, entropy * free, even_entropy(legal))
+        return Scores((head,))
 
     def only(self, episodes: Episodes, at: int) -> Episodes:
-        actions = {"device": episodes.actions["device"][at : at + 1].copy()}
+        actions = {name: episodes.actions[name][at : at + 1].copy() for name in ("device", "free")}
         device, log_prob = episodes.device[at : at + 1], episodes.log_prob[at : at + 1]
         return Episodes(actions, device.copy(), one_plan_each(1), log_prob.copy())
 
