@@ -141,3 +141,16 @@ def test_the_graph_network_hears_the_graph(branches):
         vectors = policy._graph(seen).numpy()
     assert vectors.shape == (len(policy.grouping(branches)), 16)
     assert len(np.unique(vectors.round(6), axis=0)) > len(vectors) / 2
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+@pytest.mark.parametrize("module", [placeto, placeto_any])
+def test_on_a_gpu_it_thinks_as_on_the_cpu(branches, module):
+    policy = module.Shape(most=12).build(branches)
+    episodes = policy.act(branches, 4, seed=0)
+    expected = policy.score(branches, episodes).log_prob.detach()
+    policy.to("cuda")
+    found = policy.score(branches, episodes).log_prob.detach().cpu()
+    torch.testing.assert_close(found, expected, atol=1e-3, rtol=1e-3)
+    assert policy.act(branches, 2, seed=0).device.shape[1] == len(branches.graph)

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 FOLDER = Path(__file__).parent / "weights"
 """Where trained policies are; `benchmarks/train_policies.py` makes them."""
 
-SHIPPED = ("pair",)
+SHIPPED = ("pair", "placeto")
+"""Both serve any devices; `placeto` is the policy named `placeto-any`."""
 
 
 def shipped(name: str, problem: Problem) -> Policy:
@@ -41,4 +42,10 @@ def pair_weights() -> NDArray[np.float64]:
 
 @cache
 def _read(name: str) -> Policy:
-    return Pair.load(FOLDER / f"{name}.json")
+    path = FOLDER / f"{name}.json"
+    if name == "pair":
+        return Pair.load(path)
+    from placewright import policies
+
+    policies.find("placeto-any")  # says what to install if there is no torch
+    return policies.load(path)

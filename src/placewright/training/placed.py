@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placewright.policies.shipped import shipped
+from placewright.policies.shipped import SHIPPED, shipped
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -80,5 +80,5 @@ class Placed:
         )
 
 
-PLACED: dict[str, Callable[[], Placed]] = {"pair": partial(Placed, "pair")}
+PLACED: dict[str, Callable[[], Placed]] = {name: partial(Placed, name) for name in SHIPPED}
 """Methods that use a policy which ships, by name."""
