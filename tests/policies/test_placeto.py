@@ -10,13 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import problems
 
-from placewright import Cluster, Problem, judge, zoo
+from placewright import Cluster, Problem, judge, solve, solvers, zoo
 from placewright.errors import ProblemError
 from placewright.policies.reach import ancestors
 from placewright.policies.shipped import pair_weights, shipped
 
 torch = pytest.importorskip("torch")
 from placewright.policies import placeto, placeto_any  # noqa: E402
+from placewright.training.placed import Placed  # noqa: E402
+from placewright.zoo import families  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -141,6 +143,27 @@ def test_the_graph_network_hears_the_graph(branches):
         vectors = policy._graph(seen).numpy()
     assert vectors.shape == (len(policy.grouping(branches)), 16)
     assert len(np.unique(vectors.round(6), axis=0)) > len(vectors) / 2
+
+
+@pytest.mark.parametrize("cluster", ["2xK80", "5xK80"])
+def test_the_policy_that_ships_beats_the_list_schedulers_on_an_unseen_graph(cluster):
+    graph = zoo.load(f"cifar10:graph={families.TEST[0]}")
+    problem = Problem(graph, Cluster.parse(cluster))
+    found = solve(problem, Placed("placeto", drawn=3), seed=0)
+    assert found.fits
+    lists = min(solve(problem, each).value for each in (solvers.METF(), solvers.HEFT()))
+    assert found.value < lists
+
+
+def test_where_many_decisions_are_fixed_those_drawn_alone_are_scored(branches):
+    policy = placeto_any.Shape(drawn=0.3, shipped=False).build(branches)
+    episodes = policy.act(branches, 8, seed=0)
+    free = episodes.actions["free"]
+    assert 0.15 < free.mean() < 0.45
+    assert (episodes.log_prob[~free] == 0).all()
+    assert (episodes.log_prob[free] < 0).any()
+    greedy = policy.act(branches, 1, 0, greedy=True)
+    assert greedy.actions["free"].all()
 
 
 @pytest.mark.gpu

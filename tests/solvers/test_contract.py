@@ -43,7 +43,7 @@ from placewright.solvers import (
     Stop,
     solve,
 )
-from placewright.training.placed import PLACED
+from placewright.training.placed import PLACED, Placed
 
 if TYPE_CHECKING:
     from placewright.problem import Discipline, Objective
@@ -61,7 +61,7 @@ SOLVERS: dict[str, Solver] = {
     "cross-entropy": CrossEntropy(batch=20, most=100),
     "schedule": Schedule(batch=8, most=60),
     "single gpu0": SingleDevice("gpu0"),
-    **{name: make() for name, make in PLACED.items() if name == "pair" or find_spec("torch")},
+    **{name: Placed(name, drawn=3) for name in PLACED if name == "pair" or find_spec("torch")},
     "heft-contended": HEFT(contended=True),
     "cpop-contended": CPoP(contended=True),
     "exact": Exact(deterministic=0.05),

@@ -47,5 +47,4 @@ def _read(name: str) -> Policy:
         return Pair.load(path)
     from placewright import policies
 
-    policies.find("placeto-any")  # says what to install if there is no torch
     return policies.load(path)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from placewright.policies import find
 from placewright.policies.shipped import SHIPPED, shipped
+from placewright.training.threads import torch_threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,6 +41,10 @@ class Placed:
     batch: int = 21
 
     def run(self, search: Search) -> None:
+        with nullcontext() if self.name == "pair" else _one_thread():
+            self._run(search)
+
+    def _run(self, search: Search) -> None:
         problem, capacity = search.problem, search.problem.arrays.capacity
         policy = shipped(self.name, problem)
         kept_back = np.zeros_like(capacity)
@@ -78,6 +85,12 @@ class Placed:
         return search.judge(
             np.concatenate([device, device]), np.concatenate([episodes.priority, graph])
         )
+
+
+def _one_thread() -> AbstractContextManager[None]:
+    """Small networks are quickest with one; says what to install if there is no torch."""
+    find("placeto-any")
+    return torch_threads()
 
 
 PLACED: dict[str, Callable[[], Placed]] = {name: partial(Placed, name) for name in SHIPPED}
