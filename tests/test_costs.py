@@ -210,3 +210,25 @@ def test_a_roofline_read_from_data_needs_shares_above_zero(key: str) -> None:
     data = {"placewright": "costs", "version": 1, "model": "roofline", key: 0}
     with pytest.raises(ProblemError, match=f"{key}.* 0.0: expected"):
         from_data(data)
+
+
+def test_what_is_not_stored_goes_at_the_loose_rate():
+    graph = Graph(
+        "two",
+        (
+            Op("w", "weight", outputs=(1000,)),
+            Op("x", "input", outputs=(1000,)),
+            Op("y", "matmul", ((0, 0), (1, 0)), (500,)),
+        ),
+    )
+    plain, slow = Link(100.0, 1.0), Link(100.0, 1.0, loose=10.0)
+    found = Roofline().transfer_seconds(graph, [plain, slow])
+    assert found.tolist() == [[11.0, 11.0, 6.0], [11.0, 101.0, 51.0]]
+
+
+def test_measured_workspaces_count_where_they_are_more():
+    graph = Graph("one", (Op("a", "matmul", outputs=(8,), workspace=100), Op("b", "matmul")))
+    table = Table(("b", "a"), ("cpu",), [[1.0], [1.0]], workspace=[70, 60])
+    assert table.op_workspace(graph).tolist() == [100, 70]
+    with pytest.raises(ProblemError, match="workspace"):
+        Table(("b", "a"), ("cpu",), [[1.0], [1.0]], workspace=[70])

@@ -234,19 +234,19 @@ def _leaders(
 
 
 def _links(cluster: Cluster) -> tuple[list[Link], Ints, Ints]:
-    """The distinct (bandwidth, latency) pairs, and per device pair which one and which channel."""
+    """The distinct links, and per device pair which one it is and which channel it takes."""
     size = len(cluster)
     link_class = np.full((size, size), -1, dtype=np.int32)
     channel = np.full((size, size), -1, dtype=np.int32)
     channels = {name: at for at, name in enumerate(cluster.channels)}
-    classes: dict[tuple[float, float], int] = {}
+    classes: dict[tuple[float, float, float | None], int] = {}
     links: list[Link] = []
     for source, start in enumerate(cluster.devices):
         for target, end in enumerate(cluster.devices):
             if source == target:
                 continue
             link = cluster.links[start.name, end.name]
-            key = (link.bandwidth, link.latency)
+            key = (link.bandwidth, link.latency, link.loose)
             if key not in classes:
                 classes[key] = len(classes)
                 links.append(link)

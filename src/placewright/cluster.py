@@ -76,15 +76,25 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """The way from one device to another; links that name one channel share its wire."""
+    """The way from one device to another; links that name one channel share its wire.
+
+    Args:
+        bandwidth: Bytes a second.
+        latency: Seconds until the first byte arrives.
+        channel: The wire's name; each direction has its own unless said.
+        loose: Bytes a second of tensors that are not stored, if that is less: a host has its
+            weights in pinned memory, and what a caller or an op gives it anywhere.
+    """
 
     bandwidth: float
     latency: float = 0.0
     channel: str = ""
+    loose: float | None = None
 
     def __post_init__(self) -> None:
-        if not self.bandwidth > 0:
-            raise ClusterError(f"a link has bandwidth {self.bandwidth!r}: expected > 0")
+        for rate in (self.bandwidth, self.loose):
+            if rate is not None and not rate > 0:
+                raise ClusterError(f"a link has bandwidth {rate!r}: expected > 0")
         if not (math.isfinite(self.latency) and self.latency >= 0):
             raise ClusterError(
                 f"a link has latency {self.latency!r}: expected a finite number >= 0"
@@ -166,7 +176,11 @@ class Cluster:
             for device in self.devices
         ]
         links = sorted(
-            (pair, float(link.bandwidth), float(link.latency), link.channel)
+            (
+                (pair, float(link.bandwidth), float(link.latency), link.channel)
+                if link.loose is None
+                else (pair, float(link.bandwidth), float(link.latency), link.channel, link.loose)
+            )
             for pair, link in self.links.items()
         )
         content = devices, links

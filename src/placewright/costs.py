@@ -49,7 +49,14 @@ def tensor_bytes(graph: Graph) -> NDArray[np.int64]:
 def _link_seconds(graph: Graph, links: Sequence[Link]) -> Seconds:
     """Latency + bytes / bandwidth (rule 5)."""
     sizes = tensor_bytes(graph).astype(np.float64)
-    seconds = [link.latency + sizes / link.bandwidth for link in links]
+    stored = np.repeat(
+        [op.kind in (WEIGHT, STATE) for op in graph.ops], [len(op.outputs) for op in graph.ops]
+    ).astype(bool)
+    seconds = [
+        link.latency
+        + sizes / np.where(stored | (link.loose is None), link.bandwidth, link.loose or 1.0)
+        for link in links
+    ]
     return np.array(seconds, dtype=np.float64).reshape(len(links), len(sizes))
 
 

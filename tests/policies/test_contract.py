@@ -29,6 +29,9 @@ from placewright.training import Environment, Trainer, recipe, simulated  # noqa
 SHAPES = {
     "colocrl": {"rule": "coarse", "most": 8, "hidden": 32},
     "hierarchical": {"groups": 8, "hidden": 32, "grouper": 16, "locality": 1.0},
+    "pair": {"rule": "coarse", "most": 8},
+    "placeto": {"rule": "coarse", "most": 8, "hidden": 16, "rounds": 2},
+    "placeto-any": {"rule": "coarse", "most": 8, "hidden": 16, "rounds": 2, "shipped": False},
 }
 """Each policy, small enough for the tests; groups of the eight ops are single ops."""
 
@@ -79,7 +82,14 @@ def test_frequencies_are_the_probabilities(policy):
     """1,000 episodes of the first op's group: within 5 standard deviations of its probability."""
     problem = eight()
     with torch.no_grad():
-        policy.placer.out.weight.mul_(5.0)  # far from even
+        if policy.name == "pair":
+            next(policy.parameters()).add_(torch.linspace(-0.9, -0.3, 12))
+        elif policy.name == "placeto":
+            policy.out[-1].weight.mul_(5.0)
+        elif policy.name == "placeto-any":
+            policy.linear.add_(torch.linspace(-0.9, -0.3, 12))
+        else:
+            policy.placer.out.weight.mul_(5.0)  # far from even
     episodes = policy.act(problem, 1000, seed=0)
     scores = policy.score(problem, episodes)
     first = scores.heads[-1].log_prob[:, 0].detach().exp().numpy()
@@ -140,6 +150,15 @@ def test_every_parameter_gets_a_gradient(policy):
     assert still == []
 
 
+DAMAGE = {
+    "pair": ('"most": 8', '"mist": 8'),
+    "colocrl": ('"hidden": 32', '"hidden": 16'),
+    "placeto": ('"hidden": 16', '"hidden": 32'),
+    "placeto-any": ('"hidden": 16', '"hidden": 32'),
+    "hierarchical": ('"hidden": 32', '"hidden": 16'),
+}
+
+
 def test_plans_keep_the_constraints(policy):
     problem = replace(
         eight(), constraints=Constraints(pins={"0.1": "gpu1"}, colocate=(("1.0", "1.2"),))
@@ -181,7 +200,9 @@ def test_damaged_and_mixed_up_files_are_refused(policy, tmp_path):
     with pytest.raises(FileError, match="names no tensors"):
         policies.load(path)
     weights.write_bytes(content)
-    path.write_text(text.replace('"hidden": 32', '"hidden": 16'))
+    before, after = DAMAGE[policy.name]
+    assert before in text
+    path.write_text(text.replace(before, after))
     with pytest.raises(FileError, match="is no policy of this release"):
         policies.load(path)
 
@@ -192,6 +213,10 @@ def test_a_policy_for_other_devices_says_so(policy):
     names = ["gpu0", "gpu1", "gpu2"]
     links = {(a, b): Link(1.0) for a in names for b in names if a != b}
     cluster = Cluster("three", (*problem.cluster.devices, third), links)
+    if policy.name in ("pair", "placeto-any"):  # it serves any number of them
+        episodes = policy.act(replace(problem, cluster=cluster), 30, seed=0)
+        assert set(np.unique(episodes.device)) == {0, 1, 2}
+        return
     with pytest.raises(ProblemError, match="was made for 2 devices"):
         policy.act(replace(problem, cluster=cluster), 1, seed=0)
 

@@ -43,6 +43,7 @@ from placewright.solvers import (
     Stop,
     solve,
 )
+from placewright.training.placed import PLACED, Placed
 
 if TYPE_CHECKING:
     from placewright.problem import Discipline, Objective
@@ -60,6 +61,7 @@ SOLVERS: dict[str, Solver] = {
     "cross-entropy": CrossEntropy(batch=20, most=100),
     "schedule": Schedule(batch=8, most=60),
     "single gpu0": SingleDevice("gpu0"),
+    **{name: Placed(name, drawn=3) for name in PLACED if name == "pair" or find_spec("torch")},
     "heft-contended": HEFT(contended=True),
     "cpop-contended": CPoP(contended=True),
     "exact": Exact(deterministic=0.05),
@@ -85,7 +87,7 @@ LACKS = {
 }
 """Solvers that ask for a device which the cluster does not have."""
 
-NO_BASELINES = {*UNASKED, "auto", "cpop-contended"} - {"baselines"} | {
+NO_BASELINES = {*UNASKED, *PLACED, "auto", "cpop-contended"} - {"baselines"} | {
     name for name in SOLVERS if name.startswith(PARTITIONERS)
 }
 """Searches, a variant, and what needs packages beside the core."""

@@ -144,12 +144,13 @@ def load_plan(path: Path) -> Plan | Result:
 
 
 def find_method(name: str) -> Solver:
-    """The method of that name."""
+    """The method of that name: a solver, or a policy that ships trained."""
     from placewright.solvers import METHODS
+    from placewright.training.placed import PLACED
 
-    if name not in METHODS:
-        raise ConfigError(f"no method is named {name!r}: {nearest(name, METHODS)}")
-    return METHODS[name]()
+    if name not in METHODS and name not in PLACED:
+        raise ConfigError(f"no method is named {name!r}: {nearest(name, [*METHODS, *PLACED])}")
+    return PLACED[name]() if name in PLACED else METHODS[name]()
 
 
 def check_writable(*paths: Path | None) -> None:

@@ -68,6 +68,8 @@ def _link_data(cluster: Cluster, source: str, target: str) -> Data:
     data: dict[str, Any] = {"bandwidth": written(link.bandwidth)}
     if link.latency:
         data["latency"] = float(link.latency)
+    if link.loose is not None:
+        data["loose"] = written(link.loose)
     if link.channel != f"{source}->{target}":  # each direction has its own unless said
         data["channel"] = link.channel
     return data
@@ -108,6 +110,7 @@ _LINK = {
     "bandwidth": checks.rate,
     "latency": checks.number,
     "channel": checks.text,
+    "loose": checks.rate,
     "both": checks.flag,
 }
 _CLUSTER = {

@@ -1,4 +1,4 @@
-"""A problem in, episodes out: policies that learn to place. One file a paper; they need torch."""
+"""A problem in, episodes out: policies that learn to place. One file a paper; most need torch."""
 
 from __future__ import annotations
 
@@ -13,8 +13,16 @@ from placewright.policies.tensors import load_with_tensors, save_with_tensors
 if TYPE_CHECKING:
     from pathlib import Path
 
-POLICIES = {"colocrl": "ColocRL", "hierarchical": "Hierarchical"}
-"""The policies by name, and their classes, each in the module of that name."""
+POLICIES = {
+    "colocrl": "ColocRL",
+    "hierarchical": "Hierarchical",
+    "pair": "Pair",
+    "placeto": "Placeto",
+    "placeto-any": "PlacetoAny",
+}
+"""The policies by name, and their classes, each in the module of that name (`_` for `-`)."""
+
+_NO_TORCH = frozenset({"pair"})
 
 __all__ = ["POLICIES", "Episodes", "Head", "Policy", "Scores", "find", "load", "save"]
 
@@ -24,15 +32,16 @@ def find(name: str) -> Any:
 
     Raises:
         ConfigError: There is none of that name.
-        MissingDependency: There is no torch.
+        MissingDependency: It needs torch, and there is none.
     """
     if name not in POLICIES:
         raise ConfigError(f"no policy is named {name!r}: {nearest(name, POLICIES)}")
     try:
-        import torch  # noqa: F401
+        if name not in _NO_TORCH:
+            import torch  # noqa: F401
     except ImportError:
         raise MissingDependency("torch", "torch") from None
-    return importlib.import_module(f"placewright.policies.{name}")
+    return importlib.import_module(f"placewright.policies.{name.replace('-', '_')}")
 
 
 def save(policy: Policy, path: Path) -> None:

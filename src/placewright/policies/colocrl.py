@@ -38,6 +38,9 @@ class Shape:
         types: Size of a type's learned vector.
         outputs: Tensors of a group whose bytes are told.
         shared: Whether noise is shared by groups that look alike, and of at least one nat.
+        padded: Whether a problem with fewer than `most` groups will do: adjacency is padded, and
+            kinds of op that were never seen are left out. One policy can then place many graphs,
+            as Placeto's authors had it do, though nothing in the paper makes it good at that.
     """
 
     rule: str = "colocation"
@@ -49,6 +52,7 @@ class Shape:
     shared: bool = False
     temperature: float = 1.0
     tanh: float = 0.0
+    padded: bool = False
 
     def build(self, problem: Problem, seed: int = 0) -> ColocRL:
         """A fresh policy for a problem; the same seed gives the same weights."""
@@ -56,7 +60,8 @@ class Shape:
         kinds = made.kinds_of(problem)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            return ColocRL(self, kinds, len(groups), problem.arrays.devices)
+            count = self.most if self.padded else len(groups)
+            return ColocRL(self, kinds, count, problem.arrays.devices)
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,7 +128,7 @@ class ColocRL(nn.Module):
     ) -> Episodes:
         seen, where = self._see(problem), self.placer.go.device
         rng = np.random.default_rng(seed)
-        size = (count, self.groups, self.devices)
+        size = (count, len(seen.grouping), self.devices)
         luck = np.zeros(size) if greedy else rng.gumbel(size=size)
         shake = None
         if noise > 0 and self.shape.shared:
@@ -176,10 +181,12 @@ class ColocRL(nn.Module):
         if known is None or known.legal.device != where:
             shape = self.shape
             grouping = made.grouped(problem, shape.rule, shape.most)
-            made.check_devices(problem, self.devices, self.groups, len(grouping))
+            fits = shape.padded and len(grouping) <= self.groups
+            found = self.groups if fits else len(grouping)
+            made.check_devices(problem, self.devices, self.groups, found)
             counts = made.kind_counts(problem, grouping, self.kinds)
             source, target = made.edges(problem, grouping)
-            near = np.zeros((self.groups, self.groups), dtype=np.float32)
+            near = np.zeros((len(grouping), self.groups), dtype=np.float32)
             near[source, target] = near[target, source] = 1.0
             sizes = made.leaving_bytes(problem, grouping, shape.outputs)
             legal = made.legal_devices(problem, grouping)

@@ -34,10 +34,19 @@ def _coarse(problem: Problem, count: int) -> Grouping:
         return Grouping.of(f"stretches:{count}", problem, label.tolist())
 
 
+def _each(problem: Problem, count: int) -> Grouping:
+    """Each op with what goes with it anyway; convex groups where that is too many."""
+    leader = problem.arrays.leader
+    if len(np.unique(leader)) > count:
+        return _coarse(problem, count)
+    return Grouping.of("op", problem, leader.tolist())
+
+
 RULES: dict[str, Callable[[Problem, int], Grouping]] = {
     "colocation": by_colocation,
     "coarse": _coarse,
     "module": by_module_count,
+    "op": _each,
     "forward": lambda problem, _: by_forward(problem),
 }
 """Ways to group ops, each given the most groups that it should make."""
@@ -103,6 +112,16 @@ def leaving_bytes(problem: Problem, grouping: Grouping, most: int) -> NDArray[np
             found[home, filled[home]] = np.log1p(float(a.sizes[tensor]))
             filled[home] += 1
     return found / max(float(found.max(initial=0.0)), 1e-9)
+
+
+def sent_bytes(problem: Problem, grouping: Grouping) -> NDArray[np.float64]:
+    """Groups: bytes of all tensors that other groups read."""
+    a, group = problem.arrays, grouping.group
+    reader = np.repeat(np.arange(a.ops), np.diff(a.first_input))
+    out = np.unique(a.inputs[group[a.producer[a.inputs]] != group[reader]])
+    out = out[a.turn[a.producer[out]]]
+    sent = np.bincount(group[a.producer[out]], weights=a.sizes[out], minlength=len(grouping))
+    return sent.astype(np.float64)
 
 
 def check_devices(problem: Problem, devices: int, groups: int, found: int) -> None:

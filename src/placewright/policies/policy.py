@@ -30,12 +30,14 @@ class Episodes:
         device: Plans × ops: the plans to be judged, lawful.
         owner: Plans: the episode that each belongs to; rising, and in the order of its steps.
         log_prob: Episodes × decisions: the log-probability of everything that was drawn.
+        priority: Plans × ops: the order that a policy has in mind for each plan, if it has one.
     """
 
     actions: Mapping[str, NDArray[Any]]
     device: NDArray[np.int32]
     owner: NDArray[np.int64]
     log_prob: NDArray[np.float32]
+    priority: NDArray[np.float64] | None = None
 
     def __len__(self) -> int:
         return len(self.log_prob)

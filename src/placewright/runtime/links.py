@@ -46,7 +46,15 @@ class Wire:
 
     @property
     def link(self) -> Link:
-        return Link(self.bandwidth, self.latency, self.channel)
+        return Link(self.bandwidth, self.latency, self.channel, self.loose)
+
+    @property
+    def loose(self) -> float | None:
+        """Bytes a second of what is sent to a GPU from memory that the runtime did not pin.
+
+        What a GPU sends arrives in pinned memory.
+        """
+        return self.pageable if self.channel.startswith("host->") else None
 
 
 def measure_links(

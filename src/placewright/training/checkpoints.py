@@ -59,6 +59,8 @@ def save_checkpoint(trainer: Trainer, path: Path, more: Mapping[str, Any] | None
     for at, environment in enumerate(trainer.environments):
         if environment.best is not None:
             tensors[f"best.{at}"] = _row(environment.best)
+        if environment.order is not None:
+            tensors[f"order.{at}"] = _numbers(environment.order)
     for at, episodes in trainer.elite.items():
         tensors |= _kept_episode(f"{_ELITE}{at}.", episodes)
     for number, averages in trainer.optimizer.state_dict()["state"].items():
@@ -114,6 +116,8 @@ def restore(trainer: Trainer, data: dict[str, Any], tensors: dict[str, torch.Ten
             if kept["key"] is not None:
                 environment.key = (float(kept["key"][0]), float(kept["key"][1]))
                 environment.best = _placement(environment, tensors[f"best.{at}"])
+                order = tensors.get(f"order.{at}")
+                environment.order = None if order is None else order.numpy().astype(np.float64)
         for at, value in data["likeliest"]:
             mark = _placement(trainer.environments[at], tensors[f"likeliest.{at}"])
             trainer.likeliest[int(at)] = mark.tobytes(), _number(value)
@@ -186,6 +190,12 @@ def _row(device: Any) -> torch.Tensor:
     import torch
 
     return torch.as_tensor(np.array(device, dtype=np.int32))
+
+
+def _numbers(values: Any) -> torch.Tensor:
+    import torch
+
+    return torch.as_tensor(np.array(values, dtype=np.float64))
 
 
 def _plain(value: float) -> float | None:

@@ -42,9 +42,11 @@ class Judged:
         return valid
 
 
-def simulated(problem: Problem, device: NDArray[np.int32]) -> Judged:
+def simulated(
+    problem: Problem, device: NDArray[np.int32], priority: NDArray[np.float64] | None = None
+) -> Judged:
     """What the simulator says of plans × ops."""
-    verdict = simulator.judge(problem, device)
+    verdict = simulator.judge(problem, device, priority)
     return from_verdict(problem, verdict)
 
 
@@ -68,7 +70,8 @@ class Environment:
 
     Args:
         measure: What judges plans × ops, or fewer of them if it may judge no more; the simulator by
-            default. To train on measured step times give a function that runs each plan.
+            default. To train on measured step times give a function that runs each plan. For a
+            policy with an order in mind it is given priorities (plans × ops) too.
         reference: Seconds that rewards are relative to; the serial time on the fastest device by
             default, so that one setting serves all problems.
     """
@@ -76,13 +79,15 @@ class Environment:
     def __init__(
         self,
         problem: Problem,
-        measure: Callable[[Problem, NDArray[np.int32]], Judged] = simulated,
+        measure: Callable[..., Judged] = simulated,
         reference: float | None = None,
     ) -> None:
         self.problem, self.measure = problem, measure
         self.reference = serial_seconds(problem) if reference is None else reference
         self.evaluations = 0
         self.best: NDArray[np.int32] | None = None
+        self.order: NDArray[np.float64] | None = None
+        """The best plan's priorities, if it has any."""
         self.key: tuple[float, float] = (np.inf, np.inf)
         """Bytes over and objective of the best plan."""
         self.found_by = ""
@@ -97,15 +102,19 @@ class Environment:
         """How long the run has been going on."""
         return self.seconds_before + time.perf_counter() - self._started
 
-    def judge(self, device: NDArray[np.int32], who: str) -> Judged:
+    def judge(
+        self, device: NDArray[np.int32], who: str, priority: NDArray[np.float64] | None = None
+    ) -> Judged:
         """Judge plans × ops, count them and keep the best."""
-        judged = self.measure(self.problem, device)
+        ordered = () if priority is None else (priority,)
+        judged = self.measure(self.problem, device, *ordered)
         done = len(judged.seconds)
         if done:
             at = int(np.lexsort((judged.seconds, judged.over))[0])
             key = (float(judged.over[at]), float(judged.seconds[at]))
             if key < self.key and np.isfinite(key[1]):
                 self.best, self.key, self.found_by = device[at].copy(), key, who
+                self.order = None if priority is None else priority[at].copy()
                 self.history.append((self.evaluations + at + 1, self.seconds, key[1]))
         self.evaluations += done
         return judged

@@ -37,8 +37,12 @@ class Learned:
         return self.recipe.name
 
     def run(self, search: Search) -> None:
-        def measure(problem: Problem, device: NDArray[np.int32]) -> Judged:
-            return from_verdict(problem, search.judge(device))
+        def measure(
+            problem: Problem,
+            device: NDArray[np.int32],
+            priority: NDArray[np.float64] | None = None,
+        ) -> Judged:
+            return from_verdict(problem, search.judge(device, priority))
 
         trainer = Trainer(
             [Environment(search.problem, measure)], self.recipe, search.seed, self.plans
@@ -62,7 +66,7 @@ def result_of(trainer: Trainer, at: int = 0) -> Result:
     environment = trainer.environments[at]
     if environment.best is None:
         raise ValueError("no plan has been judged yet")
-    plan = Plan.of(environment.problem, environment.best)
+    plan = Plan.of(environment.problem, environment.best, environment.order)
     judged = solve(environment.problem, _Kept(trainer.recipe.name, plan), seed=trainer.seed)
     return replace(
         judged,

@@ -34,6 +34,7 @@ class Recipe:
         rate: Adam's learning rate.
         noise: How much logits are shaken while acting.
         bonus, floor, imitate: See `Pressure`.
+        discount: What an improvement a step later is worth now, where plans are judged per step.
         clip: The most that all gradients together may measure.
         valid_only: The share of the budget after which plans that do not fit are left out of
             updates and baseline; 1 for never.
@@ -50,5 +51,6 @@ class Recipe:
     bonus: Schedule = field(default_factory=lambda: Always(0.0))
     floor: Schedule = field(default_factory=lambda: Always(0.0))
     imitate: Schedule = field(default_factory=lambda: Always(0.0))
+    discount: float = 1.0
     clip: float = 1.0
     valid_only: float = 1.0

@@ -14,6 +14,13 @@ from placewright import policies
 from placewright.errors import ConfigError, nearest
 from placewright.training.baselines import BatchNormalised, MovingAverage
 from placewright.training.recipe import Recipe
+from placewright.training.recipes_placeto import (
+    pair,
+    placeto,
+    placeto_any,
+    placeto_paper,
+    placeto_steps,
+)
 from placewright.training.rewards import Constant, Graded
 from placewright.training.schedules import Always, Staircase, Until
 
@@ -122,10 +129,15 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     "hierarchical": hierarchical,
     "hierarchical-paper": hierarchical_paper,
     "hierarchical-open": hierarchical_open,
+    "pair": pair,
+    "placeto": placeto,
+    "placeto-steps": placeto_steps,
+    "placeto-paper": placeto_paper,
+    "placeto-any": placeto_any,
 }
 """Recipes by name."""
 
-_GROUPS = {"colocrl": "most", "hierarchical": "groups"}
+_GROUPS = {"colocrl": "most", "hierarchical": "groups", "pair": "most", "placeto": "most"}
 
 
 def recipe(
@@ -149,6 +161,8 @@ def recipe(
     changed: dict[str, Any] = {}
     if groups is not None:
         changed[_GROUPS[name.partition("-")[0]]] = groups
+    if hidden is not None and not hasattr(shape, "hidden"):
+        raise ConfigError(f"recipe {name!r} has no hidden states: leave the size out")
     if hidden is not None:
         changed["hidden"] = hidden
     if rule is not None and not hasattr(shape, "rule"):

@@ -60,16 +60,37 @@ class Graded:
         return np.where(ran, -np.sqrt(seconds / reference), -self.failing)
 
 
+@dataclass(frozen=True)
+class Penalised:
+    """-(t + c · GiB over), at most a cap, as in Placeto; t as a share of t_ref.
+
+    The paper counts the fullest device's bytes over; ours are those of all devices together.
+    """
+
+    c: float = 2.0
+    cap: float = 10.0
+
+    def __call__(self, judged: Judged, reference: float) -> NDArray[np.float64]:
+        return -np.minimum(judged.seconds / reference + self.c * judged.over / 2**30, self.cap)
+
+
 def returns(
-    reward: NDArray[np.float64], owner: NDArray[np.int64], episodes: int
+    reward: NDArray[np.float64], owner: NDArray[np.int64], episodes: int, discount: float = 1.0
 ) -> NDArray[np.float64]:
     """Episodes × steps: what each step is to be credited with, from the plans' rewards.
 
     An episode of one plan has one step, worth its reward. One of S + 1 plans has S steps; each is
     worth how much better the last plan is than the one it was taken from: the sum of all later
-    improvements (Placeto's intermediate rewards, undiscounted).
+    improvements (Placeto's intermediate rewards), each a discount less the later it came.
     """
     rows = reward.reshape(episodes, -1)
     if (owner != np.repeat(np.arange(episodes), rows.shape[1])).any():
         raise ValueError("episodes have unequal numbers of plans, or plans are out of order")
-    return rows if rows.shape[1] == 1 else rows[:, -1:] - rows[:, :-1]
+    if rows.shape[1] == 1:
+        return rows
+    if discount == 1.0:
+        return rows[:, -1:] - rows[:, :-1]
+    credit = np.diff(rows, axis=1)
+    for step in range(credit.shape[1] - 2, -1, -1):
+        credit[:, step] += discount * credit[:, step + 1]
+    return credit

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -118,7 +118,7 @@ class Trainer:
         if judged is None:
             return
         reward = recipe.reward(judged, environment.reference)
-        credit = returns(reward, episodes.owner, len(episodes))
+        credit = returns(reward, episodes.owner, len(episodes), recipe.discount)
         last = len(judged.seconds) // len(episodes) - 1
         counted = np.ones(len(episodes), dtype=bool)
         if done >= recipe.valid_only:
@@ -149,7 +149,7 @@ class Trainer:
             self.over = True
             return None
         before = environment.key
-        judged = environment.judge(device, who)
+        judged = environment.judge(device, who, episodes.priority)
         if len(judged.seconds) < len(device):
             self.over = True
             return None
@@ -165,9 +165,11 @@ class Trainer:
         device = episodes.device[-1:]
         mark, value = self.likeliest.get(at, (b"", float("nan")))
         if device.tobytes() != mark:
-            judged = self._judge(at, episodes, LIKELIEST)
+            order = None if episodes.priority is None else episodes.priority[-1:]
+            alone = replace(episodes, device=device, owner=episodes.owner[-1:], priority=order)
+            judged = self._judge(at, alone, LIKELIEST)
             if judged is not None:
-                value = float(judged.seconds[0])
+                value = float(judged.seconds[-1])
                 self.likeliest[at] = device.tobytes(), value
         return value
 

@@ -1,0 +1,31 @@
+"""Reachability: edges between groups in, who comes before whom out, as bit sets."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+def ancestors(
+    count: int, source: NDArray[np.int64], target: NDArray[np.int64]
+) -> NDArray[np.bool_]:
+    """Items × items: whether the second comes before the first on some way; not on itself.
+
+    One pass over the edges by rising target is enough where numbers are topological. Groups that
+    are not convex may lie on circles, so passes go on until nothing changes.
+    """
+    bits = np.packbits(np.eye(count, dtype=bool), axis=1)
+    own = bits.copy()
+    order = np.lexsort((source, target))
+    edges = list(zip(source[order].tolist(), target[order].tolist(), strict=True))
+    while True:
+        before = bits.copy()
+        for one, other in edges:
+            bits[other] |= bits[one]
+        if (bits == before).all():
+            break
+    return np.unpackbits(bits & ~own, axis=1, count=count).astype(bool)

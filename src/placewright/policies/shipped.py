@@ -1,0 +1,50 @@
+"""Shipped policies: a name in, a policy that was trained before out."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from placewright.errors import ConfigError, nearest
+from placewright.policies.pair import Pair
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from placewright.policies.policy import Policy
+    from placewright.problem import Problem
+
+FOLDER = Path(__file__).parent / "weights"
+"""Where trained policies are; `benchmarks/train_policies.py` makes them."""
+
+SHIPPED = ("pair", "placeto")
+"""Both serve any devices; `placeto` is the policy named `placeto-any`."""
+
+
+def shipped(name: str, problem: Problem) -> Policy:
+    """The trained policy of that name that suits a problem.
+
+    Raises:
+        ConfigError: There is none of that name.
+        MissingDependency: It needs torch.
+    """
+    if name not in SHIPPED:
+        raise ConfigError(f"no policy named {name!r} ships: {nearest(name, SHIPPED)}")
+    return _read(name)
+
+
+def pair_weights() -> NDArray[np.float64]:
+    """The weights of the pair policy that ships, in the order of its features."""
+    return Pair.load(FOLDER / "pair.json").weights
+
+
+@cache
+def _read(name: str) -> Policy:
+    path = FOLDER / f"{name}.json"
+    if name == "pair":
+        return Pair.load(path)
+    from placewright import policies
+
+    return policies.load(path)
