@@ -8,18 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from placewright import (
-    Cluster,
-    Constraints,
-    Device,
-    Link,
-    MaxTime,
-    Plan,
-    Problem,
-    Table,
-    simulate,
-    solve,
-)
+from placewright import Cluster, Constraints, Device, Link, MaxTime, Plan, Problem, simulate, solve
 from placewright.runtime.here import here
 from placewright.runtime.ops import profile_ops
 from placewright.runtime.replayed import as_run
@@ -57,12 +46,8 @@ def planned(
     limit: int,
     seconds: float,
     profiling: float = 60.0,
-) -> list[Found]:
-    """Profile the network's ops here, and search for so many seconds in all.
-
-    One plan is made with the times as they were measured, and one with a host that is slower by
-    half: a host that computes while weights are streamed from it shares its memory with them.
-    """
+) -> Found:
+    """Profile the network's ops here, and search for so many seconds."""
     from placewright.frontends.torch_program import program_of
 
     program = program_of(model, args, kwargs, name=case.name)
@@ -76,37 +61,9 @@ def planned(
         cluster, where = _stand_in(profile.cluster), {"gpu0": "cpu", "cpu": "cpu"}
         costs, more = None, "the CPU stands in for a GPU; "
     problem = Problem(program.graph, cluster, constraints=Constraints(limits={"gpu0": limit}))
-    if costs is None:
-        return [_found(program, problem, 3.0, more, where)]
-    return [
-        _found(
-            program,
-            as_run(replace(problem, costs=_slower(costs, cluster, factor)), profile),
-            (3.0 if small else seconds) / 2,
-            f"{more}host {factor:g} times as slow as measured; ",
-            where,
-        )
-        for factor in (1.0, 1.5)
-    ]
-
-
-def _slower(costs: Table, cluster: Cluster, factor: float) -> Table:
-    """The table with other times of hosts."""
-    words = {
-        w
-        for device in cluster.devices
-        if device.kind == "cpu"
-        for w in (device.name, device.model, device.kind)
-    }
-    scale = np.array([factor if column in words else 1.0 for column in costs.columns])
-    return replace(costs, seconds=costs.seconds * scale)
-
-
-def _found(
-    program: Any, problem: Problem, seconds: float, more: str, where: dict[str, str]
-) -> Found:
-    """The plan that `auto` finds."""
-    result = solve(problem, Auto(), MaxTime(seconds))
+    if costs is not None:
+        problem = as_run(replace(problem, costs=costs), profile)
+    result = solve(problem, Auto(), MaxTime(3.0 if small else seconds))
     names = {op.name: at for at, op in enumerate(program.graph.ops)}
 
     def home(name: str) -> torch.device:

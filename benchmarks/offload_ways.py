@@ -8,9 +8,6 @@ On a machine without a GPU (with --small) the CPU stands in for it: the same cod
 
 from __future__ import annotations
 
-import gc
-import statistics
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -182,36 +179,18 @@ class Streamer:
 
 
 def ours(case: Case, small: bool, limit: int, spare: int, seconds: float) -> Prepared:
-    """The better as measured of two plans that `auto` finds for this machine with that limit."""
+    """The plan that `auto` finds for this machine with that limit, run by our runtime."""
     from offload_plan import planned
 
     from placewright.runtime.executor import Executor
 
     model, args, kwargs = build(case, small)
     usable = int(limit * (1 - 0.05 * spare))
-    plans = planned(case, model, args, kwargs, small, usable, seconds)
-    fill(model, plans[0].home, gpu())
-    tried = []
-    for found in plans if len(plans) > 1 and plans[0].plan != plans[1].plan else ():
-        with Executor(found.program, model, found.plan, found.where) as executor:
-            tried.append(_tried(lambda run=executor: run(*args, **kwargs)))
-        gc.collect()
-    found = plans[tried.index(min(tried))] if tried else plans[0]
+    found = planned(case, model, args, kwargs, small, usable, seconds)
+    fill(model, found.home, gpu())
     executor = Executor(found.program, model, found.plan, found.where)
     note = found.note + (f", planned with {5 * spare} % less than the limit" if spare else "")
     return Prepared(lambda: executor(*args, **kwargs), found.predicted, note)
-
-
-def _tried(step: Step, steps: int = 12) -> float:
-    """The median seconds of the last few steps."""
-    times = []
-    for _ in range(steps):
-        began = time.perf_counter()
-        step()
-        if gpu().type == "cuda":
-            torch.cuda.synchronize()
-        times.append(time.perf_counter() - began)
-    return statistics.median(times[-4:])
 
 
 WAYS: dict[str, Callable[..., Prepared]] = {
