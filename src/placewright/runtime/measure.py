@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 STEPS, DROPPED = 10, 5
 WARM = 10  # steps before those, at most, until the runtime has chosen between its ways
 START = 300.0  # seconds that a child may take to load and capture a model
+PATIENCE = 5.0  # seconds that a child may take to end by itself
 
 
 @dataclass(frozen=True)
@@ -190,11 +191,13 @@ class Meter:
         return self._pipe.recv()
 
     def close(self) -> None:
-        """End the child process."""
+        """End the child process: asked first, so that it leaves nothing behind."""
         if self._child is not None:
-            self._child.kill()
-            self._child.join()
             self._pipe.close()
+            self._child.join(PATIENCE)
+            if self._child.is_alive():
+                self._child.kill()
+                self._child.join()
             self._child = None
 
     def __enter__(self) -> Meter:

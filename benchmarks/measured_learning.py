@@ -1,0 +1,84 @@
+"""A policy that learns from measured time: `python benchmarks/measured_learning.py [-o FILE]`.
+
+Two CPU workers run every plan that ColocRL draws of a network with branches; nothing is simulated
+while it learns. The table has the first plans that it drew, its best, and everything on one worker,
+all measured again at the end, in turn, so that a machine that does other things too slows all of
+them alike.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import statistics
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+import placewright as pw
+from placewright.frontends.torch_program import program_of
+from placewright.runtime.here import here
+from placewright.runtime.measure import Meter
+from placewright.training import Environment, Trainer, recipe
+from placewright.zoo import built
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+ROUNDS = 5
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--network", default="inception-v3:training=false,batch=1")
+    parser.add_argument("--plans", type=int, default=150)
+    parser.add_argument("--groups", type=int, default=16)
+    parser.add_argument("-o", "--output", type=Path)
+    given = parser.parse_args()
+    model, args, kwargs = built(given.network)
+    program = program_of(model, args, kwargs, name=given.network)
+    problem = pw.Problem(program.graph, here(2, note=print).cluster)
+    alone = [problem.settle(np.full(len(problem.graph), at)) for at in range(2)]
+    with Meter(given.network, steps=8, dropped=3) as meter:
+        reference = min(meter(problem, row).seconds[0] for row in alone)
+        drawn: list[NDArray[np.int32]] = []
+
+        def measure(problem: pw.Problem, device: NDArray[np.int32]):  # type: ignore[no-untyped-def]
+            drawn.extend(device)
+            return meter(problem, device)
+
+        environment = Environment(problem, measure, reference)
+        made = recipe("colocrl", groups=given.groups, hidden=32)
+        trainer = Trainer([environment], made, seed=0, plans=given.plans, device="cpu")
+        trainer.run(lambda now: print(now.rows[-1], flush=True) is None)
+        assert environment.best is not None
+        named = {
+            "everything on one worker": alone[:1],
+            "first plans drawn": drawn[: made.samples],
+            "best plan": [environment.best],
+        }
+        seconds: dict[str, list[float]] = {name: [] for name in named}
+        for _ in range(ROUNDS):
+            meter.measured.clear()
+            for name, rows in named.items():
+                seconds[name].append(statistics.mean(meter(problem, np.array(rows)).seconds))
+    middle = {name: statistics.median(several) for name, several in seconds.items()}
+    lines = [
+        f"{datetime.date.today()}, {given.network}, two CPU workers, {environment.evaluations} "
+        f"plans measured in {environment.seconds:.0f} s",
+        "",
+        "| plan | measured | of one worker's |",
+        "|---|---|---|",
+    ]
+    for name, value in middle.items():
+        share = value / middle["everything on one worker"]
+        lines.append(f"| {name} | {1e3 * value:.1f} ms | {share:.2f} |")
+    text = "\n".join(lines)
+    print(text)
+    if given.output is not None:
+        given.output.write_text(text + "\n")
+
+
+if __name__ == "__main__":
+    main()
