@@ -10,8 +10,8 @@ with the same number of plans and the same seeds. Runs that are in the file alre
 repeated; `--chosen` takes settings from `sweep.py` instead of the recipes' own.
 
 Sections: `table`; `curves` (best after fewer plans); `large` (256 groups, hidden 512: wants a GPU);
-`papers` (the papers' own values, learning rate 0.1 included); `groupings`; `invalid` (two ways to
-treat plans that do not fit, GPUs cut to where the network just fits).
+`papers` (the papers' own values, learning rate 0.1 included, and their sizes too on a GPU);
+`groupings`; `invalid` (two ways to treat plans that do not fit, GPUs cut to a quarter).
 """
 
 from __future__ import annotations
@@ -105,9 +105,10 @@ def runs(section: str, asked: Asked) -> list[Run]:
             asked.run(line, SEARCH, asked.seeds[0], setting="as it is", groups=256) for line in few
         ]
     if section == "papers":
+        size = size if asked.device != "cpu" else {}
         return [
             asked.run(line, name, asked.seeds[0], device=asked.device, **size)
-            for line in few[:2]
+            for line in few
             for name in PAPERS
         ]
     if section == "groupings":
@@ -115,10 +116,14 @@ def runs(section: str, asked: Asked) -> list[Run]:
     if section == "invalid":
         tight = [line for line in asked.lines if line.name in ("nmt-2", "rnnlm")]
         return [
-            asked.run(line, "colocrl", seed, setting=setting, limit=TIGHT)
+            asked.run(line, name, seed, setting=setting, limit=TIGHT)
             for line in tight
             for seed in asked.seeds
-            for setting in ("graded, batch", "constant, moving average")
+            for name, setting in (
+                ("colocrl", "graded, batch"),
+                ("colocrl", "constant, moving average"),
+                (SEARCH, "as it is"),
+            )
         ]
     raise ConfigError(f"no section is named {section!r}")
 
