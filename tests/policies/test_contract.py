@@ -29,9 +29,16 @@ from placewright.training import Environment, Trainer, recipe, simulated  # noqa
 
 SHAPES = {
     "colocrl": {"rule": "coarse", "most": 8, "hidden": 32},
-    "hierarchical": {"groups": 8, "hidden": 32, "grouper": 16, "locality": 1.0},
+    "hierarchical": {
+        "groups": 8,
+        "hidden": 32,
+        "grouper": 16,
+        "locality": 1.0,
+        "home": "stretch",
+    },
 }
-"""Each policy, small enough for the tests; groups of the eight ops are single ops."""
+"""Each policy, small enough for the tests; groups of the eight ops are, or begin as, single ops:
+co-location would make two of them, in which the best plan is not to be had."""
 SHARING = "colocrl", "hierarchical"
 """Those whose noise can be shared by groups that look alike."""
 
@@ -218,7 +225,7 @@ def test_it_reaches_the_optimum_of_eight_ops_on_two_devices(name):
         likeliest = trainer.policy.act(problem, 1, 0, greedy=True).device
         return environment.key == (0, optimum) == (0, simulated(problem, likeliest).seconds[0])
 
-    assert any(learned(seed) for seed in range(3))  # of six seeds, one was a second off
+    assert any(learned(seed) for seed in range(3))  # four of Hierarchical's six did
 
 
 def test_one_episode_alone_scores_as_it_did_among_others(policy):
