@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from learning_runs import SEARCH, Run, read, run_all
+from learning_runs import SEARCH, Run, run_all
 
 import placewright as pw
 from placewright import solvers
@@ -279,7 +279,7 @@ def main() -> None:
     wanted = [run for section in sections for run in runs(section, asked)]
     # the longest first
     wanted.sort(key=lambda run: (-run.groups, run.recipe == SEARCH, -int(run.cluster[0])))
-    rows = run_all(wanted, given.out, given.jobs) if given.jobs else read(given.out)
+    rows = run_all(wanted, given.out, given.jobs)
     for section in sections:
         print(f"\n## {section}\n")
         if section == "table":

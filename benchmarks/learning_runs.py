@@ -58,11 +58,23 @@ _SWEEP: dict[str, dict[str, Any]] = {
         "rate": Always(5e-3),
         "algorithm": _PPO,
     },
+    "noise 2, rate 1e-2, again 3": {"rate": Always(1e-2), "again": 3},
+    "noise 2, no floor, again 3": {"floor": _NONE, "again": 3},
+    "noise 2 to the end, no floor, again 3": {
+        "noise": Always(2.0),
+        "floor": _NONE,
+        "again": 3,
+    },
     "noise 2, stretches": {"shape": {"home": "stretch"}},
     "noise 2, locality 12": {"shape": {"locality": 12.0}},
     "noise 2, locality 64": {"shape": {"locality": 64.0}},
 }
-_BEGIN: dict[str, Any] = {"noise": _NOISE, "rate": Always(3e-3), "floor": _SOME}
+_BEGIN: dict[str, Any] = {
+    "noise": _NOISE,
+    "rate": Always(3e-3),
+    "floor": _SOME,
+    "again": 0,
+}
 """What the sweep's settings do not name, so that they mean the same whatever the defaults are."""
 
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -157,8 +169,10 @@ def changed(made: Recipe, setting: str) -> Recipe:
 
 
 def run_all(runs: Sequence[Run], path: Path, jobs: int) -> list[dict[str, Any]]:
-    """Every run's line, those in the file first; as many at once as `jobs`."""
+    """Every run's line, those in the file first; as many at once as `jobs`, none anew if 0."""
     rows = read(path)
+    if not jobs:
+        return rows
     known = {_key(row) for row in rows}
     waiting = [run for run in dict.fromkeys(runs) if _key(asdict(run)) not in known]
     os.environ["OMP_NUM_THREADS"] = "1"

@@ -133,6 +133,7 @@ class Trainer:
             recipe.clip,
             recipe.imitate(done),
             self.elite.get(at),
+            recipe.again,
         )
         said: dict[str, float] = {}
         if counted.any():
