@@ -241,14 +241,14 @@ def print_plain(rows: Rows, asked: Asked, section: str) -> None:
     keys = dict.fromkeys((run.network, run.recipe, run.setting, run.groups) for run in wanted)
     for network, name, setting, groups in keys:
         mine = of(rows, wanted, network=network, recipe=name, setting=setting, groups=groups)
-        last = [row["learned"][len(row["learned"]) // 2] for row in mine if "learned" in row]
-        middle = [
-            f"{statistics.mean(each[at] for each in last):.0%}" if last else "–" for at in (3, 4)
-        ]
+        curves = [row["learned"] for row in mine if "learned" in row]
+        halfway = [each[len(each) // 2][3] for each in curves]
+        invalid = [point[4] for each in curves for point in each]
+        middle = [f"{statistics.mean(each):.0%}" if each else "–" for each in (halfway, invalid)]
         seconds = f"{statistics.mean(row['seconds'] for row in mine):.0f}" if mine else "–"
         lines.append([network, name, setting, str(groups), shown(mine), *middle, seconds])
     columns = ["network", "method", "setting", "groups", "best step time"]
-    print_rows([*columns, "entropy halfway", "do not fit halfway", "seconds"], lines)
+    print_rows([*columns, "entropy halfway", "do not fit", "seconds"], lines)
     if section == "papers":
         for row in of(rows, wanted):
             print(f"{row['recipe']} on {row['network']}: plans, mean, argmax, entropy, do not fit")

@@ -1,7 +1,8 @@
 """The sweep that the default recipes come from, on networks that `learning.py` does not report on.
 
     python benchmarks/sweep.py [--plans 2000] [--seeds 0:1] [--out sweep.jsonl] [--jobs 2]
-        [--chosen chosen.json] [--networks rnnlm-4,resnet-50] [--settings "noise 1" "noise 2"]
+        [--chosen chosen.json] [--recipes colocrl] [--networks rnnlm-4,resnet-50]
+        [--settings "noise 1" "noise 2"]
 
 A cell is the best step time that a policy found, as a ratio to local search over ColocRL's groups
 with the same number of plans; the last column is their geometric mean, and the setting with the
@@ -36,14 +37,20 @@ RECIPES = ("colocrl", "hierarchical")
 TRIED = [name for name in SETTINGS if name.startswith(("no noise", "noise"))]
 
 
-def tries(plans: int, seeds: range, networks: Sequence[str], settings: Sequence[str]) -> list[Run]:
+def tries(
+    plans: int,
+    seeds: range,
+    recipes: Sequence[str],
+    networks: Sequence[str],
+    settings: Sequence[str],
+) -> list[Run]:
     """Every setting that a recipe can have, on every network."""
     runs = []
     for seed in seeds:
         for network in networks:
             cluster = NETWORKS[network]
             runs.append(Run(network, cluster, SEARCH, seed, plans))
-            for name in RECIPES:
+            for name in recipes:
                 for setting in settings:
                     try:
                         changed(recipe(name), setting)
@@ -98,12 +105,13 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("sweep.jsonl"))
     parser.add_argument("--jobs", type=int, default=2, help="0: only print what the file has")
     parser.add_argument("--chosen", type=Path, help="write the chosen settings there")
+    parser.add_argument("--recipes", default=",".join(RECIPES))
     parser.add_argument("--networks", default=",".join(NETWORKS))
     parser.add_argument("--settings", nargs="*", default=TRIED, choices=TRIED, metavar="SETTING")
     given = parser.parse_args()
     first, last = (int(part) for part in given.seeds.split(":"))
-    networks = given.networks.split(",")
-    wanted = tries(given.plans, range(first, last), networks, given.settings)
+    recipes, networks = given.recipes.split(","), given.networks.split(",")
+    wanted = tries(given.plans, range(first, last), recipes, networks, given.settings)
     rows = run_all(wanted, given.out, given.jobs)
     alike = [row for row in rows if row["plans"] == given.plans and first <= row["seed"] < last]
     found = ratios(alike)
