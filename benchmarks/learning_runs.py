@@ -58,23 +58,11 @@ _SWEEP: dict[str, dict[str, Any]] = {
         "rate": Always(5e-3),
         "algorithm": _PPO,
     },
-    "noise 2, rate 1e-2, again 3": {"rate": Always(1e-2), "again": 3},
-    "noise 2, no floor, again 3": {"floor": _NONE, "again": 3},
-    "noise 2 to the end, no floor, again 3": {
-        "noise": Always(2.0),
-        "floor": _NONE,
-        "again": 3,
-    },
     "noise 2, stretches": {"shape": {"home": "stretch"}},
     "noise 2, locality 12": {"shape": {"locality": 12.0}},
     "noise 2, locality 64": {"shape": {"locality": 64.0}},
 }
-_BEGIN: dict[str, Any] = {
-    "noise": _NOISE,
-    "rate": Always(3e-3),
-    "floor": _SOME,
-    "again": 0,
-}
+_BEGIN: dict[str, Any] = {"noise": _NOISE, "rate": Always(3e-3), "floor": _SOME}
 """What the sweep's settings do not name, so that they mean the same whatever the defaults are."""
 
 SETTINGS: dict[str, dict[str, Any]] = {

@@ -65,6 +65,7 @@ def ratios(rows: list[dict[str, Any]]) -> dict[tuple[str, str], list[float]]:
 
     It is no number where there is no run.
     """
+    none = [math.nan]
     found: dict[tuple[str, str, str], list[float]] = {}
     for row in rows:
         value = math.inf if row["over"] else row["best"]
@@ -76,7 +77,7 @@ def ratios(rows: list[dict[str, Any]]) -> dict[tuple[str, str], list[float]]:
             keys = [(name, setting, network) for network in NETWORKS]
             if any(key in found for key in keys):
                 out[name, setting] = [
-                    _mean(found.get(key, [math.nan])) / _mean(found[SEARCH, "", key[2]])
+                    _mean(found.get(key, none)) / _mean(found.get((SEARCH, "", key[2]), none))
                     for key in keys
                 ]
     return out

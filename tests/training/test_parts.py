@@ -230,21 +230,3 @@ def test_the_best_episode_is_imitated_whether_or_not_a_policy_can_say_toward(
     assert float(policy.logit.detach()) == pytest.approx(0.1 if side else -0.1)
     policy, _ = learn(algorithm, [0.0] * 4, Pressure(best=best), policy=Coin(leads=leads))
     assert float(policy.logit.detach()) == 0.0
-
-
-@pytest.mark.parametrize("algorithm", [Reinforce(), PPO(epochs=1)])
-def test_steps_toward_the_best_episode_alone_end_once_it_is_likely(algorithm):
-    """A logit of ln 9 is a probability of 0.9: a log-probability of -0.105, and a bit more."""
-    best = Episodes(
-        {"coin": np.array([1])},
-        np.zeros((1, 1), dtype=np.int32),
-        np.arange(1),
-        np.full((1, 1), np.log(0.5), dtype=np.float32),
-    )
-    pulled = Pressure(clip=0.0, imitate=1.0, best=best, again=1000)
-    policy, _ = learn(algorithm, [0.0] * 4, pulled)
-    assert np.log(9) < float(policy.logit.detach()) < np.log(9) + 0.1
-    few, _ = learn(algorithm, [0.0] * 4, Pressure(clip=0.0, imitate=1.0, best=best, again=1))
-    none, _ = learn(algorithm, [0.0] * 4, Pressure(clip=0.0, best=best, again=1))
-    assert 0.09 < float(few.logit.detach()) < 0.1  # 0.05, and a little less
-    assert float(none.logit.detach()) == 0.0

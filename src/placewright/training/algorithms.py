@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from placewright.policies import Episodes, Policy, Scores
     from placewright.problem import Problem
 
-_LIKELY = -0.1  # a log-probability, about 0.9
-
 
 @dataclass(frozen=True)
 class Pressure:
@@ -27,8 +25,6 @@ class Pressure:
         clip: The most that all gradients together may measure; 0 for no limit.
         imitate: What a nat of log-probability of the best episode so far is worth.
         best: That episode.
-        again: Steps toward that episode alone after each update, the most; fewer once each of its
-            decisions is likely.
     """
 
     bonus: float = 0.0
@@ -36,7 +32,6 @@ class Pressure:
     clip: float = 1.0
     imitate: float = 0.0
     best: Episodes | None = None
-    again: int = 0
 
     @property
     def like(self) -> Episodes | None:
@@ -86,9 +81,7 @@ class Reinforce:
         loss = (
             loss + _entropy_loss(scores, pressure) + _best_loss(policy, problem, scores, pressure)
         )
-        norm = _step(policy, optimizer, loss, pressure.clip)
-        _imitate(policy, problem, optimizer, pressure)
-        return {"gradient": norm, **_shares(scores)}
+        return {"gradient": _step(policy, optimizer, loss, pressure.clip), **_shares(scores)}
 
 
 @dataclass(frozen=True)
@@ -136,7 +129,6 @@ class PPO:
             loss = -gain + pulled / decisions + _value_loss(scores, advantage)
             norm = _step(policy, optimizer, loss, pressure.clip)
             said = {"gradient": norm, "kl": apart, **_shares(scores)}
-        _imitate(policy, problem, optimizer, pressure)
         return said
 
 
@@ -176,23 +168,6 @@ def _best_loss(policy: Policy, problem: Problem, scores: Scores, pressure: Press
     if scores.toward is not None:
         return -pressure.imitate * scores.toward.sum(dim=1).mean()
     return -pressure.imitate * policy.score(problem, pressure.best).log_prob.sum()
-
-
-def _imitate(
-    policy: Policy, problem: Problem, optimizer: torch.optim.Optimizer, pressure: Pressure
-) -> None:
-    """Steps toward the best episode alone: once it is likely, what is drawn is near to it.
-
-    An update's own step may be too small for that beside what else it is pulled by, and then a good
-    plan that was found is lost again.
-    """
-    if pressure.like is None:
-        return
-    for _ in range(pressure.again):
-        sure = policy.score(problem, pressure.like).log_prob
-        if float(sure.detach().min()) > _LIKELY:
-            return
-        _step(policy, optimizer, -sure.sum(), pressure.clip)
 
 
 def _value_loss(scores: Scores, advantage: NDArray[np.float64]) -> Any:

@@ -33,7 +33,7 @@ class Recipe:
         samples: Episodes per update.
         rate: Adam's learning rate.
         noise: How much logits are shaken while acting.
-        bonus, floor, imitate, again: See `Pressure`.
+        bonus, floor, imitate: See `Pressure`.
         clip: The most that all gradients together may measure.
         valid_only: The share of the budget after which plans that do not fit are left out of
             updates and baseline; 1 for never.
@@ -50,6 +50,5 @@ class Recipe:
     bonus: Schedule = field(default_factory=lambda: Always(0.0))
     floor: Schedule = field(default_factory=lambda: Always(0.0))
     imitate: Schedule = field(default_factory=lambda: Always(0.0))
-    again: int = 0
     clip: float = 1.0
     valid_only: float = 1.0

@@ -133,7 +133,6 @@ class Trainer:
             recipe.clip,
             recipe.imitate(done),
             self.elite.get(at),
-            recipe.again,
         )
         said: dict[str, float] = {}
         if counted.any():
