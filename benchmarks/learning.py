@@ -10,8 +10,8 @@ with the same number of plans and the same seeds. Runs that are in the file alre
 repeated; `--chosen` takes settings from `sweep.py` instead of the recipes' own.
 
 Sections: `table`; `curves` (best after fewer plans); `large` (256 groups, hidden 512: wants a GPU);
-`papers` (the papers' own values, learning rate 0.1 included); `groupings`; `invalid` (two ways to
-treat plans that do not fit, GPUs cut to where the network just fits).
+`papers` (the papers' own values, learning rate 0.1 included, and their sizes too on a GPU);
+`groupings`; `invalid` (two ways to treat plans that do not fit, GPUs cut to a quarter).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from learning_runs import SEARCH, Run, read, run_all
+from learning_runs import SEARCH, Run, run_all
 
 import placewright as pw
 from placewright import solvers
@@ -105,9 +105,10 @@ def runs(section: str, asked: Asked) -> list[Run]:
             asked.run(line, SEARCH, asked.seeds[0], setting="as it is", groups=256) for line in few
         ]
     if section == "papers":
+        size = size if asked.device != "cpu" else {}
         return [
             asked.run(line, name, asked.seeds[0], device=asked.device, **size)
-            for line in few[:2]
+            for line in few
             for name in PAPERS
         ]
     if section == "groupings":
@@ -115,10 +116,14 @@ def runs(section: str, asked: Asked) -> list[Run]:
     if section == "invalid":
         tight = [line for line in asked.lines if line.name in ("nmt-2", "rnnlm")]
         return [
-            asked.run(line, "colocrl", seed, setting=setting, limit=TIGHT)
+            asked.run(line, name, seed, setting=setting, limit=TIGHT)
             for line in tight
             for seed in asked.seeds
-            for setting in ("graded, batch", "constant, moving average")
+            for name, setting in (
+                ("colocrl", "graded, batch"),
+                ("colocrl", "constant, moving average"),
+                (SEARCH, "as it is"),
+            )
         ]
     raise ConfigError(f"no section is named {section!r}")
 
@@ -236,14 +241,14 @@ def print_plain(rows: Rows, asked: Asked, section: str) -> None:
     keys = dict.fromkeys((run.network, run.recipe, run.setting, run.groups) for run in wanted)
     for network, name, setting, groups in keys:
         mine = of(rows, wanted, network=network, recipe=name, setting=setting, groups=groups)
-        last = [row["learned"][len(row["learned"]) // 2] for row in mine if "learned" in row]
-        middle = [
-            f"{statistics.mean(each[at] for each in last):.0%}" if last else "–" for at in (3, 4)
-        ]
+        curves = [row["learned"] for row in mine if "learned" in row]
+        halfway = [each[len(each) // 2][3] for each in curves]
+        invalid = [point[4] for each in curves for point in each]
+        middle = [f"{statistics.mean(each):.0%}" if each else "–" for each in (halfway, invalid)]
         seconds = f"{statistics.mean(row['seconds'] for row in mine):.0f}" if mine else "–"
         lines.append([network, name, setting, str(groups), shown(mine), *middle, seconds])
     columns = ["network", "method", "setting", "groups", "best step time"]
-    print_rows([*columns, "entropy halfway", "do not fit halfway", "seconds"], lines)
+    print_rows([*columns, "entropy halfway", "do not fit", "seconds"], lines)
     if section == "papers":
         for row in of(rows, wanted):
             print(f"{row['recipe']} on {row['network']}: plans, mean, argmax, entropy, do not fit")
@@ -274,7 +279,7 @@ def main() -> None:
     wanted = [run for section in sections for run in runs(section, asked)]
     # the longest first
     wanted.sort(key=lambda run: (-run.groups, run.recipe == SEARCH, -int(run.cluster[0])))
-    rows = run_all(wanted, given.out, given.jobs) if given.jobs else read(given.out)
+    rows = run_all(wanted, given.out, given.jobs)
     for section in sections:
         print(f"\n## {section}\n")
         if section == "table":

@@ -25,52 +25,49 @@ if TYPE_CHECKING:
 
 SEARCH = "local search"
 POINTS = 60  # of a curve that are kept
-NOISE = {"noise": Straight(2.0, 0.5)}
+
+_NOISE = Straight(2.0, 0.5)
+_SOME, _LITTLE, _NONE = Until(0.8, 0.1), Until(0.8, 0.03), Always(0.0)
+_PPO = PPO(epochs=3, kl=10.0)
+
+_SWEEP: dict[str, dict[str, Any]] = {
+    "no noise": {"noise": _NONE},
+    "noise 1": {"noise": Straight(1.0, 0.25)},
+    "noise 2": {},
+    "noise 4": {"noise": Straight(4.0, 1.0)},
+    "noise 2 to the end": {"noise": Always(2.0)},
+    "noise 2, not shared": {"shape": {"shared": False}},
+    "noise 2, rate 1e-3": {"rate": Always(1e-3)},
+    "noise 2, rate 1e-2": {"rate": Always(1e-2)},
+    "noise 2, floor 0.03": {"floor": _LITTLE},
+    "noise 2, no floor": {"floor": _NONE},
+    "noise 2, floor 0.03, imitate 4": {"floor": _LITTLE, "imitate": Always(4.0)},
+    "noise 2 to the end, floor 0.03": {"noise": Always(2.0), "floor": _LITTLE},
+    "noise 4 to the end, floor 0.03": {"noise": Always(4.0), "floor": _LITTLE},
+    "noise 2, floor 0.03, 8 samples": {"floor": _LITTLE, "samples": 8},
+    "noise 2, floor 0.03, 16 samples": {"floor": _LITTLE, "samples": 16},
+    "noise 2, imitate 0": {"imitate": _NONE},
+    "noise 2, imitate 4": {"imitate": Always(4.0)},
+    "noise 4 to the end, no floor": {"noise": Always(4.0), "floor": _NONE},
+    "noise 2, no floor, rate 1e-2": {"floor": _NONE, "rate": Always(1e-2)},
+    "noise 2, no floor, imitate 4": {"floor": _NONE, "imitate": Always(4.0)},
+    "noise 2, no floor, locality 64": {"floor": _NONE, "shape": {"locality": 64.0}},
+    "noise 2, no floor, PPO": {"floor": _NONE, "algorithm": _PPO},
+    "noise 2, no floor, rate 5e-3, PPO": {
+        "floor": _NONE,
+        "rate": Always(5e-3),
+        "algorithm": _PPO,
+    },
+    "noise 2, stretches": {"shape": {"home": "stretch"}},
+    "noise 2, locality 12": {"shape": {"locality": 12.0}},
+    "noise 2, locality 64": {"shape": {"locality": 64.0}},
+}
+_BEGIN: dict[str, Any] = {"noise": _NOISE, "rate": Always(3e-3), "floor": _SOME}
+"""What the sweep's settings do not name, so that they mean the same whatever the defaults are."""
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "as it is": {},
-    "no noise": {"noise": Always(0.0)},
-    "noise 1": {"noise": Straight(1.0, 0.25)},
-    "noise 2": NOISE,
-    "noise 4": {"noise": Straight(4.0, 1.0)},
-    "noise 2 to the end": {"noise": Always(2.0)},
-    "noise 2, not shared": {**NOISE, "shape": {"shared": False}},
-    "noise 2, rate 1e-3": {**NOISE, "rate": Always(1e-3)},
-    "noise 2, rate 1e-2": {**NOISE, "rate": Always(1e-2)},
-    "noise 2, floor 0.03": {**NOISE, "floor": Until(0.8, 0.03)},
-    "noise 2, no floor": {**NOISE, "floor": Always(0.0)},
-    "noise 2, floor 0.03, imitate 4": {
-        **NOISE,
-        "floor": Until(0.8, 0.03),
-        "imitate": Always(4.0),
-    },
-    "noise 2 to the end, floor 0.03": {"noise": Always(2.0), "floor": Until(0.8, 0.03)},
-    "noise 4 to the end, floor 0.03": {"noise": Always(4.0), "floor": Until(0.8, 0.03)},
-    "noise 2, floor 0.03, 8 samples": {**NOISE, "floor": Until(0.8, 0.03), "samples": 8},
-    "noise 2, floor 0.03, 16 samples": {**NOISE, "floor": Until(0.8, 0.03), "samples": 16},
-    "noise 2, imitate 0": {**NOISE, "imitate": Always(0.0)},
-    "noise 2, imitate 4": {**NOISE, "imitate": Always(4.0)},
-    "noise 4 to the end, no floor": {"noise": Always(4.0), "floor": Always(0.0)},
-    "noise 2, no floor, rate 1e-2": {**NOISE, "floor": Always(0.0), "rate": Always(1e-2)},
-    "noise 2, no floor, locality 64": {
-        **NOISE,
-        "floor": Always(0.0),
-        "shape": {"locality": 64.0},
-    },
-    "noise 2, no floor, PPO": {
-        **NOISE,
-        "floor": Always(0.0),
-        "algorithm": PPO(epochs=3, kl=10.0),
-    },
-    "noise 2, no floor, rate 5e-3, PPO": {
-        **NOISE,
-        "floor": Always(0.0),
-        "rate": Always(5e-3),
-        "algorithm": PPO(epochs=3, kl=10.0),
-    },
-    "noise 2, stretches": {**NOISE, "shape": {"home": "stretch"}},
-    "noise 2, locality 12": {**NOISE, "shape": {"locality": 12.0}},
-    "noise 2, locality 64": {**NOISE, "shape": {"locality": 64.0}},
+    **{name: {**_BEGIN, **change} for name, change in _SWEEP.items()},
     "graded, batch": {"reward": Graded(), "baseline": BatchNormalised},
     "constant, moving average": {
         "reward": Constant(10.0),
@@ -78,8 +75,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
     },
 }
 """What is changed in a recipe, by the name of the setting."""
-
-_SHARED = frozenset(name for name in SETTINGS if name.startswith(("noise", "no noise")))
 
 
 @dataclass(frozen=True)
@@ -151,20 +146,21 @@ class Run:
 
 
 def changed(made: Recipe, setting: str) -> Recipe:
-    """A recipe in a setting; those of the sweep share noise among groups that look alike.
+    """A recipe in a setting.
 
     Raises:
         TypeError: The policy has no such thing.
     """
     change = dict(SETTINGS[setting])
-    shape = {"shared": True} if setting in _SHARED else {}
-    shape |= change.pop("shape", {})
-    return replace(made, shape=replace(made.shape, **shape), **change)  # type: ignore[type-var]
+    shape = replace(made.shape, **change.pop("shape", {}))  # type: ignore[type-var]
+    return replace(made, shape=shape, **change)
 
 
 def run_all(runs: Sequence[Run], path: Path, jobs: int) -> list[dict[str, Any]]:
-    """Every run's line, those in the file first; as many at once as `jobs`."""
+    """Every run's line, those in the file first; as many at once as `jobs`, none anew if 0."""
     rows = read(path)
+    if not jobs:
+        return rows
     known = {_key(row) for row in rows}
     waiting = [run for run in dict.fromkeys(runs) if _key(asdict(run)) not in known]
     os.environ["OMP_NUM_THREADS"] = "1"

@@ -1,11 +1,13 @@
 """The sweep that the default recipes come from, on networks that `learning.py` does not report on.
 
     python benchmarks/sweep.py [--plans 2000] [--seeds 0:1] [--out sweep.jsonl] [--jobs 2]
-        [--chosen chosen.json]
+        [--chosen chosen.json] [--recipes colocrl] [--networks rnnlm-4,resnet-50]
+        [--settings "noise 1" "noise 2"]
 
 A cell is the best step time that a policy found, as a ratio to local search over ColocRL's groups
 with the same number of plans; the last column is their geometric mean, and the setting with the
-least of it is chosen. Runs that are in the file already are not repeated.
+least of it is chosen, of those that were run on all. Runs that are in the file already are not
+repeated; `--jobs 0` prints what it has.
 """
 
 from __future__ import annotations
@@ -14,11 +16,14 @@ import argparse
 import json
 import math
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from learning_runs import SEARCH, SETTINGS, Run, changed, run_all
 
 from placewright.training import recipe
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 NETWORKS = {
     "rnnlm-4": "4xK40+Haswell",
@@ -29,17 +34,24 @@ NETWORKS = {
 """What settings are chosen on; none of them is a row of the papers' tables."""
 
 RECIPES = ("colocrl", "hierarchical")
-TRIED = [name for name in SETTINGS if "no" in name.partition(",")[0]]
+TRIED = [name for name in SETTINGS if name.startswith(("no noise", "noise"))]
 
 
-def tries(plans: int, seeds: range) -> list[Run]:
+def tries(
+    plans: int,
+    seeds: range,
+    recipes: Sequence[str],
+    networks: Sequence[str],
+    settings: Sequence[str],
+) -> list[Run]:
     """Every setting that a recipe can have, on every network."""
     runs = []
     for seed in seeds:
-        for network, cluster in NETWORKS.items():
+        for network in networks:
+            cluster = NETWORKS[network]
             runs.append(Run(network, cluster, SEARCH, seed, plans))
-            for name in RECIPES:
-                for setting in TRIED:
+            for name in recipes:
+                for setting in settings:
                     try:
                         changed(recipe(name), setting)
                     except TypeError:  # ColocRL has no locality
@@ -49,7 +61,11 @@ def tries(plans: int, seeds: range) -> list[Run]:
 
 
 def ratios(rows: list[dict[str, Any]]) -> dict[tuple[str, str], list[float]]:
-    """For each recipe and setting the ratio to local search on each network, means over seeds."""
+    """For each recipe and setting the ratio to local search on each network, means over seeds.
+
+    It is no number where there is no run.
+    """
+    none = [math.nan]
     found: dict[tuple[str, str, str], list[float]] = {}
     for row in rows:
         value = math.inf if row["over"] else row["best"]
@@ -59,9 +75,10 @@ def ratios(rows: list[dict[str, Any]]) -> dict[tuple[str, str], list[float]]:
     for name in RECIPES:
         for setting in TRIED:
             keys = [(name, setting, network) for network in NETWORKS]
-            if all(key in found for key in keys):
+            if any(key in found for key in keys):
                 out[name, setting] = [
-                    _mean(found[key]) / _mean(found[SEARCH, "", key[2]]) for key in keys
+                    _mean(found.get(key, none)) / _mean(found.get((SEARCH, "", key[2]), none))
+                    for key in keys
                 ]
     return out
 
@@ -71,6 +88,7 @@ def chosen(found: dict[tuple[str, str], list[float]]) -> dict[str, str]:
     best: dict[str, str] = {}
     for name in RECIPES:
         means = {setting: _mean(cells) for (of, setting), cells in found.items() if of == name}
+        means = {setting: mean for setting, mean in means.items() if not math.isnan(mean)}
         if means:
             best[name] = min(means, key=means.__getitem__)
     return best
@@ -86,16 +104,23 @@ def main() -> None:
     parser.add_argument("--plans", type=int, default=2000)
     parser.add_argument("--seeds", default="0:1")
     parser.add_argument("--out", type=Path, default=Path("sweep.jsonl"))
-    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--jobs", type=int, default=2, help="0: only print what the file has")
     parser.add_argument("--chosen", type=Path, help="write the chosen settings there")
+    parser.add_argument("--recipes", default=",".join(RECIPES))
+    parser.add_argument("--networks", default=",".join(NETWORKS))
+    parser.add_argument("--settings", nargs="*", default=TRIED, choices=TRIED, metavar="SETTING")
     given = parser.parse_args()
     first, last = (int(part) for part in given.seeds.split(":"))
-    rows = run_all(tries(given.plans, range(first, last)), given.out, given.jobs)
-    found = ratios([row for row in rows if row["plans"] == given.plans])
+    recipes, networks = given.recipes.split(","), given.networks.split(",")
+    wanted = tries(given.plans, range(first, last), recipes, networks, given.settings)
+    rows = run_all(wanted, given.out, given.jobs)
+    alike = [row for row in rows if row["plans"] == given.plans and first <= row["seed"] < last]
+    found = ratios(alike)
     print(f"| recipe | setting | {' | '.join(NETWORKS)} | mean |")
     print("|" + "---|" * (len(NETWORKS) + 3))
     for (name, setting), cells in found.items():
-        shown = " | ".join(f"{cell:.3f}" for cell in (*cells, _mean(cells)))
+        values = (*cells, _mean(cells))
+        shown = " | ".join("–" if math.isnan(value) else f"{value:.3f}" for value in values)
         print(f"| {name} | {setting} | {shown} |")
     best = chosen(found)
     print(f"chosen: {best}")
