@@ -42,8 +42,9 @@ SHAPES = {
 }
 """Each policy, small enough for the tests; groups of the eight ops are, or begin as, single ops:
 co-location would make two of them, in which the best plan is not to be had."""
-SHARING = "colocrl", "hierarchical"
-"""Those whose noise can be shared by groups that look alike."""
+SEQUENCES = "colocrl", "hierarchical"
+"""Those that place one group after the other knowing those before: their noise can be shared by
+groups that look alike, and they say how likely they are to do as another episode did."""
 
 
 def test_every_policy_is_tested_here():
@@ -263,9 +264,10 @@ def test_one_episode_alone_scores_as_it_did_among_others(policy):
         np.testing.assert_allclose(found[0], episodes.log_prob[at], atol=2e-6)
 
 
-def test_toward_is_what_another_episode_did_from_where_these_were(policy):
+@pytest.mark.parametrize("name", SEQUENCES)
+def test_toward_is_what_another_episode_did_from_where_these_were(name):
     """Decision after decision: these until then, the other one's choice, without noise."""
-    problem = eight()
+    policy, problem = small(name).build(eight()), eight()
     episodes = policy.act(problem, 3, seed=1, noise=0.7)
     best = policy.only(policy.act(problem, 8, seed=2), 5)
     toward = policy.score(problem, episodes, best).toward.detach().numpy()
@@ -286,15 +288,16 @@ def test_toward_is_what_another_episode_did_from_where_these_were(policy):
         np.testing.assert_allclose(toward[:, :first], found[:, :first], atol=2e-6)
 
 
-def test_toward_itself_is_an_episodes_own_log_probability(policy):
-    problem = eight()
+@pytest.mark.parametrize("name", SEQUENCES)
+def test_toward_itself_is_an_episodes_own_log_probability(name):
+    policy, problem = small(name).build(eight()), eight()
     alone = policy.only(policy.act(problem, 4, seed=1), 2)
     scores = policy.score(problem, alone, alone)
     np.testing.assert_allclose(scores.toward.detach().numpy(), alone.log_prob, atol=2e-6)
     assert policy.score(problem, alone).toward is None
 
 
-@pytest.mark.parametrize("name", SHARING)
+@pytest.mark.parametrize("name", SEQUENCES)
 def test_shared_noise_moves_fresh_policies_by_a_nat_and_is_told(name):
     """Logits of a fresh policy are near 0: a share of their size would be no noise at all."""
     sizes = []
