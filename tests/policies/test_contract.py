@@ -68,7 +68,7 @@ def eight(links: float = 1.0) -> Problem:
     return Problem(Graph("eight", tuple(ops)), Cluster("two", devices, wires), Roofline(1, 1))
 
 
-@pytest.fixture(params=[*SHAPES, *(f"{name}, shared noise" for name in SHARING)])
+@pytest.fixture(params=[*SHAPES, *(f"{name}, shared noise" for name in SEQUENCES)])
 def policy(request):
     name, _, noise = request.param.partition(", ")
     return small(name, **({"shared": True} if noise else {})).build(eight(), seed=3)
