@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -79,8 +80,14 @@ class Tab:
         return self.page.evaluate(expression)
 
     def until(self, condition: str) -> None:
-        """Wait until a condition holds, since a busy browser draws when it can; else fail."""
-        self.page.wait_for_function(condition, timeout=10_000)
+        """Wait until a condition holds, since a busy browser draws when it can; else fail.
+
+        Playwright's own way to wait would have the page evaluate text, which its policy forbids.
+        """
+        late = time.monotonic() + 20
+        while not self.page.evaluate(condition):
+            assert time.monotonic() < late, f"it never came about that {condition}"
+            self.page.wait_for_timeout(20)
 
     def settle(self) -> None:
         """Wait until what was asked to be drawn is drawn."""

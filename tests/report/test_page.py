@@ -224,7 +224,7 @@ def test_a_plain_wheel_scrolls_the_page_and_not_the_chart(open_tab, small):
     tab.page.locator("#timeline-chart").hover(position={"x": 600, "y": 40})
     before = tab.get("[placewright.state.from, placewright.state.to, scrollY]")
     tab.page.mouse.wheel(0, 300)
-    tab.page.wait_for_function(f"scrollY > {before[2]} + 100")
+    tab.until(f"scrollY > {before[2]} + 100")
     assert tab.get("[placewright.state.from, placewright.state.to]") == before[:2]
 
 
@@ -398,7 +398,7 @@ def test_a_page_of_20_000_ops_is_small_and_quick(open_tab, large):
     }  # of three, as machines are busy
     for _ in range(3):
         tab = open_tab(large)
-        tab.page.wait_for_function("performance.getEntriesByType('paint').length > 0")
+        tab.until("performance.getEntriesByType('paint').length > 0")
         found = {
             "paint": tab.get("performance.getEntriesByType('paint')[0].startTime"),
             "ready": tab.get("placewright.ready"),
