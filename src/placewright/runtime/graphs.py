@@ -36,6 +36,7 @@ class Segment:
         inputs: What it reads from elsewhere, and where that must lie.
         outputs: What it makes that is read after it.
         whole: Whether it is all of a step: then copies into its staging room are part of it.
+        needs: What must have come before a whole step.
     """
 
     begin: int
@@ -44,6 +45,7 @@ class Segment:
     inputs: dict[Tensor, torch.Tensor] = field(default_factory=dict)
     outputs: dict[Tensor, torch.Tensor] = field(default_factory=dict)
     whole: bool = False
+    needs: list[Tensor] = field(default_factory=list)
 
 
 class Graphs:
@@ -76,10 +78,7 @@ class Graphs:
     def needs(self, at: int) -> list[Tensor] | None:
         """What must have come before the graph that begins here; None if none does."""
         segment = self.segments.get(at) if self.mode != EAGER else None
-        if segment is None or not segment.whole:
-            return None
-        (lane,) = self.issuer.lanes.values()
-        return [tensor for turn in lane.job.part.turns for tensor in turn.needs]
+        return segment.needs if segment is not None and segment.whole else None
 
     def begin(self) -> None:
         """A step begins: decide how it is run."""
@@ -185,7 +184,9 @@ def _segments(issuer: Issuer) -> list[Segment]:
     """The longest runs of ops of one device that meet others only at their ends."""
     if issuer.alone:
         (lane,) = issuer.lanes.values()
-        return [Segment(0, list(range(len(lane.job.part.turns))), whole=True)]
+        turns = lane.job.part.turns
+        needs = [tensor for turn in turns for tensor in turn.needs]
+        return [Segment(0, list(range(len(turns))), whole=True, needs=needs)]
     found: list[Segment] = []
     last: tuple[int, bool] | None = None  # device, and whether its run is closed
     for at, (number, index) in enumerate(issuer.order):
