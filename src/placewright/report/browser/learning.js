@@ -37,7 +37,7 @@ const learning = {
     const y = (v) => top + (PLOT.high - top - bottom) * (1 - (Math.min(v, high) - low) / (high - low));
     const svg = this.sheet(PLOT.high, top, bottom, `Learning curve of ${data.learning.recipe}`);
     search.axes(svg, x, y, { low, high, first: 1, last, logs: false, unit: 0 });
-    this.drawRules(svg, rules, y, high);
+    search.drawRules(svg, rules, y, high, { thick: 1.4, apart: 13, letters: 11 });
     for (const [column, , colour, width] of this.lines)
       svg.append(this.path(rows, column, x, y, colour, width));
     const under = this.sheet(SHARES.high, SHARES.top, SHARES.bottom, "Entropy and plans that do not fit");
@@ -66,31 +66,6 @@ const learning = {
         : [[method.name, method.value, "var(--line)"]],
     );
     return [...search.rules(), ...others];
-  },
-
-  drawRules(svg, rules, y, high) {
-    let under = -20;
-    const sorted = rules.map((rule) => [...rule, y(rule[1])]).sort((a, b) => a[3] - b[3]);
-    for (const [name, value, colour, at] of sorted) {
-      const text = Math.max(at, under + 13);
-      under = text;
-      svg.append(
-        drawing("line", {
-          x1: PLOT.left,
-          x2: PLOT.wide - PLOT.right,
-          y1: at,
-          y2: at,
-          stroke: colour,
-          "stroke-width": 1.4,
-          "stroke-dasharray": "6 4",
-        }),
-        drawing("text", {
-          x: PLOT.wide - PLOT.right + 6,
-          y: text + 4,
-          text: `${value > high ? "↑ " : ""}${ending(name, 11)} ${seconds(value)}`,
-        }),
-      );
-    }
   },
 
   sheet(high, top, bottom, label) {

@@ -63,29 +63,7 @@ const search = {
       drawing("rect", { x: left, y: top, width: inner, height: tall, fill: "var(--faint)" }),
     );
     this.axes(svg, x, y, { low, high, first, last, logs, unit });
-    let under = -20;
-    const names = rules.map((rule) => [...rule, y(rule[1])]).sort((a, b) => a[3] - b[3]);
-    for (const [name, value, colour, at] of names) {
-      const off = value > high,
-        text = Math.max(at, under + 14);
-      under = text;
-      svg.append(
-        drawing("line", {
-          x1: left,
-          x2: left + inner,
-          y1: at,
-          y2: at,
-          stroke: colour,
-          "stroke-width": 1.6,
-          "stroke-dasharray": "6 4",
-        }),
-        drawing("text", {
-          x: left + inner + 6,
-          y: text + 4,
-          text: `${off ? "↑ " : ""}${ending(name, 14)} ${seconds(value)}`,
-        }),
-      );
-    }
+    this.drawRules(svg, rules, y, high, { thick: 1.6, apart: 14, letters: 14 });
     const rest = lines.filter((line) => line.at !== data.answer),
       main = lines.filter((line) => line.at === data.answer);
     for (const line of [...rest, ...main])
@@ -96,6 +74,32 @@ const search = {
       ...(rest.length ? [key("var(--quiet)", "other methods: point at one", "rule")] : []),
       make("span", { text: "a plan that fits replaces a faster one that does not" }),
     );
+  },
+
+  // Lines across a chart, each with its name and seconds beside it, none over another.
+  drawRules(svg, rules, y, high, { thick, apart, letters }) {
+    let under = -20;
+    const sorted = rules.map((rule) => [...rule, y(rule[1])]).sort((a, b) => a[3] - b[3]);
+    for (const [name, value, colour, at] of sorted) {
+      const text = Math.max(at, under + apart);
+      under = text;
+      svg.append(
+        drawing("line", {
+          x1: PLOT.left,
+          x2: PLOT.wide - PLOT.right,
+          y1: at,
+          y2: at,
+          stroke: colour,
+          "stroke-width": thick,
+          "stroke-dasharray": "6 4",
+        }),
+        drawing("text", {
+          x: PLOT.wide - PLOT.right + 6,
+          y: text + 4,
+          text: `${value > high ? "↑ " : ""}${ending(name, letters)} ${seconds(value)}`,
+        }),
+      );
+    }
   },
 
   points(method, unit) {
