@@ -19,12 +19,12 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from learning_runs import SEARCH, Run, run_all
+from learning_runs import SEARCH, Run, key_of, run_all
 
 import placewright as pw
 from placewright import solvers
@@ -142,18 +142,12 @@ def shown(rows: Rows) -> str:
 
 def of(rows: Rows, runs_wanted: list[Run], **how: Any) -> Rows:
     """The rows of some runs that have these values."""
-    wanted = {json.dumps(_plain(run), sort_keys=True) for run in runs_wanted}
-    keys = Run.__dataclass_fields__
+    wanted = {key_of(asdict(run)) for run in runs_wanted}
     return [
         row
         for row in rows
-        if json.dumps({key: row[key] for key in keys}, sort_keys=True) in wanted
-        and all(row[key] == value for key, value in how.items())
+        if key_of(row) in wanted and all(row[key] == value for key, value in how.items())
     ]
-
-
-def _plain(run: Run) -> dict[str, Any]:
-    return {key: getattr(run, key) for key in Run.__dataclass_fields__}
 
 
 def cell(problem: pw.Problem, solver: solvers.Solver) -> str:

@@ -161,8 +161,8 @@ def run_all(runs: Sequence[Run], path: Path, jobs: int) -> list[dict[str, Any]]:
     rows = read(path)
     if not jobs:
         return rows
-    known = {_key(row) for row in rows}
-    waiting = [run for run in dict.fromkeys(runs) if _key(asdict(run)) not in known]
+    known = {key_of(row) for row in rows}
+    waiting = [run for run in dict.fromkeys(runs) if key_of(asdict(run)) not in known]
     os.environ["OMP_NUM_THREADS"] = "1"
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
         for done in as_completed([pool.submit(run) for run in waiting]):
@@ -182,5 +182,6 @@ def read(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def _key(row: dict[str, Any]) -> tuple[Any, ...]:
+def key_of(row: dict[str, Any]) -> tuple[Any, ...]:
+    """What tells a run from others, of its line."""
     return tuple(row[name] for name in Run.__dataclass_fields__)
