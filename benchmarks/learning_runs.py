@@ -58,11 +58,27 @@ _SWEEP: dict[str, dict[str, Any]] = {
         "rate": Always(5e-3),
         "algorithm": _PPO,
     },
+    **{
+        f"patches, noise {noise:g}, no floor, imitate {imitate:g}, rate {rate:g}": {
+            "noise": Always(noise),
+            "floor": _NONE,
+            "imitate": Always(imitate),
+            "rate": Always(rate),
+            "shape": {"patches": True},
+        }
+        for noise, imitate, rate in ((2.0, 8.0, 1e-2), (2.0, 8.0, 3e-3), (4.0, 4.0, 1e-2))
+    },
     "noise 2, stretches": {"shape": {"home": "stretch"}},
     "noise 2, locality 12": {"shape": {"locality": 12.0}},
     "noise 2, locality 64": {"shape": {"locality": 64.0}},
 }
-_BEGIN: dict[str, Any] = {"noise": _NOISE, "rate": Always(3e-3), "floor": _SOME}
+_BEGIN: dict[str, Any] = {
+    "noise": _NOISE,
+    "rate": Always(3e-3),
+    "floor": _SOME,
+    "imitate": Always(1.0),
+    "shape": {"patches": False},
+}
 """What the sweep's settings do not name, so that they mean the same whatever the defaults are."""
 
 SETTINGS: dict[str, dict[str, Any]] = {

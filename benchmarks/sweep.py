@@ -34,7 +34,7 @@ NETWORKS = {
 """What settings are chosen on; none of them is a row of the papers' tables."""
 
 RECIPES = ("colocrl", "hierarchical")
-TRIED = [name for name in SETTINGS if name.startswith(("no noise", "noise"))]
+TRIED = [name for name in SETTINGS if name.startswith(("no noise", "noise", "patches"))]
 
 
 def tries(

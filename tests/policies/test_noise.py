@@ -53,3 +53,15 @@ def test_the_same_generator_draws_the_same():
     )
     assert (one == same).all()
     assert (one != other).any()
+
+
+def test_patches_shake_a_few_groups_as_one_and_leave_the_others_alone():
+    drawn = shared(np.random.default_rng(0), KINDS, NEAR, 4000, 2, patches=True)
+    shaken = drawn.any(axis=2)
+    patched = ~shaken.all(axis=1)
+    assert patched.mean() == pytest.approx(0.5, abs=0.03)
+    assert shaken[patched].any(axis=1).mean() > 0.99
+    for each, at in zip(drawn[patched][:50], shaken[patched][:50], strict=True):
+        assert (each[at] == each[at][0]).all()
+    alone = shaken[patched & (shaken.sum(axis=1) == 1)]
+    assert (alone.sum(axis=0) > 0).all()  # every group is tried

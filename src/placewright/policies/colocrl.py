@@ -38,6 +38,7 @@ class Shape:
         types: Size of a type's learned vector.
         outputs: Tensors of a group whose bytes are told.
         shared: Whether noise is shared by groups that look alike, and of at least one nat.
+        patches: Whether half of that noise moves a few alike groups and leaves the others alone.
         padded: Whether a problem with fewer than `most` groups will do: adjacency is padded, and
             kinds of op that were never seen are left out. One policy can then place many graphs,
             as Placeto's authors had it do, though nothing in the paper makes it good at that.
@@ -50,6 +51,7 @@ class Shape:
     outputs: int = 6
     both_ways: bool = False
     shared: bool = False
+    patches: bool = False
     temperature: float = 1.0
     tanh: float = 0.0
     padded: bool = False
@@ -133,7 +135,7 @@ class ColocRL(nn.Module):
         shake = None
         if noise > 0 and self.shape.shared:
             kinds, near = (each.cpu().numpy() for each in (seen.kinds, seen.near))
-            shake = noise * shared(rng, kinds, near, count, self.devices)
+            shake = noise * shared(rng, kinds, near, count, self.devices, self.shape.patches)
         elif noise > 0:
             shake = rng.normal(scale=noise, size=size)
         every = torch.zeros(count, dtype=torch.long, device=where)

@@ -49,6 +49,7 @@ class Shape:
         both: Whether groups are told apart as sources and readers (the open code) or not.
         shared: Whether noise is shared by groups that look alike, of at least one nat, and left
             away from the grouper.
+        patches: Whether half of that noise moves a few alike groups and leaves the others alone.
         locality: How strongly ops begin in a group of their own, in nats; 0 in the paper, where
             they begin anywhere.
         home: What that group is: that of their `stretch` of the graph, or that of a grouping rule
@@ -67,6 +68,7 @@ class Shape:
     temperature: float = 1.0
     tanh: float = 0.0
     shared: bool = False
+    patches: bool = False
     locality: float = 0.0
     home: str = "stretch"
 
@@ -252,7 +254,8 @@ class Hierarchical(nn.Module):
             near = np.zeros((count, count), dtype=np.float32)
             near[group[row][source], group[row][target]] = 1.0
             near = np.maximum(near, near.T)
-            parts.append(shared(rng, kinds, near, int(episodes), self.devices))
+            drawn = shared(rng, kinds, near, int(episodes), self.devices, self.shape.patches)
+            parts.append(drawn)
         return torch.as_tensor(np.concatenate(parts), device=self.placer.go.device)
 
     def _numbers(self, draw: Any, size: tuple[int, ...]) -> torch.Tensor:

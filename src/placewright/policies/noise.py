@@ -15,6 +15,7 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+_PATCHED = 0.5  # of all episodes, where noise has patches
 _WAVES = 8  # slow waves over the groups' order
 _STEPS = 4  # neighbours of neighbours, and so on
 
@@ -25,6 +26,7 @@ def shared(
     near: NDArray[np.float32],
     episodes: int,
     devices: int,
+    patches: bool = False,
 ) -> NDArray[np.float32]:
     """Episodes × groups × devices, of mean 0 and deviation up to 1, which is drawn too.
 
@@ -32,6 +34,8 @@ def shared(
     to, where they stand in order, or nothing.
 
     Args:
+        patches: Whether half of the episodes shake a few groups that are alike, as one, and leave
+            the others alone: a policy that is sure of its plan then tries its neighbours.
         kinds: Groups × kinds: what each is made of.
         near: Groups × groups: whether they exchange tensors.
     """
@@ -46,6 +50,12 @@ def shared(
     out = np.empty((episodes, count, devices), dtype=np.float32)
     for episode in range(episodes):
         base = bases[int(rng.integers(len(bases)))]
+        if patches and rng.random() < _PATCHED:
+            apart = np.square(base - base[rng.integers(count)]).sum(axis=1)
+            few = np.argsort(apart, kind="stable")[: int(np.exp(rng.uniform(0, np.log(count))))]
+            out[episode] = 0.0
+            out[episode, few] = rng.standard_normal(devices)
+            continue
         drawn = base @ rng.standard_normal((base.shape[1], devices))
         size = drawn.std()
         out[episode] = rng.random() * drawn / (size if size > 1e-6 else 1.0)
