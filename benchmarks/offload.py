@@ -15,6 +15,7 @@ import argparse
 import datetime
 import json
 import math
+import os
 import statistics
 import subprocess
 import sys
@@ -23,9 +24,8 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-WARMING, STEPS, DROPPED = 8, 10, 5
-"""Steps that are not timed, in which a runtime may still choose its ways; steps that are timed; and
-how many of them are dropped."""
+STEPS, DROPPED = 10, 5
+"""Steps that are timed, and how many of them are dropped."""
 OUT, SPARES = "out of memory", 6
 CLOSE = 0.05
 """Largest difference of outputs, as a share of the largest output, that counts as equal."""
@@ -78,10 +78,14 @@ def child(case: str, way: str, spare: int, path: Path, asked: argparse.Namespace
     command += ["--spare", str(spare)]
     command += ["--save", str(path.parent / f"{path.stem}-outputs")]
     command += ["--small"] if asked.small else []
+    # A limit holds what PyTorch reserves: pieces that are free but too small must not count.
+    env = os.environ | {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
     base = {"case": case, "way": way, "day": datetime.date.today().isoformat(), "error": ""}
     began = time.monotonic()
     try:
-        ran = subprocess.run(command, capture_output=True, text=True, timeout=asked.timeout)
+        ran = subprocess.run(
+            command, capture_output=True, text=True, timeout=asked.timeout, env=env
+        )
     except subprocess.TimeoutExpired:
         return base | {"error": f"took more than {asked.timeout:g} s"}
     base["seconds"] = round(time.monotonic() - began, 1)
@@ -97,7 +101,7 @@ def run_row(case: str, way: str, asked: argparse.Namespace) -> dict[str, Any]:
     sys.path.insert(0, str(HERE))
     import torch
     from offload_models import build, cases, weight_bytes
-    from offload_ways import WAYS, gpu, limit_of
+    from offload_ways import WARMING, WAYS, gpu, limit_of
 
     if gpu().type == "cpu":
         torch.set_num_threads(1)  # tiny products on a busy machine
@@ -141,14 +145,14 @@ def run_row(case: str, way: str, asked: argparse.Namespace) -> dict[str, Any]:
 def measure(step: Any, limit: int | None, warming: int) -> tuple[list[float], Any, int | None]:
     """Seconds of each step, the first output that is a tensor, and the peak of the GPU's memory."""
     import torch
+    from offload_ways import enforce
 
     cuda = torch.cuda.is_available()
     if cuda:
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
         if limit is not None:
-            whole = torch.cuda.get_device_properties(0).total_memory
-            torch.cuda.set_per_process_memory_fraction(limit / whole)
+            enforce(limit)
         torch.cuda.reset_peak_memory_stats()
     for _ in range(warming):
         step()

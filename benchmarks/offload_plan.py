@@ -1,23 +1,23 @@
-"""A case in, the plan that `auto` finds on this machine with half its weights' bytes out."""
+"""A case in, plans that `auto` finds on this machine with half its weights' bytes out."""
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from placewright import Cluster, Constraints, Device, Link, MaxTime, Plan, Problem, simulate, solve
+from placewright import Cluster, Constraints, Device, Link, MaxTime, Plan, Problem, simulate
 from placewright.runtime.here import here
+from placewright.runtime.leaning import LEANS, leaning_plans
 from placewright.runtime.ops import profile_ops
 from placewright.runtime.replayed import as_run
 from placewright.runtime.sites import sites_of
 from placewright.solvers import Auto
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from offload_models import Case
 
 
@@ -29,12 +29,19 @@ class Found:
         where: Places of devices that are not what their name says: a stand-in for a GPU.
     """
 
+    problem: Problem
     program: Any
     plan: Plan
     predicted: float
     note: str
-    home: Callable[[str], torch.device]
     where: dict[str, str] = field(default_factory=dict)
+
+    def home(self, name: str) -> torch.device:
+        """Where a weight of that name lives."""
+        names = {op.name: at for at, op in enumerate(self.program.graph.ops)}
+        device = self.plan.devices[self.plan.device[names[name]]] if name in names else "gpu0"
+        on_gpu = device.startswith("gpu") and torch.cuda.is_available()
+        return torch.device("cuda", 0) if on_gpu else torch.device("cpu")
 
 
 def planned(
@@ -46,8 +53,8 @@ def planned(
     limit: int,
     seconds: float,
     profiling: float = 60.0,
-) -> Found:
-    """Profile the network's ops here, and search for so many seconds."""
+) -> list[Found]:
+    """Profile the network's ops here, and search for so many seconds: plans to be measured."""
     from placewright.frontends.torch_program import program_of
 
     program = program_of(model, args, kwargs, name=case.name)
@@ -63,17 +70,14 @@ def planned(
     problem = Problem(program.graph, cluster, constraints=Constraints(limits={"gpu0": limit}))
     if costs is not None:
         problem = as_run(replace(problem, costs=costs), profile)
-    result = solve(problem, Auto(), MaxTime(3.0 if small else seconds))
-    names = {op.name: at for at, op in enumerate(program.graph.ops)}
-
-    def home(name: str) -> torch.device:
-        device = result.plan.devices[result.plan.device[names[name]]] if name in names else "gpu0"
-        on_gpu = device.startswith("gpu") and torch.cuda.is_available()
-        return torch.device("cuda", 0) if on_gpu else torch.device("cpu")
-
-    counts = {use.name: use.ops for use in result.devices}
-    note = f"{more}{result.found_by}: {counts}, fits: {result.fits}"
-    return Found(program, result.plan, result.step_time, note, home, where)
+    stop = MaxTime(1.0 if small else seconds / len(LEANS))
+    found = []
+    for plan in leaning_plans(problem, Auto(), stop):
+        timeline = simulate(problem, plan)
+        used = Counter(plan.devices[at] for at in plan.device[problem.arrays.turn])
+        note = f"{more}ops {dict(used)}, fits: {timeline.fits}"
+        found.append(Found(problem, program, plan, timeline.step_time, note, where))
+    return found
 
 
 def predicted_whole(

@@ -13,13 +13,16 @@ from models import torch
 
 from placewright.runtime import executor, lanes, places, streams
 
+capturing = []
+"""The graph that is being captured, if one is."""
+
 
 class Event:
     def __init__(self) -> None:
-        self.recorded = False
+        self.recorded = self.captured = False
 
     def record(self, stream=None):
-        self.recorded = True
+        self.recorded, self.captured = True, bool(capturing)
 
     def synchronize(self):
         assert self.recorded
@@ -31,6 +34,7 @@ class Stream:
 
     def wait_event(self, event):
         assert event.recorded, "a stream waits for what was never issued"
+        assert event.captured == bool(capturing), "a capture and what is not in it cannot wait"
 
     def wait_stream(self, other):
         pass
@@ -68,13 +72,14 @@ class Graph:
 
 def install_graphs(monkeypatch):
     """Let runs of ops be captured; unlike on a real GPU, capturing runs them too."""
-    capturing = []
 
     @contextlib.contextmanager
     def capture(graph, pool=None, stream=None, capture_error_mode=""):
         capturing.append(graph)
-        yield
-        capturing.pop()
+        try:
+            yield
+        finally:
+            capturing.pop()
 
     issue = streams.Issuer.issue
 

@@ -150,6 +150,36 @@ def test_a_gpu_that_is_not_here_is_named():
         assert torch.equal(run(x)["made"], model(x)["made"])
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_streamed_steps_go_on_without_graphs_that_fail_or_are_slower(fails, monkeypatch):
+    """What copies waited for in a capture is nothing that later copies could wait for."""
+    model, x = nn.Sequential(*(nn.Linear(8, 8) for _ in range(6))), torch.randn(2, 8)
+    program, problem = capture(model, x, machine(1))
+    fake_cuda.install(monkeypatch)
+    fake_cuda.install_graphs(monkeypatch)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: None)
+    device = problem.settle([1] * len(problem.graph))
+    device[problem.arrays.weight] = 0
+    plan = Plan.of(problem, device, staging={"gpu0": 2 * 512})
+    with Executor(program, twin(model), plan) as run:
+        graphs = run.issuer.graphs
+        last = run.jobs[1].runners[-1]
+
+        def out_of_memory(read):
+            if fake_cuda.capturing and fails:
+                raise RuntimeError("out of memory")
+            return last(read)
+
+        run.jobs[1].runners[-1] = out_of_memory
+        for _ in range(10):
+            x = torch.randn(2, 8)
+            assert torch.equal(run(x), model(x))
+            if graphs.seconds["replay"]:
+                graphs.seconds["replay"][-1] = 1.0  # slow
+        assert not graphs.segments
+        assert len(graphs.seconds["replay"]) == (0 if fails else 3)
+
+
 @pytest.mark.parametrize("staged", [False, True])
 def test_a_step_of_one_gpu_is_one_graph(staged, monkeypatch):
     model, x = nn.Sequential(*(nn.Linear(8, 8) for _ in range(6))), torch.randn(2, 8)

@@ -156,17 +156,11 @@ class Graphs:
             with torch.cuda.graph(
                 graph, pool=pool, stream=lane.compute, capture_error_mode="thread_local"
             ):
-                if segment.whole and lane.rooms is not None:
-                    lane.rooms.fork(lane.mark(-1))
-                for index in segment.turns:
-                    if segment.whole:
-                        self.issuer.wait_room(lane, turns[index])
-                    self.issuer.issue(step, lane, index)
-                    if segment.whole:
-                        self.issuer.free_room(lane, turns[index])
-                    for tensor in turns[index].frees:
-                        if tensor[0] != turns[index].position or not turns[index].sends:
-                            env.pop(tensor, None)  # what is sent is needed a moment longer
+                try:
+                    self._issue_all(segment, step, lane)
+                finally:  # a capture that ends while another stream is in it leaves CUDA in disorder
+                    if segment.whole and lane.rooms is not None:
+                        lane.rooms.join()
         except Exception:
             torch.cuda.synchronize(lane.device)
             env.clear()
@@ -178,6 +172,21 @@ class Graphs:
         for key, value in before.items():
             env.setdefault(key, segment.inputs.get(key, value))
         return True
+
+    def _issue_all(self, segment: Segment, step: Any, lane: Lane) -> None:
+        """Issue the ops of a segment, and of a whole step the copies between them."""
+        env, turns = step.env[lane.number], lane.job.part.turns
+        if segment.whole and lane.rooms is not None:
+            lane.rooms.fork(lane.mark(-1))
+        for index in segment.turns:
+            if segment.whole:
+                self.issuer.wait_room(lane, turns[index])
+            self.issuer.issue(step, lane, index)
+            if segment.whole:
+                self.issuer.free_room(lane, turns[index])
+            for tensor in turns[index].frees:
+                if tensor[0] != turns[index].position or not turns[index].sends:
+                    env.pop(tensor, None)  # what is sent is needed a moment longer
 
 
 def _segments(issuer: Issuer) -> list[Segment]:

@@ -140,6 +140,8 @@ class _Rooms:
         """A step begins: the room is free once the last reader of the step before has ended."""
         if self.freed is not None:
             self.stream.wait_event(self.freed)
+        else:
+            self.stream.wait_stream(self.lane.compute)
         self.next = self.issued = 0
         self.pump()
 
@@ -148,6 +150,11 @@ class _Rooms:
         self.stream.wait_event(event)
         self.next = self.issued = 0
         self.pump()
+
+    def join(self) -> None:
+        """End what `fork` began: what was captured is not there for steps that are not."""
+        self.lane.compute.wait_stream(self.stream)
+        self.freed = None
 
     def pump(self) -> None:
         """Issue every copy whose room has been, or is going to be, given back by then."""

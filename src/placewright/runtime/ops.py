@@ -5,7 +5,8 @@ cannot run, is worked out from the roofline, times the median of measured over w
 kind; the table says so (`NOT_MEASURED`). To each op comes what the runtime takes to run it.
 
 Devices are measured one at a time, while the others rest: workers of one host that compute at the
-same time share its memory, and are then slower than the table says.
+same time share its memory, and are then slower than the table says. Beside a GPU a host is measured
+while it feeds that GPU (`company`).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter, defaultdict
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from statistics import median
@@ -23,6 +25,7 @@ import numpy as np
 from placewright.costs import NOT_MEASURED, Roofline, Table
 from placewright.errors import PlacewrightError
 from placewright.graph import VIEW, Graph
+from placewright.runtime.company import Company
 from placewright.runtime.kept import Kept
 from placewright.runtime.machine import load_torch
 from placewright.runtime.overhead import OVERHEAD, measure_overhead
@@ -107,6 +110,7 @@ def profile_ops(
                 jobs.append((-takes * len(positions), text, model))
     before = len(found)
     failed: dict[str, str] = {}
+    company = Company([site.index for site in models.values() if site.on_gpu])
     each = min(LONGEST, max(SHORTEST, budget / max(len(jobs), 1)))
     for done, (_, text, model) in enumerate(sorted(jobs)):
         spent = time.monotonic() - began
@@ -117,7 +121,8 @@ def profile_ops(
         name = program.graph.ops[position].name
         said(f"{name} on {site.name}", max(spent / budget, done / len(jobs)))
         try:
-            found[text, model] = site.run(partial(measure_op, program, position, site, each))
+            with nullcontext() if site.on_gpu else company.kept():
+                found[text, model] = site.run(partial(measure_op, program, position, site, each))
         except Exception as error:  # no such kernel there, out of memory, a sample it refuses
             failed[f"{name} on {site.name}"] = _line(error)
             continue

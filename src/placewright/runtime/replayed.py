@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from placewright.costs import Table
 
 if TYPE_CHECKING:
@@ -28,8 +30,19 @@ def as_run(problem: Problem, profile: Profile) -> Problem:
     """The problem with the starts of ops that the runtime will need."""
     if not replays(problem.graph):
         return problem
-    costs = problem.costs.replayed() if isinstance(problem.costs, Table) else problem.costs
+    costs = problem.costs
+    if isinstance(costs, Table):
+        costs = with_copies(costs.replayed(), problem.graph)
     return replace(problem, cluster=without_host(problem.cluster, profile), costs=costs)
+
+
+def with_copies(table: Table, graph: Graph) -> Table:
+    """The table with room for a copy of each output: the next replay writes over the first one."""
+    row = {name: at for at, name in enumerate(table.ops)}
+    room = np.zeros(len(row), dtype=np.int64) if table.workspace is None else table.workspace.copy()
+    for op, output in graph.outputs:
+        room[row[graph.ops[op].name]] += graph.ops[op].outputs[output]
+    return replace(table, workspace=room)
 
 
 def without_host(cluster: Cluster, profile: Profile) -> Cluster:

@@ -1,0 +1,81 @@
+"""GPUs in, the company that a host's ops have in a plan out: weights that stream to those GPUs.
+
+A host that computes while it feeds a GPU shares its memory's bandwidth with the copies. Plans of
+models that exceed a GPU do both at once, so that is how a host's ops are measured beside one.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from placewright.runtime.machine import load_torch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+SIZE = 64 << 20
+"""Bytes of one copy: about a millisecond's worth."""
+AHEAD = 4
+"""Copies that wait in a stream, so that it never runs dry."""
+
+
+class Company:
+    """Copies from pinned memory to GPUs, one after the other, while something else is timed.
+
+    Args:
+        gpus: PyTorch's numbers of them; without any there is no company.
+    """
+
+    def __init__(self, gpus: Sequence[int]) -> None:
+        self.gpus = tuple(gpus)
+        self._rooms: list[tuple[Any, Any]] = []
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Copy until the block is over."""
+        if not self.gpus:
+            yield
+            return
+        over = threading.Event()
+        threads = [
+            threading.Thread(target=_copy, args=(*pair, over), daemon=True)
+            for pair in self._buffers()
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            for thread in threads:
+                thread.join()
+
+    def _buffers(self) -> list[tuple[Any, Any]]:
+        torch = load_torch()
+        if not self._rooms:
+            self._rooms = [
+                (
+                    torch.empty(SIZE, dtype=torch.uint8, pin_memory=True),
+                    torch.empty(SIZE, dtype=torch.uint8, device=f"cuda:{gpu}"),
+                )
+                for gpu in self.gpus
+            ]
+        return self._rooms
+
+
+def _copy(source: Any, target: Any, over: threading.Event) -> None:
+    torch = load_torch()
+    events = [torch.cuda.Event(blocking=True) for _ in range(AHEAD)]  # which wait without spinning
+    stream = torch.cuda.Stream(target.device)
+    count = 0
+    with torch.cuda.stream(stream):
+        while not over.is_set():
+            event = events[count % AHEAD]
+            if count >= AHEAD:
+                event.synchronize()
+            target.copy_(source, non_blocking=True)
+            event.record(stream)
+            count += 1
+    stream.synchronize()
