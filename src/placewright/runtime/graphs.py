@@ -158,7 +158,7 @@ class Graphs:
             ):
                 try:
                     self._issue_all(segment, step, lane)
-                finally:  # a capture that ends while another stream is in it leaves CUDA in disorder
+                finally:  # a capture that ends with another stream still in it is an error
                     if segment.whole and lane.rooms is not None:
                         lane.rooms.join()
         except Exception:

@@ -40,7 +40,7 @@ def with_copies(table: Table, graph: Graph) -> Table:
     """The table with room for a copy of each output: the next replay writes over the first one."""
     row = {name: at for at, name in enumerate(table.ops)}
     room = np.zeros(len(row), dtype=np.int64) if table.workspace is None else table.workspace.copy()
-    for op, output in graph.outputs:
+    for op, output in graph.outputs or ():
         room[row[graph.ops[op].name]] += graph.ops[op].outputs[output]
     return replace(table, workspace=room)
 
