@@ -26,7 +26,7 @@ from typing import Any
 HERE = Path(__file__).parent
 STEPS, DROPPED = 10, 5
 """Steps that are timed, and how many of them are dropped."""
-OUT, SPARES = "out of memory", 6
+OUT = "out of memory"
 CLOSE = 0.05
 """Largest difference of outputs, as a share of the largest output, that counts as equal."""
 
@@ -41,6 +41,7 @@ def main() -> None:
     parser.add_argument("--retry", action="store_true", help="run rows again that failed")
     parser.add_argument("--search", type=float, default=30.0, help="seconds of auto")
     parser.add_argument("--timeout", type=float, default=400.0, help="seconds of one row")
+    parser.add_argument("--spares", type=int, default=6, help="tries, each with more room left")
     parser.add_argument("--row", nargs=2, metavar=("CASE", "WAY"), help=argparse.SUPPRESS)
     parser.add_argument("--spare", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--save", type=Path, help=argparse.SUPPRESS)
@@ -61,7 +62,7 @@ def main() -> None:
                 if (case, way) not in done:
                     # Our plans leave 5 % from the start: the limit holds what PyTorch reserves,
                     # pieces between tensors included, and a plan knows of tensors.
-                    for spare in range(1 if way == "ours" else 0, SPARES):
+                    for spare in range(1 if way == "ours" else 0, asked.spares):
                         row = child(case, way, spare, path, asked)
                         if row["error"] != OUT:
                             break
@@ -113,7 +114,7 @@ def run_row(case: str, way: str, asked: argparse.Namespace) -> dict[str, Any]:
         times, made, peak = measure(prepared.step, limit if way != "gpu" else None, warming)
     except Exception as error:
         if "out of memory" in str(error).lower():
-            return {"error": OUT, "limit": limit}
+            return {"error": OUT, "limit": limit, "note": str(error)[:400]}
         raise
     kept = times[DROPPED:]
     quarters = statistics.quantiles(kept, n=4)

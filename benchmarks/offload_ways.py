@@ -204,17 +204,18 @@ def ours(case: Case, small: bool, limit: int, spare: int, seconds: float) -> Pre
     fill(model, plans[0].home, gpu())
     _clear()
     enforce(limit)
-    took = [math.inf] * len(plans)
-    for at, found in enumerate(plans) if len(plans) > 1 else ():
+    took, said = [math.inf] * len(plans), ""
+    for at, found in enumerate(plans):
         try:
             with Executor(found.program, model, found.plan, found.where) as executor:
                 took[at] = _quick(lambda: executor(*args, **kwargs))
         except (PlacewrightError, RuntimeError) as error:
             if "out of memory" not in str(error).lower():
                 raise
+            said = str(error)
         _clear()
-    if len(plans) > 1 and min(took) == math.inf:
-        raise RuntimeError("out of memory: every plan")
+    if min(took) == math.inf:
+        raise RuntimeError(f"every plan: {said}")
     best = plans[took.index(min(took))]
     executor = Executor(best.program, model, best.plan, best.where)
     times = ", ".join(

@@ -17,7 +17,7 @@ from placewright.runtime import here as home  # noqa: E402
 from placewright.runtime.devices import Ability, measure_device  # noqa: E402
 from placewright.runtime.here import assemble, here, kept_at, parse_here  # noqa: E402
 from placewright.runtime.links import Wire, measure_links  # noqa: E402
-from placewright.runtime.machine import Gpu, Machine, this_machine  # noqa: E402
+from placewright.runtime.machine import Gpu, Machine, spared, this_machine  # noqa: E402
 from placewright.runtime.replayed import as_run  # noqa: E402
 from placewright.runtime.sites import sites_of  # noqa: E402
 
@@ -109,7 +109,7 @@ def test_workers_share_the_cores_and_the_memory():
     ] * 3
 
 
-def test_beside_a_gpu_all_cores_are_one_device_and_the_host_issues():
+def test_beside_a_gpu_cores_are_one_device_but_for_those_that_issue():
     chosen = sites_of(WITH_GPU)
     assert [site.name for site in chosen] == ["gpu0", "cpu"]
     able = {site.name: ABLE for site in chosen}
@@ -117,7 +117,8 @@ def test_beside_a_gpu_all_cores_are_one_device_and_the_host_issues():
     gpu, host = assemble(WITH_GPU, chosen, able, wires).devices
     assert (gpu.kind, gpu.issuer, gpu.launch) == ("gpu", "here", 2e-6)
     assert (host.kind, host.issuer) == ("cpu", None)
-    assert host.model == "EPYC x8"
+    assert host.model == "EPYC x6"
+    assert [spared(count) for count in (1, 2, 3, 7, 8, 64)] == [0, 0, 1, 1, 2, 2]
 
 
 def test_more_workers_than_cores_are_refused():

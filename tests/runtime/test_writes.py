@@ -6,6 +6,7 @@ import pytest
 
 from placewright import Graph, Op
 from placewright.errors import ConfigError
+from placewright.runtime import places
 from placewright.runtime.places import find_places
 from placewright.runtime.script import ENV, HOME, ROOM, write_script
 from placewright.runtime.writes import find_writes
@@ -100,11 +101,19 @@ def test_a_script_says_what_is_read_where_and_freed_when():
     assert staged.turns[0].inputs == [(ENV, (2, 0)), (ROOM, 0)]
 
 
+def test_a_worker_beside_a_gpu_leaves_cores_to_who_issues(monkeypatch):
+    monkeypatch.setattr(places, "own_cores", lambda: tuple(range(16)))
+    _, worker = find_places(("gpu0", "cpu"))
+    assert worker.cores == tuple(range(14))
+    assert worker.threads == 14
+
+
 def test_places_are_found_by_name_or_as_written():
     gpu, one, two = find_places(("gpu1.2", "cpu0", "cpu1"), {"cpu1": "cpu:1"})
     assert (gpu.kind, gpu.index, gpu.stream, gpu.torch_name) == ("cuda", 1, 2, "cuda:1")
     assert (one.kind, two.kind, two.threads, one.torch_name) == ("cpu", "cpu", 1, "cpu")
     assert not set(one.cores) & set(two.cores)
+    assert find_places(("cpu",))[0].cores == ()  # alone, it may use any
     (part,) = find_places(("fast",), {"fast": "cuda:0/1@64"})
     assert (part.index, part.stream, part.multiprocessors) == (0, 1, 64)
     with pytest.raises(ConfigError, match="'tpu7' says no place"):

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 DTYPES = ("float32", "bfloat16", "float16", "float64")
 """What a device's rates are measured for; others run as float32 (`Device.rate`)."""
 _LONG = 4e-3  # a product that takes so many seconds shows the rate
+_GROWING = 1.2  # times the rate of half the rows: the largest rate is not reached yet
 _LARGEST = 8192  # rows of a product
 _SMALLEST = 256
 
@@ -65,7 +66,7 @@ def _measure(site: Site, seconds: float) -> Ability:
 
 def _rate(torch: Any, site: Site, dtype: str, seconds: float) -> tuple[float, float]:
     """FLOP/s of products that grow until one takes long enough to show it."""
-    size, best, spread = _SMALLEST, 0.0, 0.0
+    size, best, spread = _SMALLEST, 0.0, 0.0  # the first ones may be slow for other reasons
     while True:
         pairs = [
             tuple(
@@ -75,10 +76,10 @@ def _rate(torch: Any, site: Site, dtype: str, seconds: float) -> tuple[float, fl
             for _ in range(2)
         ]
         took = site.time(partial(_multiply, torch, pairs), seconds / 3)
-        rate = 2 * size**3 / took.seconds
+        rate, grew = 2 * size**3 / took.seconds, best * _GROWING
         if rate > best:
             best, spread = rate, took.spread
-        if took.seconds >= _LONG or size >= _LARGEST:
+        if (took.seconds >= _LONG and rate < grew) or size >= _LARGEST or took.seconds > seconds:
             return best, spread
         size *= 2
 

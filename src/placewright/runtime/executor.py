@@ -170,7 +170,9 @@ class Executor:
         for thread in threads:
             thread.join(timeout=10)
         self._broken = self._broken or "it was closed"
-        self.issuer, self.jobs, self._rooms, self.kept = None, {}, {}, {}  # or cycles keep memory
+        # Or a weight that the next executor moves away would stay here, too.
+        self.homes = [{} for _ in self.places]
+        self.issuer, self.jobs, self._rooms, self.kept = None, {}, {}, {}
 
     def __enter__(self) -> Executor:
         return self

@@ -16,7 +16,7 @@ from placewright.version import __version__
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-PROFILE = 1
+PROFILE = 2
 """Counts up when what is measured changes its meaning, so that older profiles are forgotten."""
 
 _CGROUP = Path("/sys/fs/cgroup")
@@ -74,7 +74,7 @@ class Machine:
         Raises:
             ClusterError: There are fewer cores than workers.
         """
-        count = len(self.cores)
+        count = len(self.cores) - (spared(len(self.cores)) if self.gpus else 0)
         if not 1 <= workers <= count:
             raise ClusterError(
                 f"{workers} CPU workers on a machine of {count} cores: expected 1 to {count}"
@@ -88,6 +88,14 @@ class Machine:
         return 1 if self.gpus or len(self.cores) == 1 else 2
 
 
+def spared(cores: int) -> int:
+    """How many of a host's cores are left to the thread that issues to GPUs, and to their driver.
+
+    An op on all cores waits for its slowest thread: whoever takes a core from it, takes all.
+    """
+    return 2 if cores >= 8 else 1 if cores > 2 else 0
+
+
 def this_machine() -> Machine:
     """What this process runs on.
 
@@ -98,7 +106,7 @@ def this_machine() -> Machine:
     cuda = torch.cuda.is_available()
     return Machine(
         processor=_processor(),
-        cores=_cores(),
+        cores=own_cores(),
         memory=_memory(),
         gpus=tuple(_gpu(torch, at) for at in range(torch.cuda.device_count())) if cuda else (),
         cache=_cache(),
@@ -142,7 +150,7 @@ def _processor() -> str:
     return platform.processor() or platform.machine() or "cpu"
 
 
-def _cores() -> tuple[int, ...]:
+def own_cores() -> tuple[int, ...]:
     """The cores of this process, hyperthreads and sockets together, as many as its quota."""
     if hasattr(os, "sched_getaffinity"):
         cores = sorted(os.sched_getaffinity(0))

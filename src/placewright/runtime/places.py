@@ -8,12 +8,12 @@ stream confined to 64 multiprocessors).
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from placewright.errors import ConfigError
+from placewright.runtime.machine import own_cores, spared
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -97,14 +97,15 @@ def _place(name: str, written: str | None) -> Place:
 def _share_cores(places: Sequence[Place], pinned: bool) -> list[Place]:
     """Give each worker cores of its own, in equal shares unless it asks for a number.
 
-    One core is left to the thread that issues the ops of GPUs.
+    A lone worker without GPUs beside it may use any core.
     """
-    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
-    count = len(cores) or os.cpu_count() or 1
+    cores = own_cores()
+    count = len(cores)
     workers = [place for place in places if place.kind == "cpu"]
     asked = sum(place.threads for place in workers)
     silent = sum(place.threads == 0 for place in workers)
-    issuing = int(count > 2 and any(place.kind == "cuda" for place in places))
+    beside = any(place.kind == "cuda" for place in places)
+    issuing = spared(count) if beside else 0
     share = max(1, (count - asked - issuing) // silent) if silent else 0
     first, settled = 0, []
     for place in places:
@@ -114,6 +115,6 @@ def _share_cores(places: Sequence[Place], pinned: bool) -> list[Place]:
         threads = place.threads or share
         own = tuple(cores[first : first + threads])
         first += threads
-        fits = pinned and len(own) == threads and len(workers) > 1
+        fits = pinned and len(own) == threads and (beside or len(workers) > 1)
         settled.append(replace(place, threads=threads, cores=own if fits else ()))
     return settled
