@@ -22,6 +22,7 @@ from torch import nn
 
 from placewright.errors import PlacewrightError
 from placewright.runtime.executor import Executor
+from placewright.runtime.streams import clear_workspaces
 
 Step = Callable[[], Any]
 CPU = torch.device("cpu")
@@ -246,6 +247,7 @@ def _wait() -> None:
 
 def _clear() -> None:
     gc.collect()
+    clear_workspaces()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
 

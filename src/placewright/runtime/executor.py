@@ -170,6 +170,8 @@ class Executor:
         for thread in threads:
             thread.join(timeout=10)
         self._broken = self._broken or "it was closed"
+        if self.issuer is not None:
+            self.issuer.let_go()
         # Or a weight that the next executor moves away would stay here, too.
         self.homes = [{} for _ in self.places]
         self.issuer, self.jobs, self._rooms, self.kept = None, {}, {}, {}

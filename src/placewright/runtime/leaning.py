@@ -17,12 +17,20 @@ from placewright.costs import Table
 from placewright.solvers import solve
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from placewright.plan import Plan
     from placewright.problem import Problem
     from placewright.solvers import Solver, Stop
 
 LEANS = (1.0, 1.6, 0.6)
 """The host's seconds, times measured."""
+
+
+def leans(problem: Problem) -> bool:
+    """Whether a host computes beside other devices, by times that were measured."""
+    kinds = {device.kind for device in problem.cluster.devices}
+    return isinstance(problem.costs, Table) and HOST in kinds and len(kinds) > 1
 
 
 def lean(problem: Problem, factor: float) -> Problem:
@@ -40,7 +48,9 @@ def lean(problem: Problem, factor: float) -> Problem:
     return replace(problem, costs=replace(costs, seconds=costs.seconds * scale))
 
 
-def leaning_plans(problem: Problem, solver: Solver, stop: Stop, seed: int = 0) -> list[Plan]:
-    """The plan that a solver finds for each leaning, different ones once, as measured first."""
-    found = [solve(lean(problem, factor), solver, stop, seed).plan for factor in LEANS]
+def leaning_plans(
+    problem: Problem, solver: Solver, stop: Stop, seed: int = 0, factors: Sequence[float] = LEANS
+) -> list[Plan]:
+    """The plan that a solver finds for each leaning, different ones once."""
+    found = [solve(lean(problem, factor), solver, stop, seed).plan for factor in factors]
     return list(dict.fromkeys(found))

@@ -128,7 +128,9 @@ def profile_ops(
             continue
         kept.put(model, text, found[text, model])
     if any(site.on_gpu for site in models.values()):
-        load_torch().cuda.empty_cache()
+        torch = load_torch()
+        torch._C._cuda_clearCublasWorkspaces()
+        torch.cuda.empty_cache()
     overhead = {}
     for model, site in models.items():
         try:

@@ -13,7 +13,8 @@ import numpy as np
 from placewright import simulator
 from placewright.errors import ConfigError
 from placewright.plan import Plan
-from placewright.solvers import Found
+from placewright.runtime.leaning import LEANS, leaning_plans, leans
+from placewright.solvers import Auto, Found, MaxTime
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
     from placewright.problem import Problem
     from placewright.runtime.measure import Measured, Meter
     from placewright.solvers import Search
+
+
+_SHARE, _LEAST = 0.25, 1.0
+"""Of the search's seconds, and at least so many: what is spent on each further plan."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +38,7 @@ class Ranked:
 
 def rerank(problem: Problem, plans: Sequence[Plan], meter: Meter, k: int = 3) -> list[Ranked]:
     """The best k plans by the simulator and every single device, best by measurement first."""
-    found = (Found(_key(problem, plan), "", lambda plan=plan: plan) for plan in plans)  # type: ignore[misc]
-    return _measured(problem, found, meter, k)
+    return _measured(problem, [_found(problem, plan, "") for plan in plans], meter, k)
 
 
 @dataclass(frozen=True)
@@ -57,17 +61,28 @@ class Remeasured:
             raise ConfigError(f"{self.k} plans to measure: expected 1 or more")
 
     def __call__(self, search: Search) -> Found:
-        self.ranked[:] = _measured(search.problem, search.few, self.meter, self.k)
+        problem, leaning = search.problem, []
+        if leans(problem):  # beside a GPU: further plans that rely on the host more, and less
+            stop = MaxTime(max(_LEAST, _SHARE * search.seconds))
+            plans = leaning_plans(problem, Auto(), stop, factors=LEANS[1:])
+            leaning = [_found(problem, plan, "leaning") for plan in plans]
+        self.ranked[:] = _measured(problem, search.few, self.meter, self.k, leaning)
         return self.ranked[0].found
 
 
-def _measured(problem: Problem, plans: Iterable[Found], meter: Meter, k: int) -> list[Ranked]:
-    chosen = sorted(plans, key=lambda found: found.key)[:k]
+def _found(problem: Problem, plan: Plan, who: str) -> Found:
+    return Found(_key(problem, plan), who, lambda: plan)
+
+
+def _measured(
+    problem: Problem, plans: Iterable[Found], meter: Meter, k: int, more: Iterable[Found] = ()
+) -> list[Ranked]:
+    chosen = [*sorted(plans, key=lambda found: found.key)[:k], *more]
     for number, device in enumerate(problem.cluster.devices):
         plan = Plan.of(problem, problem.settle(np.full(len(problem.graph), number)))
-        key = _key(problem, plan)
-        if key[0] == 0:  # it fits
-            chosen.append(Found(key, f"all on {device.name}", lambda plan=plan: plan))  # type: ignore[misc]
+        single = _found(problem, plan, f"all on {device.name}")
+        if single.key[0] == 0:  # it fits
+            chosen.append(single)
     ranked = [Ranked(found, meter.measure(found.plan)) for found in chosen]
     return sorted(ranked, key=lambda one: one.measured.seconds)
 

@@ -36,6 +36,12 @@ class _Step:
     events: dict[int, torch.cuda.Event] = field(default_factory=dict)
 
 
+def clear_workspaces() -> None:
+    """Let cuBLAS give back its room on all streams; it takes it anew when it is used."""
+    if torch.cuda.is_available():
+        torch._C._cuda_clearCublasWorkspaces()
+
+
 class Issuer:
     """Issues the ops of all CUDA devices of a plan.
 
@@ -283,6 +289,12 @@ class Issuer:
             lane.incoming.wait_stream(now)
             if lane.rooms is not None:
                 lane.rooms.stream.wait_stream(now)
+
+    def let_go(self) -> None:
+        """Give back what libraries keep for the streams: cuBLAS 32 MiB for each on Hopper."""
+        for lane in self.lanes.values():
+            lane.compute.synchronize()
+        clear_workspaces()
 
     def join(self, outputs: Iterable[torch.Tensor]) -> None:
         """Let the caller's streams wait for all that was issued, and have the outputs."""

@@ -1,0 +1,71 @@
+"""Leaning: plans as if the host were slower or faster, and the one that is measured best chosen."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import placewright as pw
+from placewright.costs import Table
+from placewright.graph import Graph, Op
+
+torch = pytest.importorskip("torch")
+
+from placewright.runtime import Measured, Meter, Remeasured  # noqa: E402
+from placewright.runtime.leaning import lean, leaning_plans, leans  # noqa: E402
+
+LAYERS = 6
+MEASURED = 3.0
+"""How many times as long as the table says the host really takes."""
+
+
+@pytest.fixture
+def problem() -> pw.Problem:
+    """Layers whose weights do not all fit the GPU: 1 s of the host each, or of the copy."""
+    ops = [Op("x", "input", outputs=(8,))]
+    for at in range(LAYERS):
+        ops.append(Op(f"w{at}", "weight", outputs=(1000,), resident=1000))
+        ops.append(Op(f"y{at}", "linear", ((2 * at, 0), (2 * at + 1, 0)), outputs=(8,)))
+    names = tuple(op.name for op in ops)
+    takes = np.array([[0.01, 0.7] if op.kind == "linear" else [0.0, 0.0] for op in ops])
+    link = pw.Link(1000.0, 1e-3)
+    devices = (pw.Device("gpu0", "gpu", "G", 3500), pw.Device("cpu", "cpu", "C", 10**6))
+    cluster = pw.Cluster("here", devices, {("gpu0", "cpu"): link, ("cpu", "gpu0"): link})
+    return pw.Problem(Graph("layers", tuple(ops)), cluster, Table(names, ("G", "C"), takes))
+
+
+def really(problem: pw.Problem, plan: pw.Plan) -> float:
+    return pw.simulate(lean(problem, MEASURED), plan).step_time
+
+
+class Real(Meter):
+    """Measures what the simulator says of a slower host."""
+
+    problem: pw.Problem
+
+    def _ask(self, plan):
+        return Measured(really(self.problem, plan))
+
+
+def test_only_a_host_beside_others_leans(problem):
+    assert leans(problem)
+    alone = replace(problem, cluster=problem.cluster.only(["cpu"]))
+    assert not leans(alone)
+    before, after = problem.costs.seconds, lean(problem, 2.0).costs.seconds
+    assert (after[:, 0] == before[:, 0]).all()
+    assert (after[:, 1] == 2 * before[:, 1]).all()
+    assert lean(problem, 1.0) is problem
+
+
+def test_what_is_measured_chooses_among_leanings(problem):
+    stop = pw.MaxEvaluations(3000)
+    firm, *others = leaning_plans(problem, pw.solvers.Auto(), stop)
+    assert others
+    meter = Real("never built")
+    meter.problem = problem
+    choice = Remeasured(meter, k=1)
+    result = pw.solve(problem, pw.solvers.Auto(), stop, choose=choice)
+    assert any(one.found.found_by == "leaning" for one in choice.ranked)
+    assert really(problem, result.plan) < really(problem, firm)
