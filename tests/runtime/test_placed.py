@@ -217,3 +217,27 @@ def test_plans_of_other_models_and_missing_devices_are_refused():
             pw.apply(plan, model)
         pw.apply(plan, model, where={"gpu0": "cpu"})
         assert model.eval()(x)["made"].shape == (4, 8)
+
+
+def test_a_training_plan_steps_in_parts_of_a_batch():
+    class Loss(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(4, 4)
+
+        def forward(self, x):
+            return self.inner(x).square().mean()
+
+    model, x = Loss(), torch.randn(6, 4)
+    reference = twin(model)
+    _, problem = capture(model, (x[:3],), training=True, optimizer="sgd")
+    placed = pw.apply(plans(problem, 1)[0], model)
+    losses = placed.placed.step_in_parts([(x[:3],), (x[3:],)])
+    loss = reference(x)
+    loss.backward()
+    with torch.no_grad():
+        for one in reference.parameters():
+            one -= 1e-3 * one.grad
+    assert sum(losses).item() / 2 == pytest.approx(loss.item(), rel=1e-4)
+    for mine, theirs in zip(model.parameters(), reference.parameters(), strict=True):
+        assert torch.allclose(mine, theirs, atol=1e-6)

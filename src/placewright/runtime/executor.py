@@ -9,8 +9,10 @@ import torch
 
 from placewright.errors import ExecutionError, PlanError, nearest
 from placewright.frontends.torch_sources import given
+from placewright.frontends.torch_updates import Update
 from placewright.graph import STATE
 from placewright.runtime.homes import settle
+from placewright.runtime.micro_batches import Gathered
 from placewright.runtime.places import Place, find_places
 from placewright.runtime.script import Script, write_script
 from placewright.runtime.workers import Done, Job, Note, Streamer, Worker
@@ -132,6 +134,7 @@ class Executor:
             )
             for turn in part.turns
         ]
+        runners = [Gathered(run) if isinstance(run, Update) else run for run in runners]
         names = [ops[turn.position].name for turn in part.turns]
         return Job(
             number,
@@ -237,7 +240,12 @@ class Executor:
     def stateless(self) -> bool:
         """Whether steps are independent, so that several may be in flight."""
         kinds = {op.kind for op in self.program.graph.ops}
-        return kinds.isdisjoint({STATE, "optimizer"})
+        return STATE not in kinds and ("optimizer" not in kinds or self._updates_wait)
+
+    @property
+    def _updates_wait(self) -> bool:
+        runners = (runner for job in self.jobs.values() for runner in job.runners)
+        return all(runner.waits for runner in runners if isinstance(runner, Gathered))
 
     @property
     def _captured(self) -> bool:

@@ -22,7 +22,7 @@ from placewright.runtime.places import Place, find_places
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Hashable, Iterator, Mapping
+    from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 
     from placewright.frontends.torch_program import Program
     from placewright.frontends.torch_updates import Rule
@@ -297,19 +297,42 @@ class Placed:
         Raises:
             PlanError: The plan is not one of a training step.
         """
+        with self._busy:
+            made: torch.Tensor = self._trainer(args, kwargs)(*args, **kwargs)
+            return made
+
+    def step_in_parts(
+        self, parts: Iterable[tuple[Any, ...]], in_flight: int = 4
+    ) -> list[torch.Tensor]:
+        """One training step of a batch in parts, several of them in flight: the parts' losses.
+
+        Args:
+            parts: The positional arguments of each, all of one shape.
+
+        Raises:
+            PlanError: The plan is not one of a training step.
+            ExecutionError: A step changes states beside its weights, so that parts cannot overlap.
+        """
+        from placewright.runtime.micro_batches import train_step
+
+        calls = list(parts)
+        with self._busy:
+            executor = self._trainer(calls[0] if calls else (), {})
+            return train_step(executor, calls, in_flight)
+
+    def _trainer(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Executor:
+        """What runs training steps of this shape."""
         kwargs = dict(sorted(kwargs.items()))
         if not any(name.endswith(".update") for name in self.plan.ops):
             raise PlanError("the plan is not one of a training step: plan with --training")
         key = ("step", _shape(args, kwargs))
-        with self._busy:
-            if key not in self.executors:
-                program = program_of(
-                    self.model_as_it_was(), args, kwargs, True, self.optimizer or "sgd"
-                )
-                plan = carry(self.plan, program.graph)
-                self.executors[key] = self._executor(program, plan)
-            made: torch.Tensor = self.executors[key](*args, **kwargs)
-            return made
+        if key not in self.executors:
+            program = program_of(
+                self.model_as_it_was(), args, kwargs, True, self.optimizer or "sgd"
+            )
+            plan = carry(self.plan, program.graph)
+            self.executors[key] = self._executor(program, plan)
+        return self.executors[key]
 
 
 def _shape(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Hashable | None:

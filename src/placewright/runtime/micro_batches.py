@@ -1,0 +1,100 @@
+"""A training executor and the parts of a batch in, one step of the whole batch out.
+
+The parts are in flight together, as GPipe has them (Huang et al. 2019): every weight's gradient is
+added up where the weight lives, and the weights change once, when all parts are through.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from placewright.errors import ConfigError, ExecutionError
+from placewright.frontends.torch_runners import Read
+from placewright.runtime.pipeline import in_order
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from placewright.frontends.torch_runners import Values
+    from placewright.frontends.torch_updates import Update
+    from placewright.runtime.executor import Executor
+
+
+class Gathered:
+    """An update of one weight that can wait: until then it adds up gradients."""
+
+    def __init__(self, update: Update) -> None:
+        self.update = update
+        self.waits = False
+        self.weight: torch.Tensor | None = None
+        self.total: torch.Tensor | None = None
+
+    @torch.no_grad()
+    def __call__(self, values: Values) -> tuple[torch.Tensor, ...]:
+        if not self.waits:
+            return self.update(values)
+        self.weight = values[0]
+        for part in self.update.gradients:
+            gradient = part(values)
+            if self.total is None:
+                self.total = gradient.clone()  # whose memory the op before may use again
+            else:
+                self.total.add_(gradient)
+        return (self.weight.new_empty(0),)
+
+    def apply(self, parts: int) -> None:
+        """Change the weight by the mean of what was added up."""
+        if self.weight is None or self.total is None:
+            return
+        given, self.update.gradients = self.update.gradients, (Read(1, ()),)
+        try:
+            self.update([self.weight, self.total.div_(parts)])
+        finally:
+            self.update.gradients = given
+            self.weight = self.total = None
+
+
+def train_step(
+    executor: Executor, parts: Iterable[tuple[Any, ...]], in_flight: int = 4
+) -> list[torch.Tensor]:
+    """The loss of each part; the weights have changed by the mean of the parts' gradients.
+
+    That is the step of the whole batch where a loss is a mean over the examples and parts are of
+    one size.
+
+    Args:
+        parts: The positional arguments of each, all of the shapes that were captured.
+        in_flight: How many may be under way at once.
+
+    Raises:
+        ConfigError: There are no parts, or the executor does not train.
+        ExecutionError: A step changes other states than weights, such as a norm's running mean.
+    """
+    updates = [runner for job in executor.jobs.values() for runner in job.runners]
+    gathered = [runner for runner in updates if isinstance(runner, Gathered)]
+    calls = list(parts)
+    if not gathered:
+        raise ConfigError("the plan is not one of a training step: plan with --training")
+    if not calls:
+        raise ConfigError("a step of no parts: expected one or more")
+    for one in gathered:
+        one.waits = True
+    try:
+        if in_flight > 1 and not executor.stateless:
+            raise ExecutionError(
+                "parts of a batch would change states of this model beside its weights, so that "
+                "they cannot overlap: run with one in flight"
+            )
+        losses = [made for _, made in in_order(executor, calls[0], calls[1:], in_flight)]
+    except BaseException:
+        for one in gathered:
+            one.weight = one.total = None
+        raise
+    finally:
+        for one in gathered:
+            one.waits = False
+    for one in gathered:
+        one.apply(len(calls))
+    return losses

@@ -1,0 +1,104 @@
+"""Batches in parts: the same step as of the whole batch, however many parts are in flight."""
+
+from __future__ import annotations
+
+import pytest
+from models import capture, plans, torch, twin, workers
+from torch import nn
+
+from placewright.errors import ConfigError, ExecutionError
+from placewright.frontends.torch_updates import Rule
+from placewright.runtime import Executor
+from placewright.runtime.micro_batches import train_step
+
+OPTIMIZERS = {
+    "sgd": lambda p: torch.optim.SGD(p, lr=0.05),
+    "momentum": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9),
+    "adam": lambda p: torch.optim.Adam(p, lr=0.05),
+}
+
+
+class Loss(nn.Module):
+    """A chain whose first weight is read twice, and the mean of its squared error."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(8, 8), nn.Linear(8, 1)
+
+    def forward(self, x, y):
+        x = self.first(torch.tanh(self.first(x)))
+        return (self.last(torch.tanh(x)) - y).square().mean()
+
+
+def batch(seed: int, size: int = 12):
+    x = torch.randn(size, 8, generator=torch.Generator().manual_seed(seed))
+    return x, x.sum(dim=1, keepdim=True)
+
+
+@pytest.mark.parametrize("in_flight", [1, 4])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_step_in_parts_is_the_step_of_the_whole_batch(name, in_flight):
+    torch.manual_seed(0)
+    model = Loss()
+    part = tuple(one[:3] for one in batch(0))
+    program, problem = capture(model, part, workers(2), training=True, optimizer=Rule(name, 0.05))
+    reference = twin(model)
+    optimizer = OPTIMIZERS[name](reference.parameters())
+    for plan in plans(problem, 3):
+        trained, right = twin(model), twin(reference)
+        optimizer = OPTIMIZERS[name](right.parameters())
+        with Executor(program, trained, plan) as run:
+            for seed in range(3):
+                x, y = batch(seed)
+                losses = train_step(run, zip(x.split(3), y.split(3), strict=True), in_flight)
+                optimizer.zero_grad()
+                whole = right(x, y)
+                whole.backward()
+                optimizer.step()
+                assert len(losses) == 4
+                assert torch.stack(losses).mean().item() == pytest.approx(whole.item(), rel=1e-4)
+            for mine, theirs in zip(trained.parameters(), right.parameters(), strict=True):
+                assert torch.allclose(mine, theirs, atol=1e-5)
+            before = [one.clone() for one in trained.parameters()]
+            run(*part)  # a plain step still changes the weights at once
+            after = trained.parameters()
+            assert any((a != b).any() for a, b in zip(before, after, strict=True))
+
+
+def test_a_part_that_fails_changes_no_weight():
+    model = Loss()
+    x, y = batch(0)
+    program, problem = capture(model, (x[:3], y[:3]), workers(2), training=True, optimizer="sgd")
+    trained = twin(model)
+    with (
+        Executor(program, trained, plans(problem, 1)[0]) as run,
+        pytest.raises(ExecutionError, match="failed on"),
+    ):
+        train_step(run, [(x[:3], y[:3]), (x[:3, :5], y[:3])])
+    for mine, theirs in zip(trained.parameters(), model.parameters(), strict=True):
+        assert torch.equal(mine, theirs)
+
+
+def test_what_cannot_be_run_in_parts_is_said():
+    class Normed(Loss):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = nn.BatchNorm1d(8)
+
+        def forward(self, x, y):
+            return super().forward(self.norm(x), y)
+
+    x, y = batch(0)
+    program, problem = capture(Normed(), (x, y), training=True, optimizer="sgd")
+    with Executor(program, Normed(), plans(problem, 1)[0]) as run:
+        with pytest.raises(ExecutionError, match="one in flight"):
+            train_step(run, [(x, y), (x, y)])
+        with pytest.raises(ConfigError, match="no parts"):
+            train_step(run, [])
+        assert len(train_step(run, [(x, y), (x, y)], in_flight=1)) == 2
+    program, problem = capture(Loss(), (x, y))
+    with (
+        Executor(program, Loss(), plans(problem, 1)[0]) as run,
+        pytest.raises(ConfigError, match="training step"),
+    ):
+        train_step(run, [(x, y)])
