@@ -20,6 +20,13 @@ def machine(gpus: int = 2) -> Cluster:
     return Cluster("machine", devices, {(a, b): Link(1e9) for a in names for b in names if a != b})
 
 
+def streams_of_one() -> Cluster:
+    """Two streams of one GPU."""
+    devices = tuple(Device(f"gpu0.{at}", memory=2**30) for at in range(2))
+    pairs = [("gpu0.0", "gpu0.1"), ("gpu0.1", "gpu0.0")]
+    return Cluster("streams", devices, {pair: Link(1e9) for pair in pairs})
+
+
 @pytest.mark.parametrize("staged", [False, True])
 def test_any_plan_gives_the_models_outputs(staged, monkeypatch):
     model, x = Branches(), torch.randn(4, 8)
@@ -148,6 +155,36 @@ def test_a_gpu_that_is_not_here_is_named():
         Executor(program, model, plans(problem, 1)[0])
     with Executor(program, model, plans(problem, 1)[0], where={"gpu0": "cpu"}) as run:
         assert torch.equal(run(x)["made"], model(x)["made"])
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_step_on_several_streams_of_one_gpu_is_one_graph(fails, monkeypatch):
+    model, x = Branches(), torch.randn(4, 8)
+    program, problem = capture(model, x, streams_of_one())
+    fake_cuda.install(monkeypatch)
+    fake_cuda.install_graphs(monkeypatch)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: None)
+    for plan in plans(problem, 6):
+        with Executor(program, twin(model), plan, graphs=True) as run:
+            graphs = run.issuer.graphs
+            assert run.issuer.alone
+            job = run.jobs[run.issuer.order[-1][0]]
+            last = job.runners[-1]
+
+            def tried(read, last=last):
+                if fake_cuda.capturing and fails:
+                    raise RuntimeError("out of memory")
+                return last(read)
+
+            job.runners[-1] = tried
+            made = []
+            for at in range(5):
+                made.append((run(x + at), model(x + at)))
+                assert not run.issuer.steps
+            assert len(graphs.segments) == (0 if fails else 1)
+            for mine, right in made:
+                assert torch.equal(mine["made"], right["made"])
+                assert torch.equal(mine["sum"], right["sum"])
 
 
 @pytest.mark.parametrize("fails", [False, True])

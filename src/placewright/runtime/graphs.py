@@ -2,8 +2,9 @@
 
 Issuing a small op from Python takes the host some 20 µs, so a step of many small ops waits for the
 host. A run of ops between two points where streams or the host must meet is captured instead; where
-one GPU does all, that is the whole step, copies of streamed weights included. What it reads must
-then always lie in the same place, so what comes from elsewhere is copied there first.
+one GPU does all, that is the whole step, on all of its streams and copies of streamed weights
+included. What it reads must then always lie in the same place, so what comes from elsewhere is
+copied there first.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from placewright.runtime.lanes import Lane
     from placewright.runtime.streams import Issuer
 
+Held = tuple[int, "Tensor"]
+"""A device and a tensor that it has."""
 FEWEST = 6  # ops that are worth a graph
 EAGER, CAPTURE, REPLAY = "eager", "capture", "replay"
 _TRIED = 3  # steps each way before one way is chosen
@@ -33,19 +36,20 @@ class Segment:
 
     Args:
         begin: Where it begins in the issuer's order.
-        inputs: What it reads from elsewhere, and where that must lie.
-        outputs: What it makes that is read after it.
-        whole: Whether it is all of a step: then copies into its staging room are part of it.
-        needs: What must have come before a whole step.
+        turns: Of one device; of a whole step none, since all are.
+        inputs: What it reads from elsewhere, by device, and where that must lie.
+        outputs: What it makes that is read after it, by device.
+        whole: Whether it is all of a step: then copies into staging rooms are part of it.
+        needs: What must have come before a whole step, by device.
     """
 
     begin: int
     turns: list[int]
     graph: Any = None
-    inputs: dict[Tensor, torch.Tensor] = field(default_factory=dict)
-    outputs: dict[Tensor, torch.Tensor] = field(default_factory=dict)
+    inputs: dict[Held, torch.Tensor] = field(default_factory=dict)
+    outputs: dict[Held, torch.Tensor] = field(default_factory=dict)
     whole: bool = False
-    needs: list[Tensor] = field(default_factory=list)
+    needs: list[Held] = field(default_factory=list)
 
 
 class Graphs:
@@ -75,7 +79,7 @@ class Graphs:
         """Whether the step at hand is one graph."""
         return self.mode != EAGER and any(one.whole for one in self.segments.values())
 
-    def needs(self, at: int) -> list[Tensor] | None:
+    def needs(self, at: int) -> list[Held] | None:
         """What must have come before the graph that begins here; None if none does."""
         segment = self.segments.get(at) if self.mode != EAGER else None
         return segment.needs if segment is not None and segment.whole else None
@@ -122,16 +126,22 @@ class Graphs:
         segment = self.segments.get(at) if self.mode != EAGER else None
         if segment is None:
             return 0
-        env = step.env[lane.number]
         if self.mode == CAPTURE and not self._capture(segment, step, lane):
             del self.segments[at]
             return 0
-        for tensor, place in segment.inputs.items():
-            if env[tensor] is not place:
-                place.copy_(env[tensor])
+        for (number, tensor), place in segment.inputs.items():
+            given = step.env[number][tensor]
+            if given is not place:
+                place.copy_(given)
         segment.graph.replay()
-        env.update(segment.outputs)
-        return len(segment.turns)
+        for (number, tensor), value in segment.outputs.items():
+            step.env[number][tensor] = value
+        if not segment.whole:
+            return len(segment.turns)
+        for other in self.issuer.lanes.values():
+            if other is not lane:
+                other.compute.wait_stream(lane.compute)
+        return len(self.issuer.order)
 
     def own(self, value: torch.Tensor) -> torch.Tensor:
         """A value that the next step does not overwrite."""
@@ -139,63 +149,104 @@ class Graphs:
 
     def _capture(self, segment: Segment, step: Any, lane: Lane) -> bool:
         """Capture a run of ops, without running it; false if that is not possible."""
-        env, turns = step.env[lane.number], lane.job.part.turns
-        before = dict(env)
-        made: set[int] = set()
-        for index in segment.turns:
-            for where, key in turns[index].inputs:
-                if where == ENV and key[0] not in made and key not in segment.inputs:
-                    value = env[key]
-                    if id(value) not in self.fixed:
-                        value = torch.empty_like(value).copy_(value)
-                    segment.inputs[key] = env[key] = value
-            made.add(turns[index].position)
+        before = [dict(env) for env in step.env]
+        waits = dict(step.arrived), dict(step.events)
+        for number, tensor in self._read(segment, lane):
+            value = step.env[number][tensor]
+            if id(value) not in self.fixed:
+                value = torch.empty_like(value).copy_(value)
+            segment.inputs[number, tensor] = step.env[number][tensor] = value
         graph = torch.cuda.CUDAGraph()
         pool = self.pools.setdefault(lane.number, torch.cuda.graph_pool_handle())
         try:
             with torch.cuda.graph(
                 graph, pool=pool, stream=lane.compute, capture_error_mode="thread_local"
             ):
-                try:
-                    self._issue_all(segment, step, lane)
-                finally:  # a capture that ends with another stream still in it is an error
-                    if segment.whole and lane.rooms is not None:
-                        lane.rooms.join()
+                if segment.whole:
+                    self._issue_step(step, lane)
+                else:
+                    self._issue_run(segment, step, lane)
         except Exception:
             torch.cuda.synchronize(lane.device)
-            env.clear()
-            env.update(before)
+            step.env[:] = before
+            step.arrived, step.events = waits
             return False
-        segment.outputs = {key: value for key, value in env.items() if key not in before}
+        segment.outputs = {
+            (number, key): value
+            for number, env in enumerate(step.env)
+            for key, value in env.items()
+            if key not in before[number]
+        }
         segment.graph = graph
         self.fixed |= {id(value) for value in segment.outputs.values()}
-        for key, value in before.items():
-            env.setdefault(key, segment.inputs.get(key, value))
+        for number, held in enumerate(before):
+            for key, value in held.items():
+                step.env[number].setdefault(key, segment.inputs.get((number, key), value))
         return True
 
-    def _issue_all(self, segment: Segment, step: Any, lane: Lane) -> None:
-        """Issue the ops of a segment, and of a whole step the copies between them."""
+    def _read(self, segment: Segment, lane: Lane) -> list[Held]:
+        """What a run of ops reads that it does not make."""
+        run = self.issuer.order if segment.whole else [(lane.number, at) for at in segment.turns]
+        turns = [(number, self.issuer.jobs[number].part.turns[index]) for number, index in run]
+        made = {turn.position for _, turn in turns}
+        found = {
+            (number, key): None
+            for number, turn in turns
+            for where, key in turn.inputs
+            if where == ENV and key[0] not in made
+        }
+        return list(found)
+
+    def _issue_run(self, segment: Segment, step: Any, lane: Lane) -> None:
+        """Issue ops of one device that meet nobody."""
         env, turns = step.env[lane.number], lane.job.part.turns
-        if segment.whole and lane.rooms is not None:
-            lane.rooms.fork(lane.mark(-1))
         for index in segment.turns:
-            if segment.whole:
-                self.issuer.wait_room(lane, turns[index])
             self.issuer.issue(step, lane, index)
-            if segment.whole:
-                self.issuer.free_room(lane, turns[index])
             for tensor in turns[index].frees:
                 if tensor[0] != turns[index].position or not turns[index].sends:
                     env.pop(tensor, None)  # what is sent is needed a moment longer
+
+    def _issue_step(self, step: Any, first: Lane) -> None:
+        """Issue a whole step: other streams leave the first one, and come back to it."""
+        issuer = self.issuer
+        begun, joined = first.mark(-1), []
+        try:
+            for lane in issuer.lanes.values():
+                if lane is not first:
+                    joined.append(lane.compute)
+                    lane.compute.wait_event(begun)
+                if lane.rooms is not None:
+                    joined.append(lane.rooms.stream)
+                    lane.rooms.fork(begun)
+            for number, index in issuer.order:
+                lane = issuer.lanes[number]
+                if len(issuer.lanes) > 1:
+                    torch.cuda.set_stream(lane.compute)
+                turn = lane.job.part.turns[index]
+                issuer.wait(step, lane, turn)
+                issuer.issue(step, lane, index)
+                issuer.after(step, lane, turn)
+        finally:  # a capture that ends with another stream still in it is an error
+            torch.cuda.set_stream(first.compute)
+            for stream in joined:
+                first.compute.wait_stream(stream)
+            for lane in issuer.lanes.values():
+                if lane.rooms is not None:
+                    lane.rooms.freed = None  # captured: nothing that a later step could wait for
 
 
 def _segments(issuer: Issuer) -> list[Segment]:
     """The longest runs of ops of one device that meet others only at their ends."""
     if issuer.alone:
-        (lane,) = issuer.lanes.values()
-        turns = lane.job.part.turns
-        needs = [tensor for turn in turns for tensor in turn.needs]
-        return [Segment(0, list(range(len(turns))), whole=True, needs=needs)]
+        turns = [(number, issuer.jobs[number].part.turns[index]) for number, index in issuer.order]
+        made = {turn.position for _, turn in turns}
+        needs = [
+            (number, tensor)
+            for number, turn in turns
+            for tensor in turn.needs
+            if tensor[0] not in made
+        ]
+        return [Segment(0, [], whole=True, needs=list(dict.fromkeys(needs)))]
     found: list[Segment] = []
     last: tuple[int, bool] | None = None  # device, and whether its run is closed
     for at, (number, index) in enumerate(issuer.order):

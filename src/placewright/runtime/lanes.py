@@ -151,11 +151,6 @@ class _Rooms:
         self.next = self.issued = 0
         self.pump()
 
-    def join(self) -> None:
-        """End what `fork` began: what was captured is not there for steps that are not."""
-        self.lane.compute.wait_stream(self.stream)
-        self.freed = None
-
     def pump(self) -> None:
         """Issue every copy whose room has been, or is going to be, given back by then."""
         copies = self.staging.copies

@@ -62,8 +62,8 @@ class Issuer:
         graphs: bool | None,
         workers: bool = True,
     ) -> None:
-        self.alone = len(jobs) == 1 and not workers
-        """Whether one GPU does all ops."""
+        self.alone = len({job.place.index for job in jobs.values()}) == 1 and not workers
+        """Whether one GPU does all ops, on one stream or several."""
         self.jobs, self.order, self.devices = jobs, order, devices
         self.inbox: queue.SimpleQueue[Note] = queue.SimpleQueue()
         self.lanes = {number: Lane(job, source) for number, job in jobs.items()}
@@ -144,8 +144,10 @@ class Issuer:
             number, index = self.order[step.at]
             turn = self.jobs[number].part.turns[index]
             needs = self.graphs.needs(step.at)
-            wanted = turn.needs if needs is None else needs
-            here = all(tensor in step.env[number] for tensor in wanted)
+            if needs is None:
+                here = all(tensor in step.env[number] for tensor in turn.needs)
+            else:
+                here = all(tensor in step.env[holder] for holder, tensor in needs)
             if here and all(self._has_read(step, number, op) for op in turn.after):
                 return step
         return None
@@ -164,13 +166,15 @@ class Issuer:
             self.current = lane
         try:
             needs = self.graphs.needs(step.at)
-            self.wait(step, lane, job.part.turns[index], needs)
+            if needs is None:
+                self.wait(step, lane, job.part.turns[index])
+            else:
+                self._wait_all(step, lane, needs)
             count = self.graphs.run(step, lane, step.at)
             if not count:
                 if needs is not None:  # the capture failed: this step is issued op by op after all
                     needs = None
-                    if lane.rooms is not None:
-                        lane.rooms.begin()
+                    self._begin_alone(lane)
                     self.wait_room(lane, job.part.turns[index])
                 self.issue(step, lane, index)
                 count = 1
@@ -185,11 +189,9 @@ class Issuer:
         if step.at == len(self.order):
             self._finish(step)
 
-    def wait(
-        self, step: _Step, lane: Lane, turn: Turn, needs: Sequence[Tensor] | None = None
-    ) -> None:
-        """Let the compute stream wait for what comes from other streams."""
-        for tensor in turn.needs if needs is None else needs:
+    def wait(self, step: _Step, lane: Lane, turn: Turn) -> None:
+        """Let the compute stream wait for what an op needs from other streams."""
+        for tensor in turn.needs:
             event = step.arrived.pop((lane.number, tensor), None)
             if event is not None:
                 lane.compute.wait_event(event)
@@ -197,20 +199,29 @@ class Issuer:
         for op in turn.after:
             if op in step.events:
                 lane.compute.wait_event(step.events[op])
-        if needs is None:
-            self.wait_room(lane, turn)
+        self.wait_room(lane, turn)
+
+    def _wait_all(self, step: _Step, lane: Lane, needs: Sequence[tuple[int, Tensor]]) -> None:
+        """Let the stream of a captured step wait for all that comes from elsewhere."""
+        for holder, tensor in needs:
+            event = step.arrived.pop((holder, tensor), None)
+            if event is not None:
+                lane.compute.wait_event(event)
+                step.env[holder][tensor].record_stream(lane.compute)
+
+    def _begin_alone(self, first: Lane) -> None:
+        """Begin a step that no graph is there for after all."""
+        for lane in self.lanes.values():
+            if lane is not first:  # which has waited for all that came from elsewhere
+                lane.compute.wait_stream(first.compute)
+            if lane.rooms is not None:
+                lane.rooms.begin()
 
     @staticmethod
     def wait_room(lane: Lane, turn: Turn) -> None:
         """Let the compute stream wait for an op's streamed weights."""
         if lane.rooms is not None and turn.position in lane.rooms.arrived:
             lane.compute.wait_event(lane.rooms.arrived[turn.position])
-
-    @staticmethod
-    def free_room(lane: Lane, turn: Turn) -> None:
-        """Give back the room of an op's streamed weights once it has ended."""
-        if lane.rooms is not None and turn.position in lane.rooms.arrived:
-            lane.rooms.ended(lane.mark(turn.position))
 
     def issue(self, step: _Step, lane: Lane, index: int) -> None:
         """Issue one op on the current stream."""
