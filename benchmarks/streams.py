@@ -4,9 +4,9 @@
     python benchmarks/streams.py --networks inception-v3:training=false,batch=1 --streams 2,3
     python benchmarks/streams.py --small                      tiny networks; also without a GPU
 
-A stream is a device of the plan that is as fast as the whole GPU while the others rest, and an event
-is what a tensor takes from one to another; `auto` plans with that. Ways are timed in turn in one
-process: median of the steps of all rounds, and the spread between their quartiles.
+A stream is a device of the plan that is as fast as the whole GPU while the others rest, and an
+event is what a tensor takes from one to another; `auto` plans with that. Ways are timed in turn in
+one process: median of the steps of all rounds, and the spread between their quartiles.
 """
 
 from __future__ import annotations
