@@ -29,6 +29,7 @@ from placewright.solvers.round_robin import RoundRobin
 from placewright.solvers.search import Search, Solver, solve
 from placewright.solvers.searches.annealing import Annealing, refined
 from placewright.solvers.searches.cross_entropy import CrossEntropy
+from placewright.solvers.searches.fusion import FusionSearch
 from placewright.solvers.searches.genetic import Genetic
 from placewright.solvers.searches.local_search import LocalSearch
 from placewright.solvers.single import CpuOnly, EverySingleDevice, SingleDevice
@@ -108,6 +109,7 @@ __all__ = [
     "Exact",
     "Expert",
     "Found",
+    "FusionSearch",
     "Gap",
     "Genetic",
     "Help",
