@@ -22,6 +22,8 @@ from placewright.solvers.m_topo import MTopo
 from placewright.solvers.orders.schedule import Schedule
 from placewright.solvers.partition.methods import METIS, KaHIP, MinCut, Scotch
 from placewright.solvers.partition.repair import repair
+from placewright.solvers.reasons.moving import Move, moves_on_path
+from placewright.solvers.reasons.one_op import OneOp, explain_op
 from placewright.solvers.reasons.what_if import Help
 from placewright.solvers.reasons.why import Why, explain
 from placewright.solvers.robust import Robust, Robustness, perturbed, robustness
@@ -120,7 +122,9 @@ __all__ = [
     "MaxEvaluations",
     "MaxTime",
     "MinCut",
+    "Move",
     "NoImprovement",
+    "OneOp",
     "Random",
     "Robust",
     "Robustness",
@@ -135,6 +139,8 @@ __all__ = [
     "Why",
     "bound",
     "explain",
+    "explain_op",
+    "moves_on_path",
     "perturbed",
     "refined",
     "repair",
