@@ -64,7 +64,8 @@ def test_without_an_op_the_best_moves_are_listed(run, placed, problem):
     assert values == sorted(values)
     assert all(value < placed.step_time for value in values)
     assert len({move["op"] for move in found["moves"]}) == len(values)
-    assert found["tried"] == found["on_path"]
+    assert found["tried"] == found["of"]
+    assert found["where"] == "on the critical path"
     shown = run("explain", "plan.json").out
     assert "op " in shown
     assert all(move["op"].split(".")[-1] in shown for move in found["moves"])

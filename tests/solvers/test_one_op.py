@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from strategies import fusible_problems, plans
 
 from placewright import Cluster, Constraints, Graph, Op, Plan, Problem, Roofline, simulate
-from placewright.solvers import explain_op, moves_on_path
+from placewright.solvers import explain_op, neighbours
 from placewright.solvers.reasons.moving import goes_along
 from placewright.transforms import fuse
 
@@ -90,10 +90,31 @@ def test_the_moves_that_gain_most_come_first(fork: Problem) -> None:
     plan = Plan.of(
         fork, [0, 0, 0, 0]
     )  # 9 s; with c elsewhere 7, with b elsewhere 1 + 1 + 5 + 1 + 1
-    moves, tried, ops = moves_on_path(fork, plan)
-    assert (tried, ops) == (4, 4)
-    assert [(move.op, move.device, move.value) for move in moves if move.gains] == [(2, 1, 7.0)]
-    assert moves[0].along == 0
+    found = neighbours(fork, plan)
+    assert (found.tried, found.ops, found.where) == (4, 4, "on the critical path")
+    assert [(move.op, move.device, move.value) for move in found.gaining] == [(2, 1, 7.0)]
+    assert found.moves[0].along == 0
+
+
+def test_for_a_period_the_ops_that_bind_it_are_moved(fork: Problem) -> None:
+    pipelined = replace(fork, objective="period")
+    device = neighbours(pipelined, Plan.of(pipelined, [0, 0, 0, 0]))
+    assert device.where == "on gpu0, the busiest device"
+    # b elsewhere: 1 + 2 + 1 and 5; c elsewhere: 1 + 5 + 1; a or d elsewhere: 8
+    assert [(move.op, move.value) for move in device.gaining] == [
+        (1, 5.0),
+        (2, 7.0),
+        (0, 8.0),
+        (3, 8.0),
+    ]
+    ops = tuple(replace(op, outputs=(9,)) for op in fork.graph.ops)
+    heavy = replace(pipelined, graph=Graph("heavy", ops))
+    wire = neighbours(heavy, Plan.of(heavy, [0, 0, 1, 1]))  # a's and b's tensors: 18 s on the wire
+    assert wire.where == "at the ends of the busiest channel"
+    assert wire.ops == 4
+    # With a, b or d on the other side one tensor is left to go each way; with c there are still two.
+    found = [(move.op, move.device, move.value) for move in wire.gaining]
+    assert found == [(0, 1, 9.0), (1, 1, 9.0), (3, 0, 9.0)]
 
 
 def test_weights_move_with_their_reader_and_stay_where_a_plan_keeps_them_apart() -> None:

@@ -1,7 +1,7 @@
 """`placewright explain`: a plan and an op in, why it is there and what moving it would do out."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -50,8 +50,9 @@ def explain_plan(
     """Say what moving an op would do.
 
     With --op: what the objective becomes on every other device, whether the op is critical, what it
-    waits for and sends, and what a trained policy prefers. Without it: the ops on the critical path
-    that gain most by moving. A result file says with which options its problem was asked for.
+    receives and sends, and what a trained policy prefers. Without it: of the ops on the critical
+    path, or on the busiest device or channel, those that gain most by moving. A result file says
+    with which options its problem was asked for.
     """
     typed = locals()
     asked = asked_of([plan], [load_plan(plan)], typed)
@@ -60,7 +61,7 @@ def explain_plan(
         given = find_plan(problem, plan)[1]
         place = None if op is None else _position(problem, op)
     if place is None:
-        _print_path(asked.model, problem, given, json)
+        _print_moves(asked.model, problem, given, json)
     else:
         _print_op(asked.model, problem, given, place, json)
 
@@ -81,24 +82,20 @@ def _print_op(model: str, problem: "Problem", plan: "Plan", op: int, json: bool)
     tables.print_table(*explained.op_table(problem, found, preferred))
 
 
-def _print_path(model: str, problem: "Problem", plan: "Plan", json: bool) -> None:
+def _print_moves(model: str, problem: "Problem", plan: "Plan", json: bool) -> None:
     from placewright.cli import explained, tables
     from placewright.cli.output import print_json
-    from placewright.solvers import moves_on_path
+    from placewright.solvers import neighbours
 
-    with Progress("moving ops of the critical path"):
-        moves, tried, ops = moves_on_path(problem, plan)
-    best: dict[int, Any] = {}
-    for move in moves:  # the best first
-        if move.gains:
-            best.setdefault(move.op, move)
-    shown = list(best.values())[:FEW]
+    with Progress("moving ops one by one"):
+        found = neighbours(problem, plan)
+    shown = found.gaining[:FEW]
     if json:
-        print_json(explained.path_data(problem, plan, shown, tried, ops))
+        print_json(explained.moves_data(problem, plan, found, shown))
         return
-    tables.print_lines(explained.path_lines(model, problem, shown, len(best), tried, ops))
+    tables.print_lines(explained.moves_lines(model, problem, found, len(shown)))
     if shown:
-        tables.print_table(*explained.path_table(problem, plan, shown))
+        tables.print_table(*explained.moves_table(problem, plan, shown))
 
 
 def _position(problem: "Problem", name: str) -> int:

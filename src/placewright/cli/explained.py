@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from placewright.cli.preferred import Preferred
     from placewright.plan import Plan
     from placewright.problem import Problem
-    from placewright.solvers import Move, OneOp
+    from placewright.solvers import Move, Neighbours, OneOp
     from placewright.solvers.reasons.one_op import Sent
 
     Table: TypeAlias = tuple[Sequence[str], list[Sequence[str]], int]
@@ -123,24 +123,23 @@ def op_data(
     }
 
 
-def path_lines(
-    model: str, problem: Problem, shown: Sequence[Move], gaining: int, tried: int, ops: int
-) -> list[str]:
+def moves_lines(model: str, problem: Problem, found: Neighbours, shown: int) -> list[str]:
     """What was tried, and what came of it."""
-    whole = "" if tried == ops else f", the longest of {ops:,}"
+    whole = "" if found.tried == found.ops else f", the longest of {found.ops:,}"
     lines = [
         words.describe(model, problem),
-        f"moved each of {words.count(tried, 'op')} on the critical path{whole}, alone, "
+        f"moved each of {words.count(found.tried, 'op')} {found.where}{whole}, alone, "
         "to every other device",
     ]
-    if not shown:
+    gaining = len(found.gaining)
+    if not gaining:
         return [*lines, "no such move gains"]
-    most = f"; the {len(shown)} that gain most" if gaining > len(shown) else ""
+    most = f"; the {shown} that gain most" if gaining > shown else ""
     verb = "gains" if gaining == 1 else "gain"
     return [*lines, f"{gaining:,} of them {verb} by moving{most}:"]
 
 
-def path_table(problem: Problem, plan: Plan, shown: Sequence[Move]) -> Table:
+def moves_table(problem: Problem, plan: Plan, shown: Sequence[Move]) -> Table:
     """The moves that gain most."""
     what = "step time" if problem.objective == "step" else "period"
     rows: list[Sequence[str]] = [
@@ -157,14 +156,15 @@ def path_table(problem: Problem, plan: Plan, shown: Sequence[Move]) -> Table:
     return ("op", "from", "to", what, "change", "fits"), rows, 3
 
 
-def path_data(
-    problem: Problem, plan: Plan, shown: Sequence[Move], tried: int, ops: int
+def moves_data(
+    problem: Problem, plan: Plan, found: Neighbours, shown: Sequence[Move]
 ) -> dict[str, Any]:
     """The moves that gain most, in seconds and bytes."""
     return {
         **problem_data(problem),
-        "tried": tried,
-        "on_path": ops,
+        "where": found.where,
+        "tried": found.tried,
+        "of": found.ops,
         "moves": [
             {
                 "op": problem.graph.ops[move.op].name,

@@ -22,7 +22,7 @@ from placewright.solvers.m_topo import MTopo
 from placewright.solvers.orders.schedule import Schedule
 from placewright.solvers.partition.methods import METIS, KaHIP, MinCut, Scotch
 from placewright.solvers.partition.repair import repair
-from placewright.solvers.reasons.moving import Move, moves_on_path
+from placewright.solvers.reasons.moving import Move, Neighbours, neighbours
 from placewright.solvers.reasons.one_op import OneOp, explain_op
 from placewright.solvers.reasons.what_if import Help
 from placewright.solvers.reasons.why import Why, explain
@@ -123,6 +123,7 @@ __all__ = [
     "MaxTime",
     "MinCut",
     "Move",
+    "Neighbours",
     "NoImprovement",
     "OneOp",
     "Random",
@@ -140,7 +141,7 @@ __all__ = [
     "bound",
     "explain",
     "explain_op",
-    "moves_on_path",
+    "neighbours",
     "perturbed",
     "refined",
     "repair",

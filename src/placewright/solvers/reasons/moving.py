@@ -80,26 +80,85 @@ def moves_of(problem: Problem, plan: Plan, op: int) -> list[Move]:
     return judge_moves(problem, plan, [(op, at) for at in others])
 
 
-def moves_on_path(problem: Problem, plan: Plan) -> tuple[list[Move], int, int]:
-    """Moves of the ops on the critical path, the best first; how many ops were moved, and of how
-    many.
+@dataclass(frozen=True)
+class Neighbours:
+    """Plans that differ from one by a single move.
 
-    Of a long path the ops that take longest are moved.
+    Args:
+        moves: The best first.
+        tried: Ops that were moved.
+        ops: Ops that could have been.
+        where: Where these are, in words.
     """
-    timeline = simulator.simulate(problem, plan)
-    path = simulator.critical_path(problem, timeline)
+
+    moves: tuple[Move, ...]
+    tried: int
+    ops: int
+    where: str
+
+    @property
+    def gaining(self) -> list[Move]:
+        """Each op's best move, where it gains, the best first."""
+        best: dict[int, Move] = {}
+        for move in self.moves:
+            if move.gains:
+                best.setdefault(move.op, move)
+        return list(best.values())
+
+
+def neighbours(problem: Problem, plan: Plan) -> Neighbours:
+    """Single moves of the ops that bind the plan: on the critical path or, for a period, on the
+    busiest device or at either end of the busiest channel.
+
+    Of many the ops that take longest are moved.
+    """
+    a = problem.arrays
+    if problem.objective == "step":
+        where, ops = "on the critical path", _on_path(problem, plan)
+    else:
+        where, ops = _at_busiest(problem, plan)
     spent: dict[int, float] = {}
-    first: dict[int, int] = {}  # what moves together is moved once, for its first op on the path
-    for piece in path.pieces:
-        if piece.kind == "compute":
-            op = problem.graph.position[path.names[piece.op]]
-            op = first.setdefault(int(problem.arrays.leader[op]), op)
-            spent[op] = spent.get(op, 0.0) + piece.seconds
+    first: dict[int, int] = {}  # what moves together is moved once, for its first op here
+    for op, seconds in ops:
+        leading = first.setdefault(int(a.leader[op]), op)
+        spent[leading] = spent.get(leading, 0.0) + seconds
     devices = len(problem.cluster)
-    most = max(1, _WORK // (problem.arrays.ops * max(devices - 1, 1)))
+    most = max(1, _WORK // (a.ops * max(devices - 1, 1)))
     tried = sorted(spent, key=lambda op: -spent[op])[:most]
     wanted = [(op, at) for op in tried for at in range(devices) if at != plan.device[op]]
-    return judge_moves(problem, plan, wanted), len(tried), len(spent)
+    moves = judge_moves(problem, plan, wanted)
+    return Neighbours(tuple(moves), len(tried), len(spent), where)
+
+
+def _on_path(problem: Problem, plan: Plan) -> list[tuple[int, float]]:
+    """Ops that run on the critical path, and for how long."""
+    path = simulator.critical_path(problem, simulator.simulate(problem, plan))
+    position = problem.graph.position
+    return [
+        (position[path.names[piece.op]], piece.seconds)
+        for piece in path.pieces
+        if piece.kind == "compute"
+    ]
+
+
+def _at_busiest(problem: Problem, plan: Plan) -> tuple[str, list[tuple[int, float]]]:
+    """Ops on the busiest device, or those that make or read what the busiest channel carries."""
+    a, load = problem.arrays, simulator.loads(problem, plan)
+    place = int(load.device.argmax())
+    channels = load.channel if problem.overlap else np.zeros(1)
+    if not len(channels) or load.device[place] >= channels.max():
+        here = np.flatnonzero(a.turn & (plan.device == place))
+        where = f"on {problem.cluster.devices[place].name}, the busiest device"
+        return where, [(int(op), float(a.compute[op, place])) for op in here]
+    moved = simulator.simulate(problem, plan).transfers
+    rows = np.flatnonzero(moved.channel == channels.argmax())
+    ops: list[tuple[int, float]] = []
+    for row in rows.tolist():
+        tensor, seconds = int(moved.tensor[row]), float(moved.end[row] - moved.start[row])
+        readers = a.readers[a.first_reader[tensor] : a.first_reader[tensor + 1]]
+        ends = [a.producer[tensor], *readers[plan.device[readers] == moved.target[row]]]
+        ops += [(int(op), seconds) for op in ends]
+    return "at the ends of the busiest channel", ops
 
 
 def judge_moves(problem: Problem, plan: Plan, wanted: Sequence[tuple[int, int]]) -> list[Move]:
