@@ -112,7 +112,7 @@ def test_for_a_period_the_ops_that_bind_it_are_moved(fork: Problem) -> None:
     wire = neighbours(heavy, Plan.of(heavy, [0, 0, 1, 1]))  # a's and b's tensors: 18 s on the wire
     assert wire.where == "at the ends of the busiest channel"
     assert wire.ops == 4
-    # With a, b or d on the other side one tensor is left to go each way; with c there are still two.
+    # With a, b or d on the other side one tensor is left to go each way; with c still two.
     found = [(move.op, move.device, move.value) for move in wire.gaining]
     assert found == [(0, 1, 9.0), (1, 1, 9.0), (3, 0, 9.0)]
 
