@@ -11,7 +11,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from strategies import fusible_problems, needed_room, plans
 
-from placewright import Cluster, Graph, Op, Plan, Problem, Table, judge, simulate
+from placewright import (
+    Cluster,
+    Device,
+    Graph,
+    Link,
+    Op,
+    Plan,
+    Problem,
+    Table,
+    judge,
+    simulate,
+)
 from placewright.errors import PlanError
 from placewright.simulator import period, reference
 from placewright.transforms import contract, fuse
@@ -124,3 +135,57 @@ def test_measured_workspaces_stay_when_ops_are_fused():
     fused = judge(measured, [0, 0, 0], fusion=[0, 0, -1])
     assert fused.peak[0, 0] == 100 + 1  # the group's workspace and what it hands on
     assert simulate(measured, Plan.of(measured, [0] * 3, fusion=[0, 0, -1])).peak[0] == 101
+
+
+KINDS = ["elementwise", "cast", "view", "reduce", "matmul", "gather", "weight"]
+SHARES = [0.35, 0.1, 0.2, 0.1, 0.05, 0.05, 0.15]
+
+
+def memory_bound(rng: np.random.Generator, ops: int = 40) -> Problem:
+    """A graph in which traffic is all that takes time, full of views, in-place ops and inputs that
+    are read twice or by several members."""
+    made: list[Op] = []
+    for at in range(ops):
+        kind = str(rng.choice(KINDS, p=SHARES)) if at > 3 else "weight"
+        sources = rng.integers(max(0, at - 10), at, size=rng.integers(1, 4)) if at > 3 else []
+        inputs = () if kind == "weight" else tuple((int(source), 0) for source in sources)
+        in_place = inputs and (kind == "view" or rng.random() < 0.3)
+        made.append(
+            Op(
+                f"op{at}",
+                kind,
+                inputs,
+                (int(rng.integers(0, 20)),),
+                moved=0 if kind == "view" else int(rng.integers(0, 60)),
+                workspace=int(rng.integers(0, 9)),
+                aliases=((0, int(rng.integers(len(inputs)))),) if in_place else (),
+            )
+        )
+    device = Device("d0", memory=10**9, bandwidth=3.0, launch=0.5)
+    devices = (device, replace(device, name="d1", bandwidth=7.0))
+    links = {("d0", "d1"): Link(5.0, 0.25), ("d1", "d0"): Link(4.0)}
+    return Problem(Graph("bound", tuple(made)), Cluster("two", devices, links))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_batches_of_larger_memory_bound_plans_equal_their_contractions(seed):
+    rng = np.random.default_rng(seed)
+    problem = memory_bound(rng)
+    ops, plans = problem.arrays.ops, 12
+    device = problem.settle((rng.random((plans, ops)) < 0.25).astype(np.int32))
+    device[:, ~problem.arrays.turn] = rng.integers(0, 2)  # weights on one side, to be sent
+    device = device[:, problem.arrays.head]
+    urgency = rng.integers(0, 6, size=(plans, ops))
+    fusion = fuse(problem, device, urgency)
+    assert (fusion >= 0).sum() > plans * ops / 4
+    priority = rng.integers(0, 9, size=(plans, ops)).astype(float) if seed % 2 else None
+    staging = np.full((plans, 2), 10**6) if seed % 3 == 0 else None
+    verdict = judge(problem, device, priority, staging, fusion=fusion)
+    for at in range(plans):
+        order = None if priority is None else priority[at]
+        room = None if staging is None else staging[at]
+        small = contract(problem, Plan.of(problem, device[at], order, fusion[at], room))
+        timeline = simulate(small.problem, small.plan)
+        assert verdict.step_time[at] == timeline.step_time
+        assert verdict.period[at] == timeline.period
+        assert verdict.peak[at].tolist() == timeline.peak.tolist()

@@ -110,6 +110,12 @@ def test_an_epilogue_joins_a_matrix_product_and_what_feeds_it_does_not():
     assert greedy(problem, [0] * 4).tolist() == [-1, 1, 1, 1]
 
 
+def test_a_group_never_feeds_its_heavy_op_by_another_way():
+    # The relus are one group, the product and the sum another; joined, one would feed the product.
+    problem = network(("relu", []), ("relu", [0]), ("matmul", [0]), ("add", [2, 1]))
+    assert fuse(problem, [0] * 4, [4, 4, 3, 3]).tolist() == [0, 0, 2, 2]
+
+
 def test_a_reduction_takes_what_is_before_and_behind_it_but_no_second_one():
     problem = network(("relu", []), ("softmax", [0]), ("cast", [1]), ("reduce", [2]))
     assert greedy(problem, [0] * 4).tolist() == [0, 0, 2, 2]  # from the end: the cast is taken
