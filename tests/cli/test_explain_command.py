@@ -103,6 +103,6 @@ def test_a_pin_typed_now_is_kept_to(run, placed, problem):
 def test_without_a_policy_it_says_so(run, placed, problem, monkeypatch):
     from placewright.policies import shipped
 
-    monkeypatch.setattr(shipped, "SHIPPED", ())
+    monkeypatch.setattr(shipped, "ADVISERS", ())
     ran = run("explain", "plan.json", "--op", problem.graph.ops[-1].name)
     assert "no policy that ships can say what it prefers" in ran.out

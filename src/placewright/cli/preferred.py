@@ -37,17 +37,16 @@ class Preferred:
 
 def preferences(problem: Problem, plan: Plan) -> tuple[list[Preferred], list[str]]:
     """What each policy that ships and can say so thinks of a plan; and why others are silent."""
-    from placewright.policies.shipped import SHIPPED, shipped
+    from placewright.policies.shipped import ADVISERS, shipped
 
     found, silent = [], []
-    for name in SHIPPED:
+    for name in ADVISERS:
         try:
-            policy = shipped(name, problem)
+            policy: Any = shipped(name, problem)
+            likely = policy.move_probabilities(problem, plan)
         except MissingDependency as error:
             silent.append(f"policy {name} is not asked: {error}")
             continue
-        ask = getattr(policy, "move_probabilities", None)
-        likely = None if ask is None else ask(problem, plan)
         if likely is not None:
             # A group of ops may be liked where one of them may not be.
             lawful = np.where(problem.arrays.allowed, likely, 0.0)
