@@ -12,6 +12,7 @@
 #include <optional>
 #include <thread>
 
+#include "contraction.hpp"
 #include "event_kernel.hpp"
 #include "layout.hpp"
 #include "walk.hpp"
@@ -88,24 +89,53 @@ nb::ndarray<nb::numpy, T> column(const std::vector<Row>& rows, Get get) {
   return to_numpy<T>(std::move(values), {size});
 }
 
+FusedParts read_parts(const nb::object& parts, const Row<int64_t>& reads, const Row<int8_t>& role) {
+  FusedParts out;
+  out.alone = copied<double>(parts, "alone");
+  out.work = copied<double>(parts, "work");
+  out.moved = copied<int64_t>(parts, "moved");
+  out.free = copied<uint8_t, bool>(parts, "free");
+  out.rate = copied<double>(parts, "rate");
+  out.launch = copied<double>(parts, "launch");
+  out.reads = listed(reads);
+  out.role = listed(role);
+  out.known = true;
+  return out;
+}
+
+// What one thread needs to judge plans with fused groups.
+struct FusedBench {
+  FusedBench(const Layout& layout, const FusedParts& parts) : contraction(layout, parts), event(contraction.layout()) {}
+  Contraction contraction;
+  EventKernel event;
+};
+
 // What one thread needs to judge plans.
 struct Workbench {
   explicit Workbench(const Layout& layout) : event(layout) {}
   EventKernel event;
   Period period;
+  std::unique_ptr<FusedBench> fused;  // made when first needed
 };
 
 class Kernel {
  public:
   explicit Kernel(const nb::object& arrays) : layout_(read_layout(arrays)) {}
 
+  // What fused groups are made of; needed before plans with fused groups are judged.
+  void learn_fused(const nb::object& parts, const Row<int64_t>& reads, const Row<int8_t>& role) {
+    parts_ = read_parts(parts, reads, role);
+  }
+  bool knows_fused() const { return parts_.known; }
+
   nb::tuple judge(const Matrix<int32_t>& device, const std::optional<Matrix<double>>& priority,
-                  const std::optional<Matrix<int64_t>>& staging, bool in_order, bool overlap, bool step,
-                  bool period, int threads) {
+                  const std::optional<Matrix<int64_t>>& staging, const std::optional<Matrix<int32_t>>& fusion,
+                  bool in_order, bool overlap, bool step, bool period, int threads) {
     const size_t plans = device.shape(0);
     if (device.shape(1) != size_t(layout_.ops) ||
         (priority && (priority->shape(0) != plans || priority->shape(1) != size_t(layout_.ops))) ||
-        (staging && (staging->shape(0) != plans || staging->shape(1) != size_t(layout_.devices)))) {
+        (staging && (staging->shape(0) != plans || staging->shape(1) != size_t(layout_.devices))) ||
+        (fusion && (fusion->shape(0) != plans || fusion->shape(1) != size_t(layout_.ops) || !parts_.known))) {
       throw nb::value_error("the kernel was given arrays of the wrong shape");
     }
     std::vector<double> step_time(plans), periods(plans);
@@ -122,11 +152,12 @@ class Kernel {
                             staging ? staging->data() + p * layout_.devices : nullptr};
         try {
           check_placement(layout_, plan.device);
+          const Shown shown = show(*bench, plan, fusion ? fusion->data() + p * layout_.ops : nullptr);
           if (step) {
-            step_time[p] = bench->event.run(plan, in_order, nullptr);
-            std::copy(bench->event.peak().begin(), bench->event.peak().end(), peak.begin() + p * layout_.devices);
+            step_time[p] = shown.event.run(shown.plan, in_order, nullptr);
+            std::copy(shown.event.peak().begin(), shown.event.peak().end(), peak.begin() + p * layout_.devices);
           }
-          if (period) periods[p] = bench->period.evaluate(layout_, plan, overlap);
+          if (period) periods[p] = bench->period.evaluate(shown.layout, shown.plan, overlap);
         } catch (...) {
           const std::lock_guard<std::mutex> lock(guard);
           if (p < failed) failed = p, failure = std::current_exception();  // the first plan's error
@@ -245,6 +276,22 @@ class Kernel {
   }
 
  private:
+  // What the kernels see of a plan: the problem itself, or with its groups contracted.
+  struct Shown {
+    const Layout& layout;
+    EventKernel& event;
+    PlanView plan;
+  };
+
+  Shown show(Workbench& bench, const PlanView& plan, const int32_t* fusion) const {
+    if (!fusion) return {layout_, bench.event, plan};
+    if (!bench.fused) bench.fused = std::make_unique<FusedBench>(layout_, parts_);
+    Contraction& contraction = bench.fused->contraction;
+    contraction.contract(plan, fusion);
+    bench.fused->event.fit();
+    return {contraction.layout(), bench.fused->event, contraction.plan()};
+  }
+
   template <typename T>
   static nb::object stacked(const std::vector<Walked>& walked, WalkPlan Walked::* plan, std::vector<T> WalkPlan::* part) {
     std::vector<T> all;
@@ -282,13 +329,15 @@ class Kernel {
     try {
       std::rethrow_exception(failure);
     } catch (const Malformed& malformed) {
-      const char* reason = malformed.reason == Malformed::kStaging ? "staging" : "placement";
+      static constexpr const char* kReasons[] = {"placement", "staging", "fusion"};
+      const char* reason = kReasons[malformed.reason];
       PyErr_SetObject(PyExc_ValueError, nb::make_tuple(reason, plan, malformed.op).ptr());
       throw nb::python_error();
     }
   }
 
   const Layout layout_;
+  FusedParts parts_;
   std::mutex benches_guard_;
   std::vector<std::unique_ptr<Workbench>> benches_;
 };
@@ -316,8 +365,10 @@ NB_MODULE(_kernel, m) {
       .def_rw("kept_back", &WalkSettings::kept_back);
   nb::class_<Kernel>(m, "Kernel")
       .def(nb::init<const nb::object&>(), "arrays"_a)
-      .def("judge", &Kernel::judge, "device"_a, "priority"_a.none(), "staging"_a.none(), "in_order"_a, "overlap"_a,
-           "step"_a, "period"_a, "threads"_a)
+      .def("judge", &Kernel::judge, "device"_a, "priority"_a.none(), "staging"_a.none(), "fusion"_a.none(),
+           "in_order"_a, "overlap"_a, "step"_a, "period"_a, "threads"_a)
+      .def("learn_fused", &Kernel::learn_fused, "parts"_a, "reads"_a, "role"_a)
+      .def_prop_ro("knows_fused", &Kernel::knows_fused)
       .def("blocks", &Kernel::blocks, "first"_a, "units"_a, "level"_a)
       .def("walk", &Kernel::walk, "blocks"_a, "settings"_a, "device"_a, "priority"_a.none(), "staging"_a.none(),
            "seeds"_a)

@@ -13,18 +13,10 @@ bool EventKernel::Stream::operator<(const Stream& other) const {
 
 EventKernel::EventKernel(const Layout& layout)
     : a_(layout), device_ends_(layout.devices + layout.issuers), channel_ends_(layout.channels) {
-  const size_t most_copies = a_.readers.size();
-  uses_.resize(a_.tensors + most_copies);
-  copy_.resize(most_copies);
-  sent_.resize(most_copies);
-  first_copy_.resize(a_.tensors + 1);
-  storage_of_read_.resize(a_.readers.size());
-  next_read_.resize(a_.readers.size());
-  first_local_read_.resize(a_.tensors);
+  fit();
   newest_copy_.resize(a_.devices);
   running_.resize(a_.devices);
   line_.resize(a_.devices);
-  lined_.resize(a_.ops);
   sending_.resize(a_.channels);
   sending_since_.resize(a_.channels);
   streams_.resize(a_.channels);
@@ -35,6 +27,19 @@ EventKernel::EventKernel(const Layout& layout)
   peak_.resize(a_.devices);
   shown_.resize(a_.devices);
   stirred_.resize(a_.devices + a_.channels);
+}
+
+void EventKernel::fit() {
+  plan_order_.forget();
+  const size_t most_copies = a_.readers.size();
+  uses_.resize(a_.tensors + most_copies);
+  copy_.resize(most_copies);
+  sent_.resize(most_copies);
+  first_copy_.resize(a_.tensors + 1);
+  storage_of_read_.resize(a_.readers.size());
+  next_read_.resize(a_.readers.size());
+  first_local_read_.resize(a_.tensors);
+  lined_.resize(a_.ops);
 }
 
 double EventKernel::run(const PlanView& plan, bool in_order, Record* record) {

@@ -31,6 +31,9 @@ class EventKernel {
  public:
   explicit EventKernel(const Layout& layout);
 
+  // After the layout has changed: room for its ops and tensors. Devices and channels stay.
+  void fit();
+
   // Returns the step time; peak() then holds each device's peak. `record` may be null.
   double run(const PlanView& plan, bool in_order, Record* record);
   const std::vector<int64_t>& peak() const { return peak_; }

@@ -24,6 +24,7 @@ void sort_again(std::vector<int32_t>& values, Before before) {
 
 void Layout::derive() {
   runnable.clear();
+  any_alias = false;
   turn_inputs.assign(ops, 0);
   start_bytes.assign(ops, 0);
   reader_slot.assign(inputs.size(), 0);

@@ -50,7 +50,7 @@ struct PlanView {
 
 // Why a plan is malformed; the Python side turns it into a sentence with names.
 struct Malformed {
-  enum Reason { kPlacement, kStaging } reason;
+  enum Reason { kPlacement, kStaging, kFusion } reason;
   int op;
 };
 
@@ -60,6 +60,8 @@ class PlanOrder {
   void compute(const Layout& a, const double* priority, std::vector<int32_t>& order);
   // Each op's rank by (priority, position); valid after compute() with priorities.
   const std::vector<int32_t>& rank() const { return rank_; }
+  // Before the first plan of another layout.
+  void forget() { sorted_.clear(); }
 
  private:
   std::vector<int32_t> rank_, waiting_;

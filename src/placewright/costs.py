@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from placewright.cluster import Cluster, Device, Link
+    from placewright.graph import Tensor
 
 Seconds = NDArray[np.float64]
 FREE = frozenset({WEIGHT, STATE, INPUT, VIEW})
@@ -34,11 +35,90 @@ class CostModel(Protocol):
         """Seconds of each tensor (in graph order) over each of these links, link by link."""
         ...
 
-    def fused_seconds(
-        self, graph: Graph, cluster: Cluster, groups: Sequence[Sequence[int]]
-    ) -> Seconds:
-        """Seconds of each group of ops, fused into one, on each device."""
+    def fused_parts(self, graph: Graph, cluster: Cluster) -> FusedParts:
+        """What the time of a fused group is made of (rule 9)."""
         ...
+
+
+@dataclass(frozen=True, eq=False)
+class FusedParts:
+    """What the time of a fused group is made of, op by op (rule 9).
+
+    A group takes head + max(work, bytes / rate) on a device, and no more than its members one by
+    one: its head is one launch overhead, or its longest member where that is shorter; its work is
+    that of its members, added up; its bytes are what its members move, but for tensors made and
+    read inside it.
+
+    Args:
+        alone: Ops × devices: seconds of each op by itself.
+        work: Ops × devices: seconds that an op adds to any group.
+        moved: Ops: bytes read from and written to memory, where the model counts them.
+        free: Ops: those that only pass on what they read, as views do.
+        rate: Devices: bytes moved a second.
+        launch: Devices: seconds of a launch.
+    """
+
+    alone: Seconds
+    work: Seconds
+    moved: NDArray[np.int64]
+    free: NDArray[np.bool_]
+    rate: Seconds
+    launch: Seconds
+
+    def seconds(self, graph: Graph, groups: Sequence[Sequence[int]]) -> Seconds:
+        """Seconds of each group of ops, fused into one, on each device."""
+        fused = np.empty((len(groups), len(self.rate)))
+        for at, group in enumerate(groups):
+            alone, work, longest = (np.zeros(len(self.rate)) for _ in range(3))
+            for op in sorted(group):  # one by one: kernels add in this order too
+                alone += self.alone[op]
+                work += self.work[op]
+                longest = np.maximum(longest, self.alone[op])
+            head = np.minimum(longest, self.launch)
+            memory = float(self._traffic(graph, sorted(group))) / self.rate
+            fused[at] = np.minimum(head + np.maximum(work, memory), alone)
+        return fused
+
+    def _traffic(self, graph: Graph, group: Sequence[int]) -> int:
+        """Bytes that a group, in graph order, still moves.
+
+        A read is saved if what is read was made inside, be it seen through views. A write is saved
+        if the tensor is read inside and neither it nor a view of it is needed outside, and if it is
+        not the memory of a tensor from outside. What one op saves is never more than it moved.
+        """
+        members = set(group)
+        made: set[int] = set()  # ops whose outputs are data made inside
+        outside: set[Tensor] = set()  # tensors that are the memory of one from outside
+        for at in group:
+            sources = graph.ops[at].inputs
+            if not self.free[at] or (sources and all(source in made for source, _ in sources)):
+                made.add(at)
+            for output, viewed in dict(graph.ops[at].aliases).items():
+                if sources[viewed][0] not in members or sources[viewed] in outside:
+                    outside.add((at, output))
+        through: set[int] = set()  # views that are needed outside
+
+        def written(tensor: Tensor) -> bool:
+            readers = graph.readers.get(tensor, ())
+            return graph.leaves(tensor, members) or any(reader in through for reader in readers)
+
+        total = 0
+        for at in reversed(group):
+            op = graph.ops[at]
+            made_here = [(at, output) for output in range(len(op.outputs))]
+            if self.free[at]:
+                if any(written(tensor) for tensor in made_here):
+                    through.add(at)
+                continue
+            moved = int(self.moved[at])
+            moved -= sum(graph.ops[s].outputs[output] for s, output in op.inputs if s in made)
+            moved -= sum(
+                op.outputs[tensor[1]]
+                for tensor in made_here
+                if tensor in graph.readers and tensor not in outside and not written(tensor)
+            )
+            total += max(moved, 0)
+        return total
 
 
 def tensor_bytes(graph: Graph) -> NDArray[np.int64]:
@@ -80,54 +160,47 @@ class Roofline:
                 )
 
     def op_seconds(self, graph: Graph, cluster: Cluster) -> Seconds:
-        return self._seconds(
-            graph, cluster, np.array([op.moved for op in graph.ops], dtype=np.float64)
-        )
+        moved = np.array([op.moved for op in graph.ops], dtype=np.float64)
+        free = np.array([op.kind in FREE for op in graph.ops])
+        seconds = self._work(graph, cluster)
+        for column, device in enumerate(cluster.devices):
+            work = np.maximum(seconds[:, column], moved / (device.bandwidth * self.memory))
+            seconds[:, column] = np.where(free, 0.0, device.launch + work)
+        return seconds
 
     def transfer_seconds(self, graph: Graph, links: Sequence[Link]) -> Seconds:
         return _link_seconds(graph, links)
 
+    def fused_parts(self, graph: Graph, cluster: Cluster) -> FusedParts:
+        """Rule 9: one launch, and tensors made and read inside never touch memory."""
+        moved = np.array([op.moved for op in graph.ops], dtype=np.int64)
+        free = np.array([op.kind in FREE for op in graph.ops])
+        rate = np.array([device.bandwidth * self.memory for device in cluster.devices])
+        return FusedParts(
+            alone=self.op_seconds(graph, cluster),
+            work=np.where(free[:, None], 0.0, self._work(graph, cluster)),
+            moved=np.where(free, 0, moved),
+            free=free,
+            rate=rate,
+            launch=np.array([device.launch for device in cluster.devices]),
+        )
+
     def fused_seconds(
         self, graph: Graph, cluster: Cluster, groups: Sequence[Sequence[int]]
     ) -> Seconds:
-        """Rule 9: one launch, and tensors made and read inside never touch memory."""
-        seconds = np.empty((len(groups), len(cluster)))
-        for at, group in enumerate(groups):
-            members = set(group)
-            inner = {
-                tensor for op in group for tensor in graph.ops[op].inputs if tensor[0] in members
-            }
-            kept = {tensor for tensor in inner if not graph.leaves(tensor, members)}
-            reads = sum(
-                graph.ops[s].outputs[o]
-                for op in group
-                for s, o in graph.ops[op].inputs
-                if (s, o) in inner
-            )
-            writes = sum(graph.ops[source].outputs[output] for source, output in kept)
-            moved = max(0, sum(graph.ops[op].moved for op in group) - reads - writes)
-            for column, device in enumerate(cluster.devices):
-                work = sum(
-                    graph.ops[op].flops / (device.rate(graph.ops[op].dtype) * self.compute)
-                    for op in group
-                )
-                launch = 0.0 if all(graph.ops[op].kind in FREE for op in group) else device.launch
-                seconds[at, column] = launch + max(work, moved / (device.bandwidth * self.memory))
-        return seconds
+        """Seconds of each group of ops, fused into one, on each device."""
+        return self.fused_parts(graph, cluster).seconds(graph, groups)
 
-    def _seconds(self, graph: Graph, cluster: Cluster, moved: Seconds) -> Seconds:
+    def _work(self, graph: Graph, cluster: Cluster) -> Seconds:
+        """Seconds of arithmetic."""
         flops = np.array([op.flops for op in graph.ops], dtype=np.float64)
-        free = np.array([op.kind in FREE for op in graph.ops])
         dtypes = sorted({op.dtype for op in graph.ops})
         code = {dtype: number for number, dtype in enumerate(dtypes)}
         dtype = np.array([code[op.dtype] for op in graph.ops])
         seconds = np.empty((len(graph), len(cluster)))
         for column, device in enumerate(cluster.devices):
             rates = np.array([device.rate(name) for name in dtypes])[dtype]
-            work = np.maximum(
-                flops / (rates * self.compute), moved / (device.bandwidth * self.memory)
-            )
-            seconds[:, column] = np.where(free, 0.0, device.launch + work)
+            seconds[:, column] = flops / (rates * self.compute)
         return seconds
 
 
@@ -225,18 +298,24 @@ class Table:
             )
         return np.tile(self.transfers, (len(links), 1))
 
-    def fused_seconds(
-        self, graph: Graph, cluster: Cluster, groups: Sequence[Sequence[int]]
-    ) -> Seconds:
+    def fused_parts(self, graph: Graph, cluster: Cluster) -> FusedParts:
         """Rule 9: with measured costs only the inner launch overheads go."""
         seconds = self.op_seconds(graph, cluster)
         launch = np.array([device.launch for device in cluster.devices])
-        fused = np.empty((len(groups), len(cluster)))
-        for at, group in enumerate(groups):
-            rows = seconds[list(group)]
-            inner = np.maximum((rows > 0).sum(axis=0) - 1, 0)  # what takes no time has no launch
-            fused[at] = np.maximum(rows.sum(axis=0) - inner * launch, 0.0)
-        return fused
+        return FusedParts(
+            alone=seconds,
+            work=np.maximum(seconds - launch, 0.0),  # what takes no time has no launch
+            moved=np.zeros(len(graph), dtype=np.int64),
+            free=np.array([op.kind in FREE for op in graph.ops]),
+            rate=np.full(len(cluster), np.inf),
+            launch=launch,
+        )
+
+    def fused_seconds(
+        self, graph: Graph, cluster: Cluster, groups: Sequence[Sequence[int]]
+    ) -> Seconds:
+        """Seconds of each group of ops, fused into one, on each device."""
+        return self.fused_parts(graph, cluster).seconds(graph, groups)
 
     def _column(self, graph: Graph, device: Device) -> Seconds:
         for word in (device.name, device.model, device.kind):

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from strategies import problems
 
-from placewright import Cluster, MaxEvaluations, Problem, judge, solve, solvers, zoo
+from placewright import Cluster, MaxEvaluations, Plan, Problem, judge, solve, solvers, zoo
 from placewright.errors import ConfigError, FileError
 from placewright.policies import groups
 from placewright.policies.estimates import Course, Lists
@@ -191,3 +191,13 @@ def without_torch(method):
 def test_placing_needs_no_torch_and_a_method_that_does_says_so():
     assert without_torch("pair") == "fits True"
     assert "placewright[torch]" in without_torch("placeto")
+
+
+def test_what_it_thinks_of_a_plan_is_what_it_would_have_drawn_it_with(diamond_problem):
+    policy = shipped("pair", diamond_problem)
+    episodes = policy.act(diamond_problem, 1, seed=3)
+    plan = Plan.of(diamond_problem, episodes.device[0])
+    likely = policy.move_probabilities(diamond_problem, plan)
+    assert likely.sum(axis=1) == pytest.approx(np.ones(len(plan)))
+    chosen = likely[np.arange(len(plan)), plan.device]
+    assert np.log(chosen).sum() == pytest.approx(float(episodes.log_prob[0].sum()), abs=1e-4)

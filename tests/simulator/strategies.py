@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from hypothesis import strategies as st
 
-from placewright import Cluster, Constraints, Device, Graph, Link, Op, Problem, Table
+from placewright import Cluster, Constraints, Device, Graph, Link, Op, Problem, Roofline, Table
 
 # Durations that collide often make simultaneous events, where rules are easiest to break; thirds
 # make sums that depend on the order of addition.
@@ -151,3 +153,29 @@ def needed_room(problem: Problem, device: np.ndarray, place: int) -> int:
         remote = a.weight[a.producer[tensors]] & (device[a.producer[tensors]] != place)
         most = max(most, int(a.sizes[tensors][remote].sum()))
     return most
+
+
+FUSING = ("op", "op", "op", "op", "view", "weight", "state", "input")
+MEMBERS = ("elementwise", "elementwise", "cast", "reduce", "matmul", "op", "gather")
+
+
+@st.composite
+def fusible_problems(draw: st.DrawFn, most: int = 12) -> Problem:
+    """Problems whose ops are of kinds that fuse and kinds that do not, with either cost model."""
+    problem = draw(problems(most, kinds=FUSING))
+    ops = []
+    for op in problem.graph.ops:
+        kind = draw(st.sampled_from(MEMBERS)) if op.kind == "op" else op.kind
+        work = draw(st.sampled_from([0.0, 1.0, 2.5, 7.0]))
+        moved = draw(st.sampled_from([0, 3, 11, 30]))
+        ops.append(replace(op, kind=kind, flops=work, moved=moved))
+    graph = replace(problem.graph, ops=tuple(ops))
+    if draw(st.booleans()):
+        return replace(problem, graph=graph)
+    rates = st.sampled_from([1.0, 3.0, float("inf")])
+    devices = tuple(
+        replace(device, rates={"float32": draw(rates)}, bandwidth=draw(rates))
+        for device in problem.cluster.devices
+    )
+    cluster = replace(problem.cluster, devices=devices)
+    return replace(problem, graph=graph, cluster=cluster, costs=Roofline())

@@ -34,6 +34,7 @@ from placewright.solvers import (
     CrossEntropy,
     Exact,
     Expert,
+    FusionSearch,
     Genetic,
     LocalSearch,
     Schedule,
@@ -60,6 +61,7 @@ SOLVERS: dict[str, Solver] = {
     "genetic": Genetic(population=12, most=100),
     "cross-entropy": CrossEntropy(batch=20, most=100),
     "schedule": Schedule(batch=8, most=60),
+    "fusion-search": FusionSearch(batch=8, most=60),
     "single gpu0": SingleDevice("gpu0"),
     **{name: Placed(name, drawn=3) for name in PLACED if name == "pair" or find_spec("torch")},
     "heft-contended": HEFT(contended=True),
@@ -87,7 +89,7 @@ LACKS = {
 }
 """Solvers that ask for a device which the cluster does not have."""
 
-NO_BASELINES = {*UNASKED, *PLACED, "auto", "cpop-contended"} - {"baselines"} | {
+NO_BASELINES = {*UNASKED, *PLACED, "auto", "cpop-contended", "fusion-search"} - {"baselines"} | {
     name for name in SOLVERS if name.startswith(PARTITIONERS)
 }
 """Searches, a variant, and what needs packages beside the core."""

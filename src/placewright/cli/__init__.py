@@ -13,6 +13,7 @@ from placewright.cli.clusters import list_clusters
 from placewright.cli.compare import compare_methods
 from placewright.cli.diff import diff_plans
 from placewright.cli.execute import execute_plan
+from placewright.cli.explain import explain_plan
 from placewright.cli.export import export_plan
 from placewright.cli.groups import compare_groupings
 from placewright.cli.models import list_models
@@ -41,6 +42,7 @@ app.command("simulate", short_help="Judge a plan that is there already.")(simula
 app.command("execute", short_help="Run a plan on this machine.")(execute_plan)
 app.command("report", short_help="Show saved results on one page.")(report_results)
 app.command("diff", short_help="Say what differs between two plans.")(diff_plans)
+app.command("explain", short_help="Say what moving an op would do.")(explain_plan)
 app.command("export", short_help="Write a plan for another runtime.")(export_plan)
 app.command("groups", short_help="Compare groupings of ops under one search.")(compare_groupings)
 app.command("train", short_help="Train a policy that places a network.")(train_policy)

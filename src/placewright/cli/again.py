@@ -11,7 +11,10 @@ from placewright.cli.options import Discipline, Objective
 from placewright.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
+
+    from placewright.plan import Plan
+    from placewright.result import Result
 
 Words = dict[str, str | bool | tuple[str, ...]]
 
@@ -32,6 +35,27 @@ def words_of(asked: Asked) -> Words:
         elif value is not None:
             said[each.name] = str(value)
     return said
+
+
+def asked_of(
+    paths: Sequence[Path], nouns: Sequence[Plan | Result], typed: Mapping[str, Any]
+) -> Asked:
+    """What the problem is: as the first file that knows it says, but for what is typed now.
+
+    Raises:
+        ConfigError: No file says which problem it is of, and no model is named.
+    """
+    from placewright.result import Result
+
+    words = next((each.asked for each in nouns if isinstance(each, Result) and each.asked), {})
+    if typed["model"] is not None:
+        words = {}
+    elif not words:
+        raise ConfigError(
+            f"{paths[0]}: does not say which problem it is of: name the model with --model and "
+            "the cluster with --on, as when it was made"
+        )
+    return asked_again(words, typed)
 
 
 def asked_again(words: Mapping[str, object], typed: Mapping[str, Any]) -> Asked:

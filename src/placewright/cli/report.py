@@ -2,19 +2,18 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from placewright.cli import options
-from placewright.cli.again import asked_again
+from placewright.cli.again import asked_of
 from placewright.cli.progress import Progress
 from placewright.cli.resolve import check_writable, load_plan
-from placewright.errors import ConfigError, PlanError
+from placewright.errors import PlanError
 from placewright.units import format_seconds
 
 if TYPE_CHECKING:
-    from placewright.cli.asked import Asked
     from placewright.plan import Plan
     from placewright.problem import Problem
     from placewright.result import Result
@@ -64,7 +63,7 @@ def report_results(
 
     check_writable(output)
     nouns = [load_plan(path) for path in results]
-    asked = _asked(results, nouns, typed)
+    asked = asked_of(results, nouns, typed)
     with Progress(f"reading {asked.model}"):
         problem = asked.problem()
         judged = [_judged(problem, path, noun) for path, noun in zip(results, nouns, strict=True)]
@@ -78,21 +77,6 @@ def report_results(
         )
     else:
         tables.print_lines([*notes, *said])
-
-
-def _asked(paths: list[Path], nouns: "list[Plan | Result]", typed: dict[str, Any]) -> "Asked":
-    """What the problem is: as the first file that knows it says, but for what is typed now."""
-    from placewright.result import Result
-
-    words = next((each.asked for each in nouns if isinstance(each, Result) and each.asked), {})
-    if typed["model"] is not None:
-        words = {}
-    elif not words:
-        raise ConfigError(
-            f"{paths[0]}: does not say which problem it is of: name the model with --model and "
-            "the cluster with --on, as when it was made"
-        )
-    return asked_again(words, typed)
 
 
 def _judged(problem: "Problem", path: Path, noun: "Plan | Result") -> "tuple[Result, list[str]]":

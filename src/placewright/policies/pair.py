@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
+    from placewright.plan import Plan
     from placewright.problem import Problem
     from placewright.transforms import Grouping
 
@@ -164,6 +165,21 @@ class Pair:
             logits.masked_fill(~legal, NEVER), torch.as_tensor(device, dtype=torch.long)
         )
         return Scores((Head("devices", log_prob, entropy, even_entropy(legal)),))
+
+    def move_probabilities(self, problem: Problem, plan: Plan) -> NDArray[np.float64]:
+        """Ops × devices: how likely each device is for each op, had all groups that it decides
+        before been put where the plan has them; what it does not decide is sure to stay."""
+        course = self._see(problem).course
+        group, ops = course.grouping.group, np.flatnonzero(problem.arrays.turn)[::-1]
+        where = np.zeros(len(course.grouping), dtype=np.int64)
+        where[group] = plan.device
+        where[group[ops]] = plan.device[ops]  # of a group that is apart, its first op speaks
+        walk = self.walk(problem, forced=where[None, course.decided], keep=True)
+        logits = np.where(course.legal[course.decided], walk.features[:, 0] @ self.weights, -np.inf)
+        likely = np.exp(logits - logits.max(axis=1, keepdims=True))
+        rows = np.eye(problem.arrays.devices)[where]
+        rows[course.decided] = likely / likely.sum(axis=1, keepdims=True)
+        return np.asarray(rows[group], dtype=np.float64)
 
     def only(self, episodes: Episodes, at: int) -> Episodes:
         actions = {"device": episodes.actions["device"][at : at + 1].copy()}

@@ -22,6 +22,9 @@ FOLDER = Path(__file__).parent / "weights"
 SHIPPED = ("pair", "placeto")
 """Both serve any devices; `placeto` is the policy named `placeto-any`."""
 
+ADVISERS = ("pair",)
+"""Those that say where they would put each op of a given plan (`move_probabilities`)."""
+
 
 def shipped(name: str, problem: Problem) -> Policy:
     """The trained policy of that name that suits a problem.

@@ -4,6 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placewright.arrays import Arrays
+from placewright.costs import FusedParts
 
 _Rows = tuple[NDArray[np.int32], NDArray[np.float64] | None, NDArray[np.int64] | None]
 
@@ -30,12 +31,18 @@ class Kernel:
         device: NDArray[np.int32],
         priority: NDArray[np.float64] | None,
         staging: NDArray[np.int64] | None,
+        fusion: NDArray[np.int32] | None,
         in_order: bool,
         overlap: bool,
         step: bool,
         period: bool,
         threads: int,
     ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]: ...
+    def learn_fused(
+        self, parts: FusedParts, reads: NDArray[np.int64], role: NDArray[np.int8]
+    ) -> None: ...
+    @property
+    def knows_fused(self) -> bool: ...
     def blocks(
         self, first: NDArray[np.int32], units: NDArray[np.int32], level: NDArray[np.int32]
     ) -> Blocks: ...

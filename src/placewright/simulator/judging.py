@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections import Counter
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
@@ -15,6 +16,7 @@ from placewright.simulator._kernel import Kernel
 from placewright.simulator.reference import plan_order
 from placewright.timeline import Memory, Timeline, Transfers
 from placewright.transforms import contract, repeat
+from placewright.transforms.fusible import LIGHT_ROLE, roles
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from placewright.arrays import Arrays
     from placewright.problem import Problem
 
-_Number = TypeVar("_Number", np.int64, np.float64)
+_Number = TypeVar("_Number", np.int32, np.int64, np.float64)
 _kernels: weakref.WeakKeyDictionary[Arrays, Kernel] = weakref.WeakKeyDictionary()
 
 
@@ -81,6 +83,7 @@ def judge(
     priority: ArrayLike | None = None,
     staging: ArrayLike | None = None,
     threads: int = 1,
+    fusion: ArrayLike | None = None,
 ) -> Verdict:
     """Judge a batch of plans.
 
@@ -89,11 +92,13 @@ def judge(
         priority: Plans × ops, or None for the graph's order.
         staging: Plans × devices, -1 for none, or None for none anywhere.
         threads: Plans are shared out over this many threads, outside the interpreter's lock.
+        fusion: Plans × ops: groups as in a plan, or None for none anywhere.
 
     Raises:
-        PlanError: A plan breaks a constraint, or its staging room is too small.
+        PlanError: A plan breaks a constraint, its staging room is too small, or its groups cannot
+            be fused.
     """
-    batch = _Batch.of(problem, device, priority, staging, threads)
+    batch = _Batch.of(problem, device, priority, staging, threads, fusion)
     pipelined = problem.objective == "period"
     step_time, period, peak = batch.run(step=True, period=pipelined)
     overflow = np.maximum(peak - problem.arrays.capacity, 0).sum(axis=1)
@@ -109,6 +114,7 @@ class _Batch:
     priority: NDArray[np.float64] | None
     staging: NDArray[np.int64] | None
     threads: int = 1
+    fusion: NDArray[np.int32] | None = None
 
     @classmethod
     def of(
@@ -118,6 +124,7 @@ class _Batch:
         priority: ArrayLike | None,
         staging: ArrayLike | None,
         threads: int = 1,
+        fusion: ArrayLike | None = None,
     ) -> _Batch:
         a = problem.arrays
         rows = np.ascontiguousarray(np.atleast_2d(np.asarray(device)), dtype=np.int32)
@@ -127,7 +134,8 @@ class _Batch:
         if priorities is not None and np.isnan(priorities).any():
             raise PlanError("a priority is not a number: expected one number per op")
         rooms = _beside(rows, staging, np.int64, "staging rooms", a.devices)
-        return cls(problem, rows, priorities, rooms, threads)
+        groups = _beside(rows, fusion, np.int32, "fused groups", a.ops)
+        return cls(problem, rows, priorities, rooms, threads, groups)
 
     @property
     def in_order(self) -> bool:
@@ -137,12 +145,12 @@ class _Batch:
         self, step: bool, period: bool
     ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
         """Step times, periods and peaks, as asked for."""
-        plans = self.device, self.priority, self.staging
-        overlap = self.problem.overlap
+        plans = self.device, self.priority, self.staging, self.fusion
+        overlap, compiled = self.problem.overlap, kernel(self.problem.arrays)
+        if self.fusion is not None and not compiled.knows_fused:
+            _teach(compiled, self.problem)
         try:
-            return kernel(self.problem.arrays).judge(
-                *plans, self.in_order, overlap, step, period, self.threads
-            )
+            return compiled.judge(*plans, self.in_order, overlap, step, period, self.threads)
         except ValueError as error:
             self._explain(error)
 
@@ -160,6 +168,11 @@ class _Batch:
         problem, a, device = self.problem, self.problem.arrays, self.device[row]
         if reason == "placement":
             check_placement(problem, device[None])
+        if self.fusion is not None:  # which says it of the contracted problem
+            priority = None if self.priority is None else self.priority[row]
+            rooms = None if self.staging is None else self.staging[row]
+            fused = contract(problem, Plan.of(problem, device, priority, self.fusion[row], rooms))
+            _Batch.of(fused.problem, fused.plan.device, fused.plan.priority, rooms).run(True, False)
         tensors = a.inputs[a.first_input[op] : a.first_input[op + 1]]
         sources = a.producer[tensors]
         need = int(a.sizes[tensors][a.weight[sources] & (device[sources] != device[op])].sum())
@@ -263,6 +276,19 @@ def _timeline(problem: Problem, plan: Plan) -> Timeline:
         peak=columns["peak"],
         capacity=problem.arrays.capacity,
     )
+
+
+def _teach(compiled: Kernel, problem: Problem) -> None:
+    """Tell a kernel what fused groups of its problem are made of."""
+    graph = problem.graph
+    reads = [
+        count * graph.ops[source].outputs[output]
+        for op in graph.ops
+        for (source, output), count in Counter(op.inputs).items()  # in the order of `Arrays.inputs`
+    ]
+    parts = problem.costs.fused_parts(graph, problem.cluster)
+    role = roles(problem, unknown=LIGHT_ROLE)
+    compiled.learn_fused(parts, np.array(reads, dtype=np.int64), role)
 
 
 def kernel(a: Arrays) -> Kernel:

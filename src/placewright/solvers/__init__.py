@@ -22,6 +22,8 @@ from placewright.solvers.m_topo import MTopo
 from placewright.solvers.orders.schedule import Schedule
 from placewright.solvers.partition.methods import METIS, KaHIP, MinCut, Scotch
 from placewright.solvers.partition.repair import repair
+from placewright.solvers.reasons.moving import Move, Neighbours, neighbours
+from placewright.solvers.reasons.one_op import OneOp, explain_op
 from placewright.solvers.reasons.what_if import Help
 from placewright.solvers.reasons.why import Why, explain
 from placewright.solvers.robust import Robust, Robustness, perturbed, robustness
@@ -29,6 +31,7 @@ from placewright.solvers.round_robin import RoundRobin
 from placewright.solvers.search import Search, Solver, solve
 from placewright.solvers.searches.annealing import Annealing, refined
 from placewright.solvers.searches.cross_entropy import CrossEntropy
+from placewright.solvers.searches.fusion import FusionSearch
 from placewright.solvers.searches.genetic import Genetic
 from placewright.solvers.searches.local_search import LocalSearch
 from placewright.solvers.single import CpuOnly, EverySingleDevice, SingleDevice
@@ -108,6 +111,7 @@ __all__ = [
     "Exact",
     "Expert",
     "Found",
+    "FusionSearch",
     "Gap",
     "Genetic",
     "Help",
@@ -118,7 +122,10 @@ __all__ = [
     "MaxEvaluations",
     "MaxTime",
     "MinCut",
+    "Move",
+    "Neighbours",
     "NoImprovement",
+    "OneOp",
     "Random",
     "Robust",
     "Robustness",
@@ -133,6 +140,8 @@ __all__ = [
     "Why",
     "bound",
     "explain",
+    "explain_op",
+    "neighbours",
     "perturbed",
     "refined",
     "repair",

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from placewright.cluster import Cluster, Link
-    from placewright.costs import CostModel, Seconds
+    from placewright.costs import CostModel, FusedParts, Seconds
     from placewright.graph import Graph
     from placewright.problem import Problem
     from placewright.solvers.search import Search
@@ -144,7 +144,5 @@ class _Synchronous:
         slow: Seconds = np.maximum(seconds, copied / self.rate)
         return slow
 
-    def fused_seconds(
-        self, graph: Graph, cluster: Cluster, groups: Sequence[Sequence[int]]
-    ) -> Seconds:
-        return self.base.fused_seconds(graph, cluster, groups)
+    def fused_parts(self, graph: Graph, cluster: Cluster) -> FusedParts:
+        return self.base.fused_parts(graph, cluster)

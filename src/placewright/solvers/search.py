@@ -134,10 +134,12 @@ class Search:
         device: ArrayLike,
         priority: ArrayLike | None = None,
         staging: ArrayLike | None = None,
+        fusion: ArrayLike | None = None,
     ) -> Verdict:
         """Judge plans (plans × ops, or one plan's ops) and keep the best.
 
-        A priority (ops) or staging (devices) without a row for each plan holds for all of them.
+        A priority (ops), staging (devices) or fusion (ops) without a row for each plan holds for
+        all of them.
 
         Returns:
             The verdict on the plans in turn, on fewer than given if the search was over before.
@@ -150,6 +152,7 @@ class Search:
         plans = len(placements)
         priorities = _rows("priority", priority, np.float64, (plans, a.ops))
         rooms = _rows("staging", staging, np.int64, (plans, a.devices))
+        groups = _rows("fusion", fusion, np.int32, (plans, a.ops))
         batch, done = max(1, _BATCH // a.ops), 0
         verdicts: list[Verdict] = []
         while not verdicts or (done < plans and not self.over):
@@ -161,8 +164,9 @@ class Search:
                 None if priorities is None else priorities[part],
                 None if rooms is None else rooms[part],
                 threads=threads(count * a.ops),
+                fusion=None if groups is None else groups[part],
             )
-            self._keep(verdict, placements[part], priorities, rooms, done)
+            self._keep(verdict, placements[part], priorities, rooms, done, groups)
             verdicts.append(verdict)
             done += count
         return verdicts[0] if len(verdicts) == 1 else Verdict.joined(verdicts)
@@ -209,18 +213,7 @@ class Search:
                     f"the plan names {found}: expected the {len(known)} {what}s of the problem, "
                     "in their order"
                 )
-        if plan.fusion is None:
-            self.judge(plan.device, plan.priority, plan.staging)
-            return
-        if self.over:
-            return
-        timeline = simulator.simulate(problem, plan)
-        value = timeline.step_time if problem.objective == "step" else timeline.period
-        self.evaluations += 1
-        whole = Found((timeline.overflow, value), self.trying, lambda: plan)
-        self._improve(whole, self.evaluations)
-        self._few.remember(whole, mark(plan.device, plan.staging, plan.fusion))
-        self._report()
+        self.judge(plan.device, plan.priority, plan.staging, plan.fusion)
 
     def _keep(
         self,
@@ -229,6 +222,7 @@ class Search:
         priorities: NDArray[np.float64] | None,
         rooms: NDArray[np.int64] | None,
         done: int,
+        groups: NDArray[np.int32] | None = None,
     ) -> None:
         if not len(placements):
             return
@@ -240,11 +234,12 @@ class Search:
             device = placements[at].copy()
             priority = None if priorities is None else priorities[done + at].copy()
             room = None if rooms is None else rooms[done + at].copy()
-            make = partial(Plan.of, self.problem, device, priority, staging=room)
+            group = None if groups is None else groups[done + at].copy()
+            make = partial(Plan.of, self.problem, device, priority, group, room)
             found = Found(key, self.trying, make)
             if place == 0:
                 self._improve(found, self.evaluations + at + 1)
-            self._few.remember(found, mark(device, room))
+            self._few.remember(found, mark(device, room, group))
         self.evaluations += len(placements)
         self._report()
 

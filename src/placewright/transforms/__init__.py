@@ -2,8 +2,10 @@
 
 from placewright.transforms.coarsen import by_heavy_edges, heavy_edges
 from placewright.transforms.colocate import by_colocation, by_forward, forward_ops
-from placewright.transforms.contract import FUSIBLE, Contraction, contract
+from placewright.transforms.contract import Contraction, contract
 from placewright.transforms.fold import Blocks, fold
+from placewright.transforms.fuse import dissolved, fuse, greedy
+from placewright.transforms.fusible import FUSIBLE, HEAVY, LIGHT, REDUCTION
 from placewright.transforms.grouping import Grouping, topological
 from placewright.transforms.modules import by_module, by_module_count
 from placewright.transforms.nest import nested
@@ -11,6 +13,9 @@ from placewright.transforms.repeat import repeat
 
 __all__ = [
     "FUSIBLE",
+    "HEAVY",
+    "LIGHT",
+    "REDUCTION",
     "Blocks",
     "Contraction",
     "Grouping",
@@ -20,8 +25,11 @@ __all__ = [
     "by_module",
     "by_module_count",
     "contract",
+    "dissolved",
     "fold",
     "forward_ops",
+    "fuse",
+    "greedy",
     "heavy_edges",
     "nested",
     "repeat",

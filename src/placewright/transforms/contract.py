@@ -15,6 +15,7 @@ from placewright.errors import GraphError, PlanError, nearest
 from placewright.graph import INPUT, Graph, Op, Tensor, in_order
 from placewright.plan import Plan
 from placewright.problem import Constraints, Problem
+from placewright.transforms.fusible import FUSIBLE, HEAVY
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -22,28 +23,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from placewright.cluster import Cluster, Link
-    from placewright.costs import CostModel, Seconds
+    from placewright.costs import CostModel, FusedParts, Seconds
 
 FUSED = "fused"
-FUSIBLE = frozenset(
-    {
-        *(
-            "op",
-            "view",
-            "elementwise",
-            "add",
-            "multiply",
-            "relu",
-            "gelu",
-            "cast",
-            "norm",
-            "softmax",
-        ),
-        *("reduce", "mean", "pool", "copy", "concat", "linear", "matmul", "convolution"),
-        *("attention", "loss", "optimizer"),
-    }
-)
-"""Kinds that may be members of a fused group."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,14 +49,15 @@ def contract(problem: Problem, plan: Plan) -> Contraction:
     """Rule 9: each fused group of a plan as one op.
 
     Raises:
-        PlanError: A group spans devices, holds a kind that cannot be fused, or makes a cycle.
+        PlanError: A group spans devices, holds a kind that cannot be fused or two heavy ops, or
+            makes a cycle.
     """
     graph = problem.graph
     groups = _groups(problem, plan)
     leader = np.arange(len(graph))
     for group in groups:
         leader[group] = group[0]
-    merged, kept = _merge(graph, leader, {group[0]: group for group in groups})
+    merged, kept = _merge(problem, leader, {group[0]: group for group in groups})
     try:
         small = in_order(graph.name, [op for _, op in merged], _graph_outputs(graph, merged, kept))
     except GraphError as error:
@@ -122,7 +105,7 @@ class _Costs:
 
     def op_seconds(self, graph: Graph, cluster: Cluster) -> Seconds:
         seconds = self.base.op_seconds(self.graph, cluster).copy()
-        fused = self.base.fused_seconds(self.graph, cluster, self.groups)
+        fused = self.base.fused_parts(self.graph, cluster).seconds(self.graph, self.groups)
         for group, row in zip(self.groups, fused, strict=True):
             seconds[group[0]] = row
         return seconds[self.member]
@@ -130,9 +113,7 @@ class _Costs:
     def transfer_seconds(self, graph: Graph, links: Sequence[Link]) -> Seconds:
         return self.base.transfer_seconds(self.graph, links)[:, self.tensor]
 
-    def fused_seconds(
-        self, graph: Graph, cluster: Cluster, groups: Sequence[Sequence[int]]
-    ) -> Seconds:
+    def fused_parts(self, graph: Graph, cluster: Cluster) -> FusedParts:
         raise NotImplementedError("a contracted problem is not fused again")
 
 
@@ -157,13 +138,20 @@ def _groups(problem: Problem, plan: Plan) -> list[list[int]]:
                     f"{names[plan.device[group[0]]]!r} and {names[plan.device[op]]!r}: "
                     "a fused group is on one device"
                 )
+        heavy = [ops[op].name for op in group if ops[op].kind in HEAVY]
+        if len(heavy) > 1:
+            raise PlanError(
+                f"ops {heavy[0]!r} and {heavy[1]!r} are fused: "
+                "a fused group holds one matrix product, convolution or attention at most"
+            )
     return groups
 
 
 def _merge(
-    graph: Graph, leader: NDArray[np.int64], groups: Mapping[int, list[int]]
+    problem: Problem, leader: NDArray[np.int64], groups: Mapping[int, list[int]]
 ) -> tuple[list[tuple[int, Op]], dict[int, list[Tensor]]]:
     """Merged ops, whose inputs are places in this list, and the tensors that each still makes."""
+    graph, workspace = problem.graph, problem.arrays.workspace  # which may be a measured one
     kept: dict[int, list[Tensor]] = {}
     for op in range(len(graph)):
         if leader[op] != op:
@@ -207,7 +195,7 @@ def _merge(
                     outputs=tuple(graph.ops[member].outputs[output] for member, output in tensors),
                     flops=sum(part.flops for part in parts),
                     resident=sum(part.resident for part in parts),
-                    workspace=max(part.workspace for part in parts),
+                    workspace=max(int(workspace[member]) for member in members),
                     colocate=None,
                     runs_on=(),
                     aliases=tuple(aliases),

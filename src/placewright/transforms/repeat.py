@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from placewright.cluster import Cluster, Link
-    from placewright.costs import CostModel, Seconds
+    from placewright.costs import CostModel, FusedParts, Seconds
 
 
 def repeat(
@@ -90,7 +90,5 @@ class _Costs:
         tensors = [t for op in self.original for t in range(int(first[op]), int(first[op + 1]))]
         return self.base.transfer_seconds(self.graph, links)[:, tensors]
 
-    def fused_seconds(
-        self, graph: Graph, cluster: Cluster, groups: Sequence[Sequence[int]]
-    ) -> Seconds:
+    def fused_parts(self, graph: Graph, cluster: Cluster) -> FusedParts:
         raise NotImplementedError("a repeated problem is fused before it is repeated")

@@ -1,0 +1,87 @@
+// Greedy fusing as Python sees it: a Fuser is made once a problem and fuses plans in batches.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+
+#include <algorithm>
+#include <atomic>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "fuser.hpp"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace placewright {
+
+template <typename T>
+using Row = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+template <typename T>
+using Matrix = nb::ndarray<const T, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+
+template <typename T>
+std::vector<T> listed(const Row<T>& row) {
+  return std::vector<T>(row.data(), row.data() + row.size());
+}
+
+class FuserOf {
+ public:
+  FuserOf(const Row<int8_t>& role, const Row<int32_t>& first_producer, const Row<int32_t>& producers,
+          const Row<int32_t>& first_reader, const Row<int32_t>& readers) {
+    graph_.ops = static_cast<int>(role.size());
+    graph_.role = listed(role);
+    graph_.first_producer = listed(first_producer);
+    graph_.producers = listed(producers);
+    graph_.first_reader = listed(first_reader);
+    graph_.readers = listed(readers);
+    graph_.derive();
+  }
+
+  // Plans × ops: each op's group, or -1. Without urgencies, like a compiler.
+  nb::ndarray<nb::numpy, int32_t> fuse(const Matrix<int32_t>& device, const std::optional<Matrix<double>>& urgency,
+                                       int threads) {
+    const size_t plans = device.shape(0), ops = graph_.ops;
+    if (device.shape(1) != ops || (urgency && (urgency->shape(0) != plans || urgency->shape(1) != ops))) {
+      throw nb::value_error("the fuser was given arrays of the wrong shape");
+    }
+    auto* group = new std::vector<int32_t>(plans * ops);
+    nb::capsule owner(group, [](void* p) noexcept { delete static_cast<std::vector<int32_t>*>(p); });
+    std::atomic<size_t> next{0};
+    const auto work = [&] {
+      Fuser fuser(graph_);
+      for (size_t p = next++; p < plans; p = next++) {
+        int32_t* out = group->data() + p * ops;
+        if (urgency) {
+          fuser.by_urgency(device.data() + p * ops, urgency->data() + p * ops, out);
+        } else {
+          fuser.into_readers(device.data() + p * ops, out);
+        }
+      }
+    };
+    {
+      nb::gil_scoped_release release;
+      std::vector<std::thread> helpers;
+      const int count = std::clamp<int>(threads, 1, static_cast<int>(std::max<size_t>(plans, 1)));
+      for (int i = 1; i < count; ++i) helpers.emplace_back(work);
+      work();
+      for (std::thread& helper : helpers) helper.join();
+    }
+    return nb::ndarray<nb::numpy, int32_t>(group->data(), {plans, ops}, owner);
+  }
+
+ private:
+  FuseGraph graph_;
+};
+
+}  // namespace placewright
+
+NB_MODULE(_fuser, m) {
+  using placewright::FuserOf;
+  using Ints = placewright::Row<int32_t>;
+  nb::class_<FuserOf>(m, "Fuser")
+      .def(nb::init<const placewright::Row<int8_t>&, const Ints&, const Ints&, const Ints&, const Ints&>(), "role"_a,
+           "first_producer"_a, "producers"_a, "first_reader"_a, "readers"_a)
+      .def("fuse", &FuserOf::fuse, "device"_a, "urgency"_a.none(), "threads"_a);
+}
