@@ -25,6 +25,8 @@ template <typename T>
 using Row = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 template <typename T>
 using Matrix = nb::ndarray<const T, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+template <typename T>
+using Cube = nb::ndarray<const T, nb::ndim<3>, nb::c_contig, nb::device::cpu>;
 
 template <typename T>
 std::vector<T> listed(const Row<T>& row) {
@@ -159,11 +161,13 @@ class Kernel {
   // walks ended: devices, priorities and rooms of each, and bytes over and value of the best.
   nb::tuple walk(const Blocks& blocks, const WalkSettings& settings, const Matrix<int32_t>& device,
                  const std::optional<Matrix<double>>& priority, const std::optional<Matrix<int64_t>>& staging,
-                 const std::vector<uint64_t>& seeds) {
+                 const std::vector<uint64_t>& seeds, const std::optional<Cube<double>>& likely) {
     const size_t plans = device.shape(0), ops = layout_.ops, devices = layout_.devices;
+    const size_t units = blocks.resident.size();
     if (device.shape(1) != ops || seeds.size() != plans ||
         (priority && (priority->shape(0) != plans || priority->shape(1) != ops)) ||
-        (staging && (staging->shape(0) != plans || staging->shape(1) != devices))) {
+        (staging && (staging->shape(0) != plans || staging->shape(1) != devices)) ||
+        (likely && (likely->shape(0) != plans || likely->shape(1) != units || likely->shape(2) != devices))) {
       throw nb::value_error("the kernel was given arrays of the wrong shape");
     }
     std::vector<Walked> walked(plans);
@@ -178,7 +182,9 @@ class Kernel {
       if (staging) start.room.assign(staging->data() + p * devices, staging->data() + (p + 1) * devices);
       try {
         check_placement(layout_, start.device.data());
-        walked[p] = placewright::walk(layout_, blocks, bench->event, start, settings, seeds[p]);
+        Likely thought;
+        if (likely) thought.assign(likely->data() + p * units * devices, likely->data() + (p + 1) * units * devices);
+        walked[p] = placewright::walk(layout_, blocks, bench->event, start, settings, thought, seeds[p]);
       } catch (...) {
         const std::lock_guard<std::mutex> lock(guard);
         if (p < failed) failed = p, failure = std::current_exception();
@@ -310,6 +316,7 @@ NB_MODULE(_kernel, m) {
       .def_rw("in_order", &WalkSettings::in_order)
       .def_rw("period", &WalkSettings::period)
       .def_rw("overlap", &WalkSettings::overlap)
+      .def_rw("guided", &WalkSettings::guided)
       .def_rw("change_share", &WalkSettings::change_share)
       .def_rw("level_share", &WalkSettings::level_share)
       .def_rw("capacity", &WalkSettings::capacity)
@@ -320,6 +327,6 @@ NB_MODULE(_kernel, m) {
            "step"_a, "period"_a, "threads"_a)
       .def("blocks", &Kernel::blocks, "first"_a, "units"_a, "level"_a)
       .def("walk", &Kernel::walk, "blocks"_a, "settings"_a, "device"_a, "priority"_a.none(), "staging"_a.none(),
-           "seeds"_a)
+           "seeds"_a, "likely"_a.none() = nb::none())
       .def("timeline", &Kernel::timeline, "device"_a, "priority"_a.none(), "staging"_a.none(), "in_order"_a);
 }

@@ -46,8 +46,9 @@ struct Score {
 class Walk {
  public:
   Walk(const Layout& a, const Blocks& blocks, EventKernel& event, const WalkPlan& start,
-       const WalkSettings& settings, uint64_t seed)
-      : a_(a), b_(blocks), event_(event), s_(settings), plan_(start), loads_(a, settings.overlap), random_(seed) {
+       const WalkSettings& settings, const Likely& likely, uint64_t seed)
+      : a_(a), b_(blocks), event_(event), s_(settings), likely_(likely), plan_(start), loads_(a, settings.overlap),
+        random_(seed) {
     smallest_ = std::numeric_limits<double>::infinity();
     for (int d = 0; d < a.devices; ++d) {
       if (s_.capacity[d] > 0) smallest_ = std::min(smallest_, static_cast<double>(s_.capacity[d]));
@@ -56,6 +57,7 @@ class Walk {
     if (!plan_.priority.empty()) number();
     reset();
     effective_ = plan_.room;
+    if (!likely_.empty()) doubt();
   }
 
   Walked run() {
@@ -229,6 +231,57 @@ class Walk {
     return random_.below(a_.devices);
   }
 
+  // How likely each device is for each block, the mean over its units; and how sure the proposer is
+  // that the block should be elsewhere, summed up within each level, to draw blocks by.
+  void doubt() {
+    const size_t blocks = b_.first.size() - 1, devices = a_.devices;
+    rows_.assign(blocks * devices, 0.0);
+    doubts_.assign(blocks, 0.0);
+    for (size_t level = 0; level + 1 < b_.level.size(); ++level) {
+      double sum = 0.0;
+      for (int block = b_.level[level]; block < b_.level[level + 1]; ++block) {
+        int64_t count = 0;
+        for (int i = b_.first[block]; i < b_.first[block + 1]; ++i) {
+          const size_t unit = b_.units[i];
+          if (b_.stores[unit]) continue;
+          ++count;
+          for (size_t d = 0; d < devices; ++d) {
+            const size_t at = unit * devices + d;
+            if (b_.allowed[at]) rows_[block * devices + d] += likely_[at];
+          }
+        }
+        const int here = block_device(block);
+        for (size_t d = 0; d < devices; ++d) {
+          double& row = rows_[block * devices + d];
+          if (count) row /= double(count);
+          if (int(d) != here) sum += row;
+        }
+        doubts_[block] = sum;
+      }
+    }
+  }
+
+  // A block that the proposer wants elsewhere, to where it wants it; false if it wants none moved.
+  bool move_as_likely(int level, bool stores) {
+    const auto begin = doubts_.begin() + b_.level[level], end = doubts_.begin() + b_.level[level + 1];
+    if (begin == end || !(*(end - 1) > 0.0)) return false;
+    const auto found = std::upper_bound(begin, end, random_.unit() * *(end - 1));
+    const int block = static_cast<int>(std::min(found, end - 1) - doubts_.begin()), from = block_device(block);
+    const double* row = rows_.data() + size_t(block) * a_.devices;
+    double total = 0.0;
+    for (int d = 0; d < a_.devices; ++d) total += d == from ? 0.0 : row[d];
+    double at = random_.unit() * total;
+    int to = from;
+    for (int d = 0; d < a_.devices; ++d) {
+      if (d == from || !(row[d] > 0.0)) continue;
+      to = d;
+      if ((at -= row[d]) < 0.0) break;
+    }
+    set_block(block, to, true, stores);
+    if (random_.below(2)) reorder_few(block);
+    return true;
+  }
+
   void set_block(int block, int device, bool work, bool stores) {
     for (int i = b_.first[block]; i < b_.first[block + 1]; ++i) {
       const int unit = b_.units[i];
@@ -295,7 +348,12 @@ class Walk {
   void propose() {
     const int level = drawn(s_.level_share), first = b_.level[level], count = b_.level[level + 1] - first;
     const int block = first + random_.below(count);
-    switch (drawn(s_.change_share)) {
+    const int change = drawn(s_.change_share);
+    if ((change == kMove || change == kMoveWork) && !likely_.empty() && random_.unit() < s_.guided &&
+        move_as_likely(level, change == kMove)) {
+      return;
+    }
+    switch (change) {
       case kMove:
         set_block(block, device_for(block), true, true);
         if (random_.below(2)) reorder_few(block);  // its old place in the order may not suit there
@@ -361,6 +419,8 @@ class Walk {
   const Blocks& b_;
   EventKernel& event_;
   const WalkSettings& s_;
+  const Likely& likely_;
+  std::vector<double> rows_, doubts_;  // blocks × devices; blocks
   WalkPlan plan_;
   Loads loads_;
   Random random_;
@@ -375,8 +435,8 @@ class Walk {
 }  // namespace
 
 Walked walk(const Layout& a, const Blocks& blocks, EventKernel& event, const WalkPlan& start,
-            const WalkSettings& settings, uint64_t seed) {
-  return Walk(a, blocks, event, start, settings, seed).run();
+            const WalkSettings& settings, const Likely& likely, uint64_t seed) {
+  return Walk(a, blocks, event, start, settings, likely, seed).run();
 }
 
 }  // namespace placewright

@@ -31,6 +31,7 @@ struct WalkSettings {
   double penalty = 0.0;              // cost of bytes over, per share of the smallest capacity
   int doublings = 4;                 // of the power mean that stands for the period
   bool in_order = true, period = false, overlap = true;
+  double guided = 0.0;               // share of moves that are drawn by what a proposer thinks of them
   std::vector<double> change_share;  // kChanges
   std::vector<double> level_share;   // levels
   std::vector<int64_t> capacity;     // devices
@@ -50,7 +51,11 @@ struct Walked {
   double value = 0.0;
 };
 
+// What a proposer thinks of each move: of each unit, how likely each device is to be the right one,
+// units × devices, rows of zeros for units it says nothing about. Empty: every move is as good.
+using Likely = std::vector<double>;
+
 Walked walk(const Layout& a, const Blocks& blocks, EventKernel& event, const WalkPlan& start,
-            const WalkSettings& settings, uint64_t seed);
+            const WalkSettings& settings, const Likely& likely, uint64_t seed);
 
 }  // namespace placewright

@@ -142,6 +142,24 @@ class Pair:
         """Episodes side by side; see `walking.walk`."""
         return walk(self._see(problem), self._logits, **how)
 
+    def probabilities(self, problem: Problem, device: NDArray[np.integer]) -> NDArray[np.float64]:
+        """Ops × devices: how likely each device is for each op's group, had it decided all groups
+        before it as this placement (ops) does; what it does not decide stays where it is."""
+        course = self._see(problem).course
+        group = course.grouping.group
+        where = np.zeros(len(course.grouping), dtype=np.int64)
+        # Of a group whose ops are apart, the first op that takes a turn speaks.
+        speaks = np.flatnonzero(problem.arrays.turn)[::-1]
+        where[group] = device
+        where[group[speaks]] = device[speaks]
+        walk = self.walk(problem, forced=where[None, course.decided], keep=True)
+        logits = np.where(course.legal[course.decided], walk.features[:, 0] @ self.weights, -np.inf)
+        sure = np.exp(logits - logits.max(axis=1, keepdims=True))
+        rows = np.eye(problem.arrays.devices)[where]
+        rows[course.decided] = sure / sure.sum(axis=1, keepdims=True)
+        likely: NDArray[np.float64] = rows[group]
+        return likely
+
     def _logits(self, group: int, features: NDArray[np.float32]) -> NDArray[np.float64]:
         logits: NDArray[np.float64] = features @ self.weights
         return logits

@@ -18,6 +18,7 @@ class WalkSettings:
     in_order: bool
     period: bool
     overlap: bool
+    guided: float
     change_share: list[float]
     level_share: list[float]
     capacity: list[int]
@@ -47,6 +48,7 @@ class Kernel:
         priority: NDArray[np.float64] | None,
         staging: NDArray[np.int64] | None,
         seeds: list[int],
+        likely: NDArray[np.float64] | None = None,
     ) -> tuple[_Rows, _Rows, NDArray[np.int64], NDArray[np.float64]]: ...
     def timeline(
         self,
