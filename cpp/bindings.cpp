@@ -206,6 +206,25 @@ class Kernel {
                           to_numpy<int64_t>(std::move(overflow), {plans}), to_numpy<double>(std::move(value), {plans}));
   }
 
+  // Moves of one plan as a walk draws them: what a scout knows of each, and what it brings.
+  nb::tuple sample_moves(const Blocks& blocks, const WalkSettings& settings, const Matrix<int32_t>& device,
+                         const std::optional<Matrix<double>>& priority, int count, uint64_t seed) {
+    const size_t ops = layout_.ops;
+    if (device.shape(0) != 1 || device.shape(1) != ops || (priority && priority->shape(1) != ops)) {
+      throw nb::value_error("the kernel was given arrays of the wrong shape");
+    }
+    WalkPlan start;
+    start.device.assign(device.data(), device.data() + ops);
+    if (priority) start.priority.assign(priority->data(), priority->data() + ops);
+    check_placement(layout_, start.device.data());
+    std::unique_ptr<Workbench> bench = take();
+    Samples out = placewright::sample_moves(layout_, blocks, bench->event, start, settings, count, seed);
+    give(std::move(bench));
+    const size_t moves = out.change.size();
+    return nb::make_tuple(to_numpy<float>(std::move(out.features), {moves, size_t(Scout::kFeatures)}),
+                          to_numpy<double>(std::move(out.change), {moves}));
+  }
+
   // One plan's step time, peaks and record: ops, transfers and memory as columns.
   nb::dict timeline(const Matrix<int32_t>& device, const std::optional<Matrix<double>>& priority,
                     const std::optional<Matrix<int64_t>>& staging, bool in_order) {
@@ -304,8 +323,16 @@ class Kernel {
 NB_MODULE(_kernel, m) {
   using placewright::Blocks;
   using placewright::Kernel;
+  using placewright::ScoutNet;
   using placewright::WalkSettings;
   nb::class_<Blocks>(m, "Blocks");
+  nb::class_<ScoutNet>(m, "ScoutNet")
+      .def(nb::init<>())
+      .def_rw("widths", &ScoutNet::widths)
+      .def_rw("weights", &ScoutNet::weights)
+      .def_rw("sharpness", &ScoutNet::sharpness)
+      .def_rw("candidates", &ScoutNet::candidates)
+      .def_rw("blind", &ScoutNet::blind);
   nb::class_<WalkSettings>(m, "WalkSettings")
       .def(nb::init<>())
       .def_rw("evaluations", &WalkSettings::evaluations)
@@ -320,7 +347,8 @@ NB_MODULE(_kernel, m) {
       .def_rw("change_share", &WalkSettings::change_share)
       .def_rw("level_share", &WalkSettings::level_share)
       .def_rw("capacity", &WalkSettings::capacity)
-      .def_rw("kept_back", &WalkSettings::kept_back);
+      .def_rw("kept_back", &WalkSettings::kept_back)
+      .def_rw("scout", &WalkSettings::scout);
   nb::class_<Kernel>(m, "Kernel")
       .def(nb::init<const nb::object&>(), "arrays"_a)
       .def("judge", &Kernel::judge, "device"_a, "priority"_a.none(), "staging"_a.none(), "in_order"_a, "overlap"_a,
@@ -328,5 +356,7 @@ NB_MODULE(_kernel, m) {
       .def("blocks", &Kernel::blocks, "first"_a, "units"_a, "level"_a)
       .def("walk", &Kernel::walk, "blocks"_a, "settings"_a, "device"_a, "priority"_a.none(), "staging"_a.none(),
            "seeds"_a, "likely"_a.none() = nb::none())
+      .def("sample_moves", &Kernel::sample_moves, "blocks"_a, "settings"_a, "device"_a, "priority"_a.none(), "count"_a,
+           "seed"_a)
       .def("timeline", &Kernel::timeline, "device"_a, "priority"_a.none(), "staging"_a.none(), "in_order"_a);
 }

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <tuple>
+#include <utility>
 
 #include "loads.hpp"
 #include "random.hpp"
@@ -48,7 +49,7 @@ class Walk {
   Walk(const Layout& a, const Blocks& blocks, EventKernel& event, const WalkPlan& start,
        const WalkSettings& settings, const Likely& likely, uint64_t seed)
       : a_(a), b_(blocks), event_(event), s_(settings), likely_(likely), plan_(start), loads_(a, settings.overlap),
-        random_(seed) {
+        scout_(a, settings.capacity), random_(seed) {
     smallest_ = std::numeric_limits<double>::infinity();
     for (int d = 0; d < a.devices; ++d) {
       if (s_.capacity[d] > 0) smallest_ = std::min(smallest_, static_cast<double>(s_.capacity[d]));
@@ -60,8 +61,29 @@ class Walk {
     if (!likely_.empty()) doubt();
   }
 
+  Samples samples(int count) {
+    Samples out;
+    const Score now = score();
+    peak_ = event_.peak();
+    for (int i = 0; i < count; ++i) {
+      old_units_.clear(), old_priorities_.clear(), old_rooms_.clear();
+      const int level = drawn(s_.level_share);
+      const int kinds[] = {kMove, kMove, kStretch};
+      Candidate one;
+      candidate(one, kinds[random_.below(3)], level);
+      if (one.ops.empty()) continue;
+      out.features.resize(out.features.size() + Scout::kFeatures);
+      look(one, out.features.data() + out.features.size() - Scout::kFeatures);
+      take(one);
+      out.change.push_back(score().cost / now.cost - 1.0);
+      take_back();
+    }
+    return out;
+  }
+
   Walked run() {
     Score current = score(), best = current;
+    peak_ = event_.peak();
     Walked out;
     out.best = judged();
     const double cooling = s_.hot > 0 ? std::log(s_.cold / s_.hot) : 0.0;
@@ -69,7 +91,9 @@ class Walk {
     for (int64_t n = 1; n < s_.evaluations; ++n) {
       const double temperature = s_.hot > 0 ? s_.hot * std::exp(cooling * double(n) / double(s_.evaluations)) : 0.0;
       old_units_.clear(), old_priorities_.clear(), old_rooms_.clear();
+      limit_ = current.cost * (1.0 + temperature);
       propose();
+      n += std::exchange(looked_, 0);  // a look at the whole plan is as dear as judging one
       const double limit = current.cost * (1.0 - temperature * std::log(1.0 - random_.unit()));
       if (old_units_.empty() && old_priorities_.empty() && old_rooms_.empty()) continue;
       if (floor() > limit) {
@@ -82,6 +106,8 @@ class Walk {
         continue;
       }
       current = found;
+      ++changed_;
+      if (!s_.period) peak_ = event_.peak();
       if (std::tie(found.overflow, found.value) < std::tie(best.overflow, best.value)) {
         best = found;
         out.best = judged();
@@ -184,10 +210,7 @@ class Walk {
   }
 
   void put(int unit, int from, int to) {
-    busy_[from] -= b_.seconds[size_t(unit) * a_.devices + from];
-    busy_[to] += b_.seconds[size_t(unit) * a_.devices + to];
-    resident_[from] -= b_.resident[unit];
-    resident_[to] += b_.resident[unit];
+    shift(unit, from, to);
     for (int i = b_.first_op[unit]; i < b_.first_op[unit + 1]; ++i) {
       plan_.device[b_.ops[i]] = to;
       if (s_.period) loads_.move(b_.ops[i], to);
@@ -345,10 +368,99 @@ class Walk {
     }
   }
 
+  // Units that would move to one device, and their ops.
+  struct Candidate {
+    int block = 0, to = 0;
+    bool few = false;  // whether it is one block
+    std::vector<int32_t> units, ops;
+  };
+
+  void add(Candidate& one, int block, bool stores) const {
+    for (int i = b_.first[block]; i < b_.first[block + 1]; ++i) {
+      const int unit = b_.units[i];
+      if ((b_.stores[unit] && !stores) || unit_device(unit) == one.to) continue;
+      if (!b_.allowed[size_t(unit) * a_.devices + one.to]) continue;
+      one.units.push_back(unit);
+      for (int j = b_.first_op[unit]; j < b_.first_op[unit + 1]; ++j) one.ops.push_back(b_.ops[j]);
+    }
+  }
+
+  // A move as it is drawn without a scout.
+  void candidate(Candidate& one, int change, int level) {
+    one.few = false, one.units.clear(), one.ops.clear();
+    const int first = b_.level[level], count = b_.level[level + 1] - first;
+    one.block = first + random_.below(count);
+    if (change == kStretch) {
+      const int length = random_.few() + random_.few(), up = random_.below(2);
+      const int edge = up ? one.block - 1 : one.block + 1;
+      if (edge < first || edge >= first + count) return;
+      one.to = block_device(edge);
+      for (int i = 0, at = one.block; i < length && at >= first && at < first + count; ++i, at += up ? 1 : -1) {
+        add(one, at, true);
+      }
+      return;
+    }
+    one.few = true;
+    one.to = device_for(one.block);
+    add(one, one.block, change == kMove);
+  }
+
+  // What no plan can cost less than once this move is made.
+  double floor_after(const Candidate& one) {
+    for (const int32_t unit : one.units) shift(unit, unit_device(unit), one.to);
+    const double least = floor();
+    for (const int32_t unit : one.units) shift(unit, one.to, unit_device(unit));
+    return least;
+  }
+
+  void shift(int unit, int from, int to) {
+    busy_[from] -= b_.seconds[size_t(unit) * a_.devices + from];
+    busy_[to] += b_.seconds[size_t(unit) * a_.devices + to];
+    resident_[from] -= b_.resident[unit];
+    resident_[to] += b_.resident[unit];
+  }
+
+  void look(const Candidate& one, float* features) {
+    if (record_.start.empty() || changed_ >= kStale) {
+      const PlanView view{plan_.device.data(), plan_.priority.empty() ? nullptr : plan_.priority.data(),
+                          effective_.empty() ? nullptr : effective_.data()};
+      const double step = event_.run(view, s_.in_order, &record_);
+      scout_.see(plan_.device.data(), record_, step);
+      changed_ = 0, ++looked_;
+    }
+    scout_.features(plan_.device.data(), one.ops, block_device(one.block), one.to, busy_, peak_, features);
+  }
+
+  void take(const Candidate& one) {
+    for (const int32_t unit : one.units) set_unit(unit, one.to);
+  }
+
+  // Of several moves, one that the scout likes.
+  void propose_liked(int change) {
+    float features[Scout::kFeatures];
+    Candidate one, liked;
+    double total = 0.0;
+    for (int i = 0; i < s_.scout.candidates; ++i) {
+      candidate(one, change, drawn(s_.level_share));
+      if (one.ops.empty() || floor_after(one) > limit_) continue;
+      look(one, features);
+      const double chance = scout_.chance(s_.scout, features);
+      const double weight = s_.scout.blind ? 1.0 : std::pow(chance, s_.scout.sharpness);
+      total += weight;
+      if (random_.unit() * total < weight) std::swap(liked, one);
+    }
+    take(liked);
+    if (liked.few && random_.below(2)) reorder_few(liked.block);
+  }
+
   void propose() {
     const int level = drawn(s_.level_share), first = b_.level[level], count = b_.level[level + 1] - first;
     const int block = first + random_.below(count);
     const int change = drawn(s_.change_share);
+    if (!s_.scout.weights.empty() && !s_.period && (change == kMove || change == kMoveWork || change == kStretch)) {
+      propose_liked(change);
+      return;
+    }
     if ((change == kMove || change == kMoveWork) && !likely_.empty() && random_.unit() < s_.guided &&
         move_as_likely(level, change == kMove)) {
       return;
@@ -423,6 +535,12 @@ class Walk {
   std::vector<double> rows_, doubts_;  // blocks × devices; blocks
   WalkPlan plan_;
   Loads loads_;
+  static constexpr int kStale = 12;  // changes after which the scout looks at the plan anew
+  Scout scout_;
+  Record record_;
+  std::vector<int64_t> peak_;
+  int changed_ = 0, looked_ = 0;
+  double limit_ = 0.0;  // about what a plan may cost to be kept
   Random random_;
   double smallest_ = 1.0;
   std::vector<double> busy_;
@@ -437,6 +555,12 @@ class Walk {
 Walked walk(const Layout& a, const Blocks& blocks, EventKernel& event, const WalkPlan& start,
             const WalkSettings& settings, const Likely& likely, uint64_t seed) {
   return Walk(a, blocks, event, start, settings, likely, seed).run();
+}
+
+Samples sample_moves(const Layout& a, const Blocks& blocks, EventKernel& event, const WalkPlan& start,
+                     const WalkSettings& settings, int count, uint64_t seed) {
+  const Likely nothing;
+  return Walk(a, blocks, event, start, settings, nothing, seed).samples(count);
 }
 
 }  // namespace placewright

@@ -7,6 +7,7 @@
 
 #include "event_kernel.hpp"
 #include "layout.hpp"
+#include "scout.hpp"
 
 namespace placewright {
 
@@ -36,6 +37,7 @@ struct WalkSettings {
   std::vector<double> level_share;   // levels
   std::vector<int64_t> capacity;     // devices
   std::vector<int64_t> kept_back;    // devices: bytes that resident bytes must leave, for the period
+  ScoutNet scout;                    // looks at several moves for one that is judged; for step times
 };
 
 // A plan that a walk owns. Without priorities or rooms these are empty.
@@ -57,5 +59,14 @@ using Likely = std::vector<double>;
 
 Walked walk(const Layout& a, const Blocks& blocks, EventKernel& event, const WalkPlan& start,
             const WalkSettings& settings, const Likely& likely, uint64_t seed);
+
+// Moves as a walk draws them and what they bring, to train a scout's network on.
+struct Samples {
+  std::vector<float> features;  // moves × Scout::kFeatures
+  std::vector<double> change;   // moves: of the cost, as a share of it
+};
+
+Samples sample_moves(const Layout& a, const Blocks& blocks, EventKernel& event, const WalkPlan& start,
+                     const WalkSettings& settings, int count, uint64_t seed);
 
 }  // namespace placewright

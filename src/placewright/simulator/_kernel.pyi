@@ -9,6 +9,13 @@ _Rows = tuple[NDArray[np.int32], NDArray[np.float64] | None, NDArray[np.int64] |
 
 class Blocks: ...
 
+class ScoutNet:
+    widths: list[int]
+    weights: list[float]
+    sharpness: float
+    candidates: int
+    blind: bool
+
 class WalkSettings:
     evaluations: int
     hot: float
@@ -23,6 +30,7 @@ class WalkSettings:
     level_share: list[float]
     capacity: list[int]
     kept_back: list[int]
+    scout: ScoutNet
 
 class Kernel:
     def __init__(self, arrays: Arrays) -> None: ...
@@ -50,6 +58,15 @@ class Kernel:
         seeds: list[int],
         likely: NDArray[np.float64] | None = None,
     ) -> tuple[_Rows, _Rows, NDArray[np.int64], NDArray[np.float64]]: ...
+    def sample_moves(
+        self,
+        blocks: Blocks,
+        settings: WalkSettings,
+        device: NDArray[np.int32],
+        priority: NDArray[np.float64] | None,
+        count: int,
+        seed: int,
+    ) -> tuple[NDArray[np.float32], NDArray[np.float64]]: ...
     def timeline(
         self,
         device: NDArray[np.int32],

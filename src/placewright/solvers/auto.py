@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from placewright.problem import Problem
+    from placewright.simulator._kernel import ScoutNet
     from placewright.solvers.search import Solver
 
 _QUICK_OPS = 400  # up to which all constructive methods take a fraction of a second together
@@ -50,6 +51,7 @@ _OTHERS_SECONDS = 12.0  # seconds left, without which they are not
 _GROWTH = 2  # each time an arm is used, its round is so many times longer
 _ENOUGH = 1_000  # evaluations for each op: no walk through step times is longer
 _LONGEST = 512  # times the first round: no round is longer
+_SCOUTED = 1.3  # how much longer an evaluation takes with a scout, whose moves are seldom hopeless
 _IDLE_CYCLES = 4  # without a stop rule: cycles through all arms that gain nothing before the end
 
 
@@ -230,8 +232,9 @@ class _Walks:
         problem = self.search.problem
         arms = _arms(problem, memory_binds(problem, self.search))
         for each in self.asked:
-            if each.guide(self.length) is not None:
-                arms = _guided(arms, each)
+            scout = each.network()
+            if scout is not None or each.guide(self.length) is not None:
+                arms = _proposed(arms, each, scout)
         return arms
 
     def run(self, most: float = math.inf, share: float = 1.0) -> bool:
@@ -268,7 +271,7 @@ class _Walks:
         start = Rows.of(search.problem, plans, arm.order, arm.stream)
         changes = Changes.fit(arm.order, arm.stream)
         guide = None if arm.asked is None else arm.asked.guide(self.length)
-        self.walker.walk(start, evaluations, arm.cooling, changes, arm.slope, guide)
+        self.walker.walk(start, evaluations, arm.cooling, changes, arm.slope, guide, arm.scout)
 
 
 @dataclass
@@ -281,13 +284,14 @@ class _Arm:
     cooling: Cooling | None  # None for local search, which is no walk
     slope: float
     asked: Asked | None = None  # whose moves are tried
+    scout: ScoutNet | None = None
     used: int = 0
     worth: float = 0.0
 
     @property
     def dearer(self) -> float:
         """How much longer an evaluation takes than in a walk."""
-        return 3.0 if self.cooling is None else 1.0
+        return 3.0 if self.cooling is None else 1.0 if self.scout is None else _SCOUTED
 
     def learn(self, gain: float, effort: float) -> None:
         self.used += 1
@@ -318,10 +322,13 @@ def _arms(problem: Problem, stream: bool) -> list[_Arm]:
     return arms
 
 
-def _guided(arms: list[_Arm], asked: Asked) -> list[_Arm]:
+def _proposed(arms: list[_Arm], asked: Asked, scout: ScoutNet | None) -> list[_Arm]:
     """Arms, the first two of them once more with moves that a proposer draws."""
-    first = [replace(arm, name=f"{arm.name} by {asked.proposer.name}", asked=asked) for arm in arms]
-    return [arms[0], first[0], arms[1], first[1], *arms[2:]]
+    first, second = (
+        replace(arm, name=f"{arm.name} by {asked.proposer.name}", asked=asked, scout=scout)
+        for arm in arms[:2]
+    )
+    return [first, arms[0], second, *arms[1:]]
 
 
 def _next(arms: list[_Arm]) -> _Arm:

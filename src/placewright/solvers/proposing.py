@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from placewright.problem import Problem
+    from placewright.simulator._kernel import ScoutNet
     from placewright.solvers.search import Search
 
 SHARE = 0.2  # of the budget, that proposers may take
@@ -36,8 +37,10 @@ _SLOW = 1e-3  # seconds for each op, that one which does not say is taken to nee
 class Proposer(Protocol):
     """Anything that proposes plans and moves, such as a trained policy.
 
-    It may say what it takes: `plan_seconds` and `move_seconds`, seconds for each op to propose some
-    plans and to say which moves of one plan it likes; else it is taken to be slow.
+    It may have `network(problem)`, a scout that looks at moves inside the compiled walk
+    (`scouting.py`). It may say what it takes: `plan_seconds` and `move_seconds`, seconds for each
+    op to propose some plans and to say which moves of one plan it likes; else it is taken to be
+    slow.
     """
 
     @property
@@ -114,6 +117,12 @@ class Asked:
         if self.silent or not self.allowance.covers(self._moves):
             return None
         return Guide(self.likely, every=every)
+
+    def network(self) -> ScoutNet | None:
+        """Its scout, if it has one for this problem."""
+        find = getattr(self.proposer, "network", None)
+        found: ScoutNet | None = None if find is None else find(self.search.problem)
+        return found
 
     def likely(self, rows: Rows) -> NDArray[np.float64] | None:
         """Plans × ops × devices of what it thinks, or None."""

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from placewright.plan import Plan
     from placewright.problem import Problem
+    from placewright.simulator._kernel import ScoutNet
     from placewright.solvers.search import Search
     from placewright.transforms import Grouping
 
@@ -140,25 +141,23 @@ class Walker:
         changes: Changes,
         slope: float = 1.0,
         guide: Guide | None = None,
+        scout: ScoutNet | None = None,
     ) -> Rows:
         """Walk from each plan for so many evaluations, or until the search is over.
 
         Args:
             slope: How much more often each level is used than the one before it (finer).
             guide: Draws some of the moves.
+            scout: Looks at several moves for one that is judged; for step times alone.
 
         Returns:
             The best plan of each walk by (bytes over, objective).
         """
         search, problem = self.search, self.search.problem
         a, period = problem.arrays, problem.objective == "period"
-        settings = WalkSettings()
-        settings.penalty, settings.doublings = _PENALTY, 4
-        settings.in_order, settings.period = problem.discipline == "in order", period
-        settings.overlap = problem.overlap
-        settings.change_share = [getattr(changes, field.name) for field in fields(changes)]
-        settings.level_share = [slope**level for level in range(len(self.levels))]
-        settings.capacity = a.capacity.tolist()
+        settings = self._settings(changes, slope)
+        if scout is not None:
+            settings.scout = scout
         chains, done = len(start.device), 0
         stretch = _CLOSED_FORM if period else max(8, _STRETCH // a.ops)
         seeds = search.rng.integers(0, 2**63, size=chains)
@@ -188,6 +187,30 @@ class Walker:
                 if keys[chain] < self.key:
                     self._show(best, chain)
         return best
+
+    def moves(
+        self, start: Rows, count: int, seed: int, slope: float = 1.0
+    ) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
+        """Moves of one plan as a walk draws them, to train a scout on.
+
+        Returns:
+            Moves × features; by what share of it each changes the cost.
+        """
+        settings = self._settings(Changes(), slope)
+        return self._kernel.sample_moves(
+            self._blocks, settings, start.device, start.priority, count, seed
+        )
+
+    def _settings(self, changes: Changes, slope: float) -> WalkSettings:
+        problem = self.search.problem
+        settings = WalkSettings()
+        settings.penalty, settings.doublings = _PENALTY, 4
+        settings.in_order = problem.discipline == "in order"
+        settings.period, settings.overlap = problem.objective == "period", problem.overlap
+        settings.change_share = [getattr(changes, field.name) for field in fields(changes)]
+        settings.level_share = [slope**level for level in range(len(self.levels))]
+        settings.capacity = problem.arrays.capacity.tolist()
+        return settings
 
     def _by_unit(self, likely: NDArray[np.float64] | None) -> NDArray[np.float64] | None:
         """Plans × units × devices: the mean of a unit's ops that take a turn, zeros without one."""
