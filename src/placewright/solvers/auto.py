@@ -323,12 +323,22 @@ def _arms(problem: Problem, stream: bool) -> list[_Arm]:
 
 
 def _proposed(arms: list[_Arm], asked: Asked, scout: ScoutNet | None) -> list[_Arm]:
-    """Arms, the first two of them once more with moves that a proposer draws."""
-    first, second = (
+    """Arms, with those of a proposer.
+
+    The first two kinds of walk without streaming, once more with its moves: before the others if it
+    has a scout, whose time is the walk's own, and else behind them.
+    """
+    plain = [arm for arm in arms if not arm.stream and arm.cooling is not None][:2]
+    proposed = [
         replace(arm, name=f"{arm.name} by {asked.proposer.name}", asked=asked, scout=scout)
-        for arm in arms[:2]
-    )
-    return [first, arms[0], second, *arms[1:]]
+        for arm in plain
+    ]
+    if scout is None:
+        at = max(map(arms.index, plain)) + 1
+        return [*arms[:at], *proposed, *arms[at:]]
+    at = min(map(arms.index, plain))
+    others = [arm for arm in arms[at:] if arm not in plain]
+    return [*arms[:at], *proposed, *others, *plain]
 
 
 def _next(arms: list[_Arm]) -> _Arm:
