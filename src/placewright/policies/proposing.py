@@ -40,16 +40,17 @@ class Proposer(Protocol):
 
 @dataclass(frozen=True)
 class FromPolicy:
-    """Any policy: its likeliest plan and some that it draws; it knows nothing of moves.
+    """Any policy: its likeliest plan and some that it draws, and its moves if it knows of any.
 
     Args:
-        policy: Trained.
-        plan_seconds: For each op, that it takes to make some plans.
+        policy: Trained. One with a method `move_probabilities(problem, plan)` is asked for them.
+        plan_seconds, move_seconds: For each op, that it takes to make some plans, and to say what
+            it thinks of the moves of one.
     """
 
     policy: Policy
     plan_seconds: float = 1e-3
-    move_seconds: float = 0.0
+    move_seconds: float = 1e-3
 
     @property
     def name(self) -> str:
@@ -65,7 +66,9 @@ class FromPolicy:
                 yield Plan.of(problem, episodes.device[at], order)
 
     def move_probabilities(self, problem: Problem, plan: Plan) -> NDArray[np.floating] | None:
-        return None
+        ask = getattr(self.policy, "move_probabilities", None)
+        likely: NDArray[np.floating] | None = None if ask is None else ask(problem, plan)
+        return likely
 
 
 @dataclass(frozen=True)
