@@ -8,7 +8,7 @@
 `prepare` writes the held-out problems to files, so that a machine without the libraries that some
 networks are captured with can run them. `run` adds to a file what is not in it yet, each run on one
 thread with one chain; with `--cpu` its own seconds count, for a machine that others use. `report`
-compares each arm with `auto`, seed by seed: the geometric mean of the ratios of step times, its 95 %
+compares each arm with `auto`, seed by seed: the geometric mean of the ratios of step times, its 95%
 interval (bootstrap over problems), how many problems are better and worse by more than 1 % in the
 median seed. Problems where `auto` is within 1 % of the best known plan after 1 s (or the least
 budget) have nothing to gain and are listed apart.
