@@ -17,6 +17,10 @@ class Name(StrEnum):
     NONE = "none"
 
 
+DEFAULT = Name.NONE
+"""What `auto` is given unless it is told; what wins in `benchmarks/proposers.py` may be here."""
+
+
 def named(name: Name) -> tuple[Proposer, ...]:
     """The proposers of that name; none of them needs torch."""
     if name is Name.SCOUT:

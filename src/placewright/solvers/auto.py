@@ -51,7 +51,8 @@ _OTHERS_SECONDS = 12.0  # seconds left, without which they are not
 _GROWTH = 2  # each time an arm is used, its round is so many times longer
 _ENOUGH = 1_000  # evaluations for each op: no walk through step times is longer
 _LONGEST = 512  # times the first round: no round is longer
-_SCOUTED = 1.3  # how much longer an evaluation takes with a scout, whose moves are seldom hopeless
+_DEARER = 3.0  # how much longer an evaluation takes in local search than in a walk
+_SCOUTED = 1.5  # how much longer an evaluation takes with a scout, whose moves are seldom hopeless
 _IDLE_CYCLES = 4  # without a stop rule: cycles through all arms that gain nothing before the end
 
 
@@ -249,13 +250,15 @@ class _Walks:
             search.trying = arm.name
             effort = min(_GROWTH**arm.used, self.longest)
             left = search.stop.left(search) * share / self.chains
-            self._use(arm, int(min(self.length * effort, left)))
+            # A round takes as long with a scout as without one.
+            length = self.length / (1.0 if arm.scout is None else _SCOUTED)
+            self._use(arm, int(min(length * effort, left)))
             if finished(search):
                 return False
             if self.fuse:
                 _fuse(search)
             gain = _gain(before, self.walker.key)
-            arm.learn(gain, effort * arm.dearer)
+            arm.learn(gain, effort * (_DEARER if arm.cooling is None else 1.0))
             self.idle = 0 if gain > 1e-5 else self.idle + 1
             self.rounds, walked = self.rounds + 1, walked + 1
         return True
@@ -288,11 +291,6 @@ class _Arm:
     used: int = 0
     worth: float = 0.0
 
-    @property
-    def dearer(self) -> float:
-        """How much longer an evaluation takes than in a walk."""
-        return 3.0 if self.cooling is None else 1.0 if self.scout is None else _SCOUTED
-
     def learn(self, gain: float, effort: float) -> None:
         self.used += 1
         self.worth = gain / effort
@@ -323,10 +321,9 @@ def _arms(problem: Problem, stream: bool) -> list[_Arm]:
 
 
 def _proposed(arms: list[_Arm], asked: Asked, scout: ScoutNet | None) -> list[_Arm]:
-    """Arms, with those of a proposer.
+    """Arms, with those of a proposer: its moves in the first two kinds of walk without streaming.
 
-    The first two kinds of walk without streaming, once more with its moves: before the others if it
-    has a scout, whose time is the walk's own, and else behind them.
+    Before the plain ones if it has a scout, whose time is the walk's own, and else behind them.
     """
     plain = [arm for arm in arms if not arm.stream and arm.cooling is not None][:2]
     proposed = [
@@ -336,7 +333,7 @@ def _proposed(arms: list[_Arm], asked: Asked, scout: ScoutNet | None) -> list[_A
     if scout is None:
         at = max(map(arms.index, plain)) + 1
         return [*arms[:at], *proposed, *arms[at:]]
-    at = min(map(arms.index, plain))
+    at = arms.index(plain[0])
     others = [arm for arm in arms[at:] if arm not in plain]
     return [*arms[:at], *proposed, *others, *plain]
 
