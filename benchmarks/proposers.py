@@ -24,7 +24,7 @@ import os
 import sys
 import time
 from collections import defaultdict
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -143,8 +143,8 @@ def run(given: argparse.Namespace) -> None:
     count = multiprocessing.Value("i", 0)
     pool = ProcessPoolExecutor(given.jobs, initializer=settle_down, initargs=(count,))
     with pool, given.out.open("a") as out:
-        for row in pool.map(one, *zip(*wanted, strict=True), chunksize=5) if wanted else ():
-            out.write(json.dumps(row) + "\n")
+        for done_one in as_completed([pool.submit(one, *each) for each in wanted]):
+            out.write(json.dumps(done_one.result()) + "\n")
             out.flush()
 
 
