@@ -26,6 +26,8 @@ template <typename T>
 using Row = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 template <typename T>
 using Matrix = nb::ndarray<const T, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+template <typename T>
+using Cube = nb::ndarray<const T, nb::ndim<3>, nb::c_contig, nb::device::cpu>;
 
 template <typename T>
 std::vector<T> listed(const Row<T>& row) {
@@ -190,11 +192,13 @@ class Kernel {
   // walks ended: devices, priorities and rooms of each, and bytes over and value of the best.
   nb::tuple walk(const Blocks& blocks, const WalkSettings& settings, const Matrix<int32_t>& device,
                  const std::optional<Matrix<double>>& priority, const std::optional<Matrix<int64_t>>& staging,
-                 const std::vector<uint64_t>& seeds) {
+                 const std::vector<uint64_t>& seeds, const std::optional<Cube<double>>& likely) {
     const size_t plans = device.shape(0), ops = layout_.ops, devices = layout_.devices;
+    const size_t units = blocks.resident.size();
     if (device.shape(1) != ops || seeds.size() != plans ||
         (priority && (priority->shape(0) != plans || priority->shape(1) != ops)) ||
-        (staging && (staging->shape(0) != plans || staging->shape(1) != devices))) {
+        (staging && (staging->shape(0) != plans || staging->shape(1) != devices)) ||
+        (likely && (likely->shape(0) != plans || likely->shape(1) != units || likely->shape(2) != devices))) {
       throw nb::value_error("the kernel was given arrays of the wrong shape");
     }
     std::vector<Walked> walked(plans);
@@ -209,7 +213,9 @@ class Kernel {
       if (staging) start.room.assign(staging->data() + p * devices, staging->data() + (p + 1) * devices);
       try {
         check_placement(layout_, start.device.data());
-        walked[p] = placewright::walk(layout_, blocks, bench->event, start, settings, seeds[p]);
+        Likely thought;
+        if (likely) thought.assign(likely->data() + p * units * devices, likely->data() + (p + 1) * units * devices);
+        walked[p] = placewright::walk(layout_, blocks, bench->event, start, settings, thought, seeds[p]);
       } catch (...) {
         const std::lock_guard<std::mutex> lock(guard);
         if (p < failed) failed = p, failure = std::current_exception();
@@ -229,6 +235,25 @@ class Kernel {
     for (const Walked& one : walked) overflow.push_back(one.overflow), value.push_back(one.value);
     return nb::make_tuple(rows(walked, &Walked::best), rows(walked, &Walked::last),
                           to_numpy<int64_t>(std::move(overflow), {plans}), to_numpy<double>(std::move(value), {plans}));
+  }
+
+  // Moves of one plan as a walk draws them: what a scout knows of each, and what it brings.
+  nb::tuple sample_moves(const Blocks& blocks, const WalkSettings& settings, const Matrix<int32_t>& device,
+                         const std::optional<Matrix<double>>& priority, int count, uint64_t seed) {
+    const size_t ops = layout_.ops;
+    if (device.shape(0) != 1 || device.shape(1) != ops || (priority && priority->shape(1) != ops)) {
+      throw nb::value_error("the kernel was given arrays of the wrong shape");
+    }
+    WalkPlan start;
+    start.device.assign(device.data(), device.data() + ops);
+    if (priority) start.priority.assign(priority->data(), priority->data() + ops);
+    check_placement(layout_, start.device.data());
+    std::unique_ptr<Workbench> bench = take();
+    Samples out = placewright::sample_moves(layout_, blocks, bench->event, start, settings, count, seed);
+    give(std::move(bench));
+    const size_t moves = out.change.size();
+    return nb::make_tuple(to_numpy<float>(std::move(out.features), {moves, size_t(Scout::kFeatures)}),
+                          to_numpy<double>(std::move(out.change), {moves}));
   }
 
   // One plan's step time, peaks and record: ops, transfers and memory as columns.
@@ -347,8 +372,16 @@ class Kernel {
 NB_MODULE(_kernel, m) {
   using placewright::Blocks;
   using placewright::Kernel;
+  using placewright::ScoutNet;
   using placewright::WalkSettings;
   nb::class_<Blocks>(m, "Blocks");
+  nb::class_<ScoutNet>(m, "ScoutNet")
+      .def(nb::init<>())
+      .def_rw("widths", &ScoutNet::widths)
+      .def_rw("weights", &ScoutNet::weights)
+      .def_rw("sharpness", &ScoutNet::sharpness)
+      .def_rw("candidates", &ScoutNet::candidates)
+      .def_rw("blind", &ScoutNet::blind);
   nb::class_<WalkSettings>(m, "WalkSettings")
       .def(nb::init<>())
       .def_rw("evaluations", &WalkSettings::evaluations)
@@ -359,10 +392,12 @@ NB_MODULE(_kernel, m) {
       .def_rw("in_order", &WalkSettings::in_order)
       .def_rw("period", &WalkSettings::period)
       .def_rw("overlap", &WalkSettings::overlap)
+      .def_rw("guided", &WalkSettings::guided)
       .def_rw("change_share", &WalkSettings::change_share)
       .def_rw("level_share", &WalkSettings::level_share)
       .def_rw("capacity", &WalkSettings::capacity)
-      .def_rw("kept_back", &WalkSettings::kept_back);
+      .def_rw("kept_back", &WalkSettings::kept_back)
+      .def_rw("scout", &WalkSettings::scout);
   nb::class_<Kernel>(m, "Kernel")
       .def(nb::init<const nb::object&>(), "arrays"_a)
       .def("judge", &Kernel::judge, "device"_a, "priority"_a.none(), "staging"_a.none(), "fusion"_a.none(),
@@ -371,6 +406,8 @@ NB_MODULE(_kernel, m) {
       .def_prop_ro("knows_fused", &Kernel::knows_fused)
       .def("blocks", &Kernel::blocks, "first"_a, "units"_a, "level"_a)
       .def("walk", &Kernel::walk, "blocks"_a, "settings"_a, "device"_a, "priority"_a.none(), "staging"_a.none(),
-           "seeds"_a)
+           "seeds"_a, "likely"_a.none() = nb::none())
+      .def("sample_moves", &Kernel::sample_moves, "blocks"_a, "settings"_a, "device"_a, "priority"_a.none(), "count"_a,
+           "seed"_a)
       .def("timeline", &Kernel::timeline, "device"_a, "priority"_a.none(), "staging"_a.none(), "in_order"_a);
 }

@@ -7,6 +7,7 @@
 
 #include "event_kernel.hpp"
 #include "layout.hpp"
+#include "scout.hpp"
 
 namespace placewright {
 
@@ -31,10 +32,12 @@ struct WalkSettings {
   double penalty = 0.0;              // cost of bytes over, per share of the smallest capacity
   int doublings = 4;                 // of the power mean that stands for the period
   bool in_order = true, period = false, overlap = true;
+  double guided = 0.0;               // share of moves that are drawn by what a proposer thinks of them
   std::vector<double> change_share;  // kChanges
   std::vector<double> level_share;   // levels
   std::vector<int64_t> capacity;     // devices
   std::vector<int64_t> kept_back;    // devices: bytes that resident bytes must leave, for the period
+  ScoutNet scout;                    // looks at several moves for one that is judged; for step times
 };
 
 // A plan that a walk owns. Without priorities or rooms these are empty.
@@ -50,7 +53,20 @@ struct Walked {
   double value = 0.0;
 };
 
+// What a proposer thinks of each move: of each unit, how likely each device is to be the right one,
+// units × devices, rows of zeros for units it says nothing about. Empty: every move is as good.
+using Likely = std::vector<double>;
+
 Walked walk(const Layout& a, const Blocks& blocks, EventKernel& event, const WalkPlan& start,
-            const WalkSettings& settings, uint64_t seed);
+            const WalkSettings& settings, const Likely& likely, uint64_t seed);
+
+// Moves as a walk draws them and what they bring, to train a scout's network on.
+struct Samples {
+  std::vector<float> features;  // moves × Scout::kFeatures
+  std::vector<double> change;   // moves: of the cost, as a share of it
+};
+
+Samples sample_moves(const Layout& a, const Blocks& blocks, EventKernel& event, const WalkPlan& start,
+                     const WalkSettings& settings, int count, uint64_t seed);
 
 }  // namespace placewright

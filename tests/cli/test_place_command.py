@@ -280,3 +280,13 @@ def test_ops_are_fused_when_asked_for(run):
     refused = run("place", "cifar10", *ON, "--method", "heft", "--fuse")
     assert refused.status == 1
     assert "--fuse with method 'heft': only auto decides what is fused" in refused.err
+
+
+def test_a_proposer_is_for_auto_alone(run):
+    """The scout has no opinion on so few ops; it is named all the same."""
+    for name in ("scout", "pair", "none"):
+        words = ("place", "diamond", "--on", "2xP100", "--proposer", name, "--evaluations", "200")
+        assert run(*words).status == 0
+    bad = run("place", "diamond", "--on", "2xP100", "--method", "heft", "--proposer", "pair")
+    assert bad.status != 0
+    assert "--proposer with method 'heft': only auto asks proposers" in bad.err

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from placewright.cli import options
+from placewright.cli import options, proposers
 from placewright.cli.again import words_of
 from placewright.cli.asked import Asked, stop_rule
 from placewright.cli.progress import Progress
@@ -24,6 +24,14 @@ def place_model(
         bool,
         typer.Option("--fuse", help="Also fuse ops, for a runtime that does so; with auto alone."),
     ] = False,
+    proposer: Annotated[
+        proposers.Name | None,
+        typer.Option(
+            "--proposer",
+            help="What was learnt on other graphs and helps auto: scout looks at moves before they "
+            "are judged, pair proposes plans. [default: none]",
+        ),
+    ] = None,
     budget: options.Budget = None,
     evaluations: options.Evaluations = None,
     seed: options.Seed = 0,
@@ -82,6 +90,10 @@ def place_model(
         if not isinstance(solver, Auto):
             raise ConfigError(f"--fuse with method {method!r}: only auto decides what is fused")
         solver = replace(solver, fuse=True)
+    if proposer is not None:
+        if not isinstance(solver, Auto):
+            raise ConfigError(f"--proposer with method {method!r}: only auto asks proposers")
+        solver = replace(solver, proposers=proposers.named(proposer))
     stop = stop_rule(budget, evaluations, options.PLACE_BUDGET if method in SEARCHES else None)
     asked = Asked.of(typed)
     with Progress(f"reading {model}") as progress:

@@ -144,12 +144,18 @@ def load_plan(path: Path) -> Plan | Result:
 
 
 def find_method(name: str) -> Solver:
-    """The method of that name: a solver, or a policy that ships trained."""
-    from placewright.solvers import METHODS
+    """The method of that name: a solver, or a policy that ships trained.
+
+    `auto` comes with its proposers, if any are on by default.
+    """
+    from placewright.cli.proposers import DEFAULT, named
+    from placewright.solvers import METHODS, Auto
     from placewright.training.placed import PLACED
 
     if name not in METHODS and name not in PLACED:
         raise ConfigError(f"no method is named {name!r}: {nearest(name, [*METHODS, *PLACED])}")
+    if name == Auto.name:
+        return Auto(proposers=named(DEFAULT))
     return PLACED[name]() if name in PLACED else METHODS[name]()
 
 

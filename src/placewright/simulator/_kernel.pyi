@@ -10,6 +10,13 @@ _Rows = tuple[NDArray[np.int32], NDArray[np.float64] | None, NDArray[np.int64] |
 
 class Blocks: ...
 
+class ScoutNet:
+    widths: list[int]
+    weights: list[float]
+    sharpness: float
+    candidates: int
+    blind: bool
+
 class WalkSettings:
     evaluations: int
     hot: float
@@ -19,10 +26,12 @@ class WalkSettings:
     in_order: bool
     period: bool
     overlap: bool
+    guided: float
     change_share: list[float]
     level_share: list[float]
     capacity: list[int]
     kept_back: list[int]
+    scout: ScoutNet
 
 class Kernel:
     def __init__(self, arrays: Arrays) -> None: ...
@@ -54,7 +63,17 @@ class Kernel:
         priority: NDArray[np.float64] | None,
         staging: NDArray[np.int64] | None,
         seeds: list[int],
+        likely: NDArray[np.float64] | None = None,
     ) -> tuple[_Rows, _Rows, NDArray[np.int64], NDArray[np.float64]]: ...
+    def sample_moves(
+        self,
+        blocks: Blocks,
+        settings: WalkSettings,
+        device: NDArray[np.int32],
+        priority: NDArray[np.float64] | None,
+        count: int,
+        seed: int,
+    ) -> tuple[NDArray[np.float32], NDArray[np.float64]]: ...
     def timeline(
         self,
         device: NDArray[np.int32],

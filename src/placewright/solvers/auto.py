@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
@@ -16,6 +16,7 @@ from placewright.solvers.exact.solver import Exact
 from placewright.solvers.fusing import fused, ordered
 from placewright.solvers.orders.priorities import priority_rules
 from placewright.solvers.partition.repair import rounds
+from placewright.solvers.proposing import Allowance, Asked, Proposer
 from placewright.solvers.search import Search
 from placewright.solvers.searches.annealing import elite, first_length, levels, memory_binds
 from placewright.solvers.searches.genetic import Genetic
@@ -25,13 +26,11 @@ from placewright.solvers.stop import Within
 from placewright.solvers.teams import Teams
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
-    from placewright.plan import Plan
     from placewright.problem import Problem
+    from placewright.simulator._kernel import ScoutNet
     from placewright.solvers.search import Solver
-
-    Proposer = Callable[[Problem], Iterable[Plan]]
 
 _QUICK_OPS = 400  # up to which all constructive methods take a fraction of a second together
 _SLOW_SECONDS = 4e-4  # for each op, that the slowest constructive method takes
@@ -52,6 +51,8 @@ _OTHERS_SECONDS = 12.0  # seconds left, without which they are not
 _GROWTH = 2  # each time an arm is used, its round is so many times longer
 _ENOUGH = 1_000  # evaluations for each op: no walk through step times is longer
 _LONGEST = 512  # times the first round: no round is longer
+_DEARER = 3.0  # how much longer an evaluation takes in local search than in a walk
+_SCOUTED = 1.5  # how much longer an evaluation takes with a scout, whose moves are seldom hopeless
 _IDLE_CYCLES = 4  # without a stop rule: cycles through all arms that gain nothing before the end
 
 
@@ -74,7 +75,9 @@ class Auto:
         exact: Whether small problems are put to CP-SAT, where it is installed, on one worker and
             for an amount of work that does not depend on the machine.
         fuse: Whether ops may be fused, for a runtime that does so; off, since most do not unasked.
-        proposers: Further sources of plans, such as a trained policy; judged before the walks.
+        proposers: Further sources of plans and moves, such as a trained policy. Their plans are
+            judged before the walks, and walks whose moves they draw are further arms. Their seconds
+            count, and are a fifth of the budget at most (`solvers/proposing.py`).
     """
 
     chains: int = 2
@@ -89,12 +92,14 @@ class Auto:
             raise ConfigError(f"Auto of {self.chains!r} chains: expected at least 1")
 
     def run(self, search: Search) -> None:
-        walks = _Walks(self, search)
+        allowance = Allowance(search)
+        asked = [Asked(proposer, allowance) for proposer in self.proposers]
+        walks = _Walks(self, search, asked)
         quick, slow = baselines(search.problem, installed=True)
         ops = search.problem.arrays.ops
         large, takes = ops > _QUICK_OPS, ops * _SLOW_SECONDS
         stages: tuple[Callable[[], bool], ...] = (
-            lambda: _run(quick, search) and self._propose(search) and _repair(search),
+            lambda: _run(quick, search) and _propose(search, asked) and _repair(search),
             lambda: walks.run(_FIRST_ROUNDS, share=0.25) if large else True,
             lambda: _bound(search),
             lambda: _run(slow, search, takes) and _repair(search),
@@ -122,14 +127,16 @@ class Auto:
             Exact(deterministic=work, seconds=min(left / 2, _HANGS)).run(search)
         return not finished(search)
 
-    def _propose(self, search: Search) -> bool:
-        for at, propose in enumerate(self.proposers):
-            search.trying = getattr(propose, "name", f"proposer {at}")
-            for plan in propose(search.problem):
-                search.propose(plan)
-                if finished(search):
-                    return False
-        return True
+
+def _propose(search: Search, asked: list[Asked]) -> bool:
+    """Judge what the proposers propose; whether the search should go on."""
+    for each in asked:
+        search.trying = each.proposer.name
+        for plan in each.plans():
+            search.propose(plan)
+            if finished(search):
+                return False
+    return True
 
 
 def _run(solvers: list[Solver], search: Search, takes: float = 0.0) -> bool:
@@ -208,8 +215,8 @@ def _order(search: Search) -> bool:
 class _Walks:
     """The walks of one search: which kind next, from where, and for how long."""
 
-    def __init__(self, auto: Auto, search: Search) -> None:
-        self.chains, self.fuse, self.search = auto.chains, auto.fuse, search
+    def __init__(self, auto: Auto, search: Search, asked: list[Asked]) -> None:
+        self.chains, self.fuse, self.search, self.asked = auto.chains, auto.fuse, search, asked
         problem = search.problem
         self.length = auto.first or first_length(problem)
         # Small problems gain more from many short walks than from few long ones.
@@ -224,7 +231,12 @@ class _Walks:
     @cached_property
     def arms(self) -> list[_Arm]:
         problem = self.search.problem
-        return [_Arm(*arm) for arm in _arms(problem, memory_binds(problem, self.search))]
+        arms = _arms(problem, memory_binds(problem, self.search))
+        for each in self.asked:
+            scout = each.network()
+            if scout is not None or each.guide(self.length) is not None:
+                arms = _proposed(arms, each, scout)
+        return arms
 
     def run(self, most: float = math.inf, share: float = 1.0) -> bool:
         """Walk so many rounds, or until nothing gains; whether the search should go on.
@@ -238,13 +250,15 @@ class _Walks:
             search.trying = arm.name
             effort = min(_GROWTH**arm.used, self.longest)
             left = search.stop.left(search) * share / self.chains
-            self._use(arm, int(min(self.length * effort, left)))
+            # A round takes as long with a scout as without one.
+            length = self.length / (1.0 if arm.scout is None else _SCOUTED)
+            self._use(arm, int(min(length * effort, left)))
             if finished(search):
                 return False
             if self.fuse:
                 _fuse(search)
             gain = _gain(before, self.walker.key)
-            arm.learn(gain, effort * arm.dearer)
+            arm.learn(gain, effort * (_DEARER if arm.cooling is None else 1.0))
             self.idle = 0 if gain > 1e-5 else self.idle + 1
             self.rounds, walked = self.rounds + 1, walked + 1
         return True
@@ -259,7 +273,8 @@ class _Walks:
         plans = elite(search, self.chains, skip=self.rounds)
         start = Rows.of(search.problem, plans, arm.order, arm.stream)
         changes = Changes.fit(arm.order, arm.stream)
-        self.walker.walk(start, evaluations, arm.cooling, changes, arm.slope)
+        guide = None if arm.asked is None else arm.asked.guide(self.length)
+        self.walker.walk(start, evaluations, arm.cooling, changes, arm.slope, guide, arm.scout)
 
 
 @dataclass
@@ -271,41 +286,56 @@ class _Arm:
     stream: bool
     cooling: Cooling | None  # None for local search, which is no walk
     slope: float
+    asked: Asked | None = None  # whose moves are tried
+    scout: ScoutNet | None = None
     used: int = 0
     worth: float = 0.0
-
-    @property
-    def dearer(self) -> float:
-        """How much longer an evaluation takes than in a walk."""
-        return 3.0 if self.cooling is None else 1.0
 
     def learn(self, gain: float, effort: float) -> None:
         self.used += 1
         self.worth = gain / effort
 
 
-def _arms(problem: Problem, stream: bool) -> list[tuple[str, bool, bool, Cooling | None, float]]:
+def _arms(problem: Problem, stream: bool) -> list[_Arm]:
     if problem.objective == "period":
         return [
-            ("walk warm", False, False, Cooling(0.03, 3e-5), 0.5),
-            ("walk cool", False, False, Cooling(0.003, 3e-5), 0.3),
-            ("walk hot", False, False, Cooling(0.1, 1e-4), 1.0),
-            ("walk cold", False, False, Cooling(0.001, 5e-5), 0.3),
+            _Arm("walk warm", False, False, Cooling(0.03, 3e-5), 0.5),
+            _Arm("walk cool", False, False, Cooling(0.003, 3e-5), 0.3),
+            _Arm("walk hot", False, False, Cooling(0.1, 1e-4), 1.0),
+            _Arm("walk cold", False, False, Cooling(0.001, 5e-5), 0.3),
         ]
-    arms: list[tuple[str, bool, bool, Cooling | None, float]] = []
+    arms: list[_Arm] = []
     for streamed in [True, False] if stream else [False]:
         kind = "stream " if streamed else ""
         arms += [
-            (f"walk {kind}cool", False, streamed, Cooling(0.005, 1e-4), 1.0),
-            (f"walk {kind}order", True, streamed, Cooling(0.01, 1e-4), 1.0),
-            (f"walk {kind}warm", False, streamed, Cooling(0.03, 1e-4), 1.5),
-            (f"walk {kind}order fine", True, streamed, Cooling(0.003, 1e-5), 0.7),
-            (f"walk {kind}order hot", True, streamed, Cooling(0.1, 1e-3), 0.2),
-            (f"walk {kind}order boiling", True, streamed, Cooling(0.4, 1e-4), 1.0),
+            _Arm(f"walk {kind}cool", False, streamed, Cooling(0.005, 1e-4), 1.0),
+            _Arm(f"walk {kind}order", True, streamed, Cooling(0.01, 1e-4), 1.0),
+            _Arm(f"walk {kind}warm", False, streamed, Cooling(0.03, 1e-4), 1.5),
+            _Arm(f"walk {kind}order fine", True, streamed, Cooling(0.003, 1e-5), 0.7),
+            _Arm(f"walk {kind}order hot", True, streamed, Cooling(0.1, 1e-3), 0.2),
+            _Arm(f"walk {kind}order boiling", True, streamed, Cooling(0.4, 1e-4), 1.0),
         ]
     if _QUICK_OPS < problem.arrays.ops <= _LOCAL_OPS:
-        arms.insert(3, (LocalSearch.name, True, False, None, 1.0))
+        arms.insert(3, _Arm(LocalSearch.name, True, False, None, 1.0))
     return arms
+
+
+def _proposed(arms: list[_Arm], asked: Asked, scout: ScoutNet | None) -> list[_Arm]:
+    """Arms, with those of a proposer: its moves in the first two kinds of walk without streaming.
+
+    Before the plain ones if it has a scout, whose time is the walk's own, and else behind them.
+    """
+    plain = [arm for arm in arms if not arm.stream and arm.cooling is not None][:2]
+    proposed = [
+        replace(arm, name=f"{arm.name} by {asked.proposer.name}", asked=asked, scout=scout)
+        for arm in plain
+    ]
+    if scout is None:
+        at = max(map(arms.index, plain)) + 1
+        return [*arms[:at], *proposed, *arms[at:]]
+    at = arms.index(plain[0])
+    others = [arm for arm in arms[at:] if arm not in plain]
+    return [*arms[:at], *proposed, *others, *plain]
 
 
 def _next(arms: list[_Arm]) -> _Arm:

@@ -15,12 +15,13 @@ from placewright.simulator._kernel import WalkSettings
 from placewright.simulator.judging import kernel
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
     from placewright.plan import Plan
     from placewright.problem import Problem
+    from placewright.simulator._kernel import ScoutNet
     from placewright.solvers.search import Search
     from placewright.transforms import Grouping
 
@@ -97,6 +98,22 @@ class Cooling:
     cold: float = 1e-4
 
 
+@dataclass(frozen=True)
+class Guide:
+    """What a proposer thinks of the moves of a walk.
+
+    Args:
+        likely: Plans × ops in, plans × ops × devices out: how likely each device is to be the right
+            one for an op, the rest of the plan being as it is; None if it cannot say.
+        share: Of the moves, that are drawn by it; the others are drawn as ever.
+        every: Evaluations of a walk after which it is asked again, as the plans have changed.
+    """
+
+    likely: Callable[[Rows], NDArray[np.float64] | None]
+    share: float = 0.5
+    every: int = 1_000
+
+
 class Walker:
     """Walks through the plans of one problem, over blocks of several sizes.
 
@@ -123,38 +140,42 @@ class Walker:
         cooling: Cooling,
         changes: Changes,
         slope: float = 1.0,
+        guide: Guide | None = None,
+        scout: ScoutNet | None = None,
     ) -> Rows:
         """Walk from each plan for so many evaluations, or until the search is over.
 
         Args:
             slope: How much more often each level is used than the one before it (finer).
+            guide: Draws some of the moves.
+            scout: Looks at several moves for one that is judged; for step times alone.
 
         Returns:
             The best plan of each walk by (bytes over, objective).
         """
         search, problem = self.search, self.search.problem
         a, period = problem.arrays, problem.objective == "period"
-        settings = WalkSettings()
-        settings.penalty, settings.doublings = _PENALTY, 4
-        settings.in_order, settings.period = problem.discipline == "in order", period
-        settings.overlap = problem.overlap
-        settings.change_share = [getattr(changes, field.name) for field in fields(changes)]
-        settings.level_share = [slope**level for level in range(len(self.levels))]
-        settings.capacity = a.capacity.tolist()
+        settings = self._settings(changes, slope)
+        if scout is not None:
+            settings.scout = scout
         chains, done = len(start.device), 0
         stretch = _CLOSED_FORM if period else max(8, _STRETCH // a.ops)
         seeds = search.rng.integers(0, 2**63, size=chains)
         at, best, best_keys = start, start, [(np.inf, np.inf)] * chains
+        likely, ask = None, 0
+        settings.guided = 0.0 if guide is None else guide.share
         while done < evaluations and not search.over:
             count = int(min(stretch, evaluations - done, search.stop.left(search) // chains))
             if count < 1:
                 break
+            if guide is not None and done >= ask:
+                likely, ask = self._by_unit(guide.likely(at)), done + guide.every
             settings.evaluations = count
             settings.hot = _between(cooling, done / evaluations)
             settings.cold = _between(cooling, (done + count) / evaluations)
             settings.kept_back = self._kept_back.tolist()
             found, last, overflow, value = self._kernel.walk(
-                self._blocks, settings, at.device, at.priority, at.staging, seeds.tolist()
+                self._blocks, settings, at.device, at.priority, at.staging, seeds.tolist(), likely
             )
             done, at, seeds = done + count, Rows(*last), seeds + 1
             search.walked(count * chains)
@@ -166,6 +187,43 @@ class Walker:
                 if keys[chain] < self.key:
                     self._show(best, chain)
         return best
+
+    def moves(
+        self, start: Rows, count: int, seed: int, slope: float = 1.0
+    ) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
+        """Moves of one plan as a walk draws them, to train a scout on.
+
+        Returns:
+            Moves × features; by what share of it each changes the cost.
+        """
+        settings = self._settings(Changes(), slope)
+        return self._kernel.sample_moves(
+            self._blocks, settings, start.device, start.priority, count, seed
+        )
+
+    def _settings(self, changes: Changes, slope: float) -> WalkSettings:
+        problem = self.search.problem
+        settings = WalkSettings()
+        settings.penalty, settings.doublings = _PENALTY, 4
+        settings.in_order = problem.discipline == "in order"
+        settings.period, settings.overlap = problem.objective == "period", problem.overlap
+        settings.change_share = [getattr(changes, field.name) for field in fields(changes)]
+        settings.level_share = [slope**level for level in range(len(self.levels))]
+        settings.capacity = problem.arrays.capacity.tolist()
+        return settings
+
+    def _by_unit(self, likely: NDArray[np.float64] | None) -> NDArray[np.float64] | None:
+        """Plans × units × devices: the mean of a unit's ops that take a turn, zeros without one."""
+        if likely is None:
+            return None
+        a = self.search.problem.arrays
+        turns = np.bincount(a.unit[a.turn], minlength=int(a.unit.max()) + 1)
+        sums = [
+            [np.bincount(a.unit[a.turn], column[a.turn], len(turns)) for column in plan.T]
+            for plan in likely
+        ]
+        by_unit = np.array(sums).transpose(0, 2, 1) / np.maximum(turns, 1)[:, None]
+        return np.ascontiguousarray(by_unit)
 
     def _show(self, rows: Rows, chain: int) -> None:
         """Let the search see a plan. Of the period, only now is its whole memory known."""

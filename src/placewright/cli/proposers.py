@@ -1,0 +1,34 @@
+"""Proposers by name: what `auto` is given on the command line."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from placewright.solvers.proposing import Proposer
+
+
+class Name(StrEnum):
+    """What learns with `auto`."""
+
+    SCOUT = "scout"
+    PAIR = "pair"
+    NONE = "none"
+
+
+DEFAULT = Name.NONE
+"""What `auto` is given unless it is told; what wins in `benchmarks/proposers.py` may be here."""
+
+
+def named(name: Name) -> tuple[Proposer, ...]:
+    """The proposers of that name; none of them needs torch."""
+    if name is Name.SCOUT:
+        from placewright.solvers.scouting import Scout
+
+        return (Scout(),)
+    if name is Name.PAIR:
+        from placewright.policies.proposing import PairProposer
+
+        return (PairProposer(),)
+    return ()

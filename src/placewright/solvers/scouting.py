@@ -1,0 +1,139 @@
+"""Scout: a small trained network, which looks at moves before a walk judges one of them.
+
+For each plan to be judged a walk draws several moves, and the scout knows of each what can be told
+without simulating: who the block's neighbours are with, what would be sent, the load, memory and
+idle time of both devices, how much slack the block has (`cpp/scout.cpp`). The network says how
+likely a move is to gain. It was trained on moves of many graphs (`benchmarks/train_scout.py`) and
+depends on neither the number of ops nor of devices.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from placewright.errors import FileError
+from placewright.files.header import body, head
+from placewright.files.storage import read_data, write_data
+from placewright.simulator._kernel import ScoutNet
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from numpy.typing import NDArray
+
+    from placewright.plan import Plan
+    from placewright.problem import Problem
+
+SHIPPED = Path(__file__).parent / "weights" / "scout.json"
+FEATURES = 36  # that the compiled scout knows of a move
+_OPS_EACH = (
+    160  # one move more is looked at for so many ops: judging takes longer, looking does not
+)
+_MOST = 16
+_FEWEST_OPS = 500  # below, judging a move takes hardly longer than looking at some
+
+
+@dataclass(frozen=True)
+class Network:
+    """A network of one output: widths of its inner layers, and its weights end to end.
+
+    Layer by layer: first the biases, then for each input its weights.
+    """
+
+    widths: tuple[int, ...]
+    weights: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        sizes = (FEATURES, *self.widths, 1)
+        expected = sum((each + 1) * after for each, after in itertools.pairwise(sizes))
+        if len(self.weights) != expected or not np.isfinite(self.weights).all():
+            raise FileError(
+                f"a scout of widths {self.widths} has {len(self.weights)} weights: "
+                f"expected {expected} finite numbers"
+            )
+
+    def save(self, path: Path, how: str) -> None:
+        """Write it to a JSON file.
+
+        Args:
+            how: The command that made it.
+        """
+        data: dict[str, Any] = {"widths": list(self.widths), "made_by": how}
+        data["weights"] = [float(f"{weight:.5g}") for weight in self.weights]
+        write_data({**head("policy"), "policy": "scout", "config": data}, path)
+
+    @classmethod
+    def load(cls, path: Path) -> Network:
+        """The network that `save` wrote.
+
+        Raises:
+            FileError: The file is missing, damaged, or another release's.
+        """
+        data = body(read_data(path), "policy")
+        try:
+            config = data["config"]
+            return cls(tuple(map(int, config["widths"])), tuple(map(float, config["weights"])))
+        except (KeyError, TypeError, ValueError) as error:
+            raise FileError(f"{path}: is no scout of this release: {error!r}") from None
+
+    @classmethod
+    def untrained(cls, widths: Sequence[int], seed: int = 0) -> Network:
+        """Random weights, of the usual size for their number."""
+        rng = np.random.default_rng(seed)
+        sizes, weights = (FEATURES, *widths, 1), []
+        for inputs, outputs in itertools.pairwise(sizes):
+            weights += [0.0] * outputs
+            weights += rng.normal(scale=(2 / inputs) ** 0.5, size=inputs * outputs).tolist()
+        return cls(tuple(widths), tuple(weights))
+
+
+@cache
+def shipped() -> Network:
+    """The network that ships."""
+    return Network.load(SHIPPED)
+
+
+@dataclass(frozen=True)
+class Scout:
+    """A proposer of moves, inside the compiled walk; for step times alone.
+
+    Args:
+        net: If not given, the one that ships.
+        sharpness: How much more a likelier move is preferred.
+        candidates: Moves that are looked at for one that is judged; by default so many that looking
+            takes a fraction of the time of judging.
+        blind: Looks at as many moves and takes any: what is left if it knows nothing, for
+            comparison.
+    """
+
+    net: Network | None = None
+    name: str = "scout"
+    sharpness: float = 2.0
+    candidates: int | None = None
+    blind: bool = False
+    plan_seconds = move_seconds = 0.0  # its time is the walk's own
+
+    def propose(self, problem: Problem, count: int, seed: int) -> Iterable[Plan]:
+        """No plans."""
+        return ()
+
+    def move_probabilities(self, problem: Problem, plan: Plan) -> NDArray[np.floating] | None:
+        """None: it looks at single moves."""
+        return None
+
+    def network(self, problem: Problem) -> ScoutNet | None:
+        """What a walk is given; None where it can do nothing."""
+        if problem.objective == "period" or problem.arrays.ops < _FEWEST_OPS:
+            return None
+        net, scout = self.net or shipped(), ScoutNet()
+        scout.widths, scout.weights = list(net.widths), list(net.weights)
+        fit = int(np.clip(problem.arrays.ops // _OPS_EACH, 2, _MOST))
+        scout.candidates = self.candidates or fit
+        scout.sharpness, scout.blind = self.sharpness, self.blind
+        return scout
