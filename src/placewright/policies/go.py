@@ -1,0 +1,279 @@
+"""GO: all ops at once on devices, in passes that each refine the plan before; a problem in.
+
+The transferable graph optimizer (Zhou et al. 2020, and GDP 2019). No code and no sizes of it were
+published, so this is like GO: what the paper fixes is kept (max-pooled GraphSAGE, segment
+recurrence, superposition, passes, tasks that read each other through recurrent attention) and the
+rest is ours. A device is told by what it means for each unit and not by its number, so one policy
+serves any cluster. The first pass refines a list schedule: from no plan, equal devices would look
+equal and no gradient could tell them apart.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+from torch import nn
+
+from placewright.errors import ConfigError
+from placewright.policies.go_draw import Drawn, Forced, Luck
+from placewright.policies.go_fusion import fusions
+from placewright.policies.go_graph import DEVICE, GRAPH, UNIT, Seen
+from placewright.policies.go_network import Attention, DeviceHead, Trunk
+from placewright.policies.go_state import PAIR, pairs
+from placewright.policies.policy import Episodes, Scores, one_plan_each
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from placewright.problem import Problem
+
+NAME = "go"
+TASKS = ("device", "priority", "fusion")
+LEVELS = 5
+"""Classes of priority, and of how early an op is considered for fusion."""
+START, PASS, SEARCH = 0, 1, 2
+"""Which plan a pass reads: the first one, an earlier pass's, or a search's."""
+_SPAN = 0.1  # how far the classes of priority move an op, as a share of the longest way
+_MIDDLE = (LEVELS - 1) / 2
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What the network is like.
+
+    Args:
+        hidden: Size of a unit's vector.
+        rounds: Of messages between neighbours.
+        layers: Of attention, beside the one that all tasks share.
+        segment: Units that attend to each other, and to as many before them.
+        wide: Of the layer that joins a unit with a device.
+        passes: Plans in a row, each refining the one before.
+        tasks: What is decided: `device`, `priority`, `fusion`. Without `device` the first plan is
+            kept; without `priority` ops are ordered by rank if `ranked`, else left as they are.
+        attention, modulation: Off for ablations.
+        drawn: The share of decisions that an episode draws, at most; the others are the likeliest.
+            Below 1 each episode has its own share, down to a few decisions, so that its reward says
+            something about them.
+        together: Whether neighbouring units share their luck in some episodes, so that a layer
+            moves as a whole. Each decision's own probability stays what it is.
+    """
+
+    hidden: int = 64
+    rounds: int = 3
+    layers: int = 2
+    heads: int = 4
+    segment: int = 128
+    wide: int = 32
+    passes: int = 2
+    tasks: tuple[str, ...] = ("device",)
+    ranked: bool = True
+    attention: bool = True
+    modulation: bool = True
+    drawn: float = 1.0
+    together: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.tasks or list(self.tasks) != [task for task in TASKS if task in self.tasks]:
+            raise ConfigError(f"GO is given tasks {self.tasks!r}: expected some of {TASKS}")
+        if self.passes < 1:
+            raise ConfigError(f"GO is given {self.passes!r} passes: expected 1 or more")
+
+    def build(self, problem: Problem, seed: int = 0) -> Go:
+        """A fresh policy; the same seed gives the same weights."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return Go(self)
+
+
+class Go(nn.Module):
+    """Decides on all units at once, pass after pass."""
+
+    name = NAME
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.shape = shape
+        width = shape.hidden
+        how = width, shape.heads, shape.segment, shape.modulation, shape.attention
+        self.trunk = Trunk(width, shape.rounds)
+        self.now = nn.Linear(PAIR, width)
+        self.layers = nn.ModuleList(Attention(*how) for _ in range(shape.layers))
+        self.task = Attention(*how)
+        self.which = nn.Parameter(torch.randn(len(shape.tasks), width) * 0.1)
+        if "device" in shape.tasks:
+            self.place = DeviceHead(width, shape.wide)
+        classes = [task for task in shape.tasks if task != "device"]
+        self.levels = nn.ModuleDict({task: nn.Linear(width, LEVELS) for task in classes})
+        self.told = nn.ModuleDict(
+            {
+                task: nn.Linear(PAIR if task == "device" else LEVELS, width)
+                for task in shape.tasks[:-1]
+            }
+        )
+        for head in self.levels.values():
+            nn.init.normal_(head.weight, std=0.01)  # type: ignore[arg-type]
+        self._seen: WeakKeyDictionary[Problem, Seen] = WeakKeyDictionary()
+
+    def config(self) -> dict[str, Any]:
+        sizes = [UNIT, GRAPH, DEVICE, PAIR, LEVELS]
+        return {"shape": {**asdict(self.shape), "tasks": list(self.shape.tasks)}, "sizes": sizes}
+
+    @classmethod
+    def from_config(cls, data: dict[str, Any]) -> Go:
+        if data["sizes"] != [UNIT, GRAPH, DEVICE, PAIR, LEVELS]:
+            raise ValueError(f"it is told {data['sizes']} numbers")
+        return cls(Shape(**{**data["shape"], "tasks": tuple(data["shape"]["tasks"])}))
+
+    @property
+    def where(self) -> torch.device:
+        return self.which.device
+
+    def see(self, problem: Problem) -> Seen:
+        """The problem as this policy sees it; worked out once."""
+        if problem not in self._seen:
+            self._seen[problem] = Seen.of(problem)
+        return self._seen[problem]
+
+    @torch.no_grad()
+    def act(
+        self, problem: Problem, count: int, seed: int, *, noise: float = 0.0, greedy: bool = False
+    ) -> Episodes:
+        seen = self.see(problem)
+        luck = Luck(seen, count, seed, self.where, noise, greedy, self._share(greedy))
+        start = np.repeat(seen.start[None], count, axis=0)
+        drawn = Drawn(luck)
+        self._decide(seen, torch.as_tensor(start, device=self.where), drawn)
+        actions, log_prob = drawn.done()
+        actions["start"] = start
+        device = seen.settle(actions.get("device", start))
+        fusion = None
+        if "fusion" in actions:
+            fusion = fusions(problem, device, actions["fusion"][:, seen.unit].astype(float))
+        order = self._order(seen, count, actions.get("priority"))
+        return Episodes(actions, device, one_plan_each(count), log_prob, order, fusion)
+
+    def score(self, problem: Problem, episodes: Episodes, best: Episodes | None = None) -> Scores:
+        seen, actions = self.see(problem), episodes.actions
+        forced = Forced(seen, actions, self.where)
+        self._decide(seen, torch.as_tensor(actions["start"], device=self.where), forced)
+        return Scores(forced.heads())
+
+    def only(self, episodes: Episodes, at: int) -> Episodes:
+        one = slice(at, at + 1)
+        actions = {
+            name: values[one].copy()
+            for name, values in episodes.actions.items()
+            if "added" not in name
+        }
+        return Episodes(
+            actions,
+            episodes.device[one].copy(),
+            one_plan_each(1),
+            episodes.log_prob[one].copy(),
+            None if episodes.priority is None else episodes.priority[one].copy(),
+            None if episodes.fusion is None else episodes.fusion[one].copy(),
+        )
+
+    def logits(self, problem: Problem, plans: NDArray[np.integer], mode: int) -> torch.Tensor:
+        """Plans × units × devices: what it would do about plans × units, read in such a mode."""
+        seen = self.see(problem)
+        on = seen.on(self.where)
+        x, whole = self.trunk(on)
+        now = torch.as_tensor(np.asarray(plans, dtype=np.int64), device=self.where)
+        state = pairs(on, now)
+        _, logits = self._device(on, self._read(x, whole, state, now), whole, state, mode)
+        return logits.masked_fill(~on["legal"], -1e9)
+
+    def _share(self, greedy: bool) -> tuple[float, bool]:
+        return (1.0, False) if greedy else (self.shape.drawn, self.shape.together)
+
+    def _decide(self, seen: Seen, plan: torch.Tensor, choose: Drawn | Forced) -> None:
+        """All passes, each decision left to `choose`."""
+        on, shape = seen.on(self.where), self.shape
+        x, whole = self.trunk(on)
+        count = len(plan)
+        last = shape.passes - 1
+        for at in range(shape.passes):
+            # All episodes begin alike: what they have in common is worked out once.
+            now = plan[:1] if at == 0 and bool((plan == plan[:1]).all()) else plan
+            state = pairs(on, now)
+            read = self._read(x, whole, state, now)
+            out: torch.Tensor | None = None
+            if "device" in shape.tasks:
+                mode = START if at == 0 else PASS
+                out, logits = self._device(on, read, whole, state, mode)
+                plan = choose("device", at, logits.expand(count, -1, -1), on["legal"])
+            if at < last:
+                if "device" not in shape.tasks:
+                    break  # nothing that a later pass reads has changed
+                continue
+            self._levels(read, whole, state, plan, out, choose)
+
+    def _read(
+        self, x: torch.Tensor, whole: torch.Tensor, state: torch.Tensor, plan: torch.Tensor
+    ) -> torch.Tensor:
+        """Plans × units × width: each unit where it is now, among the others."""
+        read: torch.Tensor = x + self.now(_at(state, plan))
+        for layer in self.layers:
+            read = layer(read, whole)
+        return read
+
+    def _device(
+        self,
+        on: dict[str, torch.Tensor],
+        read: torch.Tensor,
+        whole: torch.Tensor,
+        state: torch.Tensor,
+        mode: int,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        out = self.task(read + self.which[0], whole)
+        return out, self.place(out, state, on["each"], mode)
+
+    def _levels(
+        self,
+        read: torch.Tensor,
+        whole: torch.Tensor,
+        state: torch.Tensor,
+        plan: torch.Tensor,
+        out: torch.Tensor | None,
+        choose: Drawn | Forced,
+    ) -> None:
+        """The tasks after placement: each reads the shared vectors and what the one before did."""
+        said: torch.Tensor | None = None
+        for at, task in enumerate(self.shape.tasks):
+            if task == "device":
+                said = self.told[task](_at(state, plan)) if task in self.told else None
+                continue
+            given = read + self.which[at]
+            given = given if out is None else given + out
+            given = given if said is None else given + said
+            out = self.task(given, whole)
+            logits = self.levels[task](out)
+            legal = torch.ones(logits.shape[1:], dtype=torch.bool, device=logits.device)
+            choice = choose(task, 0, logits.expand(len(plan), -1, -1), legal)
+            if task in self.told:
+                said = self.told[task](nn.functional.one_hot(choice, LEVELS).to(out.dtype))
+
+    def _order(
+        self, seen: Seen, count: int, level: NDArray[Any] | None
+    ) -> NDArray[np.float64] | None:
+        """Episodes × ops: the longest way to the end first, earlier or later by class."""
+        if level is None and not self.shape.ranked:
+            return None
+        order = np.repeat(-seen.rank[None], count, axis=0)
+        if level is not None:
+            moved = (level - _MIDDLE) / _MIDDLE * _SPAN * float(seen.rank.max())
+            order += moved[:, seen.unit]
+        return order
+
+
+def _at(state: torch.Tensor, plan: torch.Tensor) -> torch.Tensor:
+    """Plans × units × numbers: what is told of each unit on the device where a plan has it."""
+    count = max(len(state), len(plan))
+    state, plan = state.expand(count, -1, -1, -1), plan.expand(count, -1)
+    index = plan[:, :, None, None].expand(-1, -1, 1, state.shape[3])
+    return state.gather(2, index)[:, :, 0]
