@@ -55,6 +55,7 @@ class Shape:
         tasks: What is decided: `device`, `priority`, `fusion`. Without `device` the first plan is
             kept; without `priority` ops are ordered by rank if `ranked`, else left as they are.
         attention, modulation: Off for ablations.
+        most: Units are merged along heavy edges until there are no more than this.
         drawn: The share of decisions that an episode draws, at most; the others are the likeliest.
             Below 1 each episode has its own share, down to a few decisions, so that its reward says
             something about them.
@@ -73,6 +74,7 @@ class Shape:
     ranked: bool = True
     attention: bool = True
     modulation: bool = True
+    most: int = 200_000
     drawn: float = 1.0
     together: bool = False
 
@@ -115,7 +117,10 @@ class Go(nn.Module):
             }
         )
         for head in self.levels.values():
-            nn.init.normal_(head.weight, std=0.01)  # type: ignore[arg-type]
+            assert isinstance(head, nn.Linear)
+            nn.init.normal_(head.weight, std=0.01)
+            with torch.no_grad():  # an op keeps its place unless there is a reason
+                head.bias[LEVELS // 2] += 1.5
         self._seen: WeakKeyDictionary[Problem, Seen] = WeakKeyDictionary()
 
     def config(self) -> dict[str, Any]:
@@ -135,7 +140,7 @@ class Go(nn.Module):
     def see(self, problem: Problem) -> Seen:
         """The problem as this policy sees it; worked out once."""
         if problem not in self._seen:
-            self._seen[problem] = Seen.of(problem)
+            self._seen[problem] = Seen.of(problem, self.shape.most)
         return self._seen[problem]
 
     @torch.no_grad()

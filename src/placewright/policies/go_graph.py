@@ -64,17 +64,18 @@ class Seen:
     _clusters: list[NDArray[np.int64]] = field(default_factory=list)
 
     @classmethod
-    def of(cls, problem: Problem) -> Seen:
+    def of(cls, problem: Problem, most: int) -> Seen:
+        """The problem's units; merged along heavy edges where there are more than `most`."""
         a = problem.arrays
-        leader, unit = np.unique(a.leader.astype(np.int64), return_inverse=True)
-        unit = unit.astype(np.int64)
+        leader, unit = _units(problem, most)
         rank, before = ways(a)
-        legal = a.allowed[leader]
+        legal = _legal(a, unit, leader)
         compute = np.where(a.turn[:, None], a.compute, 0.0)
         columns = [np.bincount(unit, column, len(leader)) for column in compute.T]
         seconds = np.stack(columns, axis=1).astype(float)
         classes = alike(a)
         plan = list_schedule(problem, rank)[leader]
+        plan = np.where(legal[np.arange(len(leader)), plan], plan, legal.argmax(axis=1))
         start = by_first_use(plan, classes, np.arange(len(leader))).astype(np.int64)
         arrays = _arrays(problem, unit, leader, legal, seconds, rank, before)
         return cls(problem, unit, leader, legal, seconds, start, classes, rank, arrays)
@@ -85,9 +86,9 @@ class Seen:
     @property
     def clusters(self) -> list[NDArray[np.int64]]:
         if not self._clusters:
-            self._clusters.extend(
-                each.group[self.leader].astype(np.int64) for each in nested(self.problem)
-            )
+            coarser = [each for each in nested(self.problem) if len(each) < len(self)]
+            self._clusters.append(np.arange(len(self)))
+            self._clusters.extend(each.group[self.leader].astype(np.int64) for each in coarser)
         return self._clusters
 
     def on(self, where: torch.device) -> dict[str, torch.Tensor]:
@@ -110,6 +111,28 @@ class Seen:
     def settle(self, device: NDArray[np.integer]) -> NDArray[np.int32]:
         """Plans × units as lawful plans × ops."""
         return self.problem.settle(device[..., self.unit])
+
+
+def _units(problem: Problem, most: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The op that leads each unit, rising, and the unit of each op."""
+    a = problem.arrays
+    label = a.leader.astype(np.int64)
+    if len(np.unique(label)) > most:
+        levels = nested(problem)
+        fitting = next((each for each in levels if len(each) <= most), levels[-1])
+        first = np.full(len(fitting), a.ops)
+        np.minimum.at(first, fitting.group, label)
+        label = first[fitting.group]
+    leader, unit = np.unique(label, return_inverse=True)
+    return leader, unit.astype(np.int64)
+
+
+def _legal(a: Arrays, unit: NDArray[np.int64], leader: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Units × devices: where at least one op of a unit may be; the problem settles the rest."""
+    leads = np.flatnonzero(a.leader == np.arange(a.ops))
+    legal = np.zeros((len(leader), a.devices), dtype=bool)
+    np.logical_or.at(legal, unit[leads], a.allowed[leads])
+    return legal
 
 
 def _sparse(index: torch.Tensor, values: torch.Tensor, units: int) -> torch.Tensor:

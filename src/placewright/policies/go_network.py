@@ -125,7 +125,7 @@ class DeviceHead(nn.Module):
         self.unit = nn.Linear(width, wide)
         self.pair = nn.Linear(PAIR, wide, bias=False)
         self.device = nn.Linear(DEVICE, wide, bias=False)
-        self.out = nn.Parameter(torch.randn(MODES, wide) * 0.03)
+        self.out = nn.Parameter(torch.randn(MODES, wide) * 0.2)
         self.linear = nn.Parameter(torch.zeros(MODES, PAIR))
 
     def forward(

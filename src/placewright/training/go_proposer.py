@@ -1,0 +1,83 @@
+"""GO as a proposer: a problem in, plans out; a plan in, where its ops would rather be out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from placewright import policies
+from placewright.plan import Plan
+from placewright.training.go_orders import issued
+from placewright.training.threads import torch_threads
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from placewright.policies.go import Go
+    from placewright.problem import Problem
+
+
+@dataclass(frozen=True, eq=False)
+class GoProposer:
+    """A trained policy for a search.
+
+    Args:
+        threads: That torch computes with.
+    """
+
+    policy: Go
+    threads: int = 1
+    name: str = field(default="go", init=False)
+
+    @classmethod
+    def read(cls, path: Path, threads: int = 1) -> GoProposer:
+        """The policy of a file.
+
+        Raises:
+            FileError: There is none, or it is another one.
+        """
+        from placewright.errors import FileError
+        from placewright.policies.go import Go
+
+        policy = policies.load(path)
+        if not isinstance(policy, Go):
+            raise FileError(f"{path}: holds policy {policy.name!r}: expected 'go'")
+        # Its own exploration is for training: what a search asks for is drawn for each op.
+        policy.shape = replace(policy.shape, drawn=1.0, together=False)
+        return cls(policy, threads)
+
+    def propose(self, problem: Problem, count: int, seed: int) -> list[Plan]:
+        """So many plans, the likeliest first, each with the order that the policy gives it."""
+        with torch_threads(self.threads):
+            likeliest = self.policy.act(problem, 1, seed, greedy=True)
+            parts = [likeliest]
+            if count > 1:
+                parts.append(self.policy.act(problem, count - 1, seed))
+        plans = []
+        for part in parts:
+            orders = issued(problem, part.device, part.priority)
+            for at, device in enumerate(part.device):
+                order = None if orders is None else orders[at]
+                fusion = None if part.fusion is None else part.fusion[at]
+                plans.append(Plan.of(problem, device, order, fusion=fusion))
+        return plans
+
+    def move_probabilities(self, problem: Problem, plan: Plan) -> NDArray[np.float64]:
+        """Ops × devices: where the policy would have each op, given where all are now."""
+        import torch
+
+        from placewright.policies.go import SEARCH
+
+        seen = self.policy.see(problem)
+        now = plan.device[seen.leader].astype(np.int64)
+        with torch.no_grad(), torch_threads(self.threads):
+            legal = seen.legal[np.arange(len(now)), now]
+            now = np.where(legal, now, seen.legal.argmax(axis=1))
+            logits = self.policy.logits(problem, now[None], SEARCH)[0]
+            likely = torch.softmax(logits, dim=1).double().cpu().numpy()
+        found: NDArray[np.float64] = likely[seen.unit]
+        return found
