@@ -41,8 +41,8 @@ from placewright.training.go_teachers import (
 
 MOST = 5000
 """Units of a graph in training."""
-EVALUATIONS = (300, 3000, 10**9)
-"""`auto`'s plans after so many plans judged are kept, as weaker ones; the last is no limit."""
+EVALUATIONS = (1000, 5000)
+"""`auto`'s plans after so many plans judged are kept, as weaker ones."""
 
 FOLDS: dict[str, tuple[str, ...]] = {
     "a": (
@@ -108,10 +108,10 @@ def keep_graphs(given: argparse.Namespace) -> None:
             print(f"{network}: {len(graph):,} ops, {time.perf_counter() - began:.0f} s", flush=True)
 
 
-def _taught(task: Task, graphs: Path, seconds: float) -> dict[str, Any]:
+def _taught(task: Task, graphs: Path, effort: float, seconds: float) -> dict[str, Any]:
     problem = task.problem(graphs)
-    long = seconds * (1 + problem.arrays.ops / 1500)
-    made: dict[str, Any] = teach(task, problem, EVALUATIONS, long)
+    most = int(np.clip(effort / problem.arrays.ops, 6000, 40_000))
+    made: dict[str, Any] = teach(task, problem, (*EVALUATIONS, most), seconds)
     return made
 
 
@@ -126,7 +126,8 @@ def make_teachers(given: argparse.Namespace) -> None:
     print(f"{len(known)} problems are done, {len(waiting)} wait", flush=True)
     os.environ["OMP_NUM_THREADS"] = "1"
     with ProcessPoolExecutor(given.jobs, mp_context=get_context("spawn")) as pool:
-        jobs = {pool.submit(_taught, task, given.graphs, given.seconds): task for task in waiting}
+        how = given.graphs, given.effort, given.seconds
+        jobs = {pool.submit(_taught, task, *how): task for task in waiting}
         for done in as_completed(jobs):
             row = done.result()
             with given.teachers.open("a") as file:
@@ -236,7 +237,8 @@ def main() -> None:
     parser.add_argument("--each", type=int, default=EACH, help="problems of each network")
     parser.add_argument("--only", default="", help="networks whose names begin so, with commas")
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--seconds", type=float, default=2.0, help="of `auto`, and more by size")
+    parser.add_argument("--effort", type=float, default=2e7, help="of `auto`: plans × ops")
+    parser.add_argument("--seconds", type=float, default=120.0, help="of `auto` at most")
     parser.add_argument("--minutes", type=float, default=20.0)
     parser.add_argument("--steps", type=int, help="end after so many steps instead")
     parser.add_argument("--run", type=Path, default=Path("runs/go"))

@@ -25,11 +25,15 @@ from placewright.policies.go_graph import DEVICE, GRAPH, UNIT, Seen
 from placewright.policies.go_network import Attention, DeviceHead, Trunk
 from placewright.policies.go_state import PAIR, pairs
 from placewright.policies.policy import Episodes, Scores, one_plan_each
+from placewright.policies.seq2seq import NEVER
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from placewright.problem import Problem
+
+    Graph = tuple[dict[str, torch.Tensor], torch.Tensor, torch.Tensor]
+    """A problem's tensors, a vector for each unit, and one for the whole."""
 
 NAME = "go"
 TASKS = ("device", "priority", "fusion")
@@ -183,15 +187,18 @@ class Go(nn.Module):
             None if episodes.fusion is None else episodes.fusion[one].copy(),
         )
 
-    def logits(self, problem: Problem, plans: NDArray[np.integer], mode: int) -> torch.Tensor:
+    def graph(self, problem: Problem) -> Graph:
+        """What the graph says whatever the plan, for `logits`; with gradients."""
+        on = self.see(problem).on(self.where)
+        return on, *self.trunk(on)
+
+    def logits(self, graph: Graph, plans: NDArray[np.integer], mode: int) -> torch.Tensor:
         """Plans × units × devices: what it would do about plans × units, read in such a mode."""
-        seen = self.see(problem)
-        on = seen.on(self.where)
-        x, whole = self.trunk(on)
+        on, x, whole = graph
         now = torch.as_tensor(np.asarray(plans, dtype=np.int64), device=self.where)
         state = pairs(on, now)
         _, logits = self._device(on, self._read(x, whole, state, now), whole, state, mode)
-        return logits.masked_fill(~on["legal"], -1e9)
+        return logits.masked_fill(~on["legal"], NEVER)
 
     def _share(self, greedy: bool) -> tuple[float, bool]:
         return (1.0, False) if greedy else (self.shape.drawn, self.shape.together)

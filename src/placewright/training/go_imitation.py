@@ -67,7 +67,7 @@ class Imitation:
         """What it has yet to learn from a problem."""
         from placewright.policies.go import PASS, SEARCH, START
 
-        problem, seen = lesson.problem, policy.see(lesson.problem)
+        seen, graph = policy.see(lesson.problem), policy.graph(lesson.problem)
         free = seen.legal.sum(axis=1) > 1
         weight = seen.seconds.min(axis=1) + seen.seconds.min(axis=1).mean() * 0.1
         strong = nearest_to(lesson.device[0][seen.leader], seen.start, seen.classes, weight)
@@ -75,7 +75,7 @@ class Imitation:
         total: Any = 0.0
         plan = seen.start
         for at in range(policy.shape.passes):
-            logits = policy.logits(problem, plan[None], START if at == 0 else PASS)
+            logits = policy.logits(graph, plan[None], START if at == 0 else PASS)
             total = total + _missed(logits, strong[None], free, self.smoothing)
             plan = _drawn(logits, rng)
             hit = logits.argmax(dim=2)[0].cpu().numpy() == strong
@@ -85,7 +85,7 @@ class Imitation:
             for device in lesson.device[1:]
         ]
         broken = np.stack([self._break(seen, strong, others, rng) for _ in range(self.damaged)])
-        logits = policy.logits(problem, broken, SEARCH)
+        logits = policy.logits(graph, broken, SEARCH)
         target = np.repeat(strong[None], self.damaged, axis=0)
         mended = _missed(logits, target, free, 0.0, broken != target)
         moved = (broken != target) & free

@@ -77,7 +77,7 @@ class GoProposer:
         with torch.no_grad(), torch_threads(self.threads):
             legal = seen.legal[np.arange(len(now)), now]
             now = np.where(legal, now, seen.legal.argmax(axis=1))
-            logits = self.policy.logits(problem, now[None], SEARCH)[0]
+            logits = self.policy.logits(self.policy.graph(problem), now[None], SEARCH)[0]
             likely = torch.softmax(logits, dim=1).double().cpu().numpy()
         found: NDArray[np.float64] = likely[seen.unit]
         return found

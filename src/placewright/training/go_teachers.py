@@ -17,8 +17,11 @@ import numpy as np
 from placewright import files, simulator, solvers, zoo
 from placewright.cluster import Cluster
 from placewright.errors import FileError
+from placewright.plan import Plan
+from placewright.policies.go_start import list_schedule, ways
 from placewright.problem import Problem
 from placewright.solvers import Search
+from placewright.training.go_orders import issued
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -27,7 +30,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from placewright.graph import Graph
-    from placewright.plan import Plan
     from placewright.problem import Discipline
 
 QUICK = (solvers.HEFT, solvers.METF)
@@ -108,23 +110,33 @@ class Lesson:
 
 
 def teach(task: Task, problem: Problem, evaluations: Sequence[int], seconds: float) -> Any:
-    """A line of the file: list schedulers' plans, and `auto`'s at some numbers of plans judged."""
-    found: list[tuple[str, Search]] = []
+    """A line of the file: list schedulers' plans, a walk from GO's own first plan, and `auto`'s.
+
+    Args:
+        evaluations: Plans judged after which `auto`'s best so far is kept; it ends after the last.
+        seconds: It ends after these too. Let the plans decide where the machine is shared: `auto`
+            begins with methods that take long, and is weak before they are done.
+    """
+    plans: list[tuple[str, Plan]] = []
     for make in QUICK:
         search = Search(problem, solvers.Stop(), 0)
         make().run(search)
-        found.append((make().name, search))
-    result_at: dict[int, Plan] = {}
+        if search.best is not None:
+            plans.append((make().name, search.best))
+    first = first_plan(problem)
+    walked = solvers.refined(problem, first)
+    plans += [("start", first), ("walk", walked)]
+    at: dict[int, Plan] = {}
 
     def watch(search: Search) -> None:
         for mark in evaluations[:-1]:
-            if search.evaluations >= mark and mark not in result_at and search.best is not None:
-                result_at[mark] = search.best
+            if search.evaluations >= mark and mark not in at and search.best is not None:
+                at[mark] = search.best
 
     stop = solvers.MaxEvaluations(evaluations[-1]) | solvers.MaxTime(seconds)
-    result = solvers.solve(problem, solvers.Auto(exact=False), stop=stop, seed=0, progress=watch)
-    plans = [("auto", result.plan), *((f"auto:{at}", plan) for at, plan in result_at.items())]
-    plans += [(name, search.best) for name, search in found if search.best is not None]
+    auto = solvers.Auto(exact=False)
+    result = solvers.solve(problem, auto, stop=stop, seed=0, progress=watch, start=walked)
+    plans += [("auto", result.plan), *((f"auto:{mark}", plan) for mark, plan in at.items())]
     rows = []
     for name, plan in plans:
         if plan.staging is not None and (plan.staging >= 0).any():
@@ -132,6 +144,7 @@ def teach(task: Task, problem: Problem, evaluations: Sequence[int], seconds: flo
         verdict = simulator.judge(problem, plan.device, plan.priority)
         rows.append((int(verdict.overflow[0]), float(verdict.value[0]), name, plan.device))
     rows.sort(key=lambda row: row[:2])
+    rows = list({row[3].tobytes(): row for row in reversed(rows)}.values())[::-1]  # no two alike
     return {
         **asdict(task),
         "graph": problem.graph.fingerprint,
@@ -142,6 +155,14 @@ def teach(task: Task, problem: Problem, evaluations: Sequence[int], seconds: flo
             for over, value, name, device in rows
         ],
     }
+
+
+def first_plan(problem: Problem) -> Plan:
+    """The plan that GO's first pass reads, in GO's order."""
+    rank = ways(problem.arrays)[0]
+    device = list_schedule(problem, rank)
+    orders = issued(problem, device[None], -rank[None])
+    return Plan.of(problem, device, None if orders is None else orders[0])
 
 
 def read_lessons(
