@@ -59,7 +59,8 @@ class Shape:
         tasks: What is decided: `device`, `priority`, `fusion`. Without `device` the first plan is
             kept; without `priority` ops are ordered by rank if `ranked`, else left as they are.
         attention, modulation: Off for ablations.
-        most: Units are merged along heavy edges until there are no more than this.
+        most: Units are merged along heavy edges until there are no more than this, but for
+            the dozen that is left in any case.
         drawn: The share of decisions that an episode draws, at most; the others are the likeliest.
             Below 1 each episode has its own share, down to a few decisions, so that its reward says
             something about them.
@@ -208,8 +209,8 @@ class Go(nn.Module):
         on, shape = seen.on(self.where), self.shape
         x, whole = self.trunk(on)
         count = len(plan)
-        last = shape.passes - 1
-        for at in range(shape.passes):
+        passes = shape.passes if "device" in shape.tasks else 1  # a later one would read the same
+        for at in range(passes):
             # All episodes begin alike: what they have in common is worked out once.
             now = plan[:1] if at == 0 and bool((plan == plan[:1]).all()) else plan
             state = pairs(on, now)
@@ -219,11 +220,8 @@ class Go(nn.Module):
                 mode = START if at == 0 else PASS
                 out, logits = self._device(on, read, whole, state, mode)
                 plan = choose("device", at, logits.expand(count, -1, -1), on["legal"])
-            if at < last:
-                if "device" not in shape.tasks:
-                    break  # nothing that a later pass reads has changed
-                continue
-            self._levels(read, whole, state, plan, out, choose)
+            if at == passes - 1:
+                self._levels(read, whole, state, plan, out, choose)
 
     def _read(
         self, x: torch.Tensor, whole: torch.Tensor, state: torch.Tensor, plan: torch.Tensor

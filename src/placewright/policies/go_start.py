@@ -146,7 +146,14 @@ def _exchangeable(a: Arrays, one: int, other: int) -> bool:
         and (a.allowed[:, one] == a.allowed[:, other]).all()
         and (a.compute[:, one] == a.compute[:, other]).all()
         and (a.link_class[swap][:, swap] == a.link_class).all()
+        and (_sharing(a.channel[swap][:, swap]) == _sharing(a.channel)).all()
     )
+
+
+def _sharing(channel: NDArray[np.integer]) -> NDArray[np.int64]:
+    """Which pairs of devices share a channel, whatever channels are called: the first such pair."""
+    _, first, at = np.unique(channel, return_index=True, return_inverse=True)
+    return first[at.reshape(-1)]
 
 
 def by_first_use(

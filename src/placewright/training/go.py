@@ -109,6 +109,10 @@ class GoTraining:
         self.environments = [IssuingEnvironment(each.problem, threads) for each in self.lessons]
         self.references: dict[int, float] = {}
         """What each teacher's plan takes in the order that GO gives it."""
+        self.own: dict[int, tuple[float, float]] = {}
+        """Bytes over and objective of the best plan that the policy itself made."""
+        self.curves: dict[int, list[tuple[int, float, float]]] = {}
+        """For each problem (plans judged, seconds, `own`) each time that it improved."""
         self.steps, self.seconds = 0, 0.0
         self.points: list[Point] = []
         self._pool = ThreadPoolExecutor(1)
@@ -181,6 +185,7 @@ class GoTraining:
         said = recipe.algorithm.update(
             self.policy, lesson.problem, episodes, advantage, self.optimizer, pressure
         )
+        self._keep_own(at, judged)
         said["invalid"] = float(1 - judged.valid.mean())
         said["mean"] = float(judged.seconds.mean()) / self.reference(at)
         likeliest = self.likeliest(at)
@@ -200,7 +205,16 @@ class GoTraining:
         """What the argmax plan takes; judged, and counted."""
         episodes = self.policy.act(self.lessons[at].problem, 1, 0, greedy=True)
         judged = self.environments[at].judge(episodes.device, LIKELIEST, episodes.priority)
+        self._keep_own(at, judged)
         return float(judged.seconds[0]) if judged.over[0] == 0 else float("inf")
+
+    def _keep_own(self, at: int, judged: Judged) -> None:
+        best = int(np.lexsort((judged.seconds, judged.over))[0])
+        key = float(judged.over[best]), float(judged.seconds[best])
+        if key < self.own.get(at, (np.inf, np.inf)):
+            self.own[at] = key
+            plans = self.environments[at].evaluations
+            self.curves.setdefault(at, []).append((plans, self.environments[at].seconds, key[1]))
 
     def _learn_from_itself(self, at: int) -> None:
         """What is better than the teacher is taught from now on."""
