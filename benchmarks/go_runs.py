@@ -134,7 +134,7 @@ class Run:
 
     def _trained(self, task: Task, problem: pw.Problem) -> dict[str, Any]:
         lesson = _lesson(task, problem, self.method == "go of auto")
-        shape = Shape(hidden=self.hidden, most=MOST, drawn=0.3, together=True)
+        shape = Shape(hidden=self.hidden, most=MOST, stay=2.0, drawn=0.3, together=True)
         shape = replace(shape, tasks=("device", "priority"), **ABLATIONS.get(self.method, {}))
         updates = max(1, self.plans // self.samples)
         steps = IMITATED

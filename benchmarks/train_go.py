@@ -150,6 +150,7 @@ def train(given: argparse.Namespace) -> None:
         hidden=given.hidden,
         tasks=tuple(given.tasks.split(",")),
         most=given.most,
+        stay=2.0,
         drawn=0.3,
         together=True,
         passes=given.passes,

@@ -195,6 +195,13 @@ def test_ablations_are_other_networks(change):
     assert less.act(given, 2, seed=0).device.shape == (2, given.arrays.ops)
 
 
+def test_a_fresh_policy_that_stays_begins_at_the_plan_that_it_reads():
+    given = problem()
+    policy = replace(SMALL, stay=9.0).build(given)
+    seen = policy.see(given)
+    assert (policy.act(given, 1, 0, greedy=True).actions["device"][0] == seen.start).all()
+
+
 def test_a_searchs_plan_is_read_in_a_mode_of_its_own():
     given = problem()
     policy = SMALL.build(given)

@@ -23,7 +23,7 @@ from placewright.policies.go_draw import Drawn, Forced, Luck
 from placewright.policies.go_fusion import fusions
 from placewright.policies.go_graph import DEVICE, GRAPH, UNIT, Seen
 from placewright.policies.go_network import Attention, DeviceHead, Trunk
-from placewright.policies.go_state import PAIR, pairs
+from placewright.policies.go_state import HERE, PAIR, pairs
 from placewright.policies.policy import Episodes, Scores, one_plan_each
 from placewright.policies.seq2seq import NEVER
 
@@ -59,6 +59,8 @@ class Shape:
         tasks: What is decided: `device`, `priority`, `fusion`. Without `device` the first plan is
             kept; without `priority` ops are ordered by rank if `ranked`, else left as they are.
         attention, modulation: Off for ablations.
+        stay: The logit that a fresh policy adds to the device where a unit is: with some it begins
+            at the plan that it reads.
         most: Units are merged along heavy edges until there are no more than this, but for
             the dozen that is left in any case.
         drawn: The share of decisions that an episode draws, at most; the others are the likeliest.
@@ -79,6 +81,7 @@ class Shape:
     ranked: bool = True
     attention: bool = True
     modulation: bool = True
+    stay: float = 0.0
     most: int = 200_000
     drawn: float = 1.0
     together: bool = False
@@ -113,6 +116,8 @@ class Go(nn.Module):
         self.which = nn.Parameter(torch.randn(len(shape.tasks), width) * 0.1)
         if "device" in shape.tasks:
             self.place = DeviceHead(width, shape.wide)
+            with torch.no_grad():
+                self.place.linear[:, HERE] = shape.stay
         classes = [task for task in shape.tasks if task != "device"]
         self.levels = nn.ModuleDict({task: nn.Linear(width, LEVELS) for task in classes})
         self.told = nn.ModuleDict(

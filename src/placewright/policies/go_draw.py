@@ -140,7 +140,8 @@ class Forced:
         if f"{name}_added" in self.actions:
             logits = logits + torch.as_tensor(self.actions[f"{name}_added"], device=self.where)
         log_prob, entropy = chosen(logits.masked_fill(~legal, NEVER), choice)
-        head = Head(name, log_prob * free, entropy * free, even_entropy(legal))
+        # Entropy is that of all decisions, drawn or not: a floor under it is about the policy.
+        head = Head(name, log_prob * free, entropy, even_entropy(legal))
         self._heads[task, at] = head
         return choice
 

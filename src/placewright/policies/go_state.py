@@ -14,6 +14,8 @@ from placewright.policies.go_graph import WINDOWS
 
 PAIR = 13 + len(WINDOWS)
 """How many numbers tell a unit on a device, given a plan."""
+HERE = 0
+"""Which of them says that the plan has it there."""
 _FAR = 4.0
 
 

@@ -55,7 +55,7 @@ class GoRecipe:
     beside: int = 1
     samples: int = 32
     rate: tuple[float, float] = (1e-3, 3e-4)
-    floor: float = 0.0
+    floor: float = 0.1
     clip: float = 1.0
     algorithm: PPO = field(default_factory=PPO)
     imitation: Imitation = field(default_factory=Imitation)
