@@ -151,6 +151,7 @@ def train(given: argparse.Namespace) -> None:
         tasks=tuple(given.tasks.split(",")),
         most=given.most,
         stay=2.0,
+        timed="times" not in given.without,
         drawn=0.3,
         together=True,
         passes=given.passes,
@@ -256,7 +257,7 @@ def main() -> None:
     parser.add_argument("--most", type=int, default=MOST)
     parser.add_argument("--lessons", type=int, help="the first so many problems alone")
     parser.add_argument("--tasks", default="device,priority")
-    parser.add_argument("--without", default="", help="of attention, modulation, imitation")
+    parser.add_argument("--without", default="", help="of attention, modulation, imitation, times")
     given = parser.parse_args()
     if given.what == "graphs":
         keep_graphs(given)

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from placewright import Cluster, Problem, judge, transforms, zoo
+from placewright import Cluster, Plan, Problem, judge, simulate, transforms, zoo
 from placewright.errors import ConfigError
 
 torch = pytest.importorskip("torch")
@@ -19,7 +19,7 @@ from placewright.policies.go_start import alike, by_first_use, nearest_to  # noq
 from placewright.policies.go_state import pairs  # noqa: E402
 
 SMALL = Shape(hidden=16, heads=2, segment=8, layers=1)
-HERE, INTO, LOAD = 0, 1, 7
+HERE, INTO, LOAD, LATE = 0, 1, 7, 15
 
 
 def problem(text="layered:ops=40,seed=1,weights=yes", cluster="3xP100+cpu", **how) -> Problem:
@@ -193,6 +193,40 @@ def test_ablations_are_other_networks(change):
     count = [sum(each.numel() for each in policy.parameters()) for policy in (whole, less)]
     assert count[1] < count[0] or change == {"passes": 1}
     assert less.act(given, 2, seed=0).device.shape == (2, given.arrays.ops)
+
+
+def test_what_is_told_of_times_is_when_things_would_be_there():
+    """By hand, for the unit that reads most: its inputs' arrival on each device, less its start."""
+    given = problem(cluster="3xP100+cpu", discipline="ready")
+    seen, a = Seen.of(given, 10**6), given.arrays
+    plan = np.random.default_rng(1).integers(0, 4, size=len(seen))
+    run = simulate(given, Plan.of(given, seen.settle(plan), -seen.rank))
+    start, end = seen.times(run.start[None], run.end[None])
+    on = seen.on(torch.device("cpu"))
+    times = torch.as_tensor(start), torch.as_tensor(end)
+    found = pairs(on, torch.as_tensor(plan[None]), times).numpy()[0]
+    assert (pairs(on, torch.as_tensor(plan[None])).numpy()[0, :, :, LATE:] == 0).all()
+    edges = list(zip(*(seen.arrays[name].tolist() for name in ("source", "target")), strict=True))
+    unit = max(range(len(seen)), key=lambda at: sum(target == at for _, target in edges))
+    for device in range(4):
+        arrive = [
+            end[0, source] + (0 if link < 0 else seen.arrays["sent"][link, at])
+            for at, (source, target) in enumerate(edges)
+            if target == unit
+            for link in [a.link_class[plan[source], device]]
+        ]
+        late = max(arrive) - start[0, unit]
+        expected = np.sign(late) * np.log1p(abs(late)) / 2
+        assert found[unit, device, LATE] == pytest.approx(expected, rel=1e-3, abs=1e-4)
+    assert (found[:, :, LATE][np.arange(len(seen)), plan] <= 1e-4).all()  # all had come by then
+    assert ((found[:, :, LATE + 2] >= 0) & (found[:, :, LATE + 2] <= 1)).all()
+
+
+def test_a_policy_that_is_told_times_needs_a_clock():
+    given = problem()
+    policy = replace(SMALL, timed=True).build(given)
+    with pytest.raises(ConfigError, match="must be told when ops run"):
+        policy.act(given, 1, seed=0)
 
 
 def test_a_fresh_policy_that_stays_begins_at_the_plan_that_it_reads():

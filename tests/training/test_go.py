@@ -132,7 +132,8 @@ def test_damage_is_small_or_large_and_lawful(lessons):
 
 def test_training_imitates_then_learns_from_rewards_and_reports(lessons, tmp_path):
     recipe = GoRecipe(samples=8, imitated=0.5)
-    training = GoTraining(SMALL.build(lessons[0].problem), lessons, recipe, device="cpu")
+    shape = replace(SMALL, timed=True)
+    training = GoTraining(shape.build(lessons[0].problem), lessons, recipe, device="cpu")
     training.run(1e9, most=12)
     parts = [point.part for point in training.points]
     assert parts == ["imitation"] * 6 + ["ppo"] * 5  # the last problem's plans were judged alone
@@ -144,7 +145,7 @@ def test_training_imitates_then_learns_from_rewards_and_reports(lessons, tmp_pat
     assert sum(evaluations) >= 6 * 8 + 5 + 2  # drawn, argmax, teachers
 
     training.save(tmp_path / "run" / "checkpoint.json")
-    again = GoTraining(SMALL.build(lessons[0].problem, seed=9), lessons, recipe, device="cpu")
+    again = GoTraining(shape.build(lessons[0].problem, seed=9), lessons, recipe, device="cpu")
     again.resume(tmp_path / "run" / "checkpoint.json")
     assert (again.steps, again.seconds) == (12, training.seconds)
     expected, found = training.policy.state_dict(), again.policy.state_dict()
@@ -176,7 +177,7 @@ def test_a_plan_better_than_the_teachers_is_taught_from_then_on(lessons):
 def test_a_proposer_makes_plans_and_says_where_ops_would_rather_be(lessons, tmp_path):
     for lesson in lessons:
         problem = lesson.problem
-        policies.save(SMALL.build(problem), tmp_path / "go.json")
+        policies.save(replace(SMALL, timed=True).build(problem), tmp_path / "go.json")
         proposer = GoProposer.read(tmp_path / "go.json")
         plans = proposer.propose(problem, 4, seed=0)
         assert len(plans) == 4

@@ -28,12 +28,17 @@ from placewright.policies.policy import Episodes, Scores, one_plan_each
 from placewright.policies.seq2seq import NEVER
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
+    from placewright.policies.go_state import Times
     from placewright.problem import Problem
 
-    Graph = tuple[dict[str, torch.Tensor], torch.Tensor, torch.Tensor]
-    """A problem's tensors, a vector for each unit, and one for the whole."""
+    Floats = NDArray[np.float64]
+    Clock = Callable[[Problem, NDArray[np.int32], Floats], tuple[Floats, Floats]]
+    Graph = tuple[Seen, torch.Tensor, torch.Tensor]
+    """A problem as it is seen, a vector for each unit, and one for the whole."""
 
 NAME = "go"
 TASKS = ("device", "priority", "fusion")
@@ -43,6 +48,7 @@ START, PASS, SEARCH = 0, 1, 2
 """Which plan a pass reads: the first one, an earlier pass's, or a search's."""
 _SPAN = 0.1  # how far the classes of priority move an op, as a share of the longest way
 _MIDDLE = (LEVELS - 1) / 2
+_REMEMBERED = 4  # batches of plans whose times are kept, for further epochs on them
 
 
 @dataclass(frozen=True)
@@ -59,6 +65,8 @@ class Shape:
         tasks: What is decided: `device`, `priority`, `fusion`. Without `device` the first plan is
             kept; without `priority` ops are ordered by rank if `ranked`, else left as they are.
         attention, modulation: Off for ablations.
+        timed: Whether it is told when ops run under the plan that it reads. It then needs a
+            `clock`, since policies know no simulator; `training` has one.
         stay: The logit that a fresh policy adds to the device where a unit is: with some it begins
             at the plan that it reads.
         most: Units are merged along heavy edges until there are no more than this, but for
@@ -81,6 +89,7 @@ class Shape:
     ranked: bool = True
     attention: bool = True
     modulation: bool = True
+    timed: bool = False
     stay: float = 0.0
     most: int = 200_000
     drawn: float = 1.0
@@ -131,6 +140,8 @@ class Go(nn.Module):
             nn.init.normal_(head.weight, std=0.01)
             with torch.no_grad():  # an op keeps its place unless there is a reason
                 head.bias[LEVELS // 2] += 1.5
+        self.clock: Clock | None = None
+        """Tells when ops run: problem, plans × ops and their order in, starts and ends out."""
         self._seen: WeakKeyDictionary[Problem, Seen] = WeakKeyDictionary()
 
     def config(self) -> dict[str, Any]:
@@ -195,14 +206,15 @@ class Go(nn.Module):
 
     def graph(self, problem: Problem) -> Graph:
         """What the graph says whatever the plan, for `logits`; with gradients."""
-        on = self.see(problem).on(self.where)
-        return on, *self.trunk(on)
+        seen = self.see(problem)
+        return seen, *self.trunk(seen.on(self.where))
 
     def logits(self, graph: Graph, plans: NDArray[np.integer], mode: int) -> torch.Tensor:
         """Plans × units × devices: what it would do about plans × units, read in such a mode."""
-        on, x, whole = graph
+        seen, x, whole = graph
+        on = seen.on(self.where)
         now = torch.as_tensor(np.asarray(plans, dtype=np.int64), device=self.where)
-        state = pairs(on, now)
+        state = pairs(on, now, self._times(seen, now))
         _, logits = self._device(on, self._read(x, whole, state, now), whole, state, mode)
         return logits.masked_fill(~on["legal"], NEVER)
 
@@ -218,7 +230,7 @@ class Go(nn.Module):
         for at in range(passes):
             # All episodes begin alike: what they have in common is worked out once.
             now = plan[:1] if at == 0 and bool((plan == plan[:1]).all()) else plan
-            state = pairs(on, now)
+            state = pairs(on, now, self._times(seen, now))
             read = self._read(x, whole, state, now)
             out: torch.Tensor | None = None
             if "device" in shape.tasks:
@@ -227,6 +239,28 @@ class Go(nn.Module):
                 plan = choose("device", at, logits.expand(count, -1, -1), on["legal"])
             if at == passes - 1:
                 self._levels(read, whole, state, plan, out, choose)
+
+    def _times(self, seen: Seen, plan: torch.Tensor) -> Times | None:
+        """When units run under plans; those asked for last are remembered."""
+        if not self.shape.timed:
+            return None
+        if self.clock is None:
+            raise ConfigError(
+                "this policy must be told when ops run, by its `clock`: "
+                "use it through placewright.training, such as GoProposer"
+            )
+        rows = plan.cpu().numpy()
+        known, key = seen.moments, str(self.where).encode() + rows.tobytes()
+        if key not in known:
+            order = np.repeat(-seen.rank[None], len(rows), axis=0)
+            start, end = seen.times(*self.clock(seen.problem, seen.settle(rows), order))
+            if len(known) >= _REMEMBERED:
+                known.pop(next(iter(known)))
+            known[key] = (
+                torch.as_tensor(start, device=self.where),
+                torch.as_tensor(end, device=self.where),
+            )
+        return known[key]
 
     def _read(
         self, x: torch.Tensor, whole: torch.Tensor, state: torch.Tensor, plan: torch.Tensor

@@ -59,7 +59,10 @@ class Seen:
     start: NDArray[np.int64]
     classes: list[list[int]]
     rank: NDArray[np.float64]
+    mean: float  # seconds of a mean unit on its fastest device: the unit of all times
     arrays: dict[str, NDArray[np.generic]]
+    moments: dict[bytes, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
+    """When units run under the plans that were asked about last."""
     _on: dict[str, dict[str, torch.Tensor]] = field(default_factory=dict)
     _clusters: list[NDArray[np.int64]] = field(default_factory=list)
 
@@ -77,8 +80,9 @@ class Seen:
         plan = list_schedule(problem, rank)[leader]
         plan = np.where(legal[np.arange(len(leader)), plan], plan, legal.argmax(axis=1))
         start = by_first_use(plan, classes, np.arange(len(leader))).astype(np.int64)
-        arrays = _arrays(problem, unit, leader, legal, seconds, rank, before)
-        return cls(problem, unit, leader, legal, seconds, start, classes, rank, arrays)
+        mean = max(float(np.where(legal, seconds, np.inf).min(axis=1).mean()), 1e-30)
+        arrays = _arrays(problem, unit, leader, legal, seconds, rank, before, mean)
+        return cls(problem, unit, leader, legal, seconds, start, classes, rank, mean, arrays)
 
     def __len__(self) -> int:
         return len(self.leader)
@@ -107,6 +111,23 @@ class Seen:
                     made[f"{name}{at}t"] = _sparse(index.flip(0), weight, units)
             self._on[key] = made
         return self._on[key]
+
+    def times(
+        self, start: NDArray[np.float64], end: NDArray[np.float64]
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Plans × ops as plans × units: the first start and the last end, in terms of a unit's.
+
+        What takes no turn has no time of its own.
+        """
+        turn = self.problem.arrays.turn
+        ops = np.flatnonzero(turn)
+        order = ops[np.argsort(self.unit[ops], kind="stable")]
+        units, first = np.unique(self.unit[order], return_index=True)
+        found = np.zeros((2, len(start), len(self)), dtype=np.float32)
+        if len(units):
+            found[0][:, units] = np.minimum.reduceat(start[:, order], first, axis=1) / self.mean
+            found[1][:, units] = np.maximum.reduceat(end[:, order], first, axis=1) / self.mean
+        return found[0], found[1]
 
     def settle(self, device: NDArray[np.integer]) -> NDArray[np.int32]:
         """Plans × units as lawful plans × ops."""
@@ -147,11 +168,11 @@ def _arrays(
     seconds: NDArray[np.float64],
     rank: NDArray[np.float64],
     before: NDArray[np.float64],
+    mean: float,
 ) -> dict[str, NDArray[np.generic]]:
     """All that the network reads; seconds are in terms of a mean unit's on its fastest device."""
     a, units = problem.arrays, len(leader)
     fastest = np.where(legal, seconds, np.inf).min(axis=1)
-    mean = max(float(fastest.mean()), 1e-30)
     edges = _edges(a, unit)
     source, target, tensor = edges
     sent = (a.transfer[:, tensor] if len(a.transfer) else np.zeros((1, len(tensor)))) / mean
@@ -242,6 +263,8 @@ def _arrays(
         "sent": sent,
         "mean": on_average + 0.1 * max(float(on_average.mean()) if len(source) else 0.0, 1e-6),
         "between": _classes(a),
+        "sent_and_none": np.vstack([sent, np.zeros((1, len(tensor)))]),
+        "link": np.where(a.link_class < 0, len(sent), a.link_class).astype(np.int64),
         "own": np.maximum(own, 1e-2),
         "seconds": seconds / mean,
         "slow": np.log(

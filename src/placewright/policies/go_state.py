@@ -12,16 +12,27 @@ from torch.nn import functional
 
 from placewright.policies.go_graph import WINDOWS
 
-PAIR = 13 + len(WINDOWS)
+_UNTIMED = 13 + len(WINDOWS)
+PAIR = _UNTIMED + 6
 """How many numbers tell a unit on a device, given a plan."""
 HERE = 0
 """Which of them says that the plan has it there."""
 _FAR = 4.0
 
 
+Times = tuple[torch.Tensor, torch.Tensor]
+"""Plans × units: when each starts and ends, in terms of a mean unit's seconds."""
+
+
 @torch.no_grad()
-def pairs(seen: dict[str, torch.Tensor], plan: torch.Tensor) -> torch.Tensor:
-    """Plans × units × devices × numbers, for plans × units."""
+def pairs(
+    seen: dict[str, torch.Tensor], plan: torch.Tensor, times: Times | None = None
+) -> torch.Tensor:
+    """Plans × units × devices × numbers, for plans × units.
+
+    Args:
+        times: When units run under each plan; without them what depends on it is 0.
+    """
     seconds, own, legal = seen["seconds"], seen["own"], seen["legal"]
     units, devices = seconds.shape
     count = len(plan)
@@ -56,6 +67,10 @@ def pairs(seen: dict[str, torch.Tensor], plan: torch.Tensor) -> torch.Tensor:
         (into + out - ((into + out) * here).sum(dim=2, keepdim=True)).clamp(-_FAR, _FAR),
         *_stretches(seen, here),
     ]
+    if times is None:
+        columns += [torch.zeros_like(here)] * (PAIR - _UNTIMED)
+    else:
+        columns += _moments(seen, plan, here, times)
     return torch.stack(columns, dim=3)
 
 
@@ -104,3 +119,55 @@ def _stretches(seen: dict[str, torch.Tensor], here: torch.Tensor) -> list[torch.
         inside = sums[:, seen["high"][at]] - sums[:, seen["low"][at]] - work
         found.append((inside * devices / seen["span"][at][:, None].clamp(min=1e-9)).clamp(max=_FAR))
     return found
+
+
+def _moments(
+    seen: dict[str, torch.Tensor], plan: torch.Tensor, here: torch.Tensor, times: Times
+) -> list[torch.Tensor]:
+    """Plans × units × devices each: what a move would mean in time.
+
+    How much later a unit's inputs would be there than it starts now, how long before its readers
+    start its outputs would be with them, how long the device is idle around then, and when that is.
+    """
+    start, end = times
+    devices = here.shape[2]
+    source, target = seen["source"], seen["target"]
+    total = end.amax(dim=1, keepdim=True).clamp(min=1e-9)
+    link = seen["link"]  # devices × devices: which class; the last one takes no time
+    sent = seen["sent_and_none"]  # classes + 1 × edges
+    edge = torch.arange(len(source), device=plan.device)
+    # Plans × edges × devices: a tensor from where its source is, and to where its reader is.
+    come = end[:, source, None] + sent[link[plan[:, source]], edge[None, :, None]]
+    index = target[None, :, None].expand_as(come)
+    nothing = torch.full_like(here, -1.0)
+    ready = nothing.scatter_reduce(1, index, come, "amax")
+    ready = torch.where(ready < 0, start[:, :, None], ready)
+    reach = start[:, target, None] - sent[link.T[plan[:, target]], edge[None, :, None]]
+    index = source[None, :, None].expand_as(reach)
+    needed = torch.full_like(here, float("inf")).scatter_reduce(1, index, reach, "amin")
+    needed = torch.where(needed.isinf(), total[:, :, None].expand_as(here), needed)
+    late = ready - start[:, :, None]
+    spare = needed - (torch.maximum(ready, start[:, :, None]) + seen["seconds"])
+    order = start.argsort(dim=1)
+    begun = start.gather(1, order)
+    work = (here * seen["seconds"]).gather(1, order[:, :, None].expand(-1, -1, devices))
+    sums = functional.pad(work.cumsum(dim=1), (0, 0, 1, 0))
+    found = [
+        _signed(late),
+        _signed(spare),
+        (start / total)[:, :, None].expand_as(here),
+        ((end - start) / total).clamp(max=1.0)[:, :, None].expand_as(here),
+    ]
+    for share in (0.02, 0.1):
+        half = share * total
+        low = torch.searchsorted(begun, (start - half).contiguous())
+        high = torch.searchsorted(begun, (end + half).contiguous())
+        inside = [sums.gather(1, at[:, :, None].expand(-1, -1, devices)) for at in (low, high)]
+        span = (end - start + 2 * half).clamp(min=1e-9)[:, :, None]
+        found.append(((inside[1] - inside[0]) / span).clamp(max=2.0))
+    return found
+
+
+def _signed(seconds: torch.Tensor) -> torch.Tensor:
+    """Times of either sign, on a scale that small and large ones fit on."""
+    return seconds.sign() * seconds.abs().clamp(max=1e4).log1p() / 2

@@ -20,7 +20,7 @@ from placewright.policies.tensors import load_with_tensors, save_with_tensors
 from placewright.training.algorithms import PPO, Pressure
 from placewright.training.baselines import BatchNormalised
 from placewright.training.go_imitation import Imitation
-from placewright.training.go_orders import IssuingEnvironment
+from placewright.training.go_orders import IssuingEnvironment, clock
 from placewright.training.rewards import Graded, Reward
 from placewright.training.threads import torch_threads
 
@@ -105,6 +105,7 @@ class GoTraining:
         if device == "auto":
             device = "cuda" if torch.cuda.is_available() else "cpu"
         self.policy: Go = policy.to(device)
+        self.policy.clock = clock
         self.optimizer = torch.optim.Adam(self.policy.parameters(), lr=self.recipe.rate[0])
         self.environments = [IssuingEnvironment(each.problem, threads) for each in self.lessons]
         self.references: dict[int, float] = {}

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from placewright.policies.go_start import nearest_to
+from placewright.training.go_orders import clock
 
 if TYPE_CHECKING:
     import torch
@@ -174,6 +175,7 @@ def taught(
     import torch
 
     how = how or Imitation()
+    policy.clock = clock
     rng = np.random.default_rng([seed, 7])
     optimizer = torch.optim.Adam(policy.parameters(), lr=rate)
     rows = []

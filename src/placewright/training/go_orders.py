@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -23,18 +24,37 @@ if TYPE_CHECKING:
     from placewright.training.environment import Judged
 
 
+_ready_of: WeakKeyDictionary[Problem, Problem] = WeakKeyDictionary()
+
+
 def issued(
     problem: Problem, device: NDArray[np.int32], priority: NDArray[np.float64] | None
 ) -> NDArray[np.float64] | None:
     """Plans × ops: priorities for the problem's own discipline."""
     if problem.discipline == "ready" or priority is None:
         return priority
-    ready = replace(problem, discipline="ready").with_arrays(**_fields(problem))
-    starts = [
-        simulator.simulate(ready, Plan.of(ready, row, order)).start
+    return clock(problem, device, priority)[0]
+
+
+def clock(
+    problem: Problem, device: NDArray[np.int32], priority: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Plans × ops: when a ready executor starts and ends each op; what GO is told of its plans."""
+    ready = _ready(problem)
+    runs = [
+        simulator.simulate(ready, Plan.of(ready, row, order))
         for row, order in zip(device, priority, strict=True)
     ]
-    return np.stack(starts)
+    return np.stack([run.start for run in runs]), np.stack([run.end for run in runs])
+
+
+def _ready(problem: Problem) -> Problem:
+    if problem.discipline == "ready":
+        return problem
+    if problem not in _ready_of:
+        changed = replace(problem, discipline="ready").with_arrays(**_fields(problem))
+        _ready_of[problem] = changed
+    return _ready_of[problem]
 
 
 def _fields(problem: Problem) -> dict[str, Any]:

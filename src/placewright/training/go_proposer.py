@@ -9,7 +9,7 @@ import numpy as np
 
 from placewright import policies
 from placewright.plan import Plan
-from placewright.training.go_orders import issued
+from placewright.training.go_orders import clock, issued
 from placewright.training.threads import torch_threads
 
 if TYPE_CHECKING:
@@ -32,6 +32,9 @@ class GoProposer:
     policy: Go
     threads: int = 1
     name: str = field(default="go", init=False)
+
+    def __post_init__(self) -> None:
+        self.policy.clock = clock
 
     @classmethod
     def read(cls, path: Path, threads: int = 1) -> GoProposer:
