@@ -1,8 +1,8 @@
 """GO's table on our simulator: placement alone on the paper's 14 rows.
 
-    python benchmarks/go.py [--sections table,curves,ablations] [--rows rnnlm-2,nmt-4] [--jobs 2]
-        [--policies FOLDER] [--plans 8000] [--out go.jsonl] [--device auto] [--threads 1]
-        [--graphs FOLDER] [--seconds 30]
+    python benchmarks/go.py [--sections table,curves,ablations,tasks] [--rows rnnlm-2,nmt-4]
+        [--jobs 2] [--policies FOLDER] [--plans 8000] [--out go.jsonl] [--device cpu]
+        [--threads 1] [--graphs FOLDER] [--seconds 30]
     python benchmarks/go.py large        50,000 ops in one call: seconds and memory
 
 Step times in seconds on simulated P100 clusters, devices taking whatever is ready as TensorFlow's
@@ -10,6 +10,9 @@ executor does. `go`: trained on the graph, beginning with imitation of list sche
 units merged to at most 5,000; its figure is the best plan that it drew or liked best itself, never
 a teacher's. `go of auto`: the same with `auto`'s plans as teachers. `zero-shot`: best of 16 of a
 policy that never saw the row's fold, on the whole graph; `fine-tuned`: 50 updates more.
+Section `tasks`: placement, schedule and fusion alone, in pairs and together, against the best
+single device that fits (else repaired METIS), first-ready, all fused that may be; the paper:
+33–60 %.
 `--policies` holds `go-a.json` and `go-b.json` as `train_go.py` writes them. Runs that are in the
 file are not repeated; `--jobs 0` prints what it has. The paper's figures were measured on real
 machines and stand beside ours, not against them.
@@ -24,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from go_runs import ABLATIONS, LEARNED, SOLVERS, Run, run_all
+from go_runs import ABLATIONS, LEARNED, SOLVERS, TASKS, Run, run_all
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,8 @@ def runs(section: str, lines: list[Line], given: argparse.Namespace) -> list[Run
         methods += TRANSFERRED
     if section == "ablations":
         methods = ("go", *ABLATIONS)
+    if section == "tasks":
+        methods = ("default", *TASKS)
     if given.methods:
         methods = tuple(name for name in methods if name in given.methods.split(","))
     found = []
@@ -190,6 +195,22 @@ def print_ablations(rows: list[dict[str, Any]], lines: list[Line]) -> None:
     print_rows(["row", "go", *ABLATIONS], table)
 
 
+def print_tasks(rows: list[dict[str, Any]], lines: list[Line]) -> None:
+    """How much faster than the default each set of tasks is, in per cent as the paper counts."""
+    table, gains = [], {name: [] for name in TASKS}  # type: dict[str, list[float]]
+    for line in lines:
+        found = cells(rows, line)
+        whole = fitting(found.get("default"))
+        cell = []
+        for name in TASKS:
+            ratio = whole / fitting(found.get(name))
+            gains[name].append(ratio)
+            cell.append(f"{shown(found.get(name))} ({ratio - 1:+.1%})")
+        table.append([line.name, shown(found.get("default")), *cell])
+    table.append(["default over it", "", *(mean(gains[name]) for name in TASKS)])
+    print_rows(["row", "default", *TASKS], table)
+
+
 def large() -> None:
     """50,000 ops in one call."""
     import resource
@@ -241,7 +262,12 @@ def main() -> None:
     sections = given.sections.split(",")
     wanted = [run for section in sections for run in runs(section, lines, given)]
     rows = run_all(wanted, given.out, given.jobs)
-    printers = {"table": print_table, "curves": print_curves, "ablations": print_ablations}
+    printers = {
+        "table": print_table,
+        "curves": print_curves,
+        "ablations": print_ablations,
+        "tasks": print_tasks,
+    }
     for section in sections:
         print(f"\n## {section}\n")
         printers[section](rows, lines)

@@ -8,6 +8,7 @@ import time
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
 from functools import cache
+from itertools import combinations
 from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,7 @@ from placewright import policies, solvers
 from placewright.policies.go import Shape
 from placewright.training import Environment, Trainer, recipe
 from placewright.training.go import GoRecipe, GoTraining
-from placewright.training.go_orders import issued
+from placewright.training.go_orders import IssuingEnvironment, issued
 from placewright.training.go_proposer import GoProposer
 from placewright.training.go_teachers import (
     QUICK,
@@ -33,6 +34,8 @@ from placewright.training.go_teachers import (
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from numpy.typing import NDArray
 
 MOST = 5000
 """Units of a graph in training."""
@@ -53,7 +56,13 @@ SOLVERS: dict[str, Any] = {
     "m-etf": solvers.METF,
     "single": solvers.EverySingleDevice,
 }
-LEARNED = ("go", "go of auto", "zero-shot", "fine-tuned", "hierarchical", *ABLATIONS)
+TASKS = tuple(
+    "+".join(part)
+    for size in (1, 2, 3)
+    for part in combinations(("device", "priority", "fusion"), size)
+)
+"""What is decided in section `tasks`; the rest is as the default has it."""
+LEARNED = (*TASKS, "go", "go of auto", "zero-shot", "fine-tuned", "hierarchical", *ABLATIONS)
 
 
 @dataclass(frozen=True)
@@ -61,7 +70,7 @@ class Run:
     """One method on one row.
 
     Args:
-        method: Of `SOLVERS` or `LEARNED`, or `auto`, `bound`, `start`.
+        method: Of `SOLVERS` or `LEARNED`, or `auto`, `bound`, `start`, `default`.
         plans: Plans that a learned method draws in training.
         policy: The file of a policy that was trained on the other fold.
         samples: Episodes of an update.
@@ -108,6 +117,8 @@ class Run:
             return self._hierarchical(problem)
         if self.method == "zero-shot":
             return self._zero_shot(problem)
+        if self.method == "default" or self.method in TASKS:
+            return self._tasks(task, problem)
         return self._trained(task, problem)
 
     def _hierarchical(self, problem: pw.Problem) -> dict[str, Any]:
@@ -116,6 +127,25 @@ class Run:
         Trainer([environment], made, self.seed, self.plans, device=self.device).run()
         curve = [[plans, seconds, best] for plans, seconds, best in environment.history]
         return {"best": environment.key[1], "over": environment.key[0], "curve": curve}
+
+    def _tasks(self, task: Task, problem: pw.Problem) -> dict[str, Any]:
+        """Some tasks learned from the default: its devices, first-ready, all fused that may be."""
+        device = default_devices(problem)[None]
+        environment = IssuingEnvironment(problem, self.threads, fused=True)
+        judged = environment.judge(device, "default")
+        found = {"best": float(judged.seconds[0]), "over": int(judged.over[0])}
+        if self.method == "default":
+            return found
+        tasks = tuple(self.method.split("+"))
+        shape = Shape(hidden=self.hidden, most=MOST, stay=2.0, drawn=0.3, together=True)
+        made = replace(shape, tasks=tasks, ranked=False, timed=True).build(problem, self.seed)
+        made.begin(problem, device[0])
+        lesson = Lesson(task, problem, ("default",), device, judged.seconds, judged.over)
+        how = GoRecipe(samples=self.samples, imitated=0.0, beside=0)
+        training = GoTraining(made, [lesson], how, self.seed, self.device, self.threads, fused=True)
+        training.run(1e9, most=max(1, self.plans // self.samples) + 1)
+        over, best = training.own[0]
+        return {"best": best, "over": over, "curve": training.curves[0]}
 
     def _zero_shot(self, problem: pw.Problem) -> dict[str, Any]:
         """The likeliest plan and 15 drawn ones, of the whole graph."""
@@ -135,7 +165,9 @@ class Run:
     def _trained(self, task: Task, problem: pw.Problem) -> dict[str, Any]:
         lesson = _lesson(task, problem, self.method == "go of auto")
         shape = Shape(hidden=self.hidden, most=MOST, stay=2.0, drawn=0.3, together=True)
-        shape = replace(shape, tasks=("device", "priority"), **ABLATIONS.get(self.method, {}))
+        shape = replace(
+            shape, timed=True, tasks=("device", "priority"), **ABLATIONS.get(self.method, {})
+        )
         updates = max(1, self.plans // self.samples)
         steps = IMITATED
         how = GoRecipe(samples=self.samples)
@@ -159,6 +191,14 @@ class Run:
             "curve": training.curves[0],
             "learned": [[p.step, p.ratio, p.said.get("mean")] for p in training.points[::10]],
         }
+
+
+def default_devices(problem: pw.Problem) -> NDArray[np.int32]:
+    """The best single device that fits, else METIS's parts, repaired."""
+    single = pw.solve(problem, solvers.EverySingleDevice())
+    if single.fits:
+        return single.plan.device
+    return pw.solve(problem, solvers.METIS(repaired=True)).plan.device
 
 
 def _lesson(task: Task, problem: pw.Problem, auto: bool) -> Lesson:

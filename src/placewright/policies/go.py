@@ -10,7 +10,7 @@ equal and no gradient could tell them apart.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -157,6 +157,17 @@ class Go(nn.Module):
     @property
     def where(self) -> torch.device:
         return self.which.device
+
+    @property
+    def orders(self) -> bool:
+        """Whether its plans come with an order."""
+        return self.shape.ranked or "priority" in self.shape.tasks
+
+    def begin(self, problem: Problem, device: NDArray[np.integer]) -> None:
+        """Let its first pass read this plan of ops from now on, instead of a list schedule."""
+        seen = self.see(problem)
+        start = np.asarray(device)[seen.leader].astype(np.int64)
+        self._seen[problem] = replace(seen, start=start)
 
     def see(self, problem: Problem) -> Seen:
         """The problem as this policy sees it; worked out once."""

@@ -87,6 +87,7 @@ class GoTraining:
     Args:
         device: Where the policy lives; judging is always on the CPU.
         threads: That judge plans.
+        fused: Whether plans that say nothing of fusion are judged with all fused that may be.
     """
 
     def __init__(
@@ -97,6 +98,7 @@ class GoTraining:
         seed: int = 0,
         device: str = "auto",
         threads: int = 1,
+        fused: bool = False,
     ) -> None:
         import torch
 
@@ -107,7 +109,9 @@ class GoTraining:
         self.policy: Go = policy.to(device)
         self.policy.clock = clock
         self.optimizer = torch.optim.Adam(self.policy.parameters(), lr=self.recipe.rate[0])
-        self.environments = [IssuingEnvironment(each.problem, threads) for each in self.lessons]
+        self.environments = [
+            IssuingEnvironment(each.problem, threads, fused) for each in self.lessons
+        ]
         self.references: dict[int, float] = {}
         """What each teacher's plan takes in the order that GO gives it."""
         self.own: dict[int, tuple[float, float]] = {}
@@ -172,7 +176,7 @@ class GoTraining:
         return (
             at,
             episodes,
-            self._pool.submit(judge, episodes.device, SAMPLED, episodes.priority),
+            self._pool.submit(judge, episodes.device, SAMPLED, episodes.priority, episodes.fusion),
         )
 
     def _reinforce(self, at: int, episodes: Episodes, coming: Future[Judged], rate: float) -> None:
@@ -198,14 +202,17 @@ class GoTraining:
         if at not in self.references:
             lesson, seen = self.lessons[at], self.policy.see(self.lessons[at].problem)
             device = lesson.device[:1]
-            judged = self.environments[at].judge(device, TEACHER, -seen.rank[None])
+            order = -seen.rank[None] if self.policy.orders else None
+            judged = self.environments[at].judge(device, TEACHER, order)
             self.references[at] = float(judged.seconds[0])
         return self.references[at]
 
     def likeliest(self, at: int) -> float:
         """What the argmax plan takes; judged, and counted."""
         episodes = self.policy.act(self.lessons[at].problem, 1, 0, greedy=True)
-        judged = self.environments[at].judge(episodes.device, LIKELIEST, episodes.priority)
+        judged = self.environments[at].judge(
+            episodes.device, LIKELIEST, episodes.priority, episodes.fusion
+        )
         self._keep_own(at, judged)
         return float(judged.seconds[0]) if judged.over[0] == 0 else float("inf")
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from placewright import simulator
 from placewright.plan import Plan
+from placewright.policies.go_fusion import fusions
 from placewright.training.environment import Environment, from_verdict
 
 if TYPE_CHECKING:
@@ -41,8 +42,9 @@ def clock(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Plans × ops: when a ready executor starts and ends each op; what GO is told of its plans."""
     ready = _ready(problem)
+    first = Plan.of(ready, device[0], priority[0])  # checked; its names serve for all of them
     runs = [
-        simulator.simulate(ready, Plan.of(ready, row, order))
+        simulator.simulate(ready, replace(first, device=row, priority=order))
         for row, order in zip(device, priority, strict=True)
     ]
     return np.stack([run.start for run in runs]), np.stack([run.end for run in runs])
@@ -67,16 +69,32 @@ class IssuingEnvironment(Environment):
 
     Args:
         threads: That judge plans side by side.
+        fused: Whether plans that say nothing of fusion have all ops fused as a compiler would, each
+            as urgent as any other.
     """
 
-    def __init__(self, problem: Problem, threads: int = 1) -> None:
-        self.threads = threads
+    def __init__(self, problem: Problem, threads: int = 1, fused: bool = False) -> None:
+        self.threads, self.fused = threads, fused
+        self.fusion: NDArray[np.int32] | None = None
+        """The best plan's fused groups, if it has any."""
+        self._groups: NDArray[np.int32] | None = None
         super().__init__(problem, self._simulated)
 
     def judge(
-        self, device: NDArray[np.int32], who: str, priority: NDArray[np.float64] | None = None
+        self,
+        device: NDArray[np.int32],
+        who: str,
+        priority: NDArray[np.float64] | None = None,
+        fusion: NDArray[np.int32] | None = None,
     ) -> Judged:
-        return super().judge(device, who, issued(self.problem, device, priority))
+        if fusion is None and self.fused:
+            fusion = fusions(self.problem, device, np.ones(device.shape))
+        self._groups, before = fusion, self.key
+        judged = super().judge(device, who, issued(self.problem, device, priority))
+        if self.key < before:
+            best = int(np.lexsort((judged.seconds, judged.over))[0])
+            self.fusion = None if fusion is None else fusion[best].copy()
+        return judged
 
     def _simulated(
         self,
@@ -84,5 +102,6 @@ class IssuingEnvironment(Environment):
         device: NDArray[np.int32],
         priority: NDArray[np.float64] | None = None,
     ) -> Judged:
-        verdict = simulator.judge(problem, device, priority, threads=self.threads)
+        how: dict[str, Any] = {} if self._groups is None else {"fusion": self._groups}
+        verdict = simulator.judge(problem, device, priority, threads=self.threads, **how)
         return from_verdict(problem, verdict)
