@@ -11,8 +11,8 @@ units merged to at most 5,000; its figure is the best plan that it drew or liked
 a teacher's. `go of auto`: the same with `auto`'s plans as teachers. `zero-shot`: best of 16 of a
 policy that never saw the row's fold, on the whole graph; `fine-tuned`: 50 updates more.
 Section `tasks`: placement, schedule and fusion alone, in pairs and together, against the best
-single device that fits (else repaired METIS), first-ready, all fused that may be; the paper:
-33–60 %.
+single device that fits (else repaired METIS), first-ready, fused as a compiler would; the
+paper: 33–60 %.
 `--policies` holds `go-a.json` and `go-b.json` as `train_go.py` writes them. Runs that are in the
 file are not repeated; `--jobs 0` prints what it has. The paper's figures were measured on real
 machines and stand beside ours, not against them.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from placewright import transforms
 from placewright.errors import ConfigError
@@ -22,11 +22,25 @@ def fusions(
     Raises:
         ConfigError: This release cannot fuse by urgency.
     """
-    fuse = getattr(transforms, "fuse", None)
-    if fuse is None:
+    found: NDArray[np.int32] = _known("fuse")(problem, device, urgency)
+    return found
+
+
+def usual_fusions(problem: Problem, device: NDArray[np.int32]) -> NDArray[np.int32]:
+    """The same as a compiler would fuse, whoever is urgent.
+
+    Raises:
+        ConfigError: This release cannot fuse so.
+    """
+    found: NDArray[np.int32] = _known("greedy")(problem, device)
+    return found
+
+
+def _known(name: str) -> Any:
+    known = getattr(transforms, name, None)
+    if known is None:
         raise ConfigError(
             "the policy decides on fusion, which this release cannot carry out: "
             "leave the task 'fusion' out"
         )
-    found: NDArray[np.int32] = fuse(problem, device, urgency)
-    return found
+    return known

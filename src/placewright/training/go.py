@@ -87,7 +87,7 @@ class GoTraining:
     Args:
         device: Where the policy lives; judging is always on the CPU.
         threads: That judge plans.
-        fused: Whether plans that say nothing of fusion are judged with all fused that may be.
+        fused: Whether plans that say nothing of fusion are fused as a compiler would.
     """
 
     def __init__(

@@ -15,7 +15,7 @@ import numpy as np
 
 from placewright import simulator
 from placewright.plan import Plan
-from placewright.policies.go_fusion import fusions
+from placewright.policies.go_fusion import usual_fusions
 from placewright.training.environment import Environment, from_verdict
 
 if TYPE_CHECKING:
@@ -69,8 +69,7 @@ class IssuingEnvironment(Environment):
 
     Args:
         threads: That judge plans side by side.
-        fused: Whether plans that say nothing of fusion have all ops fused as a compiler would, each
-            as urgent as any other.
+        fused: Whether plans that say nothing of fusion have ops fused as a compiler would.
     """
 
     def __init__(self, problem: Problem, threads: int = 1, fused: bool = False) -> None:
@@ -88,7 +87,7 @@ class IssuingEnvironment(Environment):
         fusion: NDArray[np.int32] | None = None,
     ) -> Judged:
         if fusion is None and self.fused:
-            fusion = fusions(self.problem, device, np.ones(device.shape))
+            fusion = usual_fusions(self.problem, device)
         self._groups, before = fusion, self.key
         judged = super().judge(device, who, issued(self.problem, device, priority))
         if self.key < before:
