@@ -129,7 +129,7 @@ class Run:
         return {"best": environment.key[1], "over": environment.key[0], "curve": curve}
 
     def _tasks(self, task: Task, problem: pw.Problem) -> dict[str, Any]:
-        """Some tasks learned from the default: its devices, first-ready, fused as a compiler would."""
+        """Some tasks learned from the default: its devices, first-ready, a compiler's fusion."""
         device = default_devices(problem)[None]
         environment = IssuingEnvironment(problem, self.threads, fused=True)
         judged = environment.judge(device, "default")
