@@ -220,13 +220,15 @@ def large() -> None:
 
     import placewright as pw
     from placewright.policies.go import Shape
+    from placewright.training.go_orders import clock
 
     torch.set_num_threads(2)
     problem = pw.Problem(
         pw.zoo.load("layered:ops=50000,seed=3,weights=yes"), pw.Cluster.parse("8xP100+cpu")
     )
     ops = problem.arrays.ops
-    policy = Shape(tasks=("device", "priority")).build(problem)
+    policy = Shape(tasks=("device", "priority"), timed=True).build(problem)
+    policy.clock = clock
     began, worked = time.perf_counter(), time.process_time()
     policy.act(problem, 1, 0, greedy=True)
     took, worked = time.perf_counter() - began, time.process_time() - worked

@@ -196,8 +196,7 @@ def train(given: argparse.Namespace) -> None:
     out.mkdir(parents=True, exist_ok=True)
     name = "go" if given.fold == "all" else f"go-{given.fold}"
     rows = report(training)
-    # Exploration is for training: a policy that ships draws each op by itself.
-    training.policy.shape = replace(training.policy.shape, drawn=1.0, together=False, most=200_000)
+    training.policy.shape = replace(training.policy.shape, most=Shape().most)  # whole graphs
     policies.save(training.policy.cpu(), out / f"{name}.json")
     told = {
         "fold": given.fold,

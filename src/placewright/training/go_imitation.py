@@ -151,16 +151,15 @@ def _missed(
 
 
 def _drawn(logits: torch.Tensor, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Units: the likeliest plan, or one drawn."""
+    """Units: the likeliest plan, with none, some or all of its units drawn instead."""
     import torch
 
+    share = rng.choice([0.0, np.exp(rng.uniform(np.log(0.01), 0.0))])
+    free = rng.random(logits.shape[1]) < share
+    luck = rng.gumbel(size=logits.shape[1:]) * free[:, None]
     with torch.no_grad():
-        if rng.random() < 0.5:
-            return logits[0].argmax(dim=1).cpu().numpy()
-        luck = torch.as_tensor(
-            rng.gumbel(size=logits.shape[1:]), dtype=logits.dtype, device=logits.device
-        )
-        return (logits[0] + luck).argmax(dim=1).cpu().numpy()
+        shaken = logits[0] + torch.as_tensor(luck, dtype=logits.dtype, device=logits.device)
+        return shaken.argmax(dim=1).cpu().numpy()
 
 
 def taught(

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from placewright.problem import Problem
 
 
+DRAWN = 0.3
+"""The share of decisions that a proposed plan draws at most."""
+
+
 @dataclass(frozen=True, eq=False)
 class GoProposer:
     """A trained policy for a search.
@@ -49,17 +53,24 @@ class GoProposer:
         policy = policies.load(path)
         if not isinstance(policy, Go):
             raise FileError(f"{path}: holds policy {policy.name!r}: expected 'go'")
-        # Its own exploration is for training: what a search asks for is drawn for each op.
-        policy.shape = replace(policy.shape, drawn=1.0, together=False)
+        # All of thousands of ops drawn at once make poor plans: few are, neighbours together.
+        policy.shape = replace(policy.shape, drawn=DRAWN, together=True)
         return cls(policy, threads)
 
     def propose(self, problem: Problem, count: int, seed: int) -> list[Plan]:
-        """So many plans, the likeliest first, each with the order that the policy gives it."""
+        """So many plans, the likeliest first, each with the order that the policy gives it.
+
+        The second one is the list schedule that its first pass reads; the others are drawn.
+        """
         with torch_threads(self.threads):
             likeliest = self.policy.act(problem, 1, seed, greedy=True)
             parts = [likeliest]
             if count > 1:
-                parts.append(self.policy.act(problem, count - 1, seed))
+                seen = self.policy.see(problem)
+                first = seen.settle(seen.start[None])
+                parts.append(replace(likeliest, device=first, fusion=None))
+            if count > 2:
+                parts.append(self.policy.act(problem, count - 2, seed))
         plans = []
         for part in parts:
             orders = issued(problem, part.device, part.priority)
