@@ -179,10 +179,17 @@ def test_a_proposer_makes_plans_and_says_where_ops_would_rather_be(lessons, tmp_
         problem = lesson.problem
         policies.save(replace(SMALL, timed=True).build(problem), tmp_path / "go.json")
         proposer = GoProposer.read(tmp_path / "go.json")
-        plans = proposer.propose(problem, 4, seed=0)
-        assert len(plans) == 4
-        assert plans[1:] == proposer.propose(problem, 4, seed=0)[1:]
-        assert plans[1:] != proposer.propose(problem, 4, seed=1)[1:]
+        plans = proposer.propose(problem, 12, seed=0)
+        assert [len(proposer.propose(problem, count, seed=0)) for count in (1, 2, 3)] == [1, 2, 3]
+        assert len(plans) == 12
+        assert plans == proposer.propose(problem, 12, seed=0)
+        again = proposer.propose(problem, 12, seed=1)
+        assert plans[:6] == again[:6]  # the likeliest, the first one, those between
+        assert plans[6:] != again[6:]
+        seen = proposer.policy.see(problem)
+        assert (plans[1].device == seen.settle(seen.start)).all()
+        kept = [(plan.device == plans[1].device).mean() for plan in plans[2:6]]
+        assert kept == sorted(kept)  # the surer a move must be, the fewer there are
         likely = proposer.move_probabilities(problem, plans[0])
         assert likely.shape == (problem.arrays.ops, problem.arrays.devices)
         np.testing.assert_allclose(likely.sum(axis=1), 1.0)

@@ -177,15 +177,28 @@ class Go(nn.Module):
 
     @torch.no_grad()
     def act(
-        self, problem: Problem, count: int, seed: int, *, noise: float = 0.0, greedy: bool = False
+        self,
+        problem: Problem,
+        count: int,
+        seed: int,
+        *,
+        noise: float = 0.0,
+        greedy: bool = False,
+        hold: float = 0.0,
     ) -> Episodes:
+        """See `Policy.act`.
+
+        Args:
+            hold: How much surer than that it stays a unit's move must be, in nats; part of the
+                actions, so that `score` sees the policy that acted.
+        """
         seen = self.see(problem)
         luck = Luck(seen, count, seed, self.where, noise, greedy, self._share(greedy))
         start = np.repeat(seen.start[None], count, axis=0)
         drawn = Drawn(luck)
-        self._decide(seen, torch.as_tensor(start, device=self.where), drawn)
+        self._decide(seen, torch.as_tensor(start, device=self.where), drawn, hold)
         actions, log_prob = drawn.done()
-        actions["start"] = start
+        actions["start"], actions["hold"] = start, np.full(count, hold, dtype=np.float32)
         device = seen.settle(actions.get("device", start))
         fusion = None
         if "fusion" in actions:
@@ -196,7 +209,8 @@ class Go(nn.Module):
     def score(self, problem: Problem, episodes: Episodes, best: Episodes | None = None) -> Scores:
         seen, actions = self.see(problem), episodes.actions
         forced = Forced(seen, actions, self.where)
-        self._decide(seen, torch.as_tensor(actions["start"], device=self.where), forced)
+        start = torch.as_tensor(actions["start"], device=self.where)
+        self._decide(seen, start, forced, float(actions["hold"][0]))
         return Scores(forced.heads())
 
     def only(self, episodes: Episodes, at: int) -> Episodes:
@@ -232,7 +246,7 @@ class Go(nn.Module):
     def _share(self, greedy: bool) -> tuple[float, bool]:
         return (1.0, False) if greedy else (self.shape.drawn, self.shape.together)
 
-    def _decide(self, seen: Seen, plan: torch.Tensor, choose: Drawn | Forced) -> None:
+    def _decide(self, seen: Seen, plan: torch.Tensor, choose: Drawn | Forced, hold: float) -> None:
         """All passes, each decision left to `choose`."""
         on, shape = seen.on(self.where), self.shape
         x, whole = self.trunk(on)
@@ -247,6 +261,7 @@ class Go(nn.Module):
             if "device" in shape.tasks:
                 mode = START if at == 0 else PASS
                 out, logits = self._device(on, read, whole, state, mode)
+                logits = logits + hold * state[..., HERE]
                 plan = choose("device", at, logits.expand(count, -1, -1), on["legal"])
             if at == passes - 1:
                 self._levels(read, whole, state, plan, out, choose)

@@ -62,7 +62,7 @@ def list_schedule(problem: Problem, rank: NDArray[np.float64]) -> NDArray[np.int
     first_tensor, sizes = a.first_tensor.tolist(), a.sizes.tolist()
     link, channel = a.link_class.tolist(), a.channel.tolist()
     transfer = a.transfer.tolist()
-    stored, turn = a.stored.tolist(), a.turn
+    stored, turn, workspace = a.stored.tolist(), a.turn, a.workspace.tolist()
     resident = np.bincount(a.leader, a.resident, a.ops).tolist()
     left = (np.diff(a.first_reader) + a.kept).tolist()
     room = a.capacity.astype(float).tolist()
@@ -70,6 +70,7 @@ def list_schedule(problem: Problem, rank: NDArray[np.float64]) -> NDArray[np.int
     end = [0.0] * a.ops
     place = [-1] * a.ops  # of leaders
     there: dict[tuple[int, int], float] = {}
+    copies: dict[int, list[int]] = {}
 
     def arrival(tensor: int, device: int, send: bool) -> float:
         source = producer[tensor]
@@ -82,6 +83,8 @@ def list_schedule(problem: Problem, rank: NDArray[np.float64]) -> NDArray[np.int
             known = wait + transfer[link[home][device]][tensor]
             if send:
                 wire[channel[home][device]] = there[tensor, device] = known
+                room[device] -= sizes[tensor]
+                copies.setdefault(tensor, []).append(device)
         return known
 
     for op in np.flatnonzero(a.allowed.sum(axis=1) == 1).tolist():  # pinned: known from the start
@@ -93,11 +96,18 @@ def list_schedule(problem: Problem, rank: NDArray[np.float64]) -> NDArray[np.int
         reads = inputs[first_input[op] : first_input[op + 1]]
         lead = leader[op]
         if place[lead] < 0:
-            need = resident[lead] + sum(sizes[first_tensor[op] : first_tensor[op + 1]])
+            need = resident[lead] + workspace[op]
+            need += sum(sizes[first_tensor[op] : first_tensor[op + 1]])
+            fetched = [0] * a.devices  # bytes of inputs that would have to be brought
+            for tensor in reads:
+                home = place[leader[producer[tensor]]]
+                for device in devices:
+                    if home not in (device, -1) and (tensor, device) not in there:
+                        fetched[device] += sizes[tensor]
             choices = [d for d in devices if allowed[lead][d]]
-            roomy = [d for d in choices if room[d] >= need]
+            roomy = [d for d in choices if room[d] >= need + fetched[d]]
             if not roomy:
-                roomy = [max(choices, key=lambda d: room[d])]
+                roomy = [max(choices, key=lambda d: room[d] - fetched[d])]
             place[lead] = min(
                 roomy,
                 key=lambda d: (
@@ -113,8 +123,11 @@ def list_schedule(problem: Problem, rank: NDArray[np.float64]) -> NDArray[np.int
         for tensor in reads:
             left[tensor] -= 1
             home = place[leader[producer[tensor]]]
-            if not left[tensor] and home >= 0 and not stored[producer[tensor]]:
-                room[home] += sizes[tensor]
+            if not left[tensor]:
+                if home >= 0 and not stored[producer[tensor]]:
+                    room[home] += sizes[tensor]
+                for device in copies.get(tensor, ()):
+                    room[device] += sizes[tensor]
     found = np.maximum(np.array(place, dtype=np.int32), 0)
     return problem.settle(found[a.leader])
 

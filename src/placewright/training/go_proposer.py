@@ -25,6 +25,10 @@ DRAWN = 0.3
 """The share of decisions that a proposed plan draws at most."""
 
 
+HOLDS = (1.0, 2.0, 3.0, 4.5)
+"""How much surer than staying a move must be in some of the plans, in nats."""
+
+
 @dataclass(frozen=True, eq=False)
 class GoProposer:
     """A trained policy for a search.
@@ -60,17 +64,18 @@ class GoProposer:
     def propose(self, problem: Problem, count: int, seed: int) -> list[Plan]:
         """So many plans, the likeliest first, each with the order that the policy gives it.
 
-        The second one is the list schedule that its first pass reads; the others are drawn.
+        The second one is the list schedule that its first pass reads, those after it are between
+        both: only moves that the policy is sure of. The others are drawn.
         """
         with torch_threads(self.threads):
             likeliest = self.policy.act(problem, 1, seed, greedy=True)
-            parts = [likeliest]
-            if count > 1:
-                seen = self.policy.see(problem)
-                first = seen.settle(seen.start[None])
-                parts.append(replace(likeliest, device=first, fusion=None))
-            if count > 2:
-                parts.append(self.policy.act(problem, count - 2, seed))
+            seen = self.policy.see(problem)
+            first = seen.settle(seen.start[None])
+            parts = [likeliest, replace(likeliest, device=first, fusion=None)][:count]
+            for hold in HOLDS[: max(0, count - 2)]:
+                parts.append(self.policy.act(problem, 1, seed, greedy=True, hold=hold))
+            if count > len(parts):
+                parts.append(self.policy.act(problem, count - len(parts), seed))
         plans = []
         for part in parts:
             orders = issued(problem, part.device, part.priority)
