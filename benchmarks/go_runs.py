@@ -18,6 +18,7 @@ import numpy as np
 import placewright as pw
 from placewright import policies, solvers
 from placewright.policies.go import Shape
+from placewright.policies.go_start import STARTS
 from placewright.training import Environment, Trainer, recipe
 from placewright.training.go import GoRecipe, GoTraining
 from placewright.training.go_orders import IssuingEnvironment, issued
@@ -166,7 +167,11 @@ class Run:
         lesson = _lesson(task, problem, self.method == "go of auto")
         shape = Shape(hidden=self.hidden, most=MOST, stay=2.0, drawn=0.3, together=True)
         shape = replace(
-            shape, timed=True, tasks=("device", "priority"), **ABLATIONS.get(self.method, {})
+            shape,
+            timed=True,
+            starts=STARTS,
+            tasks=("device", "priority"),
+            **ABLATIONS.get(self.method, {}),
         )
         updates = max(1, self.plans // self.samples)
         steps = IMITATED

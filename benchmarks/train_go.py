@@ -151,6 +151,7 @@ def train(given: argparse.Namespace) -> None:
         tasks=tuple(given.tasks.split(",")),
         most=given.most,
         stay=2.0,
+        starts=given.starts,
         timed="times" not in given.without,
         drawn=0.3,
         together=True,
@@ -251,6 +252,7 @@ def main() -> None:
     parser.add_argument("--every", type=float, default=15.0, help="seconds between lines")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--hidden", type=int, default=64)
+    parser.add_argument("--starts", type=int, default=3, help="first plans, 1 to 3")
     parser.add_argument("--passes", type=int, default=2)
     parser.add_argument("--samples", type=int, default=32)
     parser.add_argument("--most", type=int, default=MOST)

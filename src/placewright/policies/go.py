@@ -23,6 +23,7 @@ from placewright.policies.go_draw import Drawn, Forced, Luck
 from placewright.policies.go_fusion import fusions
 from placewright.policies.go_graph import DEVICE, GRAPH, UNIT, Seen
 from placewright.policies.go_network import Attention, DeviceHead, Trunk
+from placewright.policies.go_start import STARTS
 from placewright.policies.go_state import HERE, PAIR, pairs
 from placewright.policies.policy import Episodes, Scores, one_plan_each
 from placewright.policies.seq2seq import NEVER
@@ -62,6 +63,7 @@ class Shape:
         segment: Units that attend to each other, and to as many before them.
         wide: Of the layer that joins a unit with a device.
         passes: Plans in a row, each refining the one before.
+        starts: How many first plans there are (`go_start.first_plans`); episodes take turns.
         tasks: What is decided: `device`, `priority`, `fusion`. Without `device` the first plan is
             kept; without `priority` ops are ordered by rank if `ranked`, else left as they are.
         attention, modulation: Off for ablations.
@@ -85,6 +87,7 @@ class Shape:
     segment: int = 128
     wide: int = 32
     passes: int = 2
+    starts: int = 1
     tasks: tuple[str, ...] = ("device",)
     ranked: bool = True
     attention: bool = True
@@ -98,6 +101,8 @@ class Shape:
     def __post_init__(self) -> None:
         if not self.tasks or list(self.tasks) != [task for task in TASKS if task in self.tasks]:
             raise ConfigError(f"GO is given tasks {self.tasks!r}: expected some of {TASKS}")
+        if not 1 <= self.starts <= STARTS:
+            raise ConfigError(f"GO is given {self.starts!r} first plans: expected 1 to {STARTS}")
         if self.passes < 1:
             raise ConfigError(f"GO is given {self.passes!r} passes: expected 1 or more")
 
@@ -167,12 +172,12 @@ class Go(nn.Module):
         """Let its first pass read this plan of ops from now on, instead of a list schedule."""
         seen = self.see(problem)
         start = np.asarray(device)[seen.leader].astype(np.int64)
-        self._seen[problem] = replace(seen, start=start)
+        self._seen[problem] = replace(seen, starts=start[None])
 
     def see(self, problem: Problem) -> Seen:
         """The problem as this policy sees it; worked out once."""
         if problem not in self._seen:
-            self._seen[problem] = Seen.of(problem, self.shape.most)
+            self._seen[problem] = Seen.of(problem, self.shape.most, self.shape.starts)
         return self._seen[problem]
 
     @torch.no_grad()
@@ -194,7 +199,7 @@ class Go(nn.Module):
         """
         seen = self.see(problem)
         luck = Luck(seen, count, seed, self.where, noise, greedy, self._share(greedy))
-        start = np.repeat(seen.start[None], count, axis=0)
+        start = seen.starts[np.arange(count) % len(seen.starts)]
         drawn = Drawn(luck)
         self._decide(seen, torch.as_tensor(start, device=self.where), drawn, hold)
         actions, log_prob = drawn.done()
@@ -253,8 +258,11 @@ class Go(nn.Module):
         count = len(plan)
         passes = shape.passes if "device" in shape.tasks else 1  # a later one would read the same
         for at in range(passes):
-            # All episodes begin alike: what they have in common is worked out once.
-            now = plan[:1] if at == 0 and bool((plan == plan[:1]).all()) else plan
+            # Many episodes begin alike: what they have in common is worked out once.
+            same = torch.arange(count, device=self.where)
+            now = plan
+            if at == 0 and count > 1:
+                now, same = torch.unique(plan, dim=0, return_inverse=True)
             state = pairs(on, now, self._times(seen, now))
             read = self._read(x, whole, state, now)
             out: torch.Tensor | None = None
@@ -262,9 +270,10 @@ class Go(nn.Module):
                 mode = START if at == 0 else PASS
                 out, logits = self._device(on, read, whole, state, mode)
                 logits = logits + hold * state[..., HERE]
-                plan = choose("device", at, logits.expand(count, -1, -1), on["legal"])
+                plan = choose("device", at, logits[same], on["legal"])
             if at == passes - 1:
-                self._levels(read, whole, state, plan, out, choose)
+                out = None if out is None else out[same]
+                self._levels(read[same], whole, state[same], plan, out, choose)
 
     def _times(self, seen: Seen, plan: torch.Tensor) -> Times | None:
         """When units run under plans; those asked for last are remembered."""
@@ -329,7 +338,7 @@ class Go(nn.Module):
             out = self.task(given, whole)
             logits = self.levels[task](out)
             legal = torch.ones(logits.shape[1:], dtype=torch.bool, device=logits.device)
-            choice = choose(task, 0, logits.expand(len(plan), -1, -1), legal)
+            choice = choose(task, 0, logits, legal)
             if task in self.told:
                 said = self.told[task](nn.functional.one_hot(choice, LEVELS).to(out.dtype))
 
@@ -348,7 +357,5 @@ class Go(nn.Module):
 
 def _at(state: torch.Tensor, plan: torch.Tensor) -> torch.Tensor:
     """Plans × units × numbers: what is told of each unit on the device where a plan has it."""
-    count = max(len(state), len(plan))
-    state, plan = state.expand(count, -1, -1, -1), plan.expand(count, -1)
     index = plan[:, :, None, None].expand(-1, -1, 1, state.shape[3])
     return state.gather(2, index)[:, :, 0]

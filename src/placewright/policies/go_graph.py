@@ -16,7 +16,7 @@ import torch
 from placewright.policies.go_start import (
     alike,
     by_first_use,
-    list_schedule,
+    first_plans,
     mean_transfer,
     ways,
 )
@@ -45,7 +45,7 @@ class Seen:
         unit: Ops: the unit of each.
         legal: Units × devices.
         seconds: Units × devices: all work of a unit there.
-        start: Units: the plan that refinement begins with, devices numbered by first use.
+        starts: Plans × units: what a first pass may read, devices numbered by first use.
         classes: Devices that may change places.
         rank: Ops: the mean way to the end of the graph in seconds.
         clusters: Units in groups, from fine to coarse: levels × units.
@@ -56,7 +56,7 @@ class Seen:
     leader: NDArray[np.int64]
     legal: NDArray[np.bool_]
     seconds: NDArray[np.float64]
-    start: NDArray[np.int64]
+    starts: NDArray[np.int64]
     classes: list[list[int]]
     rank: NDArray[np.float64]
     mean: float  # seconds of a mean unit on its fastest device: the unit of all times
@@ -67,7 +67,7 @@ class Seen:
     _clusters: list[NDArray[np.int64]] = field(default_factory=list)
 
     @classmethod
-    def of(cls, problem: Problem, most: int) -> Seen:
+    def of(cls, problem: Problem, most: int, starts: int = 1) -> Seen:
         """The problem's units; merged along heavy edges where there are more than `most`."""
         a = problem.arrays
         leader, unit = _units(problem, most)
@@ -77,15 +77,31 @@ class Seen:
         columns = [np.bincount(unit, column, len(leader)) for column in compute.T]
         seconds = np.stack(columns, axis=1).astype(float)
         classes = alike(a)
-        plan = list_schedule(problem, rank)[leader]
-        plan = np.where(legal[np.arange(len(leader)), plan], plan, legal.argmax(axis=1))
-        start = by_first_use(plan, classes, np.arange(len(leader))).astype(np.int64)
+        plans = first_plans(problem, rank, starts)[:, leader]
+        plans = np.where(legal[np.arange(len(leader)), plans], plans, legal.argmax(axis=1))
+        begin = np.stack([by_first_use(plan, classes, np.arange(len(leader))) for plan in plans])
         mean = max(float(np.where(legal, seconds, np.inf).min(axis=1).mean()), 1e-30)
         arrays = _arrays(problem, unit, leader, legal, seconds, rank, before, mean)
-        return cls(problem, unit, leader, legal, seconds, start, classes, rank, mean, arrays)
+        return cls(
+            problem,
+            unit,
+            leader,
+            legal,
+            seconds,
+            begin.astype(np.int64),
+            classes,
+            rank,
+            mean,
+            arrays,
+        )
 
     def __len__(self) -> int:
         return len(self.leader)
+
+    @property
+    def start(self) -> NDArray[np.int64]:
+        """The first of them."""
+        return self.starts[0]
 
     @property
     def clusters(self) -> list[NDArray[np.int64]]:

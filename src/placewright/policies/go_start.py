@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from placewright.transforms import by_forward
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -130,6 +132,29 @@ def list_schedule(problem: Problem, rank: NDArray[np.float64]) -> NDArray[np.int
                     room[device] += sizes[tensor]
     found = np.maximum(np.array(place, dtype=np.int32), 0)
     return problem.settle(found[a.leader])
+
+
+STARTS = 3
+"""How many first plans there are: a list schedule, one device, and stretches of the graph."""
+
+
+def first_plans(problem: Problem, rank: NDArray[np.float64], count: int) -> NDArray[np.int32]:
+    """Plans × ops: what a first pass may read. A list schedule spreads ops as far as it can, which
+    is poor where links are slow; the others begin at the other end.
+    """
+    made = [list_schedule(problem, rank)]
+    a = problem.arrays
+    total = np.where(a.turn[:, None], a.compute, 0.0).sum(axis=0)
+    near = np.flatnonzero(~a.host) if (~a.host).any() else np.arange(a.devices)
+    fastest = near[total[near] <= total[near].min() * 1.01]
+    if count > 1:
+        made.append(problem.settle(np.full(a.ops, fastest[0])))
+    if count > 2:
+        group = by_forward(problem).group
+        work = np.bincount(group, np.where(a.turn, a.compute[:, fastest[0]], 0.0)) + 1e-12
+        done = (np.cumsum(work) - work / 2) / work.sum()
+        made.append(problem.settle(fastest[(done * len(fastest)).astype(int)][group]))
+    return np.stack(made[:count])
 
 
 def alike(a: Arrays) -> list[list[int]]:

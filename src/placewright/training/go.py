@@ -18,7 +18,6 @@ from placewright.files.header import body, head
 from placewright.policies import load, restored
 from placewright.policies.tensors import load_with_tensors, save_with_tensors
 from placewright.training.algorithms import PPO, Pressure
-from placewright.training.baselines import BatchNormalised
 from placewright.training.go_imitation import Imitation
 from placewright.training.go_orders import IssuingEnvironment, clock
 from placewright.training.rewards import Graded, Reward
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import torch
+    from numpy.typing import NDArray
 
     from placewright.policies import Episodes
     from placewright.policies.go import Go, Shape
@@ -182,9 +182,8 @@ class GoTraining:
     def _reinforce(self, at: int, episodes: Episodes, coming: Future[Judged], rate: float) -> None:
         judged, lesson = coming.result(), self.lessons[at]
         environment, recipe = self.environments[at], self.recipe
-        reward = recipe.reward(judged, environment.reference)[:, None]
-        counted = np.ones(len(episodes), dtype=bool)
-        advantage = BatchNormalised().advantage(reward, counted, "")
+        reward = recipe.reward(judged, environment.reference)
+        advantage = _advantage(reward, episodes.actions["start"])
         self._set_rate(rate)
         pressure = Pressure(floor=recipe.floor, clip=recipe.clip)
         said = recipe.algorithm.update(
@@ -208,13 +207,14 @@ class GoTraining:
         return self.references[at]
 
     def likeliest(self, at: int) -> float:
-        """What the argmax plan takes; judged, and counted."""
-        episodes = self.policy.act(self.lessons[at].problem, 1, 0, greedy=True)
+        """What the best argmax plan takes, one from each first plan; judged, and counted."""
+        count = self.policy.shape.starts
+        episodes = self.policy.act(self.lessons[at].problem, count, 0, greedy=True)
         judged = self.environments[at].judge(
             episodes.device, LIKELIEST, episodes.priority, episodes.fusion
         )
         self._keep_own(at, judged)
-        return float(judged.seconds[0]) if judged.over[0] == 0 else float("inf")
+        return float(np.where(judged.valid, judged.seconds, np.inf).min())
 
     def _keep_own(self, at: int, judged: Judged) -> None:
         best = int(np.lexsort((judged.seconds, judged.over))[0])
@@ -290,6 +290,15 @@ class GoTraining:
         mine = self.optimizer.state_dict()
         self.optimizer.load_state_dict({**mine, "state": averages})
         self.steps, self.seconds = int(found["steps"]), float(found["seconds"])
+
+
+def _advantage(reward: NDArray[np.float64], start: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Episodes × 1: rewards less the mean of those that began alike, in deviations of all."""
+    _, same = np.unique(start, axis=0, return_inverse=True)
+    same = same.reshape(-1)
+    mean = np.bincount(same, reward) / np.bincount(same)
+    off = reward - mean[same]
+    return (off / max(float(off.std()), 1e-6))[:, None]
 
 
 def begun(shape: Shape, lessons: Sequence[Lesson], seed: int, begin: Path | None = None) -> Go:

@@ -71,10 +71,10 @@ class Imitation:
         seen, graph = policy.see(lesson.problem), policy.graph(lesson.problem)
         free = seen.legal.sum(axis=1) > 1
         weight = seen.seconds.min(axis=1) + seen.seconds.min(axis=1).mean() * 0.1
-        strong = nearest_to(lesson.device[0][seen.leader], seen.start, seen.classes, weight)
+        plan = seen.starts[int(rng.integers(len(seen.starts)))]
+        strong = nearest_to(lesson.device[0][seen.leader], plan, seen.classes, weight)
         said: dict[str, float] = {}
         total: Any = 0.0
-        plan = seen.start
         for at in range(policy.shape.passes):
             logits = policy.logits(graph, plan[None], START if at == 0 else PASS)
             total = total + _missed(logits, strong[None], free, self.smoothing)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from placewright.policies import Episodes
     from placewright.policies.go import Go
     from placewright.problem import Problem
 
@@ -25,7 +26,7 @@ DRAWN = 0.3
 """The share of decisions that a proposed plan draws at most."""
 
 
-HOLDS = (1.0, 2.0, 3.0, 4.5)
+HOLDS = (1.0, 3.0)
 """How much surer than staying a move must be in some of the plans, in nats."""
 
 
@@ -64,18 +65,24 @@ class GoProposer:
     def propose(self, problem: Problem, count: int, seed: int) -> list[Plan]:
         """So many plans, the likeliest first, each with the order that the policy gives it.
 
-        The second one is the list schedule that its first pass reads, those after it are between
-        both: only moves that the policy is sure of. The others are drawn.
+        Likeliest from each first plan that it reads, then those first plans themselves, then plans
+        between both: only moves that the policy is sure of. The others are drawn.
         """
         with torch_threads(self.threads):
-            likeliest = self.policy.act(problem, 1, seed, greedy=True)
-            seen = self.policy.see(problem)
-            first = seen.settle(seen.start[None])
-            parts = [likeliest, replace(likeliest, device=first, fusion=None)][:count]
-            for hold in HOLDS[: max(0, count - 2)]:
-                parts.append(self.policy.act(problem, 1, seed, greedy=True, hold=hold))
-            if count > len(parts):
-                parts.append(self.policy.act(problem, count - len(parts), seed))
+            starts = self.policy.shape.starts
+            likeliest = self.policy.act(problem, min(count, starts), seed, greedy=True)
+            seen, parts, made = self.policy.see(problem), [likeliest], len(likeliest)
+            if made < count:
+                first = seen.settle(seen.starts[: count - made])
+                parts.append(_of(likeliest, first))
+                made += len(first)
+            for hold in HOLDS:
+                if made < count:
+                    held = min(count - made, starts)
+                    parts.append(self.policy.act(problem, held, seed, greedy=True, hold=hold))
+                    made += held
+            if made < count:
+                parts.append(self.policy.act(problem, count - made, seed))
         plans = []
         for part in parts:
             orders = issued(problem, part.device, part.priority)
@@ -97,6 +104,12 @@ class GoProposer:
             legal = seen.legal[np.arange(len(now)), now]
             now = np.where(legal, now, seen.legal.argmax(axis=1))
             logits = self.policy.logits(self.policy.graph(problem), now[None], SEARCH)[0]
-            likely = torch.softmax(logits, dim=1).double().cpu().numpy()
+            likely = torch.softmax(logits.double(), dim=1).cpu().numpy()
         found: NDArray[np.float64] = likely[seen.unit]
         return found
+
+
+def _of(episodes: Episodes, device: NDArray[np.int32]) -> Episodes:
+    """Other plans, with the order and the fusion of nobody but ranks."""
+    order = None if episodes.priority is None else episodes.priority[: len(device)]
+    return replace(episodes, device=device, priority=order, fusion=None)
