@@ -15,7 +15,13 @@ from placewright.errors import ConfigError
 torch = pytest.importorskip("torch")
 from placewright.policies.go import LEVELS, SEARCH, START, Shape  # noqa: E402
 from placewright.policies.go_graph import Seen  # noqa: E402
-from placewright.policies.go_start import alike, by_first_use, nearest_to  # noqa: E402
+from placewright.policies.go_start import (  # noqa: E402
+    alike,
+    by_first_use,
+    first_plans,
+    nearest_to,
+    ways,
+)
 from placewright.policies.go_state import pairs  # noqa: E402
 
 SMALL = Shape(hidden=16, heads=2, segment=8, layers=1)
@@ -193,6 +199,35 @@ def test_ablations_are_other_networks(change):
     count = [sum(each.numel() for each in policy.parameters()) for policy in (whole, less)]
     assert count[1] < count[0] or change == {"passes": 1}
     assert less.act(given, 2, seed=0).device.shape == (2, given.arrays.ops)
+
+
+def test_first_plans_are_a_list_schedule_one_device_and_stretches():
+    given = problem("branches:modules=3", "3xP100+cpu", discipline="ready")
+    plans = first_plans(given, ways(given.arrays)[0], 3)
+    a = given.arrays
+    free = a.turn & (a.allowed.sum(axis=1) > 1)
+    assert set(plans[1][free]) == {0}
+    assert set(plans[2][free]) == {0, 1, 2}  # not the host
+    work = [a.compute[free & (plans[2] == device), device].sum() for device in range(3)]
+    assert max(work) < 0.6 * sum(work)
+    assert judge(given, plans, -ways(a)[0][None].repeat(3, axis=0)).value.min() > 0
+    policy = replace(SMALL, starts=3).build(given)
+    starts = policy.act(given, 7, seed=0).actions["start"]
+    assert len(np.unique(starts, axis=0)) == 3
+    assert (starts[0] == starts[3]).all()
+    with pytest.raises(ConfigError, match="expected 1 to 3"):
+        Shape(starts=4)
+
+
+def test_a_list_schedule_keeps_to_memory_where_it_can():
+    """Of what everything on one device needs, each may hold 70 %."""
+    given = problem("layered:ops=60,seed=4,weights=yes", "4xP100")
+    a = given.arrays
+    alone = judge(given, given.settle(np.zeros(a.ops, dtype=int))).peak[0, 0]
+    tight = given.with_arrays(capacity=np.full(4, int(alone * 0.7)))
+    rank = ways(a)[0]
+    assert judge(tight, first_plans(tight, rank, 1), -rank[None]).overflow[0] == 0
+    assert judge(tight, first_plans(tight, rank, 2), -rank[None].repeat(2, axis=0)).overflow[1] > 0
 
 
 def test_what_is_told_of_times_is_when_things_would_be_there():
