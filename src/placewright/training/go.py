@@ -51,7 +51,7 @@ class GoRecipe:
         floor: A share of an even choice's entropy, below which entropy is worth 1 a nat.
     """
 
-    imitated: float = 0.4
+    imitated: float = 0.3
     beside: int = 1
     samples: int = 32
     rate: tuple[float, float] = (1e-3, 3e-4)
