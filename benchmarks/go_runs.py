@@ -18,7 +18,7 @@ import numpy as np
 import placewright as pw
 from placewright import policies, solvers
 from placewright.policies.go import Shape
-from placewright.policies.go_start import STARTS
+from placewright.policies.go_start import STARTS, first_plans, ways
 from placewright.training import Environment, Trainer, recipe
 from placewright.training.go import GoRecipe, GoTraining
 from placewright.training.go_orders import IssuingEnvironment, issued
@@ -63,6 +63,8 @@ TASKS = tuple(
     for part in combinations(("device", "priority", "fusion"), size)
 )
 """What is decided in section `tasks`; the rest is as the default has it."""
+FIRST = "first plans"
+"""The best of the plans that GO's first pass reads: what it has before it has learned anything."""
 LEARNED = (*TASKS, "go", "go of auto", "zero-shot", "fine-tuned", "hierarchical", *ABLATIONS)
 
 
@@ -71,7 +73,7 @@ class Run:
     """One method on one row.
 
     Args:
-        method: Of `SOLVERS` or `LEARNED`, or `auto`, `bound`, `start`, `default`.
+        method: Of `SOLVERS` or `LEARNED`, or `auto`, `bound`, `default`, `FIRST`.
         plans: Plans that a learned method draws in training.
         policy: The file of a policy that was trained on the other fold.
         samples: Episodes of an update.
@@ -110,10 +112,13 @@ class Run:
         if self.method == "auto":
             stop = pw.MaxTime(self.seconds)
             return _of(pw.solve(problem, solvers.Auto(), stop=stop, seed=self.seed))
-        if self.method == "start":
-            plan = first_plan(problem)
-            verdict = pw.judge(problem, plan.device, plan.priority)
-            return {"best": float(verdict.value[0]), "over": int(verdict.overflow[0])}
+        if self.method == FIRST:
+            rank = ways(problem.arrays)[0]
+            device = first_plans(problem, rank, STARTS)
+            order = issued(problem, device, np.repeat(-rank[None], len(device), axis=0))
+            verdict = pw.judge(problem, device, order)
+            best = verdict.best()
+            return {"best": float(verdict.value[best]), "over": int(verdict.overflow[best])}
         if self.method == "hierarchical":
             return self._hierarchical(problem)
         if self.method == "zero-shot":
