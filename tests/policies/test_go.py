@@ -219,15 +219,17 @@ def test_first_plans_are_a_list_schedule_one_device_and_stretches():
         Shape(starts=4)
 
 
-def test_a_list_schedule_keeps_to_memory_where_it_can():
-    """Of what everything on one device needs, each may hold 70 %."""
+def test_first_plans_keep_to_memory_where_one_device_is_too_small():
+    """Each may hold half of what everything on one device needs; they have twice that together."""
     given = problem("layered:ops=60,seed=4,weights=yes", "4xP100")
-    a = given.arrays
+    a, rank = given.arrays, ways(given.arrays)[0]
     alone = judge(given, given.settle(np.zeros(a.ops, dtype=int))).peak[0, 0]
-    tight = given.with_arrays(capacity=np.full(4, int(alone * 0.7)))
-    rank = ways(a)[0]
-    assert judge(tight, first_plans(tight, rank, 1), -rank[None]).overflow[0] == 0
-    assert judge(tight, first_plans(tight, rank, 2), -rank[None].repeat(2, axis=0)).overflow[1] > 0
+    tight = given.with_arrays(capacity=np.full(4, int(alone * 0.5)))
+    plans = first_plans(tight, rank, 2)
+    over = judge(tight, plans, -rank[None].repeat(2, axis=0)).overflow
+    assert over[0] > 0  # the list schedule only estimates
+    assert over[1] == 0
+    assert len(set(first_plans(given, rank, 2)[1])) == 1
 
 
 def test_what_is_told_of_times_is_when_things_would_be_there():

@@ -135,7 +135,9 @@ def list_schedule(problem: Problem, rank: NDArray[np.float64]) -> NDArray[np.int
 
 
 STARTS = 3
-"""How many first plans there are: a list schedule, one device, and stretches of the graph."""
+"""How many first plans there are: a list schedule; one device, or where that may be too small a
+list schedule with memory to spare; and stretches of the graph."""
+_CAREFUL = 0.7  # of the memory is used in that one: 8 of 8 tight problems fit, with all of it 2
 
 
 def first_plans(problem: Problem, rank: NDArray[np.float64], count: int) -> NDArray[np.int32]:
@@ -147,8 +149,12 @@ def first_plans(problem: Problem, rank: NDArray[np.float64], count: int) -> NDAr
     total = np.where(a.turn[:, None], a.compute, 0.0).sum(axis=0)
     near = np.flatnonzero(~a.host) if (~a.host).any() else np.arange(a.devices)
     fastest = near[total[near] <= total[near].min() * 1.01]
-    if count > 1:
+    need = a.resident.sum() + a.sizes[(a.alias < 0) & ~a.stored[a.producer]].sum()
+    if count > 1 and need <= a.capacity[fastest[0]]:
         made.append(problem.settle(np.full(a.ops, fastest[0])))
+    elif count > 1:  # one device may be too small: what the estimate of memory misses is kept back
+        kept = np.where(a.host, a.capacity, (a.capacity * _CAREFUL).astype(np.int64))
+        made.append(list_schedule(problem.with_arrays(capacity=kept), rank))
     if count > 2:
         group = by_forward(problem).group
         work = np.bincount(group, np.where(a.turn, a.compute[:, fastest[0]], 0.0)) + 1e-12
