@@ -29,6 +29,7 @@ from placewright.training import Environment, Trainer, recipe, simulated  # noqa
 
 SHAPES = {
     "colocrl": {"rule": "coarse", "most": 8, "hidden": 32},
+    "go": {"hidden": 16, "segment": 4, "heads": 2, "tasks": ("device", "priority")},
     "hierarchical": {
         "groups": 8,
         "hidden": 32,
@@ -93,11 +94,15 @@ def test_score_is_the_log_probability_of_all_that_was_drawn(policy, noise, greed
 def test_frequencies_are_the_probabilities(policy):
     """1,000 episodes of the first op's group: within 5 standard deviations of its probability."""
     problem = eight()
+    if policy.name == "go":  # in later passes the probabilities depend on what was drawn before
+        policy = small("go", passes=1).build(problem, seed=3)
     with torch.no_grad():
         if policy.name == "pair":
             next(policy.parameters()).add_(torch.linspace(-0.9, -0.3, 12))
         elif policy.name == "placeto":
             policy.out[-1].weight.mul_(5.0)
+        elif policy.name == "go":
+            policy.place.linear.add_(torch.linspace(-0.9, -0.3, policy.place.linear.shape[1]))
         elif policy.name == "placeto-any":
             policy.linear.add_(torch.linspace(-0.9, -0.3, 12))
         else:
@@ -165,6 +170,7 @@ def test_every_parameter_gets_a_gradient(policy):
 DAMAGE = {
     "pair": ('"most": 8', '"mist": 8'),
     "colocrl": ('"hidden": 32', '"hidden": 16'),
+    "go": ('"hidden": 16', '"hidden": 32'),
     "placeto": ('"hidden": 16', '"hidden": 32'),
     "placeto-any": ('"hidden": 16', '"hidden": 32'),
     "hierarchical": ('"hidden": 32', '"hidden": 16'),
@@ -225,7 +231,7 @@ def test_a_policy_for_other_devices_says_so(policy):
     names = ["gpu0", "gpu1", "gpu2"]
     links = {(a, b): Link(1.0) for a in names for b in names if a != b}
     cluster = Cluster("three", (*problem.cluster.devices, third), links)
-    if policy.name in ("pair", "placeto-any"):  # it serves any number of them
+    if policy.name in ("go", "pair", "placeto-any"):  # it serves any number of them
         episodes = policy.act(replace(problem, cluster=cluster), 30, seed=0)
         assert set(np.unique(episodes.device)) == {0, 1, 2}
         return

@@ -39,7 +39,8 @@ def problem() -> Problem:
 
 
 def small(name, **changed):
-    made = recipe(name, groups=8, hidden=None if name == "pair" else 16)
+    groups = None if name == "go" else 8
+    made = recipe(name, groups=groups, hidden=None if name == "pair" else 16)
     return replace(made, **changed)
 
 

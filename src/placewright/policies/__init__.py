@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 POLICIES = {
     "colocrl": "ColocRL",
+    "go": "Go",
     "hierarchical": "Hierarchical",
     "pair": "Pair",
     "placeto": "Placeto",

@@ -31,6 +31,7 @@ class Episodes:
         owner: Plans: the episode that each belongs to; rising, and in the order of its steps.
         log_prob: Episodes × decisions: the log-probability of everything that was drawn.
         priority: Plans × ops: the order that a policy has in mind for each plan, if it has one.
+        fusion: Plans × ops: the fused group of each op, or -1, if a policy decides on it.
     """
 
     actions: Mapping[str, NDArray[Any]]
@@ -38,6 +39,7 @@ class Episodes:
     owner: NDArray[np.int64]
     log_prob: NDArray[np.float32]
     priority: NDArray[np.float64] | None = None
+    fusion: NDArray[np.int32] | None = None
 
     def __len__(self) -> int:
         return len(self.log_prob)

@@ -14,6 +14,7 @@ from placewright import policies
 from placewright.errors import ConfigError, nearest
 from placewright.training.baselines import BatchNormalised, MovingAverage
 from placewright.training.recipe import Recipe
+from placewright.training.recipes_go import go
 from placewright.training.recipes_placeto import (
     pair,
     placeto,
@@ -128,6 +129,7 @@ def hierarchical_open() -> Recipe:
 RECIPES: dict[str, Callable[[], Recipe]] = {
     "colocrl": colocrl,
     "colocrl-paper": colocrl_paper,
+    "go": go,
     "hierarchical": hierarchical,
     "hierarchical-paper": hierarchical_paper,
     "hierarchical-open": hierarchical_open,
@@ -161,8 +163,11 @@ def recipe(
     made = RECIPES[name]()
     shape: Any = made.shape
     changed: dict[str, Any] = {}
-    if groups is not None:
-        changed[_GROUPS[name.partition("-")[0]]] = groups
+    grouped = _GROUPS.get(name.partition("-")[0])
+    if groups is not None and grouped is None:
+        raise ConfigError(f"recipe {name!r} places every op by itself: it takes no groups")
+    if groups is not None and grouped is not None:
+        changed[grouped] = groups
     if hidden is not None and not hasattr(shape, "hidden"):
         raise ConfigError(f"recipe {name!r} has no hidden states: leave the size out")
     if hidden is not None:

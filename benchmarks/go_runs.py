@@ -1,0 +1,277 @@
+"""Runs of GO and of what it is compared with: what to run in, a line of JSON each out."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from itertools import combinations
+from multiprocessing import get_context
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import placewright as pw
+from placewright import policies, solvers
+from placewright.policies.go import Shape
+from placewright.policies.go_start import STARTS, first_plans, ways
+from placewright.training import Environment, Trainer, recipe
+from placewright.training.go import GoRecipe, GoTraining
+from placewright.training.go_orders import IssuingEnvironment, issued
+from placewright.training.go_proposer import GoProposer
+from placewright.training.go_teachers import (
+    QUICK,
+    Lesson,
+    Task,
+    first_plan,
+    lines,
+    read_lessons,
+    teach,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+MOST = 5000
+"""Units of a graph in training."""
+IMITATED = 300
+"""Steps of imitation before PPO."""
+FINE_TUNED = 50
+"""Updates of fine-tuning."""
+ABLATIONS: dict[str, dict[str, Any]] = {
+    "no attention": {"attention": False},
+    "no modulation": {"modulation": False},
+    "one pass": {"passes": 1},
+    "no imitation": {},
+}
+SOLVERS: dict[str, Any] = {
+    "metis": solvers.METIS,
+    "expert": solvers.Expert,
+    "heft": solvers.HEFT,
+    "m-etf": solvers.METF,
+    "single": solvers.EverySingleDevice,
+}
+TASKS = tuple(
+    "+".join(part)
+    for size in (1, 2, 3)
+    for part in combinations(("device", "priority", "fusion"), size)
+)
+"""What is decided in section `tasks`; the rest is as the default has it."""
+FIRST = "first plans"
+"""The best of the plans that GO's first pass reads: what it has before it has learned anything."""
+LEARNED = (*TASKS, "go", "go of auto", "zero-shot", "fine-tuned", "hierarchical", *ABLATIONS)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One method on one row.
+
+    Args:
+        method: Of `SOLVERS` or `LEARNED`, or `auto`, `bound`, `default`, `FIRST`.
+        plans: Plans that a learned method draws in training.
+        policy: The file of a policy that was trained on the other fold.
+        samples: Episodes of an update.
+    """
+
+    network: str
+    cluster: str
+    method: str
+    seed: int = 0
+    plans: int = 0
+    device: str = "cpu"
+    policy: str = ""
+    samples: int = 32
+    hidden: int = 64
+    seconds: float = 30.0
+    threads: int = 1
+    graphs: str = ""
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """What tells it from others; not on which machine it ran."""
+        return key_of(asdict(self))
+
+    def __call__(self) -> dict[str, Any]:
+        began = time.perf_counter()
+        task = Task(self.network, self.cluster, "ready")
+        problem = task.problem(Path(self.graphs) if self.graphs else None)
+        found = self._found(task, problem)
+        return {**asdict(self), **found, "took": time.perf_counter() - began}
+
+    def _found(self, task: Task, problem: pw.Problem) -> dict[str, Any]:
+        if self.method == "bound":
+            return {"best": solvers.bound(problem).seconds, "over": 0}
+        if self.method in SOLVERS:
+            return _of(pw.solve(problem, SOLVERS[self.method]()))
+        if self.method == "auto":
+            stop = pw.MaxTime(self.seconds)
+            return _of(pw.solve(problem, solvers.Auto(), stop=stop, seed=self.seed))
+        if self.method == FIRST:
+            rank = ways(problem.arrays)[0]
+            device = first_plans(problem, rank, STARTS)
+            order = issued(problem, device, np.repeat(-rank[None], len(device), axis=0))
+            verdict = pw.judge(problem, device, order)
+            best = verdict.best()
+            return {"best": float(verdict.value[best]), "over": int(verdict.overflow[best])}
+        if self.method == "hierarchical":
+            return self._hierarchical(problem)
+        if self.method == "zero-shot":
+            return self._zero_shot(problem)
+        if self.method == "default" or self.method in TASKS:
+            return self._tasks(task, problem)
+        return self._trained(task, problem)
+
+    def _hierarchical(self, problem: pw.Problem) -> dict[str, Any]:
+        environment = Environment(problem)
+        made = recipe("hierarchical", 64, 128)
+        Trainer([environment], made, self.seed, self.plans, device=self.device).run()
+        curve = [[plans, seconds, best] for plans, seconds, best in environment.history]
+        return {"best": environment.key[1], "over": environment.key[0], "curve": curve}
+
+    def _tasks(self, task: Task, problem: pw.Problem) -> dict[str, Any]:
+        """Some tasks learned from the default: its devices, first-ready, a compiler's fusion."""
+        device = default_devices(problem)[None]
+        environment = IssuingEnvironment(problem, self.threads, fused=True)
+        judged = environment.judge(device, "default")
+        found = {"best": float(judged.seconds[0]), "over": int(judged.over[0])}
+        if self.method == "default":
+            return found
+        tasks = tuple(self.method.split("+"))
+        shape = Shape(hidden=self.hidden, most=MOST, stay=2.0, drawn=0.3, together=True)
+        made = replace(shape, tasks=tasks, ranked=False, timed=True).build(problem, self.seed)
+        made.begin(problem, device[0])
+        lesson = Lesson(task, problem, ("default",), device, judged.seconds, judged.over)
+        how = GoRecipe(samples=self.samples, imitated=0.0, beside=0)
+        training = GoTraining(made, [lesson], how, self.seed, self.device, self.threads, fused=True)
+        training.run(1e9, most=max(1, self.plans // self.samples) + 1)
+        over, best = training.own[0]
+        return {"best": best, "over": over, "curve": training.curves[0]}
+
+    def _zero_shot(self, problem: pw.Problem) -> dict[str, Any]:
+        """The likeliest plan and 15 drawn ones, of the whole graph."""
+        proposer = GoProposer.read(Path(self.policy), self.threads)
+        began = time.perf_counter()
+        plans = proposer.propose(problem, 16, self.seed)
+        took = time.perf_counter() - began
+        priority = [
+            np.zeros(len(plan)) if plan.priority is None else plan.priority for plan in plans
+        ]
+        verdict = pw.judge(problem, np.stack([plan.device for plan in plans]), np.stack(priority))
+        best = verdict.best()
+        first = float(verdict.value[0]) if not verdict.overflow[0] else None
+        found = {"best": float(verdict.value[best]), "over": int(verdict.overflow[best])}
+        return {**found, "likeliest": first, "inference": took}
+
+    def _trained(self, task: Task, problem: pw.Problem) -> dict[str, Any]:
+        lesson = _lesson(task, problem, self.method == "go of auto")
+        shape = Shape(hidden=self.hidden, most=MOST, stay=2.0, drawn=0.3, together=True)
+        shape = replace(
+            shape,
+            timed=True,
+            starts=STARTS,
+            tasks=("device", "priority"),
+            **ABLATIONS.get(self.method, {}),
+        )
+        updates = max(1, self.plans // self.samples)
+        steps = IMITATED
+        how = GoRecipe(samples=self.samples)
+        if self.method == "fine-tuned":
+            made: Any = policies.load(Path(self.policy))
+            made.shape = replace(made.shape, most=MOST, drawn=0.3, together=True)
+            updates, steps = FINE_TUNED, 0
+        else:
+            made = shape.build(problem, self.seed)
+        if self.method == "no imitation":
+            steps, how = 0, replace(how, beside=0)
+        how = replace(how, imitated=steps / (steps + updates))
+        training = GoTraining(made, [lesson], how, self.seed, self.device, self.threads)
+        training.run(1e9, most=steps + updates + 1)
+        over, best = training.own[0]
+        return {
+            "best": best,
+            "over": over,
+            "teacher": training.reference(0),
+            "judged": training.environments[0].evaluations,
+            "curve": training.curves[0],
+            "learned": [[p.step, p.ratio, p.said.get("mean")] for p in training.points[::10]],
+        }
+
+
+def default_devices(problem: pw.Problem) -> NDArray[np.int32]:
+    """The best single device that fits, else METIS's parts, repaired."""
+    single = pw.solve(problem, solvers.EverySingleDevice())
+    if single.fits:
+        return single.plan.device
+    return pw.solve(problem, solvers.METIS(repaired=True)).plan.device
+
+
+def _lesson(task: Task, problem: pw.Problem, auto: bool) -> Lesson:
+    """List schedulers' plans, or `auto`'s and those on the way to them."""
+    if auto:
+        path = Path(f".go-teacher-{os.getpid()}.jsonl")
+        path.write_text(json.dumps(teach(task, problem, (1000, 5000, 20_000), 60.0)) + "\n")
+        try:
+            return read_lessons(path, None)[0]
+        finally:
+            path.unlink()
+    plans = [first_plan(problem), *(pw.solve(problem, make()).plan for make in QUICK)]
+    device = np.stack([plan.device for plan in plans])
+    rank = -np.asarray(policies.find("go").Seen.of(problem, MOST).rank)
+    order = issued(problem, device, np.repeat(rank[None], len(device), axis=0))
+    verdict = pw.judge(problem, device, order)
+    best = verdict.order(len(plans))
+    names = ("start", *(make().name for make in QUICK))
+    return Lesson(
+        task,
+        problem,
+        tuple(names[at] for at in best),
+        device[best],
+        verdict.value[best],
+        verdict.overflow[best],
+    )
+
+
+def _of(result: pw.Result) -> dict[str, Any]:
+    curve = [[plans, seconds, best] for plans, seconds, best in result.history]
+    return {"best": result.value, "over": result.overflow, "curve": curve}
+
+
+def run_all(runs: Sequence[Run], path: Path, jobs: int) -> list[dict[str, Any]]:
+    """Every run's line, those in the file first; as many at once as `jobs`, none anew if 0."""
+    rows = lines(path)
+    if not jobs:
+        return rows
+    known = {key_of(row) for row in rows}
+    waiting = [run for run in dict.fromkeys(runs) if run.key not in known]
+    os.environ["OMP_NUM_THREADS"] = "1"
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        coming = {pool.submit(run): run for run in waiting}
+        for done in as_completed(coming):
+            run = coming[done]
+            try:
+                row = done.result()
+            except pw.PlacewrightError as error:  # such as METIS that is not installed
+                print(f"{run.network} {run.method}: {error}", flush=True)
+                continue
+            rows.append(row)
+            with path.open("a") as file:
+                file.write(json.dumps(row) + "\n")
+            print(f"{run.network} {run.method}: {row['best']:.4f}, {row['took']:.0f} s", flush=True)
+    return rows
+
+
+@cache
+def _names() -> tuple[str, ...]:
+    elsewhere = ("device", "threads", "graphs", "policy", "seconds")
+    return tuple(name for name in Run.__dataclass_fields__ if name not in elsewhere)
+
+
+def key_of(row: dict[str, Any]) -> tuple[Any, ...]:
+    """What tells a run from others, of its line."""
+    return tuple(row[name] for name in _names())

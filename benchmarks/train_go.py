@@ -1,0 +1,272 @@
+"""GO trained on many graphs: its graphs, its teachers' plans, its training, each a command.
+
+    python benchmarks/train_go.py graphs   --graphs FOLDER [--fold all]
+    python benchmarks/train_go.py teachers --graphs FOLDER --teachers FILE [--jobs 2]
+    python benchmarks/train_go.py train    --graphs FOLDER --teachers FILE --fold a --minutes 20
+        --run FOLDER [--threads 16] [--device auto] [--resume] [--out FOLDER]
+
+`graphs` captures the networks once (it needs PyTorch, and minutes) and keeps them in a folder that
+can be carried to a machine with a GPU; `teachers` makes `auto`'s plans on as many processes as
+asked for, goes on where it was stopped, and needs no torch. `train` needs both, judges on
+`--threads` threads and does all else on the GPU; it writes a checkpoint a minute (`--resume` goes
+on), and at the end the policy and a report of every problem.
+
+Folds: `a` = RNNLM, NMT, WaveNet; `b` = Transformer-XL, Inception-V3, AmoebaNet; `all` = both. A
+policy is tested on the other fold. Graphs of more than 5,000 units are merged to that many.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import time
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, replace
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from placewright import files, zoo
+from placewright.training.go_teachers import (
+    Task,
+    graph_file,
+    lines,
+    read_lessons,
+    teach,
+)
+
+MOST = 5000
+"""Units of a graph in training."""
+EVALUATIONS = (1000, 5000)
+"""`auto`'s plans after so many plans judged are kept, as weaker ones."""
+
+FOLDS: dict[str, tuple[str, ...]] = {
+    "a": (
+        *("rnnlm-2:steps=8", "rnnlm-2:steps=16,batch=128", "rnnlm-2", "rnnlm-4:steps=6"),
+        *("rnnlm-4:steps=12,width=1024", "rnnlm-4", "rnnlm-8:steps=6", "rnnlm-8:steps=16"),
+        *("nmt-2:steps=6", "nmt-2:steps=12,batch=128", "nmt-2:steps=20", "nmt-4:steps=6"),
+        *("nmt-4:steps=12", "nmt-8:steps=6", "nmt-8:steps=12"),
+        *("wavenet-2x18", "wavenet-2x18:batch=8", "wavenet-4x36", "wavenet-4x36:batch=2"),
+        *("wavenet-2x18:layers=12", "wavenet-4x36:layers=24,width=128"),
+        *(f"ptb:graph={at}" for at in range(0, 16, 2)),
+        *(f"nmt:graph={at}" for at in range(0, 16, 2)),
+    ),
+    "b": (
+        *("transformer-xl-2", "transformer-xl-2:batch=16", "transformer-xl-4"),
+        *("transformer-xl-4:batch=64", "transformer-xl-8", "transformer-xl-8:steps=256"),
+        *("transformer-xl-4:layers=6", "transformer-xl-8:layers=12,width=256"),
+        *("inception-v3:batch=16", "inception-v3", "inception-v3:batch=64"),
+        *("inception-v3:batch=128", "inception-v3:batch=32,channels=64"),
+        *("amoebanet-d:cells=6", "amoebanet-d:cells=9,filters=104", "amoebanet-d"),
+        *("amoebanet-d:cells=12,batch=64", "amoebanet-d:cells=3"),
+        *(f"cifar10:graph={at}" for at in range(0, 32, 2)),
+    ),
+}
+"""Networks of each fold, at sizes that differ; families of the zoo stand beside those they are
+like."""
+CLUSTERS = (
+    *("2xP100+cpu", "2xP100+cpu", "4xP100+cpu", "4xP100+cpu", "8xP100+cpu", "3xP100+cpu"),
+    *("4xK80+cpu", "2xK80+2xP100+cpu", "6xP100+cpu", "2xV100+2xP100+cpu"),
+)
+READY = 0.7  # the share of problems whose devices take whatever is ready, as in the paper
+TIGHT = 0.4  # the share of problems with little memory
+EACH = 3  # problems of each network
+
+
+def tasks(fold: str, each: int = EACH, seed: int = 0, only: str = "") -> list[Task]:
+    """The problems of a fold: each network on some clusters, with much memory or little.
+
+    Args:
+        only: Beginnings of networks' names, with commas between; all of them if there is none.
+    """
+    made: list[Task] = []
+    for letter, networks in FOLDS.items():
+        if fold not in (letter, "all"):
+            continue
+        rng = np.random.default_rng([seed, ord(letter)])
+        for network in networks:
+            for cluster in rng.choice(sorted(set(CLUSTERS)), size=each, replace=False):
+                discipline: Any = "ready" if rng.random() < READY else "in order"
+                slack = float(np.round(rng.uniform(1.2, 2.0), 2)) if rng.random() < TIGHT else 0.0
+                made.append(Task(network, str(cluster), discipline, slack))
+    beginnings = tuple(only.split(",")) if only else ("",)
+    return [task for task in made if task.network.startswith(beginnings)]
+
+
+def keep_graphs(given: argparse.Namespace) -> None:
+    given.graphs.mkdir(parents=True, exist_ok=True)
+    for network in dict.fromkeys(task.network for task in tasks(given.fold, only=given.only)):
+        path = graph_file(network, given.graphs)
+        if not path.exists():
+            began = time.perf_counter()
+            graph = zoo.load(network)
+            files.save(graph, path)
+            print(f"{network}: {len(graph):,} ops, {time.perf_counter() - began:.0f} s", flush=True)
+
+
+def _taught(task: Task, graphs: Path, effort: float, seconds: float) -> dict[str, Any]:
+    problem = task.problem(graphs)
+    most = int(np.clip(effort / problem.arrays.ops, 6000, 40_000))
+    made: dict[str, Any] = teach(task, problem, (*EVALUATIONS, most), seconds)
+    return made
+
+
+def make_teachers(given: argparse.Namespace) -> None:
+    known = {
+        Task(row["network"], row["cluster"], row["discipline"], row["slack"]).key
+        for row in lines(given.teachers)
+    }
+    waiting = [
+        task for task in tasks(given.fold, given.each, only=given.only) if task.key not in known
+    ]
+    print(f"{len(known)} problems are done, {len(waiting)} wait", flush=True)
+    os.environ["OMP_NUM_THREADS"] = "1"
+    with ProcessPoolExecutor(given.jobs, mp_context=get_context("spawn")) as pool:
+        how = given.graphs, given.effort, given.seconds
+        jobs = {pool.submit(_taught, task, *how): task for task in waiting}
+        for done in as_completed(jobs):
+            row = done.result()
+            with given.teachers.open("a") as file:
+                file.write(json.dumps(row) + "\n")
+            first = row["plans"][0] if row["plans"] else {"value": math.nan, "by": "nobody"}
+            print(f"{jobs[done].key}: {first['value']:.4g} by {first['by']}", flush=True)
+
+
+def train(given: argparse.Namespace) -> None:
+    from placewright import policies
+    from placewright.policies.go import Shape
+    from placewright.training.go import GoRecipe, GoTraining, begun, report
+
+    asked = tasks(given.fold, given.each, only=given.only)
+    lessons = read_lessons(given.teachers, given.graphs, asked)
+    if given.lessons:
+        lessons = lessons[: given.lessons]
+    print(f"{len(lessons)} problems", flush=True)
+    shape = Shape(
+        hidden=given.hidden,
+        tasks=tuple(given.tasks.split(",")),
+        most=given.most,
+        stay=2.0,
+        starts=given.starts,
+        timed="times" not in given.without,
+        drawn=0.3,
+        together=True,
+        passes=given.passes,
+        attention="attention" not in given.without,
+        modulation="modulation" not in given.without,
+    )
+    recipe = GoRecipe(samples=given.samples)
+    if "imitation" in given.without:
+        recipe = replace(recipe, imitated=0.0, beside=0)
+    policy = begun(shape, lessons, given.seed, given.begin)
+    training = GoTraining(policy, lessons, recipe, given.seed, given.device, given.threads)
+    checkpoint = given.run / "checkpoint.json"
+    if given.resume and checkpoint.exists():
+        training.resume(checkpoint)
+        print(f"goes on after {training.seconds:.0f} s", flush=True)
+    given.run.mkdir(parents=True, exist_ok=True)
+    shown, saved, written = time.perf_counter(), time.perf_counter(), 0
+
+    def flush() -> None:
+        nonlocal written
+        with (given.run / "points.jsonl").open("a") as file:
+            for point in training.points[written:]:
+                file.write(json.dumps(asdict(point)) + "\n")
+        written = len(training.points)
+
+    def watch(training: GoTraining) -> bool:
+        nonlocal shown, saved
+        now = time.perf_counter()
+        if now - shown > given.every:
+            print(line(training), flush=True)
+            shown = now
+        if now - saved > 60:
+            training.save(checkpoint)
+            flush()
+            saved = now
+        return True
+
+    training.run(given.minutes * 60, watch, given.steps)
+    training.save(checkpoint)
+    flush()
+    out = given.out or given.run
+    out.mkdir(parents=True, exist_ok=True)
+    name = "go" if given.fold == "all" else f"go-{given.fold}"
+    rows = report(training)
+    training.policy.shape = replace(training.policy.shape, most=Shape().most)  # whole graphs
+    policies.save(training.policy.cpu(), out / f"{name}.json")
+    told = {
+        "fold": given.fold,
+        "seconds": training.seconds,
+        "steps": training.steps,
+        "plans": sum(each.evaluations for each in training.environments),
+        "rows": rows,
+    }
+    (out / f"{name}-report.json").write_text(json.dumps(told, indent=1))
+    ratios = [row["likeliest"] for row in rows if math.isfinite(row["likeliest"])]
+    mean = math.exp(sum(map(math.log, ratios)) / max(len(ratios), 1))
+    print(f"likeliest over teacher: {mean:.4f} in geometric mean, {len(ratios)} of {len(rows)} fit")
+
+
+def line(training: Any) -> str:
+    """Where training stands."""
+    last = training.points[-200:]
+    ppo = [point for point in last if point.part == "ppo" and math.isfinite(point.ratio)]
+    words = [f"{training.seconds:6.0f} s, step {training.steps:,}"]
+    for name in ("pass 0", "pass 1", "mended", "loss"):
+        found = [point.said[name] for point in last if name in point.said]
+        if found:
+            words.append(f"{name} {np.mean(found):.3f}")
+    if ppo:
+        words.append(f"likeliest/teacher {np.exp(np.mean(np.log([p.ratio for p in ppo]))):.4f}")
+        words.append(f"best/teacher {np.exp(np.mean(np.log([p.best for p in ppo]))):.4f}")
+        for name in ("mean", "invalid", "kl", "entropy/device"):
+            found = [point.said[name] for point in ppo if name in point.said]
+            words.append(f"{name} {np.mean(found):.3f}" if found else "")
+    return ", ".join(word for word in words if word)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("what", choices=["graphs", "teachers", "train"])
+    parser.add_argument("--graphs", type=Path, required=True, help="folder of captured graphs")
+    parser.add_argument("--teachers", type=Path, help="file of teachers' plans")
+    parser.add_argument("--fold", choices=["a", "b", "all"], default="all")
+    parser.add_argument("--each", type=int, default=EACH, help="problems of each network")
+    parser.add_argument("--only", default="", help="networks whose names begin so, with commas")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--effort", type=float, default=2e7, help="of `auto`: plans × ops")
+    parser.add_argument("--seconds", type=float, default=120.0, help="of `auto` at most")
+    parser.add_argument("--minutes", type=float, default=20.0)
+    parser.add_argument("--steps", type=int, help="end after so many steps instead")
+    parser.add_argument("--run", type=Path, default=Path("runs/go"))
+    parser.add_argument("--out", type=Path, help="where the policy goes; the run's folder else")
+    parser.add_argument("--begin", type=Path, help="a policy to go on with")
+    parser.add_argument("--resume", action="store_true")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--threads", type=int, default=16)
+    parser.add_argument("--every", type=float, default=15.0, help="seconds between lines")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--hidden", type=int, default=64)
+    parser.add_argument("--starts", type=int, default=3, help="first plans, 1 to 3")
+    parser.add_argument("--passes", type=int, default=2)
+    parser.add_argument("--samples", type=int, default=32)
+    parser.add_argument("--most", type=int, default=MOST)
+    parser.add_argument("--lessons", type=int, help="the first so many problems alone")
+    parser.add_argument("--tasks", default="device,priority")
+    parser.add_argument("--without", default="", help="of attention, modulation, imitation, times")
+    given = parser.parse_args()
+    if given.what == "graphs":
+        keep_graphs(given)
+        return
+    if given.teachers is None:
+        parser.error("--teachers names the file of teachers' plans")
+    make_teachers(given) if given.what == "teachers" else train(given)
+
+
+if __name__ == "__main__":
+    main()

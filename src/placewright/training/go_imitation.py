@@ -1,0 +1,186 @@
+"""Imitation: a policy and teachers' plans in, a policy that makes such plans out.
+
+Before it learns from rewards GO is taught to turn a list schedule into a strong plan, its own first
+pass into that plan, and that plan with parts of it moved about back into itself: the last is what
+a search asks it for (`move_probabilities`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from placewright.policies.go_start import nearest_to
+from placewright.training.go_orders import clock
+
+if TYPE_CHECKING:
+    import torch
+    from numpy.typing import NDArray
+
+    from placewright.policies.go import Go
+    from placewright.policies.go_graph import Seen
+    from placewright.training.go_teachers import Lesson
+
+
+@dataclass(frozen=True)
+class Imitation:
+    """How a policy is taught.
+
+    Args:
+        smoothing: The share of a target that is spread over all devices in the passes.
+        damaged: Damaged copies of the strong plan in a step.
+        damage: The share of the units that is moved about, from and to.
+        clip: The most that all gradients together may measure.
+    """
+
+    smoothing: float = 0.1
+    damaged: int = 3
+    damage: tuple[float, float] = (0.005, 0.3)
+    clip: float = 1.0
+
+    def step(
+        self,
+        policy: Go,
+        optimizer: torch.optim.Optimizer,
+        lesson: Lesson,
+        rng: np.random.Generator,
+    ) -> dict[str, float]:
+        """One step on one problem.
+
+        Returns:
+            Losses in nats, and the share of units that the passes put where the teacher has them.
+        """
+        import torch
+
+        loss, said = self.loss(policy, lesson, rng)
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        norm = float(torch.nn.utils.clip_grad_norm_(policy.parameters(), self.clip))
+        if np.isfinite(norm):
+            optimizer.step()
+        return {**said, "gradient": norm}
+
+    def loss(
+        self, policy: Go, lesson: Lesson, rng: np.random.Generator
+    ) -> tuple[torch.Tensor, dict[str, float]]:
+        """What it has yet to learn from a problem."""
+        from placewright.policies.go import PASS, SEARCH, START
+
+        seen, graph = policy.see(lesson.problem), policy.graph(lesson.problem)
+        free = seen.legal.sum(axis=1) > 1
+        weight = seen.seconds.min(axis=1) + seen.seconds.min(axis=1).mean() * 0.1
+        plan = seen.starts[int(rng.integers(len(seen.starts)))]
+        strong = nearest_to(lesson.device[0][seen.leader], plan, seen.classes, weight)
+        said: dict[str, float] = {}
+        total: Any = 0.0
+        for at in range(policy.shape.passes):
+            logits = policy.logits(graph, plan[None], START if at == 0 else PASS)
+            total = total + _missed(logits, strong[None], free, self.smoothing)
+            plan = _drawn(logits, rng)
+            hit = logits.argmax(dim=2)[0].cpu().numpy() == strong
+            said[f"pass {at}"] = float(hit[free].mean()) if free.any() else 1.0
+        others = [
+            nearest_to(device[seen.leader], strong, seen.classes, weight)
+            for device in lesson.device[1:]
+        ]
+        broken = np.stack([self._break(seen, strong, others, rng) for _ in range(self.damaged)])
+        logits = policy.logits(graph, broken, SEARCH)
+        target = np.repeat(strong[None], self.damaged, axis=0)
+        mended = _missed(logits, target, free, 0.0, broken != target)
+        moved = (broken != target) & free
+        hit = (logits.argmax(dim=2).cpu().numpy() == target)[moved]
+        said["mended"] = float(hit.mean()) if len(hit) else 1.0
+        loss: torch.Tensor = total + mended
+        said["loss"] = float(loss.detach())
+        return loss, said
+
+    def _break(
+        self,
+        seen: Seen,
+        strong: NDArray[np.int32],
+        others: list[NDArray[np.int32]],
+        rng: np.random.Generator,
+    ) -> NDArray[np.int64]:
+        """The strong plan with groups of units where a weaker plan or chance has them."""
+        share = np.exp(rng.uniform(*np.log(self.damage)))
+        level = seen.clusters[int(rng.integers(len(seen.clusters)))]
+        groups = int(level.max()) + 1
+        pick = rng.random(groups) < share
+        pick[int(rng.integers(groups))] = True
+        units = pick[level]
+        if others and rng.random() < 0.5:
+            instead = others[int(rng.integers(len(others)))]
+        else:
+            luck = rng.random((groups, seen.legal.shape[1]))[level]
+            instead = np.where(seen.legal, luck, -1.0).argmax(axis=1)
+        return np.where(units, instead, strong).astype(np.int64)
+
+
+def _missed(
+    logits: torch.Tensor,
+    target: NDArray[np.integer],
+    free: NDArray[np.bool_],
+    smoothing: float,
+    heavy: NDArray[np.bool_] | None = None,
+) -> torch.Tensor:
+    """The mean cross-entropy over units that have a choice.
+
+    Args:
+        heavy: Units that count, all together, as much as all others.
+    """
+    import torch
+
+    where = logits.device
+    sure = torch.log_softmax(logits, dim=2)
+    index = torch.as_tensor(np.asarray(target, dtype=np.int64), device=where)
+    miss = -sure.gather(2, index[..., None])[..., 0]
+    if smoothing:
+        legal = logits > -1e8
+        even = -(sure.masked_fill(~legal, 0.0)).sum(dim=2) / legal.sum(dim=2)
+        miss = (1 - smoothing) * miss + smoothing * even
+    weight = np.broadcast_to(free.astype(np.float32), target.shape)
+    if heavy is not None:
+        both = (heavy & free).sum(axis=1, keepdims=True).clip(1)
+        rest = (~heavy & free).sum(axis=1, keepdims=True).clip(1)
+        weight = weight * np.where(heavy, rest / both, 1.0)
+    scale = torch.as_tensor(np.array(weight, dtype=np.float32), device=where)
+    missed: torch.Tensor = (miss * scale).sum() / scale.sum().clamp(min=1.0)
+    return missed
+
+
+def _drawn(logits: torch.Tensor, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Units: the likeliest plan, with none, some or all of its units drawn instead."""
+    import torch
+
+    share = rng.choice([0.0, np.exp(rng.uniform(np.log(0.01), 0.0))])
+    free = rng.random(logits.shape[1]) < share
+    luck = rng.gumbel(size=logits.shape[1:]) * free[:, None]
+    with torch.no_grad():
+        shaken = logits[0] + torch.as_tensor(luck, dtype=logits.dtype, device=logits.device)
+        return shaken.argmax(dim=1).cpu().numpy()
+
+
+def taught(
+    policy: Go,
+    lessons: list[Lesson],
+    steps: int,
+    seed: int = 0,
+    rate: float = 1e-3,
+    how: Imitation | None = None,
+) -> list[dict[str, float]]:
+    """Teach a policy so many steps on problems drawn at random; what each step said."""
+    import torch
+
+    how = how or Imitation()
+    policy.clock = clock
+    rng = np.random.default_rng([seed, 7])
+    optimizer = torch.optim.Adam(policy.parameters(), lr=rate)
+    rows = []
+    for at in range(steps):
+        for group in optimizer.param_groups:
+            group["lr"] = rate * (1 - 0.9 * at / max(steps, 1))
+        lesson = lessons[int(rng.integers(len(lessons)))]
+        rows.append(how.step(policy, optimizer, lesson, rng))
+    return rows

@@ -1,0 +1,295 @@
+"""GO: it is told what plans mean, it is linear, and names of equal devices are nothing to it."""
+
+from __future__ import annotations
+
+import resource
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from placewright import Cluster, Plan, Problem, judge, simulate, transforms, zoo
+from placewright.errors import ConfigError
+
+torch = pytest.importorskip("torch")
+from placewright.policies.go import LEVELS, SEARCH, START, Shape  # noqa: E402
+from placewright.policies.go_graph import Seen  # noqa: E402
+from placewright.policies.go_start import (  # noqa: E402
+    alike,
+    by_first_use,
+    first_plans,
+    nearest_to,
+    ways,
+)
+from placewright.policies.go_state import pairs  # noqa: E402
+
+SMALL = Shape(hidden=16, heads=2, segment=8, layers=1)
+HERE, INTO, LOAD, LATE = 0, 1, 7, 15
+
+
+def problem(text="layered:ops=40,seed=1,weights=yes", cluster="3xP100+cpu", **how) -> Problem:
+    return Problem(zoo.load(text), Cluster.parse(cluster), **how)
+
+
+def told(given: Problem, plan: np.ndarray) -> np.ndarray:
+    seen = Seen.of(given, 10**6)
+    return pairs(seen.on(torch.device("cpu")), torch.as_tensor(plan)).numpy()
+
+
+def test_units_are_ops_with_what_goes_with_them_in_the_graphs_order():
+    given = problem()
+    seen, a = Seen.of(given, 10**6), given.arrays
+    assert len(seen) == len(np.unique(a.leader)) < a.ops
+    assert (np.diff(seen.leader) > 0).all()
+    assert (seen.leader[seen.unit] == a.leader).all()
+    np.testing.assert_allclose(seen.seconds.sum(axis=0), a.compute[a.turn].sum(axis=0))
+    few = Seen.of(given, 20)
+    assert len(few) <= 20
+    np.testing.assert_allclose(few.seconds.sum(axis=0), a.compute[a.turn].sum(axis=0))
+    placed = few.settle(few.start)
+    assert judge(given, placed).value[0] > 0  # raises unless it is lawful
+
+
+def test_what_is_told_of_transfers_and_loads_is_what_a_plan_means():
+    """By hand: seconds of all tensors from elsewhere, and all work on a device after a move."""
+    given = problem(cluster="3xP100+cpu")
+    seen, a = Seen.of(given, 10**6), given.arrays
+    rng = np.random.default_rng(0)
+    plan = rng.integers(0, a.devices, size=(2, len(seen)))
+    found = told(given, plan)
+    mean = np.where(seen.legal, seen.seconds, np.inf).min(axis=1).mean()
+    for row in range(2):
+        assert (found[row, :, :, HERE] == np.eye(a.devices)[plan[row]]).all()
+        unit = int(np.argmax(np.bincount(seen.unit[a.producer[a.inputs]])))  # most read
+        reads = {
+            (int(t), int(seen.unit[a.producer[t]]))
+            for op in np.flatnonzero(seen.unit == unit)
+            for t in a.inputs[a.first_input[op] : a.first_input[op + 1]]
+            if seen.unit[a.producer[t]] != unit
+        }
+        seconds = np.zeros(a.devices)
+        for device in range(a.devices):
+            for tensor, source in reads:
+                link = a.link_class[plan[row, source], device]
+                seconds[device] += a.transfer[link, tensor] / mean if link >= 0 else 0.0
+        expected = np.log1p(np.minimum(seconds - seconds.min(), 20))
+        np.testing.assert_allclose(found[row, unit, :, INTO], expected, rtol=1e-4, atol=1e-5)
+        load = np.array([seen.seconds[plan[row] == d, d].sum() for d in range(a.devices)])
+        own = seen.seconds[unit] * (np.arange(a.devices) != plan[row, unit])
+        share = 1 / (1 / seen.seconds.sum(axis=0)).sum()
+        expected = np.clip((load + own) / share - 1, -1, 4)
+        np.testing.assert_allclose(found[row, unit, :, LOAD], expected, rtol=1e-3, atol=1e-3)
+
+
+def test_nothing_depends_on_how_equal_devices_are_named():
+    """Rename two GPUs in the plan that is read, and the answer is renamed the same way."""
+    given = problem()
+    policy = SMALL.build(given, seed=1)
+    seen = policy.see(given)
+    swap = np.array([1, 0, 2, 3])
+    assert [0, 1, 2] in alike(given.arrays)
+    plan = np.random.default_rng(0).integers(0, 4, size=(1, len(seen)))
+    with torch.no_grad():
+        graph = policy.graph(given)
+        one = policy.logits(graph, plan, START).numpy()
+        other = policy.logits(graph, swap[plan], START).numpy()
+    np.testing.assert_allclose(one[:, :, swap], other, atol=1e-4)
+
+
+def test_devices_that_differ_are_not_alike():
+    mixed = problem(cluster="2xK80+2xP100+cpu").arrays
+    assert sorted(map(sorted, alike(mixed))) == [[0, 1], [2, 3], [4]]
+    apart = problem(cluster="2x(2xP100+cpu)@25GbE").arrays
+    assert all(len(each) <= 2 for each in alike(apart))
+
+
+def test_renamed_plans_take_as_long_and_agree_as_much_as_they_can():
+    given = problem(cluster="4xP100", discipline="ready")
+    seen = Seen.of(given, 10**6)
+    plan = np.random.default_rng(3).integers(0, 4, size=len(seen))
+    order = np.arange(len(seen))
+    first = by_first_use(plan, seen.classes, order)
+    assert first[0] == 0
+    met = first[np.sort(np.unique(first, return_index=True)[1])]
+    assert (np.diff(met) > 0).all()  # a new device is always the next one
+    shuffled = np.array([2, 3, 1, 0])[plan]
+    back = nearest_to(shuffled, plan, seen.classes, np.ones(len(plan)))
+    assert (back == plan).all()
+    values = judge(given, seen.settle(np.stack([plan, first, shuffled]))).value
+    np.testing.assert_allclose(values, values[0], rtol=0.1)  # transfers that tie go by receiver
+
+
+def test_the_memory_of_a_segment_takes_no_gradient():
+    """What a later segment says changes with an earlier one, but teaches it nothing."""
+    torch.manual_seed(0)
+    layer = SMALL.build(problem()).task
+    x = torch.randn(1, 24, 16, requires_grad=True)  # three segments of 8
+    whole = torch.zeros(16 + 8)
+    layer(x, whole)[0, 16:].sum().backward()
+    assert x.grad[0, 16:].abs().sum() > 0
+    assert x.grad[0, :16].abs().sum() == 0
+    with torch.no_grad():
+        moved = x.clone()
+        moved[0, 8:16] += 1.0
+        assert (layer(moved, whole)[0, 16:] - layer(x, whole)[0, 16:]).abs().max() > 1e-4
+        far = x.clone()
+        far[0, :8] += 1.0  # two segments before: one layer does not see it
+        assert (layer(far, whole)[0, 16:] - layer(x, whole)[0, 16:]).abs().max() < 1e-6
+
+
+@pytest.mark.parametrize(
+    "tasks",
+    [("priority",), ("device",), ("device", "priority"), ("priority", "fusion"), ("fusion",)],
+)
+def test_tasks_are_decided_alone_and_together(tasks, monkeypatch):
+    asked = []
+
+    def fuse(given, device, urgency):
+        asked.append(urgency)
+        return np.full(device.shape, -1, dtype=np.int32)
+
+    monkeypatch.setattr(transforms, "fuse", fuse, raising=False)
+    given = problem()
+    policy = replace(SMALL, tasks=tasks).build(given)
+    episodes = policy.act(given, 3, seed=0)
+    scores = policy.score(given, episodes)
+    np.testing.assert_allclose(scores.log_prob.detach().numpy(), episodes.log_prob, atol=1e-5)
+    units = len(policy.see(given))
+    passes = policy.shape.passes if "device" in tasks else 0
+    others = len([task for task in tasks if task != "device"])
+    assert episodes.log_prob.shape == (3, units * (passes + others))
+    assert (episodes.fusion is not None) == ("fusion" in tasks)
+    if "fusion" in tasks:
+        assert set(np.unique(asked[0])) <= set(range(LEVELS))
+    if "device" not in tasks:
+        seen = policy.see(given)
+        assert (episodes.device == seen.settle(seen.start)).all()
+    assert judge(given, episodes.device, episodes.priority).value.min() > 0
+
+
+def test_without_fusion_in_this_release_the_task_says_so(monkeypatch):
+    monkeypatch.delattr(transforms, "fuse", raising=False)
+    given = problem()
+    with pytest.raises(ConfigError, match="leave the task 'fusion' out"):
+        replace(SMALL, tasks=("device", "fusion")).build(given).act(given, 1, seed=0)
+    with pytest.raises(ConfigError, match="expected some of"):
+        Shape(tasks=("fusion", "device"))
+    with pytest.raises(ConfigError, match="expected 1 or more"):
+        Shape(passes=0)
+
+
+def test_few_decisions_are_drawn_and_neighbours_together():
+    given = problem("layered:ops=120,seed=2", "4xP100")
+    fresh = replace(SMALL, drawn=0.2, together=True).build(given)
+    episodes = fresh.act(given, 64, seed=0)
+    free = episodes.actions["device_free"]
+    assert 0 < free.mean() < 0.2
+    assert free.mean(axis=1).std() > 0.02  # each episode has its own share
+    assert (episodes.log_prob.reshape(64, -1, free.shape[1])[:, -1][~free] == 0).all()
+    likeliest = fresh.act(given, 1, seed=0, greedy=True).actions["device_pass0"]
+    same = (episodes.actions["device_pass0"] == likeliest) | episodes.actions["device_pass0_free"]
+    assert same.all()
+
+
+@pytest.mark.parametrize("change", [{"attention": False}, {"modulation": False}, {"passes": 1}])
+def test_ablations_are_other_networks(change):
+    given = problem()
+    whole, less = SMALL.build(given), replace(SMALL, **change).build(given)
+    count = [sum(each.numel() for each in policy.parameters()) for policy in (whole, less)]
+    assert count[1] < count[0] or change == {"passes": 1}
+    assert less.act(given, 2, seed=0).device.shape == (2, given.arrays.ops)
+
+
+def test_first_plans_are_a_list_schedule_one_device_and_stretches():
+    given = problem("branches:modules=3", "3xP100+cpu", discipline="ready")
+    plans = first_plans(given, ways(given.arrays)[0], 3)
+    a = given.arrays
+    free = a.turn & (a.allowed.sum(axis=1) > 1)
+    assert set(plans[1][free]) == {0}
+    assert set(plans[2][free]) == {0, 1, 2}  # not the host
+    work = [a.compute[free & (plans[2] == device), device].sum() for device in range(3)]
+    assert max(work) < 0.6 * sum(work)
+    assert judge(given, plans, -ways(a)[0][None].repeat(3, axis=0)).value.min() > 0
+    policy = replace(SMALL, starts=3).build(given)
+    starts = policy.act(given, 7, seed=0).actions["start"]
+    assert len(np.unique(starts, axis=0)) == 3
+    assert (starts[0] == starts[3]).all()
+    with pytest.raises(ConfigError, match="expected 1 to 3"):
+        Shape(starts=4)
+
+
+def test_first_plans_keep_to_memory_where_one_device_is_too_small():
+    """Each may hold half of what everything on one device needs; they have twice that together."""
+    given = problem("layered:ops=60,seed=4,weights=yes", "4xP100")
+    a, rank = given.arrays, ways(given.arrays)[0]
+    alone = judge(given, given.settle(np.zeros(a.ops, dtype=int))).peak[0, 0]
+    tight = given.with_arrays(capacity=np.full(4, int(alone * 0.5)))
+    plans = first_plans(tight, rank, 2)
+    over = judge(tight, plans, -rank[None].repeat(2, axis=0)).overflow
+    assert over[0] > 0  # the list schedule only estimates
+    assert over[1] == 0
+    assert len(set(first_plans(given, rank, 2)[1])) == 1
+
+
+def test_what_is_told_of_times_is_when_things_would_be_there():
+    """By hand, for the unit that reads most: its inputs' arrival on each device, less its start."""
+    given = problem(cluster="3xP100+cpu", discipline="ready")
+    seen, a = Seen.of(given, 10**6), given.arrays
+    plan = np.random.default_rng(1).integers(0, 4, size=len(seen))
+    run = simulate(given, Plan.of(given, seen.settle(plan), -seen.rank))
+    start, end = seen.times(run.start[None], run.end[None])
+    on = seen.on(torch.device("cpu"))
+    times = torch.as_tensor(start), torch.as_tensor(end)
+    found = pairs(on, torch.as_tensor(plan[None]), times).numpy()[0]
+    assert (pairs(on, torch.as_tensor(plan[None])).numpy()[0, :, :, LATE:] == 0).all()
+    edges = list(zip(*(seen.arrays[name].tolist() for name in ("source", "target")), strict=True))
+    unit = max(range(len(seen)), key=lambda at: sum(target == at for _, target in edges))
+    for device in range(4):
+        arrive = [
+            end[0, source] + (0 if link < 0 else seen.arrays["sent"][link, at])
+            for at, (source, target) in enumerate(edges)
+            if target == unit
+            for link in [a.link_class[plan[source], device]]
+        ]
+        late = max(arrive) - start[0, unit]
+        expected = np.sign(late) * np.log1p(abs(late)) / 2
+        assert found[unit, device, LATE] == pytest.approx(expected, rel=1e-3, abs=1e-4)
+    assert (found[:, :, LATE][np.arange(len(seen)), plan] <= 1e-4).all()  # all had come by then
+    assert ((found[:, :, LATE + 2] >= 0) & (found[:, :, LATE + 2] <= 1)).all()
+
+
+def test_a_policy_that_is_told_times_needs_a_clock():
+    given = problem()
+    policy = replace(SMALL, timed=True).build(given)
+    with pytest.raises(ConfigError, match="must be told when ops run"):
+        policy.act(given, 1, seed=0)
+
+
+def test_a_fresh_policy_that_stays_begins_at_the_plan_that_it_reads():
+    given = problem()
+    policy = replace(SMALL, stay=9.0).build(given)
+    seen = policy.see(given)
+    assert (policy.act(given, 1, 0, greedy=True).actions["device"][0] == seen.start).all()
+
+
+def test_a_searchs_plan_is_read_in_a_mode_of_its_own():
+    given = problem()
+    policy = SMALL.build(given)
+    plan = policy.see(given).start[None]
+    with torch.no_grad():
+        graph = policy.graph(given)
+        one, other = (policy.logits(graph, plan, mode) for mode in (START, SEARCH))
+    assert (one - other).abs().max() > 1e-3
+
+
+@pytest.mark.slow
+def test_fifty_thousand_ops_take_seconds_and_little_memory():
+    given = problem("layered:ops=50000,seed=3,weights=yes", "8xP100+cpu")
+    assert given.arrays.ops > 50_000
+    policy = Shape(tasks=("device", "priority")).build(given)
+    torch.set_num_threads(2)
+    began = time.process_time()
+    policy.act(given, 1, seed=0, greedy=True)
+    assert time.process_time() - began < 20  # of two cores: 10 s
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < 6 * 2**20

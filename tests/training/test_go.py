@@ -1,0 +1,214 @@
+"""GO's training: teachers' plans come back, imitation imitates, and PPO goes on from it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from placewright import Plan, judge, policies, simulate
+from placewright.errors import FileError
+
+torch = pytest.importorskip("torch")
+from placewright.policies.go import Shape  # noqa: E402
+from placewright.training.go import GoRecipe, GoTraining, report  # noqa: E402
+from placewright.training.go_imitation import Imitation, taught  # noqa: E402
+from placewright.training.go_orders import IssuingEnvironment, issued  # noqa: E402
+from placewright.training.go_proposer import GoProposer  # noqa: E402
+from placewright.training.go_teachers import (  # noqa: E402
+    Task,
+    graph_file,
+    lines,
+    read_lessons,
+    teach,
+)
+
+SMALL = Shape(hidden=16, heads=2, segment=16, layers=1, tasks=("device", "priority"))
+TASKS = (
+    Task("branches:modules=1", "2xP100+cpu", "ready"),
+    Task("branches:modules=1", "3xP100+cpu", "in order", 1.5),
+)
+
+
+@pytest.fixture(scope="module")
+def taught_file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("go") / "teachers.jsonl"
+    rows = [teach(task, task.problem(), (50, 300), 20.0) for task in TASKS]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.fixture
+def lessons(taught_file):
+    return read_lessons(taught_file)
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def test_teachers_plans_come_back_the_best_first(lessons, taught_file, tmp_path):
+    assert [lesson.task for lesson in lessons] == list(TASKS)
+    for lesson in lessons:
+        keys = list(zip(lesson.over.tolist(), lesson.value.tolist(), strict=True))
+        assert keys == sorted(keys)
+        assert {"start", "m-etf", "heft"} & set(lesson.by)
+        assert len(np.unique(lesson.device, axis=0)) == len(lesson.device)
+        judge(lesson.problem, lesson.device)  # raises unless all are lawful
+    assert lessons[1].problem.arrays.capacity[0] < lessons[0].problem.arrays.capacity[0]
+    assert read_lessons(taught_file, tasks=TASKS[1:])[0].task == TASKS[1]
+    text = taught_file.read_text()
+    cut = tmp_path / "cut.jsonl"
+    cut.write_text(text[: len(text) * 3 // 4])  # as when its writer was killed
+    assert len(lines(cut)) == 1
+    other = tmp_path / "other.jsonl"
+    other.write_text(text.replace("modules=1", "modules=2"))
+    with pytest.raises(FileError, match="line 1 was made from another graph"):
+        read_lessons(other)
+
+
+def test_a_folders_graph_takes_the_zoos_place(tmp_path):
+    from placewright import files, zoo
+
+    files.save(zoo.load("branches:modules=2"), graph_file("branches:modules=1", tmp_path))
+    assert len(TASKS[0].problem(tmp_path).graph) > len(TASKS[0].problem().graph)
+
+
+def test_in_order_devices_are_issued_what_a_ready_executor_would_start():
+    problem = Task("layered:ops=60,seed=1", "3xP100", "in order").problem()
+    rng = np.random.default_rng(0)
+    device = rng.integers(0, 3, size=(2, 60)).astype(np.int32)
+    rank = -np.arange(60.0)[None].repeat(2, axis=0)
+    orders = issued(problem, device, rank)
+    ready = Task("layered:ops=60,seed=1", "3xP100", "ready").problem()
+    expected = simulate(ready, Plan.of(ready, device[1], rank[1])).start
+    assert (orders[1] == expected).all()
+    assert issued(ready, device, rank) is rank
+    assert issued(problem, device, None) is None
+    environment = IssuingEnvironment(problem)
+    judged = environment.judge(device, "test", rank)
+    assert judged.seconds.tolist() == judge(problem, device, orders).value.tolist()
+    best = judge(problem, environment.best[None], environment.order[None])
+    assert best.value[0] == environment.key[1]
+
+
+def test_imitation_puts_units_where_the_teacher_has_them_and_mends_what_was_moved(lessons):
+    """Taught on one problem whose strong plan is not its first one."""
+    problem = lessons[1].problem
+    policy = SMALL.build(problem)
+    rows = taught(policy, lessons[1:], steps=60, rate=5e-3)
+    assert rows[-1]["loss"] < 0.7 * rows[0]["loss"]
+    first, last = (np.mean([row["pass 0"] for row in part]) for part in (rows[:5], rows[-10:]))
+    assert last > 0.85
+    assert last > first
+    seen = policy.see(problem)
+    strong = policy.act(problem, 1, 0, greedy=True).device[0]
+    free = np.flatnonzero(problem.arrays.turn & (problem.arrays.allowed.sum(axis=1) > 1))
+    likely = GoProposer(policy).move_probabilities(problem, Plan.of(problem, strong))
+    assert likely[np.arange(len(strong)), strong][free].mean() > 0.7
+    broken = strong.copy()
+    unit = int(seen.unit[free[len(free) // 2]])
+    broken[seen.unit == unit] = (broken[seen.unit == unit] + 1) % 2
+    moved = np.flatnonzero((broken != strong) & problem.arrays.turn)
+    likely = GoProposer(policy).move_probabilities(problem, Plan.of(problem, broken))
+    assert likely[moved, strong[moved]].mean() > 0.5
+
+
+def test_damage_is_small_or_large_and_lawful(lessons):
+    policy = SMALL.build(lessons[0].problem)
+    seen, rng = policy.see(lessons[0].problem), np.random.default_rng(0)
+    strong = lessons[0].device[0][seen.leader]
+    rows = [Imitation()._break(seen, strong, [], rng) for _ in range(60)]
+    assert all(seen.legal[np.arange(len(seen)), row].all() for row in rows)
+    moved = [float((row != strong).mean()) for row in rows]
+    assert min(moved) < 0.1 < max(moved)
+
+
+def test_training_imitates_then_learns_from_rewards_and_reports(lessons, tmp_path):
+    recipe = GoRecipe(samples=8, imitated=0.5)
+    shape = replace(SMALL, timed=True, starts=3)
+    training = GoTraining(shape.build(lessons[0].problem), lessons, recipe, device="cpu")
+    training.run(1e9, most=12)
+    parts = [point.part for point in training.points]
+    assert parts == ["imitation"] * 6 + ["ppo"] * 5  # the last problem's plans were judged alone
+    assert all(np.isfinite(point.said["gradient"]) for point in training.points)
+    rows = report(training)
+    assert [row["task"] for row in rows] == [task.key for task in TASKS]
+    assert all(row["best"] <= min(1.0, row["likeliest"]) for row in rows)
+    evaluations = [each.evaluations for each in training.environments]
+    assert sum(evaluations) >= 6 * 8 + 5 + 2  # drawn, argmax, teachers
+
+    training.save(tmp_path / "run" / "checkpoint.json")
+    again = GoTraining(shape.build(lessons[0].problem, seed=9), lessons, recipe, device="cpu")
+    again.resume(tmp_path / "run" / "checkpoint.json")
+    assert (again.steps, again.seconds) == (12, training.seconds)
+    expected, found = training.policy.state_dict(), again.policy.state_dict()
+    assert all((expected[name] == found[name]).all() for name in expected)
+    mine, theirs = (each.optimizer.state_dict()["state"] for each in (training, again))
+    assert mine.keys() == theirs.keys()
+    assert all((mine[at]["exp_avg"] == theirs[at]["exp_avg"]).all() for at in mine)
+
+
+def test_a_plan_better_than_the_teachers_is_taught_from_then_on(lessons):
+    weak = replace(
+        lessons[0],
+        device=lessons[0].device[-1:],
+        value=lessons[0].value[-1:],
+        over=lessons[0].over[-1:],
+        by=lessons[0].by[-1:],
+    )
+    training = GoTraining(SMALL.build(weak.problem), [weak], device="cpu")
+    reference = training.reference(0)
+    seen = training.policy.see(weak.problem)
+    better = lessons[0].device[:1]
+    judged = training.environments[0].judge(better, "sampled", -seen.rank[None])
+    assert judged.seconds[0] < reference
+    training._learn_from_itself(0)
+    assert training.lessons[0].by[0] == "go"
+    assert (training.lessons[0].device[0] == better[0]).all()
+
+
+def test_a_proposer_makes_plans_and_says_where_ops_would_rather_be(lessons, tmp_path):
+    for lesson in lessons:
+        problem = lesson.problem
+        policies.save(replace(SMALL, timed=True, starts=2).build(problem), tmp_path / "go.json")
+        proposer = GoProposer.read(tmp_path / "go.json")
+        plans = proposer.propose(problem, 12, seed=0)
+        assert [len(proposer.propose(problem, count, seed=0)) for count in (1, 2, 3)] == [1, 2, 3]
+        assert len(plans) == 12
+        assert plans == proposer.propose(problem, 12, seed=0)
+        again = proposer.propose(problem, 12, seed=1)
+        assert plans[:8] == again[:8]  # the likeliest, the first ones, those between
+        assert plans[8:] != again[8:]
+        seen = proposer.policy.see(problem)
+        for at in range(2):
+            first = seen.settle(seen.starts[at])
+            assert (plans[2 + at].device == first).all()
+            kept = [(plans[each + at].device == first).mean() for each in (0, 4, 6)]
+            assert kept[0] <= kept[2]  # the surer a move must be, the fewer there are
+        likely = proposer.move_probabilities(problem, plans[0])
+        assert likely.shape == (problem.arrays.ops, problem.arrays.devices)
+        np.testing.assert_allclose(likely.sum(axis=1), 1.0)
+        leaders = np.unique(problem.arrays.leader)
+        assert (likely[leaders][~problem.arrays.allowed[leaders]] < 1e-6).all()
+    policies.save(policies.find("pair").Shape().build(problem), tmp_path / "pair.json")
+    with pytest.raises(FileError, match="holds policy 'pair': expected 'go'"):
+        GoProposer.read(tmp_path / "pair.json")
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_training_runs_on_a_gpu(lessons):
+    training = GoTraining(SMALL.build(lessons[0].problem), lessons, device="cuda", threads=4)
+    training.run(1e9, most=10)
+    assert training.policy.where.type == "cuda"
+    assert {point.part for point in training.points} == {"imitation", "ppo"}
+    episodes = training.policy.act(lessons[0].problem, 4, seed=0)
+    scores = training.policy.score(lessons[0].problem, episodes)
+    np.testing.assert_allclose(scores.log_prob.detach().cpu(), episodes.log_prob, atol=1e-4)
