@@ -1,0 +1,229 @@
+"""Jobs of `generalisation.py`: what to run in, a line of JSON each out; those there are kept.
+
+A job trains a policy, or asks a policy that ships, or the solvers. Each runs on one thread in a
+process of its own kind, so as many run at once as there are cores.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass, replace
+from multiprocessing import get_context
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import placewright as pw
+from placewright import files, solvers
+from placewright.policies.groups import grouped, legal_devices
+from placewright.policies.shipped import shipped
+from placewright.training import Environment, Recipe, Trainer, recipe
+from placewright.zoo.families import family
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from placewright.policies import Policy
+
+FAMILIES = ("cifar10", "ptb", "nmt")
+TRAIN = -1
+"""The number of a job that is trained on a family's training graphs instead of one test graph."""
+SOLVERS, SHIPS = "solvers", "ships: "
+DRAWN = 15  # plans that a policy draws beside its likeliest
+POINTS = 60  # of a curve that are kept
+
+
+@dataclass(frozen=True)
+class Job:
+    """One training run, or what needs none.
+
+    Args:
+        what: A name of `made`, `SOLVERS`, or `SHIPS` and the name of a policy that ships.
+        network: A family's name, or a network's of the zoo.
+        graph: The number of a family's test graph; `TRAIN` for its training graphs.
+        plans: To judge; for `SOLVERS` the seconds that `auto` may take.
+        tests: Test graphs that a policy trained on a family places in the end.
+        folder: Where graphs of the zoo are kept.
+    """
+
+    what: str
+    network: str
+    graph: int
+    cluster: str
+    plans: int
+    groups: int = 64
+    seed: int = 0
+    tests: int = 0
+    device: str = "cpu"
+    folder: str = ""
+
+    def problem(self) -> pw.Problem:
+        """What is placed, as TensorFlow's executor runs it."""
+        if self.network in FAMILIES:
+            graph = family(self.network, "test")[self.graph]
+        else:
+            graph = kept(self.network, Path(self.folder))
+        return pw.Problem(graph, pw.Cluster.parse(self.cluster), discipline="ready")
+
+    def __call__(self) -> dict[str, Any]:
+        began = time.perf_counter()
+        if self.what == SOLVERS:
+            found = by_solvers(self.problem(), self.groups, self.plans, self.seed)
+        elif self.what.startswith(SHIPS):
+            problem = self.problem()
+            policy = shipped(self.what.removeprefix(SHIPS), problem)
+            found = dict(zip(("likeliest", "of 16"), placed(policy, problem), strict=True))
+        elif self.graph == TRAIN:
+            found = self._on_family()
+        else:
+            found = self._on_graph()
+        return {**asdict(self), **found, "seconds": round(time.perf_counter() - began, 1)}
+
+    def _on_graph(self) -> dict[str, Any]:
+        trainer = self._trained([self.problem()])
+        environment = trainer.environments[0]
+        history = [[count, best] for count, _, best in environment.history]
+        return {
+            "best": environment.key[1],
+            "over": environment.key[0],
+            "judged": environment.evaluations,
+            "likeliest": trainer.rows[-1].likeliest,
+            "history": history,
+            "groups found": len(trainer.policy.grouping(environment.problem)),  # type: ignore[attr-defined]
+        }
+
+    def _on_family(self) -> dict[str, Any]:
+        on = pw.Cluster.parse(self.cluster)
+
+        def problems(part: Any) -> list[pw.Problem]:
+            graphs = family(self.network, part)
+            return [pw.Problem(each, on, discipline="ready") for each in graphs]
+
+        trainer = self._trained(problems("train"))
+        rows = trainer.rows
+        points = sorted({(len(rows) - 1) * at // (POINTS - 1) for at in range(POINTS)})
+        tests = [placed(trainer.policy, each) for each in problems("test")[: self.tests]]
+        return {
+            "judged": trainer.evaluations,
+            "placed": tests,
+            "curve": [[rows[at].plans, rows[at].mean, rows[at].entropy] for at in points],
+        }
+
+    def _trained(self, shown: Sequence[pw.Problem]) -> Trainer:
+        environments = [Environment(each) for each in shown]
+        trainer = Trainer(
+            environments, made(self.what, self.groups), self.seed, self.plans, device=self.device
+        )
+        trainer.run()
+        return trainer
+
+
+def made(what: str, groups: int) -> Recipe:
+    """A recipe, by what it is called in the tables."""
+    if what == "colocrl, padded":
+        found = recipe("colocrl", groups=groups, rule="coarse")
+        return replace(found, shape=replace(found.shape, padded=True))  # type: ignore[type-var]
+    if what == "placeto-any":
+        return recipe("placeto-any")
+    found = recipe(what.partition(",")[0], groups=groups)
+    if what.endswith(", end alone"):  # as with rewards per step, but for the reward
+        return replace(found, imitate=recipe("placeto-steps").imitate)
+    if what.endswith(", no messages"):
+        found = replace(found, imitate=recipe("placeto-steps").imitate)
+        return replace(found, shape=replace(found.shape, rounds=0))  # type: ignore[type-var]
+    return found
+
+
+def kept(network: str, folder: Path) -> pw.Graph:
+    """A network of the zoo, from the folder if it is there, else captured and kept there."""
+    path = folder / f"{network}.json.gz"
+    if path.exists():
+        return files.load(path, "graph")
+    graph = pw.zoo.load(network)
+    folder.mkdir(parents=True, exist_ok=True)
+    files.save(graph, path)
+    return graph
+
+
+def placed(policy: Policy, problem: pw.Problem, drawn: int = DRAWN) -> tuple[float, float]:
+    """What a policy's likeliest plan takes, and the best of it and some drawn ones."""
+    values = []
+    for count, greedy in ((1, True), (drawn, False)):
+        episodes = policy.act(problem, count, 1, greedy=greedy)
+        last = np.flatnonzero(np.append(np.diff(episodes.owner) > 0, True))
+        order = None if episodes.priority is None else episodes.priority[last]
+        verdict = pw.judge(problem, episodes.device[last], order)
+        fitting = np.where(verdict.overflow > 0, np.inf, verdict.value)
+        values.append(float(fitting.min()))
+    return values[0], min(values)
+
+
+def by_solvers(problem: pw.Problem, groups: int, seconds: float, seed: int) -> dict[str, float]:
+    """What random plans and methods without learning take."""
+    found = {"random": at_random(problem, groups)}
+    methods: dict[str, solvers.Solver] = {
+        "best single device": solvers.EverySingleDevice(),
+        "HEFT": solvers.HEFT(),
+        "m-ETF": solvers.METF(),
+    }
+    if solvers.expert.known(problem):
+        methods["expert"] = solvers.Expert()
+    for name, solver in methods.items():
+        found[name] = solved(problem, solver)
+    if seconds:
+        found["auto"] = solved(problem, solvers.Auto(), stop=pw.MaxTime(seconds), seed=seed)
+    return found
+
+
+def at_random(problem: pw.Problem, groups: int) -> float:
+    """The median of 64 random placements of the same groups."""
+    grouping = grouped(problem, "coarse", groups)
+    legal = legal_devices(problem, grouping)
+    luck = np.random.default_rng(0).random((64, *legal.shape))
+    rows = np.where(legal, luck, -1.0).argmax(axis=2).astype(np.int32)
+    return float(np.median(pw.judge(problem, problem.settle(grouping.expand(rows))).value))
+
+
+def solved(problem: pw.Problem, solver: solvers.Solver, **how: Any) -> float:
+    result = pw.solve(problem, solver, **how)
+    return result.value if result.fits else float("inf")
+
+
+def run_all(jobs: Sequence[Job], path: Path, at_once: int) -> list[dict[str, Any]]:
+    """Every job's line, those in the file first; none is run anew if `at_once` is 0."""
+    rows = read(path)
+    known = {key_of(row) for row in rows}
+    waiting = [job for job in dict.fromkeys(jobs) if key_of(asdict(job)) not in known]
+    if at_once and waiting:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # Processes read it as they begin: small networks are quickest with one thread.
+        os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+        began = time.perf_counter()
+        with ProcessPoolExecutor(at_once, mp_context=get_context("spawn")) as pool:
+            for done in as_completed([pool.submit(job) for job in waiting]):
+                row = done.result()
+                rows.append(row)
+                with path.open("a") as file:
+                    file.write(json.dumps(row) + "\n")
+                shown = (row[name] for name in ("what", "network", "graph", "cluster", "seed"))
+                passed = time.perf_counter() - began
+                print(f"{passed:5.0f} s:", *shown, f"in {row['seconds']:.0f} s", flush=True)
+    wanted = {key_of(asdict(job)) for job in jobs}
+    return [row for row in rows if key_of(row) in wanted]
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """The lines of a file, if it is there."""
+    if not path.exists():
+        return []
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def key_of(row: dict[str, Any]) -> tuple[Any, ...]:
+    """What tells a job from others, of its line; where it ran does not matter."""
+    names = [name for name in Job.__dataclass_fields__ if name not in ("device", "folder")]
+    return tuple(row[name] for name in names)
