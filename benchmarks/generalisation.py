@@ -2,7 +2,7 @@
 
     python benchmarks/generalisation.py [--only families,devices,cost,parts] [--jobs 16]
         [--families cifar10,ptb,nmt] [--tests 8] [--groups 64] [--plans 20000] [--own 4000]
-        [--auto 10] [--seeds 1] [--device cpu] [--graphs out/graphs] [--out out/generalisation.jsonl]
+        [--auto 10] [--seeds 1] [--device cpu] [--graphs FOLDER] [--out FILE]
 
 Every run is a job of its own (`generalisation_jobs.py`), as many at once as `--jobs`; its line is
 added to `--out`, and a job whose line is there is not run again. `--jobs 0` prints the tables of
