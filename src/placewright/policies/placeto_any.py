@@ -1,10 +1,11 @@
 """Placeto for any devices: groups in, each on the device that a graph network likes, out.
 
 Placeto's one-hot devices fix their number. Here a device is told by what it means for the group at
-hand: the list scheduler's estimates (`pairs`), and how much of the group's ancestors, descendants
-and the rest is on it. A graph network reads the graph once, without a placement, and its vector of
-the group joins them. Weights of the estimates alone may come from a trained pair policy: the rest
-then begins at nothing, so training begins where that policy ended.
+hand: the list scheduler's estimates (`pairs`), and how much of the group's ancestors, descendants,
+neighbours and the rest is on it (`kernels`), where groups that are not decided yet stand as in a
+draft. A graph network reads the graph once, and its vector of the group joins them. Weights of the
+estimates alone may come from a trained pair policy: the rest then begins at nothing, so training
+begins where that policy ended; the draft is that policy's likeliest plan.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import torch
 from torch import nn
 
 from placewright.policies import groups as made
-from placewright.policies.around import MORE, Around
+from placewright.policies.around import Around, Draft, Sight
 from placewright.policies.estimates import Course
 from placewright.policies.pairs import FEATURES, Pairs
 from placewright.policies.placeto import layers
@@ -48,6 +49,7 @@ class Shape:
         drawn: The share of the decisions that are drawn; the others are the likeliest. With few of
             hundreds drawn, a plan's reward says more about each.
         shipped: Whether the weights of the estimates begin as those of the pair policy that ships.
+        senses, draft: What is seen of the graph on each device; see `Sight`.
     """
 
     rule: str = "op"
@@ -57,6 +59,12 @@ class Shape:
     wide: int = 32
     drawn: float = 1.0
     shipped: bool = True
+    senses: bool = False
+    draft: bool = False
+
+    @property
+    def sight(self) -> Sight:
+        return Sight(self.senses, self.draft)
 
     def build(self, problem: Problem, seed: int = 0) -> PlacetoAny:
         """A fresh policy; the same seed gives the same weights."""
@@ -80,7 +88,7 @@ class PlacetoAny(nn.Module):
         super().__init__()
         self.shape = shape
         d = shape.hidden
-        self.read = layers(Around.plain, d, d)
+        self.read = layers(shape.sight.plain, d, d)
         ways = 2 if shape.rounds else 0
         self.tell = nn.ModuleList(layers(d, d, d, last=True) for _ in range(ways))
         self.hear = nn.ModuleList(layers(d, d, d) for _ in range(ways))
@@ -88,19 +96,25 @@ class PlacetoAny(nn.Module):
         self.each = nn.ModuleList(layers(both, d, last=True) for _ in range(3))
         self.sum = layers(both + 3 * d, d, last=True)
         self.linear = nn.Parameter(torch.zeros(len(FEATURES)))
-        self.join = nn.Linear(d + len(FEATURES) + MORE, shape.wide)
+        self.join = nn.Linear(d + len(FEATURES) + shape.sight.more, shape.wide)
         self.out = nn.Linear(shape.wide, 1, bias=False)
         nn.init.normal_(self.out.weight, std=1e-2)
         self._seen: WeakKeyDictionary[Problem, Around] = WeakKeyDictionary()
+        self._last: tuple[Around, bytes, NDArray[np.float32]] | None = None
 
     def config(self) -> dict[str, Any]:
-        return {"shape": asdict(self.shape), "features": list(FEATURES), "more": MORE}
+        return {
+            "shape": asdict(self.shape),
+            "features": list(FEATURES),
+            "more": self.shape.sight.more,
+        }
 
     @classmethod
     def from_config(cls, data: dict[str, Any]) -> PlacetoAny:
-        if tuple(data["features"]) != FEATURES or data["more"] != MORE:
+        shape = Shape(**data["shape"])
+        if tuple(data["features"]) != FEATURES or data["more"] != shape.sight.more:
             raise ValueError(f"it knows features {', '.join(data['features'])}")
-        return cls(Shape(**data["shape"]))
+        return cls(shape)
 
     def grouping(self, problem: Problem) -> Grouping:
         """The groups that it places."""
@@ -120,7 +134,9 @@ class PlacetoAny(nn.Module):
             free = rng.random(size[:2]) < self.shape.drawn
             luck *= free[:, :, None]
         shake = rng.normal(scale=noise, size=size) if noise > 0 else None
-        walked = walk(seen, self._thought(seen), luck=luck, shake=shake)
+        walked = walk(seen, self._thought(seen), luck=luck, shake=shake, keep=not greedy)
+        if not greedy:
+            self._last = seen, walked.device.tobytes(), walked.features
         actions: dict[str, Any] = {"device": walked.device, "free": free.T.copy()}
         if shake is not None:
             actions["added"] = walked.added
@@ -134,10 +150,7 @@ class PlacetoAny(nn.Module):
         seen, where = self._see(problem), self.linear.device
         course = seen.pairs.course
         device = episodes.actions["device"]
-        features = seen.remembered(device)
-        if features is None:  # devices are forced, so any logits do
-            nothing = walk(seen, lambda _, f: f[..., 0], forced=device, keep=True)
-            features = seen.remember(device, nothing.features)
+        features = self._features(seen, device)
         told = torch.as_tensor(features, device=where)  # decisions × episodes × devices × features
         graph = self._graph(seen)[torch.as_tensor(course.decided, device=where)]
         graph = graph[:, None, None].expand(*told.shape[:3], -1)
@@ -160,6 +173,15 @@ class PlacetoAny(nn.Module):
         actions = {name: episodes.actions[name][at : at + 1].copy() for name in ("device", "free")}
         device, log_prob = episodes.device[at : at + 1], episodes.log_prob[at : at + 1]
         return Episodes(actions, device.copy(), one_plan_each(1), log_prob.copy())
+
+    def _features(self, seen: Around, device: NDArray[np.int32]) -> NDArray[np.float32]:
+        """Those of the last episodes are kept, since they depend on no weight."""
+        mark = device.tobytes()
+        if self._last is None or self._last[0] is not seen or self._last[1] != mark:
+            # Devices are forced, so any logits do.
+            forced = walk(seen, lambda _, f: f[..., 0], forced=device, keep=True)
+            self._last = seen, mark, forced.features
+        return self._last[2]
 
     def _thought(self, seen: Around) -> Any:
         """What it thinks of pairs, in numpy, since each decision is small."""
@@ -201,5 +223,21 @@ class PlacetoAny(nn.Module):
             grouping = made.grouped(problem, self.shape.rule, self.shape.most)
             legal = made.legal_devices(problem, grouping)
             pairs = Pairs.of(Course.of(problem, grouping, legal))
-            self._seen[problem] = Around.of(problem, pairs)
+            draft = drafted(pairs) if self.shape.draft else None
+            self._seen[problem] = Around.of(problem, pairs, self.shape.sight, draft)
         return self._seen[problem]
+
+
+def drafted(pairs: Pairs) -> Draft:
+    """The likeliest plan of the pair policy that ships."""
+    from placewright.policies.shipped import pair_weights
+
+    course, weights = pairs.course, pair_weights()
+    a, groups = course.problem.arrays, len(course.grouping)
+    nothing = np.zeros((len(course.decided), 1, a.devices))
+    walked = walk(pairs, lambda _, features: features @ weights, luck=nothing)
+    here = np.zeros((a.devices, groups), dtype=np.float32)
+    here[walked.device[0], course.decided] = 1.0
+    start = np.full(groups, np.inf)
+    np.minimum.at(start, course.grouping.group[a.turn], walked.start[0, a.turn])
+    return Draft(here, np.where(np.isfinite(start), start, 0.0))

@@ -33,6 +33,10 @@ class Told(Protocol):
         """How many features there are."""
         ...
 
+    def begin(self, lists: Lists) -> None:
+        """Say what is there before anything is decided."""
+        ...
+
     def features(self, lists: Lists, turn: Turn) -> NDArray[np.float64]:
         """Episodes × devices × features of the group that is decided at this op."""
         ...
@@ -76,6 +80,7 @@ def walk(
     assert given is not None
     count, decisions = given.shape[:2]
     lists = Lists(course, count)
+    pairs.begin(lists)
     device = np.zeros((count, decisions), dtype=np.int32)
     log_prob = np.zeros((count, decisions), dtype=np.float32)
     kept: list[NDArray[np.float32]] = []
