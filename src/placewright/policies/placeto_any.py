@@ -25,7 +25,7 @@ from placewright.policies.pairs import FEATURES, Pairs
 from placewright.policies.placeto import layers
 from placewright.policies.policy import Episodes, Head, Scores, one_plan_each
 from placewright.policies.seq2seq import NEVER, chosen, even_entropy
-from placewright.policies.walking import walk
+from placewright.policies.walking import Walk, bound_to, walk
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from placewright.transforms import Grouping
 
 NAME = "placeto-any"
+_BOUND = 0.5  # how much more a fresh policy likes to merge than the best device alone
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,8 @@ class Shape:
             hundreds drawn, a plan's reward says more about each.
         shipped: Whether the weights of the estimates begin as those of the pair policy that ships.
         senses, draft: What is seen of the graph on each device; see `Sight`.
+        merge: Whether a group may also merge with the one whose tensor takes it longest to bring.
+            Groups that merged are one group, so that the groups are chosen with the placement.
     """
 
     rule: str = "op"
@@ -61,6 +64,7 @@ class Shape:
     shipped: bool = True
     senses: bool = False
     draft: bool = False
+    merge: bool = False
 
     @property
     def sight(self) -> Sight:
@@ -99,8 +103,13 @@ class PlacetoAny(nn.Module):
         self.join = nn.Linear(d + len(FEATURES) + shape.sight.more, shape.wide)
         self.out = nn.Linear(shape.wide, 1, bias=False)
         nn.init.normal_(self.out.weight, std=1e-2)
+        if shape.merge:
+            self.bond = nn.Linear(d + len(FEATURES) + shape.sight.more, shape.wide)
+            self.keep = nn.Linear(shape.wide, 1)
+            nn.init.normal_(self.keep.weight, std=1e-2)
+            nn.init.constant_(self.keep.bias, _BOUND)
         self._seen: WeakKeyDictionary[Problem, Around] = WeakKeyDictionary()
-        self._last: tuple[Around, bytes, NDArray[np.float32]] | None = None
+        self._last: tuple[Around, bytes, Walk] | None = None
 
     def config(self) -> dict[str, Any]:
         return {
@@ -127,17 +136,17 @@ class PlacetoAny(nn.Module):
         seen = self._see(problem)
         course = seen.pairs.course
         rng = np.random.default_rng(seed)
-        size = (len(course.decided), count, problem.arrays.devices)
+        size = (len(course.decided), count, problem.arrays.devices + self.shape.merge)
         luck = rng.gumbel(size=size) * (not greedy)
         free = np.ones(size[:2], dtype=bool)
         if not greedy and self.shape.drawn < 1.0:
             free = rng.random(size[:2]) < self.shape.drawn
             luck *= free[:, :, None]
         shake = rng.normal(scale=noise, size=size) if noise > 0 else None
-        walked = walk(seen, self._thought(seen), luck=luck, shake=shake, keep=not greedy)
+        walked = self._walk(seen, luck=luck, shake=shake, keep=not greedy)
         if not greedy:
-            self._last = seen, walked.device.tobytes(), walked.features
-        actions: dict[str, Any] = {"device": walked.device, "free": free.T.copy()}
+            self._last = seen, walked.option.tobytes(), walked
+        actions: dict[str, Any] = {"device": walked.option, "free": free.T.copy()}
         if shake is not None:
             actions["added"] = walked.added
         row = np.empty_like(walked.device)
@@ -149,55 +158,100 @@ class PlacetoAny(nn.Module):
     def score(self, problem: Problem, episodes: Episodes, best: Episodes | None = None) -> Scores:
         seen, where = self._see(problem), self.linear.device
         course = seen.pairs.course
-        device = episodes.actions["device"]
-        features = self._features(seen, device)
-        told = torch.as_tensor(features, device=where)  # decisions × episodes × devices × features
+        option = episodes.actions["device"]
+        walked = self._walked(seen, option)
+        # decisions × episodes × devices × features
+        told = torch.as_tensor(walked.features, device=where)
         graph = self._graph(seen)[torch.as_tensor(course.decided, device=where)]
-        graph = graph[:, None, None].expand(*told.shape[:3], -1)
-        joined = torch.relu(self.join(torch.cat([graph, told], dim=3)))
-        logits = (told[..., : len(FEATURES)] @ self.linear + self.out(joined)[..., 0]).transpose(
-            0, 1
-        )
+        every = graph[:, None, None].expand(*told.shape[:3], -1)
+        joined = torch.relu(self.join(torch.cat([every, told], dim=3)))
+        logits = told[..., : len(FEATURES)] @ self.linear + self.out(joined)[..., 0]
+        legal = torch.as_tensor(course.legal[course.decided], device=where)
+        allowed = legal[:, None].expand(logits.shape)
+        if self.shape.merge:
+            place = torch.as_tensor(walked.bound, device=where)
+            at = place.clamp(min=0)[..., None]
+            there = told.gather(2, at[..., None].expand(-1, -1, 1, told.shape[3]))[:, :, 0]
+            bond = torch.relu(self.bond(torch.cat([every[:, :, 0], there], dim=2)))
+            # Relative to the best device alone, so that it means the same for all groups.
+            best = logits.masked_fill(~allowed, NEVER).amax(dim=2)
+            logits = torch.cat([logits, (best + self.keep(bond)[..., 0])[..., None]], dim=2)
+            allowed = torch.cat([allowed, (place >= 0)[..., None]], dim=2)
+            some = (place >= 0).any(dim=1, keepdim=True)
+            legal = torch.cat([legal, some], dim=1)
+        logits = logits.transpose(0, 1)
         if "added" in episodes.actions:
             logits = logits + torch.as_tensor(episodes.actions["added"], device=where)
-        legal = torch.as_tensor(course.legal[course.decided], device=where)
         log_prob, entropy = chosen(
-            logits.masked_fill(~legal, NEVER),
-            torch.as_tensor(device, dtype=torch.long, device=where),
+            logits.masked_fill(~allowed.transpose(0, 1), NEVER),
+            torch.as_tensor(option, dtype=torch.long, device=where),
         )
         free = torch.as_tensor(episodes.actions["free"], device=where)
         head = Head("devices", log_prob * free, entropy * free, even_entropy(legal))
         return Scores((head,))
+
+    def merged(self, problem: Problem, episodes: Episodes) -> NDArray[np.int64]:
+        """Episodes × groups: which of the groups are one: each has its first member's number."""
+        seen = self._see(problem)
+        course, option = seen.course, episodes.actions["device"]
+        found = np.tile(np.arange(len(course.grouping)), (len(option), 1))
+        for at, turn in enumerate(each for each in course.turns if each.group >= 0):
+            joins = option[:, at] == problem.arrays.devices
+            if joins.any():
+                other = course.grouping.group[bound_to(course, turn)]
+                found[joins, turn.group] = found[joins, other]
+        return found
 
     def only(self, episodes: Episodes, at: int) -> Episodes:
         actions = {name: episodes.actions[name][at : at + 1].copy() for name in ("device", "free")}
         device, log_prob = episodes.device[at : at + 1], episodes.log_prob[at : at + 1]
         return Episodes(actions, device.copy(), one_plan_each(1), log_prob.copy())
 
-    def _features(self, seen: Around, device: NDArray[np.int32]) -> NDArray[np.float32]:
-        """Those of the last episodes are kept, since they depend on no weight."""
-        mark = device.tobytes()
+    def _walked(self, seen: Around, option: NDArray[np.int32]) -> Walk:
+        """The last episodes are kept, since what is seen in them depends on no weight."""
+        mark = option.tobytes()
         if self._last is None or self._last[0] is not seen or self._last[1] != mark:
-            # Devices are forced, so any logits do.
-            forced = walk(seen, lambda _, f: f[..., 0], forced=device, keep=True)
-            self._last = seen, mark, forced.features
+            self._last = seen, mark, self._walk(seen, forced=option, keep=True)
         return self._last[2]
 
-    def _thought(self, seen: Around) -> Any:
-        """What it thinks of pairs, in numpy, since each decision is small."""
-        graph = self._graph(seen).cpu().numpy()
-        join, bias = self.join.weight.cpu().numpy(), self.join.bias.cpu().numpy()
-        out, linear = self.out.weight[0].cpu().numpy(), self.linear.cpu().numpy()
+    def _walk(self, seen: Around, **how: Any) -> Walk:
+        """Episodes, with what it thinks of pairs in numpy, since each decision is small."""
+        with torch.no_grad():
+            graph = self._graph(seen).cpu().numpy()
         d = self.shape.hidden
-        own = graph @ join[:, :d].T + bias
-        rest = np.ascontiguousarray(join[:, d:].T)
+        linear = self.linear.detach().cpu().numpy()
+
+        def halves(layer: nn.Linear) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+            weight = layer.weight.detach().cpu().numpy()
+            own = graph @ weight[:, :d].T + layer.bias.detach().cpu().numpy()
+            return own, np.ascontiguousarray(weight[:, d:].T)
+
+        own, rest = halves(self.join)
+        out = self.out.weight[0].detach().cpu().numpy()
+        alone: list[NDArray[np.float32]] = []
 
         def logits(group: int, features: NDArray[np.float32]) -> NDArray[np.float32]:
             joined = np.maximum(features @ rest + own[group], 0.0)
             found: NDArray[np.float32] = features[..., : len(linear)] @ linear + joined @ out
+            alone[:] = [found]
             return found
 
-        return logits
+        if not self.shape.merge:
+            return walk(seen, logits, **how)
+        bond, there = halves(self.bond)
+        keep = self.keep.weight[0].detach().cpu().numpy()
+        bias = float(self.keep.bias.detach())
+
+        def merging(
+            group: int, features: NDArray[np.float32], place: NDArray[np.int64]
+        ) -> NDArray[np.float32]:
+            pair = features[np.arange(len(place)), np.maximum(place, 0)]
+            joined = np.maximum(pair @ there + bond[group], 0.0)
+            best = np.where(seen.course.legal[group], alone[0], np.float32(NEVER)).max(axis=1)
+            found: NDArray[np.float32] = best + joined @ keep + bias
+            return found
+
+        return walk(seen, logits, merging=merging, **how)
 
     def _graph(self, seen: Around) -> torch.Tensor:
         """Groups × hidden: what the graph network says of each group."""

@@ -18,6 +18,7 @@ from placewright.training.recipes_placeto import (
     pair,
     placeto,
     placeto_any,
+    placeto_joint,
     placeto_paper,
     placeto_steps,
 )
@@ -137,6 +138,7 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     "placeto-steps": placeto_steps,
     "placeto-paper": placeto_paper,
     "placeto-any": placeto_any,
+    "placeto-joint": placeto_joint,
 }
 """Recipes by name."""
 

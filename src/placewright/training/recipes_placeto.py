@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 from placewright import policies
@@ -69,6 +70,17 @@ def placeto_any() -> Recipe:
         samples=24,
         rate=Straight(3e-3, 3e-4),
     )
+
+
+def placeto_joint() -> Recipe:
+    """Placeto for any devices that chooses the groups with the placement.
+
+    Of up to 300 small groups each is placed alone or merges with the one whose tensor takes it
+    longest to bring; which merge is drawn, judged and learned with where they go.
+    """
+    made = placeto_any()
+    shape = policies.find("placeto-any").Shape(rule="coarse", most=300, drawn=0.3, merge=True)
+    return replace(made, name="placeto-joint", shape=shape)
 
 
 def placeto_paper() -> Recipe:
