@@ -1,8 +1,9 @@
 """Placeto's claims on our simulator: graphs never seen, the cost of learning, what each part does.
 
-    python benchmarks/generalisation.py [--only families,devices,cost,parts] [--jobs 16]
+    python benchmarks/generalisation.py [--only families,devices,cost,parts,joint,embedding]
         [--families cifar10,ptb,nmt] [--tests 8] [--groups 64] [--plans 20000] [--own 4000]
-        [--auto 10] [--seeds 1] [--device cpu] [--graphs FOLDER] [--out FILE]
+        [--joint 2000] [--mix 12000] [--auto 10] [--seeds 1] [--device cpu]
+        [--jobs 16] [--graphs FOLDER] [--out FILE]
 
 Every run is a job of its own (`generalisation_jobs.py`), as many at once as `--jobs`; its line is
 added to `--out`, and a job whose line is there is not run again. `--jobs 0` prints the tables of
@@ -18,6 +19,10 @@ with `--plans` plans; the other graphs are never shown. A policy's figure is its
 one trained on that very graph and cluster.
 `cost`: plans and episodes until Placeto reaches ColocRL's final step time, beside the paper's.
 `parts`: rewards per step or at the end, at equal plans and at equal episodes; messages or none.
+`joint`: groups chosen with the placement against groups made beforehand, at equal plans.
+`embedding`: policies for any devices that see more or less of the graph, trained alike on problems
+of all families (`train_policies`), beside the pair policy that ships; they are kept in the folder
+`policies` beside `--graphs`.
 """
 
 from __future__ import annotations
@@ -27,7 +32,17 @@ import statistics
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from generalisation_jobs import SHIPS, SOLVERS, TRAIN, Job, kept, run_all
+from generalisation_jobs import (
+    CLUSTERS,
+    MIX,
+    SEEN,
+    SHIPS,
+    SOLVERS,
+    TRAIN,
+    Job,
+    kept,
+    run_all,
+)
 
 from placewright.policies.shipped import SHIPPED
 
@@ -49,6 +64,11 @@ PAPER = {
     "nasnet-a:4": (29_000, 37_000),
 }
 """Placements that Placeto and ColocRL (`RNN-based`) needed, as the paper prints them."""
+
+FIXED, JOINT = "any, fixed groups", "any, joint"
+GROUPS = (64, 300)
+"""The most groups, made beforehand; joint groups are made of those of the last."""
+GROUPS_ON = ("2xK80", "4xK80+cpu")
 
 ALONE = "placeto, end alone"
 SILENT = "placeto, no messages"
@@ -239,6 +259,65 @@ def show_parts(given: Given, rows: Sequence[Row]) -> None:
             table(f"{name}: {len(found)} test graphs, {PAIR_OF_K80}", ratios(found))
 
 
+def joint(given: Given) -> list[Job]:
+    words, jobs = given.words, []
+    for cluster in GROUPS_ON:
+        for name, graph in given.tests(words.few):
+            for what, groups in (*((FIXED, each) for each in GROUPS), (JOINT, GROUPS[-1])):
+                for seed in range(words.seeds):
+                    how = {"groups": groups, "seed": seed, "device": "cpu"}
+                    jobs.append(given.job(what, name, graph, cluster, words.joint, **how))
+    return jobs
+
+
+def show_joint(given: Given, rows: Sequence[Row]) -> None:
+    for cluster in GROUPS_ON:
+        found = []
+        for name, graph in given.tests(given.words.few):
+            for seed in range(given.words.seeds):
+                row: dict[str, float] = {}
+                for each in _of(rows, network=name, graph=graph, cluster=cluster, seed=seed):
+                    if each["what"] in (FIXED, JOINT):
+                        label = f"{each['what'].removeprefix('any, ')}, up to {each['groups']}"
+                        row[label], row[f"{label}: likeliest"] = each["best"], each["likeliest"]
+                found.append(row)
+        if not all(found):
+            continue
+        table(f"{cluster}: {len(found)} runs of {given.words.joint:,} plans", ratios(found))
+        mine = [each["groups found"] for each in _of(rows, what=JOINT, cluster=cluster)]
+        if mine:
+            print(f"\nGroups of the likeliest joint plan: {min(mine)} to {max(mine)}.")
+            for groups in GROUPS:
+                _apart(found, f"joint, up to {GROUPS[-1]}", f"fixed groups, up to {groups}")
+
+
+def embedding(given: Given) -> list[Job]:
+    words = given.words
+    return [
+        given.job(what, MIX, TRAIN, "several", words.mix, seed=seed, tests=words.few, device="cpu")
+        for seed in range(max(words.seeds, words.mixes))
+        for what in SEEN
+    ]
+
+
+def show_embedding(given: Given, rows: Sequence[Row]) -> None:
+    print("\n**What a policy for any devices sees, against the pair policy that ships**\n")
+    columns = ["sees", "seed", "plans", "likeliest, mean ratio", "won", "lost"]
+    columns += ["of 16, mean ratio", "won", "lost", "never seen clusters, likeliest"]
+    print("| " + " | ".join(columns) + " |\n" + "|---" * len(columns) + "|")
+    for what in SEEN:
+        for each in sorted(_of(rows, what=what), key=lambda row: row["seed"]):
+            cells = [what.removeprefix("any, "), str(each["seed"]), f"{each['judged']:,}"]
+            for mine, its in ((2, 4), (3, 5)):
+                shares = [row[mine] / row[its] for row in each["tried"]]
+                cells.append(f"{statistics.geometric_mean(shares):.4f}")
+                cells.append(str(sum(share < 1 - 1e-4 for share in shares)))
+                cells.append(str(sum(share > 1 + 1e-4 for share in shares)))
+            new = [row[2] / row[4] for row in each["tried"] if row[1] in CLUSTERS[2:]]
+            cells.append(f"{statistics.geometric_mean(new):.4f}")
+            print("| " + " | ".join(cells) + " |")
+
+
 def graphs(given: Given) -> list[Job]:
     """No jobs: graphs of the zoo are fetched before any are run."""
     return []
@@ -277,13 +356,15 @@ SECTIONS: dict[str, tuple[Callable[[Given], list[Job]], Callable[..., None] | No
     "devices": (devices, show_devices),
     "cost": (cost, show_cost),
     "parts": (parts, show_parts),
+    "joint": (joint, show_joint),
+    "embedding": (embedding, show_embedding),
     "graphs": (graphs, None),
 }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--only", default="families,devices,cost,parts", help="sections")
+    parser.add_argument("--only", default=",".join(SECTIONS), help="sections")
     parser.add_argument("--jobs", type=int, default=2, help="processes at once; 0: tables alone")
     parser.add_argument("--families", default="cifar10,ptb,nmt")
     parser.add_argument("--tests", type=int, default=8, help="test graphs of each family")
@@ -296,6 +377,9 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=1000, help="episodes with rewards per step")
     parser.add_argument("--rows", default=",".join(PAPER), help="of cost: networks:GPUs")
     parser.add_argument("--seeds", type=int, default=1, help="of cost and of zero-shot policies")
+    parser.add_argument("--joint", type=int, default=2000, help="plans of a run of joint")
+    parser.add_argument("--mix", type=int, default=12_000, help="plans of a run of embedding")
+    parser.add_argument("--mixes", type=int, default=3, help="seeds of embedding")
     parser.add_argument("--auto", type=int, default=10, help="seconds; 0 for none")
     parser.add_argument("--device", default="cpu", help="where policies live: cpu or cuda")
     parser.add_argument("--graphs", default="out/graphs", help="where graphs of the zoo are kept")
@@ -318,7 +402,10 @@ def length(job: Job) -> float:
     """About how long a job takes, so that the longest begin first."""
     if job.what == SOLVERS:
         return job.plans
-    factor = {"colocrl": 0.3, "placeto-any": 4.0}.get(job.what.partition(",")[0], 1.0)
+    first = job.what.partition(",")[0]
+    if first in ("any", "placeto-any"):
+        return job.plans / 25
+    factor = 0.3 if first == "colocrl" else 1.0
     if job.what == STEPS:
         factor /= job.groups
     return factor * job.plans * (job.groups / 64) ** 2 / 50

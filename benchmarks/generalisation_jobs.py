@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import placewright as pw
-from placewright import files, solvers
+from placewright import files, policies, solvers
 from placewright.policies.groups import grouped, legal_devices
 from placewright.policies.shipped import shipped
 from placewright.training import Environment, Recipe, Trainer, recipe
@@ -33,6 +33,11 @@ FAMILIES = ("cifar10", "ptb", "nmt")
 TRAIN = -1
 """The number of a job that is trained on a family's training graphs instead of one test graph."""
 SOLVERS, SHIPS = "solvers", "ships: "
+MIX = "all families"
+"""The network of a job that is trained on problems as `train_policies` makes them."""
+CLUSTERS = ("2xK80", "4xK80+cpu", "5xK80", "6xP100+cpu", "3xV100+2xP100+cpu")
+"""What such a policy is tried on; the last three it never saw."""
+MIXED = 6  # training graphs of each family in the mix, each on six clusters
 DRAWN = 15  # plans that a policy draws beside its likeliest
 POINTS = 60  # of a curve that are kept
 
@@ -46,7 +51,7 @@ class Job:
         network: A family's name, or a network's of the zoo.
         graph: The number of a family's test graph; `TRAIN` for its training graphs.
         plans: To judge; for `SOLVERS` the seconds that `auto` may take.
-        tests: Test graphs that a policy trained on a family places in the end.
+        tests: Test graphs (of each family) that a policy trained on several places in the end.
         folder: Where graphs of the zoo are kept.
     """
 
@@ -70,22 +75,33 @@ class Job:
         return pw.Problem(graph, pw.Cluster.parse(self.cluster), discipline="ready")
 
     def __call__(self) -> dict[str, Any]:
-        began = time.perf_counter()
+        began, worked = time.perf_counter(), time.process_time()
         if self.what == SOLVERS:
             found = by_solvers(self.problem(), self.groups, self.plans, self.seed)
         elif self.what.startswith(SHIPS):
             problem = self.problem()
             policy = shipped(self.what.removeprefix(SHIPS), problem)
             found = dict(zip(("likeliest", "of 16"), placed(policy, problem), strict=True))
+        elif self.network == MIX:
+            found = self._on_mix()
         elif self.graph == TRAIN:
             found = self._on_family()
         else:
             found = self._on_graph()
-        return {**asdict(self), **found, "seconds": round(time.perf_counter() - began, 1)}
+        took = {
+            "seconds": round(time.perf_counter() - began, 1),
+            "work": round(time.process_time() - worked, 1),  # less what other processes took
+        }
+        return {**asdict(self), **found, **took}
 
     def _on_graph(self) -> dict[str, Any]:
         trainer = self._trained([self.problem()])
-        environment = trainer.environments[0]
+        environment, policy = trainer.environments[0], trainer.policy
+        count = len(policy.grouping(environment.problem))  # type: ignore[attr-defined]
+        if getattr(policy.shape, "merge", False):  # type: ignore[attr-defined]
+            liked = policy.act(environment.problem, 1, 0, greedy=True)
+            merged = policy.merged(environment.problem, liked)  # type: ignore[attr-defined]
+            count = len(np.unique(merged))
         history = [[count, best] for count, _, best in environment.history]
         return {
             "best": environment.key[1],
@@ -93,7 +109,7 @@ class Job:
             "judged": environment.evaluations,
             "likeliest": trainer.rows[-1].likeliest,
             "history": history,
-            "groups found": len(trainer.policy.grouping(environment.problem)),  # type: ignore[attr-defined]
+            "groups found": count,
         }
 
     def _on_family(self) -> dict[str, Any]:
@@ -113,6 +129,29 @@ class Job:
             "curve": [[rows[at].plans, rows[at].mean, rows[at].entropy] for at in points],
         }
 
+    def _on_mix(self) -> dict[str, Any]:
+        """Beside the pair policy that ships, on graphs of all families; the policy is kept."""
+        from train_policies import problems
+
+        shown = problems(MIXED, 0, ready=0.3)
+        np.random.default_rng([0, 3]).shuffle(shown)
+        trainer = self._trained(shown)
+        tried = []
+        for name in FAMILIES:
+            for graph in family(name, "test")[: self.tests]:
+                for cluster in CLUSTERS:
+                    problem = pw.Problem(graph, pw.Cluster.parse(cluster))
+                    both = (
+                        placed(trainer.policy, problem),
+                        placed(shipped("pair", problem), problem),
+                    )
+                    tried.append([name, cluster, *both[0], *both[1]])
+        folder = Path(self.folder).parent / "policies"
+        folder.mkdir(parents=True, exist_ok=True)
+        label = self.what.replace(", ", "-").replace(" ", "-")
+        policies.save(trainer.policy, folder / f"{label}-{self.seed}.json")
+        return {"judged": trainer.evaluations, "tried": tried}
+
     def _trained(self, shown: Sequence[pw.Problem]) -> Trainer:
         environments = [Environment(each) for each in shown]
         trainer = Trainer(
@@ -122,6 +161,23 @@ class Job:
         return trainer
 
 
+SEEN: dict[str, dict[str, Any]] = {
+    "any, blind": {"rounds": 0, "blind": True, "tuned": True, "senses": False, "draft": False},
+    "any, vectors": {"rounds": 4, "blind": False, "tuned": True, "senses": False, "draft": False},
+    "any, senses": {"rounds": 0, "blind": False, "tuned": True, "senses": True, "draft": False},
+    "any, draft": {"rounds": 0, "blind": False, "tuned": True, "senses": True, "draft": True},
+    "any, all": {"rounds": 2, "blind": False, "tuned": True, "senses": True, "draft": True},
+}
+"""What a policy for any devices sees of the graph: nothing, a vector for each group (messages
+alone), neighbours on each device, those with a draft, and all of it."""
+
+GROUPED: dict[str, dict[str, Any]] = {
+    "any, fixed groups": {"merge": False},
+    "any, joint": {"merge": True},
+}
+"""Groups made beforehand, or chosen with the placement."""
+
+
 def made(what: str, groups: int) -> Recipe:
     """A recipe, by what it is called in the tables."""
     if what == "colocrl, padded":
@@ -129,6 +185,12 @@ def made(what: str, groups: int) -> Recipe:
         return replace(found, shape=replace(found.shape, padded=True))  # type: ignore[type-var]
     if what == "placeto-any":
         return recipe("placeto-any")
+    if what in SEEN:
+        found = recipe("placeto-any")
+        return replace(found, shape=replace(found.shape, **SEEN[what]))  # type: ignore[type-var]
+    if what in GROUPED:
+        found = recipe("placeto-joint", groups=groups)
+        return replace(found, shape=replace(found.shape, **GROUPED[what]))  # type: ignore[type-var]
     found = recipe(what.partition(",")[0], groups=groups)
     if what.endswith(", end alone"):  # as with rewards per step, but for the reward
         return replace(found, imitate=recipe("placeto-steps").imitate)

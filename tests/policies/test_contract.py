@@ -71,7 +71,7 @@ def eight(links: float = 1.0) -> Problem:
 MORE = {
     "shared noise": {"shared": True},
     "merging": {"merge": True},
-    "senses and draft": {"senses": True, "draft": True},
+    "senses and draft": {"senses": True, "draft": True, "tuned": True},
 }
 """What else a policy can do that must keep the contract."""
 

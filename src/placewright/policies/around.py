@@ -27,10 +27,12 @@ class Sight:
         senses: Whether the shares of a group's neighbours (`kernels.SENSES`) on each device are.
         draft: Whether a whole placement is, which groups keep until they are decided, as in
             Placeto: where readers will probably be, and how much each device will have to do.
+        blind: Whether nothing of the graph is seen, to find out what it is worth.
     """
 
     senses: bool = False
     draft: bool = False
+    blind: bool = False
 
     @property
     def plain(self) -> int:
@@ -58,15 +60,14 @@ class Around:
     Args:
         attributes: Groups × plain: what the graph network is told of each.
         near: 2 × groups × groups: means over what a group reads from, and over its readers.
-        means: 3 × groups × groups: means over ancestors, descendants and the rest, by work.
-        shares: Groups × groups × senses: the same and all kernels, for each group together.
+        shares: Groups × groups × senses: shares of work in ancestors, descendants and the rest,
+            and all kernels.
     """
 
     pairs: Pairs
     sight: Sight
     attributes: NDArray[np.float32]
     near: NDArray[np.float32]
-    means: NDArray[np.float32]
     shares: NDArray[np.float32]
     speed: NDArray[np.float64]  # devices: log of all work there against the fastest device
     left: NDArray[np.float64]  # decisions by group: the share of all work still to be decided
@@ -115,9 +116,8 @@ class Around:
         return cls(
             pairs,
             sight,
-            np.stack(columns, axis=1).astype(np.float32),
+            (np.stack(columns, axis=1) * (not sight.blind)).astype(np.float32),
             near / np.maximum(degree, 1.0)[:, :, None],
-            means,
             np.ascontiguousarray(every.transpose(1, 2, 0)),
             np.log(np.maximum(seconds, 1e-30) / max(float(seconds.min()), 1e-30)),
             left,
@@ -132,6 +132,11 @@ class Around:
     def width(self) -> int:
         return self.pairs.width + self.sight.more
 
+    @property
+    def means(self) -> NDArray[np.float32]:
+        """3 × groups × groups: means over ancestors, descendants and the rest, by work."""
+        return self.shares[..., :3].transpose(2, 0, 1)
+
     def begin(self, lists: Lists) -> None:
         """Let a draft stand where nothing is decided yet."""
         if self.draft is not None:
@@ -143,7 +148,7 @@ class Around:
         group, devices = turn.group, lists.a.devices
         more = np.empty((*estimates.shape[:2], self.sight.more))
         senses = self.shares.shape[2]
-        more[..., :senses] = lists.here @ self.shares[group]
+        more[..., :senses] = 0.0 if self.sight.blind else lists.here @ self.shares[group]
         more[..., senses] = self.speed
         more[..., senses + 1] = self.left[group]
         more[..., senses + 2] = np.log(devices)

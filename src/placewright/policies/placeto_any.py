@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from placewright.transforms import Grouping
 
 NAME = "placeto-any"
+_LOUD = 5.0  # how much larger than others the steps of linear weights are; Adam's are all of a size
 _BOUND = 0.5  # how much more a fresh policy likes to merge than the best device alone
 
 
@@ -50,7 +51,8 @@ class Shape:
         drawn: The share of the decisions that are drawn; the others are the likeliest. With few of
             hundreds drawn, a plan's reward says more about each.
         shipped: Whether the weights of the estimates begin as those of the pair policy that ships.
-        senses, draft: What is seen of the graph on each device; see `Sight`.
+        senses, draft, blind: What is seen of the graph on each device; see `Sight`.
+        tuned: Whether all features have linear weights, which take larger steps than the others.
         merge: Whether a group may also merge with the one whose tensor takes it longest to bring.
             Groups that merged are one group, so that the groups are chosen with the placement.
     """
@@ -64,11 +66,13 @@ class Shape:
     shipped: bool = True
     senses: bool = False
     draft: bool = False
+    blind: bool = False
+    tuned: bool = False
     merge: bool = False
 
     @property
     def sight(self) -> Sight:
-        return Sight(self.senses, self.draft)
+        return Sight(self.senses, self.draft, self.blind)
 
     def build(self, problem: Problem, seed: int = 0) -> PlacetoAny:
         """A fresh policy; the same seed gives the same weights."""
@@ -100,6 +104,8 @@ class PlacetoAny(nn.Module):
         self.each = nn.ModuleList(layers(both, d, last=True) for _ in range(3))
         self.sum = layers(both + 3 * d, d, last=True)
         self.linear = nn.Parameter(torch.zeros(len(FEATURES)))
+        if shape.tuned:
+            self.tune = nn.Parameter(torch.zeros(len(FEATURES) + shape.sight.more))
         self.join = nn.Linear(d + len(FEATURES) + shape.sight.more, shape.wide)
         self.out = nn.Linear(shape.wide, 1, bias=False)
         nn.init.normal_(self.out.weight, std=1e-2)
@@ -165,7 +171,7 @@ class PlacetoAny(nn.Module):
         graph = self._graph(seen)[torch.as_tensor(course.decided, device=where)]
         every = graph[:, None, None].expand(*told.shape[:3], -1)
         joined = torch.relu(self.join(torch.cat([every, told], dim=3)))
-        logits = told[..., : len(FEATURES)] @ self.linear + self.out(joined)[..., 0]
+        logits = told @ self._weights() + self.out(joined)[..., 0]
         legal = torch.as_tensor(course.legal[course.decided], device=where)
         allowed = legal[:, None].expand(logits.shape)
         if self.shape.merge:
@@ -219,7 +225,7 @@ class PlacetoAny(nn.Module):
         with torch.no_grad():
             graph = self._graph(seen).cpu().numpy()
         d = self.shape.hidden
-        linear = self.linear.detach().cpu().numpy()
+        linear = self._weights().detach().cpu().numpy()
 
         def halves(layer: nn.Linear) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
             weight = layer.weight.detach().cpu().numpy()
@@ -232,7 +238,7 @@ class PlacetoAny(nn.Module):
 
         def logits(group: int, features: NDArray[np.float32]) -> NDArray[np.float32]:
             joined = np.maximum(features @ rest + own[group], 0.0)
-            found: NDArray[np.float32] = features[..., : len(linear)] @ linear + joined @ out
+            found: NDArray[np.float32] = features @ linear + joined @ out
             alone[:] = [found]
             return found
 
@@ -252,6 +258,11 @@ class PlacetoAny(nn.Module):
             return found
 
         return walk(seen, logits, merging=merging, **how)
+
+    def _weights(self) -> torch.Tensor:
+        """The linear weights of all features."""
+        weights = nn.functional.pad(self.linear, (0, self.shape.sight.more))
+        return weights + _LOUD * self.tune if self.shape.tuned else weights
 
     def _graph(self, seen: Around) -> torch.Tensor:
         """Groups × hidden: what the graph network says of each group."""
