@@ -294,7 +294,9 @@ def show_joint(given: Given, rows: Sequence[Row]) -> None:
 def embedding(given: Given) -> list[Job]:
     words = given.words
     return [
-        given.job(what, MIX, TRAIN, "several", words.mix, seed=seed, tests=words.few, device="cpu")
+        given.job(
+            what, MIX, words.mixed, "several", words.mix, seed=seed, tests=words.few, device="cpu"
+        )
         for seed in range(max(words.seeds, words.mixes))
         for what in SEEN
     ]
@@ -379,6 +381,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=1, help="of cost and of zero-shot policies")
     parser.add_argument("--joint", type=int, default=2000, help="plans of a run of joint")
     parser.add_argument("--mix", type=int, default=12_000, help="plans of a run of embedding")
+    parser.add_argument("--mixed", type=int, default=6, help="its training graphs of each family")
     parser.add_argument("--mixes", type=int, default=3, help="seeds of embedding")
     parser.add_argument("--auto", type=int, default=10, help="seconds; 0 for none")
     parser.add_argument("--device", default="cpu", help="where policies live: cpu or cuda")

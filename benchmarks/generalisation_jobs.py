@@ -37,7 +37,6 @@ MIX = "all families"
 """The network of a job that is trained on problems as `train_policies` makes them."""
 CLUSTERS = ("2xK80", "4xK80+cpu", "5xK80", "6xP100+cpu", "3xV100+2xP100+cpu")
 """What such a policy is tried on; the last three it never saw."""
-MIXED = 6  # training graphs of each family in the mix, each on six clusters
 DRAWN = 15  # plans that a policy draws beside its likeliest
 POINTS = 60  # of a curve that are kept
 
@@ -49,7 +48,8 @@ class Job:
     Args:
         what: A name of `made`, `SOLVERS`, or `SHIPS` and the name of a policy that ships.
         network: A family's name, or a network's of the zoo.
-        graph: The number of a family's test graph; `TRAIN` for its training graphs.
+        graph: The number of a family's test graph; `TRAIN` for its training graphs; of `MIX`: how
+            many training graphs of each family, each on six clusters.
         plans: To judge; for `SOLVERS` the seconds that `auto` may take.
         tests: Test graphs (of each family) that a policy trained on several places in the end.
         folder: Where graphs of the zoo are kept.
@@ -133,7 +133,7 @@ class Job:
         """Beside the pair policy that ships, on graphs of all families; the policy is kept."""
         from train_policies import problems
 
-        shown = problems(MIXED, 0, ready=0.3)
+        shown = problems(self.graph, 0, ready=0.3)
         np.random.default_rng([0, 3]).shuffle(shown)
         trainer = self._trained(shown)
         tried = []

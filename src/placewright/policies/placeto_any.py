@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 NAME = "placeto-any"
 _LOUD = 5.0  # how much larger than others the steps of linear weights are; Adam's are all of a size
-_BOUND = 0.5  # how much more a fresh policy likes to merge than the best device alone
+_BOUND = -0.5  # a fresh policy likes to merge a little less than the best device alone
 
 
 @dataclass(frozen=True)
