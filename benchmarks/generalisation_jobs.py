@@ -22,6 +22,7 @@ from placewright import files, policies, solvers
 from placewright.policies.groups import grouped, legal_devices
 from placewright.policies.shipped import shipped
 from placewright.training import Environment, Recipe, Trainer, recipe
+from placewright.training.recipes import of_several
 from placewright.zoo.families import family
 
 if TYPE_CHECKING:
@@ -154,9 +155,10 @@ class Job:
 
     def _trained(self, shown: Sequence[pw.Problem]) -> Trainer:
         environments = [Environment(each) for each in shown]
-        trainer = Trainer(
-            environments, made(self.what, self.groups), self.seed, self.plans, device=self.device
-        )
+        found = made(self.what, self.groups)
+        if self.graph == TRAIN:
+            found = of_several(found)
+        trainer = Trainer(environments, found, self.seed, self.plans, device=self.device)
         trainer.run()
         return trainer
 
@@ -192,6 +194,8 @@ def made(what: str, groups: int) -> Recipe:
         found = recipe("placeto-joint", groups=groups)
         return replace(found, shape=replace(found.shape, **GROUPED[what]))  # type: ignore[type-var]
     found = recipe(what.partition(",")[0], groups=groups)
+    if what.startswith("placeto"):  # half the time, for half the decisions learned from
+        found = replace(found, shape=replace(found.shape, learned=0.5))  # type: ignore[type-var]
     if what.endswith(", end alone"):  # as with rewards per step, but for the reward
         return replace(found, imitate=recipe("placeto-steps").imitate)
     if what.endswith(", no messages"):

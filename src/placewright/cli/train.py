@@ -179,11 +179,12 @@ def _train_several(
     from placewright.cli import answer, tables, train_several
     from placewright.cli.output import print_json
     from placewright.training import Environment, Trainer
+    from placewright.training.recipes import of_several
     from placewright.training.runs import Run
 
     with Progress(f"reading {asked.model}") as progress:
         environments = [Environment(each) for each in train_several.problems_of(asked, "train")]
-        chosen = train_several.fitted(chosen)
+        chosen = of_several(chosen)
         trainer = Trainer(environments, chosen, own["seed"], own["plans"])
         going = Run(trainer, folder, {"asked": _listed(words_of(asked)), "own": own})
         if again:

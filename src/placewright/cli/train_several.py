@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from placewright.cli.asked import Asked
     from placewright.problem import Problem
-    from placewright.training import Recipe, Trainer
+    from placewright.training import Trainer
 
 POLICY = "policy.json"
 """The policy's own file in a run's folder."""
@@ -45,20 +45,6 @@ def problems_of(asked: Asked, part: Literal["train", "test"]) -> list[Problem]:
     if part == "train" and not found:
         raise ConfigError(f"--graphs {asked.model!r}: expected families, such as cifar10")
     return found
-
-
-def fitted(recipe: Recipe) -> Recipe:
-    """The recipe for graphs of several sizes: ColocRL pads its adjacency, as Placeto's authors did.
-
-    Raises:
-        ConfigError: Its policy is made for one graph.
-    """
-    shape: Any = recipe.shape
-    if hasattr(shape, "padded"):
-        return replace(recipe, shape=replace(shape, padded=True))
-    if recipe.name.startswith("hierarchical"):
-        raise ConfigError(f"recipe {recipe.name!r} places one graph: name it with --graph")
-    return recipe
 
 
 def rounds(trainer: Trainer) -> list[dict[str, float]]:
