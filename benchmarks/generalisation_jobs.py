@@ -21,9 +21,11 @@ import placewright as pw
 from placewright import files, policies, solvers
 from placewright.policies.groups import grouped, legal_devices
 from placewright.policies.shipped import shipped
+from placewright.solvers.teams import accelerators
 from placewright.training import Environment, Recipe, Trainer, recipe
 from placewright.training.recipes import of_several
 from placewright.zoo.families import family
+from placewright.zoo.networks.experts import Expert
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -78,7 +80,10 @@ class Job:
     def __call__(self) -> dict[str, Any]:
         began, worked = time.perf_counter(), time.process_time()
         if self.what == SOLVERS:
-            found = by_solvers(self.problem(), self.groups, self.plans, self.seed)
+            problem = self.problem()
+            found = by_solvers(problem, self.groups, self.plans, self.seed)
+            if self.network in HANDS:
+                found["expert"] = by_hand(problem, self.network)
         elif self.what.startswith(SHIPS):
             problem = self.problem()
             policy = shipped(self.what.removeprefix(SHIPS), problem)
@@ -243,6 +248,31 @@ def by_solvers(problem: pw.Problem, groups: int, seconds: float, seed: int) -> d
     if seconds:
         found["auto"] = solved(problem, solvers.Auto(), stop=pw.MaxTime(seconds), seed=seed)
     return found
+
+
+HANDS = {
+    "cifar10": Expert("cells in order, one stretch for each GPU", (("cells",),)),
+    "ptb": Expert("one GPU: there is one layer"),
+    "nmt": Expert(
+        "a layer for each GPU", (("encoder.layers",), ("decoder.layers",)), last=("attention",)
+    ),
+}
+"""Where a person would put the graphs of a family; the papers' experts do so with their like."""
+
+
+def by_hand(problem: pw.Problem, name: str) -> float:
+    """What the expert's placement takes; what the rule is silent about goes with what it reads."""
+    order = accelerators(problem)
+    ops = problem.graph.ops
+    piece = HANDS[name].place([op.module for op in ops], len(order))
+    device = np.full(len(ops), order[0], dtype=np.int32)
+    for at, op in enumerate(ops):
+        if op.module in piece:
+            device[at] = order[piece[op.module]]
+        elif op.inputs:
+            device[at] = device[max(source for source, _ in op.inputs)]
+    verdict = pw.judge(problem, problem.settle(device[None]))
+    return float(verdict.value[0]) if verdict.overflow[0] == 0 else float("inf")
 
 
 def at_random(problem: pw.Problem, groups: int) -> float:
