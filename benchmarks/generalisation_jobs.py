@@ -308,8 +308,10 @@ def run_all(jobs: Sequence[Job], path: Path, at_once: int) -> list[dict[str, Any
                 shown = (row[name] for name in ("what", "network", "graph", "cluster", "seed"))
                 passed = time.perf_counter() - began
                 print(f"{passed:5.0f} s:", *shown, f"in {row['seconds']:.0f} s", flush=True)
-    wanted = {key_of(asdict(job)) for job in jobs}
-    return [row for row in rows if key_of(row) in wanted]
+    # In one order, whichever was done first; what needs no learning before what does.
+    place = {key_of(asdict(job)): (job.what != SOLVERS, job.what, job.seed) for job in jobs}
+    found = [row for row in rows if key_of(row) in place]
+    return sorted(found, key=lambda row: place[key_of(row)])
 
 
 def read(path: Path) -> list[dict[str, Any]]:
