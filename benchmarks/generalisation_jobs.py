@@ -23,6 +23,7 @@ from placewright.policies.groups import grouped, legal_devices
 from placewright.policies.shipped import shipped
 from placewright.solvers.teams import accelerators
 from placewright.training import Environment, Recipe, Trainer, recipe
+from placewright.training.averaging import Averaged
 from placewright.training.recipes import of_several
 from placewright.zoo.families import family
 from placewright.zoo.networks.experts import Expert
@@ -164,19 +165,24 @@ class Job:
         if self.graph == TRAIN:
             found = of_several(found)
         trainer = Trainer(environments, found, self.seed, self.plans, device=self.device)
-        trainer.run()
+        averaged = Averaged()
+        trainer.run(averaged)
+        if self.graph == TRAIN or self.network == MIX:
+            averaged.settle(trainer)
         return trainer
 
 
 SEEN: dict[str, dict[str, Any]] = {
     "any, blind": {"rounds": 0, "blind": True, "tuned": True, "senses": False, "draft": False},
+    "any, pooled": {"rounds": 0, "blind": False, "tuned": True, "senses": False, "draft": False},
     "any, vectors": {"rounds": 4, "blind": False, "tuned": True, "senses": False, "draft": False},
     "any, senses": {"rounds": 0, "blind": False, "tuned": True, "senses": True, "draft": False},
     "any, draft": {"rounds": 0, "blind": False, "tuned": True, "senses": True, "draft": True},
     "any, all": {"rounds": 2, "blind": False, "tuned": True, "senses": True, "draft": True},
 }
-"""What a policy for any devices sees of the graph: nothing, a vector for each group (messages
-alone), neighbours on each device, those with a draft, and all of it."""
+"""What a policy for any devices sees of the graph: nothing, what is before, after and beside each
+group, the same after rounds of messages, neighbours on each device, those with a draft, and all of
+it."""
 
 GROUPED: dict[str, dict[str, Any]] = {
     "any, fixed groups": {"merge": False},

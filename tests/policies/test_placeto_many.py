@@ -139,3 +139,25 @@ def test_several_graphs_an_update_take_turns_and_have_a_row_each(several, name):
     trainer.run()
     assert trainer.over
     assert trainer.evaluations <= 80
+
+
+def test_the_mean_of_the_last_weights_is_what_a_policy_settles_on(several):
+    from placewright.training.averaging import Averaged
+
+    made = replace(recipe("placeto", groups=4, hidden=4), samples=3)
+    trainer = Trainer([Environment(several[0])], made, seed=0, plans=40, device="cpu")
+    averaged, seen = Averaged(0.5), []
+
+    def watch(trainer):
+        if trainer.evaluations > 20:
+            seen.append(next(trainer.policy.parameters()).detach().clone())
+        return averaged(trainer)
+
+    trainer.run(watch)
+    averaged.settle(trainer)
+    assert averaged.count == len(seen) > 2
+    mean = sum(seen) / len(seen)
+    torch.testing.assert_close(next(trainer.policy.parameters()).detach(), mean)
+    fresh = Averaged()
+    fresh.settle(trainer)  # nothing was seen: nothing changes
+    torch.testing.assert_close(next(trainer.policy.parameters()).detach(), mean)
