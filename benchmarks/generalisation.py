@@ -1,44 +1,59 @@
 """Placeto's claims on our simulator: graphs never seen, the cost of learning, what each part does.
 
-    python benchmarks/generalisation.py families [--families cifar10,ptb,nmt] [--tests 8]
-    python benchmarks/generalisation.py devices  [--families …]
-    python benchmarks/generalisation.py cost     [--rows inception-v3:2,…] [--seeds 1]
-    python benchmarks/generalisation.py parts    [--families …]
-        [--groups 64] [--plans 20000] [--own 4000] [--auto 10s] [--device auto]
+    python benchmarks/generalisation.py [--only families,devices,cost,parts,joint,embedding]
+        [--families cifar10,ptb,nmt] [--tests 8] [--groups 64] [--plans 20000] [--own 4000]
+        [--joint 2000] [--mix 12000] [--auto 10] [--seeds 1] [--device cpu]
+        [--jobs 16] [--graphs FOLDER] [--out FILE]
+
+Every run is a job of its own (`generalisation_jobs.py`), as many at once as `--jobs`; its line is
+added to `--out`, and a job whose line is there is not run again. `--jobs 0` prints the tables of
+what is there. Step times are simulated as TensorFlow's executor runs (`ready`), at most `--groups`
+groups. Graphs of the zoo are captured once and kept in `--graphs`, a folder that may be carried to
+a machine which cannot capture them; `--only graphs` does no more than that.
 
 `families`: step time over the best known plan of each test graph (the median, and the range from
-best to worst graph) on two K80 as TensorFlow's executor runs (`ready`). Zero-shot policies are
-trained on the family's 24 training graphs with `--plans` plans; the other graphs are never shown.
-A policy's figure is its likeliest plan; `of 16` is the best of that and 15 drawn.
-`devices`: the policies that ship, which serve any devices, on clusters that they never saw.
+best to worst graph) on two K80. Zero-shot policies are trained on the family's 24 training graphs
+with `--plans` plans; the other graphs are never shown. A policy's figure is its likeliest plan; `of
+16` is the best of that and 15 drawn. A trained-on-the-graph policy judged `--own` plans.
+`devices`: the policies that ship, which serve any devices, on clusters that they never saw; beside
+one trained on that very graph and cluster.
 `cost`: plans and episodes until Placeto reaches ColocRL's final step time, beside the paper's.
 `parts`: rewards per step or at the end, at equal plans and at equal episodes; messages or none.
+`joint`: groups chosen with the placement against groups made beforehand, at equal plans.
+`embedding`: policies for any devices that see more or less of the graph, trained alike on problems
+of all families (`train_policies`), beside the pair policy that ships; they are kept in the folder
+`policies` beside `--graphs`.
 """
 
 from __future__ import annotations
 
 import argparse
 import statistics
-import time
-from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
+from generalisation_jobs import (
+    CLUSTERS,
+    MIX,
+    SEEN,
+    SHIPS,
+    SOLVERS,
+    TRAIN,
+    Job,
+    kept,
+    run_all,
+)
 
-import placewright as pw
-from placewright import solvers
-from placewright.policies.groups import grouped, legal_devices
-from placewright.policies.shipped import SHIPPED, shipped
-from placewright.training import Environment, Recipe, Trainer, recipe
-from placewright.zoo.families import family
+from placewright.policies.shipped import SHIPPED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from placewright.policies import Policy
+    Row = dict[str, Any]
 
 UNSEEN = ("5xK80", "6xP100+cpu", "3xV100+2xP100+cpu", "2x(2xP100+cpu)@25GbE")
 """Clusters that no policy which ships was trained on (`train_policies.CLUSTERS`)."""
+PAIR_OF_K80 = "2xK80"
 
 PAPER = {
     "inception-v3:2": (1600, 7800),
@@ -50,190 +65,353 @@ PAPER = {
 }
 """Placements that Placeto and ColocRL (`RNN-based`) needed, as the paper prints them."""
 
+FIXED, JOINT = "any, fixed groups", "any, joint"
+GROUPS = (64, 300)
+"""The most groups, made beforehand; joint groups are made of those of the last."""
+GROUPS_ON = ("2xK80", "4xK80+cpu")
 
-def problems(name: str, part: Any, cluster: str, count: int | None = None) -> list[pw.Problem]:
-    on = pw.Cluster.parse(cluster)
-    return [pw.Problem(graph, on, discipline="ready") for graph in family(name, part)[:count]]
-
-
-def trained(
-    made: Recipe, shown: Sequence[pw.Problem], plans: int, given: argparse.Namespace, seed: int = 0
-) -> Trainer:
-    """A policy trained on problems that take turns."""
-    began = time.perf_counter()
-    trainer = Trainer([Environment(each) for each in shown], made, seed, plans, device=given.device)
-    trainer.run()
-    took = time.perf_counter() - began
-    print(f"<!-- {made.name}: {trainer.evaluations:,} plans, {took:.0f} s -->", flush=True)
-    return trainer
+ALONE = "placeto, end alone"
+SILENT = "placeto, no messages"
+STEPS = "placeto-steps"
 
 
-def placed(policy: Policy, problem: pw.Problem, drawn: int = 15) -> tuple[float, float]:
-    """What a policy's likeliest plan takes, and the best of it and some drawn ones."""
-    values = []
-    for count, greedy in ((1, True), (drawn, False)):
-        episodes = policy.act(problem, count, 1, greedy=greedy)
-        last = np.flatnonzero(np.append(np.diff(episodes.owner) > 0, True))
-        order = None if episodes.priority is None else episodes.priority[last]
-        verdict = pw.judge(problem, episodes.device[last], order)
-        fitting = np.where(verdict.overflow > 0, np.inf, verdict.value)
-        values.append(float(fitting.min()))
-    return values[0], min(values)
+class Given:
+    """What the command line said, and the jobs that follow from it."""
+
+    def __init__(self, words: argparse.Namespace) -> None:
+        self.words = words
+        self.families: list[str] = words.families.split(",")
+        self.lines: list[str] = words.rows.split(",")
+
+    def job(self, what: str, network: str, graph: int, cluster: str, plans: int, **how: Any) -> Job:
+        how = {"groups": self.words.groups, "device": self.words.device, **how}
+        return Job(what, network, graph, cluster, plans, folder=self.words.graphs, **how)
+
+    def tests(self, most: int | None = None) -> Iterator[tuple[str, int]]:
+        """Families and numbers of their test graphs."""
+        count = self.words.tests if most is None else min(most, self.words.tests)
+        for name in self.families:
+            yield from ((name, graph) for graph in range(count))
 
 
-def at_random(problem: pw.Problem, groups: int) -> float:
-    """The median of 64 random placements of the same groups."""
-    grouping = grouped(problem, "coarse", groups)
-    legal = legal_devices(problem, grouping)
-    luck = np.random.default_rng(0).random((64, *legal.shape))
-    rows = np.where(legal, luck, -1.0).argmax(axis=2).astype(np.int32)
-    return float(np.median(pw.judge(problem, problem.settle(grouping.expand(rows))).value))
+def families(given: Given) -> list[Job]:
+    words, jobs = given.words, []
+    for seed in range(words.seeds):
+        for name in given.families:
+            for what in ("placeto", "colocrl, padded"):
+                plans, how = words.plans, {"seed": seed, "tests": words.tests}
+                jobs.append(given.job(what, name, TRAIN, PAIR_OF_K80, plans, **how))
+    for name, graph in given.tests():
+        jobs.append(given.job("placeto", name, graph, PAIR_OF_K80, words.own))
+        jobs.append(given.job("colocrl, padded", name, graph, PAIR_OF_K80, words.own))
+        jobs.append(given.job(SOLVERS, name, graph, PAIR_OF_K80, words.auto))
+        jobs += [given.job(f"{SHIPS}{each}", name, graph, PAIR_OF_K80, 0) for each in SHIPPED]
+    return jobs
 
 
-def solved(problem: pw.Problem, solver: solvers.Solver, **how: Any) -> float:
-    result = pw.solve(problem, solver, **how)
-    return result.value if result.fits else float("inf")
+def show_families(given: Given, rows: Sequence[Row]) -> None:
+    for name in given.families:
+        found = []
+        for graph in range(given.words.tests):
+            row: dict[str, float] = {}
+            for each in _of(rows, network=name, cluster=PAIR_OF_K80):
+                _tell_family(row, each, graph)
+            found.append(row)
+        if not all(found):
+            continue
+        title = f"{name}: {len(found)} test graphs, {PAIR_OF_K80}, {given.words.groups} groups"
+        table(title, ratios(found))
+        _apart(found, "Placeto, zero-shot", "Placeto, on the graph")
+        _apart(found, "Placeto, zero-shot", "Placeto, on the graph, likeliest")
+        _apart(found, "ColocRL, zero-shot", "ColocRL, on the graph")
+
+
+def _tell_family(row: dict[str, float], each: Row, graph: int) -> None:
+    """What a line says of a test graph; of several seeds the median counts."""
+    label = {"placeto": "Placeto", "colocrl, padded": "ColocRL"}.get(each["what"], "")
+    if each["graph"] == TRAIN and each["seed"] == 0 and graph < len(each.get("placed", [])):
+        row[f"{label}, zero-shot"], row[f"{label}, zero-shot, of 16"] = each["placed"][graph]
+    if each["graph"] != graph:
+        return
+    if each["what"] == SOLVERS:
+        row |= {key: each[key] for key in each if key in METHODS}
+    elif each["what"].startswith(SHIPS):
+        label = f"{each['what'].removeprefix(SHIPS)}, ships"
+        row[label], row[f"{label}, of 16"] = each["likeliest"], each["of 16"]
+    elif label:
+        row[f"{label}, on the graph"] = each["best"]
+        row[f"{label}, on the graph, likeliest"] = each["likeliest"]
+
+
+METHODS = ("random", "best single device", "expert", "HEFT", "m-ETF", "auto")
+
+
+def devices(given: Given) -> list[Job]:
+    words, jobs = given.words, []
+    for cluster in UNSEEN:
+        for name, graph in given.tests(words.few):
+            if words.any:
+                jobs.append(given.job("placeto-any", name, graph, cluster, words.any))
+            jobs.append(given.job(SOLVERS, name, graph, cluster, words.auto))
+            jobs += [given.job(f"{SHIPS}{each}", name, graph, cluster, 0) for each in SHIPPED]
+    return jobs
+
+
+def show_devices(given: Given, rows: Sequence[Row]) -> None:
+    for cluster in UNSEEN:
+        found = []
+        for name, graph in given.tests(given.words.few):
+            row: dict[str, float] = {}
+            for each in _of(rows, network=name, cluster=cluster, graph=graph):
+                if each["what"] == "placeto-any":
+                    row["placeto, on the graph"] = each["best"]
+                else:
+                    _tell_family(row, each, graph)
+            found.append(row)
+        if all(found):
+            title = f"{cluster}: {len(found)} test graphs of {', '.join(given.families)}"
+            table(title, ratios(found))
+            _apart(found, "placeto, ships", "placeto, on the graph")
+            _apart(found, "placeto, ships, of 16", "placeto, on the graph")
+
+
+def cost(given: Given) -> list[Job]:
+    words, jobs = given.words, []
+    for line in given.lines:
+        network, _, count = line.partition(":")
+        cluster = f"{count}xK80+cpu"
+        for seed in range(words.seeds):
+            for what in ("colocrl", "placeto"):
+                plans = words.reach if what == "colocrl" else words.own
+                jobs.append(given.job(what, network, 0, cluster, plans, seed=seed))
+            steps = words.steps * (words.groups + 1)
+            if steps:
+                jobs.append(given.job(STEPS, network, 0, cluster, steps, seed=seed))
+    return jobs
+
+
+def show_cost(given: Given, rows: Sequence[Row]) -> None:
+    columns = ["row", "seed", "ColocRL ends at, s", "its plans", "Placeto", "ends at, s"]
+    columns += ["plans to reach it", "episodes", "ratio of plans", "ratio of episodes"]
+    print("\n**Cost to reach ColocRL's final step time**\n")
+    print("| " + " | ".join([*columns, "the paper's ratio"]) + " |")
+    print("|---" * (len(columns) + 1) + "|")
+    for line in given.lines:
+        network, _, count = line.partition(":")
+        mine = _of(rows, network=network, cluster=f"{count}xK80+cpu")
+        for theirs in _of(mine, what="colocrl"):
+            final = theirs["history"][-1][0]
+            first, second = PAPER.get(line, (1, 0))
+            for each in _of(mine, seed=theirs["seed"]):
+                if each["what"] not in ("placeto", STEPS):
+                    continue
+                plans = each["groups found"] + 1 if each["what"] == STEPS else 1
+                reached = [at for at, best in each["history"] if best <= theirs["best"]]
+                cells = [line, str(theirs["seed"]), f"{theirs['best']:.4g}", f"{final:,}"]
+                cells += ["per step" if plans > 1 else "at the end", f"{each['best']:.4g}"]
+                if reached:
+                    at = reached[0]
+                    cells += [f"{at:,}", f"{at / plans:,.0f}", f"{final / at:.2f}"]
+                    cells += [f"{final * plans / at:.2f}"]
+                else:
+                    cells += [f"not in {each['judged']:,}", "–", "–", "–"]
+                print("| " + " | ".join([*cells, f"{second / first:.2f}"]) + " |")
+
+
+def parts(given: Given) -> list[Job]:
+    words, jobs = given.words, []
+    for name, graph in given.tests(words.few):
+        for what, plans in (
+            (ALONE, words.own),
+            (SILENT, words.own),
+            (STEPS, words.own),
+            (STEPS, words.steps * (words.groups + 1)),
+        ):
+            if plans:
+                jobs.append(given.job(what, name, graph, PAIR_OF_K80, plans))
+        if words.steps:
+            jobs.append(given.job(ALONE, name, graph, PAIR_OF_K80, words.steps))
+        jobs.append(given.job(SOLVERS, name, graph, PAIR_OF_K80, words.auto))
+    return jobs
+
+
+def show_parts(given: Given, rows: Sequence[Row]) -> None:
+    words = given.words
+    each = words.groups + 1
+    labels = {
+        (ALONE, words.own): f"at the end, {words.own:,} plans",
+        (SILENT, words.own): f"at the end, no messages, {words.own:,} plans",
+        (STEPS, words.own): f"per step, {words.own:,} plans",
+        (ALONE, words.steps): f"at the end, {words.steps:,} episodes",
+        (STEPS, words.steps * each): f"per step, {words.steps:,} episodes",
+    }
+    for name in given.families:
+        found = []
+        for graph in range(min(words.few, words.tests)):
+            row: dict[str, float] = {}
+            for line in _of(rows, network=name, graph=graph, cluster=PAIR_OF_K80):
+                if label := labels.get((line["what"], line["plans"])):
+                    row[label], row[f"{label}: likeliest"] = line["best"], line["likeliest"]
+                elif line["what"] == SOLVERS and "auto" in line:
+                    row["auto"] = line["auto"]
+            found.append(row)
+        if all(found):
+            table(f"{name}: {len(found)} test graphs, {PAIR_OF_K80}", ratios(found))
+
+
+def joint(given: Given) -> list[Job]:
+    words, jobs = given.words, []
+    for cluster in GROUPS_ON:
+        for name, graph in given.tests(words.few):
+            for what, groups in (*((FIXED, each) for each in GROUPS), (JOINT, GROUPS[-1])):
+                for seed in range(words.seeds):
+                    how = {"groups": groups, "seed": seed, "device": "cpu"}
+                    jobs.append(given.job(what, name, graph, cluster, words.joint, **how))
+    return jobs
+
+
+def show_joint(given: Given, rows: Sequence[Row]) -> None:
+    for cluster in GROUPS_ON:
+        found = []
+        for name, graph in given.tests(given.words.few):
+            for seed in range(given.words.seeds):
+                row: dict[str, float] = {}
+                for each in _of(rows, network=name, graph=graph, cluster=cluster, seed=seed):
+                    if each["what"] in (FIXED, JOINT):
+                        label = f"{each['what'].removeprefix('any, ')}, up to {each['groups']}"
+                        row[label], row[f"{label}: likeliest"] = each["best"], each["likeliest"]
+                found.append(row)
+        if not all(found):
+            continue
+        table(f"{cluster}: {len(found)} runs of {given.words.joint:,} plans", ratios(found))
+        mine = [each["groups found"] for each in _of(rows, what=JOINT, cluster=cluster)]
+        if mine:
+            print(f"\nGroups of the likeliest joint plan: {min(mine)} to {max(mine)}.")
+            for groups in GROUPS:
+                _apart(found, f"joint, up to {GROUPS[-1]}", f"fixed groups, up to {groups}")
+
+
+def embedding(given: Given) -> list[Job]:
+    words = given.words
+    return [
+        given.job(
+            what, MIX, words.mixed, "several", words.mix, seed=seed, tests=words.few, device="cpu"
+        )
+        for seed in range(max(words.seeds, words.mixes))
+        for what in SEEN
+    ]
+
+
+def show_embedding(given: Given, rows: Sequence[Row]) -> None:
+    print("\n**What a policy for any devices sees, against the pair policy that ships**\n")
+    columns = ["sees", "seed", "plans", "likeliest, mean ratio", "won", "lost"]
+    columns += ["of 16, mean ratio", "won", "lost", "never seen clusters, likeliest"]
+    print("| " + " | ".join(columns) + " |\n" + "|---" * len(columns) + "|")
+    for what in SEEN:
+        for each in sorted(_of(rows, what=what), key=lambda row: row["seed"]):
+            cells = [what.removeprefix("any, "), str(each["seed"]), f"{each['judged']:,}"]
+            for mine, its in ((2, 4), (3, 5)):
+                shares = [row[mine] / row[its] for row in each["tried"]]
+                cells.append(f"{statistics.geometric_mean(shares):.4f}")
+                cells.append(str(sum(share < 1 - 1e-4 for share in shares)))
+                cells.append(str(sum(share > 1 + 1e-4 for share in shares)))
+            new = [row[2] / row[4] for row in each["tried"] if row[1] in CLUSTERS[2:]]
+            cells.append(f"{statistics.geometric_mean(new):.4f}")
+            print("| " + " | ".join(cells) + " |")
+
+
+def graphs(given: Given) -> list[Job]:
+    """No jobs: graphs of the zoo are fetched before any are run."""
+    return []
+
+
+def _of(rows: Sequence[Row], **wanted: Any) -> list[Row]:
+    return [row for row in rows if all(row[name] == value for name, value in wanted.items())]
+
+
+def _apart(found: list[dict[str, float]], one: str, other: str) -> None:
+    shares = [row[one] / row[other] for row in found if one in row and other in row]
+    if shares:
+        print(f"\n{one} / {other}: median {statistics.median(shares):.3f}.")
 
 
 def table(title: str, rows: Iterable[tuple[str, Sequence[float]]]) -> None:
     """Ratios to the best known, one line a method."""
     print(f"\n**{title}**\n\n| method | median | best | worst |\n|---|---|---|---|")
-    for name, ratios in rows:
-        middle = statistics.median(ratios)
-        print(f"| {name} | {middle:.3f} | {min(ratios):.3f} | {max(ratios):.3f} |", flush=True)
+    for name, shares in rows:
+        middle = statistics.median(shares)
+        print(f"| {name} | {middle:.3f} | {min(shares):.3f} | {max(shares):.3f} |", flush=True)
 
 
 def ratios(found: list[dict[str, float]]) -> list[tuple[str, list[float]]]:
     """Each method's step times over the best of all methods, problem by problem."""
     best = [min(row.values()) for row in found]
+    names = [name for name in found[0] if all(name in row for row in found)]
     return [
         (name, [row[name] / least for row, least in zip(found, best, strict=True)])
-        for name in found[0]
+        for name in names
     ]
 
 
-def families(given: argparse.Namespace) -> None:
-    """Graphs never seen."""
-    own = recipe("placeto", groups=given.groups)
-    for name in given.families.split(","):
-        train = problems(name, "train", "2xK80")
-        tests = problems(name, "test", "2xK80", given.tests)
-        zero = trained(own, train, given.plans, given).policy
-        other = recipe("colocrl", groups=given.groups, rule="coarse")
-        other = replace(other, shape=replace(other.shape, padded=True))  # type: ignore[type-var]
-        rnn = trained(other, train, given.plans, given).policy
-        found = []
-        for problem in tests:
-            row = {"random": at_random(problem, given.groups)}
-            row["ColocRL, zero-shot"], row["ColocRL, zero-shot, of 16"] = placed(rnn, problem)
-            row["Placeto, zero-shot"], row["Placeto, zero-shot, of 16"] = placed(zero, problem)
-            alone = trained(own, [problem], given.own, given)
-            row["Placeto, trained on the graph"] = alone.environments[0].key[1]
-            for each in SHIPPED:
-                single, several = placed(shipped(each, problem), problem)
-                row[f"{each}, ships"], row[f"{each}, ships, of 16"] = single, several
-            if solvers.expert.known(problem):
-                row["expert"] = solved(problem, solvers.Expert())
-            row["best single device"] = solved(problem, solvers.EverySingleDevice())
-            row["HEFT"] = solved(problem, solvers.HEFT())
-            row["m-ETF"] = solved(problem, solvers.METF())
-            row["auto"] = solved(problem, solvers.Auto(), stop=pw.MaxTime(given.auto), seed=0)
-            found.append(row)
-        table(f"{name}: {len(tests)} test graphs, 2xK80, {given.groups} groups", ratios(found))
-        apart = [row["Placeto, zero-shot"] / row["Placeto, trained on the graph"] for row in found]
-        print(f"\nZero-shot over trained on the graph: median {statistics.median(apart):.3f}.")
-
-
-def devices(given: argparse.Namespace) -> None:
-    """Clusters never seen."""
-    for cluster in UNSEEN:
-        found = []
-        for name in given.families.split(","):
-            for problem in problems(name, "test", cluster, given.tests):
-                row = {}
-                for each in SHIPPED:
-                    single, several = placed(shipped(each, problem), problem)
-                    row[each], row[f"{each}, of 16"] = single, several
-                row["HEFT"] = solved(problem, solvers.HEFT())
-                row["m-ETF"] = solved(problem, solvers.METF())
-                row["best single device"] = solved(problem, solvers.EverySingleDevice())
-                row["auto"] = solved(problem, solvers.Auto(), stop=pw.MaxTime(given.auto), seed=0)
-                found.append(row)
-        table(f"{cluster}: {len(found)} test graphs of {given.families}", ratios(found))
-
-
-def cost(given: argparse.Namespace) -> None:
-    """Plans and episodes until Placeto reaches what ColocRL ends with."""
-    columns = ["row", "ColocRL ends at, s", "its plans", "Placeto ends at, s", "plans to reach it"]
-    columns += ["episodes", "ratio of plans", "ratio of episodes", "the paper's ratio"]
-    print("| " + " | ".join(columns) + " |\n" + "|---" * len(columns) + "|")
-    for line in given.rows.split(","):
-        network, _, count = line.partition(":")
-        on = pw.Cluster.parse(f"{count}xK80+cpu")
-        problem = pw.Problem(pw.zoo.load(network, note=print), on, discipline="ready")
-        for seed in range(given.seeds):
-            ends = trained(
-                recipe("colocrl", groups=given.groups), [problem], given.own, given, seed
-            )
-            theirs = ends.environments[0]
-            name = "placeto-steps" if given.steps else "placeto"
-            made = recipe(name, groups=given.groups)
-            each = given.groups + 1 if given.steps else 1
-            mine = trained(made, [problem], given.own * each, given, seed).environments[0]
-            reached = [plans for plans, _, value in mine.history if value <= theirs.key[1]]
-            final = theirs.history[-1][0]
-            plans = f"{reached[0]:,}" if reached else "never"
-            episodes = f"{reached[0] / each:,.0f}" if reached else "never"
-            by_plan = f"{final / reached[0]:.2f}" if reached else "–"
-            by_episode = f"{final * each / reached[0]:.2f}" if reached else "–"
-            first, second = PAPER.get(line, (0, 0))
-            paper = f"{second / first:.2f}" if first else "–"
-            cells = [line, f"{theirs.key[1]:.4g}", f"{final:,}", f"{mine.key[1]:.4g}", plans]
-            print("| " + " | ".join([*cells, episodes, by_plan, by_episode, paper]) + " |")
-
-
-def parts(given: argparse.Namespace) -> None:
-    """What rewards per step and messages are worth."""
-    final = recipe("placeto", groups=given.groups)
-    final = replace(final, imitate=recipe("placeto-steps").imitate)  # the same but for the reward
-    steps = recipe("placeto-steps", groups=given.groups)
-    silent = replace(final, shape=replace(final.shape, rounds=0))  # type: ignore[type-var]
-    each = given.groups + 1
-    for name in given.families.split(","):
-        found: list[dict[str, float]] = []
-        for problem in problems(name, "test", "2xK80", given.tests):
-            row = {}
-            for label, made, plans in (
-                ("at the end", final, given.own),
-                ("at the end, no messages", silent, given.own),
-                ("per step, equal plans", steps, given.own),
-                ("per step, equal episodes", steps, given.own * each),
-            ):
-                trainer = trained(made, [problem], plans, given)
-                row[label] = trainer.environments[0].key[1]
-                row[f"{label}: likeliest"] = trainer.rows[-1].likeliest
-            row["auto"] = solved(problem, solvers.Auto(), stop=pw.MaxTime(given.auto), seed=0)
-            found.append(row)
-        table(f"{name}: {len(found)} test graphs, {given.own:,} plans or episodes", ratios(found))
+SECTIONS: dict[str, tuple[Callable[[Given], list[Job]], Callable[..., None] | None]] = {
+    "families": (families, show_families),
+    "devices": (devices, show_devices),
+    "cost": (cost, show_cost),
+    "parts": (parts, show_parts),
+    "joint": (joint, show_joint),
+    "embedding": (embedding, show_embedding),
+    "graphs": (graphs, None),
+}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    sections = {"families": families, "devices": devices, "cost": cost, "parts": parts}
-    parser.add_argument("section", choices=sections)
+    parser.add_argument("--only", default=",".join(SECTIONS), help="sections")
+    parser.add_argument("--jobs", type=int, default=2, help="processes at once; 0: tables alone")
     parser.add_argument("--families", default="cifar10,ptb,nmt")
     parser.add_argument("--tests", type=int, default=8, help="test graphs of each family")
+    parser.add_argument("--few", type=int, default=4, help="the same, of devices and parts")
     parser.add_argument("--groups", type=int, default=64)
     parser.add_argument("--plans", type=int, default=20_000, help="to train on a family")
-    parser.add_argument("--own", type=int, default=4000, help="to train on one graph")
-    parser.add_argument("--rows", default=",".join(PAPER))
-    parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--steps", action="store_true", help="of cost: rewards per step")
-    parser.add_argument("--auto", default="10s")
-    parser.add_argument("--device", default="auto", help="cpu, cuda, or a GPU if there is one")
-    given = parser.parse_args()
-    given.auto = pw.units.parse_seconds(given.auto)
-    sections[given.section](given)
+    parser.add_argument("--own", type=int, default=4000, help="to train Placeto on one graph")
+    parser.add_argument("--any", type=int, default=1000, help="the same for any devices; 0: none")
+    parser.add_argument("--reach", type=int, default=5000, help="of cost: ColocRL's plans")
+    parser.add_argument("--steps", type=int, default=1000, help="episodes with rewards per step")
+    parser.add_argument("--rows", default=",".join(PAPER), help="of cost: networks:GPUs")
+    parser.add_argument("--seeds", type=int, default=1, help="of cost and of zero-shot policies")
+    parser.add_argument("--joint", type=int, default=2000, help="plans of a run of joint")
+    parser.add_argument("--mix", type=int, default=12_000, help="plans of a run of embedding")
+    parser.add_argument("--mixed", type=int, default=6, help="its training graphs of each family")
+    parser.add_argument("--mixes", type=int, default=3, help="seeds of embedding")
+    parser.add_argument("--auto", type=int, default=10, help="seconds; 0 for none")
+    parser.add_argument("--device", default="cpu", help="where policies live: cpu or cuda")
+    parser.add_argument("--graphs", default="out/graphs", help="where graphs of the zoo are kept")
+    parser.add_argument("--out", default="out/generalisation.jsonl")
+    given = Given(parser.parse_args())
+    wanted = given.words.only.split(",")
+    if {"cost", "graphs"} & set(wanted):
+        for line in given.lines:
+            kept(line.partition(":")[0], Path(given.words.graphs))
+    made = {name: SECTIONS[name][0](given) for name in wanted}
+    every = sorted((job for jobs in made.values() for job in jobs), key=length, reverse=True)
+    rows = run_all(every, Path(given.words.out), given.words.jobs)
+    for name in wanted:
+        show = SECTIONS[name][1]
+        if show is not None:
+            show(given, rows)
+
+
+def length(job: Job) -> float:
+    """About how long a job takes, so that the longest begin first."""
+    if job.what == SOLVERS:
+        return job.plans
+    first = job.what.partition(",")[0]
+    if first in ("any", "placeto-any"):
+        return job.plans / 25
+    factor = 0.3 if first == "colocrl" else 1.0
+    if job.what == STEPS:
+        factor /= job.groups
+    return factor * job.plans * (job.groups / 64) ** 2 / 50
 
 
 if __name__ == "__main__":

@@ -71,6 +71,7 @@ def train_pair(given: argparse.Namespace) -> None:
 def train_placeto(given: argparse.Namespace) -> None:
     from placewright import policies
     from placewright.training import Environment, Trainer, recipe
+    from placewright.training.averaging import Averaged
 
     shown = problems(given.graphs, given.seed, ready=0.3)
     np.random.default_rng([given.seed, 3]).shuffle(shown)
@@ -78,15 +79,17 @@ def train_placeto(given: argparse.Namespace) -> None:
     environments = [Environment(each) for each in shown]
     made = recipe("placeto-any")
     trainer = Trainer(environments, made, given.seed, given.plans, begin, device="cpu")
-    began = time.perf_counter()
+    began, averaged = time.perf_counter(), Averaged()
 
     def watch(trainer: Trainer) -> bool:
+        averaged(trainer)
         if trainer.updates % 50 == 0:
             took = time.perf_counter() - began
             print(f"{trainer.evaluations:,} plans, {took:.0f} s", flush=True)
         return True
 
     trainer.run(watch)
+    averaged.settle(trainer)
     policies.save(trainer.policy, Path(given.out) / "placeto.json")
 
 

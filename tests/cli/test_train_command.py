@@ -121,3 +121,69 @@ def test_ctrl_c_ends_a_real_process_with_its_state_saved(tmp_path):
     kept = json.loads((tmp_path / "r" / "checkpoint.json").read_text())
     assert kept["updates"] >= 1
     assert not kept["over"]
+
+
+FAMILY = ("--graphs", "cifar10", "--on", "2xK80", "--groups", "4", "--hidden", "4")
+
+
+@pytest.fixture
+def few(monkeypatch):
+    """Families of three graphs to train on and one to test."""
+    from placewright.zoo import families
+
+    whole = families.family
+    monkeypatch.setattr(
+        families,
+        "family",
+        lambda name, part="all": whole(name, part)[: 3 if part == "train" else 1],
+    )
+
+
+def test_a_family_is_trained_on_and_its_other_graphs_are_placed(run, few, tmp_path):
+    ran = run("train", "placeto", *FAMILY, "--plans", "120", "--json")
+    assert ran.status == 0
+    # Three graphs with eight episodes and at most one likeliest plan each: 27 plans a round.
+    assert [row["round"] for row in ran.data["rounds"]] == [1, 2, 3, 4]
+    assert 0 < ran.data["rounds"][-1]["best"] <= ran.data["rounds"][0]["best"]
+    (test,) = ran.data["tests"]
+    assert test["graph"].startswith("cifar10:graph=")
+    assert test["of_16"] <= test["likeliest"]
+    from placewright import policies
+
+    kept = policies.load(tmp_path / ran.data["run"] / "policy.json")
+    assert kept.name == "placeto"
+    shown = run("train", "colocrl", *FAMILY, "--plans", "30")
+    assert shown.status == 0
+    assert "graph never shown" in shown.out
+    for words, said in (
+        (("hierarchical", *FAMILY), "cannot learn from several"),
+        (("placeto", *FAMILY, "--graph", "nmt-2"), "keep one"),
+        (("placeto", *FAMILY, "-o", "plan.json"), "have no one plan"),
+        (("colocrl", *FAMILY, "--times"), "knows no start times"),
+    ):
+        refused = run("train", *words)
+        assert refused.status == 1
+        assert said in " ".join(refused.err.split())
+
+
+def test_a_run_on_a_family_goes_on_to_the_same_end(run, few, monkeypatch):
+    from placewright.training import Trainer
+
+    asked = ("train", "placeto", *FAMILY, "--times", "--plans", "700")
+    whole = run(*asked, "--json").data
+    update = Trainer.update
+
+    def interrupted(self):
+        update(self)
+        if self.updates == 4:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(Trainer, "update", interrupted)
+    ran = run(*asked, "--run", "mine")
+    assert ran.status == 130
+    assert "go on with placewright train --resume mine" in " ".join(ran.out.split())
+    monkeypatch.setattr(Trainer, "update", update)
+    rest = run("train", "--resume", "mine", "--json").data
+    assert len(rest["rounds"]) > 1
+    assert rest["rounds"] == whole["rounds"]
+    assert rest["tests"] == whole["tests"]

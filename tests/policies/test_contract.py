@@ -69,10 +69,25 @@ def eight(links: float = 1.0) -> Problem:
     return Problem(Graph("eight", tuple(ops)), Cluster("two", devices, wires), Roofline(1, 1))
 
 
-@pytest.fixture(params=[*SHAPES, *(f"{name}, shared noise" for name in SEQUENCES)])
+MORE = {
+    "shared noise": {"shared": True},
+    "merging": {"merge": True},
+    "senses and draft": {"senses": True, "draft": True, "tuned": True},
+}
+"""What else a policy can do that must keep the contract."""
+
+
+@pytest.fixture(
+    params=[
+        *SHAPES,
+        *(f"{name}, shared noise" for name in SEQUENCES),
+        "placeto-any, merging",
+        "placeto-any, senses and draft",
+    ]
+)
 def policy(request):
-    name, _, noise = request.param.partition(", ")
-    return small(name, **({"shared": True} if noise else {})).build(eight(), seed=3)
+    name, _, more = request.param.partition(", ")
+    return small(name, **MORE.get(more, {})).build(eight(), seed=3)
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.7])
@@ -125,7 +140,10 @@ def test_entropy_is_that_of_the_choices(policy):
         assert (head.entropy >= 0).all()
         assert (head.entropy <= head.most + 1e-5).all()
         assert 0.5 < float(head.share.detach()) <= 1.00001  # fresh policies are undecided
-    assert scores.heads[-1].most.tolist() == pytest.approx([np.log(2)] * 8)
+    # Two devices; where groups may merge, all but the first also have somebody to merge with.
+    merges = getattr(policy.shape, "merge", False)
+    expected = [np.log(2), *[np.log(3 if merges else 2)] * 7]
+    assert scores.heads[-1].most.tolist() == pytest.approx(expected)
 
 
 def test_the_same_seed_gives_the_same_episodes_and_another_seed_others(policy):

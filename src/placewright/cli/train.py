@@ -19,13 +19,14 @@ if TYPE_CHECKING:
 
     from placewright.problem import Problem
     from placewright.result import Result
-    from placewright.training import Row, Trainer
+    from placewright.training import Recipe, Row, Trainer
 
 PLANS = 5000
 """Plans that a run judges if nobody says how many."""
 
 _CURVE = 10  # rows of the learning curve that are shown
-_OWN = ("recipe", "plans", "seed", "groups", "hidden", "rule")
+_OWN = ("recipe", "plans", "seed", "groups", "hidden", "rule", "graphs", "times")
+_LATER = {"graphs": None, "times": False}  # of those, what runs of older releases do not say
 
 
 def train_policy(
@@ -40,6 +41,14 @@ def train_policy(
     graph: Annotated[
         str | None,
         typer.Option("--graph", metavar="MODEL", help="A network's name or a file, as in `place`."),
+    ] = None,
+    graphs: Annotated[
+        str | None,
+        typer.Option(
+            "--graphs",
+            metavar="FAMILY",
+            help="Train on all training graphs of a family (cifar10, ptb, nmt) instead.",
+        ),
     ] = None,
     on: options.On = None,
     plans: Annotated[
@@ -60,6 +69,10 @@ def train_policy(
         str | None,
         typer.Option("--grouping", metavar="NAME", help="Of ColocRL: colocation, coarse, module."),
     ] = None,
+    times: Annotated[
+        bool,
+        typer.Option("--times", help="Of Placeto: tell it when groups start, simulated each step."),
+    ] = False,
     run: Annotated[
         Path | None,
         typer.Option(
@@ -93,7 +106,7 @@ def train_policy(
     json: options.Json = False,
 ) -> None:
     """Train a policy to place a network; Ctrl-C saves, and --resume goes on."""
-    typed = {**locals(), "model": graph}
+    typed = {**locals(), "model": graph or graphs}
     from placewright.cli import answer, tables
     from placewright.cli.output import answer_data, print_json, save, save_report
     from placewright.training import Environment, Trainer, result_of
@@ -101,6 +114,8 @@ def train_policy(
     from placewright.training.runs import Run
 
     check_writable(output, report)
+    if graph is not None and graphs is not None:
+        raise ConfigError("--graph and --graphs are both given: keep one")
     kept = {} if resume is None else _kept(resume, typed)
     asked = _asked(kept, typed)
     own = {**_own(typed), **kept.get("own", {})}
@@ -108,6 +123,13 @@ def train_policy(
     if resume is None and (folder / "checkpoint.json").exists():
         raise ConfigError(f"{folder} keeps a run already: go on with --resume {folder}")
     chosen = find_recipe(own["recipe"], own["groups"], own["hidden"], own["rule"])
+    if own["times"]:
+        chosen = _told_times(chosen)
+    if own["graphs"] is not None:
+        if output is not None or report is not None:
+            raise ConfigError("several graphs have no one plan: leave out --output and --report")
+        _train_several(asked, own, chosen, folder, resume is not None, track, json)
+        return
     with Progress(f"reading {asked.model}") as progress:
         problem = asked.problem()
         trainer = Trainer([Environment(problem)], chosen, own["seed"], own["plans"])
@@ -137,13 +159,65 @@ def train_policy(
         tables.print_answer(found)
         said.append(f"policy and checkpoint kept in {folder}")
         if not ended:
-            said.append(
-                f"stopped after {trainer.evaluations:,} of {trainer.plans:,} plans: "
-                f"go on with placewright train --resume {folder}"
-            )
+            said.append(_how_to_go_on(trainer, folder))
         tables.print_lines(["", *said])
     if not ended:
         raise typer.Exit(answer.INTERRUPTED)
+
+
+def _train_several(
+    asked: Asked,
+    own: dict[str, Any],
+    chosen: "Recipe",
+    folder: Path,
+    again: bool,
+    track: bool,
+    json: bool,
+) -> None:
+    """Train on several graphs that take turns, and place those of the family that are for tests."""
+    from placewright import policies
+    from placewright.cli import answer, tables, train_several
+    from placewright.cli.output import print_json
+    from placewright.training import Environment, Trainer
+    from placewright.training.recipes import of_several
+    from placewright.training.runs import Run
+
+    with Progress(f"reading {asked.model}") as progress:
+        environments = [Environment(each) for each in train_several.problems_of(asked, "train")]
+        chosen = of_several(chosen)
+        trainer = Trainer(environments, chosen, own["seed"], own["plans"])
+        going = Run(trainer, folder, {"asked": _listed(words_of(asked)), "own": own})
+        if again:
+            going.resume()
+        done, watch = _watching(trainer, progress, folder if track else None)
+        ended = going.train(watch)
+        done()
+        policies.save(trainer.policy, folder / train_several.POLICY)
+        unseen = train_several.problems_of(asked, "test") if ended else []
+        tests = list(train_several.tried(trainer, unseen))
+    curve = train_several.rounds(trainer)
+    if json:
+        print_json({"run": str(folder), "recipe": chosen.name, "rounds": curve, "tests": tests})
+    else:
+        train_several.show(curve, tests, folder)
+        if not ended:
+            tables.print_lines([_how_to_go_on(trainer, folder)])
+    if not ended:
+        raise typer.Exit(answer.INTERRUPTED)
+
+
+def _told_times(chosen: "Recipe") -> "Recipe":
+    shape: Any = chosen.shape
+    if not hasattr(shape, "times"):
+        raise ConfigError(f"recipe {chosen.name!r} knows no start times: leave out --times")
+    return replace(chosen, shape=replace(shape, times=True))
+
+
+def _how_to_go_on(trainer: "Trainer", folder: Path) -> str:
+    return (
+        f"stopped after {trainer.evaluations:,} of {trainer.plans:,} plans: "
+        f"go on with placewright train --resume {folder}"
+    )
 
 
 def _held_to(problem: "Problem") -> "list[Result]":
@@ -179,6 +253,8 @@ def _kept(folder: Path, typed: dict[str, Any]) -> dict[str, Any]:
     data, _ = read_checkpoint(folder / CHECKPOINT)
     more = data["more"]
     own = more.get("own")
+    if isinstance(own, dict):
+        own = more["own"] = {**_LATER, **own}
     if (
         not isinstance(own, dict)
         or set(own) != set(_OWN)
@@ -186,7 +262,7 @@ def _kept(folder: Path, typed: dict[str, Any]) -> dict[str, Any]:
     ):
         raise ConfigError(f"{folder} keeps a run that the command line did not begin")
     for name in _OWN:
-        if typed[name] is not None and typed[name] != own[name]:
+        if typed[name] not in (None, _LATER.get(name)) and typed[name] != own[name]:
             raise ConfigError(
                 f"the run in {folder} was begun with {name} {own[name]!r}: to go on leave out "
                 f"{typed[name]!r}, or begin a new run"
@@ -196,7 +272,7 @@ def _kept(folder: Path, typed: dict[str, Any]) -> dict[str, Any]:
 
 def _asked(kept: dict[str, Any], typed: dict[str, Any]) -> Asked:
     if not kept:
-        if typed["graph"] is None:
+        if typed["model"] is None:
             raise typer.BadParameter("name a network, such as rnnlm-2", param_hint="'--graph'")
         return Asked.of(typed)
     words = {k: tuple(v) if isinstance(v, list) else v for k, v in kept["asked"].items()}

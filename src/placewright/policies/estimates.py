@@ -207,6 +207,7 @@ class Lists:
     def decide(self, group: int, choice: Ints) -> None:
         """Give a group a device in each episode."""
         members = self.course.members[group]
+        self.here[:, :, group] = 0.0
         self.here[self.rows, choice, group] = 1.0
         self._settle(members, self.course.table[members][:, choice].T)
 

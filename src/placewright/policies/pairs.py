@@ -88,6 +88,9 @@ class Pairs:
         """How many features there are."""
         return len(FEATURES)
 
+    def begin(self, lists: Lists) -> None:
+        """Nothing is there before anything is decided."""
+
     def features(self, lists: Lists, turn: Turn) -> NDArray[np.float64]:
         """Episodes × devices × features of the group that is decided at this op."""
         a, group = lists.a, turn.group

@@ -1,10 +1,11 @@
 """Placeto for any devices: groups in, each on the device that a graph network likes, out.
 
 Placeto's one-hot devices fix their number. Here a device is told by what it means for the group at
-hand: the list scheduler's estimates (`pairs`), and how much of the group's ancestors, descendants
-and the rest is on it. A graph network reads the graph once, without a placement, and its vector of
-the group joins them. Weights of the estimates alone may come from a trained pair policy: the rest
-then begins at nothing, so training begins where that policy ended.
+hand: the list scheduler's estimates (`pairs`), and how much of the group's ancestors, descendants,
+neighbours and the rest is on it (`kernels`), where groups that are not decided yet stand as in a
+draft. A graph network reads the graph once, and its vector of the group joins them. Weights of the
+estimates alone may come from a trained pair policy: the rest then begins at nothing, so training
+begins where that policy ended; the draft is that policy's likeliest plan.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ import torch
 from torch import nn
 
 from placewright.policies import groups as made
-from placewright.policies.around import MORE, Around
+from placewright.policies.around import Around, Draft, Sight
 from placewright.policies.estimates import Course
 from placewright.policies.pairs import FEATURES, Pairs
 from placewright.policies.placeto import layers
 from placewright.policies.policy import Episodes, Head, Scores, one_plan_each
 from placewright.policies.seq2seq import NEVER, chosen, even_entropy
-from placewright.policies.walking import walk
+from placewright.policies.walking import Walk, bound_to, walk
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from placewright.transforms import Grouping
 
 NAME = "placeto-any"
+_LOUD = 5.0  # how much larger than others the steps of linear weights are; Adam's are all of a size
+_BOUND = -0.5  # a fresh policy likes to merge a little less than the best device alone
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,10 @@ class Shape:
         drawn: The share of the decisions that are drawn; the others are the likeliest. With few of
             hundreds drawn, a plan's reward says more about each.
         shipped: Whether the weights of the estimates begin as those of the pair policy that ships.
+        senses, draft, blind: What is seen of the graph on each device; see `Sight`.
+        tuned: Whether all features have linear weights, which take larger steps than the others.
+        merge: Whether a group may also merge with the one whose tensor takes it longest to bring.
+            Groups that merged are one group, so that the groups are chosen with the placement.
     """
 
     rule: str = "op"
@@ -57,6 +64,15 @@ class Shape:
     wide: int = 32
     drawn: float = 1.0
     shipped: bool = True
+    senses: bool = False
+    draft: bool = False
+    blind: bool = False
+    tuned: bool = False
+    merge: bool = False
+
+    @property
+    def sight(self) -> Sight:
+        return Sight(self.senses, self.draft, self.blind)
 
     def build(self, problem: Problem, seed: int = 0) -> PlacetoAny:
         """A fresh policy; the same seed gives the same weights."""
@@ -80,7 +96,7 @@ class PlacetoAny(nn.Module):
         super().__init__()
         self.shape = shape
         d = shape.hidden
-        self.read = layers(Around.plain, d, d)
+        self.read = layers(shape.sight.plain, d, d)
         ways = 2 if shape.rounds else 0
         self.tell = nn.ModuleList(layers(d, d, d, last=True) for _ in range(ways))
         self.hear = nn.ModuleList(layers(d, d, d) for _ in range(ways))
@@ -88,19 +104,32 @@ class PlacetoAny(nn.Module):
         self.each = nn.ModuleList(layers(both, d, last=True) for _ in range(3))
         self.sum = layers(both + 3 * d, d, last=True)
         self.linear = nn.Parameter(torch.zeros(len(FEATURES)))
-        self.join = nn.Linear(d + len(FEATURES) + MORE, shape.wide)
+        if shape.tuned:
+            self.tune = nn.Parameter(torch.zeros(len(FEATURES) + shape.sight.more))
+        self.join = nn.Linear(d + len(FEATURES) + shape.sight.more, shape.wide)
         self.out = nn.Linear(shape.wide, 1, bias=False)
         nn.init.normal_(self.out.weight, std=1e-2)
+        if shape.merge:
+            self.bond = nn.Linear(d + len(FEATURES) + shape.sight.more, shape.wide)
+            self.keep = nn.Linear(shape.wide, 1)
+            nn.init.normal_(self.keep.weight, std=1e-2)
+            nn.init.constant_(self.keep.bias, _BOUND)
         self._seen: WeakKeyDictionary[Problem, Around] = WeakKeyDictionary()
+        self._last: tuple[Around, bytes, Walk] | None = None
 
     def config(self) -> dict[str, Any]:
-        return {"shape": asdict(self.shape), "features": list(FEATURES), "more": MORE}
+        return {
+            "shape": asdict(self.shape),
+            "features": list(FEATURES),
+            "more": self.shape.sight.more,
+        }
 
     @classmethod
     def from_config(cls, data: dict[str, Any]) -> PlacetoAny:
-        if tuple(data["features"]) != FEATURES or data["more"] != MORE:
+        shape = Shape(**data["shape"])
+        if tuple(data["features"]) != FEATURES or data["more"] != shape.sight.more:
             raise ValueError(f"it knows features {', '.join(data['features'])}")
-        return cls(Shape(**data["shape"]))
+        return cls(shape)
 
     def grouping(self, problem: Problem) -> Grouping:
         """The groups that it places."""
@@ -113,15 +142,17 @@ class PlacetoAny(nn.Module):
         seen = self._see(problem)
         course = seen.pairs.course
         rng = np.random.default_rng(seed)
-        size = (len(course.decided), count, problem.arrays.devices)
+        size = (len(course.decided), count, problem.arrays.devices + self.shape.merge)
         luck = rng.gumbel(size=size) * (not greedy)
         free = np.ones(size[:2], dtype=bool)
         if not greedy and self.shape.drawn < 1.0:
             free = rng.random(size[:2]) < self.shape.drawn
             luck *= free[:, :, None]
         shake = rng.normal(scale=noise, size=size) if noise > 0 else None
-        walked = walk(seen, self._thought(seen), luck=luck, shake=shake)
-        actions: dict[str, Any] = {"device": walked.device, "free": free.T.copy()}
+        walked = self._walk(seen, luck=luck, shake=shake, keep=not greedy)
+        if not greedy:
+            self._last = seen, walked.option.tobytes(), walked
+        actions: dict[str, Any] = {"device": walked.option, "free": free.T.copy()}
         if shake is not None:
             actions["added"] = walked.added
         row = np.empty_like(walked.device)
@@ -133,49 +164,105 @@ class PlacetoAny(nn.Module):
     def score(self, problem: Problem, episodes: Episodes, best: Episodes | None = None) -> Scores:
         seen, where = self._see(problem), self.linear.device
         course = seen.pairs.course
-        device = episodes.actions["device"]
-        features = seen.remembered(device)
-        if features is None:  # devices are forced, so any logits do
-            nothing = walk(seen, lambda _, f: f[..., 0], forced=device, keep=True)
-            features = seen.remember(device, nothing.features)
-        told = torch.as_tensor(features, device=where)  # decisions × episodes × devices × features
+        option = episodes.actions["device"]
+        walked = self._walked(seen, option)
+        # decisions × episodes × devices × features
+        told = torch.as_tensor(walked.features, device=where)
         graph = self._graph(seen)[torch.as_tensor(course.decided, device=where)]
-        graph = graph[:, None, None].expand(*told.shape[:3], -1)
-        joined = torch.relu(self.join(torch.cat([graph, told], dim=3)))
-        logits = (told[..., : len(FEATURES)] @ self.linear + self.out(joined)[..., 0]).transpose(
-            0, 1
-        )
+        every = graph[:, None, None].expand(*told.shape[:3], -1)
+        joined = torch.relu(self.join(torch.cat([every, told], dim=3)))
+        logits = told @ self._weights() + self.out(joined)[..., 0]
+        legal = torch.as_tensor(course.legal[course.decided], device=where)
+        allowed = legal[:, None].expand(logits.shape)
+        if self.shape.merge:
+            place = torch.as_tensor(walked.bound, device=where)
+            at = place.clamp(min=0)[..., None]
+            there = told.gather(2, at[..., None].expand(-1, -1, 1, told.shape[3]))[:, :, 0]
+            bond = torch.relu(self.bond(torch.cat([every[:, :, 0], there], dim=2)))
+            # Relative to the best device alone, so that it means the same for all groups.
+            best = logits.masked_fill(~allowed, NEVER).amax(dim=2)
+            logits = torch.cat([logits, (best + self.keep(bond)[..., 0])[..., None]], dim=2)
+            allowed = torch.cat([allowed, (place >= 0)[..., None]], dim=2)
+            some = (place >= 0).any(dim=1, keepdim=True)
+            legal = torch.cat([legal, some], dim=1)
+        logits = logits.transpose(0, 1)
         if "added" in episodes.actions:
             logits = logits + torch.as_tensor(episodes.actions["added"], device=where)
-        legal = torch.as_tensor(course.legal[course.decided], device=where)
         log_prob, entropy = chosen(
-            logits.masked_fill(~legal, NEVER),
-            torch.as_tensor(device, dtype=torch.long, device=where),
+            logits.masked_fill(~allowed.transpose(0, 1), NEVER),
+            torch.as_tensor(option, dtype=torch.long, device=where),
         )
         free = torch.as_tensor(episodes.actions["free"], device=where)
         head = Head("devices", log_prob * free, entropy * free, even_entropy(legal))
         return Scores((head,))
+
+    def merged(self, problem: Problem, episodes: Episodes) -> NDArray[np.int64]:
+        """Episodes × groups: which of the groups are one: each has its first member's number."""
+        seen = self._see(problem)
+        course, option = seen.course, episodes.actions["device"]
+        found = np.tile(np.arange(len(course.grouping)), (len(option), 1))
+        for at, turn in enumerate(each for each in course.turns if each.group >= 0):
+            joins = option[:, at] == problem.arrays.devices
+            if joins.any():
+                other = course.grouping.group[bound_to(course, turn)]
+                found[joins, turn.group] = found[joins, other]
+        return found
 
     def only(self, episodes: Episodes, at: int) -> Episodes:
         actions = {name: episodes.actions[name][at : at + 1].copy() for name in ("device", "free")}
         device, log_prob = episodes.device[at : at + 1], episodes.log_prob[at : at + 1]
         return Episodes(actions, device.copy(), one_plan_each(1), log_prob.copy())
 
-    def _thought(self, seen: Around) -> Any:
-        """What it thinks of pairs, in numpy, since each decision is small."""
-        graph = self._graph(seen).cpu().numpy()
-        join, bias = self.join.weight.cpu().numpy(), self.join.bias.cpu().numpy()
-        out, linear = self.out.weight[0].cpu().numpy(), self.linear.cpu().numpy()
+    def _walked(self, seen: Around, option: NDArray[np.int32]) -> Walk:
+        """The last episodes are kept, since what is seen in them depends on no weight."""
+        mark = option.tobytes()
+        if self._last is None or self._last[0] is not seen or self._last[1] != mark:
+            self._last = seen, mark, self._walk(seen, forced=option, keep=True)
+        return self._last[2]
+
+    def _walk(self, seen: Around, **how: Any) -> Walk:
+        """Episodes, with what it thinks of pairs in numpy, since each decision is small."""
+        with torch.no_grad():
+            graph = self._graph(seen).cpu().numpy()
         d = self.shape.hidden
-        own = graph @ join[:, :d].T + bias
-        rest = np.ascontiguousarray(join[:, d:].T)
+        linear = self._weights().detach().cpu().numpy()
+
+        def halves(layer: nn.Linear) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+            weight = layer.weight.detach().cpu().numpy()
+            own = graph @ weight[:, :d].T + layer.bias.detach().cpu().numpy()
+            return own, np.ascontiguousarray(weight[:, d:].T)
+
+        own, rest = halves(self.join)
+        out = self.out.weight[0].detach().cpu().numpy()
+        alone: list[NDArray[np.float32]] = []
 
         def logits(group: int, features: NDArray[np.float32]) -> NDArray[np.float32]:
             joined = np.maximum(features @ rest + own[group], 0.0)
-            found: NDArray[np.float32] = features[..., : len(linear)] @ linear + joined @ out
+            found: NDArray[np.float32] = features @ linear + joined @ out
+            alone[:] = [found]
             return found
 
-        return logits
+        if not self.shape.merge:
+            return walk(seen, logits, **how)
+        bond, there = halves(self.bond)
+        keep = self.keep.weight[0].detach().cpu().numpy()
+        bias = float(self.keep.bias.detach())
+
+        def merging(
+            group: int, features: NDArray[np.float32], place: NDArray[np.int64]
+        ) -> NDArray[np.float32]:
+            pair = features[np.arange(len(place)), np.maximum(place, 0)]
+            joined = np.maximum(pair @ there + bond[group], 0.0)
+            best = np.where(seen.course.legal[group], alone[0], np.float32(NEVER)).max(axis=1)
+            found: NDArray[np.float32] = best + joined @ keep + bias
+            return found
+
+        return walk(seen, logits, merging=merging, **how)
+
+    def _weights(self) -> torch.Tensor:
+        """The linear weights of all features."""
+        weights = nn.functional.pad(self.linear, (0, self.shape.sight.more))
+        return weights + _LOUD * self.tune if self.shape.tuned else weights
 
     def _graph(self, seen: Around) -> torch.Tensor:
         """Groups × hidden: what the graph network says of each group."""
@@ -201,5 +288,21 @@ class PlacetoAny(nn.Module):
             grouping = made.grouped(problem, self.shape.rule, self.shape.most)
             legal = made.legal_devices(problem, grouping)
             pairs = Pairs.of(Course.of(problem, grouping, legal))
-            self._seen[problem] = Around.of(problem, pairs)
+            draft = drafted(pairs) if self.shape.draft else None
+            self._seen[problem] = Around.of(problem, pairs, self.shape.sight, draft)
         return self._seen[problem]
+
+
+def drafted(pairs: Pairs) -> Draft:
+    """The likeliest plan of the pair policy that ships."""
+    from placewright.policies.shipped import pair_weights
+
+    course, weights = pairs.course, pair_weights()
+    a, groups = course.problem.arrays, len(course.grouping)
+    nothing = np.zeros((len(course.decided), 1, a.devices))
+    walked = walk(pairs, lambda _, features: features @ weights, luck=nothing)
+    here = np.zeros((a.devices, groups), dtype=np.float32)
+    here[walked.device[0], course.decided] = 1.0
+    start = np.full(groups, np.inf)
+    np.minimum.at(start, course.grouping.group[a.turn], walked.start[0, a.turn])
+    return Draft(here, np.where(np.isfinite(start), start, 0.0))

@@ -30,7 +30,8 @@ class Recipe:
 
     Args:
         shape: Makes the policy.
-        samples: Episodes per update.
+        samples: Episodes of a problem per update.
+        graphs: Problems per update, where there are several; they take turns.
         rate: Adam's learning rate.
         noise: How much logits are shaken while acting.
         bonus, floor, imitate: See `Pressure`.
@@ -46,6 +47,7 @@ class Recipe:
     reward: Reward = field(default_factory=Graded)
     baseline: Callable[[], Baseline] = BatchNormalised
     samples: int = 4
+    graphs: int = 1
     rate: Schedule = field(default_factory=lambda: Always(1e-3))
     noise: Schedule = field(default_factory=lambda: Always(0.0))
     bonus: Schedule = field(default_factory=lambda: Always(0.0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 from placewright import policies
@@ -58,17 +59,29 @@ def placeto_any() -> Recipe:
     """Placeto for any devices, beginning with the pair policy that ships.
 
     Of hundreds of decisions a sixth is drawn: with all of them drawn, 4,000 plans on 72 problems
-    left it where it began.
+    left it where it began. It sees where neighbours are on each device, which is rounds of messages
+    by other means, so that it needs none of its own.
     """
     return Recipe(
         "placeto-any",
-        policies.find("placeto-any").Shape(drawn=0.15),
+        policies.find("placeto-any").Shape(drawn=0.15, rounds=0, senses=True, tuned=True),
         algorithm=PPO(),
         reward=Graded(step=1.0),
         baseline=BatchNormalised,
         samples=24,
         rate=Straight(3e-3, 3e-4),
     )
+
+
+def placeto_joint() -> Recipe:
+    """Placeto for any devices that chooses the groups with the placement.
+
+    Of up to 300 small groups each is placed alone or merges with the one whose tensor takes it
+    longest to bring; which merge is drawn, judged and learned with where they go.
+    """
+    made = placeto_any()
+    shape = policies.find("placeto-any").Shape(rule="coarse", most=300, drawn=0.3, merge=True)
+    return replace(made, name="placeto-joint", shape=shape)
 
 
 def placeto_paper() -> Recipe:

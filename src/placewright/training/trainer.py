@@ -8,15 +8,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placewright.training.algorithms import Pressure
+from placewright.training.joined import Joined, Several, act_all, padded
 from placewright.training.rewards import returns
+from placewright.training.starts import start_times
 from placewright.training.threads import torch_threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     import torch
+    from numpy.typing import NDArray
 
     from placewright.policies import Episodes, Policy
+    from placewright.problem import Problem
     from placewright.training.environment import Environment, Judged
     from placewright.training.recipe import Recipe
 
@@ -78,6 +82,8 @@ class Trainer:
             if device == "auto":
                 device = "cuda" if torch.cuda.is_available() else "cpu"
             self.policy: Policy = fresh.to(device)  # type: ignore[attr-defined]
+        if hasattr(self.policy, "starts"):
+            self.policy.starts = self._starts
         self.optimizer: torch.optim.Optimizer = torch.optim.Adam(
             self.policy.parameters(), lr=recipe.rate(0.0)
         )
@@ -110,13 +116,39 @@ class Trainer:
     def update(self) -> None:
         """Draw plans, judge them, learn from them, and judge what the policy now likes best."""
         recipe, done = self.recipe, min(self.evaluations / self.plans, 1.0)
-        at = self.updates % len(self.environments)
-        environment, policy = self.environments[at], self.policy
+        turns = self._turns()
+        problems = [self.environments[at].problem for at in turns]
         noise, rate = recipe.noise(done), recipe.rate(done)
-        episodes = policy.act(environment.problem, recipe.samples, self._draw_seed(), noise=noise)
-        judged = self._judge(at, episodes, SAMPLED)
-        if judged is None:
-            return
+        seeds = [self._draw_seed(place) for place in range(len(turns))]
+        drawn = act_all(self.policy, problems, recipe.samples, seeds, noise=noise)
+        judged = []
+        for at, episodes in zip(turns, drawn, strict=True):
+            found = self._judge(at, episodes, SAMPLED)
+            if found is None:
+                return
+            judged.append(found)
+        credits = [self._credit(*each, done) for each in zip(turns, drawn, judged, strict=True)]
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        said: dict[str, float] = {}
+        if any(counted for _, counted in credits):
+            said = self._learn(turns, drawn, [advantage for advantage, _ in credits], done)
+        self.updates += 1
+        liked = act_all(self.policy, problems, 1, [0] * len(turns), greedy=True)
+        for at, found, likes in zip(turns, judged, liked, strict=True):
+            self._log(self.environments[at], found, self._judge_likeliest(at, likes), said, rate)
+
+    def _turns(self) -> list[int]:
+        """The problems of this update."""
+        count = min(self.recipe.graphs, len(self.environments))
+        first = self.updates * count
+        return [(first + place) % len(self.environments) for place in range(count)]
+
+    def _credit(
+        self, at: int, episodes: Episodes, judged: Judged, done: float
+    ) -> tuple[NDArray[np.float64], bool]:
+        """Episodes × steps: how much better than expected each went; whether any counts."""
+        recipe, environment = self.recipe, self.environments[at]
         reward = recipe.reward(judged, environment.reference)
         credit = returns(reward, episodes.owner, len(episodes), recipe.discount)
         last = len(judged.seconds) // len(episodes) - 1
@@ -124,23 +156,28 @@ class Trainer:
         if done >= recipe.valid_only:
             counted = judged.valid.reshape(len(episodes), -1)[:, last]
         graph = environment.problem.graph.fingerprint
-        advantage = self.baseline.advantage(credit, counted, graph)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
+        return self.baseline.advantage(credit, counted, graph), bool(counted.any())
+
+    def _learn(
+        self,
+        turns: list[int],
+        drawn: list[Episodes],
+        advantages: list[NDArray[np.float64]],
+        done: float,
+    ) -> dict[str, float]:
+        recipe, policy = self.recipe, self.policy
+        problems = [self.environments[at].problem for at in turns]
+        episodes, advantage, best = drawn[0], advantages[0], self.elite.get(turns[0])
+        if len(turns) > 1:
+            policy = Joined(policy, problems)  # type: ignore[assignment]
+            episodes, advantage = Several.of(drawn), np.concatenate(padded(advantages))
+            best = Several.of([self.elite[at] for at in turns])
         pressure = Pressure(
-            recipe.bonus(done),
-            recipe.floor(done),
-            recipe.clip,
-            recipe.imitate(done),
-            self.elite.get(at),
+            recipe.bonus(done), recipe.floor(done), recipe.clip, recipe.imitate(done), best
         )
-        said: dict[str, float] = {}
-        if counted.any():
-            said = recipe.algorithm.update(
-                policy, environment.problem, episodes, advantage, self.optimizer, pressure
-            )
-        self.updates += 1
-        self._log(environment, judged, self._judge_likeliest(at), said, rate)
+        return recipe.algorithm.update(
+            policy, problems[0], episodes, advantage, self.optimizer, pressure
+        )
 
     def _judge(self, at: int, episodes: Episodes, who: str) -> Judged | None:
         """Plans judged; None, and training is over, if the budget does not allow them all."""
@@ -158,10 +195,8 @@ class Trainer:
             self.elite[at] = self.policy.only(episodes, int(episodes.owner[best]))
         return judged
 
-    def _judge_likeliest(self, at: int) -> float:
+    def _judge_likeliest(self, at: int, episodes: Episodes) -> float:
         """The objective of the argmax plan, which is judged, and counted, whenever it changes."""
-        environment = self.environments[at]
-        episodes = self.policy.act(environment.problem, 1, 0, greedy=True)
         device = episodes.device[-1:]
         mark, value = self.likeliest.get(at, (b"", float("nan")))
         if device.tobytes() != mark:
@@ -173,8 +208,20 @@ class Trainer:
                 self.likeliest[at] = device.tobytes(), value
         return value
 
-    def _draw_seed(self) -> int:
-        return int(np.random.SeedSequence([self.seed, self.updates]).generate_state(1)[0])
+    def _draw_seed(self, place: int) -> int:
+        words = [self.seed, self.updates, *([place] if place else [])]
+        return int(np.random.SeedSequence(words).generate_state(1)[0])
+
+    def _starts(self, problem: Problem, device: NDArray[np.int32]) -> NDArray[np.float64]:
+        """When ops start, for a policy that wants to know inside an episode.
+
+        Such plans are judged too, and counted, unless they are judged again with each step.
+        """
+        if not getattr(self.policy.shape, "steps", False):  # type: ignore[attr-defined]
+            for environment in self.environments:
+                if environment.problem is problem:
+                    environment.evaluations += len(device)
+        return start_times(problem, device)
 
     def _log(
         self,

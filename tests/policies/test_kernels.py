@@ -1,0 +1,113 @@
+"""Kernels: who is near whom; what a policy for any devices sees of it; groups that merge."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from placewright import Cluster, Device, Graph, Link, Op, Problem, Roofline, judge, zoo
+from placewright.policies import groups as made
+from placewright.policies.estimates import Course
+from placewright.policies.kernels import SENSES, kernels, through
+
+torch = pytest.importorskip("torch")
+from placewright.policies import placeto_any  # noqa: E402
+from placewright.policies.shipped import shipped  # noqa: E402
+
+
+def fork() -> Problem:
+    """`first` is read by `left` and `right`, and both by `last`; all take 1 s."""
+    ops = (
+        Op("first", flops=1, outputs=(3,)),
+        Op("left", flops=1, outputs=(1,), inputs=((0, 0),)),
+        Op("right", flops=1, outputs=(1,), inputs=((0, 0),)),
+        Op("last", flops=1, outputs=(1,), inputs=((1, 0), (2, 0))),
+    )
+    devices = tuple(Device(f"gpu{d}", "gpu", memory=1000, rates={"float32": 1.0}) for d in range(2))
+    wires = {("gpu0", "gpu1"): Link(1.0), ("gpu1", "gpu0"): Link(1.0)}
+    return Problem(Graph("fork", ops), Cluster("two", devices, wires), Roofline(1, 1))
+
+
+def course_of(problem: Problem) -> Course:
+    grouping = made.grouped(problem, "op", 100)
+    return Course.of(problem, grouping, made.legal_devices(problem, grouping))
+
+
+def test_neighbours_of_a_fork():
+    found = dict(zip(SENSES, kernels(course_of(fork())), strict=True))
+    np.testing.assert_allclose(found["sources"][3], [0, 0.5, 0.5, 0], atol=1e-6)
+    np.testing.assert_allclose(found["readers"][0], [0, 0.5, 0.5, 0], atol=1e-6)
+    np.testing.assert_allclose(found["same source"][1], [0, 0, 1, 0], atol=1e-6)
+    np.testing.assert_allclose(found["same reader"][2], [0, 1, 0, 0], atol=1e-6)
+    assert (found["sources"][0] == 0).all()  # it reads from nobody
+    for sense in found.values():
+        sums = sense.sum(axis=1)
+        assert (np.isclose(sums, 1, atol=1e-5) | (sums == 0)).all()
+        assert (np.diag(sense) == 0).all()
+
+
+def test_ways_through_a_fork():
+    """1 s each and a byte a second: the longest way is 1 + 3 + 1 + 1 + 1 = 7 s."""
+    begin, end = through(course_of(fork()))
+    np.testing.assert_allclose(begin, np.array([1, 5, 5, 7]) / 7)
+    np.testing.assert_allclose(end, np.ones(4))  # all are on a longest way
+
+
+@pytest.fixture(scope="module")
+def branches() -> Problem:
+    return Problem(zoo.load("branches:modules=2"), Cluster.parse("3xP100+cpu"))
+
+
+def test_one_who_is_blind_sees_nothing_of_the_graph(branches):
+    for blind in (False, True):
+        policy = placeto_any.Shape(senses=True, blind=blind).build(branches)
+        policy.act(branches, 2, seed=0)
+        features = policy._last[2].features
+        around = features[..., 12 : 12 + 3 + len(SENSES)]
+        assert (around == 0).all() == blind
+        assert (policy._see(branches).attributes == 0).all() == blind
+
+
+def test_a_draft_is_the_pair_policys_plan_and_stands_until_a_group_is_decided(branches):
+    policy = placeto_any.Shape(draft=True, most=2000).build(branches)
+    seen = policy._see(branches)
+    likes = shipped("pair", branches).act(branches, 1, 0, greedy=True)
+    expected = branches.settle(seen.course.grouping.expand(seen.draft.here.argmax(axis=0)[None]))
+    assert (likes.device == expected).all()
+    policy.act(branches, 2, seed=0)
+    walked = policy._last[2]
+    stands = walked.features[..., -2]  # decisions × episodes × devices
+    assert (stands.sum(axis=2)[: len(seen.course.decided)] == 1).all()
+    assert (stands[0].argmax(axis=1) == seen.draft.here[:, seen.course.decided[0]].argmax()).all()
+
+
+def test_groups_that_merge_are_on_one_device_and_some_do(branches):
+    policy = placeto_any.Shape(rule="coarse", most=30, merge=True, shipped=False).build(branches)
+    episodes = policy.act(branches, 6, seed=0)
+    option, grouping = episodes.actions["device"], policy.grouping(branches)
+    devices = branches.arrays.devices
+    assert 0 < (option == devices).mean() < 1
+    merged = policy.merged(branches, episodes)
+    assert merged.shape == (6, len(grouping))
+    walked = policy._last[2]
+    device = np.empty_like(walked.device)
+    device[:, policy._see(branches).course.decided] = walked.device
+    for row, own in zip(merged, device, strict=True):
+        for first in np.unique(row):
+            assert len(set(own[row == first].tolist())) == 1
+    joined = (merged != np.arange(len(grouping))).sum(axis=1)
+    assert (joined == (option == devices).sum(axis=1)).all()  # each that merged is in another's
+    judge(branches, episodes.device, episodes.priority)
+
+
+def test_who_never_merges_places_as_one_without_the_choice(branches):
+    with_, without = (
+        placeto_any.Shape(rule="coarse", most=30, merge=merge).build(branches)
+        for merge in (True, False)
+    )
+    with_.load_state_dict({**with_.state_dict(), **without.state_dict()})
+    with torch.no_grad():
+        with_.keep.bias.fill_(-1e4)
+    mine, its = (each.act(branches, 1, 0, greedy=True) for each in (with_, without))
+    assert (mine.device == its.device).all()
+    np.testing.assert_allclose(mine.log_prob, its.log_prob, atol=1e-5)
