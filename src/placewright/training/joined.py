@@ -45,7 +45,8 @@ class Several(Episodes):
     def of(cls, parts: Sequence[Episodes]) -> Several:
         log_prob = np.concatenate(padded([each.log_prob for each in parts]))
         nothing = np.zeros((0, 0), dtype=np.int32)
-        return cls({}, nothing, np.zeros(0, dtype=np.int64), log_prob, None, tuple(parts))
+        owner = np.zeros(0, dtype=np.int64)
+        return cls({}, nothing, owner, log_prob, parts=tuple(parts))
 
 
 class Joined:
