@@ -31,6 +31,7 @@ from placewright.runtime.here import here, parse_here
 from placewright.runtime.ops import profile_ops
 from placewright.runtime.replayed import as_run
 from placewright.runtime.sites import sites_of
+from placewright.runtime.streams import clear_workspaces
 from placewright.runtime.varied import varied_plans
 from placewright.units import parse_bytes
 
@@ -142,7 +143,7 @@ def run(program: Program, model: torch.nn.Module, args: Any, kwargs: Any, plan: 
 def libraries() -> int:
     """Bytes that cuBLAS keeps for itself on every stream: a device's reserve, not a plan's."""
     before = torch.cuda.memory_allocated()
-    torch._C._cuda_clearCublasWorkspaces()
+    clear_workspaces()
     return before - torch.cuda.memory_allocated()
 
 

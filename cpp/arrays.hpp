@@ -1,30 +1,14 @@
-// Numpy's arrays in, what the kernels keep of them out, and back.
+// A problem's arrays in, what the kernels keep of them out.
 #pragma once
-
-#include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
 
 #include <algorithm>
 #include <vector>
 
 #include "contraction.hpp"
 #include "layout.hpp"
+#include "numpy.hpp"
 
 namespace placewright {
-
-namespace nb = nanobind;
-
-template <typename T>
-using Row = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-template <typename T>
-using Matrix = nb::ndarray<const T, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
-template <typename T>
-using Cube = nb::ndarray<const T, nb::ndim<3>, nb::c_contig, nb::device::cpu>;
-
-template <typename T>
-std::vector<T> listed(const Row<T>& row) {
-  return std::vector<T>(row.data(), row.data() + row.size());
-}
 
 template <typename Stored, typename T = Stored>
 std::vector<Stored> copied(const nb::object& arrays, const char* name) {
@@ -65,13 +49,6 @@ inline Layout read_layout(const nb::object& arrays) {
   a.classes = a.tensors ? static_cast<int>(a.transfer.size() / a.tensors) : 0;
   a.derive();
   return a;
-}
-
-template <typename T>
-nb::ndarray<nb::numpy, T> to_numpy(std::vector<T>&& values, std::initializer_list<size_t> shape) {
-  auto* kept = new std::vector<T>(std::move(values));
-  nb::capsule owner(kept, [](void* p) noexcept { delete static_cast<std::vector<T>*>(p); });
-  return nb::ndarray<nb::numpy, T>(kept->data(), shape, owner);
 }
 
 template <typename T, typename Row, typename Get>

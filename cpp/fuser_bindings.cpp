@@ -1,6 +1,4 @@
 // Greedy fusing as Python sees it: a Fuser is made once a problem and fuses plans in batches.
-#include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 
 #include <algorithm>
@@ -10,21 +8,12 @@
 #include <vector>
 
 #include "fuser.hpp"
+#include "numpy.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
 
 namespace placewright {
-
-template <typename T>
-using Row = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-template <typename T>
-using Matrix = nb::ndarray<const T, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
-
-template <typename T>
-std::vector<T> listed(const Row<T>& row) {
-  return std::vector<T>(row.data(), row.data() + row.size());
-}
 
 class FuserOf {
  public:
@@ -46,13 +35,12 @@ class FuserOf {
     if (device.shape(1) != ops || (urgency && (urgency->shape(0) != plans || urgency->shape(1) != ops))) {
       throw nb::value_error("the fuser was given arrays of the wrong shape");
     }
-    auto* group = new std::vector<int32_t>(plans * ops);
-    nb::capsule owner(group, [](void* p) noexcept { delete static_cast<std::vector<int32_t>*>(p); });
+    std::vector<int32_t> group(plans * ops);
     std::atomic<size_t> next{0};
     const auto work = [&] {
       Fuser fuser(graph_);
       for (size_t p = next++; p < plans; p = next++) {
-        int32_t* out = group->data() + p * ops;
+        int32_t* out = group.data() + p * ops;
         if (urgency) {
           fuser.by_urgency(device.data() + p * ops, urgency->data() + p * ops, out);
         } else {
@@ -68,7 +56,7 @@ class FuserOf {
       work();
       for (std::thread& helper : helpers) helper.join();
     }
-    return nb::ndarray<nb::numpy, int32_t>(group->data(), {plans, ops}, owner);
+    return to_numpy<int32_t>(std::move(group), {plans, ops});
   }
 
  private:

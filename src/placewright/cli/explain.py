@@ -26,12 +26,7 @@ def explain_plan(
         str | None,
         typer.Option("--op", metavar="NAME", help="The op; without it, what gains most by moving."),
     ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            "--model", metavar="MODEL", help="What it is of, where the file does not say."
-        ),
-    ] = None,
+    model: options.PlanModel = None,
     on: options.On = None,
     objective: options.Goal = None,
     discipline: options.Rule = None,

@@ -48,12 +48,7 @@ def export_plan(
             "--device", metavar="NAME=NAME", help="What the target calls a device: gpu0=1."
         ),
     ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            "--model", metavar="MODEL", help="What it is of, where the file does not say."
-        ),
-    ] = None,
+    model: options.PlanModel = None,
     on: options.On = None,
     objective: options.Goal = None,
     discipline: options.Rule = None,

@@ -38,6 +38,10 @@ Model = Annotated[
         show_default=False,
     ),
 ]
+PlanModel = Annotated[
+    str | None,
+    typer.Option("--model", metavar="MODEL", help="What it is of, where the file does not say."),
+]
 On = Annotated[
     str | None,
     typer.Option(

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from placewright.plan import Plan
 from placewright.policies.pair import Pair, Shape
-from placewright.policies.shipped import FOLDER
+from placewright.policies.shipped import shipped_pair
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -88,9 +87,7 @@ class PairProposer:
 
     @property
     def _pair(self) -> Pair:
-        if self.policy is not None:
-            return self.policy
-        return _shipped_pair()
+        return shipped_pair() if self.policy is None else self.policy
 
     def propose(self, problem: Problem, count: int, seed: int) -> Iterable[Plan]:
         """Plans in the order of its list schedule, the likeliest first."""
@@ -102,13 +99,7 @@ class PairProposer:
             yield Plan.of(problem, device, order)
 
     def move_probabilities(self, problem: Problem, plan: Plan) -> NDArray[np.float64]:
-        policy = self._pair
-        return policy.move_probabilities(problem, plan)
-
-
-@cache
-def _shipped_pair() -> Pair:
-    return Pair.load(FOLDER / "pair.json")
+        return self._pair.move_probabilities(problem, plan)
 
 
 def untrained(seed: int = 0) -> PairProposer:

@@ -38,16 +38,21 @@ def shipped(name: str, problem: Problem) -> Policy:
     return _read(name)
 
 
+@cache
+def shipped_pair() -> Pair:
+    """The pair policy that ships, which needs no torch."""
+    return Pair.load(FOLDER / "pair.json")
+
+
 def pair_weights() -> NDArray[np.float64]:
     """The weights of the pair policy that ships, in the order of its features."""
-    return Pair.load(FOLDER / "pair.json").weights
+    return shipped_pair().weights.copy()
 
 
 @cache
 def _read(name: str) -> Policy:
-    path = FOLDER / f"{name}.json"
     if name == "pair":
-        return Pair.load(path)
+        return shipped_pair()
     from placewright import policies
 
-    return policies.load(path)
+    return policies.load(FOLDER / f"{name}.json")

@@ -128,9 +128,10 @@ def profile_ops(
             continue
         kept.put(model, text, found[text, model])
     if any(site.on_gpu for site in models.values()):
-        torch = load_torch()
-        torch._C._cuda_clearCublasWorkspaces()
-        torch.cuda.empty_cache()
+        from placewright.runtime.streams import clear_workspaces
+
+        clear_workspaces()
+        load_torch().cuda.empty_cache()
     overhead = {}
     for model, site in models.items():
         try:
