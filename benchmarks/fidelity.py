@@ -38,8 +38,8 @@ from placewright.units import parse_bytes
 if TYPE_CHECKING:
     from placewright.plan import Plan
 
-WARMING, STEPS, DROPPED = 8, 10, 5
-"""Steps in which the runtime may still choose its ways; steps that are timed; those dropped."""
+WARMING, STEPS, DROPPED = 3, 10, 5
+"""Steps before; steps that are timed; those dropped. In eight steps the runtime has chosen."""
 
 
 def main() -> None:

@@ -200,7 +200,7 @@ def ours(case: Case, small: bool, limit: int, spare: int, seconds: float) -> Pre
     from offload_plan import planned
 
     model, args, kwargs = build(case, small)
-    usable = int(limit * (1 - 0.05 * spare))
+    usable = int(limit * (0.985 - 0.05 * spare))
     plans = planned(case, model, args, kwargs, small, usable, seconds)
     fill(model, plans[0].home, gpu())
     _clear()
@@ -224,14 +224,15 @@ def ours(case: Case, small: bool, limit: int, spare: int, seconds: float) -> Pre
         for found, one in zip(plans, took, strict=True)
     )
     note = f"{best.note}; plans predicted → measured ms: {times}"
-    note += f"; planned with {5 * spare} % less than the limit" if spare else ""
+    share = best.problem.constraints.limits["gpu0"] / limit
+    note += f"; planned with {share:.1%} of the limit"
     return Prepared(lambda: executor(*args, **kwargs), best.predicted, note)
 
 
 def _quick(step: Step) -> float:
     """Seconds of a step, of a few."""
     times = []
-    for _ in range(WARMING + 4):
+    for _ in range(WARMING + 6):
         _wait()
         began = time.perf_counter()
         step()

@@ -183,10 +183,12 @@ def test_what_cannot_be_run_says_so():
         stored(program_of(nn.Linear(3, 4), torch.randn(1, 3)), nn.Linear(4, 4))
 
 
-@pytest.mark.parametrize("how", ["plain", "causal", "masked"])
+@pytest.mark.parametrize("how", ["plain", "causal", "shared", "masked"])
 def test_attention_elsewhere_is_that_of_the_cpu(how):
     torch.manual_seed(0)
-    query, key, value, gradient = (torch.randn(2, 3, 5, 8) for _ in range(4))
+    heads = 1 if how == "shared" else 3  # of keys and values
+    query, gradient = (torch.randn(2, 3, 5, 8) for _ in range(2))
+    key, value = (torch.randn(2, heads, 5, 8) for _ in range(2))
     mask = torch.randn(2, 1, 5, 5) if how == "masked" else None
     causal, aten = how == "causal", torch.ops.aten
     out, total = aten._scaled_dot_product_flash_attention_for_cpu(

@@ -12,6 +12,7 @@ import contextlib
 from models import torch
 
 from placewright.runtime import executor, lanes, places, streams
+from placewright.runtime.micro_batches import Gathered
 
 capturing = []
 """The graph that is being captured, if one is."""
@@ -71,7 +72,7 @@ class Graph:
 
 
 def install_graphs(monkeypatch):
-    """Let runs of ops be captured; unlike on a real GPU, capturing runs them too."""
+    """Let runs of ops be captured; unlike on a real GPU, capturing runs all but updates too."""
 
     @contextlib.contextmanager
     def capture(graph, pool=None, stream=None, capture_error_mode=""):
@@ -84,15 +85,17 @@ def install_graphs(monkeypatch):
     issue = streams.Issuer.issue
 
     def recorded(issuer, step, lane, index):
-        issue(issuer, step, lane, index)
+        job, env = lane.job, step.env[lane.number]
+        turn, run = job.part.turns[index], job.runners[index]
+        if capturing and isinstance(run, Gathered):  # which would change a weight
+            env[turn.position, 0] = torch.empty(0)
+        else:
+            issue(issuer, step, lane, index)
         if capturing:
-            job, env = lane.job, step.env[lane.number]
-            turn = job.part.turns[index]
             places = env, job.home, lane.rooms.slots if lane.rooms else ()
             read = [places[where][key] for where, key in turn.inputs]
-            outputs = range(len(job.runners[index](read)))
-            made = [env[turn.position, output] for output in outputs]
-            capturing[-1].calls.append((job.runners[index], read, made))
+            made = [env[key] for key in sorted(env) if key[0] == turn.position]
+            capturing[-1].calls.append((run, read, made))
 
     copy = lanes._Rooms._copy
 

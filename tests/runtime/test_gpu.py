@@ -248,6 +248,7 @@ class Decoder(nn.Module):
         return x, grown
 
 
+@pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS")  # PyTorch's, of a thread of its own
 @pytest.mark.parametrize("staged", [False, True])
 def test_an_applied_model_works_in_a_loop_with_a_growing_cache(staged):
     torch.manual_seed(0)

@@ -57,6 +57,8 @@ def test_only_a_host_beside_others_leans(problem):
     assert (after[:, 0] == before[:, 0]).all()
     assert (after[:, 1] == 2 * before[:, 1]).all()
     assert lean(problem, 1.0) is problem
+    links = lean(problem, 1.0, 2.0).cluster.links
+    assert links["cpu", "gpu0"].bandwidth == problem.cluster.links["cpu", "gpu0"].bandwidth / 2
 
 
 def test_what_is_measured_chooses_among_leanings(problem):

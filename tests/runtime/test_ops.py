@@ -82,7 +82,7 @@ def counted(monkeypatch, seconds=1e-4, wait=0.0):
     """Let measuring take no time, and list what is measured."""
     seen: list[str] = []
 
-    def measure(program, position, site, _):
+    def measure(program, position, site, *_):
         seen.append(program.graph.ops[position].name)
         time.sleep(wait)
         return Timing(seconds, 0.1, 5)
@@ -170,7 +170,7 @@ def test_the_runtimes_own_time_comes_to_every_op_that_is_run(tower, machine, one
 
 
 def test_an_op_that_a_device_cannot_run_is_worked_out_and_said(tower, machine, one, monkeypatch):
-    def measure(program, position, site, _):
+    def measure(program, position, site, *_):
         if program.graph.ops[position].kind == "matmul":
             raise RuntimeError("no kernel\nstack")
         return Timing(1e-5, 0.0, 5)

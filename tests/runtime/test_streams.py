@@ -10,6 +10,7 @@ from placewright import Cluster, Device, Link, Plan
 from placewright.errors import ExecutionError
 from placewright.frontends.torch_updates import Rule
 from placewright.runtime import Executor
+from placewright.runtime.micro_batches import train_step
 
 
 def machine(gpus: int = 2) -> Cluster:
@@ -61,6 +62,42 @@ def test_states_and_training_work_on_gpus_too(monkeypatch):
             losses.add(tuple(round(run(x).item(), 5) for _ in range(3)))
     assert len(losses) == 1
     assert len(set(losses.pop())) == 3
+
+
+@pytest.mark.parametrize("rule", ["sgd", "momentum", "adam"])
+def test_captured_training_steps_go_on_learning(rule, monkeypatch):
+    layers = [nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8), nn.ReLU()]
+    model, x = nn.Sequential(*layers, nn.Linear(8, 1)), torch.randn(16, 8)
+    how = {"training": True, "optimizer": Rule(rule, 0.01)}
+    program, problem = capture(model, x, machine(1), **how)
+    fake_cuda.install(monkeypatch)
+    fake_cuda.install_graphs(monkeypatch)
+    everything = Plan.of(problem, problem.settle([1] * len(problem.graph)))
+    with Executor(program, twin(model), everything, graphs=False) as run:
+        expected = [run(x).item() for _ in range(8)]
+    assert len(set(expected)) == 8
+    for plan in [everything, *plans(problem, 3), *plans(problem, 2, staged=True)]:
+        with Executor(program, twin(model), plan, graphs=True) as run:
+            assert [run(x).item() for _ in range(8)] == pytest.approx(expected, rel=1e-5)
+            replayed = [one for one in run.issuer.graphs.segments.values() if one.graph]
+        assert replayed or plan is not everything
+
+
+def test_gradients_are_gathered_op_by_op_and_then_replays_go_on(monkeypatch):
+    model, x = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 1)), torch.randn(16, 8)
+    how = {"training": True, "optimizer": Rule("momentum", 0.01)}
+    program, problem = capture(model, x, machine(1), **how)
+    fake_cuda.install(monkeypatch)
+    fake_cuda.install_graphs(monkeypatch)
+    plan = Plan.of(problem, problem.settle([1] * len(problem.graph)))
+    losses = []
+    for graphs in (False, True):
+        with Executor(program, twin(model), plan, graphs=graphs) as run:
+            made = [run(x).item() for _ in range(3)]
+            made += [one.item() for one in train_step(run, [(x,), (x + 1,)], in_flight=1)]
+            made += [run(x).item() for _ in range(2)]
+        losses.append(made)
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
 
 
 def test_copies_run_ahead_as_far_as_the_room_permits_and_no_further(monkeypatch):

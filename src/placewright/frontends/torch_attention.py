@@ -42,6 +42,7 @@ def attention(
             query, key, value, None, True, dropout_p, is_causal, scale=scale
         )
         return made[0], made[1][..., : query.shape[-2]]
+    key, value = _for_each(query, key), _for_each(query, value)
     scores = _scores(query, key, is_causal, attn_mask, scale)
     total = scores.logsumexp(-1)
     weights = torch.exp(scores - total[..., None]).nan_to_num(0.0)
@@ -81,6 +82,8 @@ def attention_backward(
             dropout_p, [True, True, True, False], is_causal, scale=scale,
         )  # fmt: skip
         return made[0], made[1], made[2]
+    groups = key.shape[1]
+    key, value = _for_each(query, key), _for_each(query, value)
     scores = _scores(query, key, is_causal, attn_mask, scale)
     weights = torch.exp(scores - logsumexp[..., None].to(scores.dtype)).nan_to_num(0.0)
     given, kind = grad_out.to(scores.dtype), scores.dtype
@@ -90,9 +93,20 @@ def attention_backward(
     made = inner @ key.to(kind), inner.transpose(-1, -2) @ query.to(kind)
     return (
         made[0].to(query.dtype),
-        made[1].to(key.dtype),
-        (weights.transpose(-1, -2) @ given).to(value.dtype),
+        _of_each(made[1], groups).to(key.dtype),
+        _of_each(weights.transpose(-1, -2) @ given, groups).to(value.dtype),
     )
+
+
+def _for_each(query: Tensor, few: Tensor) -> Tensor:
+    """Keys or values for each of the queries' heads, where several heads share one."""
+    return few.repeat_interleave(query.shape[1] // few.shape[1], dim=1)
+
+
+def _of_each(many: Tensor, groups: int) -> Tensor:
+    """Gradients of keys or values, summed over the heads that share one."""
+    batch, _, *rest = many.shape
+    return many.reshape(batch, groups, -1, *rest).sum(2)
 
 
 def _kernel(query: Tensor, value: Tensor, mask: Tensor | None) -> str:
@@ -102,7 +116,8 @@ def _kernel(query: Tensor, value: Tensor, mask: Tensor | None) -> str:
         return "plain"
     if query.dtype in (torch.float16, torch.bfloat16) and width <= 256:
         return "flash"
-    return "efficient" if query.dtype == torch.float32 else "plain"
+    shared = query.shape[1] != value.shape[1]
+    return "efficient" if query.dtype == torch.float32 and not shared else "plain"
 
 
 def _scale(query: Tensor, scale: float | None) -> float:

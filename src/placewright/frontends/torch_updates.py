@@ -39,8 +39,8 @@ class Update:
 
     def __init__(self, rule: Rule, gradients: Sequence[Read]) -> None:
         self.rule, self.gradients = rule, gradients
-        self.steps = 0
         self.states: list[torch.Tensor] = []
+        self.steps: torch.Tensor | None = None
 
     @torch.no_grad()
     def __call__(self, values: Values) -> tuple[torch.Tensor, ...]:
@@ -48,7 +48,6 @@ class Update:
         gradient = self.gradients[0](values)
         for more in self.gradients[1:]:
             gradient = gradient + more(values)
-        self.steps += 1
         if rule.name != "sgd" and not self.states:
             count = 1 if rule.name == "momentum" else 2
             self.states = [torch.zeros_like(weight) for _ in range(count)]
@@ -63,11 +62,16 @@ class Update:
         return (weight.new_empty(0),)
 
     def _adam(self, weight: torch.Tensor, gradient: torch.Tensor) -> None:
-        """Kingma and Ba (ICLR 2015), algorithm 1, in the order of operations of `torch.optim`."""
+        """Kingma and Ba (ICLR 2015), algorithm 1, in the order of operations of `torch.optim`.
+
+        Steps are counted where the weight is, so that a captured update counts when it is replayed.
+        """
+        if self.steps is None:
+            self.steps = torch.zeros((), dtype=torch.float64, device=weight.device)
         mean, square = self.states
         first, second = self.rule.betas
+        steps = self.steps.add_(1)
         mean.lerp_(gradient, 1 - first)
         square.mul_(second).addcmul_(gradient, gradient, value=1 - second)
-        scale = self.rule.rate / (1 - first**self.steps)
-        root = (square.sqrt() / (1 - second**self.steps) ** 0.5).add_(self.rule.eps)
-        weight.addcdiv_(mean, root, value=-scale)
+        root = (square.sqrt() / (1 - second**steps).sqrt()).add_(self.rule.eps)
+        weight.addcdiv_(mean * (self.rule.rate / (1 - first**steps)), root, value=-1)

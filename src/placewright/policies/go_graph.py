@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -173,7 +173,9 @@ def _legal(a: Arrays, unit: NDArray[np.int64], leader: NDArray[np.int64]) -> NDA
 
 
 def _sparse(index: torch.Tensor, values: torch.Tensor, units: int) -> torch.Tensor:
-    return torch.sparse_coo_tensor(index, values, (units, units), check_invariants=False).coalesce()
+    check: Any = torch.sparse.check_sparse_tensor_invariants
+    with check(False):  # PyTorch warns where nobody says
+        return torch.sparse_coo_tensor(index, values, (units, units)).coalesce()
 
 
 def _arrays(

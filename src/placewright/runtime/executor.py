@@ -116,10 +116,9 @@ class Executor:
         }
         order = [turn[position] for position in self.script.order if position in turn]
         graphs = self._graphs
-        if self.program.training or any(op.kind == "random" for op in self.program.graph.ops):
-            graphs = False
-        if self._watch is not None:  # which sees every op
-            graphs = False
+        drawn = any(op.kind == "random" for op in self.program.graph.ops)
+        if self._watch is not None or (drawn and self.seed is not None):
+            graphs = False  # who watches sees every op; and what is seeded is drawn on the host
         workers = len(jobs) < len(self.jobs)
         return Issuer(jobs, order, len(self.places), self._at_home, graphs, workers)
 
@@ -178,6 +177,7 @@ class Executor:
         # Or a weight that the next executor moves away would stay here, too.
         self.homes = [{} for _ in self.places]
         self.issuer, self.jobs, self._rooms, self.kept = None, {}, {}, {}
+        self.workers, self.streamers = {}, []  # which know the rooms, too
 
     def __enter__(self) -> Executor:
         return self

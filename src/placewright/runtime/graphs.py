@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from placewright.runtime.micro_batches import Gathered
 from placewright.runtime.script import ENV, ROOM
 
 if TYPE_CHECKING:
@@ -63,6 +64,9 @@ class Graphs:
         self.issuer, self.wanted = issuer, wanted
         self.segments = {} if wanted is False else {one.begin: one for one in _segments(issuer)}
         self.mode = EAGER
+        self.gathered = [
+            run for job in issuer.jobs.values() for run in job.runners if isinstance(run, Gathered)
+        ]
         self.steps = 0
         self.seconds: dict[str, list[float]] = {EAGER: [], REPLAY: []}
         self.pools: dict[int, Any] = {}
@@ -79,6 +83,11 @@ class Graphs:
         """Whether the step at hand is one graph."""
         return self.mode != EAGER and any(one.whole for one in self.segments.values())
 
+    @property
+    def gathers(self) -> bool:
+        """Whether updates only add up gradients now, which is not what was captured."""
+        return any(run.waits for run in self.gathered)
+
     def needs(self, at: int) -> list[Held] | None:
         """What must have come before the graph that begins here; None if none does."""
         segment = self.segments.get(at) if self.mode != EAGER else None
@@ -90,6 +99,9 @@ class Graphs:
             return
         if len(self.issuer.steps) > 1:  # steps in flight must not share their tensors
             self._drop()
+            return
+        if self.gathers:
+            self.mode = EAGER
             return
         lanes = list(self.issuer.lanes.values())
         for lane in lanes:
@@ -104,7 +116,7 @@ class Graphs:
 
     def finish(self) -> None:
         """A step is over; the first few are timed to the end."""
-        if not self.segments:
+        if not self.segments or self.gathers:
             return
         if self.wanted is None and self.steps <= 2 * _TRIED and self.mode != CAPTURE:
             for lane in self.issuer.lanes.values():

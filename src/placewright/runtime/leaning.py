@@ -1,8 +1,9 @@
 """A problem on this machine in, plans that rely on its host more and less out, to be measured.
 
 What a host computes beside a GPU is the least certain of all predictions: it shares memory with the
-copies to the GPU, and cores with whoever else is there. So plans are also made as if the host were
-slower or faster than measured, and what is measured decides (`ranking`).
+copies to the GPU, and cores with whoever else is there; and those copies are slower than alone. So
+plans are also made as if the host and its links were slower or faster than measured, and what is
+measured decides (`ranking`).
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
     from placewright.problem import Problem
     from placewright.solvers import Solver, Stop
 
-LEANS = (1.0, 1.6, 0.6)
-"""The host's seconds, times measured."""
+LEANS = ((1.0, 1.0), (1.0, 1.15), (1.6, 1.0), (0.7, 1.15))
+"""The seconds of the host's ops and of a byte on its links, times measured."""
 
 
 def leans(problem: Problem) -> bool:
@@ -33,24 +34,30 @@ def leans(problem: Problem) -> bool:
     return isinstance(problem.costs, Table) and HOST in kinds and len(kinds) > 1
 
 
-def lean(problem: Problem, factor: float) -> Problem:
-    """The problem as if its host took so many times as long as measured."""
-    costs = problem.costs
-    if not isinstance(costs, Table) or factor == 1.0:
+def lean(problem: Problem, factor: float, carried: float = 1.0) -> Problem:
+    """The problem as if its host took so many times as long as measured, and its links so many."""
+    costs, cluster = problem.costs, problem.cluster
+    if not isinstance(costs, Table) or factor == carried == 1.0:
         return problem
-    hosts = {
-        name
-        for device in problem.cluster.devices
-        if device.kind == HOST
-        for name in (device.name, device.model, device.kind)
+    hosts = [device for device in cluster.devices if device.kind == HOST]
+    names = {device.name for device in hosts}
+    columns = names | {device.model for device in hosts} | {HOST}
+    scale = np.array([factor if column in columns else 1.0 for column in costs.columns])
+    links = {
+        pair: replace(link, bandwidth=link.bandwidth / carried) if names & set(pair) else link
+        for pair, link in cluster.links.items()
     }
-    scale = np.array([factor if column in hosts else 1.0 for column in costs.columns])
-    return replace(problem, costs=replace(costs, seconds=costs.seconds * scale))
+    costs = replace(costs, seconds=costs.seconds * scale)
+    return replace(problem, cluster=replace(cluster, links=links), costs=costs)
 
 
 def leaning_plans(
-    problem: Problem, solver: Solver, stop: Stop, seed: int = 0, factors: Sequence[float] = LEANS
+    problem: Problem,
+    solver: Solver,
+    stop: Stop,
+    seed: int = 0,
+    factors: Sequence[tuple[float, float]] = LEANS,
 ) -> list[Plan]:
     """The plan that a solver finds for each leaning, different ones once."""
-    found = [solve(lean(problem, factor), solver, stop, seed).plan for factor in factors]
+    found = [solve(lean(problem, *both), solver, stop, seed).plan for both in factors]
     return list(dict.fromkeys(found))

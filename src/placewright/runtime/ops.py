@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -25,6 +25,7 @@ import numpy as np
 from placewright.costs import NOT_MEASURED, Roofline, Table
 from placewright.errors import PlacewrightError
 from placewright.graph import VIEW, Graph
+from placewright.runtime.coldness import Coldness, coldness
 from placewright.runtime.company import Company
 from placewright.runtime.kept import Kept
 from placewright.runtime.machine import load_torch
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
     from placewright.cluster import Cluster
     from placewright.frontends.torch_program import Program
+    from placewright.graph import Op
     from placewright.runtime.machine import Machine
     from placewright.runtime.sites import Site
 
@@ -44,9 +46,9 @@ BUDGET = 60.0
 """Seconds that measuring a graph may take where nobody says."""
 SHORTEST, LONGEST = 0.01, 0.15
 """Seconds that one op is given, on one device."""
-MOST_COPIES = 8
+MOST_COPIES = 16
 MOST_BYTES = 1 << 30
-"""Of the weights that an op is given in turn, so that none is still in a cache from last time."""
+"""Of what an op is given in turn, so that none is still in a cache from last time."""
 ATTAINED = Roofline(compute=1.0, memory=1.0)
 
 
@@ -95,7 +97,8 @@ def profile_ops(
     """
     began = time.monotonic()
     kept = Kept(machine)
-    equal = equal_ops(program)
+    cold = coldness(program.graph, machine.cache)
+    equal = equal_ops(program, cold)
     models = {site.model: site for site in reversed(sites)}  # equal hardware is measured once
     estimates = _estimates(program.graph, cluster, list(models.values()))
     found: dict[tuple[str, str], Timing] = {}
@@ -122,7 +125,9 @@ def profile_ops(
         said(f"{name} on {site.name}", max(spent / budget, done / len(jobs)))
         try:
             with nullcontext() if site.on_gpu else company.kept():
-                found[text, model] = site.run(partial(measure_op, program, position, site, each))
+                found[text, model] = site.run(
+                    partial(measure_op, program, position, site, each, cold[position])
+                )
         except Exception as error:  # no such kernel there, out of memory, a sample it refuses
             failed[f"{name} on {site.name}"] = _line(error)
             continue
@@ -164,15 +169,24 @@ def _overhead(kept: Kept, site: Site, cluster: Cluster, again: bool) -> float:
     return known.seconds
 
 
-def measure_op(program: Program, position: int, site: Site, seconds: float) -> Timing:
+def measure_op(
+    program: Program, position: int, site: Site, seconds: float, cold: Coldness
+) -> Timing:
     """Time one op of a program; to be called within `site.run`.
 
-    Weights are cold in a real step, and what the op before has just made is warm; so there are
-    copies of the weights to go through, and one of all else.
+    Of what is cold in a real step there are copies to go through, and one of all else; and what the
+    op makes is kept for a while where a step keeps it, so that the next call writes elsewhere.
     """
     run = program.runner(position, site.device, in_place(program, position))
-    sets = _inputs(program, position, site)
-    took = site.time(lambda at: run(sets[at % len(sets)]), seconds, as_in_step=True)
+    sets = _inputs(program, position, site, cold)
+    kept = _kept(program.graph.ops[position], site, run(sets[0])) if cold.outputs else None
+
+    def call(at: int) -> None:
+        made = run(sets[at % len(sets)])
+        if kept is not None:
+            kept.append(made)
+
+    took = site.time(call, seconds, as_in_step=True)
     if site.on_gpu and program.graph.ops[position].kind == VIEW:
         return replace(took, seconds=0.0)  # the GPU has nothing to do
     if site.on_gpu:
@@ -196,7 +210,16 @@ def _workspace(call: Callable[[], Any], site: Site) -> int:
     return max(0, int(peak - max(after, before)))
 
 
-def _inputs(program: Program, position: int, site: Site) -> list[list[Any]]:
+def _kept(op: Op, site: Site, made: Any) -> deque[Any] | None:
+    """Room for what an op makes, many times over, touched once; none where it makes nothing."""
+    size = sum(op.outputs)
+    if not size or op.aliases:
+        return None
+    count = max(1, min(MOST_COPIES, math.ceil(3 * site.cache / size), MOST_BYTES // size))
+    return deque(([one.clone() for one in made] for _ in range(count)), maxlen=count)
+
+
+def _inputs(program: Program, position: int, site: Site, coldness: Coldness) -> list[list[Any]]:
     """What an op reads, several times over."""
     from placewright.runtime.samples import distinct, index_limits, sample
 
@@ -209,7 +232,7 @@ def _inputs(program: Program, position: int, site: Site) -> list[list[Any]]:
             if place_of and place_of[0] in op.inputs:
                 limits[op.inputs.index(place_of[0])] = limit
     once = node is not None and distinct(node)
-    cold = [at for at, (source, _) in enumerate(op.inputs) if graph.ops[source].kind == "weight"]
+    cold = [at for at, one in enumerate(coldness.inputs) if one]
     size = sum(graph.ops[op.inputs[at][0]].outputs[op.inputs[at][1]] for at in cold)
     copies = min(MOST_COPIES, math.ceil(3 * site.cache / size), MOST_BYTES // size) if size else 1
 

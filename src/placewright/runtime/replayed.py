@@ -1,8 +1,8 @@
 """A problem on this machine in, the same as our runtime runs it out: GPUs with or without a host.
 
-Ops that a host starts one by one take no less than that start. Of a forward pass without random
-numbers the runtime captures runs of ops as CUDA graphs where that is quicker, and replays them:
-then an op takes the GPU's own time, and starts follow each other as quickly as the GPU can.
+Ops that a host starts one by one take no less than that start. The runtime captures runs of ops as
+CUDA graphs where that is quicker, of forward passes and of training steps, and replays them: then
+an op takes the GPU's own time, and starts follow each other as quickly as the GPU can.
 """
 
 from __future__ import annotations
@@ -21,15 +21,8 @@ if TYPE_CHECKING:
     from placewright.runtime.here import Profile
 
 
-def replays(graph: Graph) -> bool:
-    """Whether the runtime may replay what it captured: nothing is updated or drawn."""
-    return all(op.phase == "forward" and op.kind != "random" for op in graph.ops)
-
-
 def as_run(problem: Problem, profile: Profile) -> Problem:
     """The problem with the starts of ops that the runtime will need."""
-    if not replays(problem.graph):
-        return problem
     costs = problem.costs
     if isinstance(costs, Table):
         costs = with_copies(costs.replayed(), problem.graph)

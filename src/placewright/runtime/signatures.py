@@ -9,6 +9,8 @@ from placewright.graph import INPUT, STATE, WEIGHT
 from placewright.runtime.samples import described
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import torch
 
     from placewright.frontends.torch_program import Program
@@ -17,12 +19,17 @@ STORED = (WEIGHT, STATE, INPUT)
 """Kinds that are there before the step: nothing is run for them."""
 
 
-def equal_ops(program: Program) -> dict[str, list[int]]:
-    """The positions of all ops that are run, by what they share."""
+def equal_ops(program: Program, cold: Sequence[object] | None = None) -> dict[str, list[int]]:
+    """The positions of all ops that are run, by what they share.
+
+    Args:
+        cold: What else tells ops apart: which of their tensors are cold (`coldness`).
+    """
     found: dict[str, list[int]] = defaultdict(list)
     for position, op in enumerate(program.graph.ops):
         if op.kind not in STORED:
-            found[signature(program, position)].append(position)
+            more = "" if cold is None else f"|{cold[position]}"
+            found[signature(program, position) + more].append(position)
     return dict(found)
 
 

@@ -67,10 +67,18 @@ def varied_plans(
 
 
 def random_blocks(problem: Problem, rng: np.random.Generator) -> Plan:
-    """The graph cut at random places, each piece on a random device."""
+    """The graph cut at random places, each piece on a random device.
+
+    A layer's backward pass stays with the layer, as in any plan that a person would write.
+    """
     ops, devices = len(problem.graph), len(problem.cluster)
     cuts = np.sort(rng.integers(0, ops, rng.integers(1, MOST_BLOCKS)))
-    piece = np.searchsorted(cuts, np.arange(ops), side="right")
+    first: dict[str, int] = {}
+    for at, op in enumerate(problem.graph.ops):
+        first.setdefault(op.module, at)
+    back = [op.phase != "forward" and bool(op.module) for op in problem.graph.ops]
+    places = [first[op.module] if back[at] else at for at, op in enumerate(problem.graph.ops)]
+    piece = np.searchsorted(cuts, places, side="right")
     device = rng.integers(0, devices, len(cuts) + 1)[piece]
     return Plan.of(problem, problem.settle(device))
 
