@@ -40,6 +40,7 @@ def main() -> None:
     parser.add_argument("--table", action="store_true", help="print what is there, run nothing")
     parser.add_argument("--retry", action="store_true", help="run rows again that failed")
     parser.add_argument("--search", type=float, default=30.0, help="seconds of auto")
+    parser.add_argument("--profiling", type=float, default=60.0, help="seconds to measure ops")
     parser.add_argument("--timeout", type=float, default=400.0, help="seconds of one row")
     parser.add_argument("--spares", type=int, default=6, help="tries, each with more room left")
     parser.add_argument("--row", nargs=2, metavar=("CASE", "WAY"), help=argparse.SUPPRESS)
@@ -74,7 +75,7 @@ def main() -> None:
 def child(case: str, way: str, spare: int, path: Path, asked: argparse.Namespace) -> dict[str, Any]:
     """One row, from a process of its own."""
     command = [sys.executable, __file__, "--row", case, way, "--search", str(asked.search)]
-    command += ["--spare", str(spare)]
+    command += ["--spare", str(spare), "--profiling", str(asked.profiling)]
     command += ["--save", str(path.parent / f"{path.stem}-outputs")]
     command += ["--small"] if asked.small else []
     # A limit holds what PyTorch reserves: pieces that are free but too small must not count.
@@ -107,7 +108,7 @@ def run_row(case: str, way: str, asked: argparse.Namespace) -> dict[str, Any]:
     chosen = cases()[case]
     limit = limit_of(chosen, asked.small)
     try:
-        prepared = WAYS[way](chosen, asked.small, limit, asked.spare, asked.search)
+        prepared = WAYS[way](chosen, asked.small, limit, asked.spare, asked.search, asked.profiling)
         warming = WARMING if way == "ours" else 2
         times, made, peak = measure(prepared.step, limit if way != "gpu" else None, warming)
     except Exception as error:

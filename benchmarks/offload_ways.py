@@ -61,7 +61,7 @@ def enforce(limit: int) -> None:
         torch.cuda.set_per_process_memory_fraction(limit / total)
 
 
-def whole(case: Case, small: bool, limit: int, spare: int, seconds: float) -> Prepared:
+def whole(case: Case, small: bool, limit: int, spare: int, *_: float) -> Prepared:
     """Everything on the GPU, without a limit."""
     from offload_plan import predicted_whole
 
@@ -71,7 +71,7 @@ def whole(case: Case, small: bool, limit: int, spare: int, seconds: float) -> Pr
     return Prepared(_call(model, args, kwargs), predicted, "no limit")
 
 
-def accelerate(case: Case, small: bool, limit: int, spare: int, seconds: float) -> Prepared:
+def accelerate(case: Case, small: bool, limit: int, spare: int, *_: float) -> Prepared:
     """`device_map="auto"` of accelerate with the limit as the GPU's `max_memory`."""
     from accelerate import dispatch_model, infer_auto_device_map
     from accelerate.utils import get_balanced_memory
@@ -98,7 +98,7 @@ def accelerate(case: Case, small: bool, limit: int, spare: int, seconds: float) 
     return Prepared(_call(model, args, kwargs), note=note)
 
 
-def hand(case: Case, small: bool, limit: int, spare: int, seconds: float) -> Prepared:
+def hand(case: Case, small: bool, limit: int, spare: int, *_: float) -> Prepared:
     """Streaming as one writes it by hand: see `Streamer`."""
     model, args, kwargs = build(case, small)
     blocks = model.get_submodule("blocks")
@@ -195,13 +195,15 @@ class Streamer:
             self._copy(at + 2)
 
 
-def ours(case: Case, small: bool, limit: int, spare: int, seconds: float) -> Prepared:
+def ours(
+    case: Case, small: bool, limit: int, spare: int, seconds: float, profiling: float
+) -> Prepared:
     """Of the plans that `auto` finds for this machine with that limit, the quickest as measured."""
     from offload_plan import planned
 
     model, args, kwargs = build(case, small)
     usable = int(limit * (0.985 - 0.05 * spare))
-    plans = planned(case, model, args, kwargs, small, usable, seconds)
+    plans = planned(case, model, args, kwargs, small, usable, seconds, profiling)
     fill(model, plans[0].home, gpu())
     _clear()
     enforce(limit)

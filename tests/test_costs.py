@@ -274,7 +274,7 @@ def test_a_roofline_read_from_data_needs_shares_above_zero(key: str) -> None:
         from_data(data)
 
 
-def test_what_is_not_stored_goes_at_the_loose_rate():
+def test_what_is_not_stored_goes_at_the_loose_rate_and_is_handed_over():
     graph = Graph(
         "two",
         (
@@ -284,8 +284,9 @@ def test_what_is_not_stored_goes_at_the_loose_rate():
         ),
     )
     plain, slow = Link(100.0, 1.0), Link(100.0, 1.0, loose=10.0)
-    found = Roofline().transfer_seconds(graph, [plain, slow])
-    assert found.tolist() == [[11.0, 11.0, 6.0], [11.0, 101.0, 51.0]]
+    late = Link(100.0, 1.0, handing=3.0)
+    found = Roofline().transfer_seconds(graph, [plain, slow, late])
+    assert found.tolist() == [[11.0, 11.0, 6.0], [11.0, 101.0, 51.0], [11.0, 13.0, 8.0]]
 
 
 def test_measured_workspaces_count_where_they_are_more():

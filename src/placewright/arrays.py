@@ -239,14 +239,14 @@ def _links(cluster: Cluster) -> tuple[list[Link], Ints, Ints]:
     link_class = np.full((size, size), -1, dtype=np.int32)
     channel = np.full((size, size), -1, dtype=np.int32)
     channels = {name: at for at, name in enumerate(cluster.channels)}
-    classes: dict[tuple[float, float, float | None], int] = {}
+    classes: dict[tuple[float | None, ...], int] = {}
     links: list[Link] = []
     for source, start in enumerate(cluster.devices):
         for target, end in enumerate(cluster.devices):
             if source == target:
                 continue
             link = cluster.links[start.name, end.name]
-            key = (link.bandwidth, link.latency, link.loose)
+            key = (link.bandwidth, link.latency, link.loose, link.handing)
             if key not in classes:
                 classes[key] = len(classes)
                 links.append(link)

@@ -84,21 +84,23 @@ class Link:
         channel: The wire's name; each direction has its own unless said.
         loose: Bytes a second of tensors that are not stored, if that is less: a host has its
             weights in pinned memory, and what a caller or an op gives it anywhere.
+        handing: Seconds of latency of such tensors, if that is more: stored ones are copied ahead,
+            one after the other, and what an op makes is handed from one thread to another.
     """
 
     bandwidth: float
     latency: float = 0.0
     channel: str = ""
     loose: float | None = None
+    handing: float | None = None
 
     def __post_init__(self) -> None:
         for rate in (self.bandwidth, self.loose):
             if rate is not None and not rate > 0:
                 raise ClusterError(f"a link has bandwidth {rate!r}: expected > 0")
-        if not (math.isfinite(self.latency) and self.latency >= 0):
-            raise ClusterError(
-                f"a link has latency {self.latency!r}: expected a finite number >= 0"
-            )
+        for wait in (self.latency, self.handing):
+            if wait is not None and not (math.isfinite(wait) and wait >= 0):
+                raise ClusterError(f"a link has latency {wait!r}: expected a finite number >= 0")
 
 
 @dataclass(frozen=True)
@@ -176,11 +178,7 @@ class Cluster:
             for device in self.devices
         ]
         links = sorted(
-            (
-                (pair, float(link.bandwidth), float(link.latency), link.channel)
-                if link.loose is None
-                else (pair, float(link.bandwidth), float(link.latency), link.channel, link.loose)
-            )
+            (pair, float(link.bandwidth), float(link.latency), link.channel, *_more(link))
             for pair, link in self.links.items()
         )
         content = devices, links
@@ -227,3 +225,9 @@ def _routed(
                     f"cluster {cluster!r} has no way from {source!r} to {target!r}: add a link"
                 )
     return routed
+
+
+def _more(link: Link) -> list[tuple[str, float]]:
+    """What a link says of tensors that are not stored."""
+    said = ("loose", link.loose), ("handing", link.handing)
+    return [(name, float(value)) for name, value in said if value is not None]

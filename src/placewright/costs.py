@@ -133,7 +133,7 @@ def _link_seconds(graph: Graph, links: Sequence[Link]) -> Seconds:
         [op.kind in (WEIGHT, STATE) for op in graph.ops], [len(op.outputs) for op in graph.ops]
     ).astype(bool)
     seconds = [
-        link.latency
+        np.where(stored | (link.handing is None), link.latency, link.handing or 0.0)
         + sizes / np.where(stored | (link.loose is None), link.bandwidth, link.loose or 1.0)
         for link in links
     ]

@@ -11,13 +11,14 @@ torch = pytest.importorskip("torch")
 
 import numpy as np  # noqa: E402
 
-from placewright import Problem, Table, files  # noqa: E402
+from placewright import Cluster, Device, Link, Problem, Table, files  # noqa: E402
 from placewright.errors import ClusterError  # noqa: E402
 from placewright.runtime import here as home  # noqa: E402
 from placewright.runtime.devices import Ability, measure_device  # noqa: E402
 from placewright.runtime.here import assemble, here, kept_at, parse_here  # noqa: E402
 from placewright.runtime.links import Wire, measure_links  # noqa: E402
 from placewright.runtime.machine import Gpu, Machine, spared, this_machine  # noqa: E402
+from placewright.runtime.overhead import measure_handing  # noqa: E402
 from placewright.runtime.replayed import as_run  # noqa: E402
 from placewright.runtime.sites import sites_of  # noqa: E402
 
@@ -179,3 +180,11 @@ def test_what_is_replayed_needs_no_host_to_start_its_ops(chain):
     assert (gpu.issuer, gpu.launch) == (None, 1e-6)
     assert (problem.arrays.compute == 1).all()
     assert (Problem(chain, cluster, table).arrays.compute[:, 0] == 5).all()
+
+
+def test_handing_a_tensor_over_takes_a_moment():
+    names = "cpu0", "cpu1"
+    devices = tuple(Device(name, "cpu", memory=2**30) for name in names)
+    links = {(one, other): Link(1e9) for one in names for other in names if one != other}
+    took = measure_handing(Cluster("two", devices, links), *names)
+    assert 1e-7 < took < 0.1

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from placewright import Graph, Op
 from placewright.errors import ConfigError
 from placewright.runtime import places
-from placewright.runtime.places import find_places
+from placewright.runtime.places import Place, find_places, keeping_to, spare_cores
 from placewright.runtime.script import ENV, HOME, ROOM, write_script
 from placewright.runtime.writes import find_writes
 
@@ -122,3 +124,17 @@ def test_places_are_found_by_name_or_as_written():
         find_places(("gpu0",), {"gpu0": "cuda-0"})
     with pytest.raises(ConfigError, match="the devices are gpu0"):
         find_places(("gpu0",), {"gpu1": "cpu"})
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="threads keep to no cores here")
+def test_who_issues_keeps_to_the_cores_that_workers_leave():
+    cores = sorted(os.sched_getaffinity(0))
+    assert spare_cores([Place("gpu0", "cuda"), Place("cpu")]) == ()
+    taken = Place("cpu", cores=tuple(cores[1:]))
+    assert spare_cores([Place("gpu0", "cuda"), taken]) in ((cores[0],), ())
+    with keeping_to(cores[:1]):
+        assert os.sched_getaffinity(0) == {cores[0]}
+    assert sorted(os.sched_getaffinity(0)) == cores
+    with pytest.raises(ZeroDivisionError), keeping_to(cores[:1]):
+        _ = 1 / 0
+    assert sorted(os.sched_getaffinity(0)) == cores

@@ -70,6 +70,8 @@ def _link_data(cluster: Cluster, source: str, target: str) -> Data:
         data["latency"] = float(link.latency)
     if link.loose is not None:
         data["loose"] = written(link.loose)
+    if link.handing is not None:
+        data["handing"] = float(link.handing)
     if link.channel != f"{source}->{target}":  # each direction has its own unless said
         data["channel"] = link.channel
     return data
@@ -111,6 +113,7 @@ _LINK = {
     "latency": checks.number,
     "channel": checks.text,
     "loose": checks.rate,
+    "handing": checks.number,
     "both": checks.flag,
 }
 _CLUSTER = {

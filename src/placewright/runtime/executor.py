@@ -13,7 +13,7 @@ from placewright.frontends.torch_updates import Update
 from placewright.graph import STATE
 from placewright.runtime.homes import settle
 from placewright.runtime.micro_batches import Gathered
-from placewright.runtime.places import Place, find_places
+from placewright.runtime.places import Place, find_places, keeping_to, spare_cores
 from placewright.runtime.script import Script, write_script
 from placewright.runtime.workers import Done, Job, Note, Streamer, Worker
 
@@ -61,6 +61,7 @@ class Executor:
     ) -> None:
         self.program, self.model, self.plan = program, model, plan
         self.places = find_places(plan.devices, where)
+        self._spare = spare_cores(self.places)
         self._check_places()
         self.script = script_of(program, plan, self.places, keep)
         self.homes = settle(program, model, self.script, self.places)
@@ -230,10 +231,11 @@ class Executor:
         self, step: int, tensor: Tensor, target: int, begins: Mapping[Tensor, torch.Tensor]
     ) -> None:
         """Send an input or a stored tensor to a device that reads it."""
-        value = begins[tensor] if tensor in begins else self._at_home(tensor)
-        place = self.places[target]
-        if value.is_cuda and place.kind == "cpu":
-            value = value.cpu()
+        value: Any = begins[tensor] if tensor in begins else self._at_home(tensor)
+        if value.is_cuda and self.places[target].kind == "cpu":
+            lanes = {} if self.issuer is None else self.issuer.lanes
+            lane = lanes.get(self.script.device[tensor[0]])
+            value = value.cpu() if lane is None else lane.hand_out(value)
         self._send(target, Note("tensor", step, tensor, value))
 
     @property
@@ -264,7 +266,8 @@ class Executor:
             ExecutionError: An op failed; the message names it.
         """
         if self.issuer is not None:
-            self.issuer.run_until(number)
+            with keeping_to(self._spare):
+                self.issuer.run_until(number)
         idle = sum(
             device not in self.jobs and bool(part.outputs)
             for device, part in enumerate(self.script.parts)

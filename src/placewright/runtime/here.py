@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import datetime
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from placewright import files
-from placewright.cluster import HOST, Cluster, Device
+from placewright.cluster import HOST, Cluster, Device, Link
 from placewright.errors import ClusterError, PlacewrightError
 from placewright.files.storage import read_data, write_data
 from placewright.runtime.devices import Ability, measure_device
 from placewright.runtime.links import LARGE, Wire, measure_links
 from placewright.runtime.machine import Machine, this_machine
+from placewright.runtime.overhead import measure_handing
 from placewright.runtime.sites import Site, sites_of
 from placewright.zoo.capture import cache_folder
 
@@ -105,6 +106,8 @@ def _measured(
         abilities[site.name] = alike[site.model]
     wires = measure_links(chosen, LARGE, said)
     cluster = assemble(machine, chosen, abilities, wires)
+    said("handing tensors over")
+    cluster = replace(cluster, links=_handed(cluster, chosen))
     facts = _facts(machine, abilities, wires)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -141,6 +144,21 @@ def assemble(
             )
         )
     return Cluster(NAME, tuple(devices), {(w.source, w.target): w.link for w in wires})
+
+
+def _handed(cluster: Cluster, chosen: list[Site]) -> dict[tuple[str, str], Link]:
+    """The links, with what the runtime takes to hand a tensor from a worker to a GPU or back."""
+    links = dict(cluster.links)
+    workers = [site.name for site in chosen if not site.on_gpu]
+    for gpu in (site.name for site in chosen if site.on_gpu):
+        try:
+            handing = measure_handing(cluster, workers[0], gpu)
+        except (PlacewrightError, RuntimeError):  # the runtime cannot run there
+            continue
+        for worker in workers:
+            for pair in ((worker, gpu), (gpu, worker)):
+                links[pair] = replace(links[pair], handing=max(handing, links[pair].latency))
+    return links
 
 
 def _facts(machine: Machine, abilities: dict[str, Ability], wires: list[Wire]) -> dict[str, Any]:

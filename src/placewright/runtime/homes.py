@@ -33,7 +33,13 @@ def settle(
         ExecutionError: A weight has no data yet, or a device has no room for it.
     """
     tensors = stored(program, model)
-    pinned = {tensor for tensor, target in _leaving(script) if places[target].kind == "cuda"}
+    pinned: set[int] = set()
+    leaving = [tensor for tensor, target in _leaving(script) if places[target].kind == "cuda"]
+    while leaving:
+        position = leaving.pop()
+        if position not in pinned:
+            pinned.add(position)  # and of a view, what it is a view of
+            leaving += [source for source, _ in program.graph.ops[position].inputs]
     _leave(tensors, script, places)
     homes: list[Home] = [{} for _ in places]
     for place, home, part in zip(places, homes, script.parts, strict=True):

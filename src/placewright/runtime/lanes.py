@@ -104,6 +104,12 @@ class Lane:
             arrived.record(self.incoming)
         return here, arrived
 
+    def hand_out(self, value: torch.Tensor) -> Late:
+        """Send a stored tensor to the host, once all is done that was issued before."""
+        event = new_event()
+        event.record(self.compute)
+        return self.give_out(value, event)
+
     def give_out(self, value: torch.Tensor, after: torch.cuda.Event) -> Late:
         """Send a tensor to the host."""
         self.outgoing.wait_event(after)

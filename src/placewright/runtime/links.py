@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 SMALL, LARGE = 4 << 10, 256 << 20
 """Bytes of the two copies that a link is measured by."""
+ROW, BUSY = 32, 2_000_000
+"""Small copies that are measured in a row, and cycles of a GPU in which they are handed over."""
 ROUNDS = 300
 """Messages that two workers hand to each other and back."""
 
@@ -31,7 +33,7 @@ class Wire:
 
     Args:
         bandwidth: Bytes a second of a large copy; infinite between workers, which share memory.
-        latency: Seconds of an empty one.
+        latency: Seconds of an empty one among many that wait in a row.
         pageable: Bytes a second of a large copy from or to memory of the host that is not pinned.
         spread: Of the large copy, between the quartiles, as a share of the median.
     """
@@ -124,7 +126,8 @@ def _copying(gpu: Site, large: int, to_gpu: bool) -> tuple[float, float, float, 
         host = torch.zeros(size, dtype=torch.uint8, pin_memory=pinned)
         there = torch.zeros(size, dtype=torch.uint8, device=gpu.device)
         ends = (there, host) if to_gpu else (host, there)
-        return _samples(torch, gpu, lambda: ends[0].copy_(ends[1], non_blocking=pinned))
+        row = ROW if pinned and size == SMALL else 1
+        return _samples(torch, gpu, lambda: ends[0].copy_(ends[1], non_blocking=pinned), row)
 
     return gpu.run(lambda: _fitted(copies, large))
 
@@ -145,22 +148,31 @@ def _between(gpu: Site, other: Site, large: int) -> tuple[float, float]:
     def copies(size: int, _: bool) -> list[float]:
         source = torch.zeros(size, dtype=torch.uint8, device=gpu.device)
         target = torch.zeros(size, dtype=torch.uint8, device=other.device)
-        return _samples(torch, gpu, lambda: target.copy_(source, non_blocking=True))
+        row = ROW if size == SMALL else 1
+        return _samples(torch, gpu, lambda: target.copy_(source, non_blocking=True), row)
 
     return gpu.run(lambda: _fitted(copies, large))[:2]
 
 
-def _samples(torch: Any, gpu: Site, copy: Callable[[], object], count: int = 15) -> list[float]:
-    """Seconds of single copies, by the GPU's own clock, the first few left out."""
+def _samples(
+    torch: Any, gpu: Site, copy: Callable[[], object], row: int, count: int = 15
+) -> list[float]:
+    """Seconds of copies, so many in a row, by the GPU's own clock; the first few are left out.
+
+    Several are handed over while the GPU is kept busy, so that none waits for the host.
+    """
     found = []
     with torch.cuda.device(gpu.device):
         for at in range(count + 3):
             start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             torch.cuda.synchronize(gpu.device)
+            if row > 1:
+                torch.cuda._sleep(BUSY)
             start.record()
-            copy()
+            for _ in range(row):
+                copy()
             end.record()
             end.synchronize()
             if at >= 3:
-                found.append(start.elapsed_time(end) * 1e-3)
+                found.append(start.elapsed_time(end) * 1e-3 / row)
     return found

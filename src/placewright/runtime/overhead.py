@@ -1,4 +1,7 @@
-"""A site in, the seconds that our runtime takes for each op beside the op itself out."""
+"""Sites in, the seconds that our runtime takes beside ops and copies out.
+
+For each op that it issues, and for each tensor that it hands from a host's thread to a GPU or back.
+"""
 
 from __future__ import annotations
 
@@ -50,6 +53,47 @@ def measure_overhead(site: Site, cluster: Cluster) -> float:
     step = quantiles(took[STEPS // 4 :], n=4)[0]
     alone = site.run(lambda: _alone(torch, site))
     return max(0.0, step / OPS - alone)
+
+
+def measure_handing(cluster: Cluster, host: str, gpu: str) -> float:
+    """Seconds until an op's small output is on the other device, beside the ops: of a ping-pong."""
+    from placewright.frontends.torch_program import program_of
+
+    torch = load_torch()
+    model, given = _chain(torch), torch.ones(8)
+    program = program_of(model, (given,))
+    problem = Problem(program.graph, cluster.only([host, gpu]))
+    places = problem.cluster.position
+    kinds = np.array([op.kind == "input" for op in program.graph.ops])
+    turns = np.cumsum(~kinds)
+    took = [
+        _step(program, model, Plan.of(problem, np.where(kinds, first, second)), given)
+        for first, second in (
+            (places[host], np.where(turns % 2, places[gpu], places[host])),
+            (places[host], np.full(len(kinds), places[host])),
+            (places[gpu], np.full(len(kinds), places[gpu])),
+        )
+    ]
+    return max(0.0, (took[0] - (took[1] + took[2]) / 2) / OPS)
+
+
+def _step(program: Any, model: Any, plan: Plan, given: Any) -> float:
+    """Seconds of a step, of the quicker ones."""
+    from placewright.runtime.executor import Executor
+
+    torch = load_torch()
+    took, before = [], torch.get_num_threads()
+    try:
+        with Executor(program, model, plan, graphs=False) as executor:
+            for _ in range(STEPS):
+                began = time.perf_counter()
+                executor(given)
+                if torch.cuda.is_available():
+                    torch.cuda.synchronize()
+                took.append(time.perf_counter() - began)
+    finally:
+        torch.set_num_threads(before)
+    return quantiles(took[STEPS // 4 :], n=4)[0]
 
 
 def _chain(torch: Any) -> Any:

@@ -8,7 +8,9 @@ stream confined to 64 multiprocessors).
 
 from __future__ import annotations
 
+import os
 import re
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -16,7 +18,7 @@ from placewright.errors import ConfigError
 from placewright.runtime.machine import own_cores, spared
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 _NAMED = re.compile(r"(?P<kind>cpu|gpu|cuda)(?P<index>\d*)(?:\.(?P<stream>\d+))?$", re.I)
 _WRITTEN = re.compile(
@@ -118,3 +120,27 @@ def _share_cores(places: Sequence[Place], pinned: bool) -> list[Place]:
         fits = pinned and len(own) == threads and (beside or len(workers) > 1)
         settled.append(replace(place, threads=threads, cores=own if fits else ()))
     return settled
+
+
+def spare_cores(places: Sequence[Place]) -> tuple[int, ...]:
+    """The cores that no worker keeps to, for whoever issues to GPUs; none where none is kept."""
+    kept = {core for place in places for core in place.cores}
+    return tuple(core for core in own_cores() if core not in kept) if kept else ()
+
+
+@contextmanager
+def keeping_to(cores: Sequence[int]) -> Iterator[None]:
+    """Let this thread use these cores alone meanwhile; any, if none is said.
+
+    A thread that wakes where another has just told it something takes the core of one of a team,
+    and the whole team waits for that one.
+    """
+    if not cores or not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
