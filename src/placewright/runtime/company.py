@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from placewright.runtime.machine import load_torch
+from placewright.runtime.places import keeping_to
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -26,10 +27,11 @@ class Company:
 
     Args:
         gpus: PyTorch's numbers of them; without any there is no company.
+        cores: Those that the threads which copy keep to; empty: any.
     """
 
-    def __init__(self, gpus: Sequence[int]) -> None:
-        self.gpus = tuple(gpus)
+    def __init__(self, gpus: Sequence[int], cores: Sequence[int] = ()) -> None:
+        self.gpus, self.cores = tuple(gpus), tuple(cores)
         self._rooms: list[tuple[Any, Any]] = []
 
     @contextmanager
@@ -40,7 +42,7 @@ class Company:
             return
         over = threading.Event()
         threads = [
-            threading.Thread(target=_copy, args=(*pair, over), daemon=True)
+            threading.Thread(target=self._keep, args=(*pair, over), daemon=True)
             for pair in self._buffers()
         ]
         for thread in threads:
@@ -51,6 +53,10 @@ class Company:
             over.set()
             for thread in threads:
                 thread.join()
+
+    def _keep(self, source: Any, target: Any, over: threading.Event) -> None:
+        with keeping_to(self.cores):
+            _copy(source, target, over)
 
     def _buffers(self) -> list[tuple[Any, Any]]:
         torch = load_torch()

@@ -113,7 +113,9 @@ def profile_ops(
                 jobs.append((-takes * len(positions), text, model))
     before = len(found)
     failed: dict[str, str] = {}
-    company = Company([site.index for site in models.values() if site.on_gpu])
+    taken = {core for site in sites for core in site.cores}
+    spare = [core for core in machine.cores if core not in taken]
+    company = Company([site.index for site in models.values() if site.on_gpu], spare)
     each = min(LONGEST, max(SHORTEST, budget / max(len(jobs), 1)))
     for done, (_, text, model) in enumerate(sorted(jobs)):
         spent = time.monotonic() - began

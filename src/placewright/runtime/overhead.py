@@ -64,15 +64,11 @@ def measure_handing(cluster: Cluster, host: str, gpu: str) -> float:
     program = program_of(model, (given,))
     problem = Problem(program.graph, cluster.only([host, gpu]))
     places = problem.cluster.position
-    kinds = np.array([op.kind == "input" for op in program.graph.ops])
-    turns = np.cumsum(~kinds)
+    turns = np.cumsum([op.kind != "input" for op in program.graph.ops])
+    to_and_fro = np.where(turns % 2, places[gpu], places[host])
     took = [
-        _step(program, model, Plan.of(problem, np.where(kinds, first, second)), given)
-        for first, second in (
-            (places[host], np.where(turns % 2, places[gpu], places[host])),
-            (places[host], np.full(len(kinds), places[host])),
-            (places[gpu], np.full(len(kinds), places[gpu])),
-        )
+        _step(program, model, Plan.of(problem, problem.settle(device)), given)
+        for device in (to_and_fro, *(np.full_like(turns, places[one]) for one in (host, gpu)))
     ]
     return max(0.0, (took[0] - (took[1] + took[2]) / 2) / OPS)
 
