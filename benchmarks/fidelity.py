@@ -5,8 +5,10 @@
 
 Each network's ops are profiled (docs/profiling.md), then varied plans are predicted by the
 simulator and run by the runtime: 10 steps, the first 5 dropped, their median. Rows append to one
-file, and a second run skips what is there. The end is a table, a scatter plot beside the file, and
-where the error comes from: by kind of op and device, and the time in which devices wait.
+file, and a second run skips what is there. Around each run some of the network's ops are timed
+again on the host, whose pace may change while others share its processor: the error is given with
+the times of the profile, and with those at that pace. The end is a table, a scatter plot beside the
+file, and where the error comes from: by kind of op and device, and the time in which devices wait.
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ import math
 import statistics
 import time
 from collections import defaultdict
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,19 +29,28 @@ import torch
 from placewright import Constraints, Problem, zoo
 from placewright.frontends.torch_program import Program, program_of
 from placewright.report.scatter import scatter
+from placewright.runtime.coldness import coldness
+from placewright.runtime.company import Company
 from placewright.runtime.executor import Executor
 from placewright.runtime.fidelity import Row, Run, compare, read_rows, summary
 from placewright.runtime.here import here, parse_here
-from placewright.runtime.ops import profile_ops
+from placewright.runtime.ops import measure_op, profile_ops
 from placewright.runtime.replayed import as_run
+from placewright.runtime.signatures import equal_ops
 from placewright.runtime.sites import sites_of
 from placewright.runtime.streams import clear_workspaces
 from placewright.runtime.varied import varied_plans
 from placewright.units import parse_bytes
 
 if TYPE_CHECKING:
-    from placewright.plan import Plan
+    from collections.abc import Sequence
 
+    from placewright import Table
+    from placewright.plan import Plan
+    from placewright.runtime.sites import Site
+
+WATCHED, GLANCE = 3, 0.01
+"""Ops that the host's pace is told by, and seconds that each is given."""
 WARMING, STEPS, DROPPED = 3, 10, 5
 """Steps before; steps that are timed; those dropped. In eight steps the runtime has chosen."""
 
@@ -97,10 +110,11 @@ def report(text: str, asked: argparse.Namespace) -> None:
     problem = Problem(program.graph, profile.cluster, measured.table, Constraints(limits=limits))
     problem = as_run(problem, profile)
     plans = varied_plans(problem, asked.plans, asked.seed)
+    watched = Paced(program, measured.table, sites_of(profile.machine, workers))
     compare(
         problem,
         plans,
-        lambda plan: run(program, model, args, kwargs, plan),
+        lambda plan: watched.run(plan, model, args, kwargs),
         asked.out,
         lambda said: print(said, flush=True),
     )
@@ -140,6 +154,47 @@ def run(program: Program, model: torch.nn.Module, args: Any, kwargs: Any, plan: 
     return Run(statistics.median(times), spread, peak, found)
 
 
+class Paced:
+    """Tells how quick the host is around each run: others that share a processor come and go.
+
+    Args:
+        table: What its ops took when they were profiled.
+    """
+
+    def __init__(self, program: Program, table: Table, sites: Sequence[Site]) -> None:
+        self.program = program
+        self.site = next((site for site in sites if not site.on_gpu), None)
+        if self.site is None or len(sites) == 1 or self.site.model not in table.columns:
+            self.site = None  # nothing is beside it: all of it was profiled together
+            return
+        column = table.seconds[:, table.columns.index(self.site.model)]
+        cold = coldness(program.graph, self.site.cache)
+        heaviest = {}
+        for several in equal_ops(program, cold).values():
+            heaviest[several[0]] = float(column[several].sum())
+        self.chosen = sorted(heaviest, key=lambda at: -heaviest[at])[:WATCHED]
+        self.cold, self.took = cold, column
+        self.company = Company([site.index for site in sites if site.on_gpu])
+
+    def run(self, plan: Plan, model: torch.nn.Module, args: Any, kwargs: Any) -> Run:
+        """What a plan takes, with the host's pace before and after it."""
+        if self.site is None:
+            return run(self.program, model, args, kwargs, plan)
+        before = self.pace()
+        found = run(self.program, model, args, kwargs, plan)
+        return replace(found, pace=math.sqrt(before * self.pace()))
+
+    def pace(self) -> float:
+        """Seconds of the heaviest ops now, times those of the table."""
+        assert self.site is not None
+        now = 0.0
+        for at in self.chosen:
+            call = partial(measure_op, self.program, at, self.site, GLANCE, self.cold[at])
+            with self.company.kept():
+                now += self.site.run(call).seconds
+        return now / float(self.took[self.chosen].sum())
+
+
 def libraries() -> int:
     """Bytes that cuBLAS keeps for itself on every stream: a device's reserve, not a plan's."""
     before = torch.cuda.memory_allocated()
@@ -149,15 +204,16 @@ def libraries() -> int:
 
 def table(groups: dict[str, list[Row]]) -> str:
     lines = [
-        "| network | plans | failed | median error | rank correlation | memory error |",
-        "|---|---|---|---|---|---|",
+        "| network | plans | failed | median error | at the host's pace | rank correlation | "
+        "memory error |",
+        "|---|---|---|---|---|---|---|",
     ]
     for model, rows in groups.items():
         found = summary(rows)
         memory = "" if found.memory is None else f"{100 * found.memory:.1f} %"
         lines.append(
             f"| {model} | {found.plans} | {found.failed} | {100 * found.error:.1f} % | "
-            f"{found.rank:.3f} | {memory} |"
+            f"{100 * found.paced:.1f} % | {found.rank:.3f} | {memory} |"
         )
     return "\n".join(lines)
 

@@ -9,7 +9,7 @@ import xml.etree.ElementTree as ET
 import numpy as np
 import pytest
 
-from placewright import Cluster, Plan, Problem, zoo
+from placewright import Cluster, Plan, Problem, Roofline, Table, zoo
 from placewright.errors import FileError
 from placewright.report.scatter import scatter
 from placewright.runtime.fidelity import (
@@ -23,6 +23,7 @@ from placewright.runtime.fidelity import (
     spearman,
     summary,
 )
+from placewright.runtime.leaning import lean
 from placewright.runtime.varied import streamed_bytes, varied_plans
 from placewright.simulator import judge, simulate
 
@@ -51,6 +52,22 @@ def test_errors_are_shares_of_what_was_measured(diamond_problem, plans):
     assert found.memory == pytest.approx(
         np.median([abs(peak[1] - 10) / 10, abs(peak[2] - 20) / 20])
     )
+
+
+def test_a_slower_host_is_told_from_a_wrong_prediction():
+    graph = zoo.load("chain")
+    cluster = Cluster.parse("P100+cpu")
+    seconds = Roofline().op_seconds(graph, cluster)
+    models = tuple(device.model for device in cluster.devices)
+    table = Table(tuple(op.name for op in graph.ops), models, seconds)
+    problem = Problem(graph, cluster, table)
+    plan = Plan.of(problem, problem.settle(np.ones(len(graph), dtype=int)))
+    twice = simulate(lean(problem, 2.0), plan).step_time
+    row = row_of(problem, "on the host", plan, Run(twice, pace=2.0))
+    assert row.paced == twice > row.predicted
+    found = summary([row, row])
+    assert found.paced == 0
+    assert found.error == pytest.approx(1 - row.predicted / twice)
 
 
 def test_a_plan_that_could_not_be_run_is_counted_apart(diamond_problem, plans):

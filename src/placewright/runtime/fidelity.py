@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from placewright.errors import FileError
+from placewright.runtime.leaning import lean
 from placewright.simulator import simulate
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ class Run:
         peak: The most bytes that each device held at once, by name, where it is known.
         ops: When each op ran in one step, by name, where it is known.
         error: Why it could not be run.
+        pace: Seconds of the host's ops at that time, times those it was profiled with: others that
+            share a processor come and go.
     """
 
     step_time: float
@@ -47,6 +50,7 @@ class Run:
     peak: Mapping[str, int] = field(default_factory=dict)
     ops: Mapping[str, Span] = field(default_factory=dict)
     error: str = ""
+    pace: float = 1.0
 
 
 Measure = Callable[["Plan"], Run]
@@ -59,6 +63,8 @@ class Row:
     Args:
         key: What it is a row of: graph, cluster, costs and plan.
         blame: Where predicted and measured differ; see `blame`.
+        pace: Of the host while it was measured; see `Run`.
+        paced: What is predicted of a host of that pace.
     """
 
     model: str
@@ -71,6 +77,8 @@ class Row:
     measured_peak: Mapping[str, int] = field(default_factory=dict)
     blame: Sequence[Mapping[str, Any]] = ()
     error: str = ""
+    pace: float = 1.0
+    paced: float | None = None
 
     @property
     def off(self) -> float:
@@ -86,6 +94,7 @@ class Fidelity:
         error: The median of the predictions' relative errors, without their signs.
         rank: Spearman's rank correlation of predicted and measured.
         memory: The median relative error of peaks, of the devices whose peak was measured.
+        paced: As `error`, with the host at the pace that it had while each plan was measured.
     """
 
     plans: int
@@ -93,6 +102,7 @@ class Fidelity:
     error: float
     rank: float
     memory: float | None
+    paced: float = math.nan
 
 
 def compare(
@@ -136,6 +146,8 @@ def row_of(problem: Problem, name: str, plan: Plan, run: Run) -> Row:
         dict(run.peak),
         blame(problem, timeline, run) if run.ops else (),
         run.error,
+        run.pace,
+        simulate(lean(problem, run.pace), plan).step_time,
     )
 
 
@@ -154,6 +166,7 @@ def summary(rows: Sequence[Row]) -> Fidelity:
     sound = [row for row in rows if math.isfinite(row.measured)]
     predicted = np.array([row.predicted for row in sound])
     measured = np.array([row.measured for row in sound])
+    paced = np.array([row.predicted if row.paced is None else row.paced for row in sound])
     memory = [
         abs(row.predicted_peak[name] - peak) / peak
         for row in sound
@@ -166,6 +179,7 @@ def summary(rows: Sequence[Row]) -> Fidelity:
         float(np.median(np.abs(predicted - measured) / measured)) if sound else math.nan,
         spearman(predicted, measured) if len(sound) > 1 else math.nan,
         float(np.median(memory)) if memory else None,
+        float(np.median(np.abs(paced - measured) / measured)) if sound else math.nan,
     )
 
 

@@ -74,10 +74,12 @@ def random_blocks(problem: Problem, rng: np.random.Generator) -> Plan:
     ops, devices = len(problem.graph), len(problem.cluster)
     cuts = np.sort(rng.integers(0, ops, rng.integers(1, MOST_BLOCKS)))
     first: dict[str, int] = {}
-    for at, op in enumerate(problem.graph.ops):
-        first.setdefault(op.module, at)
-    back = [op.phase != "forward" and bool(op.module) for op in problem.graph.ops]
-    places = [first[op.module] if back[at] else at for at, op in enumerate(problem.graph.ops)]
+    for at in np.flatnonzero(problem.arrays.turn).tolist():  # weights stand before all else
+        first.setdefault(problem.graph.ops[at].module, at)
+    places = [
+        first.get(op.module, at) if op.phase != "forward" and op.module else at
+        for at, op in enumerate(problem.graph.ops)
+    ]
     piece = np.searchsorted(cuts, places, side="right")
     device = rng.integers(0, devices, len(cuts) + 1)[piece]
     return Plan.of(problem, problem.settle(device))
