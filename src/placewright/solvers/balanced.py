@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placewright.solvers.teams import Teams, accelerators, accelerators_first
+from placewright.transforms import layer_places
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -24,7 +25,8 @@ class Balanced:
 
     It tries the first 2, 3, … accelerators, and all of them with the hosts (who get what their
     speed is worth), each with and without a look at memory. The graph is cut in its own order; in
-    one where ops stand just before they are needed; and, if it is a training graph, in one where a
+    one where ops stand just before they are needed; in one where a layer stands as a whole, all of
+    its steps in time and its backward pass with it; and, if it is a training graph, in one where a
     backward op stands with the forward op whose tensor it reads.
     """
 
@@ -44,6 +46,8 @@ def splits(problem: Problem) -> NDArray[np.int32]:
     places = [np.arange(len(problem.graph)), as_needed(problem)]
     if any(op.phase != "forward" for op in problem.graph.ops):
         places.append(folded(problem))
+    if (layers := layer_places(problem)) is not None:
+        places.append(layers)
     orders = [place[teams.leader].argsort(kind="stable") for place in places]
     capacity = problem.arrays.capacity.astype(np.float64)
     plans = []

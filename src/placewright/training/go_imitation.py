@@ -33,12 +33,14 @@ class Imitation:
         damaged: Damaged copies of the strong plan in a step.
         damage: The share of the units that is moved about, from and to.
         clip: The most that all gradients together may measure.
+        near: How many times the best plan's step time is about as good.
     """
 
     smoothing: float = 0.1
     damaged: int = 3
     damage: tuple[float, float] = (0.005, 0.3)
     clip: float = 1.0
+    near: float = 1.03
 
     def step(
         self,
@@ -72,7 +74,7 @@ class Imitation:
         free = seen.legal.sum(axis=1) > 1
         weight = seen.seconds.min(axis=1) + seen.seconds.min(axis=1).mean() * 0.1
         plan = seen.starts[int(rng.integers(len(seen.starts)))]
-        strong = nearest_to(lesson.device[0][seen.leader], plan, seen.classes, weight)
+        strong = self._target(lesson, seen, plan, weight)
         said: dict[str, float] = {}
         total: Any = 0.0
         for at in range(policy.shape.passes):
@@ -83,8 +85,9 @@ class Imitation:
             said[f"pass {at}"] = float(hit[free].mean()) if free.any() else 1.0
         others = [
             nearest_to(device[seen.leader], strong, seen.classes, weight)
-            for device in lesson.device[1:]
+            for device in lesson.device
         ]
+        others = [plan for plan in others if (plan != strong).any()]
         broken = np.stack([self._break(seen, strong, others, rng) for _ in range(self.damaged)])
         logits = policy.logits(graph, broken, SEARCH)
         target = np.repeat(strong[None], self.damaged, axis=0)
@@ -95,6 +98,20 @@ class Imitation:
         loss: torch.Tensor = total + mended
         said["loss"] = float(loss.detach())
         return loss, said
+
+    def _target(
+        self, lesson: Lesson, seen: Seen, plan: NDArray[Any], weight: NDArray[np.float64]
+    ) -> NDArray[np.int32]:
+        """Of the plans that are about as good as the best, the one nearest to a plan.
+
+        What is far away differs by chance as much as by merit, and chance cannot be learned.
+        """
+        good = (lesson.over <= lesson.over[0]) & (lesson.value <= lesson.value[0] * self.near)
+        named = [
+            nearest_to(lesson.device[at][seen.leader], plan, seen.classes, weight)
+            for at in np.flatnonzero(good)
+        ]
+        return min(named, key=lambda one: float(weight[one != plan].sum()))
 
     def _break(
         self,

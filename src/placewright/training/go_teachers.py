@@ -18,7 +18,7 @@ from placewright import files, simulator, solvers, zoo
 from placewright.cluster import Cluster
 from placewright.errors import FileError
 from placewright.plan import Plan
-from placewright.policies.go_start import list_schedule, ways
+from placewright.policies.go_start import first_plans, ways
 from placewright.problem import Problem
 from placewright.solvers import Search
 from placewright.training.go_orders import issued
@@ -160,7 +160,7 @@ def teach(task: Task, problem: Problem, evaluations: Sequence[int], seconds: flo
 def first_plan(problem: Problem) -> Plan:
     """The plan that GO's first pass reads, in GO's order."""
     rank = ways(problem.arrays)[0]
-    device = list_schedule(problem, rank)
+    (device,) = first_plans(problem, rank, 1)
     orders = issued(problem, device[None], -rank[None])
     return Plan.of(problem, device, None if orders is None else orders[0])
 

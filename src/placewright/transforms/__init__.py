@@ -7,6 +7,7 @@ from placewright.transforms.fold import Blocks, fold
 from placewright.transforms.fuse import dissolved, fuse, greedy
 from placewright.transforms.fusible import FUSIBLE, HEAVY, LIGHT, REDUCTION
 from placewright.transforms.grouping import Grouping, topological
+from placewright.transforms.layers import layer_places
 from placewright.transforms.modules import by_module, by_module_count
 from placewright.transforms.nest import nested
 from placewright.transforms.repeat import repeat
@@ -31,6 +32,7 @@ __all__ = [
     "fuse",
     "greedy",
     "heavy_edges",
+    "layer_places",
     "nested",
     "repeat",
     "topological",
