@@ -16,7 +16,9 @@ best to worst graph) on two K80. Zero-shot policies are trained on the family's 
 with `--plans` plans; the other graphs are never shown. A policy's figure is its likeliest plan; `of
 16` is the best of that and 15 drawn. A trained-on-the-graph policy judged `--own` plans.
 `devices`: the policies that ship, which serve any devices, on clusters that they never saw; beside
-one trained on that very graph and cluster.
+one trained on that very graph and cluster, which judged `--any` plans. `ships` is the likeliest
+plan, `of 16` the best of that and 15 drawn, `place --method NAME` what that command finds: the
+likeliest and 63 drawn plans, each in the policy's own order and in the graph's.
 `cost`: plans and episodes until Placeto reaches ColocRL's final step time, beside the paper's.
 `parts`: rewards per step or at the end, at equal plans and at equal episodes; messages or none.
 `joint`: groups chosen with the placement against groups made beforehand, at equal plans.
@@ -136,8 +138,9 @@ def _tell_family(row: dict[str, float], each: Row, graph: int) -> None:
     if each["what"] == SOLVERS:
         row |= {key: each[key] for key in each if key in METHODS}
     elif each["what"].startswith(SHIPS):
-        label = f"{each['what'].removeprefix(SHIPS)}, ships"
-        row[label], row[f"{label}, of 16"] = each["likeliest"], each["of 16"]
+        name = each["what"].removeprefix(SHIPS)
+        row[f"{name}, ships"], row[f"{name}, ships, of 16"] = each["likeliest"], each["of 16"]
+        row[f"place --method {name}"] = each["method"]
     elif label:
         row[f"{label}, on the graph"] = each["best"]
         row[f"{label}, on the graph, likeliest"] = each["likeliest"]
@@ -165,14 +168,15 @@ def show_devices(given: Given, rows: Sequence[Row]) -> None:
             for each in _of(rows, network=name, cluster=cluster, graph=graph):
                 if each["what"] == "placeto-any":
                     row["placeto, on the graph"] = each["best"]
+                    row["placeto, on the graph, likeliest"] = each["likeliest"]
                 else:
                     _tell_family(row, each, graph)
             found.append(row)
         if all(found):
             title = f"{cluster}: {len(found)} test graphs of {', '.join(given.families)}"
             table(title, ratios(found))
-            _apart(found, "placeto, ships", "placeto, on the graph")
-            _apart(found, "placeto, ships, of 16", "placeto, on the graph")
+            for line in ("placeto, ships", "placeto, ships, of 16", "place --method placeto"):
+                _apart(found, line, "placeto, on the graph")
 
 
 def cost(given: Given) -> list[Job]:

@@ -24,6 +24,7 @@ from placewright.policies.shipped import shipped
 from placewright.solvers.teams import accelerators
 from placewright.training import Environment, Recipe, Trainer, recipe
 from placewright.training.averaging import Averaged
+from placewright.training.placed import PLACED
 from placewright.training.recipes import of_several
 from placewright.zoo.families import family
 from placewright.zoo.networks.experts import Expert
@@ -87,8 +88,11 @@ class Job:
                 found["expert"] = by_hand(problem, self.network)
         elif self.what.startswith(SHIPS):
             problem = self.problem()
-            policy = shipped(self.what.removeprefix(SHIPS), problem)
+            name = self.what.removeprefix(SHIPS)
+            policy = shipped(name, problem)
             found = dict(zip(("likeliest", "of 16"), placed(policy, problem), strict=True))
+            # What `placewright place --method NAME` finds.
+            found["method"] = solved(problem, PLACED[name](), seed=self.seed)
         elif self.network == MIX:
             found = self._on_mix()
         elif self.graph == TRAIN:

@@ -62,7 +62,7 @@ def test_one_who_is_blind_sees_nothing_of_the_graph(branches):
     for blind in (False, True):
         policy = placeto_any.Shape(senses=True, blind=blind).build(branches)
         policy.act(branches, 2, seed=0)
-        features = policy._last[2].features
+        features = policy._last[branches][1].features
         around = features[..., 12 : 12 + 3 + len(SENSES)]
         assert (around == 0).all() == blind
         assert (policy._see(branches).attributes == 0).all() == blind
@@ -75,7 +75,7 @@ def test_a_draft_is_the_pair_policys_plan_and_stands_until_a_group_is_decided(br
     expected = branches.settle(seen.course.grouping.expand(seen.draft.here.argmax(axis=0)[None]))
     assert (likes.device == expected).all()
     policy.act(branches, 2, seed=0)
-    walked = policy._last[2]
+    walked = policy._last[branches][1]
     stands = walked.features[..., -2]  # decisions × episodes × devices
     assert (stands.sum(axis=2)[: len(seen.course.decided)] == 1).all()
     assert (stands[0].argmax(axis=1) == seen.draft.here[:, seen.course.decided[0]].argmax()).all()
@@ -89,7 +89,7 @@ def test_groups_that_merge_are_on_one_device_and_some_do(branches):
     assert 0 < (option == devices).mean() < 1
     merged = policy.merged(branches, episodes)
     assert merged.shape == (6, len(grouping))
-    walked = policy._last[2]
+    walked = policy._last[branches][1]
     device = np.empty_like(walked.device)
     device[:, policy._see(branches).course.decided] = walked.device
     for row, own in zip(merged, device, strict=True):
