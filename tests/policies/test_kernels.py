@@ -111,3 +111,34 @@ def test_who_never_merges_places_as_one_without_the_choice(branches):
     mine, its = (each.act(branches, 1, 0, greedy=True) for each in (with_, without))
     assert (mine.device == its.device).all()
     np.testing.assert_allclose(mine.log_prob, its.log_prob, atol=1e-5)
+
+
+def test_of_the_plans_it_looks_at_it_answers_with_the_one_it_reckons_to_end_first(branches):
+    ends = []
+    for looks in (1, 32):
+        policy = placeto_any.Shape(drawn=0.3, looks=looks, shipped=False).build(branches, 2)
+        one, same = (policy.act(branches, 1, seed, greedy=True) for seed in (0, 5))
+        assert (one.device == same.device).all()
+        option = one.actions["device"]
+        walked = policy._walk(policy._see(branches), forced=option)
+        a, ops = branches.arrays, np.flatnonzero(branches.arrays.turn)
+        took = a.compute[ops, one.device[0, ops]]
+        assert walked.end[0] == pytest.approx((one.priority[0, ops] + took).max())
+        ends.append(walked.end[0])
+    assert ends[1] < ends[0]
+
+
+def test_a_plan_that_it_reckons_to_fit_goes_before_one_that_ends_sooner(branches):
+    """Three devices, each with memory for four fifths of the network."""
+    everything = np.zeros(branches.arrays.ops, dtype=np.int32)
+    whole = int(judge(branches, branches.settle(everything[None])).peak.max())
+    capacity = np.where(branches.arrays.host, branches.arrays.capacity, int(0.8 * whole))
+    tight = branches.with_arrays(capacity=capacity)
+    policy = placeto_any.Shape(drawn=0.5, looks=32, shipped=False).build(tight, 1)
+    walked = policy._walk(
+        policy._see(tight), forced=policy.act(tight, 1, 0, greedy=True).actions["device"]
+    )
+    drawn = policy.act(tight, 32, seed=3)
+    others = policy._walk(policy._see(tight), forced=drawn.actions["device"])
+    assert (others.over > 0).any()
+    assert walked.over[0] <= 0

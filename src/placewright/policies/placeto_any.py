@@ -10,7 +10,7 @@ begins where that policy ended; the draft is that policy's likeliest plan.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -54,6 +54,9 @@ class Shape:
         shipped: Whether the weights of the estimates begin as those of the pair policy that ships.
         senses, draft, blind: What is seen of the graph on each device; see `Sight`.
         tuned: Whether all features have linear weights, which take larger steps than the others.
+        looks: Episodes that are walked when its best plan is asked for: the likeliest, and drawn
+            ones. It answers with the one whose own list schedule fits and ends first; none of them
+            is judged for it.
         merge: Whether a group may also merge with the one whose tensor takes it longest to bring.
             Groups that merged are one group, so that the groups are chosen with the placement.
     """
@@ -69,6 +72,7 @@ class Shape:
     draft: bool = False
     blind: bool = False
     tuned: bool = False
+    looks: int = 1
     merge: bool = False
 
     @property
@@ -142,16 +146,23 @@ class PlacetoAny(nn.Module):
     ) -> Episodes:
         seen = self._see(problem)
         course = seen.pairs.course
-        rng = np.random.default_rng(seed)
-        size = (len(course.decided), count, problem.arrays.devices + self.shape.merge)
-        luck = rng.gumbel(size=size) * (not greedy)
+        looks = self.shape.looks if greedy else count
+        rng = np.random.default_rng(0 if greedy else seed)
+        size = (len(course.decided), looks, problem.arrays.devices + self.shape.merge)
+        luck = rng.gumbel(size=size)
         free = np.ones(size[:2], dtype=bool)
-        if not greedy and self.shape.drawn < 1.0:
+        if self.shape.drawn < 1.0:
             free = rng.random(size[:2]) < self.shape.drawn
             luck *= free[:, :, None]
+        if greedy:
+            luck[:, 0] = 0.0  # the likeliest
         shake = rng.normal(scale=noise, size=size) if noise > 0 else None
         walked = self._walk(seen, luck=luck, shake=shake, keep=not greedy)
-        if not greedy:
+        if greedy:
+            first = np.lexsort((walked.end, np.maximum(walked.over, 0.0)))[0]
+            walked, free = _only(walked, [first] * count), free[:, [first] * count]
+            free[:] = True
+        else:
             self._keep(problem, walked)
         actions: dict[str, Any] = {"device": walked.option, "free": free.T.copy()}
         if shake is not None:
@@ -307,6 +318,19 @@ class PlacetoAny(nn.Module):
             draft = drafted(pairs) if self.shape.draft else None
             self._seen[problem] = Around.of(problem, pairs, self.shape.sight, draft)
         return self._seen[problem]
+
+
+def _only(walked: Walk, at: list[Any]) -> Walk:
+    """The walk with some of its episodes, of which nothing was kept for gradients."""
+    return replace(
+        walked,
+        device=walked.device[at],
+        option=walked.option[at],
+        log_prob=walked.log_prob[at],
+        start=walked.start[at],
+        added=walked.added[at] if len(walked.added) else walked.added,
+        bound=walked.bound[:, at],
+    )
 
 
 def drafted(pairs: Pairs) -> Draft:
