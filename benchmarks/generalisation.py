@@ -16,9 +16,11 @@ best to worst graph) on two K80. Zero-shot policies are trained on the family's 
 with `--plans` plans; the other graphs are never shown. A policy's figure is its likeliest plan; `of
 16` is the best of that and 15 drawn. A trained-on-the-graph policy judged `--own` plans.
 `devices`: the policies that ship, which serve any devices, on clusters that they never saw; beside
-one trained on that very graph and cluster, which judged `--any` plans. `ships` is the likeliest
-plan, `of 16` the best of that and 15 drawn, `place --method NAME` what that command finds: the
-likeliest and 63 drawn plans, each in the policy's own order and in the graph's.
+one trained on that very graph and cluster, which judged `--any` plans. `ships` is the one plan that
+a policy answers with, for which none is judged: for `pair` the likeliest, for `placeto` of 32 that
+it looks at the one that its own list schedule ends first. `of 16` is the best of that and 15 drawn;
+`place --method NAME` what that command finds: the answer and 63 drawn plans, each in the policy's
+own order and in the graph's.
 `cost`: plans and episodes until Placeto reaches ColocRL's final step time, beside the paper's.
 `parts`: rewards per step or at the end, at equal plans and at equal episodes; messages or none.
 `joint`: groups chosen with the placement against groups made beforehand, at equal plans.
@@ -54,7 +56,7 @@ if TYPE_CHECKING:
     Row = dict[str, Any]
 
 UNSEEN = ("5xK80", "6xP100+cpu", "3xV100+2xP100+cpu", "2x(2xP100+cpu)@25GbE")
-"""Clusters that no policy which ships was trained on (`train_policies.CLUSTERS`)."""
+"""Clusters that no policy which ships was trained on; see `train_policies.drawn_cluster`."""
 PAIR_OF_K80 = "2xK80"
 
 PAPER = {
@@ -141,6 +143,8 @@ def _tell_family(row: dict[str, float], each: Row, graph: int) -> None:
         name = each["what"].removeprefix(SHIPS)
         row[f"{name}, ships"], row[f"{name}, ships, of 16"] = each["likeliest"], each["of 16"]
         row[f"place --method {name}"] = each["method"]
+        if "argmax" in each:
+            row[f"{name}, ships, likeliest"] = each["argmax"]
     elif label:
         row[f"{label}, on the graph"] = each["best"]
         row[f"{label}, on the graph, likeliest"] = each["likeliest"]
@@ -175,7 +179,8 @@ def show_devices(given: Given, rows: Sequence[Row]) -> None:
         if all(found):
             title = f"{cluster}: {len(found)} test graphs of {', '.join(given.families)}"
             table(title, ratios(found))
-            for line in ("placeto, ships", "placeto, ships, of 16", "place --method placeto"):
+            lines = ("placeto, ships", "placeto, ships, likeliest", "placeto, ships, of 16")
+            for line in (*lines, "place --method placeto"):
                 _apart(found, line, "placeto, on the graph")
 
 

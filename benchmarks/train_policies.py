@@ -33,6 +33,7 @@ COUNTS = (2, 3, 4, 8)
 NETWORKS = ("10GbE", "100GbE", "infiniband")
 """Of the clusters that `placeto` is trained on; see `drawn_cluster`."""
 READY, LITTLE = 0.6, 0.4
+EACH, LOOKS = 3, 32
 CLUSTERS = ("2xK80", "2xP100+cpu", "3xP100+cpu", "4xK80+cpu", "2xK80+2xP100+cpu", "8xP100")
 """Those that `pair` was trained on."""
 
@@ -127,13 +128,15 @@ def drawn_problems(
 
 def train_placeto(given: argparse.Namespace) -> None:
     from placewright import policies
-    from placewright.training import Environment, Trainer
+    from placewright.training import Environment, Trainer, recipe
     from placewright.training.averaging import Averaged
 
     shown = drawn_problems(given.graphs, given.each, given.seed)
     begin = policies.load(Path(given.begin)) if given.begin else None
     environments = [Environment(each) for each in shown]
-    trainer = Trainer(environments, of_many(), given.seed, given.plans, begin, device="cpu")
+    made = recipe("placeto-any")
+    made = of_many(replace(made, shape=replace(made.shape, looks=LOOKS)))  # type: ignore[type-var]
+    trainer = Trainer(environments, made, given.seed, given.plans, begin, device="cpu")
     began, averaged = time.perf_counter(), Averaged()
 
     def watch(trainer: Trainer) -> bool:
@@ -151,15 +154,13 @@ def train_placeto(given: argparse.Namespace) -> None:
     policies.save(trainer.policy, Path(given.out) / "placeto.json", made_by)
 
 
-def of_many() -> Recipe:
-    """The recipe `placeto-any` for many problems: four in each update, larger steps.
+def of_many(made: Recipe) -> Recipe:
+    """A recipe for any devices, for many problems: four in each update, larger steps.
 
     With one problem in an update the same plans gained a third as much.
     """
-    from placewright.training import recipe
     from placewright.training.schedules import Straight
 
-    made = recipe("placeto-any")
     return replace(made, graphs=4, samples=16, asked=0, rate=Straight(5e-3, 5e-4))
 
 
@@ -168,7 +169,9 @@ def main() -> None:
     parser.add_argument("policy", choices=["pair", "placeto"])
     parser.add_argument("--plans", type=int, help="12,800 for pair, 40,000 for placeto")
     parser.add_argument("--graphs", type=int, default=24, help="training graphs of each family")
-    parser.add_argument("--each", type=int, default=3, help="of placeto: clusters for each graph")
+    parser.add_argument(
+        "--each", type=int, default=EACH, help="of placeto: clusters for each graph"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", default=str(FOLDER))
     parser.add_argument("--begin", help="a policy's file to go on with")
