@@ -308,6 +308,7 @@ def embedding(given: Given) -> list[Job]:
         )
         for seed in range(max(words.seeds, words.mixes))
         for what in SEEN
+        if what.removeprefix("any, ") in words.sees.split(",")
     ]
 
 
@@ -392,6 +393,8 @@ def main() -> None:
     parser.add_argument("--mix", type=int, default=12_000, help="plans of a run of embedding")
     parser.add_argument("--mixed", type=int, default=6, help="its training graphs of each family")
     parser.add_argument("--mixes", type=int, default=3, help="seeds of embedding")
+    every = ",".join(what.removeprefix("any, ") for what in SEEN)
+    parser.add_argument("--sees", default=every, help="of embedding: what policies see")
     parser.add_argument("--auto", type=int, default=10, help="seconds; 0 for none")
     parser.add_argument("--device", default="cpu", help="where policies live: cpu or cuda")
     parser.add_argument("--graphs", default="out/graphs", help="where graphs of the zoo are kept")
