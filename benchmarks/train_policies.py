@@ -157,8 +157,8 @@ def train_placeto(given: argparse.Namespace) -> None:
 def of_many(made: Recipe) -> Recipe:
     """A recipe for any devices, for many problems: four in each update, larger steps.
 
-    On clusters never seen, likeliest plans became 8 % faster than those of `pair` by 6,000 plans; with
-    one problem in an update they became 1.5 % faster by 8,000 (one seed each).
+    On clusters never seen, likeliest plans became 8 % faster than those of `pair` by 6,000 plans;
+    with one problem in an update they became 1.5 % faster by 8,000 (one seed each).
     """
     from placewright.training.schedules import Straight
 
