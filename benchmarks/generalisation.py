@@ -16,7 +16,11 @@ best to worst graph) on two K80. Zero-shot policies are trained on the family's 
 with `--plans` plans; the other graphs are never shown. A policy's figure is its likeliest plan; `of
 16` is the best of that and 15 drawn. A trained-on-the-graph policy judged `--own` plans.
 `devices`: the policies that ship, which serve any devices, on clusters that they never saw; beside
-one trained on that very graph and cluster.
+one trained on that very graph and cluster, which judged `--any` plans. `ships` is the one plan that
+a policy answers with, for which none is judged: for `pair` the likeliest, for `placeto` of 32 that
+it looks at the one that its own list schedule ends first. `of 16` is the best of that and 15 drawn;
+`place --method NAME` what that command finds: the answer and 63 drawn plans, each in the policy's
+own order and in the graph's.
 `cost`: plans and episodes until Placeto reaches ColocRL's final step time, beside the paper's.
 `parts`: rewards per step or at the end, at equal plans and at equal episodes; messages or none.
 `joint`: groups chosen with the placement against groups made beforehand, at equal plans.
@@ -52,7 +56,7 @@ if TYPE_CHECKING:
     Row = dict[str, Any]
 
 UNSEEN = ("5xK80", "6xP100+cpu", "3xV100+2xP100+cpu", "2x(2xP100+cpu)@25GbE")
-"""Clusters that no policy which ships was trained on (`train_policies.CLUSTERS`)."""
+"""Clusters that no policy which ships was trained on; see `train_policies.drawn_cluster`."""
 PAIR_OF_K80 = "2xK80"
 
 PAPER = {
@@ -136,8 +140,11 @@ def _tell_family(row: dict[str, float], each: Row, graph: int) -> None:
     if each["what"] == SOLVERS:
         row |= {key: each[key] for key in each if key in METHODS}
     elif each["what"].startswith(SHIPS):
-        label = f"{each['what'].removeprefix(SHIPS)}, ships"
-        row[label], row[f"{label}, of 16"] = each["likeliest"], each["of 16"]
+        name = each["what"].removeprefix(SHIPS)
+        row[f"{name}, ships"], row[f"{name}, ships, of 16"] = each["likeliest"], each["of 16"]
+        row[f"place --method {name}"] = each["method"]
+        if "argmax" in each:
+            row[f"{name}, ships, likeliest"] = each["argmax"]
     elif label:
         row[f"{label}, on the graph"] = each["best"]
         row[f"{label}, on the graph, likeliest"] = each["likeliest"]
@@ -165,14 +172,16 @@ def show_devices(given: Given, rows: Sequence[Row]) -> None:
             for each in _of(rows, network=name, cluster=cluster, graph=graph):
                 if each["what"] == "placeto-any":
                     row["placeto, on the graph"] = each["best"]
+                    row["placeto, on the graph, likeliest"] = each["likeliest"]
                 else:
                     _tell_family(row, each, graph)
             found.append(row)
         if all(found):
             title = f"{cluster}: {len(found)} test graphs of {', '.join(given.families)}"
             table(title, ratios(found))
-            _apart(found, "placeto, ships", "placeto, on the graph")
-            _apart(found, "placeto, ships, of 16", "placeto, on the graph")
+            lines = ("placeto, ships", "placeto, ships, likeliest", "placeto, ships, of 16")
+            for line in (*lines, "place --method placeto"):
+                _apart(found, line, "placeto, on the graph")
 
 
 def cost(given: Given) -> list[Job]:
@@ -299,6 +308,7 @@ def embedding(given: Given) -> list[Job]:
         )
         for seed in range(max(words.seeds, words.mixes))
         for what in SEEN
+        if what.removeprefix("any, ") in words.sees.split(",")
     ]
 
 
@@ -383,6 +393,8 @@ def main() -> None:
     parser.add_argument("--mix", type=int, default=12_000, help="plans of a run of embedding")
     parser.add_argument("--mixed", type=int, default=6, help="its training graphs of each family")
     parser.add_argument("--mixes", type=int, default=3, help="seeds of embedding")
+    every = ",".join(what.removeprefix("any, ") for what in SEEN)
+    parser.add_argument("--sees", default=every, help="of embedding: what policies see")
     parser.add_argument("--auto", type=int, default=10, help="seconds; 0 for none")
     parser.add_argument("--device", default="cpu", help="where policies live: cpu or cuda")
     parser.add_argument("--graphs", default="out/graphs", help="where graphs of the zoo are kept")

@@ -6,6 +6,7 @@ process of its own kind, so as many run at once as there are cores.
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import time
@@ -24,6 +25,7 @@ from placewright.policies.shipped import shipped
 from placewright.solvers.teams import accelerators
 from placewright.training import Environment, Recipe, Trainer, recipe
 from placewright.training.averaging import Averaged
+from placewright.training.placed import PLACED
 from placewright.training.recipes import of_several
 from placewright.zoo.families import family
 from placewright.zoo.networks.experts import Expert
@@ -53,7 +55,7 @@ class Job:
         what: A name of `made`, `SOLVERS`, or `SHIPS` and the name of a policy that ships.
         network: A family's name, or a network's of the zoo.
         graph: The number of a family's test graph; `TRAIN` for its training graphs; of `MIX`: how
-            many training graphs of each family, each on six clusters.
+            many training graphs of each family, each on clusters drawn at random.
         plans: To judge; for `SOLVERS` the seconds that `auto` may take.
         tests: Test graphs (of each family) that a policy trained on several places in the end.
         folder: Where graphs of the zoo are kept.
@@ -87,8 +89,15 @@ class Job:
                 found["expert"] = by_hand(problem, self.network)
         elif self.what.startswith(SHIPS):
             problem = self.problem()
-            policy = shipped(self.what.removeprefix(SHIPS), problem)
+            name = self.what.removeprefix(SHIPS)
+            policy = shipped(name, problem)
             found = dict(zip(("likeliest", "of 16"), placed(policy, problem), strict=True))
+            if getattr(policy.shape, "looks", 1) > 1:  # type: ignore[attr-defined]
+                alone = copy.copy(policy)
+                alone.shape = replace(policy.shape, looks=1)  # type: ignore[attr-defined]
+                found["argmax"] = placed(alone, problem, 1)[0]
+            # What `placewright place --method NAME` finds.
+            found["method"] = solved(problem, PLACED[name](), seed=self.seed)
         elif self.network == MIX:
             found = self._on_mix()
         elif self.graph == TRAIN:
@@ -138,11 +147,9 @@ class Job:
 
     def _on_mix(self) -> dict[str, Any]:
         """Beside the pair policy that ships, on graphs of all families; the policy is kept."""
-        from train_policies import problems
+        from train_policies import EACH, drawn_problems
 
-        shown = problems(self.graph, 0, ready=0.3)
-        np.random.default_rng([0, 3]).shuffle(shown)
-        trainer = self._trained(shown)
+        trainer = self._trained(drawn_problems(self.graph, EACH, 0))
         tried = []
         for name in FAMILIES:
             for graph in family(name, "test")[: self.tests]:
@@ -164,6 +171,10 @@ class Job:
         found = made(self.what, self.groups)
         if self.graph == TRAIN:
             found = of_several(found)
+        elif self.network == MIX:
+            from train_policies import of_many
+
+            found = of_many(found)
         trainer = Trainer(environments, found, self.seed, self.plans, device=self.device)
         averaged = Averaged()
         trainer.run(averaged)

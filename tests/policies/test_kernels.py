@@ -62,7 +62,7 @@ def test_one_who_is_blind_sees_nothing_of_the_graph(branches):
     for blind in (False, True):
         policy = placeto_any.Shape(senses=True, blind=blind).build(branches)
         policy.act(branches, 2, seed=0)
-        features = policy._last[2].features
+        features = policy._last[branches][1].features
         around = features[..., 12 : 12 + 3 + len(SENSES)]
         assert (around == 0).all() == blind
         assert (policy._see(branches).attributes == 0).all() == blind
@@ -75,7 +75,7 @@ def test_a_draft_is_the_pair_policys_plan_and_stands_until_a_group_is_decided(br
     expected = branches.settle(seen.course.grouping.expand(seen.draft.here.argmax(axis=0)[None]))
     assert (likes.device == expected).all()
     policy.act(branches, 2, seed=0)
-    walked = policy._last[2]
+    walked = policy._last[branches][1]
     stands = walked.features[..., -2]  # decisions × episodes × devices
     assert (stands.sum(axis=2)[: len(seen.course.decided)] == 1).all()
     assert (stands[0].argmax(axis=1) == seen.draft.here[:, seen.course.decided[0]].argmax()).all()
@@ -89,7 +89,7 @@ def test_groups_that_merge_are_on_one_device_and_some_do(branches):
     assert 0 < (option == devices).mean() < 1
     merged = policy.merged(branches, episodes)
     assert merged.shape == (6, len(grouping))
-    walked = policy._last[2]
+    walked = policy._last[branches][1]
     device = np.empty_like(walked.device)
     device[:, policy._see(branches).course.decided] = walked.device
     for row, own in zip(merged, device, strict=True):
@@ -111,3 +111,34 @@ def test_who_never_merges_places_as_one_without_the_choice(branches):
     mine, its = (each.act(branches, 1, 0, greedy=True) for each in (with_, without))
     assert (mine.device == its.device).all()
     np.testing.assert_allclose(mine.log_prob, its.log_prob, atol=1e-5)
+
+
+def test_of_the_plans_it_looks_at_it_answers_with_the_one_it_reckons_to_end_first(branches):
+    ends = []
+    for looks in (1, 32):
+        policy = placeto_any.Shape(drawn=0.3, looks=looks, shipped=False).build(branches, 2)
+        one, same = (policy.act(branches, 1, seed, greedy=True) for seed in (0, 5))
+        assert (one.device == same.device).all()
+        option = one.actions["device"]
+        walked = policy._walk(policy._see(branches), forced=option)
+        a, ops = branches.arrays, np.flatnonzero(branches.arrays.turn)
+        took = a.compute[ops, one.device[0, ops]]
+        assert walked.end[0] == pytest.approx((one.priority[0, ops] + took).max())
+        ends.append(walked.end[0])
+    assert ends[1] < ends[0]
+
+
+def test_a_plan_that_it_reckons_to_fit_goes_before_one_that_ends_sooner(branches):
+    """Three devices, each with memory for four fifths of the network."""
+    everything = np.zeros(branches.arrays.ops, dtype=np.int32)
+    whole = int(judge(branches, branches.settle(everything[None])).peak.max())
+    capacity = np.where(branches.arrays.host, branches.arrays.capacity, int(0.8 * whole))
+    tight = branches.with_arrays(capacity=capacity)
+    policy = placeto_any.Shape(drawn=0.5, looks=32, shipped=False).build(tight, 1)
+    walked = policy._walk(
+        policy._see(tight), forced=policy.act(tight, 1, 0, greedy=True).actions["device"]
+    )
+    drawn = policy.act(tight, 32, seed=3)
+    others = policy._walk(policy._see(tight), forced=drawn.actions["device"])
+    assert (others.over > 0).any()
+    assert walked.over[0] <= 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +15,7 @@ from strategies import problems
 from placewright import Cluster, Problem, judge, solve, solvers, zoo
 from placewright.errors import ProblemError
 from placewright.policies.reach import ancestors
-from placewright.policies.shipped import pair_weights, shipped
+from placewright.policies.shipped import FOLDER, SHIPPED, pair_weights, shipped
 
 torch = pytest.importorskip("torch")
 from placewright.policies import placeto, placeto_any  # noqa: E402
@@ -153,6 +155,31 @@ def test_the_policy_that_ships_beats_the_list_schedulers_on_an_unseen_graph(clus
     assert found.fits
     lists = min(solve(problem, each).value for each in (solvers.METF(), solvers.HEFT()))
     assert found.value < lists
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_method_that_ships_places_300_groups_within_two_seconds(name):
+    problem = Problem(zoo.load(f"cifar10:graph={families.TEST[0]}"), Cluster.parse("3xP100+cpu"))
+    began = time.process_time()
+    found = solve(problem, Placed(name), seed=0)
+    assert time.process_time() - began < 2  # about 0.6 s
+    assert found.fits
+    assert len(shipped(name, problem).grouping(problem)) > 300
+
+
+def test_the_one_that_ships_answers_well_on_a_cluster_it_never_saw_and_says_who_made_it():
+    faster = []
+    for name in ("cifar10", "ptb", "nmt"):
+        graph = zoo.load(f"{name}:graph={families.TEST[0]}")
+        problem = Problem(graph, Cluster.parse("7xP100+cpu"), discipline="ready")
+        values = []
+        for each in SHIPPED:
+            answer = shipped(each, problem).act(problem, 1, 0, greedy=True)
+            values.append(judge(problem, answer.device, answer.priority).value[0])
+        faster.append(values[SHIPPED.index("placeto")] / values[SHIPPED.index("pair")])
+    assert np.exp(np.mean(np.log(faster))) < 0.97
+    data = json.loads((FOLDER / "placeto.json").read_text())
+    assert data["made_by"].startswith("python benchmarks/train_policies.py placeto")
 
 
 def test_where_many_decisions_are_fixed_those_drawn_alone_are_scored(branches):

@@ -73,6 +73,15 @@ def test_ppo_trains_too(problem):
     assert trainer.rows[-1].gradient > 0
 
 
+def test_the_argmax_plan_is_judged_as_often_as_the_recipe_asks(problem):
+    every, third, never = (trained(problem, samples=4, plans=48, asked=n) for n in (1, 3, 0))
+    assert all(np.isfinite(row.likeliest) for row in every.rows)
+    asked = [np.isfinite(row.likeliest) for row in third.rows]
+    assert asked == [row.update % 3 == 0 for row in third.rows]
+    assert not any(np.isfinite(row.likeliest) for row in never.rows)
+    assert never.evaluations == 4 * never.updates == 48
+
+
 def test_the_argmax_plan_is_judged_and_counted_when_it_changes(problem):
     judged = []
 

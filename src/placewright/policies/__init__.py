@@ -45,13 +45,18 @@ def find(name: str) -> Any:
     return importlib.import_module(f"placewright.policies.{name.replace('-', '_')}")
 
 
-def save(policy: Policy, path: Path) -> None:
+def save(policy: Policy, path: Path, made_by: str = "") -> None:
     """Write a policy to a JSON file and its weights to a safetensors file beside it.
+
+    Args:
+        made_by: The command that made it, for whoever reads the file.
 
     Raises:
         FileError: It cannot be written there.
     """
     data = {**head("policy"), "policy": policy.name, "config": policy.config()}
+    if made_by:
+        data["made_by"] = made_by
     save_with_tensors(path, data, policy.state_dict())
 
 

@@ -10,7 +10,7 @@ begins where that policy ended; the draft is that policy's likeliest plan.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 NAME = "placeto-any"
 _LOUD = 5.0  # how much larger than others the steps of linear weights are; Adam's are all of a size
+_KEPT = 4  # problems whose last episodes are kept; an update has as many (`of_several`)
 _BOUND = -0.5  # a fresh policy likes to merge a little less than the best device alone
 
 
@@ -53,6 +54,9 @@ class Shape:
         shipped: Whether the weights of the estimates begin as those of the pair policy that ships.
         senses, draft, blind: What is seen of the graph on each device; see `Sight`.
         tuned: Whether all features have linear weights, which take larger steps than the others.
+        looks: Episodes that are walked when its best plan is asked for: the likeliest, and drawn
+            ones. It answers with the one whose own list schedule fits and ends first; none of them
+            is judged for it.
         merge: Whether a group may also merge with the one whose tensor takes it longest to bring.
             Groups that merged are one group, so that the groups are chosen with the placement.
     """
@@ -68,6 +72,7 @@ class Shape:
     draft: bool = False
     blind: bool = False
     tuned: bool = False
+    looks: int = 1
     merge: bool = False
 
     @property
@@ -115,7 +120,7 @@ class PlacetoAny(nn.Module):
             nn.init.normal_(self.keep.weight, std=1e-2)
             nn.init.constant_(self.keep.bias, _BOUND)
         self._seen: WeakKeyDictionary[Problem, Around] = WeakKeyDictionary()
-        self._last: tuple[Around, bytes, Walk] | None = None
+        self._last: dict[Problem, tuple[bytes, Walk]] = {}
 
     def config(self) -> dict[str, Any]:
         return {
@@ -141,17 +146,24 @@ class PlacetoAny(nn.Module):
     ) -> Episodes:
         seen = self._see(problem)
         course = seen.pairs.course
-        rng = np.random.default_rng(seed)
-        size = (len(course.decided), count, problem.arrays.devices + self.shape.merge)
-        luck = rng.gumbel(size=size) * (not greedy)
+        looks = self.shape.looks if greedy else count
+        rng = np.random.default_rng(0 if greedy else seed)
+        size = (len(course.decided), looks, problem.arrays.devices + self.shape.merge)
+        luck = rng.gumbel(size=size)
         free = np.ones(size[:2], dtype=bool)
-        if not greedy and self.shape.drawn < 1.0:
+        if self.shape.drawn < 1.0:
             free = rng.random(size[:2]) < self.shape.drawn
             luck *= free[:, :, None]
+        if greedy:
+            luck[:, 0] = 0.0  # the likeliest
         shake = rng.normal(scale=noise, size=size) if noise > 0 else None
         walked = self._walk(seen, luck=luck, shake=shake, keep=not greedy)
-        if not greedy:
-            self._last = seen, walked.option.tobytes(), walked
+        if greedy:
+            first = np.lexsort((walked.end, np.maximum(walked.over, 0.0)))[0]
+            walked, free = _only(walked, [first] * count), free[:, [first] * count]
+            free[:] = True
+        else:
+            self._keep(problem, walked)
         actions: dict[str, Any] = {"device": walked.option, "free": free.T.copy()}
         if shake is not None:
             actions["added"] = walked.added
@@ -165,35 +177,42 @@ class PlacetoAny(nn.Module):
         seen, where = self._see(problem), self.linear.device
         course = seen.pairs.course
         option = episodes.actions["device"]
-        walked = self._walked(seen, option)
-        # decisions × episodes × devices × features
-        told = torch.as_tensor(walked.features, device=where)
-        graph = self._graph(seen)[torch.as_tensor(course.decided, device=where)]
-        every = graph[:, None, None].expand(*told.shape[:3], -1)
-        joined = torch.relu(self.join(torch.cat([every, told], dim=3)))
+        walked = self._walked(problem, option)
+        # Decisions that were not drawn say nothing, so only those that were are looked at.
+        at, episode = np.nonzero(episodes.actions["free"].T)
+        group = course.decided[at]
+        told = torch.as_tensor(walked.features[at, episode], device=where)
+        every = self._graph(seen)[torch.as_tensor(group, device=where)]
+        spread = every[:, None].expand(*told.shape[:2], -1)
+        joined = torch.relu(self.join(torch.cat([spread, told], dim=2)))
         logits = told @ self._weights() + self.out(joined)[..., 0]
-        legal = torch.as_tensor(course.legal[course.decided], device=where)
-        allowed = legal[:, None].expand(logits.shape)
+        legal = course.legal[course.decided]
+        allowed = torch.as_tensor(course.legal[group], device=where)
         if self.shape.merge:
-            place = torch.as_tensor(walked.bound, device=where)
-            at = place.clamp(min=0)[..., None]
-            there = told.gather(2, at[..., None].expand(-1, -1, 1, told.shape[3]))[:, :, 0]
-            bond = torch.relu(self.bond(torch.cat([every[:, :, 0], there], dim=2)))
+            place = torch.as_tensor(walked.bound[at, episode], device=where)
+            there = told[torch.arange(len(told), device=where), place.clamp(min=0)]
+            bond = torch.relu(self.bond(torch.cat([every, there], dim=1)))
             # Relative to the best device alone, so that it means the same for all groups.
-            best = logits.masked_fill(~allowed, NEVER).amax(dim=2)
-            logits = torch.cat([logits, (best + self.keep(bond)[..., 0])[..., None]], dim=2)
-            allowed = torch.cat([allowed, (place >= 0)[..., None]], dim=2)
-            some = (place >= 0).any(dim=1, keepdim=True)
-            legal = torch.cat([legal, some], dim=1)
-        logits = logits.transpose(0, 1)
+            best_alone = logits.masked_fill(~allowed, NEVER).amax(dim=1)
+            merging = best_alone + self.keep(bond)[:, 0]
+            logits = torch.cat([logits, merging[:, None]], dim=1)
+            allowed = torch.cat([allowed, (place >= 0)[:, None]], dim=1)
+            some = (walked.bound >= 0).any(axis=1, keepdims=True)
+            legal = np.concatenate([legal, some], axis=1)
         if "added" in episodes.actions:
-            logits = logits + torch.as_tensor(episodes.actions["added"], device=where)
+            logits = logits + torch.as_tensor(episodes.actions["added"][episode, at], device=where)
         log_prob, entropy = chosen(
-            logits.masked_fill(~allowed.transpose(0, 1), NEVER),
-            torch.as_tensor(option, dtype=torch.long, device=where),
+            logits.masked_fill(~allowed, NEVER),
+            torch.as_tensor(option[episode, at], dtype=torch.long, device=where),
         )
-        free = torch.as_tensor(episodes.actions["free"], device=where)
-        head = Head("devices", log_prob * free, entropy * free, even_entropy(legal))
+        spot = torch.as_tensor(episode, device=where), torch.as_tensor(at, device=where)
+        nothing = torch.zeros(option.shape, device=where)
+        head = Head(
+            "devices",
+            nothing.index_put(spot, log_prob),
+            nothing.index_put(spot, entropy),
+            even_entropy(torch.as_tensor(legal, device=where)),
+        )
         return Scores((head,))
 
     def merged(self, problem: Problem, episodes: Episodes) -> NDArray[np.int64]:
@@ -213,12 +232,20 @@ class PlacetoAny(nn.Module):
         device, log_prob = episodes.device[at : at + 1], episodes.log_prob[at : at + 1]
         return Episodes(actions, device.copy(), one_plan_each(1), log_prob.copy())
 
-    def _walked(self, seen: Around, option: NDArray[np.int32]) -> Walk:
+    def _walked(self, problem: Problem, option: NDArray[np.int32]) -> Walk:
         """The last episodes are kept, since what is seen in them depends on no weight."""
-        mark = option.tobytes()
-        if self._last is None or self._last[0] is not seen or self._last[1] != mark:
-            self._last = seen, mark, self._walk(seen, forced=option, keep=True)
-        return self._last[2]
+        mark, walked = self._last.get(problem, (b"", None))
+        if walked is None or mark != option.tobytes():
+            walked = self._walk(self._see(problem), forced=option, keep=True)
+            self._keep(problem, walked)
+        return walked
+
+    def _keep(self, problem: Problem, walked: Walk) -> None:
+        """Keep the last episodes of the last few problems, those of one update."""
+        self._last.pop(problem, None)
+        while len(self._last) >= _KEPT:
+            del self._last[next(iter(self._last))]
+        self._last[problem] = walked.option.tobytes(), walked
 
     def _walk(self, seen: Around, **how: Any) -> Walk:
         """Episodes, with what it thinks of pairs in numpy, since each decision is small."""
@@ -291,6 +318,19 @@ class PlacetoAny(nn.Module):
             draft = drafted(pairs) if self.shape.draft else None
             self._seen[problem] = Around.of(problem, pairs, self.shape.sight, draft)
         return self._seen[problem]
+
+
+def _only(walked: Walk, at: list[Any]) -> Walk:
+    """The walk with some of its episodes, of which nothing was kept for gradients."""
+    return replace(
+        walked,
+        device=walked.device[at],
+        option=walked.option[at],
+        log_prob=walked.log_prob[at],
+        start=walked.start[at],
+        added=walked.added[at] if len(walked.added) else walked.added,
+        bound=walked.bound[:, at],
+    )
 
 
 def drafted(pairs: Pairs) -> Draft:

@@ -55,6 +55,8 @@ class Walk:
         start: Episodes × ops: when the list schedule starts each op.
         option: As `device`, but one beyond the last device where a group was merged.
         bound: Decisions × episodes: the device a group may merge with, -1 for none.
+        end: Episodes: when the list schedule ends.
+        over: Episodes: the most bytes that it reckons to lack on a device at once.
     """
 
     device: NDArray[np.int32]
@@ -64,6 +66,8 @@ class Walk:
     start: NDArray[np.float64]
     option: NDArray[np.int32]
     bound: NDArray[np.int64]
+    end: NDArray[np.float64]
+    over: NDArray[np.float64]
 
 
 def walk(
@@ -127,7 +131,7 @@ def walk(
             kept.append(features)
         return choice
 
-    at = 0
+    at, over = 0, np.zeros(count)
     for turn in course.turns:
         if turn.group >= 0:
             # In single precision, as features are kept, so that scores agree.
@@ -135,6 +139,7 @@ def walk(
             lists.decide(turn.group, decide(at, features, turn))
             at += 1
         lists.add(turn)
+        over = np.maximum(over, (lists.used - lists.a.capacity).max(axis=1))
     nothing = np.zeros((count, lists.a.devices, pairs.width), dtype=np.float32)
     for left in range(at, decisions):  # of groups in which nothing takes a turn
         decide(left, nothing, None)
@@ -146,6 +151,8 @@ def walk(
         lists.start,
         option,
         bound,
+        lists.end.max(axis=1),
+        over,
     )
 
 

@@ -32,6 +32,8 @@ class Recipe:
         shape: Makes the policy.
         samples: Episodes of a problem per update.
         graphs: Problems per update, where there are several; they take turns.
+        asked: Updates from one argmax plan that is judged to the next, which tells how training
+            goes and may be the best plan; 0 for none.
         rate: Adam's learning rate.
         noise: How much logits are shaken while acting.
         bonus, floor, imitate: See `Pressure`.
@@ -48,6 +50,7 @@ class Recipe:
     baseline: Callable[[], Baseline] = BatchNormalised
     samples: int = 4
     graphs: int = 1
+    asked: int = 1
     rate: Schedule = field(default_factory=lambda: Always(1e-3))
     noise: Schedule = field(default_factory=lambda: Always(0.0))
     bonus: Schedule = field(default_factory=lambda: Always(0.0))

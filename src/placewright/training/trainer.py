@@ -36,7 +36,8 @@ class Row:
         plans: Judged so far.
         best: The best objective so far of the problem at hand, whether or not it fits.
         mean: Of the plans drawn in this update.
-        likeliest: The objective of the argmax plan after the update.
+        likeliest: The objective of the argmax plan after the update; not a number where it was not
+            asked for.
         entropy: Of the decisions, as a share of an even choice's; the first head's mean.
         invalid: The share of the plans drawn that do not fit.
     """
@@ -134,9 +135,12 @@ class Trainer:
         if any(counted for _, counted in credits):
             said = self._learn(turns, drawn, [advantage for advantage, _ in credits], done)
         self.updates += 1
-        liked = act_all(self.policy, problems, 1, [0] * len(turns), greedy=True)
+        liked: Sequence[Episodes | None] = [None] * len(turns)
+        if recipe.asked and self.updates % recipe.asked == 0:
+            liked = act_all(self.policy, problems, 1, [0] * len(turns), greedy=True)
         for at, found, likes in zip(turns, judged, liked, strict=True):
-            self._log(self.environments[at], found, self._judge_likeliest(at, likes), said, rate)
+            value = float("nan") if likes is None else self._judge_likeliest(at, likes)
+            self._log(self.environments[at], found, value, said, rate)
 
     def _turns(self) -> list[int]:
         """The problems of this update."""
