@@ -47,27 +47,18 @@ from generalisation_jobs import (
     kept,
     run_all,
 )
+from generalisation_tables import PAPER, apart, of, ratios, table
 
 from placewright.policies.shipped import SHIPPED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     Row = dict[str, Any]
 
 UNSEEN = ("5xK80", "6xP100+cpu", "3xV100+2xP100+cpu", "2x(2xP100+cpu)@25GbE")
 """Clusters that no policy which ships was trained on; see `train_policies.drawn_cluster`."""
 PAIR_OF_K80 = "2xK80"
-
-PAPER = {
-    "inception-v3:2": (1600, 7800),
-    "inception-v3:4": (5800, 35_800),
-    "nmt-2:2": (20_400, 73_000),
-    "nmt-2:4": (94_000, 51_700),
-    "nasnet-a:2": (3500, 16_300),
-    "nasnet-a:4": (29_000, 37_000),
-}
-"""Placements that Placeto and ColocRL (`RNN-based`) needed, as the paper prints them."""
 
 FIXED, JOINT = "any, fixed groups", "any, joint"
 GROUPS = (64, 300)
@@ -118,16 +109,16 @@ def show_families(given: Given, rows: Sequence[Row]) -> None:
         found = []
         for graph in range(given.words.tests):
             row: dict[str, float] = {}
-            for each in _of(rows, network=name, cluster=PAIR_OF_K80):
+            for each in of(rows, network=name, cluster=PAIR_OF_K80):
                 _tell_family(row, each, graph)
             found.append(row)
         if not all(found):
             continue
         title = f"{name}: {len(found)} test graphs, {PAIR_OF_K80}, {given.words.groups} groups"
         table(title, ratios(found))
-        _apart(found, "Placeto, zero-shot", "Placeto, on the graph")
-        _apart(found, "Placeto, zero-shot", "Placeto, on the graph, likeliest")
-        _apart(found, "ColocRL, zero-shot", "ColocRL, on the graph")
+        apart(found, "Placeto, zero-shot", "Placeto, on the graph")
+        apart(found, "Placeto, zero-shot", "Placeto, on the graph, likeliest")
+        apart(found, "ColocRL, zero-shot", "ColocRL, on the graph")
 
 
 def _tell_family(row: dict[str, float], each: Row, graph: int) -> None:
@@ -169,7 +160,7 @@ def show_devices(given: Given, rows: Sequence[Row]) -> None:
         found = []
         for name, graph in given.tests(given.words.few):
             row: dict[str, float] = {}
-            for each in _of(rows, network=name, cluster=cluster, graph=graph):
+            for each in of(rows, network=name, cluster=cluster, graph=graph):
                 if each["what"] == "placeto-any":
                     row["placeto, on the graph"] = each["best"]
                     row["placeto, on the graph, likeliest"] = each["likeliest"]
@@ -181,7 +172,7 @@ def show_devices(given: Given, rows: Sequence[Row]) -> None:
             table(title, ratios(found))
             lines = ("placeto, ships", "placeto, ships, likeliest", "placeto, ships, of 16")
             for line in (*lines, "place --method placeto"):
-                _apart(found, line, "placeto, on the graph")
+                apart(found, line, "placeto, on the graph")
 
 
 def cost(given: Given) -> list[Job]:
@@ -207,11 +198,11 @@ def show_cost(given: Given, rows: Sequence[Row]) -> None:
     print("|---" * (len(columns) + 1) + "|")
     for line in given.lines:
         network, _, count = line.partition(":")
-        mine = _of(rows, network=network, cluster=f"{count}xK80+cpu")
-        for theirs in _of(mine, what="colocrl"):
+        mine = of(rows, network=network, cluster=f"{count}xK80+cpu")
+        for theirs in of(mine, what="colocrl"):
             final = theirs["history"][-1][0]
             first, second = PAPER.get(line, (1, 0))
-            for each in _of(mine, seed=theirs["seed"]):
+            for each in of(mine, seed=theirs["seed"]):
                 if each["what"] not in ("placeto", STEPS):
                     continue
                 plans = each["groups found"] + 1 if each["what"] == STEPS else 1
@@ -258,7 +249,7 @@ def show_parts(given: Given, rows: Sequence[Row]) -> None:
         found = []
         for graph in range(min(words.few, words.tests)):
             row: dict[str, float] = {}
-            for line in _of(rows, network=name, graph=graph, cluster=PAIR_OF_K80):
+            for line in of(rows, network=name, graph=graph, cluster=PAIR_OF_K80):
                 if label := labels.get((line["what"], line["plans"])):
                     row[label], row[f"{label}: likeliest"] = line["best"], line["likeliest"]
                 elif line["what"] == SOLVERS and "auto" in line:
@@ -285,7 +276,7 @@ def show_joint(given: Given, rows: Sequence[Row]) -> None:
         for name, graph in given.tests(given.words.few):
             for seed in range(given.words.seeds):
                 row: dict[str, float] = {}
-                for each in _of(rows, network=name, graph=graph, cluster=cluster, seed=seed):
+                for each in of(rows, network=name, graph=graph, cluster=cluster, seed=seed):
                     if each["what"] in (FIXED, JOINT):
                         label = f"{each['what'].removeprefix('any, ')}, up to {each['groups']}"
                         row[label], row[f"{label}: likeliest"] = each["best"], each["likeliest"]
@@ -293,11 +284,11 @@ def show_joint(given: Given, rows: Sequence[Row]) -> None:
         if not all(found):
             continue
         table(f"{cluster}: {len(found)} runs of {given.words.joint:,} plans", ratios(found))
-        mine = [each["groups found"] for each in _of(rows, what=JOINT, cluster=cluster)]
+        mine = [each["groups found"] for each in of(rows, what=JOINT, cluster=cluster)]
         if mine:
             print(f"\nGroups of the likeliest joint plan: {min(mine)} to {max(mine)}.")
             for groups in GROUPS:
-                _apart(found, f"joint, up to {GROUPS[-1]}", f"fixed groups, up to {groups}")
+                apart(found, f"joint, up to {GROUPS[-1]}", f"fixed groups, up to {groups}")
 
 
 def embedding(given: Given) -> list[Job]:
@@ -318,7 +309,7 @@ def show_embedding(given: Given, rows: Sequence[Row]) -> None:
     columns += ["of 16, mean ratio", "won", "lost", "never seen clusters, likeliest"]
     print("| " + " | ".join(columns) + " |\n" + "|---" * len(columns) + "|")
     for what in SEEN:
-        for each in sorted(_of(rows, what=what), key=lambda row: row["seed"]):
+        for each in sorted(of(rows, what=what), key=lambda row: row["seed"]):
             cells = [what.removeprefix("any, "), str(each["seed"]), f"{each['judged']:,}"]
             for mine, its in ((2, 4), (3, 5)):
                 shares = [row[mine] / row[its] for row in each["tried"]]
@@ -333,34 +324,6 @@ def show_embedding(given: Given, rows: Sequence[Row]) -> None:
 def graphs(given: Given) -> list[Job]:
     """No jobs: graphs of the zoo are fetched before any are run."""
     return []
-
-
-def _of(rows: Sequence[Row], **wanted: Any) -> list[Row]:
-    return [row for row in rows if all(row[name] == value for name, value in wanted.items())]
-
-
-def _apart(found: list[dict[str, float]], one: str, other: str) -> None:
-    shares = [row[one] / row[other] for row in found if one in row and other in row]
-    if shares:
-        print(f"\n{one} / {other}: median {statistics.median(shares):.3f}.")
-
-
-def table(title: str, rows: Iterable[tuple[str, Sequence[float]]]) -> None:
-    """Ratios to the best known, one line a method."""
-    print(f"\n**{title}**\n\n| method | median | best | worst |\n|---|---|---|---|")
-    for name, shares in rows:
-        middle = statistics.median(shares)
-        print(f"| {name} | {middle:.3f} | {min(shares):.3f} | {max(shares):.3f} |", flush=True)
-
-
-def ratios(found: list[dict[str, float]]) -> list[tuple[str, list[float]]]:
-    """Each method's step times over the best of all methods, problem by problem."""
-    best = [min(row.values()) for row in found]
-    names = [name for name in found[0] if all(name in row for row in found)]
-    return [
-        (name, [row[name] / least for row, least in zip(found, best, strict=True)])
-        for name in names
-    ]
 
 
 SECTIONS: dict[str, tuple[Callable[[Given], list[Job]], Callable[..., None] | None]] = {
