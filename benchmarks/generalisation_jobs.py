@@ -25,6 +25,7 @@ from placewright.policies.shipped import shipped
 from placewright.solvers.teams import accelerators
 from placewright.training import Environment, Recipe, Trainer, recipe
 from placewright.training.averaging import Averaged
+from placewright.training.choosing import Chosen
 from placewright.training.placed import PLACED
 from placewright.training.recipes import of_several
 from placewright.zoo.families import family
@@ -43,6 +44,7 @@ MIX = "all families"
 """The network of a job that is trained on problems as `train_policies` makes them."""
 CLUSTERS = ("2xK80", "4xK80+cpu", "5xK80", "6xP100+cpu", "3xV100+2xP100+cpu")
 """What such a policy is tried on; the last three it never saw."""
+HELD = 6  # one training graph in so many is held back, to choose weights by
 DRAWN = 15  # plans that a policy draws beside its likeliest
 POINTS = 60  # of a curve that are kept
 
@@ -135,7 +137,10 @@ class Job:
             graphs = family(self.network, part)
             return [pw.Problem(each, on, discipline="ready") for each in graphs]
 
-        trainer = self._trained(problems("train"))
+        shown = problems("train")
+        held = shown[HELD - 1 :: HELD]
+        del shown[HELD - 1 :: HELD]
+        trainer = self._trained(shown, held)
         rows = trainer.rows
         points = sorted({(len(rows) - 1) * at // (POINTS - 1) for at in range(POINTS)})
         tests = [placed(trainer.policy, each) for each in problems("test")[: self.tests]]
@@ -166,7 +171,9 @@ class Job:
         policies.save(trainer.policy, folder / f"{label}-{self.seed}.json")
         return {"judged": trainer.evaluations, "tried": tried}
 
-    def _trained(self, shown: Sequence[pw.Problem]) -> Trainer:
+    def _trained(
+        self, shown: Sequence[pw.Problem], held: Sequence[pw.Problem] | None = None
+    ) -> Trainer:
         environments = [Environment(each) for each in shown]
         found = made(self.what, self.groups)
         if self.graph == TRAIN:
@@ -176,10 +183,10 @@ class Job:
 
             found = of_many(found)
         trainer = Trainer(environments, found, self.seed, self.plans, device=self.device)
-        averaged = Averaged()
-        trainer.run(averaged)
+        watch = Averaged() if held is None else Chosen(held)
+        trainer.run(watch)
         if self.graph == TRAIN or self.network == MIX:
-            averaged.settle(trainer)
+            watch.settle(trainer)
         return trainer
 
 

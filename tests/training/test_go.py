@@ -156,12 +156,14 @@ def test_training_imitates_then_learns_from_rewards_and_reports(lessons, tmp_pat
 
 
 def test_a_plan_better_than_the_teachers_is_taught_from_then_on(lessons):
+    fits = np.flatnonzero(lessons[0].over == 0)
+    worst = [int(fits[lessons[0].value[fits].argmax()])]
     weak = replace(
         lessons[0],
-        device=lessons[0].device[-1:],
-        value=lessons[0].value[-1:],
-        over=lessons[0].over[-1:],
-        by=lessons[0].by[-1:],
+        device=lessons[0].device[worst],
+        value=lessons[0].value[worst],
+        over=lessons[0].over[worst],
+        by=tuple(lessons[0].by[at] for at in worst),
     )
     training = GoTraining(SMALL.build(weak.problem), [weak], device="cpu")
     reference = training.reference(0)

@@ -57,6 +57,20 @@ def list_schedule(problem: Problem, rank: NDArray[np.float64]) -> NDArray[np.int
     What must be together goes where the first of it was put. Bytes are let go when their last
     reader has been added, so they are an estimate; where nothing has room the emptiest is taken.
     """
+    return _listed(problem, rank)[0]
+
+
+def reckoned(
+    problem: Problem, rank: NDArray[np.float64], device: NDArray[np.integer]
+) -> tuple[float, float]:
+    """Bytes that a plan lacks and when it ends, as a list schedule in this order reckons it."""
+    return _listed(problem, rank, device)[1]
+
+
+def _listed(
+    problem: Problem, rank: NDArray[np.float64], given: NDArray[np.integer] | None = None
+) -> tuple[NDArray[np.int32], tuple[float, float]]:
+    """A list schedule's devices, or those given; bytes that it lacks, and when it ends."""
     a = problem.arrays
     devices = range(a.devices)
     leader, compute, allowed = a.leader.tolist(), a.compute.tolist(), a.allowed.tolist()
@@ -70,7 +84,10 @@ def list_schedule(problem: Problem, rank: NDArray[np.float64]) -> NDArray[np.int
     room = a.capacity.astype(float).tolist()
     free, wire = [0.0] * a.devices, [0.0] * (a.channels + 1)
     end = [0.0] * a.ops
-    place = [-1] * a.ops  # of leaders
+    place = [-1] * a.ops if given is None else given.tolist()  # of leaders
+    if given is not None:
+        for op in np.flatnonzero(a.leader == np.arange(a.ops)).tolist():
+            room[place[op]] -= resident[op]
     there: dict[tuple[int, int], float] = {}
     copies: dict[int, list[int]] = {}
 
@@ -89,11 +106,12 @@ def list_schedule(problem: Problem, rank: NDArray[np.float64]) -> NDArray[np.int
                 copies.setdefault(tensor, []).append(device)
         return known
 
-    for op in np.flatnonzero(a.allowed.sum(axis=1) == 1).tolist():  # pinned: known from the start
+    pinned = np.flatnonzero(a.allowed.sum(axis=1) == 1)  # known from the start
+    for op in pinned.tolist() if given is None else ():
         if leader[op] == op:
             place[op] = allowed[op].index(True)
             room[place[op]] -= resident[op]
-    order = np.argsort(-rank, kind="stable")
+    order, least = np.argsort(-rank, kind="stable"), 0.0
     for op in order[turn[order]].tolist():
         reads = inputs[first_input[op] : first_input[op + 1]]
         lead = leader[op]
@@ -122,6 +140,7 @@ def list_schedule(problem: Problem, rank: NDArray[np.float64]) -> NDArray[np.int
         end[op] = free[device] = start + compute[op][device]
         for tensor in range(first_tensor[op], first_tensor[op + 1]):
             room[device] -= sizes[tensor]
+        least = min(least, room[device])
         for tensor in reads:
             left[tensor] -= 1
             home = place[leader[producer[tensor]]]
@@ -131,7 +150,7 @@ def list_schedule(problem: Problem, rank: NDArray[np.float64]) -> NDArray[np.int
                 for device in copies.get(tensor, ()):
                     room[device] += sizes[tensor]
     found = np.maximum(np.array(place, dtype=np.int32), 0)
-    return problem.settle(found[a.leader])
+    return problem.settle(found[a.leader]), (-least, max(end, default=0.0))
 
 
 STARTS = 3
@@ -140,7 +159,7 @@ be too small stretches of equal bytes; and a list schedule."""
 
 
 def first_plans(problem: Problem, rank: NDArray[np.float64], count: int) -> NDArray[np.int32]:
-    """Plans × ops: what a first pass may read.
+    """Plans × ops: what a first pass may read, best first as a list schedule reckons them.
 
     Layers in order are 1.0 to 1.7 times as slow as the best known plan on unrolled networks; a list
     schedule, which spreads ops as far as it can, 2 to 6 times where links are slow.
@@ -153,13 +172,12 @@ def first_plans(problem: Problem, rank: NDArray[np.float64], count: int) -> NDAr
     kept = np.bincount(a.producer, np.where(a.alias < 0, a.sizes, 0), a.ops) * ~a.stored
     layers = layer_places(problem)
     place: NDArray[Any] = by_forward(problem).group if layers is None else layers
-    made = [_stretches(problem, place, work, fastest)]
-    if count > 1 and a.resident.sum() + kept.sum() <= a.capacity[fastest[0]]:
+    made = [_stretches(problem, place, work, fastest), list_schedule(problem, rank)]
+    if a.resident.sum() + kept.sum() <= a.capacity[fastest[0]]:
         made.append(problem.settle(np.full(a.ops, fastest[0])))
-    elif count > 1:
+    else:
         made.append(_stretches(problem, place, a.resident + kept, near))
-    if count > 2:
-        made.append(list_schedule(problem, rank))
+    made.sort(key=lambda device: reckoned(problem, rank, device))
     return np.stack(made[:count])
 
 
