@@ -156,19 +156,21 @@ def test_training_imitates_then_learns_from_rewards_and_reports(lessons, tmp_pat
 
 
 def test_a_plan_better_than_the_teachers_is_taught_from_then_on(lessons):
-    fits = np.flatnonzero(lessons[0].over == 0)
-    worst = [int(fits[lessons[0].value[fits].argmax()])]
+    given = lessons[0]
+    rank = SMALL.build(given.problem).see(given.problem).rank
+    order = -rank[None].repeat(len(given.device), axis=0)
+    value = judge(given.problem, given.device, order).value  # in GO's order, not in their own
+    worst, better = [int(value.argmax())], given.device[[int(value.argmin())]]
     weak = replace(
-        lessons[0],
-        device=lessons[0].device[worst],
-        value=lessons[0].value[worst],
-        over=lessons[0].over[worst],
-        by=tuple(lessons[0].by[at] for at in worst),
+        given,
+        device=given.device[worst],
+        value=given.value[worst],
+        over=given.over[worst],
+        by=tuple(given.by[at] for at in worst),
     )
     training = GoTraining(SMALL.build(weak.problem), [weak], device="cpu")
     reference = training.reference(0)
     seen = training.policy.see(weak.problem)
-    better = lessons[0].device[:1]
     judged = training.environments[0].judge(better, "sampled", -seen.rank[None])
     assert judged.seconds[0] < reference
     training._learn_from_itself(0)
