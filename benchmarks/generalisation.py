@@ -12,9 +12,8 @@ groups. Graphs of the zoo are captured once and kept in `--graphs`, a folder tha
 a machine which cannot capture them; `--only graphs` does no more than that.
 
 `families`: step time over the best known plan of each test graph (the median, and the range from
-best to worst graph) on two K80. Zero-shot policies are trained on 20 of the family's 24 training
-graphs with `--plans` plans, and of their weights on the way those are taken that place the other
-four best; test graphs are never shown. A policy's figure is its likeliest plan; `of
+best to worst graph) on two K80. Zero-shot policies are trained on the family's 24 training graphs
+with `--plans` plans; the other graphs are never shown. A policy's figure is its likeliest plan; `of
 16` is the best of that and 15 drawn. A trained-on-the-graph policy judged `--own` plans.
 `devices`: the policies that ship, which serve any devices, on clusters that they never saw; beside
 one trained on that very graph and cluster, which judged `--any` plans. `ships` is the one plan that

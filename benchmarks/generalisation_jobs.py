@@ -25,7 +25,6 @@ from placewright.policies.shipped import shipped
 from placewright.solvers.teams import accelerators
 from placewright.training import Environment, Recipe, Trainer, recipe
 from placewright.training.averaging import Averaged
-from placewright.training.choosing import Chosen
 from placewright.training.placed import PLACED
 from placewright.training.recipes import of_several
 from placewright.zoo.families import family
@@ -44,7 +43,6 @@ MIX = "all families"
 """The network of a job that is trained on problems as `train_policies` makes them."""
 CLUSTERS = ("2xK80", "4xK80+cpu", "5xK80", "6xP100+cpu", "3xV100+2xP100+cpu")
 """What such a policy is tried on; the last three it never saw."""
-HELD = 6  # one training graph in so many is held back, to choose weights by
 DRAWN = 15  # plans that a policy draws beside its likeliest
 POINTS = 60  # of a curve that are kept
 
@@ -137,10 +135,7 @@ class Job:
             graphs = family(self.network, part)
             return [pw.Problem(each, on, discipline="ready") for each in graphs]
 
-        shown = problems("train")
-        held = shown[HELD - 1 :: HELD]
-        del shown[HELD - 1 :: HELD]
-        trainer = self._trained(shown, held)
+        trainer = self._trained(problems("train"))
         rows = trainer.rows
         points = sorted({(len(rows) - 1) * at // (POINTS - 1) for at in range(POINTS)})
         tests = [placed(trainer.policy, each) for each in problems("test")[: self.tests]]
@@ -171,9 +166,7 @@ class Job:
         policies.save(trainer.policy, folder / f"{label}-{self.seed}.json")
         return {"judged": trainer.evaluations, "tried": tried}
 
-    def _trained(
-        self, shown: Sequence[pw.Problem], held: Sequence[pw.Problem] | None = None
-    ) -> Trainer:
+    def _trained(self, shown: Sequence[pw.Problem]) -> Trainer:
         environments = [Environment(each) for each in shown]
         found = made(self.what, self.groups)
         if self.graph == TRAIN:
@@ -183,10 +176,10 @@ class Job:
 
             found = of_many(found)
         trainer = Trainer(environments, found, self.seed, self.plans, device=self.device)
-        watch = Averaged() if held is None else Chosen(held)
-        trainer.run(watch)
+        averaged = Averaged()
+        trainer.run(averaged)
         if self.graph == TRAIN or self.network == MIX:
-            watch.settle(trainer)
+            averaged.settle(trainer)
         return trainer
 
 
