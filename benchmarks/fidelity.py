@@ -174,7 +174,7 @@ class Paced:
             heaviest[several[0]] = float(column[several].sum())
         self.chosen = sorted(heaviest, key=lambda at: -heaviest[at])[:WATCHED]
         self.cold, self.took = cold, column
-        self.company = Company([site.index for site in sites if site.on_gpu])
+        self.company = Company.beside(sites)
 
     def run(self, plan: Plan, model: torch.nn.Module, args: Any, kwargs: Any) -> Run:
         """What a plan takes, with the host's pace before and after it."""

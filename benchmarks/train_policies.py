@@ -21,6 +21,7 @@ import numpy as np
 
 import placewright as pw
 from placewright.policies.shipped import FOLDER
+from placewright.training.go_teachers import tight
 from placewright.training.pairs import PairTraining
 from placewright.zoo.families import family
 
@@ -36,17 +37,6 @@ READY, LITTLE = 0.6, 0.4
 EACH, LOOKS = 3, 32
 CLUSTERS = ("2xK80", "2xP100+cpu", "3xP100+cpu", "4xK80+cpu", "2xK80+2xP100+cpu", "8xP100")
 """Those that `pair` was trained on."""
-
-
-def tight(problem: pw.Problem, slack: float) -> pw.Problem:
-    """The problem with as much memory on its devices as one plan on all of them needs."""
-    a = problem.arrays
-    everything = np.repeat(np.arange(a.devices)[:, None], a.ops, axis=1)
-    peak = pw.judge(problem, problem.settle(everything)).peak.max(axis=0)
-    devices = np.flatnonzero(~a.host)
-    capacity = a.capacity.copy()
-    capacity[devices] = np.minimum(capacity[devices], peak[devices] * slack / len(devices))
-    return problem.with_arrays(capacity=capacity)
 
 
 def problems(graphs: int, seed: int, ready: float = 0.0) -> list[pw.Problem]:

@@ -10,11 +10,13 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from placewright.runtime.machine import load_torch
+from placewright.runtime.machine import load_torch, own_cores
 from placewright.runtime.places import keeping_to
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from placewright.runtime.sites import Site
 
 SIZE = 64 << 20
 """Bytes of one copy: about a millisecond's worth."""
@@ -33,6 +35,13 @@ class Company:
     def __init__(self, gpus: Sequence[int], cores: Sequence[int] = ()) -> None:
         self.gpus, self.cores = tuple(gpus), tuple(cores)
         self._rooms: list[tuple[Any, Any]] = []
+
+    @classmethod
+    def beside(cls, sites: Sequence[Site]) -> Company:
+        """The company of workers: of all GPUs, on the cores that no worker has."""
+        taken = {core for site in sites for core in site.cores}
+        spare = [core for core in own_cores() if core not in taken]
+        return cls([site.index for site in sites if site.on_gpu], spare)
 
     @contextmanager
     def kept(self) -> Iterator[None]:

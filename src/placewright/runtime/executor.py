@@ -12,7 +12,7 @@ from placewright.frontends.torch_sources import given
 from placewright.frontends.torch_updates import Update
 from placewright.graph import STATE
 from placewright.runtime.homes import settle
-from placewright.runtime.micro_batches import Gathered
+from placewright.runtime.micro_batches import Gathered, updates_of
 from placewright.runtime.places import Place, find_places, keeping_to, spare_cores
 from placewright.runtime.script import Script, write_script
 from placewright.runtime.workers import Done, Job, Note, Streamer, Worker
@@ -246,8 +246,7 @@ class Executor:
 
     @property
     def _updates_wait(self) -> bool:
-        runners = (runner for job in self.jobs.values() for runner in job.runners)
-        return all(runner.waits for runner in runners if isinstance(runner, Gathered))
+        return all(update.waits for update in updates_of(self.jobs.values()))
 
     @property
     def _captured(self) -> bool:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from placewright.runtime.micro_batches import Gathered
+from placewright.runtime.micro_batches import updates_of
 from placewright.runtime.script import ENV, ROOM
 
 if TYPE_CHECKING:
@@ -64,9 +64,7 @@ class Graphs:
         self.issuer, self.wanted = issuer, wanted
         self.segments = {} if wanted is False else {one.begin: one for one in _segments(issuer)}
         self.mode = EAGER
-        self.gathered = [
-            run for job in issuer.jobs.values() for run in job.runners if isinstance(run, Gathered)
-        ]
+        self.gathered = updates_of(issuer.jobs.values())
         self.steps = 0
         self.seconds: dict[str, list[float]] = {EAGER: [], REPLAY: []}
         self.pools: dict[int, Any] = {}

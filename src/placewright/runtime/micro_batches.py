@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from placewright.frontends.torch_runners import Values
     from placewright.frontends.torch_updates import Update
     from placewright.runtime.executor import Executor
+    from placewright.runtime.workers import Job
 
 
 class Gathered:
@@ -56,6 +57,11 @@ class Gathered:
             self.weight = self.total = None
 
 
+def updates_of(jobs: Iterable[Job]) -> list[Gathered]:
+    """The updates among all that devices do."""
+    return [run for job in jobs for run in job.runners if isinstance(run, Gathered)]
+
+
 def train_step(
     executor: Executor, parts: Iterable[tuple[Any, ...]], in_flight: int = 4
 ) -> list[torch.Tensor]:
@@ -72,8 +78,7 @@ def train_step(
         ConfigError: There are no parts, or the executor does not train.
         ExecutionError: A step changes other states than weights, such as a norm's running mean.
     """
-    updates = [runner for job in executor.jobs.values() for runner in job.runners]
-    gathered = [runner for runner in updates if isinstance(runner, Gathered)]
+    gathered = updates_of(executor.jobs.values())
     calls = list(parts)
     if not gathered:
         raise ConfigError("the plan is not one of a training step: plan with --training")

@@ -113,9 +113,7 @@ def profile_ops(
                 jobs.append((-takes * len(positions), text, model))
     before = len(found)
     failed: dict[str, str] = {}
-    taken = {core for site in sites for core in site.cores}
-    spare = [core for core in machine.cores if core not in taken]
-    company = Company([site.index for site in models.values() if site.on_gpu], spare)
+    company = Company.beside(sites)
     each = min(LONGEST, max(SHORTEST, budget / max(len(jobs), 1)))
     for done, (_, text, model) in enumerate(sorted(jobs)):
         spent = time.monotonic() - began
@@ -217,8 +215,13 @@ def _kept(op: Op, site: Site, made: Any) -> deque[Any] | None:
     size = sum(op.outputs)
     if not size or op.aliases:
         return None
-    count = max(1, min(MOST_COPIES, math.ceil(3 * site.cache / size), MOST_BYTES // size))
+    count = _copies(size, site)
     return deque(([one.clone() for one in made] for _ in range(count)), maxlen=count)
+
+
+def _copies(size: int, site: Site) -> int:
+    """How many of so many bytes it takes until none is in a cache when its turn comes again."""
+    return max(1, min(MOST_COPIES, math.ceil(3 * site.cache / size), MOST_BYTES // size))
 
 
 def _inputs(program: Program, position: int, site: Site, coldness: Coldness) -> list[list[Any]]:
@@ -236,7 +239,7 @@ def _inputs(program: Program, position: int, site: Site, coldness: Coldness) -> 
     once = node is not None and distinct(node)
     cold = [at for at, one in enumerate(coldness.inputs) if one]
     size = sum(graph.ops[op.inputs[at][0]].outputs[op.inputs[at][1]] for at in cold)
-    copies = min(MOST_COPIES, math.ceil(3 * site.cache / size), MOST_BYTES // size) if size else 1
+    copies = _copies(size, site) if size else 1
 
     def one(at: int) -> Any:
         return sample(program.values[op.inputs[at]], site.device, limits.get(at), once)
@@ -244,7 +247,7 @@ def _inputs(program: Program, position: int, site: Site, coldness: Coldness) -> 
     first = [one(at) for at in range(len(op.inputs))]
     more = [
         [one(at) if at in cold else first[at] for at in range(len(first))]
-        for _ in range(max(1, copies) - 1)
+        for _ in range(copies - 1)
     ]
     return [first, *more]
 

@@ -16,6 +16,8 @@ from placewright.problem import Problem
 from placewright.runtime.machine import load_torch
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from placewright.cluster import Cluster
     from placewright.runtime.sites import Site
 
@@ -30,7 +32,6 @@ def measure_overhead(site: Site, cluster: Cluster) -> float:
     The quicker steps count, so that a machine that does other things too is not held against it.
     """
     from placewright.frontends.torch_program import program_of
-    from placewright.runtime.executor import Executor
 
     torch = load_torch()
     model, given = _chain(torch), torch.ones(8)
@@ -38,19 +39,7 @@ def measure_overhead(site: Site, cluster: Cluster) -> float:
     problem = Problem(program.graph, cluster.only([site.name]))
     plan = Plan.of(problem, np.zeros(len(program.graph), dtype=np.int32))
     where = {site.name: f"cuda:{site.index}" if site.on_gpu else f"cpu:{len(site.cores)}"}
-    took, before = [], torch.get_num_threads()
-    try:
-        # Replayed ops have no such time; those that are issued one by one do.
-        with Executor(program, model, plan, where, graphs=False) as executor:
-            for _ in range(STEPS):
-                began = time.perf_counter()
-                executor(given)
-                if site.on_gpu:
-                    torch.cuda.synchronize(site.device)
-                took.append(time.perf_counter() - began)
-    finally:
-        torch.set_num_threads(before)
-    step = quantiles(took[STEPS // 4 :], n=4)[0]
+    step = _step(program, model, plan, given, where)
     alone = site.run(lambda: _alone(torch, site))
     return max(0.0, step / OPS - alone)
 
@@ -73,14 +62,17 @@ def measure_handing(cluster: Cluster, host: str, gpu: str) -> float:
     return max(0.0, (took[0] - (took[1] + took[2]) / 2) / OPS)
 
 
-def _step(program: Any, model: Any, plan: Plan, given: Any) -> float:
+def _step(
+    program: Any, model: Any, plan: Plan, given: Any, where: Mapping[str, str] | None = None
+) -> float:
     """Seconds of a step, of the quicker ones."""
     from placewright.runtime.executor import Executor
 
     torch = load_torch()
     took, before = [], torch.get_num_threads()
     try:
-        with Executor(program, model, plan, graphs=False) as executor:
+        # Replayed ops have no such time; those that are issued one by one do.
+        with Executor(program, model, plan, where, graphs=False) as executor:
             for _ in range(STEPS):
                 began = time.perf_counter()
                 executor(given)
