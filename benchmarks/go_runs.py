@@ -17,10 +17,11 @@ import numpy as np
 
 import placewright as pw
 from placewright import policies, solvers
-from placewright.policies.go import Shape
+from placewright.policies.go_shape import Shape
 from placewright.policies.go_start import STARTS, first_plans, ways
 from placewright.training import Environment, Trainer, recipe
 from placewright.training.go import GoRecipe, GoTraining
+from placewright.training.go_imitation import Imitation
 from placewright.training.go_orders import IssuingEnvironment, issued
 from placewright.training.go_proposer import GoProposer
 from placewright.training.go_teachers import (
@@ -32,6 +33,7 @@ from placewright.training.go_teachers import (
     read_lessons,
     teach,
 )
+from placewright.transforms import Flow
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,16 +42,22 @@ if TYPE_CHECKING:
 
 MOST = 5000
 """Units of a graph in training."""
-IMITATED = 300
-"""Steps of imitation before PPO."""
+IMITATED = 150
+"""Steps of imitation of `auto`'s plans before PPO."""
+TAUGHT = 5000
+"""Plans that `auto` judges to make those."""
 FINE_TUNED = 50
 """Updates of fine-tuning."""
 ABLATIONS: dict[str, dict[str, Any]] = {
     "no attention": {"attention": False},
     "no modulation": {"modulation": False},
-    "one pass": {"passes": 1},
+    "one pass": {"passes": ("unit",)},
     "no imitation": {},
+    "no learning": {},
 }
+"""What is changed of GO. Without learning its weights stay as they were drawn, without imitation."""
+ALONE = ("no imitation", "no learning")
+"""Those that have no teacher."""
 SOLVERS: dict[str, Any] = {
     "metis": solvers.METIS,
     "expert": solvers.Expert,
@@ -65,7 +73,7 @@ TASKS = tuple(
 """What is decided in section `tasks`; the rest is as the default has it."""
 FIRST = "first plans"
 """The best of the plans that GO's first pass reads: what it has before it has learned anything."""
-LEARNED = (*TASKS, "go", "go of auto", "zero-shot", "fine-tuned", "hierarchical", *ABLATIONS)
+LEARNED = (*TASKS, "go", "zero-shot", "fine-tuned", "hierarchical", *ABLATIONS)
 
 
 @dataclass(frozen=True)
@@ -115,7 +123,7 @@ class Run:
         if self.method == FIRST:
             rank = ways(problem.arrays)[0]
             device = first_plans(problem, rank, STARTS)
-            order = issued(problem, device, np.repeat(-rank[None], len(device), axis=0))
+            order = issued(problem, device, -Flow(problem.arrays).bottom_levels(device))
             verdict = pw.judge(problem, device, order)
             best = verdict.best()
             return {"best": float(verdict.value[best]), "over": int(verdict.overflow[best])}
@@ -143,7 +151,7 @@ class Run:
         if self.method == "default":
             return found
         tasks = tuple(self.method.split("+"))
-        shape = Shape(hidden=self.hidden, most=MOST, stay=2.0, drawn=0.3, together=True)
+        shape = Shape(hidden=self.hidden, most=MOST)
         made = replace(shape, tasks=tasks, ranked=False, timed=True).build(problem, self.seed)
         made.begin(problem, device[0])
         lesson = Lesson(task, problem, ("default",), device, judged.seconds, judged.over)
@@ -169,26 +177,27 @@ class Run:
         return {**found, "likeliest": first, "inference": took}
 
     def _trained(self, task: Task, problem: pw.Problem) -> dict[str, Any]:
-        lesson = _lesson(task, problem, self.method == "go of auto")
-        shape = Shape(hidden=self.hidden, most=MOST, stay=2.0, drawn=0.3, together=True)
-        shape = replace(
-            shape,
+        shape = Shape(
+            hidden=self.hidden,
+            most=MOST,
             timed=True,
             starts=STARTS,
             tasks=("device", "priority"),
             **ABLATIONS.get(self.method, {}),
         )
-        updates = max(1, self.plans // self.samples)
-        steps = IMITATED
-        how = GoRecipe(samples=self.samples)
+        updates, steps = max(1, self.plans // self.samples), IMITATED
+        how = GoRecipe(samples=self.samples, beside=0, imitation=Imitation(damaged=0))
         if self.method == "fine-tuned":
             made: Any = policies.load(Path(self.policy))
-            made.shape = replace(made.shape, most=MOST, drawn=0.3, together=True)
+            made.shape = replace(made.shape, most=MOST)
             updates, steps = FINE_TUNED, 0
         else:
             made = shape.build(problem, self.seed)
-        if self.method == "no imitation":
-            steps, how = 0, replace(how, beside=0)
+        if self.method in ALONE:
+            steps = 0
+        if self.method == "no learning":
+            how = replace(how, rate=(0.0, 0.0))
+        lesson = _lesson(task, problem, bool(steps))
         how = replace(how, imitated=steps / (steps + updates))
         training = GoTraining(made, [lesson], how, self.seed, self.device, self.threads)
         training.run(1e9, most=steps + updates + 1)
@@ -196,7 +205,7 @@ class Run:
         return {
             "best": best,
             "over": over,
-            "teacher": training.reference(0),
+            "teacher": lesson.best,
             "judged": training.environments[0].evaluations,
             "curve": training.curves[0],
             "learned": [[p.step, p.ratio, p.said.get("mean")] for p in training.points[::10]],
@@ -212,18 +221,17 @@ def default_devices(problem: pw.Problem) -> NDArray[np.int32]:
 
 
 def _lesson(task: Task, problem: pw.Problem, auto: bool) -> Lesson:
-    """List schedulers' plans, or `auto`'s and those on the way to them."""
+    """GO's first plan and list schedulers', or `auto`'s and those on the way to it."""
     if auto:
         path = Path(f".go-teacher-{os.getpid()}.jsonl")
-        path.write_text(json.dumps(teach(task, problem, (1000, 5000, 20_000), 60.0)) + "\n")
+        path.write_text(json.dumps(teach(task, problem, (1000, TAUGHT), 120.0)) + "\n")
         try:
             return read_lessons(path, None)[0]
         finally:
             path.unlink()
     plans = [first_plan(problem), *(pw.solve(problem, make()).plan for make in QUICK)]
     device = np.stack([plan.device for plan in plans])
-    rank = -np.asarray(policies.find("go").Seen.of(problem, MOST).rank)
-    order = issued(problem, device, np.repeat(rank[None], len(device), axis=0))
+    order = issued(problem, device, -Flow(problem.arrays).bottom_levels(device))
     verdict = pw.judge(problem, device, order)
     best = verdict.order(len(plans))
     names = ("start", *(make().name for make in QUICK))

@@ -138,7 +138,7 @@ def make_teachers(given: argparse.Namespace) -> None:
 
 def train(given: argparse.Namespace) -> None:
     from placewright import policies
-    from placewright.policies.go import Shape
+    from placewright.policies.go_shape import Shape
     from placewright.training.go import GoRecipe, GoTraining, begun, report
 
     asked = tasks(given.fold, given.each, only=given.only)
@@ -150,12 +150,9 @@ def train(given: argparse.Namespace) -> None:
         hidden=given.hidden,
         tasks=tuple(given.tasks.split(",")),
         most=given.most,
-        stay=2.0,
         starts=given.starts,
         timed="times" not in given.without,
-        drawn=0.3,
-        together=True,
-        passes=given.passes,
+        passes=tuple(given.passes.split(",")),
         attention="attention" not in given.without,
         modulation="modulation" not in given.without,
     )
@@ -253,8 +250,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--hidden", type=int, default=64)
     parser.add_argument("--starts", type=int, default=3, help="first plans, 1 to 3")
-    parser.add_argument("--passes", type=int, default=2)
-    parser.add_argument("--samples", type=int, default=32)
+    parser.add_argument("--passes", default="module,part,unit", help="what each decides on")
+    parser.add_argument("--samples", type=int, default=16)
     parser.add_argument("--most", type=int, default=MOST)
     parser.add_argument("--lessons", type=int, help="the first so many problems alone")
     parser.add_argument("--tasks", default="device,priority")

@@ -13,8 +13,10 @@ from placewright import Cluster, Plan, Problem, judge, simulate, transforms, zoo
 from placewright.errors import ConfigError
 
 torch = pytest.importorskip("torch")
-from placewright.policies.go import LEVELS, SEARCH, START, Shape  # noqa: E402
+from placewright.policies.go import CLASSES, SEARCH  # noqa: E402
 from placewright.policies.go_graph import Seen  # noqa: E402
+from placewright.policies.go_groups import LEVELS, MODULES, PARTS, UNITS  # noqa: E402
+from placewright.policies.go_shape import Shape  # noqa: E402
 from placewright.policies.go_start import (  # noqa: E402
     alike,
     by_first_use,
@@ -93,8 +95,8 @@ def test_nothing_depends_on_how_equal_devices_are_named():
     plan = np.random.default_rng(0).integers(0, 4, size=(1, len(seen)))
     with torch.no_grad():
         graph = policy.graph(given)
-        one = policy.logits(graph, plan, START).numpy()
-        other = policy.logits(graph, swap[plan], START).numpy()
+        one = policy.logits(graph, plan, 0).numpy()
+        other = policy.logits(graph, swap[plan], 0).numpy()
     np.testing.assert_allclose(one[:, :, swap], other, atol=1e-4)
 
 
@@ -156,15 +158,15 @@ def test_tasks_are_decided_alone_and_together(tasks, monkeypatch):
     episodes = policy.act(given, 3, seed=0)
     scores = policy.score(given, episodes)
     np.testing.assert_allclose(scores.log_prob.detach().numpy(), episodes.log_prob, atol=1e-5)
-    units = len(policy.see(given))
-    passes = policy.shape.passes if "device" in tasks else 0
-    others = len([task for task in tasks if task != "device"])
-    assert episodes.log_prob.shape == (3, units * (passes + others))
+    seen = policy.see(given)
+    groups = [seen.grouped(level) for _, level in policy.shape.slots]
+    decisions = sum(len(seen if each is None else each.seen) for each in groups)
+    assert episodes.log_prob.shape == (3, decisions)
+    assert {task for task, _ in policy.shape.slots} == set(tasks)
     assert (episodes.fusion is not None) == ("fusion" in tasks)
     if "fusion" in tasks:
-        assert set(np.unique(asked[0])) <= set(range(LEVELS))
+        assert set(np.unique(asked[0])) <= set(range(CLASSES))
     if "device" not in tasks:
-        seen = policy.see(given)
         assert (episodes.device == seen.settle(seen.start)).all()
     assert judge(given, episodes.device, episodes.priority).value.min() > 0
 
@@ -176,29 +178,124 @@ def test_without_fusion_in_this_release_the_task_says_so(monkeypatch):
         replace(SMALL, tasks=("device", "fusion")).build(given).act(given, 1, seed=0)
     with pytest.raises(ConfigError, match="expected some of"):
         Shape(tasks=("fusion", "device"))
-    with pytest.raises(ConfigError, match="expected 1 or more"):
-        Shape(passes=0)
+    with pytest.raises(ConfigError, match="is given passes"):
+        Shape(passes=("layer",))
 
 
-def test_few_decisions_are_drawn_and_neighbours_together():
-    given = problem("layered:ops=120,seed=2", "4xP100")
-    fresh = replace(SMALL, drawn=0.2, together=True).build(given)
-    episodes = fresh.act(given, 64, seed=0)
-    free = episodes.actions["device_free"]
-    assert 0 < free.mean() < 0.2
-    assert free.mean(axis=1).std() > 0.02  # each episode has its own share
-    assert (episodes.log_prob.reshape(64, -1, free.shape[1])[:, -1][~free] == 0).all()
-    likeliest = fresh.act(given, 1, seed=0, greedy=True).actions["device_pass0"]
-    same = (episodes.actions["device_pass0"] == likeliest) | episodes.actions["device_pass0_free"]
-    assert same.all()
+def test_few_decisions_are_drawn_all_in_one_slot_and_the_rest_stays():
+    given = problem("branches:modules=3", "4xP100")
+    fresh = replace(SMALL, drawn=4, stay=0.0, tasks=("device", "priority")).build(given)
+    begun = fresh.first(given, 64)
+    begun["device"] = np.random.default_rng(0).integers(0, 4, size=begun["device"].shape)
+    episodes = fresh.act(given, 64, seed=0, begun=begun)
+    slots = [f"{task}/{level}" for task, level in fresh.shape.slots]
+    free = np.stack([episodes.actions[f"{name}/free"].any(axis=1) for name in slots])
+    assert (free.sum(axis=0) == 1).all()
+    assert (free.argmax(axis=0) == episodes.actions["slot"]).all()
+    assert free.any(axis=1).all()
+    unit = episodes.actions["device/unit/free"]
+    assert 1 <= unit.sum(axis=1)[free[2]].mean() < 16  # up to four groups, some of neighbours
+    moved = episodes.actions["end/device"] != begun["device"]
+    assert moved[free[2]].any()
+    assert not (moved & ~unit)[free[2]].any()
+    assert not moved[free[3]].any()
+    at = [episodes.actions[name].shape[1] for name in slots]
+    parts = np.split(episodes.log_prob, np.cumsum(at)[:-1], axis=1)
+    for name, part in zip(slots, parts, strict=True):
+        assert (part[~episodes.actions[f"{name}/free"]] == 0).all()
+    scores = fresh.score(given, episodes)
+    np.testing.assert_allclose(scores.log_prob.detach().numpy(), episodes.log_prob, atol=1e-5)
+    only = fresh.act(given, 16, seed=0, slots=np.array([0.0, 1.0, 0.0, 0.0])).actions["slot"]
+    assert (only == 1).all()
 
 
-@pytest.mark.parametrize("change", [{"attention": False}, {"modulation": False}, {"passes": 1}])
+def test_passes_go_from_modules_over_parts_to_units():
+    given = problem("ptb:graph=0", "3xP100+cpu")
+    seen, ops = Seen.of(given, 10**6), given.graph.ops
+    modules, parts = seen.grouped(MODULES), seen.grouped(PARTS)
+    assert seen.grouped(UNITS) is None
+    assert 2 < len(modules.seen) < len(parts.seen) < len(seen)
+    named = [ops[op].module for op in seen.leader]
+    for group in range(len(modules.seen)):
+        members = {named[at] for at in np.flatnonzero(modules.group == group)}
+        assert len(members - {""}) <= 1
+    for coarse in (modules.group[parts.group == part] for part in range(len(parts.seen))):
+        assert len(set(coarse)) == 1  # a part is a part of one module
+    np.testing.assert_allclose(modules.seen.seconds.sum(axis=0), seen.seconds.sum(axis=0))
+    plan = np.random.default_rng(0).integers(0, 3, size=len(seen))
+    rounded = seen.rounded(modules.group, plan)
+    work = seen.seconds.min(axis=1)
+    for group in range(len(modules.seen)):
+        members = modules.group == group
+        held = np.bincount(plan[members], work[members], 3)
+        assert held[rounded[group]] == pytest.approx(held.max(), abs=1e-5 * work.mean())
+
+
+def test_a_module_that_stays_leaves_its_units_where_they_are():
+    given = problem("branches:modules=3", "3xP100")
+    policy = replace(SMALL, passes=(MODULES,), stay=9.0, drawn=0).build(given)
+    plan = np.random.default_rng(1).integers(0, 3, size=(1, len(policy.see(given))))
+    episodes = policy.act(given, 1, seed=0, greedy=True, begun={"device": plan})
+    assert (episodes.actions["end/device"] == plan).all()
+    restless = replace(SMALL, passes=(MODULES,), stay=-9.0, margin=0.0).build(given)
+    moved = restless.act(given, 1, seed=0, greedy=True, begun={"device": plan})
+    group = restless.see(given).grouped(MODULES).group
+    for members in (np.flatnonzero(group == at) for at in range(group.max() + 1)):
+        assert len(set(moved.actions["end/device"][0, members])) == 1
+
+
+def test_devices_are_told_by_what_is_on_them():
+    """With its own numbers hidden, a unit's device is still not like another one."""
+    given = problem("branches:modules=3", "3xP100")
+    policy = SMALL.build(given)
+    seen = policy.see(given)
+    with torch.no_grad():
+        torch.manual_seed(0)
+        policy.place.ask.weight.normal_()
+        state = torch.zeros(
+            1,
+            len(seen),
+            3,
+            pairs(seen.on(policy.where), torch.zeros(1, len(seen), dtype=torch.long)).shape[3],
+        )
+        state[0, : len(seen) // 2, 1, HERE] = 1.0
+        state[0, len(seen) // 2 :, 0, HERE] = 1.0
+        policy.place.linear.zero_()
+        policy.place.pair.weight.zero_()
+        x = torch.randn(1, len(seen), SMALL.hidden)
+        each = torch.zeros(3, seen.on(policy.where)["each"].shape[1])
+        logits = policy.place(x, state, each, 0)
+        swapped = policy.place(x, state[:, :, [1, 0, 2]], each, 0)
+    assert (logits[..., 0] - logits[..., 1]).abs().min() > 1e-6
+    torch.testing.assert_close(logits[..., [1, 0, 2]], swapped)
+
+
+def test_a_plans_order_is_the_longest_way_over_its_own_devices():
+    given = problem("layered:ops=60,seed=4,weights=yes", "3xP100", discipline="ready")
+    seen, a = Seen.of(given, 10**6), given.arrays
+    device = seen.settle(np.random.default_rng(0).integers(0, 3, size=(2, len(seen))))
+    order = seen.order(device)
+    for row in range(2):
+        for op in np.flatnonzero(a.turn)[::-1].tolist():
+            ways = [0.0]
+            for tensor in range(a.first_tensor[op], a.first_tensor[op + 1]):
+                for reader in a.readers[a.first_reader[tensor] : a.first_reader[tensor + 1]]:
+                    link = a.link_class[device[row, op], device[row, reader]]
+                    ways.append(
+                        -order[row, reader] + (a.transfer[link, tensor] if link >= 0 else 0)
+                    )
+            own = a.compute[op, device[row, op]]
+            assert -order[row, op] == pytest.approx(own + max(ways), rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    "change", [{"attention": False}, {"modulation": False}, {"passes": (UNITS,)}]
+)
 def test_ablations_are_other_networks(change):
     given = problem()
     whole, less = SMALL.build(given), replace(SMALL, **change).build(given)
     count = [sum(each.numel() for each in policy.parameters()) for policy in (whole, less)]
-    assert count[1] < count[0] or change == {"passes": 1}
+    assert count[1] < count[0] or "passes" in change
     assert less.act(given, 2, seed=0).device.shape == (2, given.arrays.ops)
 
 
@@ -218,7 +315,7 @@ def test_first_plans_are_stretches_one_device_and_a_list_schedule_the_quickest_f
     exact = judge(given, alone[None], -rank[None]).value[0]
     assert reckoned(given, rank, alone) == (0.0, pytest.approx(exact, rel=0.05))
     policy = replace(SMALL, starts=3).build(given)
-    starts = policy.act(given, 7, seed=0).actions["start"]
+    starts = policy.act(given, 7, seed=0).actions["start/device"]
     assert len(np.unique(starts, axis=0)) == 3
     assert (starts[0] == starts[3]).all()
     with pytest.raises(ConfigError, match="expected 1 to 3"):
@@ -244,7 +341,7 @@ def test_what_is_told_of_times_is_when_things_would_be_there():
     given = problem(cluster="3xP100+cpu", discipline="ready")
     seen, a = Seen.of(given, 10**6), given.arrays
     plan = np.random.default_rng(1).integers(0, 4, size=len(seen))
-    run = simulate(given, Plan.of(given, seen.settle(plan), -seen.rank))
+    run = simulate(given, Plan.of(given, seen.settle(plan), -seen.ways[0]))
     start, end = seen.times(run.start[None], run.end[None])
     on = seen.on(torch.device("cpu"))
     times = torch.as_tensor(start), torch.as_tensor(end)
@@ -277,7 +374,7 @@ def test_a_fresh_policy_that_stays_begins_at_the_plan_that_it_reads():
     given = problem()
     policy = replace(SMALL, stay=9.0).build(given)
     seen = policy.see(given)
-    assert (policy.act(given, 1, 0, greedy=True).actions["device"][0] == seen.start).all()
+    assert (policy.act(given, 1, 0, greedy=True).actions["end/device"][0] == seen.start).all()
 
 
 def test_a_searchs_plan_is_read_in_a_mode_of_its_own():
@@ -286,7 +383,7 @@ def test_a_searchs_plan_is_read_in_a_mode_of_its_own():
     plan = policy.see(given).start[None]
     with torch.no_grad():
         graph = policy.graph(given)
-        one, other = (policy.logits(graph, plan, mode) for mode in (START, SEARCH))
+        one, other = (policy.logits(graph, plan, mode) for mode in (LEVELS.index(UNITS), SEARCH))
     assert (one - other).abs().max() > 1e-3
 
 

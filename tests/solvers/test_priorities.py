@@ -18,7 +18,6 @@ from placewright.simulator.reference import plan_order
 from placewright.solvers import HEFT, Schedule, Search, Stop, solve
 from placewright.solvers.orders.backward import latest_start
 from placewright.solvers.orders.chain import Chain
-from placewright.solvers.orders.flow import Flow
 from placewright.solvers.orders.priorities import (
     critical_path,
     feeds_others,
@@ -26,6 +25,7 @@ from placewright.solvers.orders.priorities import (
     never_idle,
     priority_rules,
 )
+from placewright.transforms.flow import Flow
 
 if TYPE_CHECKING:
     from placewright import Roofline

@@ -12,7 +12,7 @@ from placewright import Plan, judge, policies, simulate
 from placewright.errors import FileError
 
 torch = pytest.importorskip("torch")
-from placewright.policies.go import Shape  # noqa: E402
+from placewright.policies.go_shape import Shape  # noqa: E402
 from placewright.training.go import GoRecipe, GoTraining, report  # noqa: E402
 from placewright.training.go_imitation import Imitation, taught  # noqa: E402
 from placewright.training.go_orders import IssuingEnvironment, issued  # noqa: E402
@@ -157,8 +157,7 @@ def test_training_imitates_then_learns_from_rewards_and_reports(lessons, tmp_pat
 
 def test_a_plan_better_than_the_teachers_is_taught_from_then_on(lessons):
     given = lessons[0]
-    rank = SMALL.build(given.problem).see(given.problem).rank
-    order = -rank[None].repeat(len(given.device), axis=0)
+    order = SMALL.build(given.problem).order(given.problem, given.device)
     value = judge(given.problem, given.device, order).value  # in GO's order, not in their own
     worst, better = [int(value.argmax())], given.device[[int(value.argmin())]]
     weak = replace(
@@ -170,8 +169,8 @@ def test_a_plan_better_than_the_teachers_is_taught_from_then_on(lessons):
     )
     training = GoTraining(SMALL.build(weak.problem), [weak], device="cpu")
     reference = training.reference(0)
-    seen = training.policy.see(weak.problem)
-    judged = training.environments[0].judge(better, "sampled", -seen.rank[None])
+    order = training.policy.order(weak.problem, better)
+    judged = training.environments[0].judge(better, "sampled", order)
     assert judged.seconds[0] < reference
     training._learn_from_itself(0)
     assert training.lessons[0].by[0] == "go"

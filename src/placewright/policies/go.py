@@ -3,33 +3,37 @@
 The transferable graph optimizer (Zhou et al. 2020, and GDP 2019). No code and no sizes of it were
 published, so this is like GO: what the paper fixes is kept (max-pooled GraphSAGE, segment
 recurrence, superposition, passes, tasks that read each other through recurrent attention) and the
-rest is ours. A device is told by what it means for each unit and not by its number, so one policy
-serves any cluster. The first pass refines a list schedule: from no plan, equal devices would look
-equal and no gradient could tell them apart.
+rest is ours. A device is told by what it means for each unit and by what is on it, not by its
+number, so one policy serves any cluster. Passes go from coarse to fine: first whole modules of the
+network, then parts of them, then single units. The first one refines a heuristic's plan: from no
+plan, equal devices would look equal and no gradient could tell them apart.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.functional import one_hot
 
 from placewright.errors import ConfigError
 from placewright.policies.go_draw import Drawn, Forced, Luck
 from placewright.policies.go_fusion import fusions
-from placewright.policies.go_graph import DEVICE, GRAPH, UNIT, Seen
+from placewright.policies.go_graph import Seen
+from placewright.policies.go_groups import LEVELS
 from placewright.policies.go_network import Attention, DeviceHead, Trunk
-from placewright.policies.go_start import STARTS
+from placewright.policies.go_shape import Shape
 from placewright.policies.go_state import HERE, PAIR, pairs
+from placewright.policies.go_told import DEVICE, GRAPH, UNIT
 from placewright.policies.policy import Episodes, Scores, one_plan_each
 from placewright.policies.seq2seq import NEVER
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from numpy.typing import NDArray
 
@@ -40,77 +44,19 @@ if TYPE_CHECKING:
     Clock = Callable[[Problem, NDArray[np.int32], Floats], tuple[Floats, Floats]]
     Graph = tuple[Seen, torch.Tensor, torch.Tensor]
     """A problem as it is seen, a vector for each unit, and one for the whole."""
+    Begun = Mapping[str, NDArray[np.int64]]
+    """Episodes × units for each task: what was decided before."""
 
 NAME = "go"
-TASKS = ("device", "priority", "fusion")
-LEVELS = 5
-"""Classes of priority, and of how early an op is considered for fusion."""
-START, PASS, SEARCH = 0, 1, 2
-"""Which plan a pass reads: the first one, an earlier pass's, or a search's."""
+CLASSES = 5
+"""Of priority, and of how early an op is considered for fusion."""
+SEARCH = len(LEVELS)
+"""Asked about units by a search, and not in a pass; passes have the number of what they decide."""
+MIDDLE = CLASSES // 2
+"""The class of what keeps its place."""
 _SPAN = 0.1  # how far the classes of priority move an op, as a share of the longest way
-_MIDDLE = (LEVELS - 1) / 2
+_SURE = 1e6  # a logit that outweighs all others
 _REMEMBERED = 4  # batches of plans whose times are kept, for further epochs on them
-
-
-@dataclass(frozen=True)
-class Shape:
-    """What the network is like.
-
-    Args:
-        hidden: Size of a unit's vector.
-        rounds: Of messages between neighbours.
-        layers: Of attention, beside the one that all tasks share.
-        segment: Units that attend to each other, and to as many before them.
-        wide: Of the layer that joins a unit with a device.
-        passes: Plans in a row, each refining the one before.
-        starts: How many first plans there are (`go_start.first_plans`); episodes take turns.
-        tasks: What is decided: `device`, `priority`, `fusion`. Without `device` the first plan is
-            kept; without `priority` ops are ordered by rank if `ranked`, else left as they are.
-        attention, modulation: Off for ablations.
-        timed: Whether it is told when ops run under the plan that it reads. It then needs a
-            `clock`, since policies know no simulator; `training` has one.
-        stay: The logit that a fresh policy adds to the device where a unit is: with some it begins
-            at the plan that it reads.
-        most: Units are merged along heavy edges until there are no more than this, but for
-            the dozen that is left in any case.
-        drawn: The share of decisions that an episode draws, at most; the others are the likeliest.
-            Below 1 each episode has its own share, down to a few decisions, so that its reward says
-            something about them.
-        together: Whether neighbouring units share their luck in some episodes, so that a layer
-            moves as a whole. Each decision's own probability stays what it is.
-    """
-
-    hidden: int = 64
-    rounds: int = 3
-    layers: int = 2
-    heads: int = 4
-    segment: int = 128
-    wide: int = 32
-    passes: int = 2
-    starts: int = 1
-    tasks: tuple[str, ...] = ("device",)
-    ranked: bool = True
-    attention: bool = True
-    modulation: bool = True
-    timed: bool = False
-    stay: float = 0.0
-    most: int = 200_000
-    drawn: float = 1.0
-    together: bool = False
-
-    def __post_init__(self) -> None:
-        if not self.tasks or list(self.tasks) != [task for task in TASKS if task in self.tasks]:
-            raise ConfigError(f"GO is given tasks {self.tasks!r}: expected some of {TASKS}")
-        if not 1 <= self.starts <= STARTS:
-            raise ConfigError(f"GO is given {self.starts!r} first plans: expected 1 to {STARTS}")
-        if self.passes < 1:
-            raise ConfigError(f"GO is given {self.passes!r} passes: expected 1 or more")
-
-    def build(self, problem: Problem, seed: int = 0) -> Go:
-        """A fresh policy; the same seed gives the same weights."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            return Go(self)
 
 
 class Go(nn.Module):
@@ -124,6 +70,7 @@ class Go(nn.Module):
         width = shape.hidden
         how = width, shape.heads, shape.segment, shape.modulation, shape.attention
         self.trunk = Trunk(width, shape.rounds)
+        self.gather = nn.Linear(UNIT, width)
         self.now = nn.Linear(PAIR, width)
         self.layers = nn.ModuleList(Attention(*how) for _ in range(shape.layers))
         self.task = Attention(*how)
@@ -133,43 +80,36 @@ class Go(nn.Module):
             with torch.no_grad():
                 self.place.linear[:, HERE] = shape.stay
         classes = [task for task in shape.tasks if task != "device"]
-        self.levels = nn.ModuleDict({task: nn.Linear(width, LEVELS) for task in classes})
-        self.told = nn.ModuleDict(
-            {
-                task: nn.Linear(PAIR if task == "device" else LEVELS, width)
-                for task in shape.tasks[:-1]
-            }
-        )
+        self.levels = nn.ModuleDict({task: nn.Linear(width, CLASSES) for task in classes})
+        self.told = nn.ModuleDict({task: nn.Linear(CLASSES, width) for task in classes})
+        self.placed = nn.Linear(PAIR, width)
         for head in self.levels.values():
             assert isinstance(head, nn.Linear)
             nn.init.normal_(head.weight, std=0.01)
             with torch.no_grad():  # an op keeps its place unless there is a reason
-                head.bias[LEVELS // 2] += 1.5
+                head.bias[MIDDLE] += 1.5
         self.clock: Clock | None = None
         """Tells when ops run: problem, plans × ops and their order in, starts and ends out."""
         self._seen: WeakKeyDictionary[Problem, Seen] = WeakKeyDictionary()
 
     def config(self) -> dict[str, Any]:
-        sizes = [UNIT, GRAPH, DEVICE, PAIR, LEVELS]
-        return {"shape": {**asdict(self.shape), "tasks": list(self.shape.tasks)}, "sizes": sizes}
+        sizes = [UNIT, GRAPH, DEVICE, PAIR, CLASSES]
+        shape = {**asdict(self.shape), "tasks": [*self.shape.tasks], "passes": [*self.shape.passes]}
+        return {"shape": shape, "sizes": sizes}
 
     @classmethod
     def from_config(cls, data: dict[str, Any]) -> Go:
-        if data["sizes"] != [UNIT, GRAPH, DEVICE, PAIR, LEVELS]:
+        if data["sizes"] != [UNIT, GRAPH, DEVICE, PAIR, CLASSES]:
             raise ValueError(f"it is told {data['sizes']} numbers")
-        return cls(Shape(**{**data["shape"], "tasks": tuple(data["shape"]["tasks"])}))
+        lists = {name: tuple(data["shape"][name]) for name in ("tasks", "passes")}
+        return cls(Shape(**{**data["shape"], **lists}))
 
     @property
     def where(self) -> torch.device:
         return self.which.device
 
-    @property
-    def orders(self) -> bool:
-        """Whether its plans come with an order."""
-        return self.shape.ranked or "priority" in self.shape.tasks
-
     def begin(self, problem: Problem, device: NDArray[np.integer]) -> None:
-        """Let its first pass read this plan of ops from now on, instead of a list schedule."""
+        """Let its first pass read this plan of ops from now on, instead of a heuristic's."""
         seen = self.see(problem)
         start = np.asarray(device)[seen.leader].astype(np.int64)
         self._seen[problem] = replace(seen, starts=start[None])
@@ -180,6 +120,14 @@ class Go(nn.Module):
             self._seen[problem] = Seen.of(problem, self.shape.most, self.shape.starts)
         return self._seen[problem]
 
+    def first(self, problem: Problem, count: int) -> dict[str, NDArray[np.int64]]:
+        """What episodes begin with: first plans in turn, and all in the middle of its class."""
+        seen = self.see(problem)
+        begun = {"device": seen.starts[np.arange(count) % len(seen.starts)]}
+        for task in self.levels:
+            begun[task] = np.full((count, len(seen)), MIDDLE)
+        return begun
+
     @torch.no_grad()
     def act(
         self,
@@ -189,33 +137,42 @@ class Go(nn.Module):
         *,
         noise: float = 0.0,
         greedy: bool = False,
-        hold: float = 0.0,
+        margin: float | None = None,
+        begun: Begun | None = None,
+        slots: NDArray[np.float64] | None = None,
     ) -> Episodes:
         """See `Policy.act`.
 
         Args:
-            hold: How much surer than that it stays a unit's move must be, in nats; part of the
-                actions, so that `score` sees the policy that acted.
+            margin: Instead of the shape's, of greedy episodes.
+            begun: What episodes begin with, instead of first plans.
+            slots: How likely an episode draws in each of the shape's slots, if few are drawn.
         """
-        seen = self.see(problem)
-        luck = Luck(seen, count, seed, self.where, noise, greedy, self._share(greedy))
-        start = seen.starts[np.arange(count) % len(seen.starts)]
-        drawn = Drawn(luck)
-        self._decide(seen, torch.as_tensor(start, device=self.where), drawn, hold)
+        seen, shape = self.see(problem), self.shape
+        if not greedy:
+            # What is not drawn stays: no reward would tell it that it should not have moved.
+            margin = _SURE
+        elif margin is None:
+            margin = shape.margin
+        likely = np.ones(len(shape.slots)) if slots is None else slots
+        how = likely / likely.sum(), shape.drawn, shape.together
+        drawn = Drawn(Luck(count, seed, self.where, noise, greedy, *how))
+        start = begun or self.first(problem, count)
+        plan = self._decide(seen, start, drawn, margin)
         actions, log_prob = drawn.done()
-        actions["start"], actions["hold"] = start, np.full(count, hold, dtype=np.float32)
-        device = seen.settle(actions.get("device", start))
+        end = {task: values.cpu().numpy() for task, values in plan.items()}
+        for name, values in (("start", start), ("end", end)):
+            actions |= {f"{name}/{task}": values[task] for task in end}
+        device = seen.settle(end["device"])
         fusion = None
-        if "fusion" in actions:
-            fusion = fusions(problem, device, actions["fusion"][:, seen.unit].astype(float))
-        order = self._order(seen, count, actions.get("priority"))
+        if "fusion" in end:
+            fusion = fusions(problem, device, end["fusion"][:, seen.unit].astype(float))
+        order = self.order(problem, device, end.get("priority"))
         return Episodes(actions, device, one_plan_each(count), log_prob, order, fusion)
 
     def score(self, problem: Problem, episodes: Episodes, best: Episodes | None = None) -> Scores:
-        seen, actions = self.see(problem), episodes.actions
-        forced = Forced(seen, actions, self.where)
-        start = torch.as_tensor(actions["start"], device=self.where)
-        self._decide(seen, start, forced, float(actions["hold"][0]))
+        forced = Forced(episodes.actions, self.where)
+        self._decide(self.see(problem), begun_of(episodes, "start"), forced, 0.0)
         return Scores(forced.heads())
 
     def only(self, episodes: Episodes, at: int) -> Episodes:
@@ -240,44 +197,95 @@ class Go(nn.Module):
         return seen, *self.trunk(seen.on(self.where))
 
     def logits(self, graph: Graph, plans: NDArray[np.integer], mode: int) -> torch.Tensor:
-        """Plans × units × devices: what it would do about plans × units, read in such a mode."""
-        seen, x, whole = graph
-        on = seen.on(self.where)
+        """Plans × units × devices: what it would do about plans × units, asked in such a mode.
+
+        With a graph of groups (`by_groups`) units are groups.
+        """
         now = torch.as_tensor(np.asarray(plans, dtype=np.int64), device=self.where)
-        state = pairs(on, now, self._times(seen, now))
-        _, logits = self._device(on, self._read(x, whole, state, now), whole, state, mode)
-        return logits.masked_fill(~on["legal"], NEVER)
+        return self._device(graph, now, mode)[0]
 
-    def _share(self, greedy: bool) -> tuple[float, bool]:
-        return (1.0, False) if greedy else (self.shape.drawn, self.shape.together)
+    def by_groups(self, graph: Graph, level: str) -> Graph:
+        """The same graph by modules or parts: what the units of each say on average, and itself."""
+        seen, x, whole = graph
+        grouped = seen.grouped(level)
+        if grouped is None:
+            return graph
+        group = torch.as_tensor(grouped.group, device=self.where)
+        total = torch.zeros(len(grouped.seen), x.shape[1], device=self.where, dtype=x.dtype)
+        count = torch.bincount(group, minlength=len(grouped.seen)).clamp(min=1)
+        mean = total.index_add(0, group, x) / count[:, None]
+        return grouped.seen, mean + self.gather(grouped.seen.on(self.where)["told"]), whole
 
-    def _decide(self, seen: Seen, plan: torch.Tensor, choose: Drawn | Forced, hold: float) -> None:
-        """All passes, each decision left to `choose`."""
-        on, shape = seen.on(self.where), self.shape
-        x, whole = self.trunk(on)
-        count = len(plan)
-        passes = shape.passes if "device" in shape.tasks else 1  # a later one would read the same
-        for at in range(passes):
+    def order(
+        self, problem: Problem, device: NDArray[np.int32], classes: NDArray[Any] | None = None
+    ) -> NDArray[np.float64] | None:
+        """Plans × ops: the longest way to the end first, units earlier or later by class."""
+        if classes is None and not self.shape.ranked:
+            return None
+        seen = self.see(problem)
+        order = seen.order(device)
+        if classes is not None:
+            moved = (classes - MIDDLE) / MIDDLE * _SPAN * -order.min(axis=1, keepdims=True)
+            order += moved[:, seen.unit]
+        return order
+
+    def _decide(
+        self, seen: Seen, begun: Begun, choose: Drawn | Forced, margin: float
+    ) -> dict[str, torch.Tensor]:
+        """All tasks and passes, each decision left to `choose`; what is decided of units."""
+        graph: Graph = seen, *self.trunk(seen.on(self.where))
+        plan = {
+            task: torch.as_tensor(begun[task], device=self.where)
+            for task in ("device", *self.levels)
+        }
+        for at, (task, level) in enumerate(self.shape.slots):
+            part, group = self.by_groups(graph, level), self._group(seen, level)
+            now = {name: self._rounded(seen, level, each) for name, each in plan.items()}
+            rows = choose.rows(at)
             # Many episodes begin alike: what they have in common is worked out once.
-            same = torch.arange(count, device=self.where)
-            now = plan
-            if at == 0 and count > 1:
-                now, same = torch.unique(plan, dim=0, return_inverse=True)
-            state = pairs(on, now, self._times(seen, now))
-            read = self._read(x, whole, state, now)
-            out: torch.Tensor | None = None
-            if "device" in shape.tasks:
-                mode = START if at == 0 else PASS
-                out, logits = self._device(on, read, whole, state, mode)
-                logits = logits + hold * state[..., HERE]
-                plan = choose("device", at, logits[same], on["legal"])
-            if at == passes - 1:
-                out = None if out is None else out[same]
-                self._levels(read[same], whole, state[same], plan, out, choose)
+            told = torch.cat([each[rows] for each in now.values()], dim=1)
+            alike, same = torch.unique(told, dim=0, return_inverse=True)
+            parts = alike.split(len(part[0]), dim=1)
+            logits = self._asked(part, task, level, dict(zip(now, parts, strict=True)))[same]
+            stay = margin * one_hot(now[task][rows], logits.shape[2])
+            choice = choose(f"{task}/{level}", at, part[0], logits, rows, now[task], stay)
+            # A group that stays leaves its units as they are, whatever that is.
+            plan[task] = torch.where((choice != now[task])[:, group], choice[:, group], plan[task])
+        return plan
+
+    def _asked(
+        self, graph: Graph, task: str, level: str, plan: dict[str, torch.Tensor]
+    ) -> torch.Tensor:
+        """Plans × groups × choices."""
+        if not len(plan[task]):
+            choices = graph[0].legal.shape[1] if task == "device" else CLASSES
+            return torch.zeros(0, len(graph[0]), choices, device=self.where)
+        if task == "device":
+            return self._device(graph, plan[task], LEVELS.index(level))[0]
+        return self._classes(graph, task, level, plan)
+
+    def _group(self, seen: Seen, level: str) -> torch.Tensor:
+        """Units: the group of each."""
+        grouped = seen.grouped(level)
+        group = np.arange(len(seen)) if grouped is None else grouped.group
+        return torch.as_tensor(group, device=self.where)
+
+    def _rounded(self, seen: Seen, level: str, plan: torch.Tensor) -> torch.Tensor:
+        """Plans × groups: what plans of units have decided for most of the work of each."""
+        grouped = seen.grouped(level)
+        if grouped is None:
+            return plan
+        work = seen.on(self.where)["seconds"].amin(dim=1) + 1e-6
+        table = one_hot(plan, max(seen.legal.shape[1], CLASSES)) * work[None, :, None]
+        total = torch.zeros(len(plan), len(grouped.seen), table.shape[2], device=self.where)
+        return total.index_add_(1, self._group(seen, level), table).argmax(dim=2)
+
+    def _state(self, seen: Seen, plan: torch.Tensor) -> torch.Tensor:
+        return pairs(seen.on(self.where), plan, self._times(seen, plan))
 
     def _times(self, seen: Seen, plan: torch.Tensor) -> Times | None:
         """When units run under plans; those asked for last are remembered."""
-        if not self.shape.timed:
+        if not self.shape.timed or not len(plan):
             return None
         if self.clock is None:
             raise ConfigError(
@@ -287,8 +295,8 @@ class Go(nn.Module):
         rows = plan.cpu().numpy()
         known, key = seen.moments, str(self.where).encode() + rows.tobytes()
         if key not in known:
-            order = np.repeat(-seen.rank[None], len(rows), axis=0)
-            start, end = seen.times(*self.clock(seen.problem, seen.settle(rows), order))
+            device = seen.settle(rows)
+            start, end = seen.times(*self.clock(seen.problem, device, seen.order(device)))
             if len(known) >= _REMEMBERED:
                 known.pop(next(iter(known)))
             known[key] = (
@@ -297,62 +305,58 @@ class Go(nn.Module):
             )
         return known[key]
 
-    def _read(
-        self, x: torch.Tensor, whole: torch.Tensor, state: torch.Tensor, plan: torch.Tensor
-    ) -> torch.Tensor:
+    def _read(self, graph: Graph, state: torch.Tensor, plan: torch.Tensor) -> torch.Tensor:
         """Plans × units × width: each unit where it is now, among the others."""
+        _, x, whole = graph
         read: torch.Tensor = x + self.now(_at(state, plan))
         for layer in self.layers:
             read = layer(read, whole)
         return read
 
     def _device(
-        self,
-        on: dict[str, torch.Tensor],
-        read: torch.Tensor,
-        whole: torch.Tensor,
-        state: torch.Tensor,
-        mode: int,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+        self, graph: Graph, plan: torch.Tensor, mode: int
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Logits; shared vectors, those of the task, and what it was told, for other tasks."""
+        seen, _, whole = graph
+        on, state = seen.on(self.where), self._state(seen, plan)
+        read = self._read(graph, state, plan)
         out = self.task(read + self.which[0], whole)
-        return out, self.place(out, state, on["each"], mode)
+        logits = self.place(out, state, on["each"], mode).masked_fill(~on["legal"], NEVER)
+        return logits, read, out, state
 
-    def _levels(
-        self,
-        read: torch.Tensor,
-        whole: torch.Tensor,
-        state: torch.Tensor,
-        plan: torch.Tensor,
-        out: torch.Tensor | None,
-        choose: Drawn | Forced,
-    ) -> None:
-        """The tasks after placement: each reads the shared vectors and what the one before did."""
-        said: torch.Tensor | None = None
-        for at, task in enumerate(self.shape.tasks):
-            if task == "device":
-                said = self.told[task](_at(state, plan)) if task in self.told else None
+    def _classes(
+        self, graph: Graph, task: str, level: str, plan: dict[str, torch.Tensor]
+    ) -> torch.Tensor:
+        """Plans × units × classes: what a task after placement would do.
+
+        Each reads the shared vectors, what the task before made of them, and what was decided.
+        """
+        whole, where = graph[2], plan["device"]
+        out: torch.Tensor | None = None
+        if "device" in self.shape.tasks:
+            _, read, out, state = self._device(graph, where, LEVELS.index(level))
+        else:
+            state = self._state(graph[0], where)
+            read = self._read(graph, state, where)
+        said = self.placed(_at(state, where))
+        for at, name in enumerate(self.shape.tasks):
+            if name == "device":
                 continue
-            given = read + self.which[at]
-            given = given if out is None else given + out
-            given = given if said is None else given + said
-            out = self.task(given, whole)
-            logits = self.levels[task](out)
-            legal = torch.ones(logits.shape[1:], dtype=torch.bool, device=logits.device)
-            choice = choose(task, 0, logits, legal)
-            if task in self.told:
-                said = self.told[task](nn.functional.one_hot(choice, LEVELS).to(out.dtype))
+            given = read + self.which[at] + said
+            said = self.told[name](one_hot(plan[name], CLASSES).to(read.dtype))
+            out = self.task(given + said if out is None else given + said + out, whole)
+            if name == task:
+                break
+        assert out is not None
+        logits: torch.Tensor = self.levels[task](out)
+        return logits
 
-    def _order(
-        self, seen: Seen, count: int, level: NDArray[Any] | None
-    ) -> NDArray[np.float64] | None:
-        """Episodes × ops: the longest way to the end first, earlier or later by class."""
-        if level is None and not self.shape.ranked:
-            return None
-        order = np.repeat(-seen.rank[None], count, axis=0)
-        if level is not None:
-            moved = (level - _MIDDLE) / _MIDDLE * _SPAN * float(seen.rank.max())
-            order += moved[:, seen.unit]
-        return order
+
+def begun_of(episodes: Episodes, when: str) -> dict[str, NDArray[np.int64]]:
+    """What episodes began with (`start`) or ended with (`end`), for `Go.act`."""
+    prefix = f"{when}/"
+    found = {key: value for key, value in episodes.actions.items() if key.startswith(prefix)}
+    return {key.removeprefix(prefix): value for key, value in found.items()}
 
 
 def _at(state: torch.Tensor, plan: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,8 @@
-"""GO's decisions: logits in, choices out, drawn or as they were; and how sure each was."""
+"""GO's decisions: logits in, choices out, drawn or as they were; and how sure each was.
+
+An episode decides in slots, one for each pass and task. Where few decisions are drawn they are all
+of one slot, and the episode leaves the others as it found them.
+"""
 
 from __future__ import annotations
 
@@ -17,60 +21,66 @@ if TYPE_CHECKING:
 
     from placewright.policies.go_graph import Seen
 
-_FEW = 4.0  # groups of units that an episode draws anew at least, on average
+SLOT = "slot"
+"""The action that says where an episode drew."""
+_ALL = -1
 
 
 class Luck:
     """Random numbers for episodes; the same seed gives the same ones on the same kind of machine.
 
     Args:
-        share: Of the decisions, that are drawn at most; and whether units share their luck.
+        slots: How likely an episode draws in each of them, if not all are drawn.
+        most: Groups of units that an episode draws at most, from one on; 0 for all of them.
+        together: Whether units share their luck with neighbours.
     """
 
     def __init__(
         self,
-        seen: Seen,
         count: int,
         seed: int,
         where: torch.device,
-        noise: float,
-        greedy: bool,
-        share: tuple[float, bool],
+        noise: float = 0.0,
+        greedy: bool = False,
+        slots: NDArray[np.float64] | None = None,
+        most: int = 0,
+        together: bool = False,
     ) -> None:
-        self.seen, self.count, self.where = seen, count, where
-        self.noise, self.greedy = noise, greedy
-        self.most, self.together = share
+        self.where, self.noise, self.greedy = where, noise, greedy
+        self.most, self.together = most, together
         self._generator = torch.Generator(where).manual_seed(seed)
         self._rng = np.random.default_rng(seed)
+        self.slot = np.full(count, _ALL)
+        """Episodes: where each draws."""
+        if most and not greedy and slots is not None:
+            self.slot = self._rng.choice(len(slots), size=count, p=slots)
 
-    def gumbel(self, choices: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def gumbel(self, seen: Seen, count: int, choices: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Episodes × units × choices: what is added to logits; and units that are drawn at all."""
-        units = len(self.seen)
-        free = torch.ones(self.count, units, dtype=torch.bool, device=self.where)
+        units = len(seen)
+        free = torch.ones(count, units, dtype=torch.bool, device=self.where)
         if self.greedy:
-            return torch.zeros(self.count, units, choices, device=self.where), free
-        uniform = torch.rand(
-            self.count, units, choices, generator=self._generator, device=self.where
-        )
-        if self.together or self.most < 1.0:
-            member = self._members()
+            return torch.zeros(count, units, choices, device=self.where), free
+        uniform = torch.rand(count, units, choices, generator=self._generator, device=self.where)
+        if (self.together or self.most) and count:
+            member = self._members(seen, count)
             if self.together:
-                index = member[:, :, None].expand(-1, -1, choices)
-                uniform = uniform.gather(1, index)
-            if self.most < 1.0:
+                uniform = uniform.gather(1, member[:, :, None].expand(-1, -1, choices))
+            if self.most:
                 groups = np.asarray(member.amax(dim=1).cpu()) + 1
-                low = np.log(np.minimum(_FEW / groups, self.most))
-                share = np.exp(self._rng.uniform(low, np.log(self.most)))
-                rolled = torch.rand(self.count, units, generator=self._generator, device=self.where)
+                share = np.exp(self._rng.uniform(0.0, np.log(self.most), size=count)) / groups
+                rolled = torch.rand(count, units, generator=self._generator, device=self.where)
+                rolled = rolled.gather(1, member)
+                least = rolled.amin(dim=1, keepdim=True)  # one is drawn in any case
                 limit = torch.as_tensor(share, device=self.where, dtype=rolled.dtype)
-                free = rolled.gather(1, member) < limit[:, None]
+                free = (rolled < limit[:, None]) | (rolled == least)
         uniform = uniform.clamp(1e-20, 1 - 1e-7)
         return -(-uniform.log()).log() * free[:, :, None], free
 
-    def _members(self) -> torch.Tensor:
+    def _members(self, seen: Seen, count: int) -> torch.Tensor:
         """Episodes × units: the groups that units are in, of a size that each episode draws."""
-        levels = self.seen.clusters if self.together else self.seen.clusters[:1]
-        pick = self._rng.integers(len(levels), size=self.count)
+        levels = seen.stretches if self.together else seen.stretches[:1]
+        pick = self._rng.integers(len(levels), size=count)
         return torch.as_tensor(np.stack([levels[at] for at in pick]), device=self.where)
 
     def shake(self, logits: torch.Tensor) -> torch.Tensor | None:
@@ -78,7 +88,9 @@ class Luck:
         if not self.noise:
             return None
         drawn = torch.randn(logits.shape, generator=self._generator, device=self.where)
-        return drawn * self.noise * logits.square().mean(dim=2, keepdim=True).sqrt()
+        legal = logits > NEVER / 2
+        size = (logits.square() * legal).sum(dim=2, keepdim=True) / legal.sum(dim=2, keepdim=True)
+        return drawn * self.noise * size.sqrt()
 
 
 class Drawn:
@@ -86,76 +98,100 @@ class Drawn:
 
     def __init__(self, luck: Luck) -> None:
         self.luck = luck
-        self._choices: list[tuple[str, int]] = []
-        self._kept: dict[str, torch.Tensor] = {}
-        self._sure: dict[str, torch.Tensor] = {}
+        self._actions: dict[str, torch.Tensor] = {}
+        self._sure: list[torch.Tensor] = []
+
+    def rows(self, at: int) -> torch.Tensor:
+        """The episodes that decide in a slot."""
+        return _rows(self.luck.slot, at, self.luck.where)
 
     def __call__(
-        self, task: str, at: int, logits: torch.Tensor, legal: torch.Tensor
+        self,
+        name: str,
+        at: int,
+        seen: Seen,
+        logits: torch.Tensor,
+        rows: torch.Tensor,
+        now: torch.Tensor,
+        stay: torch.Tensor,
     ) -> torch.Tensor:
-        name = f"{task}/{at}"
-        gumbel, free = self.luck.gumbel(logits.shape[2])
+        """All episodes × units.
+
+        Args:
+            logits: Of the episodes that decide, `rows`.
+            now: All episodes × units: what is kept by the others.
+            stay: Like logits: what is added where nothing is drawn.
+        """
+        gumbel, free = self.luck.gumbel(seen, len(rows), logits.shape[2])
         added = self.luck.shake(logits)
         if added is not None:
-            self._kept[f"{name}/added"] = added
+            self._actions[f"{name}/added"] = _among(rows, added, now.shape)
             logits = logits + added
-        logits = logits.masked_fill(~legal, NEVER)
-        choice = (logits + gumbel).argmax(dim=2)
-        self._choices.append((task, at))
-        self._kept[name], self._kept[f"{name}/free"] = choice, free
-        self._sure[name] = chosen(logits, choice)[0] * free
+        calm = torch.ones_like(free) if self.luck.greedy else ~free
+        picked = (logits + gumbel + stay * calm[:, :, None]).argmax(dim=2)
+        choice = now.index_copy(0, rows, picked)
+        self._actions[name] = choice
+        self._actions[f"{name}/free"] = _among(rows, free, now.shape)
+        self._sure.append(_among(rows, chosen(logits, picked)[0] * free, now.shape))
         return choice
 
     def done(self) -> tuple[dict[str, NDArray[Any]], NDArray[np.float32]]:
-        """The actions by name, and the log-probabilities in the order of the heads."""
-        actions = {}
-        for task, at in self._choices:
-            name = _key(self._choices, task, at)
-            for more in ("", "/free", "/added"):
-                value = self._kept.get(f"{task}/{at}{more}")
-                if value is not None:
-                    actions[name + more.replace("/", "_")] = value.cpu().numpy()
-        order = ordered(self._choices)
-        found = torch.cat([self._sure[f"{task}/{at}"] for task, at in order], dim=1)
-        return actions, found.float().cpu().numpy()
+        """The actions by name, and the log-probabilities slot after slot."""
+        actions = {name: value.cpu().numpy() for name, value in self._actions.items()}
+        return {**actions, SLOT: self.luck.slot}, torch.cat(self._sure, 1).float().cpu().numpy()
 
 
 class Forced:
     """Takes decisions as they were taken and says how likely they are now, with gradients."""
 
-    def __init__(
-        self, seen: Seen, actions: Mapping[str, NDArray[Any]], where: torch.device
-    ) -> None:
-        self.seen, self.actions, self.where = seen, actions, where
-        passes = sum(name.startswith("device_pass") for name in actions if name[-1].isdigit())
-        self._last = passes
-        self._heads: dict[tuple[str, int], Head] = {}
+    def __init__(self, actions: Mapping[str, NDArray[Any]], where: torch.device) -> None:
+        self.actions, self.where = actions, where
+        self._heads: list[Head] = []
+
+    def rows(self, at: int) -> torch.Tensor:
+        """The episodes that decided in a slot."""
+        return _rows(self.actions[SLOT], at, self.where)
 
     def __call__(
-        self, task: str, at: int, logits: torch.Tensor, legal: torch.Tensor
+        self,
+        name: str,
+        at: int,
+        seen: Seen,
+        logits: torch.Tensor,
+        rows: torch.Tensor,
+        now: torch.Tensor,
+        stay: torch.Tensor,
     ) -> torch.Tensor:
-        name = task if task != "device" or at == self._last else f"device_pass{at}"
         choice = torch.as_tensor(self.actions[name], dtype=torch.long, device=self.where)
-        free = torch.as_tensor(self.actions[f"{name}_free"], device=self.where)
-        if f"{name}_added" in self.actions:
-            logits = logits + torch.as_tensor(self.actions[f"{name}_added"], device=self.where)
-        log_prob, entropy = chosen(logits.masked_fill(~legal, NEVER), choice)
-        # Entropy is that of all decisions, drawn or not: a floor under it is about the policy.
-        head = Head(name, log_prob * free, entropy, even_entropy(legal))
-        self._heads[task, at] = head
+        free = torch.as_tensor(self.actions[f"{name}/free"], device=self.where)
+        if f"{name}/added" in self.actions:
+            added = torch.as_tensor(self.actions[f"{name}/added"], device=self.where)
+            logits = logits + added[rows]
+        log_prob, entropy = chosen(logits, choice[rows])
+        most = even_entropy(torch.as_tensor(seen.legal, device=self.where))
+        if not name.startswith("device"):
+            most = torch.full_like(most, float(np.log(logits.shape[2])))
+        drawn = free[rows]
+        self._heads.append(
+            Head(
+                name,
+                _among(rows, log_prob * drawn, now.shape),
+                _among(rows, entropy * drawn, now.shape),
+                most,
+                free,
+            )
+        )
         return choice
 
     def heads(self) -> tuple[Head, ...]:
-        return tuple(self._heads[key] for key in ordered(list(self._heads)))
+        return tuple(self._heads)
 
 
-def ordered(choices: list[tuple[str, int]]) -> list[tuple[str, int]]:
-    """The order of the heads: earlier passes, other tasks, and the last pass's devices."""
-    devices = [each for each in choices if each[0] == "device"]
-    others = [each for each in choices if each[0] != "device"]
-    return [*devices[:-1], *others, *devices[-1:]]
+def _rows(slot: NDArray[np.int64], at: int, where: torch.device) -> torch.Tensor:
+    return torch.as_tensor(np.flatnonzero((slot == at) | (slot == _ALL)), device=where)
 
 
-def _key(choices: list[tuple[str, int]], task: str, at: int) -> str:
-    last = max(number for name, number in choices if name == task)
-    return task if task != "device" or at == last else f"device_pass{at}"
+def _among(rows: torch.Tensor, values: torch.Tensor, shape: torch.Size) -> torch.Tensor:
+    """Values of some episodes among all of them; nothing for the others."""
+    all_of_them = values.new_zeros((*shape, *values.shape[2:]))
+    return all_of_them.index_copy(0, rows, values)

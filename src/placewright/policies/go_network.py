@@ -11,11 +11,11 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from placewright.policies.go_graph import DEVICE, GRAPH, KINDS, UNIT
-from placewright.policies.go_state import PAIR
+from placewright.policies.go_state import HERE, PAIR
+from placewright.policies.go_told import DEVICE, GRAPH, KINDS, UNIT
 
-MODES = 3
-"""What a plan is when it is read: a heuristic's, an earlier pass's, or a search's best so far."""
+MODES = 4
+"""What is asked for: modules, parts of them, or units in a pass, or units by a search."""
 
 
 class Sage(nn.Module):
@@ -118,13 +118,20 @@ class Trunk(nn.Module):
 
 
 class DeviceHead(nn.Module):
-    """A unit's vector, a device, and what they mean for each other in, a logit out."""
+    """A unit's vector, a device, and what they mean for each other in, a logit out.
+
+    A device is also what is on it: the mean of those units' vectors. Equal devices of which one
+    holds the decoder and one the encoder are told apart by that, whatever their numbers.
+    """
 
     def __init__(self, width: int, wide: int) -> None:
         super().__init__()
         self.unit = nn.Linear(width, wide)
         self.pair = nn.Linear(PAIR, wide, bias=False)
         self.device = nn.Linear(DEVICE, wide, bias=False)
+        self.held = nn.Linear(width, wide, bias=False)
+        self.ask = nn.Linear(width, width, bias=False)
+        nn.init.normal_(self.ask.weight, std=0.01)
         self.out = nn.Parameter(torch.randn(MODES, wide) * 0.2)
         self.linear = nn.Parameter(torch.zeros(MODES, PAIR))
 
@@ -132,6 +139,10 @@ class DeviceHead(nn.Module):
         self, x: torch.Tensor, pairs: torch.Tensor, each: torch.Tensor, mode: int
     ) -> torch.Tensor:
         """Plans × units × devices."""
-        joined = self.unit(x)[:, :, None] + self.pair(pairs) + self.device(each)
+        here = pairs[..., HERE].transpose(1, 2)  # plans × devices × units
+        content = here @ x / (here.sum(dim=2, keepdim=True) + 1)
+        told = self.device(each) + self.held(content)
+        joined = self.unit(x)[:, :, None] + self.pair(pairs) + told[:, None]
+        akin = self.ask(x) @ content.transpose(1, 2) / x.shape[2] ** 0.5
         logits: torch.Tensor = torch.relu(joined) @ self.out[mode] + pairs @ self.linear[mode]
-        return logits
+        return logits + akin

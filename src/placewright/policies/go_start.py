@@ -170,8 +170,7 @@ def first_plans(problem: Problem, rank: NDArray[np.float64], count: int) -> NDAr
     fastest = near[total[near] <= total[near].min() * 1.01]
     work = np.where(a.turn, a.compute[:, fastest[0]], 0.0)
     kept = np.bincount(a.producer, np.where(a.alias < 0, a.sizes, 0), a.ops) * ~a.stored
-    layers = layer_places(problem)
-    place: NDArray[Any] = by_forward(problem).group if layers is None else layers
+    place = layer_order(problem)
     made = [_stretches(problem, place, work, fastest), list_schedule(problem, rank)]
     if a.resident.sum() + kept.sum() <= a.capacity[fastest[0]]:
         made.append(problem.settle(np.full(a.ops, fastest[0])))
@@ -179,6 +178,12 @@ def first_plans(problem: Problem, rank: NDArray[np.float64], count: int) -> NDAr
         made.append(_stretches(problem, place, a.resident + kept, near))
     made.sort(key=lambda device: reckoned(problem, rank, device))
     return np.stack(made[:count])
+
+
+def layer_order(problem: Problem) -> NDArray[np.int64]:
+    """Ops: where each stands among layers; by the forward pass where the graph knows no modules."""
+    layers = layer_places(problem)
+    return by_forward(problem).group.astype(np.int64) if layers is None else layers
 
 
 def _stretches(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch.nn import functional
 
-from placewright.policies.go_graph import WINDOWS
+from placewright.policies.go_told import WINDOWS
 
 _UNTIMED = 13 + len(WINDOWS)
 PAIR = _UNTIMED + 6

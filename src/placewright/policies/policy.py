@@ -53,18 +53,27 @@ class Head:
         log_prob: Episodes × decisions.
         entropy: Episodes × decisions, in nats.
         most: Decisions: the entropy of an even choice; nothing where there is no choice.
+        drawn: Episodes × decisions: which of them were drawn at all; None for all. The others have
+            no entropy and no log-probability.
     """
 
     name: str
     log_prob: torch.Tensor
     entropy: torch.Tensor
     most: torch.Tensor
+    drawn: torch.Tensor | None = None
 
     @cached_property
     def share(self) -> torch.Tensor:
         """Entropy as a share of an even choice's, over all decisions that are one."""
-        total = self.most.sum().clamp(min=1e-9)
-        return self.entropy.mean(dim=0).sum() / total
+        return self.entropy.mean(dim=0).sum() / self.even.clamp(min=1e-9)
+
+    @cached_property
+    def even(self) -> torch.Tensor:
+        """The entropy of even choices, of all decisions that an episode drew on average."""
+        if self.drawn is None:
+            return self.most.sum()
+        return (self.most * self.drawn).sum() / max(len(self.drawn), 1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,6 +96,13 @@ class Scores:
         import torch
 
         return torch.cat([head.log_prob for head in self.heads], dim=1)
+
+    @property
+    def decisions(self) -> float:
+        """How many decisions were drawn in an episode, on average."""
+        kept = [head.log_prob.shape[1] for head in self.heads if head.drawn is None]
+        drawn = [float(head.drawn.sum()) for head in self.heads if head.drawn is not None]
+        return sum(kept) + sum(drawn) / max(len(self.log_prob), 1)
 
 
 class Policy(Protocol):

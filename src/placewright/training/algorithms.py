@@ -122,11 +122,11 @@ class PPO:
                 break
             credit, ratio = _credit(advantage, scores), moved.exp()
             kept = ratio.clamp(1 - self.clip, 1 + self.clip)
-            gain = torch.minimum(ratio * credit, kept * credit).mean()
-            decisions = scores.log_prob.shape[1]
+            # Decisions that were not drawn stand still: they add nothing but their number.
+            gain = torch.minimum(ratio * credit, kept * credit).sum(dim=1).mean()
             pulled = _entropy_loss(scores, pressure)
             pulled = pulled + _best_loss(policy, problem, scores, pressure)
-            loss = -gain + pulled / decisions + _value_loss(scores, advantage)
+            loss = (pulled - gain) / max(scores.decisions, 1.0) + _value_loss(scores, advantage)
             norm = _step(policy, optimizer, loss, pressure.clip)
             said = {"gradient": norm, "kl": apart, **_shares(scores)}
         return said
@@ -149,11 +149,10 @@ def _entropy_loss(scores: Scores, pressure: Pressure) -> Any:
     """Less for more entropy, summed over decisions."""
     loss: Any = 0.0
     for head in scores.heads:
-        most = head.most.sum()
         if pressure.bonus:
-            loss = loss - pressure.bonus * head.share * most
+            loss = loss - pressure.bonus * head.share * head.even
         if pressure.floor:
-            loss = loss + (pressure.floor - head.share).clamp(min=0.0) * most
+            loss = loss + (pressure.floor - head.share).clamp(min=0.0) * head.even
     return loss
 
 

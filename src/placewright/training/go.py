@@ -18,6 +18,7 @@ from placewright.files.header import body, head
 from placewright.policies import load, restored
 from placewright.policies.tensors import load_with_tensors, save_with_tensors
 from placewright.training.algorithms import PPO, Pressure
+from placewright.training.go_elites import Elites
 from placewright.training.go_imitation import Imitation
 from placewright.training.go_orders import IssuingEnvironment, clock
 from placewright.training.rewards import Graded, Reward
@@ -31,7 +32,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from placewright.policies import Episodes
-    from placewright.policies.go import Go, Shape
+    from placewright.policies.go import Go
+    from placewright.policies.go_shape import Shape
     from placewright.training.environment import Judged
     from placewright.training.go_teachers import Lesson
 
@@ -53,8 +55,8 @@ class GoRecipe:
 
     imitated: float = 0.3
     beside: int = 1
-    samples: int = 32
-    rate: tuple[float, float] = (1e-3, 3e-4)
+    samples: int = 16
+    rate: tuple[float, float] = (1e-3, 1e-3)
     floor: float = 0.1
     clip: float = 1.0
     algorithm: PPO = field(default_factory=PPO)
@@ -118,6 +120,8 @@ class GoTraining:
         """Bytes over and objective of the best plan that the policy itself made."""
         self.curves: dict[int, list[tuple[int, float, float]]] = {}
         """For each problem (plans judged, seconds, `own`) each time that it improved."""
+        self.elites = [Elites(len(self.policy.shape.slots)) for _ in self.lessons]
+        """The best plans of each problem, where half of all episodes begin."""
         self.steps, self.seconds = 0, 0.0
         self.points: list[Point] = []
         self._pool = ThreadPoolExecutor(1)
@@ -171,7 +175,10 @@ class GoTraining:
         at = int(rng.integers(len(self.lessons)))
         self.reference(at)
         seed = int(rng.integers(2**31))
-        episodes = self.policy.act(self.lessons[at].problem, self.recipe.samples, seed)
+        problem, count = self.lessons[at].problem, self.recipe.samples
+        begun = self.elites[at].begun(self.policy.first(problem, count), rng)
+        slots = self.elites[at].slots
+        episodes = self.policy.act(problem, count, seed, begun=begun, slots=slots)
         judge = self.environments[at].judge
         return (
             at,
@@ -180,16 +187,19 @@ class GoTraining:
         )
 
     def _reinforce(self, at: int, episodes: Episodes, coming: Future[Judged], rate: float) -> None:
+        from placewright.policies.go import begun_of
+
         judged, lesson = coming.result(), self.lessons[at]
         environment, recipe = self.environments[at], self.recipe
         reward = recipe.reward(judged, environment.reference)
-        advantage = _advantage(reward, episodes.actions["start"])
+        advantage = _advantage(reward, begun_of(episodes, "start"))
         self._set_rate(rate)
         pressure = Pressure(floor=recipe.floor, clip=recipe.clip)
         said = recipe.algorithm.update(
             self.policy, lesson.problem, episodes, advantage, self.optimizer, pressure
         )
         self._keep_own(at, judged)
+        self.elites[at].add(episodes, judged)
         said["invalid"] = float(1 - judged.valid.mean())
         said["mean"] = float(judged.seconds.mean()) / self.reference(at)
         likeliest = self.likeliest(at)
@@ -199,9 +209,9 @@ class GoTraining:
     def reference(self, at: int) -> float:
         """What a teacher's plan takes in GO's order; judged, and counted, once."""
         if at not in self.references:
-            lesson, seen = self.lessons[at], self.policy.see(self.lessons[at].problem)
+            lesson = self.lessons[at]
             device = lesson.device[:1]
-            order = -seen.rank[None] if self.policy.orders else None
+            order = self.policy.order(lesson.problem, device)
             judged = self.environments[at].judge(device, TEACHER, order)
             self.references[at] = float(judged.seconds[0])
         return self.references[at]
@@ -214,6 +224,7 @@ class GoTraining:
             episodes.device, LIKELIEST, episodes.priority, episodes.fusion
         )
         self._keep_own(at, judged)
+        self.elites[at].add(episodes, judged)
         return float(np.where(judged.valid, judged.seconds, np.inf).min())
 
     def _keep_own(self, at: int, judged: Judged) -> None:
@@ -292,8 +303,11 @@ class GoTraining:
         self.steps, self.seconds = int(found["steps"]), float(found["seconds"])
 
 
-def _advantage(reward: NDArray[np.float64], start: NDArray[np.int64]) -> NDArray[np.float64]:
+def _advantage(
+    reward: NDArray[np.float64], begun: dict[str, NDArray[np.int64]]
+) -> NDArray[np.float64]:
     """Episodes × 1: rewards less the mean of those that began alike, in deviations of all."""
+    start = np.concatenate(list(begun.values()), axis=1)
     _, same = np.unique(start, axis=0, return_inverse=True)
     same = same.reshape(-1)
     mean = np.bincount(same, reward) / np.bincount(same)
@@ -306,9 +320,7 @@ def begun(shape: Shape, lessons: Sequence[Lesson], seed: int, begin: Path | None
     if begin is None:
         return shape.build(lessons[0].problem, seed)
     policy: Any = load(begin)
-    policy.shape = replace(
-        policy.shape, most=shape.most, drawn=shape.drawn, together=shape.together
-    )
+    policy.shape = replace(policy.shape, most=shape.most)
     made: Go = policy
     return made
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from placewright.policies.go_groups import LEVELS, MODULES, PARTS
 from placewright.policies.go_start import nearest_to
 from placewright.training.go_orders import clock
 
@@ -30,6 +31,9 @@ class Imitation:
 
     Args:
         smoothing: The share of a target that is spread over all devices in the passes.
+        units: The share of steps that teach single units too, in a pass and in a damaged plan; they
+            cost many times what modules and parts do.
+        loose: How many decisions of a pass may be left to that chance, on average.
         damaged: Damaged copies of the strong plan in a step.
         damage: The share of the units that is moved about, from and to.
         clip: The most that all gradients together may measure.
@@ -37,6 +41,8 @@ class Imitation:
     """
 
     smoothing: float = 0.1
+    units: float = 0.25
+    loose: float = 2.0
     damaged: int = 3
     damage: tuple[float, float] = (0.005, 0.3)
     clip: float = 1.0
@@ -68,7 +74,7 @@ class Imitation:
         self, policy: Go, lesson: Lesson, rng: np.random.Generator
     ) -> tuple[torch.Tensor, dict[str, float]]:
         """What it has yet to learn from a problem."""
-        from placewright.policies.go import PASS, SEARCH, START
+        from placewright.policies.go import SEARCH
 
         seen, graph = policy.see(lesson.problem), policy.graph(lesson.problem)
         free = seen.legal.sum(axis=1) > 1
@@ -77,12 +83,24 @@ class Imitation:
         strong = self._target(lesson, seen, plan, weight)
         said: dict[str, float] = {}
         total: Any = 0.0
-        for at in range(policy.shape.passes):
-            logits = policy.logits(graph, plan[None], START if at == 0 else PASS)
-            total = total + _missed(logits, strong[None], free, self.smoothing)
-            plan = _drawn(logits, rng)
-            hit = logits.argmax(dim=2)[0].cpu().numpy() == strong
-            said[f"pass {at}"] = float(hit[free].mean()) if free.any() else 1.0
+        fine = rng.random() < self.units
+        coarse = [level for level in policy.shape.passes if seen.grouped(level) is not None]
+        for at, level in enumerate(policy.shape.passes if fine or not coarse else coarse):
+            part = policy.by_groups(graph, level)
+            grouped = seen.grouped(level)
+            group = np.arange(len(seen)) if grouped is None else grouped.group
+            now, target = (seen.rounded(group, one) for one in (plan, strong))
+            logits = policy.logits(part, now[None], LEVELS.index(level))
+            choice = part[0].legal.sum(axis=1) > 1
+            spread = min(self.smoothing, self.loose / max(int(choice.sum()), 1))
+            total = total + _missed(logits, target[None], choice, spread)
+            hit = logits.argmax(dim=2)[0].cpu().numpy() == target
+            said[f"pass {at}"] = float(hit[choice].mean()) if choice.any() else 1.0
+            drawn = _drawn(logits, rng)
+            plan = np.where((drawn != now)[group], drawn[group], plan)
+        if not self.damaged or not fine:
+            said["loss"] = float(total.detach())
+            return total, said
         others = [
             nearest_to(device[seen.leader], strong, seen.classes, weight)
             for device in lesson.device
@@ -122,7 +140,7 @@ class Imitation:
     ) -> NDArray[np.int64]:
         """The strong plan with groups of units where a weaker plan or chance has them."""
         share = np.exp(rng.uniform(*np.log(self.damage)))
-        level = seen.clusters[int(rng.integers(len(seen.clusters)))]
+        level = self._cut(seen, rng)
         groups = int(level.max()) + 1
         pick = rng.random(groups) < share
         pick[int(rng.integers(groups))] = True
@@ -133,6 +151,13 @@ class Imitation:
             luck = rng.random((groups, seen.legal.shape[1]))[level]
             instead = np.where(seen.legal, luck, -1.0).argmax(axis=1)
         return np.where(units, instead, strong).astype(np.int64)
+
+    @staticmethod
+    def _cut(seen: Seen, rng: np.random.Generator) -> NDArray[np.int64]:
+        """Units: groups that are moved as one: modules, parts, small clusters, or units alone."""
+        grouped = [seen.grouped(level) for level in (MODULES, PARTS)]
+        cuts = [np.arange(len(seen)), *(each.group for each in grouped if each is not None)]
+        return cuts[int(rng.integers(len(cuts)))]
 
 
 def _missed(

@@ -17,16 +17,11 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from placewright.policies import Episodes
     from placewright.policies.go import Go
     from placewright.problem import Problem
 
 
-DRAWN = 0.3
-"""The share of decisions that a proposed plan draws at most."""
-
-
-HOLDS = (1.0, 3.0)
+MARGINS = (1.0, 3.0)
 """How much surer than staying a move must be in some of the plans, in nats."""
 
 
@@ -58,8 +53,6 @@ class GoProposer:
         policy = policies.load(path)
         if not isinstance(policy, Go):
             raise FileError(f"{path}: holds policy {policy.name!r}: expected 'go'")
-        # All of thousands of ops drawn at once make poor plans: few are, neighbours together.
-        policy.shape = replace(policy.shape, drawn=DRAWN, together=True)
         return cls(policy, threads)
 
     def propose(self, problem: Problem, count: int, seed: int) -> list[Plan]:
@@ -74,13 +67,14 @@ class GoProposer:
             seen, parts, made = self.policy.see(problem), [likeliest], len(likeliest)
             if made < count:
                 first = seen.settle(seen.starts[: count - made])
-                parts.append(_of(likeliest, first))
+                order = self.policy.order(problem, first)
+                parts.append(replace(likeliest, device=first, priority=order, fusion=None))
                 made += len(first)
-            for hold in HOLDS:
+            for margin in MARGINS:
                 if made < count:
-                    held = min(count - made, starts)
-                    parts.append(self.policy.act(problem, held, seed, greedy=True, hold=hold))
-                    made += held
+                    sure = min(count - made, starts)
+                    parts.append(self.policy.act(problem, sure, seed, greedy=True, margin=margin))
+                    made += sure
             if made < count:
                 parts.append(self.policy.act(problem, count - made, seed))
         plans = []
@@ -107,9 +101,3 @@ class GoProposer:
             likely = torch.softmax(logits.double(), dim=1).cpu().numpy()
         found: NDArray[np.float64] = likely[seen.unit]
         return found
-
-
-def _of(episodes: Episodes, device: NDArray[np.int32]) -> Episodes:
-    """Other plans, with the order and the fusion of nobody but ranks."""
-    order = None if episodes.priority is None else episodes.priority[: len(device)]
-    return replace(episodes, device=device, priority=order, fusion=None)

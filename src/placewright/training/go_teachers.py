@@ -22,6 +22,7 @@ from placewright.policies.go_start import first_plans, ways
 from placewright.problem import Problem
 from placewright.solvers import Search
 from placewright.training.go_orders import issued
+from placewright.transforms import Flow
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -159,10 +160,9 @@ def teach(task: Task, problem: Problem, evaluations: Sequence[int], seconds: flo
 
 def first_plan(problem: Problem) -> Plan:
     """The plan that GO's first pass reads, in GO's order."""
-    rank = ways(problem.arrays)[0]
-    (device,) = first_plans(problem, rank, 1)
-    orders = issued(problem, device[None], -rank[None])
-    return Plan.of(problem, device, None if orders is None else orders[0])
+    device = first_plans(problem, ways(problem.arrays)[0], 1)
+    orders = issued(problem, device, -Flow(problem.arrays).bottom_levels(device))
+    return Plan.of(problem, device[0], None if orders is None else orders[0])
 
 
 def read_lessons(

@@ -14,12 +14,12 @@ def go() -> Recipe:
     """GO on one problem or many.
 
     Each decision's ratio is clipped by itself, and the advantage is normalised in the batch, which
-    is of one graph. Of thousands of decisions few are drawn in an episode, in groups. Without
-    teachers it begins at the list schedule that it reads.
+    is of one graph. Every episode refines the first plan anew, so all modules are drawn; elites
+    that finer passes refine are those of `training.go`.
     """
     return Recipe(
         "go",
-        policies.find("go").Shape(tasks=("device", "priority"), stay=3.0, drawn=0.3, together=True),
+        policies.find("go").Shape(passes=("module",), stay=3.0, drawn=0),
         algorithm=PPO(),
         reward=Graded(step=1.0),
         baseline=BatchNormalised,

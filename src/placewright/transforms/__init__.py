@@ -3,6 +3,7 @@
 from placewright.transforms.coarsen import by_heavy_edges, heavy_edges
 from placewright.transforms.colocate import by_colocation, by_forward, forward_ops
 from placewright.transforms.contract import Contraction, contract
+from placewright.transforms.flow import Flow
 from placewright.transforms.fold import Blocks, fold
 from placewright.transforms.fuse import dissolved, fuse, greedy
 from placewright.transforms.fusible import FUSIBLE, HEAVY, LIGHT, REDUCTION
@@ -19,6 +20,7 @@ __all__ = [
     "REDUCTION",
     "Blocks",
     "Contraction",
+    "Flow",
     "Grouping",
     "by_colocation",
     "by_forward",

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from placewright.simulator.judging import kernel
 from placewright.solvers.balanced import as_needed
 from placewright.solvers.orders.backward import latest_start
-from placewright.solvers.orders.flow import Flow
+from placewright.transforms.flow import Flow
 
 if TYPE_CHECKING:
     from placewright.arrays import Arrays

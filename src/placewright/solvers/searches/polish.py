@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placewright.solvers.orders.flow import Flow
 from placewright.solvers.orders.priorities import priority_rules
+from placewright.transforms.flow import Flow
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
