@@ -42,10 +42,10 @@ if TYPE_CHECKING:
 
 MOST = 5000
 """Units of a graph in training."""
-IMITATED = 150
+EXACT = Imitation(damaged=0, units=1.0, loose=0.5)
+"""On one graph: all of a strong plan, to the last unit."""
+IMITATED = 300
 """Steps of imitation of `auto`'s plans before PPO."""
-TAUGHT = 5000
-"""Plans that `auto` judges to make those."""
 FINE_TUNED = 50
 """Updates of fine-tuning."""
 ABLATIONS: dict[str, dict[str, Any]] = {
@@ -55,7 +55,7 @@ ABLATIONS: dict[str, dict[str, Any]] = {
     "no imitation": {},
     "no learning": {},
 }
-"""What is changed of GO. Without learning its weights stay as they were drawn, without imitation."""
+"""What is changed of GO; without learning its weights stay as they were drawn."""
 ALONE = ("no imitation", "no learning")
 """Those that have no teacher."""
 SOLVERS: dict[str, Any] = {
@@ -186,7 +186,7 @@ class Run:
             **ABLATIONS.get(self.method, {}),
         )
         updates, steps = max(1, self.plans // self.samples), IMITATED
-        how = GoRecipe(samples=self.samples, beside=0, imitation=Imitation(damaged=0))
+        how = GoRecipe(samples=self.samples, beside=0, rate=(3e-3, 1e-3), imitation=EXACT)
         if self.method == "fine-tuned":
             made: Any = policies.load(Path(self.policy))
             made.shape = replace(made.shape, most=MOST)
@@ -197,7 +197,7 @@ class Run:
             steps = 0
         if self.method == "no learning":
             how = replace(how, rate=(0.0, 0.0))
-        lesson = _lesson(task, problem, bool(steps))
+        lesson = _lesson(task, problem, self.seconds if steps else 0.0)
         how = replace(how, imitated=steps / (steps + updates))
         training = GoTraining(made, [lesson], how, self.seed, self.device, self.threads)
         training.run(1e9, most=steps + updates + 1)
@@ -220,11 +220,11 @@ def default_devices(problem: pw.Problem) -> NDArray[np.int32]:
     return pw.solve(problem, solvers.METIS(repaired=True)).plan.device
 
 
-def _lesson(task: Task, problem: pw.Problem, auto: bool) -> Lesson:
-    """GO's first plan and list schedulers', or `auto`'s and those on the way to it."""
-    if auto:
+def _lesson(task: Task, problem: pw.Problem, seconds: float) -> Lesson:
+    """Plans of `auto` in so many seconds, or of GO's first plan and list schedulers if none."""
+    if seconds:
         path = Path(f".go-teacher-{os.getpid()}.jsonl")
-        path.write_text(json.dumps(teach(task, problem, (1000, TAUGHT), 120.0)) + "\n")
+        path.write_text(json.dumps(teach(task, problem, (1000, 5000, 10**7), seconds)) + "\n")
         try:
             return read_lessons(path, None)[0]
         finally:
