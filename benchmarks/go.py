@@ -6,9 +6,9 @@
     python benchmarks/go.py large        50,000 ops in one call: seconds and memory
 
 Step times in seconds on simulated P100 clusters, devices taking whatever is ready as TensorFlow's
-executor does. `go`: trained on the graph, on units merged to at most 5,000: imitation of the plan of
-`auto` in `--seconds`, then PPO; its figure is the best plan that it drew or liked best itself, never
-a teacher's. `no imitation`: PPO alone. `zero-shot`: best of 16 of a policy that never
+executor does. `go`: trained on the graph, on units merged to at most 5,000: imitation of `auto`'s
+plan of `--seconds`, then PPO; its figure is the best plan that it drew or liked best itself, not a
+teacher's. `no imitation`: PPO alone. `zero-shot`: best of 16 of a policy that never
 saw the row's fold, on the whole graph, `first plans` among them: what it has before it has learned
 anything; `fine-tuned`: 50 updates more.
 Section `tasks`: placement, schedule and fusion alone, in pairs and together, against the best

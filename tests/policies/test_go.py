@@ -21,8 +21,8 @@ from placewright.policies.go_start import (  # noqa: E402
     alike,
     by_first_use,
     first_plans,
+    listed,
     nearest_to,
-    reckoned,
     ways,
 )
 from placewright.policies.go_state import pairs  # noqa: E402
@@ -308,12 +308,12 @@ def test_first_plans_are_stretches_one_device_and_a_list_schedule_the_quickest_f
     used = [set(plan[free]) for plan in plans]
     assert {0} in used
     assert {0, 1, 2} in used  # not the host
-    ends = [reckoned(given, rank, plan) for plan in plans]
+    ends = [listed(given, rank, plan)[1] for plan in plans]
     assert ends == sorted(ends)
     assert (first_plans(given, rank, 1) == plans[:1]).all()
     alone = plans[used.index({0})]  # with nothing to send, it reckons as the simulator does
     exact = judge(given, alone[None], -rank[None]).value[0]
-    assert reckoned(given, rank, alone) == (0.0, pytest.approx(exact, rel=0.05))
+    assert listed(given, rank, alone)[1] == (0.0, pytest.approx(exact, rel=0.05))
     policy = replace(SMALL, starts=3).build(given)
     starts = policy.act(given, 7, seed=0).actions["start/device"]
     assert len(np.unique(starts, axis=0)) == 3

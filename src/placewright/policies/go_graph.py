@@ -105,10 +105,14 @@ class Seen:
     def _groups(self, level: str) -> NDArray[np.int64] | None:
         if level == UNITS:
             return None
-        group = by_modules(self.problem, self.leader, self.legal)
+        group = self._modules
         if level == PARTS:
             group = by_parts(self.problem, self.leader, self.seconds.min(axis=1), group)
         return group if group.max() + 1 <= _MANY * len(self) else None
+
+    @cached_property
+    def _modules(self) -> NDArray[np.int64]:
+        return by_modules(self.problem, self.leader, self.legal)
 
     def _of_groups(self, group: NDArray[np.int64]) -> Grouped:
         first = np.full(int(group.max()) + 1, self.problem.arrays.ops)

@@ -8,6 +8,7 @@ counted, in plain lists, so that 50,000 ops take about a second.
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -51,26 +52,15 @@ def mean_transfer(a: Arrays) -> NDArray[np.float64]:
     return mean
 
 
-def list_schedule(problem: Problem, rank: NDArray[np.float64]) -> NDArray[np.int32]:
-    """Ops: the device of each, by falling rank, where it ends first among those with room.
-
-    What must be together goes where the first of it was put. Bytes are let go when their last
-    reader has been added, so they are an estimate; where nothing has room the emptiest is taken.
-    """
-    return _listed(problem, rank)[0]
-
-
-def reckoned(
-    problem: Problem, rank: NDArray[np.float64], device: NDArray[np.integer]
-) -> tuple[float, float]:
-    """Bytes that a plan lacks and when it ends, as a list schedule in this order reckons it."""
-    return _listed(problem, rank, device)[1]
-
-
-def _listed(
+def listed(
     problem: Problem, rank: NDArray[np.float64], given: NDArray[np.integer] | None = None
 ) -> tuple[NDArray[np.int32], tuple[float, float]]:
-    """A list schedule's devices, or those given; bytes that it lacks, and when it ends."""
+    """A list schedule's devices, or those given; bytes that it lacks, and when it ends.
+
+    Ops go by falling rank where each ends first among devices with room; what must be together goes
+    where the first of it was put. Bytes are let go when their last reader has been added, so they
+    are an estimate; where nothing has room the emptiest device is taken.
+    """
     a = problem.arrays
     devices = range(a.devices)
     leader, compute, allowed = a.leader.tolist(), a.compute.tolist(), a.allowed.tolist()
@@ -171,19 +161,26 @@ def first_plans(problem: Problem, rank: NDArray[np.float64], count: int) -> NDAr
     work = np.where(a.turn, a.compute[:, fastest[0]], 0.0)
     kept = np.bincount(a.producer, np.where(a.alias < 0, a.sizes, 0), a.ops) * ~a.stored
     place = layer_order(problem)
-    made = [_stretches(problem, place, work, fastest), list_schedule(problem, rank)]
+    made = [_stretches(problem, place, work, fastest)]
     if a.resident.sum() + kept.sum() <= a.capacity[fastest[0]]:
         made.append(problem.settle(np.full(a.ops, fastest[0])))
     else:
         made.append(_stretches(problem, place, a.resident + kept, near))
-    made.sort(key=lambda device: reckoned(problem, rank, device))
-    return np.stack(made[:count])
+    known = [listed(problem, rank, device) for device in made] + [listed(problem, rank)]
+    known.sort(key=lambda each: each[1])
+    return np.stack([device for device, _ in known[:count]])
 
 
 def layer_order(problem: Problem) -> NDArray[np.int64]:
     """Ops: where each stands among layers; by the forward pass where the graph knows no modules."""
-    layers = layer_places(problem)
-    return by_forward(problem).group.astype(np.int64) if layers is None else layers
+    if problem not in _places:
+        layers = layer_places(problem)
+        found = by_forward(problem).group.astype(np.int64) if layers is None else layers
+        _places[problem] = found
+    return _places[problem]
+
+
+_places: WeakKeyDictionary[Problem, NDArray[np.int64]] = WeakKeyDictionary()
 
 
 def _stretches(
