@@ -166,9 +166,10 @@ def first_plans(problem: Problem, rank: NDArray[np.float64], count: int) -> NDAr
         made.append(problem.settle(np.full(a.ops, fastest[0])))
     else:
         made.append(_stretches(problem, place, a.resident + kept, near))
-    known = [listed(problem, rank, device) for device in made] + [listed(problem, rank)]
-    known.sort(key=lambda each: each[1])
-    return np.stack([device for device, _ in known[:count]])
+    made.append(listed(problem, rank)[0])
+    # The list schedule too: what it lacks is only known once all of it is there.
+    made.sort(key=lambda device: listed(problem, rank, device)[1])
+    return np.stack(made[:count])
 
 
 def layer_order(problem: Problem) -> NDArray[np.int64]:
