@@ -45,7 +45,6 @@ def lengths(work: Callable[[], object], limit: float, tries: int = 3) -> float:
         limit: Below it no further try is made.
         tries: How many tries at most.
     """
-    gc.collect()
     gc.freeze()  # what the tests before have left is not searched again while the clock runs
     try:
         least, before = float("inf"), seconds(fixed_work)
