@@ -16,10 +16,10 @@ from placewright.runtime.memory import keep_memory
 
 def faults():
     for _ in range(20):
-        torch.empty(16 << 20).zero_()  # 64 MiB: 16,384 pages
+        torch.empty(10 << 20).zero_()  # 40 MiB: 10,240 pages
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     for _ in range(5):
-        torch.empty(16 << 20).zero_()
+        torch.empty(10 << 20).zero_()
     print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before, flush=True)
 
 child = os.fork()  # before any large block, and PyTorch is loaded once
@@ -36,5 +36,5 @@ thread.join()
 def test_kept_memory_is_not_asked_for_again():
     ran = subprocess.run([sys.executable, "-c", CODE], check=True, capture_output=True, text=True)
     left, kept = (int(line) for line in ran.stdout.split())
-    assert left > 5 * 16_000
+    assert left > 5 * 10_000
     assert kept < 1000
