@@ -218,4 +218,4 @@ def test_the_work_of_loading_and_packing_a_graph_grows_no_faster_than_the_graph(
         graph = load(tmp_path / "large.json", kind="graph")
         assert Problem(graph, shared_wire).arrays.ops == 25_000
 
-    assert lengths(work, limit=20) < 20  # 4; one look at every pair of ops takes hundreds
+    assert lengths(work, limit=20) < 20  # 4; a look at every pair of ops takes 50

@@ -116,7 +116,7 @@ def test_the_work_of_making_a_graph_grows_no_faster_than_the_graph(name):
     def work():
         assert len(zoo.load(f"{name}:ops=20000")) == 20_000
 
-    assert lengths(work, limit=8) < 8  # 1 to 2; one look at every pair of ops takes hundreds
+    assert lengths(work, limit=8) < 8  # 1 to 2; a look at every pair of ops takes 50
 
 
 @pytest.mark.slow
