@@ -6,6 +6,8 @@ FLOPs takes 3 s there with the `exact` costs, and a link carries 1 byte a second
 
 from __future__ import annotations
 
+import gc
+
 import numpy as np
 import pytest
 
@@ -23,6 +25,10 @@ from placewright import (
 )
 from placewright.result import Use
 from placewright.timeline import Memory, Transfers
+
+# PyTorch and its captures leave millions of objects behind, which take a third of a second to be
+# searched for garbage: let that be done rarely.
+gc.set_threshold(5_000, 20, 50)
 
 
 def device(name: str, kind: str = "gpu", memory: int = 1000, rate: float = 1.0) -> Device:

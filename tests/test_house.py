@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import resource
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -80,18 +80,26 @@ def test_every_method_is_in_the_contract_tests():
     assert len(solvers.METHODS) >= 10
 
 
-def best_of(count, *command):
+def work_of(*command):
+    """Seconds of the processor for a command: the least of three."""
+
+    def spent():
+        found = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return found.ru_utime + found.ru_stime
+
     seconds = []
-    for _ in range(count):
-        start = time.perf_counter()
+    for _ in range(3):
+        before = spent()
         subprocess.run([sys.executable, *command], check=True, capture_output=True)
-        seconds.append(time.perf_counter() - start)
+        seconds.append(spent() - before)
     return min(seconds)
 
 
 def test_import_and_help_are_quick():
-    assert best_of(5, "-c", "import placewright") < 0.3
-    assert best_of(5, "-m", "placewright", "--help") < 0.3
+    """Beside the one package that reads the command line, on any machine."""
+    typer = work_of("-c", "import typer")
+    assert work_of("-c", "import placewright") < typer
+    assert work_of("-m", "placewright", "--help") < 3 * typer
 
 
 def test_the_core_does_not_load_heavy_packages():

@@ -96,13 +96,14 @@ def test_a_plan_edited_by_hand_is_a_start_too(run, tmp_path):
 
 
 def test_objective_and_discipline_belong_to_the_problem(run):
-    step = run("place", "layered", *ON, "--json").data
-    period = run("place", "layered", *ON, "--json", "--objective", "period").data
+    graph = "layered:ops=40"
+    step = run("place", graph, *ON, "--json").data
+    period = run("place", graph, *ON, "--json", "--objective", "period").data
     assert (step["objective"], period["objective"]) == ("step", "period")
     assert period["period"] <= step["period"]
-    ready = run("place", "layered", *ON, "--json", "--discipline", "ready").data
+    ready = run("place", graph, *ON, "--json", "--discipline", "ready").data
     assert (step["discipline"], ready["discipline"]) == ("in order", "ready")
-    shown = run("place", "layered", *ON, "--objective", "period").out
+    shown = run("place", graph, *ON, "--objective", "period").out
     assert "\nperiod " in shown
     assert "of period" in shown
 

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -38,14 +37,9 @@ def test_help_and_version_load_neither_numpy_nor_rich(tmp_path):
         assert ran.stdout
 
 
-def test_help_takes_less_than_three_tenths_of_a_second():
-    seconds = []
-    for _ in range(4):
-        start = time.perf_counter()
-        ran = command("--help")
-        seconds.append(time.perf_counter() - start)
-        assert ran.returncode == 0
-    assert min(seconds) < 0.3
+def test_help_names_the_commands():
+    ran = command("--help")
+    assert ran.returncode == 0
     for name in ("place", "compare", "simulate", "diff", "models", "clusters"):
         assert f"  {name} " in ran.stdout
 

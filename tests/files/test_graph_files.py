@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from yardstick import lengths
 
 from placewright import Cluster, Graph, Op, Problem, load, save
 from placewright.errors import ConfigError, GraphError, PlacewrightError
@@ -204,18 +204,18 @@ def test_names_with_line_breaks_leave_a_message_on_one_line(write: Write) -> Non
     assert len(str(caught.value).splitlines()) == 1
 
 
-def test_a_graph_of_100_000_ops_loads_and_packs_in_three_seconds(
+def test_the_work_of_loading_and_packing_a_graph_grows_no_faster_than_the_graph(
     tmp_path: Path, shared_wire: Cluster
 ) -> None:
     ops = [Op("op0", outputs=(4096,))]
-    for at in range(1, 100_000):
+    for at in range(1, 25_000):
         inputs = tuple((max(0, at - back), 0) for back in (1, 7)[: 1 + at % 2])
         name = f"model.layer{at // 20}.op{at}"
         ops.append(Op(name, "matmul", inputs, (4096 + at,), flops=1e6 * at, moved=3 * 4096))
     save(Graph("large", tuple(ops)), tmp_path / "large.json")
-    start = time.process_time()  # not the wall clock: the machine may be busy
-    graph = load(tmp_path / "large.json", kind="graph")
-    arrays = Problem(graph, shared_wire).arrays
-    seconds = time.process_time() - start
-    assert arrays.ops == 100_000
-    assert seconds < 3
+
+    def work() -> None:
+        graph = load(tmp_path / "large.json", kind="graph")
+        assert Problem(graph, shared_wire).arrays.ops == 25_000
+
+    assert lengths(work, limit=20) < 20  # 4; a look at every pair of ops takes 50

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import pytest
 
@@ -72,16 +74,22 @@ FRONTENDS = [from_torch, from_onnx, from_jax, from_tensorflow]
 every_frontend = pytest.mark.parametrize("read", FRONTENDS)
 
 
+@pytest.fixture(scope="module")
+def captured(tmp_path_factory):
+    """The network's graph by each frontend, captured once."""
+    return cache(lambda read: read(tmp_path_factory.mktemp("models")))
+
+
 @every_frontend
-def test_ops_come_after_what_they_read(read, tmp_path):
-    graph = read(tmp_path)
+def test_ops_come_after_what_they_read(read, captured):
+    graph = captured(read)
     for position, op in enumerate(graph.ops):
         assert all(source < position for source, _ in op.inputs)
 
 
 @every_frontend
-def test_a_layer_costs_two_flops_a_multiply_add(read, tmp_path):
-    products = [op for op in read(tmp_path).ops if op.kind == "matmul"]
+def test_a_layer_costs_two_flops_a_multiply_add(read, captured):
+    products = [op for op in captured(read).ops if op.kind == "matmul"]
     assert len(products) == 2
     for op, product, bias in zip(
         products, (2 * 8 * 16 * 32, 2 * 8 * 32 * 4), (256, 32), strict=True
@@ -96,8 +104,8 @@ def test_two_captures_have_one_fingerprint(read, tmp_path):
 
 
 @every_frontend
-def test_the_same_network_has_the_same_flops_and_parameters(read, tmp_path):
-    graph = read(tmp_path)
+def test_the_same_network_has_the_same_flops_and_parameters(read, captured):
+    graph = captured(read)
     assert sum(op.flops for op in graph.ops) == FLOPS
     weights = [op for op in graph.ops if op.kind == "weight"]
     assert sum(op.outputs[0] for op in weights) == PARAMETERS
@@ -105,8 +113,8 @@ def test_the_same_network_has_the_same_flops_and_parameters(read, tmp_path):
 
 
 @every_frontend
-def test_inputs_weights_and_views_are_what_they_seem(read, tmp_path):
-    graph = read(tmp_path)
+def test_inputs_weights_and_views_are_what_they_seem(read, captured):
+    graph = captured(read)
     assert [op.outputs for op in graph.ops if op.kind == "input"] == [(4 * 8 * 16,)]
     for op in graph.ops:
         if op.kind in ("weight", "input"):

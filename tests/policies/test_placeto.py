@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import problems
+from yardstick import lengths
 
 from placewright import Cluster, Problem, judge, solve, solvers, zoo
 from placewright.errors import ProblemError
@@ -158,12 +158,10 @@ def test_the_policy_that_ships_beats_the_list_schedulers_on_an_unseen_graph(clus
 
 
 @pytest.mark.parametrize("name", SHIPPED)
-def test_a_method_that_ships_places_300_groups_within_two_seconds(name):
+def test_a_method_that_ships_places_300_groups_in_little_time(name):
     problem = Problem(zoo.load(f"cifar10:graph={families.TEST[0]}"), Cluster.parse("3xP100+cpu"))
-    began = time.process_time()
-    found = solve(problem, Placed(name), seed=0)
-    assert time.process_time() - began < 2  # about 0.6 s
-    assert found.fits
+    assert lengths(lambda: solve(problem, Placed(name), seed=0), limit=24) < 24  # 6: 0.6 s
+    assert solve(problem, Placed(name), seed=0).fits
     assert len(shipped(name, problem).grouping(problem)) > 300
 
 

@@ -109,6 +109,14 @@ def open_tab(browser):
         tab.close()
 
 
+@pytest.fixture(scope="module", params=["small", "medium", "large"])
+def shown(request, browser):
+    """A page that is looked at and left as it is: opened once for all who do no more."""
+    tab = Tab(browser, request.getfixturevalue(request.param))
+    yield tab
+    tab.close()
+
+
 @pytest.fixture
 def save_tab(open_tab, tmp_path):
     """Save a page and open it."""

@@ -57,7 +57,7 @@ def test_the_kernel_equals_the_reference_bit_for_bit(data):
     assert timeline.period == period.period(problem.arrays, device.tolist(), rooms, problem.overlap)
 
 
-@ANY
+@settings(ANY, max_examples=200)  # of three plans each
 @given(st.data())
 def test_a_batch_equals_its_plans_one_by_one_on_any_number_of_threads(data):
     problem = data.draw(problems())

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
+from functools import cache
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,6 @@ import pytest
 from tiny import random_problem
 
 from placewright import (
-    Cluster,
     Constraints,
     Graph,
     MaxEvaluations,
@@ -106,21 +106,60 @@ every_pair = pytest.mark.parametrize(
 )
 
 
-def run(problem: Problem, name: str, stop: MaxEvaluations | MaxTime | None = None) -> Result:
-    return solve(problem, SOLVERS[name], stop, seed=3)
+Named = Callable[..., Problem]
+
+
+@pytest.fixture(scope="module")
+def shared() -> dict[tuple[str, ...], Problem]:
+    """Problems by what they are: one that many tests share has its bound worked out once."""
+    return {}
 
 
 @pytest.fixture
-def problem(request: pytest.FixtureRequest, graph: str, cluster: str) -> Problem:
-    return Problem(request.getfixturevalue(graph), request.getfixturevalue(cluster))
+def named(request: pytest.FixtureRequest, shared: dict[tuple[str, ...], Problem]) -> Named:
+    """The problem of a graph and a cluster of the cast; its limits belong to its name."""
+
+    def make(
+        graph: str,
+        cluster: str,
+        discipline: Discipline = "in order",
+        objective: Objective = "step",
+        **limits: int,
+    ) -> Problem:
+        key = (graph, cluster, discipline, objective, str(limits))
+        if key not in shared:
+            shared[key] = Problem(
+                request.getfixturevalue(graph),
+                request.getfixturevalue(cluster),
+                constraints=Constraints(limits=limits),
+                discipline=discipline,
+                objective=objective,
+            )
+        return shared[key]
+
+    return make
+
+
+@cache
+def any_problem(seed: int, discipline: Discipline, objective: Objective) -> Problem:
+    return random_problem(seed, discipline, objective, ops=9)
+
+
+def run(problem: Problem, name: str, stop: MaxEvaluations | MaxTime | None = None) -> Result:
+    return solve(problem, SOLVERS[name], stop, seed=3)
 
 
 @every_rule
 @every_pair
 def test_a_result_is_what_the_simulator_says(
-    name: str, problem: Problem, discipline: Discipline, objective: Objective
+    name: str,
+    graph: str,
+    cluster: str,
+    discipline: Discipline,
+    objective: Objective,
+    named: Named,
 ) -> None:
-    problem = replace(problem, discipline=discipline, objective=objective)
+    problem = named(graph, cluster, discipline, objective)
     result = run(problem, name)
     timeline = simulate(problem, result.plan)
     assert result.step_time == timeline.step_time
@@ -132,14 +171,18 @@ def test_a_result_is_what_the_simulator_says(
 
 
 @every_pair
-def test_the_same_seed_gives_the_same_plan(name: str, problem: Problem) -> None:
+def test_the_same_seed_gives_the_same_plan(
+    name: str, graph: str, cluster: str, named: Named
+) -> None:
+    problem = named(graph, cluster)
     assert run(problem, name).plan == run(problem, name).plan
     stop = MaxEvaluations(5)
     assert run(problem, name, stop).plan == run(problem, name, stop).plan
 
 
 @every_pair
-def test_a_solver_stops_when_it_is_told(name: str, problem: Problem) -> None:
+def test_a_solver_stops_when_it_is_told(name: str, graph: str, cluster: str, named: Named) -> None:
+    problem = named(graph, cluster)
     assert run(problem, name, MaxEvaluations(1)).evaluations == 1
     assert run(problem, name, MaxEvaluations(2)).evaluations <= 2
     alone = run(problem, name, MaxTime(0))
@@ -152,7 +195,7 @@ def test_a_solver_stops_when_it_is_told(name: str, problem: Problem) -> None:
 def test_random_problems_get_plans_that_keep_their_constraints(
     seed: int, name: str, discipline: Discipline, objective: Objective
 ) -> None:
-    problem = random_problem(seed, discipline, objective, ops=9)
+    problem = any_problem(seed, discipline, objective)
     result = run(problem, name)
     assert Plan.of(problem, result.plan.device) is not None  # it would raise
     assert result.value >= result.bound
@@ -188,11 +231,8 @@ def test_one_op_on_one_device_is_placed(
 
 
 @every_solver
-def test_where_nothing_fits_the_least_overflow_is_the_result(
-    name: str, layers: Graph, request: pytest.FixtureRequest
-) -> None:
-    limits = Constraints(limits={"gpu0": 0, "cpu": 0})
-    result = run(Problem(layers, request.getfixturevalue("gpu_and_host"), constraints=limits), name)
+def test_where_nothing_fits_the_least_overflow_is_the_result(name: str, named: Named) -> None:
+    result = run(named("layers", "gpu_and_host", gpu0=0, cpu=0), name)
     assert not result.fits
     assert result.overflow >= 100  # the two weights alone
 
@@ -200,9 +240,9 @@ def test_where_nothing_fits_the_least_overflow_is_the_result(
 @every_rule
 @every_problem
 def test_baselines_are_no_worse_than_any_of_them(
-    problem: Problem, cluster: str, discipline: Discipline, objective: Objective
+    graph: str, cluster: str, discipline: Discipline, objective: Objective, named: Named
 ) -> None:
-    problem = replace(problem, discipline=discipline, objective=objective)
+    problem = named(graph, cluster, discipline, objective)
     best = run(problem, "baselines").key
     for name in SOLVERS.keys() - LACKS.get(cluster, set()) - NO_BASELINES:
         assert best <= run(problem, name).key, name
@@ -266,10 +306,8 @@ class Sudden(Stop):
 
 @every_solver
 @pytest.mark.parametrize("looks", range(12))
-def test_time_may_run_out_at_any_moment(
-    name: str, looks: int, layers: Graph, gpu_and_host: Cluster
-) -> None:
-    problem = Problem(layers, gpu_and_host, constraints=Constraints(limits={"gpu0": 8}))
+def test_time_may_run_out_at_any_moment(name: str, looks: int, named: Named) -> None:
+    problem = named("layers", "gpu_and_host", gpu0=8)
     result = solve(problem, SOLVERS[name], Sudden(looks))
     assert result.evaluations >= 1
     assert result.step_time == simulate(problem, result.plan).step_time

@@ -32,6 +32,7 @@ from placewright import (
     Search,
     Table,
     judge,
+    zoo,
 )
 from placewright.errors import MissingDependency, PlacewrightError
 from placewright.solvers import Exact, SingleDevice, Stop, solve
@@ -234,7 +235,7 @@ def test_a_child_that_hangs_is_killed(diamond_problem: Problem) -> None:
         os.kill(worker._process.pid, signal.SIGSTOP)
         start = time.perf_counter()
         assert [answer["kind"] for answer in worker.ask(request, 0.1)] == ["late"]
-        assert time.perf_counter() - start < 5
+        assert time.perf_counter() - start < 15
         assert not worker.alive
 
 
@@ -298,11 +299,11 @@ def test_without_ortools_the_extra_is_named(
 
 
 def test_time_is_up_when_the_search_says_so() -> None:
-    problem = random_problem(1, ops=40)
+    problem = Problem(zoo.load("layered:ops=60"), Cluster.parse("3xP100+cpu"))
     start = time.perf_counter()
     result = solve(problem, Exact(), MaxTime(1.0))
     assert result.evaluations >= 1
-    assert time.perf_counter() - start < 8  # a second, the child's start, a loaded machine
+    assert time.perf_counter() - start < 20  # left to itself it takes a minute
 
 
 def busy_problem(seed: int) -> Problem:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 
 import numpy as np
@@ -10,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from strategies import STREAMING, plans, problems
+from yardstick import lengths
 
 from placewright import Cluster, Constraints, Graph, Plan, Problem, Roofline, simulate, zoo
 from placewright.solvers import (
@@ -197,12 +197,7 @@ def test_a_result_brings_its_bound(diamond_problem: Problem) -> None:
     assert bound(diamond_problem).seconds == pytest.approx(14.0)
 
 
-def test_a_thousand_ops_are_explained_in_a_second() -> None:
+def test_a_thousand_ops_are_explained_in_little_time() -> None:
     problem = Problem(zoo.load("layered:ops=1000"), Cluster.parse("4xV100+cpu"))
     result = solve(problem, MTopo())
-    seconds = []
-    for _ in range(2):
-        start = time.perf_counter()
-        explain(problem, result)
-        seconds.append(time.perf_counter() - start)
-    assert min(seconds) < 1
+    assert lengths(lambda: explain(problem, result), limit=9) < 9

@@ -53,7 +53,7 @@ def trained(problem, name="colocrl", plans=60, seed=0, **changed):
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_recipe_runs_within_its_budget_and_repeats_itself(problem, name):
     each = 9 if getattr(small(name).shape, "steps", False) else 1  # plans of an episode
-    plans = 60 * each
+    plans = 40 * each
     one, same, other = (trained(problem, name, plans=plans, seed=seed) for seed in (0, 0, 1))
     environment = one.environments[0]
     assert one.rows == same.rows

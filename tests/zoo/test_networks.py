@@ -158,7 +158,7 @@ def test_a_step_of_decode_multiplies_each_weight_once_and_looks_at_each_key(torc
 def test_a_full_size_network_is_built_in_seconds_without_memory(torch, name):
     start = time.process_time()
     model, args, kwargs = on_meta(torch, name)
-    assert time.process_time() - start < 5
+    assert time.process_time() - start < 20  # 1 at most; memory for all weights takes minutes
     tensors = [*model.parameters(), *model.buffers(), *args, *kwargs.values()]
     assert all(tensor.is_meta for tensor in tensors)
 
@@ -174,12 +174,12 @@ def test_a_full_size_network_is_built_of_fake_tensors(torch, name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_network_trains_at_test_size_in_less_than_a_second(torch, name):
+def test_a_network_trains_at_test_size_in_a_moment(torch, name):
     model, args, kwargs = NETWORKS[name].build("test", training=True)
     start = time.process_time()
     loss = model(*args, **kwargs)
     loss.backward()
-    assert time.process_time() - start < 1
+    assert time.process_time() - start < 5  # 0.2 at most; at full size it takes minutes
     assert loss.shape == ()
     assert torch.isfinite(loss)
     for path, weight in model.named_parameters():
