@@ -3,6 +3,7 @@
     python benchmarks/proposers.py prepare --problems FOLDER
     python benchmarks/proposers.py run --problems FOLDER --out RUNS.jsonl [--jobs 2]
         [--seconds 0.3,1,3] [--cpu] [--plans 4000] [--seeds 5] [--most 44] [--arms auto,scout,…]
+        [--go POLICY.json]
     python benchmarks/proposers.py report --out RUNS.jsonl
 
 `prepare` writes the held-out problems to files, so that a machine without the libraries that some
@@ -40,16 +41,18 @@ from placewright import files
 from placewright.policies.proposing import PairProposer, Shuffled, untrained
 from placewright.solvers import Auto, MaxEvaluations, MaxTime, Search, Stop
 from placewright.solvers.scouting import Network, Scout, shipped
+from placewright.training.go_proposer import GoProposer
 
 if TYPE_CHECKING:
     from placewright import Problem
     from placewright.solvers.proposing import Proposer
 
 
-def arms() -> dict[str, tuple[Proposer, ...]]:
+def arms(go: Path | None = None) -> dict[str, tuple[Proposer, ...]]:
     """What is compared, by name; `blind` looks at as many moves as the scout and takes any."""
     fresh = Network.untrained(shipped().widths)
     return {
+        **({} if go is None else go_arms(go)),
         "auto": (),
         "scout": (Scout(),),
         "scout shuffled": (Scout(name="scout shuffled", blind=True),),
@@ -59,6 +62,16 @@ def arms() -> dict[str, tuple[Proposer, ...]]:
         "pair untrained": (untrained(),),
         "scout and pair": (Scout(), PairProposer()),
     }
+
+
+def go_arms(path: Path) -> dict[str, tuple[Proposer, ...]]:
+    """A GO policy of a file, the same dealt out to other ops, and one of its shape without lessons.
+
+    The problems must be none that it was trained on.
+    """
+    trained = GoProposer.read(path)
+    fresh = GoProposer(trained.policy.shape.build(None))
+    return {"go": (trained,), "go shuffled": (Shuffled(trained),), "go untrained": (fresh,)}
 
 
 @dataclass(frozen=True)
@@ -82,7 +95,9 @@ def read(path: Path) -> Problem:
     return files.load(path, "problem")
 
 
-def one(path: Path, name: str, arm: str, seed: int, budget: tuple[str, float]) -> dict[str, Any]:
+def one(
+    path: Path, name: str, arm: str, seed: int, budget: tuple[str, float], go: Path | None = None
+) -> dict[str, Any]:
     """One run. What is kept of a problem between runs, but for its arrays, is made anew."""
     fresh = read(path).with_arrays()
     kind, amount = budget
@@ -90,7 +105,7 @@ def one(path: Path, name: str, arm: str, seed: int, budget: tuple[str, float]) -
     if kind == "cpu seconds":
         stop = CpuTime(amount)
     search = Search(fresh, stop, seed)
-    Auto(chains=1, proposers=arms()[arm]).run(search)
+    Auto(chains=1, proposers=arms(go if arm.startswith("go") else None)[arm]).run(search)
     overflow, value = search.key
     return {
         "problem": name,
@@ -143,7 +158,7 @@ def run(given: argparse.Namespace) -> None:
     count = multiprocessing.Value("i", 0)
     pool = ProcessPoolExecutor(given.jobs, initializer=settle_down, initargs=(count,))
     with pool, given.out.open("a") as out:
-        for done_one in as_completed([pool.submit(one, *each) for each in wanted]):
+        for done_one in as_completed([pool.submit(one, *each, given.go) for each in wanted]):
             out.write(json.dumps(done_one.result()) + "\n")
             out.flush()
 
@@ -256,6 +271,7 @@ def main() -> None:
     two.add_argument("--seeds", type=int, default=5)
     two.add_argument("--most", type=int, default=1_000)
     two.add_argument("--arms", default=ARMS)
+    two.add_argument("--go", type=Path, help="a GO policy, for arms go, go shuffled, go untrained")
     two.set_defaults(run=run)
     three = commands.add_parser("report")
     three.add_argument("--out", type=Path, required=True)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch.nn.functional import one_hot
 
 from placewright.policies.policy import Head
 from placewright.policies.seq2seq import NEVER, chosen, even_entropy
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 SLOT = "slot"
 """The action that says where an episode drew."""
 _ALL = -1
+_SURE = 50.0  # nats; what has no other device stays for certain
 
 
 class Luck:
@@ -55,9 +57,15 @@ class Luck:
         if most and not greedy and slots is not None:
             self.slot = self._rng.choice(len(slots), size=count, p=slots)
 
-    def gumbel(self, seen: Seen, count: int, choices: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Episodes × units × choices: what is added to logits; and units that are drawn at all."""
-        units = len(seen)
+    def gumbel(
+        self, seen: Seen, logits: torch.Tensor, moving: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Episodes × units × choices: what is added to logits; and units that are drawn at all.
+
+        Args:
+            moving: Episodes × units: how likely each moves. Half of those drawn are drawn by it.
+        """
+        count, units, choices = logits.shape
         free = torch.ones(count, units, dtype=torch.bool, device=self.where)
         if self.greedy:
             return torch.zeros(count, units, choices, device=self.where), free
@@ -70,7 +78,11 @@ class Luck:
                 groups = np.asarray(member.amax(dim=1).cpu()) + 1
                 share = np.exp(self._rng.uniform(0.0, np.log(self.most), size=count)) / groups
                 rolled = torch.rand(count, units, generator=self._generator, device=self.where)
-                rolled = rolled.gather(1, member)
+                often = 0.5 + 0.5 * moving / moving.mean(dim=1, keepdim=True).clamp(min=1e-9)
+                often = torch.zeros_like(often).scatter_reduce(
+                    1, member, often, "mean", include_self=False
+                )
+                rolled = (rolled / often.clamp(min=1e-3)).gather(1, member)
                 least = rolled.amin(dim=1, keepdim=True)  # one is drawn in any case
                 limit = torch.as_tensor(share, device=self.where, dtype=rolled.dtype)
                 free = (rolled < limit[:, None]) | (rolled == least)
@@ -122,8 +134,15 @@ class Drawn:
             now: All episodes × units: what is kept by the others.
             stay: Like logits: what is added where nothing is drawn.
         """
-        gumbel, free = self.luck.gumbel(seen, len(rows), logits.shape[2])
+        here = one_hot(now[rows], logits.shape[2]).bool()
+        away = logits.masked_fill(here, NEVER).logsumexp(dim=2)
+        sure = logits.masked_fill(~here, NEVER).logsumexp(dim=2) - away
+        gumbel, free = self.luck.gumbel(seen, logits, torch.sigmoid(-sure))
         added = self.luck.shake(logits)
+        if self.luck.most and not self.luck.greedy:
+            # Plans that stay as they were teach nothing: what is drawn moves half of the time.
+            restless = -sure.clamp(0.0, _SURE)[:, :, None] * here
+            added = restless if added is None else added + restless
         if added is not None:
             self._actions[f"{name}/added"] = _among(rows, added, now.shape)
             logits = logits + added

@@ -31,10 +31,14 @@ class GoProposer:
 
     Args:
         threads: That torch computes with.
+        plan_seconds, move_seconds: For each op, measured on one core; several plans take hardly
+            longer than one.
     """
 
     policy: Go
     threads: int = 1
+    plan_seconds: float = 3e-4
+    move_seconds: float = 4e-5
     name: str = field(default="go", init=False)
 
     def __post_init__(self) -> None:
