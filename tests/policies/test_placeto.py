@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from strategies import problems
 from yardstick import lengths
 
-from placewright import Cluster, Problem, judge, solve, solvers, zoo
+from placewright import Cluster, Graph, Op, Problem, Table, judge, solve, solvers, zoo
 from placewright.errors import ProblemError
 from placewright.policies.reach import ancestors
 from placewright.policies.shipped import FOLDER, SHIPPED, pair_weights, shipped
@@ -50,6 +50,19 @@ def test_every_plan_keeps_the_constraints_of_any_problem(module, problem):
     policy = module.Shape(most=5, rounds=1, **extra).build(problem)
     episodes = policy.act(problem, 2, seed=0)
     judge(problem, episodes.device, episodes.priority)  # raises where one is broken
+    found = policy.score(problem, episodes).log_prob.detach().numpy()
+    np.testing.assert_allclose(found, episodes.log_prob, atol=1e-4)
+
+
+def test_a_device_that_takes_no_time_leaves_numbers_that_can_be_told_apart():
+    cluster = Cluster.parse("3xP100")
+    names = tuple(device.name for device in cluster.devices)
+    graph = Graph("one", (Op("only", outputs=(8,)),))
+    problem = Problem(graph, cluster, Table(("only",), names, np.array([[3.0, 3.0, 0.0]])))
+    policy = placeto_any.Shape(rounds=1, shipped=False).build(problem)
+    episodes = policy.act(problem, 50, seed=0)
+    told = policy._walked(problem, episodes.actions["device"]).features
+    assert np.abs(told).max() < 1e4
     found = policy.score(problem, episodes).log_prob.detach().numpy()
     np.testing.assert_allclose(found, episodes.log_prob, atol=1e-4)
 

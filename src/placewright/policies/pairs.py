@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from placewright.policies.estimates import Course, Lists, Turn
 
 _FAR = 4.0  # how many times its own length a delay may count
+_NO_TIME = 1e-3  # what counts as none, in terms of what others take
 
 FEATURES = (
     "end",  # how much later it ends there than where it ends first
@@ -71,14 +72,16 @@ class Pairs:
                 pulled[turn.group] = course.mean_transfer[turn.pulled].sum()
                 critical[turn.group] = course.rank[turn.op]
         own = fastest + pulled
-        mean = max(float(own.mean()), 1e-30)
+        # Where all work takes no time on some device, that of the others gives the scale.
+        mean = max(float(own.mean()) or _NO_TIME * float(seconds.mean()), 1e-30)
         own = np.maximum(own, 1e-3 * mean)
         output = np.bincount(a.producer, course.held, minlength=a.ops)
         most = np.zeros(count)
         np.maximum.at(most, group[a.turn], (output + a.workspace)[a.turn])
         resident = np.bincount(group, a.resident, count)
         # Devices share the work as they would if each took the same seconds for it.
-        speed = 1 / np.maximum(seconds.sum(axis=0), 1e-30)
+        whole = seconds.sum(axis=0)
+        speed = 1 / np.maximum(np.where(whole > 0, whole, _NO_TIME * whole.mean()), 1e-30)
         share = np.full(a.devices, 1 / speed.sum())
         top = max(float(critical.max(initial=0.0)), 1e-30)
         return cls(course, seconds, fastest, own, mean, resident + most, share, critical / top)
