@@ -209,6 +209,21 @@ def test_few_decisions_are_drawn_all_in_one_slot_and_the_rest_stays():
     assert (only == 1).all()
 
 
+def test_what_is_drawn_moves_half_of_the_time_however_sure_it_is_to_stay():
+    given = problem("branches:modules=3", "4xP100")
+    sure = replace(SMALL, drawn=8, stay=12.0, together=False, passes=(UNITS,)).build(given)
+    episodes = sure.act(given, 200, seed=0)
+    free = episodes.actions["device/unit/free"]
+    moved = (episodes.actions["device/unit"] != episodes.actions["start/device"])[free]
+    assert 0.4 < moved.mean() < 0.6
+    np.testing.assert_allclose(episodes.log_prob[free], np.log(0.5), atol=1.2)  # of three others
+    scores = sure.score(given, episodes)
+    np.testing.assert_allclose(scores.log_prob.detach().numpy(), episodes.log_prob, atol=1e-5)
+    assert (
+        sure.act(given, 1, 0, greedy=True).device == sure.see(given).settle(sure.see(given).start)
+    ).all()
+
+
 def test_passes_go_from_modules_over_parts_to_units():
     given = problem("ptb:graph=0", "3xP100+cpu")
     seen, ops = Seen.of(given, 10**6), given.graph.ops
