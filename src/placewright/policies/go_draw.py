@@ -142,7 +142,8 @@ class Drawn:
         if self.luck.most and not self.luck.greedy:
             # Plans that stay as they were teach nothing: what is drawn moves half of the time.
             restless = -sure.clamp(0.0, _SURE)[:, :, None] * here
-            added = restless if added is None else added + restless
+            self._actions[f"{name}/restless"] = _among(rows, restless, now.shape)
+            logits = logits + restless
         if added is not None:
             self._actions[f"{name}/added"] = _among(rows, added, now.shape)
             logits = logits + added
@@ -183,9 +184,10 @@ class Forced:
     ) -> torch.Tensor:
         choice = torch.as_tensor(self.actions[name], dtype=torch.long, device=self.where)
         free = torch.as_tensor(self.actions[f"{name}/free"], device=self.where)
-        if f"{name}/added" in self.actions:
-            added = torch.as_tensor(self.actions[f"{name}/added"], device=self.where)
-            logits = logits + added[rows]
+        for more in ("restless", "added"):
+            if f"{name}/{more}" in self.actions:
+                shift = torch.as_tensor(self.actions[f"{name}/{more}"], device=self.where)
+                logits = logits + shift[rows]
         log_prob, entropy = chosen(logits, choice[rows])
         most = even_entropy(torch.as_tensor(seen.legal, device=self.where))
         if not name.startswith("device"):
