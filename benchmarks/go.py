@@ -124,7 +124,7 @@ def fitting(row: dict[str, Any] | None) -> float:
 
 def mean(values: list[float]) -> str:
     """The geometric mean."""
-    finite = [value for value in values if math.isfinite(value)]
+    finite = [value for value in values if 0 < value < math.inf]
     if not finite:
         return "–"
     return f"{math.exp(sum(map(math.log, finite)) / len(finite)):.4f} ({len(finite)} rows)"
@@ -145,6 +145,7 @@ def print_table(rows: list[dict[str, Any]], lines: list[Line]) -> None:
     for line in lines:
         found = cells(rows, line)
         best = min((fitting(found.get(name)) for name in methods if name != "bound"), default=0.0)
+        best = min(best, found.get("go", {}).get("teacher", math.inf))  # `auto` once more
         for name in methods:
             if name in found and math.isfinite(best):
                 ratios[name].append(fitting(found[name]) / best)
