@@ -22,7 +22,7 @@ from placewright.policies.go_start import STARTS, first_plans, ways
 from placewright.training import Environment, Trainer, recipe
 from placewright.training.go import GoRecipe, GoTraining
 from placewright.training.go_imitation import Imitation
-from placewright.training.go_orders import IssuingEnvironment, issued
+from placewright.training.go_orders import IssuingEnvironment, own_order
 from placewright.training.go_proposer import GoProposer
 from placewright.training.go_teachers import (
     QUICK,
@@ -33,7 +33,6 @@ from placewright.training.go_teachers import (
     read_lessons,
     teach,
 )
-from placewright.transforms import Flow
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -123,7 +122,7 @@ class Run:
         if self.method == FIRST:
             rank = ways(problem.arrays)[0]
             device = first_plans(problem, rank, STARTS)
-            order = issued(problem, device, -Flow(problem.arrays).bottom_levels(device))
+            order = own_order(problem, device)
             verdict = pw.judge(problem, device, order)
             best = verdict.best()
             return {"best": float(verdict.value[best]), "over": int(verdict.overflow[best])}
@@ -231,7 +230,7 @@ def _lesson(task: Task, problem: pw.Problem, seconds: float) -> Lesson:
             path.unlink()
     plans = [first_plan(problem), *(pw.solve(problem, make()).plan for make in QUICK)]
     device = np.stack([plan.device for plan in plans])
-    order = issued(problem, device, -Flow(problem.arrays).bottom_levels(device))
+    order = own_order(problem, device)
     verdict = pw.judge(problem, device, order)
     best = verdict.order(len(plans))
     names = ("start", *(make().name for make in QUICK))

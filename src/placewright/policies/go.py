@@ -21,7 +21,7 @@ from torch import nn
 from torch.nn.functional import one_hot
 
 from placewright.errors import ConfigError
-from placewright.policies.go_draw import Drawn, Forced, Luck
+from placewright.policies.go_draw import Asked, Drawn, Forced, Luck
 from placewright.policies.go_fusion import fusions
 from placewright.policies.go_graph import Seen
 from placewright.policies.go_groups import LEVELS
@@ -238,8 +238,10 @@ class Go(nn.Module):
             task: torch.as_tensor(begun[task], device=self.where)
             for task in ("device", *self.levels)
         }
-        for at, (task, level) in enumerate(self.shape.slots):
-            part, group = self.by_groups(graph, level), self._group(seen, level)
+        slots = self.shape.slots
+        graphs = {level: self.by_groups(graph, level) for level in {each for _, each in slots}}
+        for at, (task, level) in enumerate(slots):
+            part, group = graphs[level], self._group(seen, level)
             now = {name: self._rounded(seen, level, each) for name, each in plan.items()}
             rows = choose.rows(at)
             # Many episodes begin alike: what they have in common is worked out once.
@@ -248,7 +250,7 @@ class Go(nn.Module):
             parts = alike.split(len(part[0]), dim=1)
             logits = self._asked(part, task, level, dict(zip(now, parts, strict=True)))[same]
             stay = margin * one_hot(now[task][rows], logits.shape[2])
-            choice = choose(f"{task}/{level}", at, part[0], logits, rows, now[task], stay)
+            choice = choose(Asked(f"{task}/{level}", part[0], logits, rows, now[task], stay))
             # A group that stays leaves its units as they are, whatever that is.
             plan[task] = torch.where((choice != now[task])[:, group], choice[:, group], plan[task])
         return plan
@@ -266,9 +268,7 @@ class Go(nn.Module):
 
     def _group(self, seen: Seen, level: str) -> torch.Tensor:
         """Units: the group of each."""
-        grouped = seen.grouped(level)
-        group = np.arange(len(seen)) if grouped is None else grouped.group
-        return torch.as_tensor(group, device=self.where)
+        return torch.as_tensor(seen.members(level), device=self.where)
 
     def _rounded(self, seen: Seen, level: str, plan: torch.Tensor) -> torch.Tensor:
         """Plans × groups: what plans of units have decided for most of the work of each."""
@@ -285,7 +285,7 @@ class Go(nn.Module):
 
     def _times(self, seen: Seen, plan: torch.Tensor) -> Times | None:
         """When units run under plans; those asked for last are remembered."""
-        if not self.shape.timed or not len(plan):
+        if not self.shape.timed:
             return None
         if self.clock is None:
             raise ConfigError(

@@ -6,6 +6,7 @@ of one slot, and the episode leaves the others as it found them.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -105,6 +106,30 @@ class Luck:
         return drawn * self.noise * size.sqrt()
 
 
+@dataclass(frozen=True, eq=False)
+class Asked:
+    """What is to be decided in a slot.
+
+    Args:
+        seen: The units or groups that it is about.
+        logits: Of the episodes that decide, `rows`.
+        now: All episodes × units: what is kept by the others.
+        stay: Like logits: what is added where nothing is drawn.
+    """
+
+    name: str
+    seen: Seen
+    logits: torch.Tensor
+    rows: torch.Tensor
+    now: torch.Tensor
+    stay: torch.Tensor
+
+    def among(self, values: torch.Tensor) -> torch.Tensor:
+        """Values of the episodes that decide among all of them; nothing for the others."""
+        all_of_them = values.new_zeros((*self.now.shape, *values.shape[2:]))
+        return all_of_them.index_copy(0, self.rows, values)
+
+
 class Drawn:
     """Draws decisions and keeps what `score` needs to see them again."""
 
@@ -117,42 +142,28 @@ class Drawn:
         """The episodes that decide in a slot."""
         return _rows(self.luck.slot, at, self.luck.where)
 
-    def __call__(
-        self,
-        name: str,
-        at: int,
-        seen: Seen,
-        logits: torch.Tensor,
-        rows: torch.Tensor,
-        now: torch.Tensor,
-        stay: torch.Tensor,
-    ) -> torch.Tensor:
-        """All episodes × units.
-
-        Args:
-            logits: Of the episodes that decide, `rows`.
-            now: All episodes × units: what is kept by the others.
-            stay: Like logits: what is added where nothing is drawn.
-        """
-        here = one_hot(now[rows], logits.shape[2]).bool()
+    def __call__(self, asked: Asked) -> torch.Tensor:
+        """All episodes × units."""
+        name, logits = asked.name, asked.logits
+        here = one_hot(asked.now[asked.rows], logits.shape[2]).bool()
         away = logits.masked_fill(here, NEVER).logsumexp(dim=2)
         sure = logits.masked_fill(~here, NEVER).logsumexp(dim=2) - away
-        gumbel, free = self.luck.gumbel(seen, logits, torch.sigmoid(-sure))
+        gumbel, free = self.luck.gumbel(asked.seen, logits, torch.sigmoid(-sure))
         added = self.luck.shake(logits)
         if self.luck.most and not self.luck.greedy:
             # Plans that stay as they were teach nothing: what is drawn moves half of the time.
             restless = -sure.clamp(0.0, _SURE)[:, :, None] * here
-            self._actions[f"{name}/restless"] = _among(rows, restless, now.shape)
+            self._actions[f"{name}/restless"] = asked.among(restless)
             logits = logits + restless
         if added is not None:
-            self._actions[f"{name}/added"] = _among(rows, added, now.shape)
+            self._actions[f"{name}/added"] = asked.among(added)
             logits = logits + added
         calm = torch.ones_like(free) if self.luck.greedy else ~free
-        picked = (logits + gumbel + stay * calm[:, :, None]).argmax(dim=2)
-        choice = now.index_copy(0, rows, picked)
+        picked = (logits + gumbel + asked.stay * calm[:, :, None]).argmax(dim=2)
+        choice = asked.now.index_copy(0, asked.rows, picked)
         self._actions[name] = choice
-        self._actions[f"{name}/free"] = _among(rows, free, now.shape)
-        self._sure.append(_among(rows, chosen(logits, picked)[0] * free, now.shape))
+        self._actions[f"{name}/free"] = asked.among(free)
+        self._sure.append(asked.among(chosen(logits, picked)[0] * free))
         return choice
 
     def done(self) -> tuple[dict[str, NDArray[Any]], NDArray[np.float32]]:
@@ -172,16 +183,8 @@ class Forced:
         """The episodes that decided in a slot."""
         return _rows(self.actions[SLOT], at, self.where)
 
-    def __call__(
-        self,
-        name: str,
-        at: int,
-        seen: Seen,
-        logits: torch.Tensor,
-        rows: torch.Tensor,
-        now: torch.Tensor,
-        stay: torch.Tensor,
-    ) -> torch.Tensor:
+    def __call__(self, asked: Asked) -> torch.Tensor:
+        name, logits, rows = asked.name, asked.logits, asked.rows
         choice = torch.as_tensor(self.actions[name], dtype=torch.long, device=self.where)
         free = torch.as_tensor(self.actions[f"{name}/free"], device=self.where)
         for more in ("restless", "added"):
@@ -189,15 +192,15 @@ class Forced:
                 shift = torch.as_tensor(self.actions[f"{name}/{more}"], device=self.where)
                 logits = logits + shift[rows]
         log_prob, entropy = chosen(logits, choice[rows])
-        most = even_entropy(torch.as_tensor(seen.legal, device=self.where))
+        most = even_entropy(torch.as_tensor(asked.seen.legal, device=self.where))
         if not name.startswith("device"):
             most = torch.full_like(most, float(np.log(logits.shape[2])))
         drawn = free[rows]
         self._heads.append(
             Head(
                 name,
-                _among(rows, log_prob * drawn, now.shape),
-                _among(rows, entropy * drawn, now.shape),
+                asked.among(log_prob * drawn),
+                asked.among(entropy * drawn),
                 most,
                 free,
             )
@@ -210,9 +213,3 @@ class Forced:
 
 def _rows(slot: NDArray[np.int64], at: int, where: torch.device) -> torch.Tensor:
     return torch.as_tensor(np.flatnonzero((slot == at) | (slot == _ALL)), device=where)
-
-
-def _among(rows: torch.Tensor, values: torch.Tensor, shape: torch.Size) -> torch.Tensor:
-    """Values of some episodes among all of them; nothing for the others."""
-    all_of_them = values.new_zeros((*shape, *values.shape[2:]))
-    return all_of_them.index_copy(0, rows, values)

@@ -45,10 +45,11 @@ class Seen:
     unit: NDArray[np.int64]
     leader: NDArray[np.int64]
     legal: NDArray[np.bool_]
-    seconds: NDArray[np.float64]
     starts: NDArray[np.int64]
     classes: list[list[int]]
     ways: tuple[NDArray[np.float64], NDArray[np.float64]]
+    flow: Flow
+    seconds: NDArray[np.float64]
     mean: float  # seconds of a mean unit on its fastest device: the unit of all times
     arrays: dict[str, NDArray[np.generic]]
     moments: dict[bytes, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
@@ -59,33 +60,36 @@ class Seen:
     @classmethod
     def of(cls, problem: Problem, most: int, starts: int = 1) -> Seen:
         """The problem's units; merged along heavy edges where there are more than `most`."""
+        a = problem.arrays
         leader, unit = _units(problem, most)
-        rank, before = ways(problem.arrays)
-        plans = first_plans(problem, rank, starts)[:, leader]
-        return cls._of_units(problem, leader, unit, plans, rank, before)
+        legal, classes, lengths = _legal(a, unit, leader), alike(a), ways(a)
+        plans = first_plans(problem, lengths[0], starts)[:, leader]
+        plans = np.where(legal[np.arange(len(leader)), plans], plans, legal.argmax(axis=1))
+        named = np.stack([by_first_use(plan, classes, np.arange(len(leader))) for plan in plans])
+        begin = named.astype(np.int64)
+        return cls._of_units(problem, unit, leader, legal, begin, classes, lengths, Flow(a))
 
     @classmethod
     def _of_units(
         cls,
         problem: Problem,
-        leader: NDArray[np.int64],
         unit: NDArray[np.int64],
-        plans: NDArray[np.integer],
-        rank: NDArray[np.float64],
-        before: NDArray[np.float64],
+        leader: NDArray[np.int64],
+        legal: NDArray[np.bool_],
+        starts: NDArray[np.int64],
+        classes: list[list[int]],
+        lengths: tuple[NDArray[np.float64], NDArray[np.float64]],
+        flow: Flow,
     ) -> Seen:
+        """Units with what is reckoned from these; the last three are the same for all groups."""
         a = problem.arrays
-        legal = _legal(a, unit, leader)
         compute = np.where(a.turn[:, None], a.compute, 0.0)
         columns = [np.bincount(unit, column, len(leader)) for column in compute.T]
         seconds = np.stack(columns, axis=1).astype(float)
-        classes = alike(a)
-        plans = np.where(legal[np.arange(len(leader)), plans], plans, legal.argmax(axis=1))
-        named = np.stack([by_first_use(plan, classes, np.arange(len(leader))) for plan in plans])
         mean = max(float(np.where(legal, seconds, np.inf).min(axis=1).mean()), 1e-30)
-        arrays = told_arrays(problem, unit, leader, legal, seconds, rank, before, mean)
-        ways, begin = (rank, before), named.astype(np.int64)
-        return cls(problem, unit, leader, legal, seconds, begin, classes, ways, mean, arrays)
+        arrays = told_arrays(problem, unit, leader, legal, seconds, lengths, mean)
+        given = problem, unit, leader, legal, starts, classes, lengths, flow
+        return cls(*given, seconds, mean, arrays)
 
     def __len__(self) -> int:
         return len(self.leader)
@@ -115,15 +119,18 @@ class Seen:
         return by_modules(self.problem, self.leader, self.legal)
 
     def _of_groups(self, group: NDArray[np.int64]) -> Grouped:
-        first = np.full(int(group.max()) + 1, self.problem.arrays.ops)
-        np.minimum.at(first, group, self.leader)
-        rising = np.argsort(first)
-        number = np.empty_like(rising)
-        number[rising] = np.arange(len(rising))
-        group = number[group]
-        plans = np.stack([self.rounded(group, plan) for plan in self.starts])
-        units = first[rising], group[self.unit]
-        return Grouped(Seen._of_units(self.problem, *units, plans, *self.ways), group)
+        _, first, group = np.unique(group, return_index=True, return_inverse=True)
+        rising = np.argsort(first)  # units stand in the order of their leaders, and so do groups
+        group = np.argsort(rising)[group.reshape(-1)]
+        head = first[rising]
+        units = group[self.unit], self.leader[head], self.legal[head], self.starts[:, head]
+        shared = self.classes, self.ways, self.flow
+        return Grouped(Seen._of_units(self.problem, *units, *shared), group)
+
+    def members(self, level: str) -> NDArray[np.int64]:
+        """Units: the group of each, or itself."""
+        grouped = self.grouped(level)
+        return np.arange(len(self)) if grouped is None else grouped.group
 
     def rounded(self, group: NDArray[np.int64], plan: NDArray[np.integer]) -> NDArray[np.int64]:
         """Groups: where a plan of units has most of the work of each."""
@@ -139,10 +146,6 @@ class Seen:
         while levels[-1][-1] >= 2 * self.legal.shape[1] and len(levels) < _STRETCHES:
             levels.append(levels[-1] // 2)
         return levels
-
-    @cached_property
-    def flow(self) -> Flow:
-        return Flow(self.problem.arrays)
 
     def order(self, device: NDArray[np.integer]) -> NDArray[np.float64]:
         """Plans × ops: the longest way to the end first, over the devices and links of each plan.

@@ -34,11 +34,11 @@ def told_arrays(
     leader: NDArray[np.int64],
     legal: NDArray[np.bool_],
     seconds: NDArray[np.float64],
-    rank: NDArray[np.float64],
-    before: NDArray[np.float64],
+    ways: tuple[NDArray[np.float64], NDArray[np.float64]],
     mean: float,
 ) -> dict[str, NDArray[np.generic]]:
     """All that the network reads."""
+    rank, before = ways
     a, units = problem.arrays, len(leader)
     fastest = np.where(legal, seconds, np.inf).min(axis=1)
     edges = _edges(a, unit)
@@ -150,9 +150,14 @@ def told_arrays(
     }
 
 
+def _work(a: Arrays) -> NDArray[np.float64]:
+    """Ops: seconds on the fastest device."""
+    return np.where(a.turn, a.compute.min(axis=1), 0.0)
+
+
 def _heaviest(a: Arrays, unit: NDArray[np.int64], leader: NDArray[np.int64]) -> NDArray[np.int64]:
     """Units: the op that takes longest, or the leader where none takes any time."""
-    work = np.where(a.turn, a.compute.min(axis=1), 0.0)
+    work = _work(a)
     order = np.lexsort((work, unit))
     last = np.append(np.flatnonzero(np.diff(unit[order])), len(order) - 1)
     longest = order[last]
@@ -163,7 +168,7 @@ def _phases(problem: Problem, unit: NDArray[np.int64]) -> NDArray[np.float64]:
     """Units × phases: the share of a unit's work."""
     a = problem.arrays
     phase = np.array([_PHASES.get(str(op.phase), 0) for op in problem.graph.ops], dtype=np.int64)
-    work = np.where(a.turn, a.compute.min(axis=1), 0.0) + 1e-15
+    work = _work(a) + 1e-15
     share = np.zeros((int(unit.max()) + 1, len(_PHASES)))
     np.add.at(share, (unit, phase), work)
     found: NDArray[np.float64] = share / share.sum(axis=1, keepdims=True)
@@ -178,7 +183,7 @@ def _layers(problem: Problem) -> NDArray[np.float64]:
     """
     a = problem.arrays
     _, group = np.unique(layer_order(problem), return_inverse=True)
-    work = np.bincount(group, np.where(a.turn, a.compute.min(axis=1), 0.0)) + 1e-15
+    work = np.bincount(group, _work(a)) + 1e-15
     done = ((np.cumsum(work) - work / 2) / work.sum())[group]
     near = int((~a.host).sum()) or a.devices
     waves = [turn(2 * np.pi * often * done) for often in _WAVES for turn in (np.sin, np.cos)]

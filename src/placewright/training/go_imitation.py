@@ -1,8 +1,8 @@
 """Imitation: a policy and teachers' plans in, a policy that makes such plans out.
 
-Before it learns from rewards GO is taught to turn a list schedule into a strong plan, its own first
-pass into that plan, and that plan with parts of it moved about back into itself: the last is what
-a search asks it for (`move_probabilities`).
+Before it learns from rewards GO is taught to turn a first plan into a strong one, pass after pass,
+and that plan with parts of it moved about back into itself: the last is what a search asks it for
+(`move_probabilities`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placewright.policies.go_groups import LEVELS, MODULES, PARTS
+from placewright.policies.go_groups import LEVELS, MODULES, PARTS, UNITS
 from placewright.policies.go_start import nearest_to
 from placewright.training.go_orders import clock
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
-    from placewright.policies.go import Go
+    from placewright.policies.go import Go, Graph
     from placewright.policies.go_graph import Seen
     from placewright.training.go_teachers import Lesson
 
@@ -74,10 +74,7 @@ class Imitation:
         self, policy: Go, lesson: Lesson, rng: np.random.Generator
     ) -> tuple[torch.Tensor, dict[str, float]]:
         """What it has yet to learn from a problem."""
-        from placewright.policies.go import SEARCH
-
         seen, graph = policy.see(lesson.problem), policy.graph(lesson.problem)
-        free = seen.legal.sum(axis=1) > 1
         weight = seen.seconds.min(axis=1) + seen.seconds.min(axis=1).mean() * 0.1
         plan = seen.starts[int(rng.integers(len(seen.starts)))]
         strong = self._target(lesson, seen, plan, weight)
@@ -86,9 +83,7 @@ class Imitation:
         fine = rng.random() < self.units
         coarse = [level for level in policy.shape.passes if seen.grouped(level) is not None]
         for at, level in enumerate(policy.shape.passes if fine or not coarse else coarse):
-            part = policy.by_groups(graph, level)
-            grouped = seen.grouped(level)
-            group = np.arange(len(seen)) if grouped is None else grouped.group
+            part, group = policy.by_groups(graph, level), seen.members(level)
             now, target = (seen.rounded(group, one) for one in (plan, strong))
             logits = policy.logits(part, now[None], LEVELS.index(level))
             choice = part[0].legal.sum(axis=1) > 1
@@ -98,9 +93,26 @@ class Imitation:
             said[f"pass {at}"] = float(hit[choice].mean()) if choice.any() else 1.0
             drawn = _drawn(logits, rng)
             plan = np.where((drawn != now)[group], drawn[group], plan)
-        if not self.damaged or not fine:
-            said["loss"] = float(total.detach())
-            return total, said
+        if self.damaged and fine:
+            mended, said["mended"] = self._mended(policy, lesson, graph, strong, weight, rng)
+            total = total + mended
+        said["loss"] = float(total.detach())
+        return total, said
+
+    def _mended(
+        self,
+        policy: Go,
+        lesson: Lesson,
+        graph: Graph,
+        strong: NDArray[np.int32],
+        weight: NDArray[np.float64],
+        rng: np.random.Generator,
+    ) -> tuple[torch.Tensor, float]:
+        """What it has yet to learn of damaged plans, and the share of damage that it mends."""
+        from placewright.policies.go import SEARCH
+
+        seen = graph[0]
+        free = seen.legal.sum(axis=1) > 1
         others = [
             nearest_to(device[seen.leader], strong, seen.classes, weight)
             for device in lesson.device
@@ -112,10 +124,7 @@ class Imitation:
         mended = _missed(logits, target, free, 0.0, broken != target)
         moved = (broken != target) & free
         hit = (logits.argmax(dim=2).cpu().numpy() == target)[moved]
-        said["mended"] = float(hit.mean()) if len(hit) else 1.0
-        loss: torch.Tensor = total + mended
-        said["loss"] = float(loss.detach())
-        return loss, said
+        return mended, float(hit.mean()) if len(hit) else 1.0
 
     def _target(
         self, lesson: Lesson, seen: Seen, plan: NDArray[Any], weight: NDArray[np.float64]
@@ -154,10 +163,9 @@ class Imitation:
 
     @staticmethod
     def _cut(seen: Seen, rng: np.random.Generator) -> NDArray[np.int64]:
-        """Units: groups that are moved as one: modules, parts, small clusters, or units alone."""
-        grouped = [seen.grouped(level) for level in (MODULES, PARTS)]
-        cuts = [np.arange(len(seen)), *(each.group for each in grouped if each is not None)]
-        return cuts[int(rng.integers(len(cuts)))]
+        """Units: groups that are moved as one: units alone, modules, or parts."""
+        levels = [level for level in (MODULES, PARTS) if seen.grouped(level) is not None]
+        return seen.members([UNITS, *levels][int(rng.integers(len(levels) + 1))])
 
 
 def _missed(

@@ -17,6 +17,7 @@ from placewright import simulator
 from placewright.plan import Plan
 from placewright.policies.go_fusion import usual_fusions
 from placewright.training.environment import Environment, from_verdict
+from placewright.transforms import Flow
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -35,6 +36,11 @@ def issued(
     if problem.discipline == "ready" or priority is None:
         return priority
     return clock(problem, device, priority)[0]
+
+
+def own_order(problem: Problem, device: NDArray[np.int32]) -> NDArray[np.float64] | None:
+    """Plans × ops: the longest way to the end first, as `Go.order` has it without classes."""
+    return issued(problem, device, -Flow(problem.arrays).bottom_levels(device))
 
 
 def clock(

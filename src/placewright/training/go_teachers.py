@@ -21,8 +21,7 @@ from placewright.plan import Plan
 from placewright.policies.go_start import first_plans, ways
 from placewright.problem import Problem
 from placewright.solvers import Search
-from placewright.training.go_orders import issued
-from placewright.transforms import Flow
+from placewright.training.go_orders import own_order
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -161,7 +160,7 @@ def teach(task: Task, problem: Problem, evaluations: Sequence[int], seconds: flo
 def first_plan(problem: Problem) -> Plan:
     """The plan that GO's first pass reads, in GO's order."""
     device = first_plans(problem, ways(problem.arrays)[0], 1)
-    orders = issued(problem, device, -Flow(problem.arrays).bottom_levels(device))
+    orders = own_order(problem, device)
     return Plan.of(problem, device[0], None if orders is None else orders[0])
 
 
