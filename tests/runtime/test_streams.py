@@ -152,6 +152,49 @@ def test_captured_runs_of_ops_read_new_inputs_and_leave_old_outputs_alone(monkey
         assert run.issuer.graphs.mode == "replay"
 
 
+def test_what_graphs_read_has_one_place_and_what_they_alone_have_read_is_let_go(monkeypatch):
+    class Twice(nn.Module):
+        """What comes first is read at the beginning and at the end."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = nn.Linear(8, 8)
+            self.layers = nn.Sequential(*[nn.Linear(8, 8), nn.Tanh()] * 12)
+
+        def forward(self, x):
+            first = self.first(x)
+            return self.layers[12:](self.layers[:12](first) + first) + first
+
+    model, x = Twice().eval(), torch.randn(4, 8)
+    program, problem = capture(model, x, machine(2))
+    fake_cuda.install(monkeypatch)
+    fake_cuda.install_graphs(monkeypatch)
+    device = problem.settle([1] * len(problem.graph))
+    order = problem.arrays.turn.nonzero()[0]
+    host = [order[0], order[len(order) // 2]]
+    device[host] = 0
+    with Executor(program, twin(model), Plan.of(problem, device), graphs=True) as run:
+        calls = [torch.randn(4, 8) for _ in range(5)]
+        made = [run(one) for one in calls]
+        graphs = run.issuer.graphs
+        first, second = graphs.segments.values()
+        shared = {id(one) for one in first.inputs.values()} & {
+            id(one) for one in second.inputs.values()
+        }
+        sent = {(1, (turn.position, 0)) for turn in first_turns(run) if turn.sends}
+    for one, given in zip(made, calls, strict=True):
+        assert torch.allclose(one, model(given), atol=1e-6)
+    assert len(shared) == 1
+    assert len(graphs.places) == 2
+    assert set(first.outputs) == sent  # all else was read by graphs alone
+
+
+def first_turns(run):
+    (lane,) = run.issuer.lanes.values()
+    segment = next(iter(run.issuer.graphs.segments.values()))
+    return [lane.job.part.turns[at] for at in segment.turns]
+
+
 def test_capturing_is_given_up_where_it_is_not_quicker_or_steps_overlap(monkeypatch):
     model, x = nn.Sequential(*[nn.Linear(8, 8), nn.Tanh()] * 6).eval(), torch.randn(4, 8)
     program, problem = capture(model, x, machine(1))

@@ -13,6 +13,7 @@ from placewright.frontends.torch_updates import Update
 from placewright.graph import STATE
 from placewright.runtime.homes import settle
 from placewright.runtime.micro_batches import Gathered, updates_of
+from placewright.runtime.openmp import send_team_home
 from placewright.runtime.places import Place, find_places, keeping_to, spare_cores
 from placewright.runtime.script import Script, write_script
 from placewright.runtime.workers import Done, Job, Note, Streamer, Worker
@@ -210,6 +211,8 @@ class Executor:
                 "a step is still under way, and steps of this model change weights or states: "
                 "wait for its result first"
             )
+        if self.workers:
+            send_team_home()  # of the caller, who only waits from now on
         number, self._next = self._next, self._next + 1
         begins, states = self._inputs(given(self.program, args, kwargs))
         self._steps[number], self._waiting[number] = states, []

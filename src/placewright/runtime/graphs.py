@@ -38,8 +38,8 @@ class Segment:
     Args:
         begin: Where it begins in the issuer's order.
         turns: Of one device; of a whole step none, since all are.
-        inputs: What it reads from elsewhere, by device, and where that must lie.
-        outputs: What it makes that is read after it, by device.
+        inputs: What it reads that no graph made, by device, and where that must lie.
+        outputs: What it makes that is read after it and not by graphs alone, by device.
         whole: Whether it is all of a step: then copies into staging rooms are part of it.
         needs: What must have come before a whole step, by device.
     """
@@ -69,6 +69,7 @@ class Graphs:
         self.seconds: dict[str, list[float]] = {EAGER: [], REPLAY: []}
         self.pools: dict[int, Any] = {}
         self.fixed: set[int] = set()  # tensors that a replay overwrites
+        self.places: dict[Held, torch.Tensor] = {}  # of tensors that graphs read and none made
         self._began = 0.0
 
     @property
@@ -90,6 +91,10 @@ class Graphs:
         """What must have come before the graph that begins here; None if none does."""
         segment = self.segments.get(at) if self.mode != EAGER else None
         return segment.needs if segment is not None and segment.whole else None
+
+    def place(self, number: int, tensor: Tensor) -> torch.Tensor | None:
+        """Where the graphs that read a tensor want it; None if none was captured."""
+        return self.places.get((number, tensor)) if self.mode == REPLAY else None
 
     def begin(self) -> None:
         """A step begins: decide how it is run."""
@@ -130,6 +135,7 @@ class Graphs:
     def _drop(self) -> None:
         self.segments, self.mode = {}, EAGER
         self.fixed.clear()
+        self.places.clear()
 
     def run(self, step: Any, lane: Lane, at: int) -> int:
         """Issue the run of ops that begins here, if there is one; how many ops that were."""
@@ -142,7 +148,7 @@ class Graphs:
         for (number, tensor), place in segment.inputs.items():
             given = step.env[number][tensor]
             if given is not place:
-                place.copy_(given)
+                step.env[number][tensor] = place.copy_(given)
         segment.graph.replay()
         for (number, tensor), value in segment.outputs.items():
             step.env[number][tensor] = value
@@ -159,13 +165,10 @@ class Graphs:
 
     def _capture(self, segment: Segment, step: Any, lane: Lane) -> bool:
         """Capture a run of ops, without running it; false if that is not possible."""
+        for held in self._read(segment, lane):
+            self._settle(segment, step, held)
         before = [dict(env) for env in step.env]
         waits = dict(step.arrived), dict(step.events)
-        for number, tensor in self._read(segment, lane):
-            value = step.env[number][tensor]
-            if id(value) not in self.fixed:
-                value = torch.empty_like(value).copy_(value)
-            segment.inputs[number, tensor] = step.env[number][tensor] = value
         graph = torch.cuda.CUDAGraph()
         pool = self.pools.setdefault(lane.number, torch.cuda.graph_pool_handle())
         try:
@@ -189,10 +192,39 @@ class Graphs:
         }
         segment.graph = graph
         self.fixed |= {id(value) for value in segment.outputs.values()}
-        for number, held in enumerate(before):
-            for key, value in held.items():
-                step.env[number].setdefault(key, segment.inputs.get((number, key), value))
+        for number, env in enumerate(before):
+            for key, value in env.items():
+                step.env[number].setdefault(key, value)
+        if not segment.whole:
+            self._let_go(segment, lane)
         return True
+
+    def _settle(self, segment: Segment, step: Any, held: Held) -> None:
+        """Give what a run of ops reads a place, unless a graph has put it into one."""
+        number, tensor = held
+        value = step.env[number][tensor]
+        if id(value) not in self.fixed:
+            self.places[held] = step.env[number][tensor] = torch.empty_like(value).copy_(value)
+            self.fixed.add(id(self.places[held]))
+        if held in self.places:
+            segment.inputs[held] = self.places[held]
+
+    def _let_go(self, segment: Segment, lane: Lane) -> None:
+        """Forget what graphs alone have read, and no later one reads: its room can be used again.
+
+        What is sent stays: who fetches it may take longer than the next graph.
+        """
+        turns = lane.job.part.turns
+        graphed = {at for one in self.segments.values() for at in one.turns}
+        kept = set(lane.job.part.outputs)
+        for at, turn in enumerate(turns):
+            kept |= {(turn.position, output) for output, _ in turn.sends}
+            if at not in graphed:
+                kept |= {key for where, key in turn.inputs if where == ENV}
+        for tensor in (tensor for at in segment.turns for tensor in turns[at].frees):
+            for one in self.segments.values():
+                if tensor not in kept and (lane.number, tensor) in one.outputs:
+                    self.fixed.discard(id(one.outputs.pop((lane.number, tensor))))
 
     def _read(self, segment: Segment, lane: Lane) -> list[Held]:
         """What a run of ops reads that it does not make."""

@@ -91,13 +91,23 @@ class Lane:
         return event
 
     def receive(
-        self, value: torch.Tensor, after: torch.cuda.Event | None
+        self,
+        value: torch.Tensor,
+        after: torch.cuda.Event | None,
+        place: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.cuda.Event]:
-        """Bring a tensor from the host or another GPU here; the event says when it has come."""
+        """Bring a tensor from the host or another GPU here; the event says when it has come.
+
+        Args:
+            place: Where it goes, if graphs read it there; nobody reads there any more by now.
+        """
         if after is not None:
             self.incoming.wait_event(after)
         with torch.cuda.stream(self.incoming):
-            here = value.to(self.device, non_blocking=True)
+            if place is None:
+                here = value.to(self.device, non_blocking=True)
+            else:
+                here = place.copy_(value, non_blocking=True)
             if value.is_cuda:
                 value.record_stream(self.incoming)
             arrived = new_event()

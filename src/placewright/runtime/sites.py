@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from placewright.runtime.machine import load_torch
 from placewright.runtime.memory import keep_memory
+from placewright.runtime.openmp import send_team_home
 from placewright.runtime.timing import Timing, time_on_gpu, time_on_host
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ class Site:
         """
         torch = load_torch()
         before = torch.get_num_threads()
+        send_team_home()  # as the runtime does: the workers' own teams alone are awake
         outcome: list[T] = []
         failure: list[BaseException] = []
 

@@ -135,7 +135,7 @@ class Issuer:
             if after is not None:
                 step.arrived[target, key] = after
         else:
-            here, arrived = lane.receive(value, after)
+            here, arrived = lane.receive(value, after, self.graphs.place(target, key))
             step.env[target][key], step.arrived[target, key] = here, arrived
 
     def _next(self) -> _Step | None:

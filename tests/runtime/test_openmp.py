@@ -1,0 +1,61 @@
+"""A thread's OpenMP team: sent home, and made anew."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import pytest
+
+from placewright.runtime.openmp import send_team_home
+from placewright.runtime.sites import Site
+
+torch = pytest.importorskip("torch")
+TASKS = "/proc/self/task"
+
+pytestmark = pytest.mark.skipif(not os.path.isdir(TASKS), reason="needs Linux")
+
+
+def threads():
+    return len(os.listdir(TASKS))
+
+
+def in_thread(work):
+    """In a thread of its own, so that no other test has its team."""
+    found = []
+    thread = threading.Thread(target=lambda: found.append(work()))
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+def work_together():
+    torch.set_num_threads(3)
+    return float((torch.ones(1 << 20) + 1).sum())
+
+
+def test_a_team_is_sent_home_and_made_anew():
+    def work():
+        before = threads()
+        assert work_together() == 2 << 20
+        busy = threads()
+        told = send_team_home()
+        return before, busy, told, threads(), work_together(), threads()
+
+    before, busy, told, home, made, again = in_thread(work)
+    if busy == before:
+        pytest.skip("this PyTorch has no OpenMP")
+    assert told
+    assert busy == again == before + 2
+    assert home == before
+    assert made == 2 << 20
+
+
+def test_who_measures_has_no_team_meanwhile():
+    def work():
+        before = threads()
+        work_together()
+        return before, Site("cpu", (), -1, "here", 1 << 20).run(threads)
+
+    before, meanwhile = in_thread(work)
+    assert meanwhile == before + 1  # the thread that measures
