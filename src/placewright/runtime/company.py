@@ -63,6 +63,10 @@ class Company:
             for thread in threads:
                 thread.join()
 
+    def leave(self) -> None:
+        """Give back the memory that copies are made in; the next block takes it anew."""
+        self._rooms.clear()
+
     def _keep(self, source: Any, target: Any, over: threading.Event) -> None:
         with keeping_to(self.cores):
             _copy(source, target, over)
