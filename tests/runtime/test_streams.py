@@ -189,6 +189,31 @@ def test_what_graphs_read_has_one_place_and_what_they_alone_have_read_is_let_go(
     assert set(first.outputs) == sent  # all else was read by graphs alone
 
 
+def test_runs_of_ops_beside_a_worker_wait_for_their_streamed_weights_together(monkeypatch):
+    layers = [layer for _ in range(24) for layer in (nn.Linear(8, 8), nn.Tanh())]
+    model, x = nn.Sequential(*layers).eval(), torch.randn(4, 8)
+    program, problem = capture(model, x, machine(2))
+    fake_cuda.install(monkeypatch)
+    fake_cuda.install_graphs(monkeypatch)
+    weight = problem.arrays.weight
+    device = problem.settle([1] * len(problem.graph))
+    device[weight] = 0
+    order = problem.arrays.turn.nonzero()[0]
+    device[order[20]] = 0  # an op on the host in the middle
+    one = 4 * 8 * 9  # bytes of a layer
+    for layers_ahead, longest in ((1, 0), (12, 8), (1000, 28)):
+        plan = Plan.of(problem, device, staging={"gpu0": layers_ahead * one})
+        calls = [torch.randn(4, 8) for _ in range(5)]
+        with Executor(program, twin(model), plan, graphs=True) as run:
+            made = [run(one) for one in calls]
+            segments = list(run.issuer.graphs.segments.values())
+            assert run.issuer.graphs.mode == ("replay" if longest else "eager")
+        for got, given in zip(made, calls, strict=True):
+            assert torch.allclose(got, model(given), atol=1e-6)
+        sizes = [len(segment.turns) for segment in segments if segment.graph]
+        assert max(sizes, default=0) == pytest.approx(longest, abs=1), sizes
+
+
 def first_turns(run):
     (lane,) = run.issuer.lanes.values()
     segment = next(iter(run.issuer.graphs.segments.values()))

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 SIZE = 64 << 20
 """Bytes of one copy: about a millisecond's worth."""
+MOST = 1 << 30
+"""Bytes that copies are made of in turn, at most; fewer where that is more than any cache has."""
 AHEAD = 4
 """Copies that wait in a stream, so that it never runs dry."""
 
@@ -30,10 +32,14 @@ class Company:
     Args:
         gpus: PyTorch's numbers of them; without any there is no company.
         cores: Those that the threads which copy keep to; empty: any.
+        cache: Bytes of the host's last cache: what is copied must not come from there.
     """
 
-    def __init__(self, gpus: Sequence[int], cores: Sequence[int] = ()) -> None:
+    def __init__(
+        self, gpus: Sequence[int], cores: Sequence[int] = (), cache: int = MOST // 3
+    ) -> None:
         self.gpus, self.cores = tuple(gpus), tuple(cores)
+        self.rounds = -(-min(MOST, 3 * cache) // SIZE)
         self._rooms: list[tuple[Any, Any]] = []
 
     @classmethod
@@ -41,7 +47,8 @@ class Company:
         """The company of workers: of all GPUs, on the cores that no worker has."""
         taken = {core for site in sites for core in site.cores}
         spare = [core for core in own_cores() if core not in taken]
-        return cls([site.index for site in sites if site.on_gpu], spare)
+        cache = max((site.cache for site in sites if not site.on_gpu), default=0)
+        return cls([site.index for site in sites if site.on_gpu], spare, cache)
 
     @contextmanager
     def kept(self) -> Iterator[None]:
@@ -76,7 +83,7 @@ class Company:
         if not self._rooms:
             self._rooms = [
                 (
-                    torch.empty(SIZE, dtype=torch.uint8, pin_memory=True),
+                    torch.empty(max(1, self.rounds), SIZE, dtype=torch.uint8, pin_memory=True),
                     torch.empty(SIZE, dtype=torch.uint8, device=f"cuda:{gpu}"),
                 )
                 for gpu in self.gpus
@@ -94,7 +101,7 @@ def _copy(source: Any, target: Any, over: threading.Event) -> None:
             event = events[count % AHEAD]
             if count >= AHEAD:
                 event.synchronize()
-            target.copy_(source, non_blocking=True)
+            target.copy_(source[count % len(source)], non_blocking=True)
             event.record(stream)
             count += 1
     stream.synchronize()

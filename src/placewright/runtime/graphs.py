@@ -1,15 +1,16 @@
 """Runs of ops of one GPU in, each captured once as a CUDA graph and replayed, out.
 
 Issuing a small op from Python takes the host some 20 µs, so a step of many small ops waits for the
-host. A run of ops between two points where streams or the host must meet is captured instead; where
-one GPU does all, that is the whole step, on all of its streams and copies of streamed weights
-included. What it reads must then always lie in the same place, so what comes from elsewhere is
-copied there first.
+host. A run of ops between two points where devices must meet is captured instead: it begins when
+all its streamed weights have come, while those of the next runs are on their way. Where one GPU
+does all, it is the whole step, on all of its streams and copies of streamed weights included. What
+it reads must then always lie in the same place, so what comes from elsewhere is copied there.
 """
 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -17,11 +18,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from placewright.runtime.micro_batches import updates_of
-from placewright.runtime.script import ENV, ROOM
+from placewright.runtime.script import ENV
 
 if TYPE_CHECKING:
     from placewright.graph import Tensor
     from placewright.runtime.lanes import Lane
+    from placewright.runtime.staging import Staging
     from placewright.runtime.streams import Issuer
 
 Held = tuple[int, "Tensor"]
@@ -29,6 +31,7 @@ Held = tuple[int, "Tensor"]
 FEWEST = 6  # ops that are worth a graph
 EAGER, CAPTURE, REPLAY = "eager", "capture", "replay"
 _TRIED = 3  # steps each way before one way is chosen
+_PARTS = 3  # of a staging room: one is read while the next two are filled
 
 
 @dataclass
@@ -142,6 +145,8 @@ class Graphs:
         segment = self.segments.get(at) if self.mode != EAGER else None
         if segment is None:
             return 0
+        for index in segment.turns:
+            self.issuer.wait_room(lane, lane.job.part.turns[index])
         if self.mode == CAPTURE and not self._capture(segment, step, lane):
             del self.segments[at]
             return 0
@@ -290,13 +295,47 @@ def _segments(issuer: Issuer) -> list[Segment]:
         ]
         return [Segment(0, [], whole=True, needs=list(dict.fromkeys(needs)))]
     found: list[Segment] = []
+    rooms = {number: _Ahead(lane.job.part.staging) for number, lane in issuer.lanes.items()}
     last: tuple[int, bool] | None = None  # device, and whether its run is closed
     for at, (number, index) in enumerate(issuer.order):
         turn = issuer.jobs[number].part.turns[index]
-        streamed = any(where == ROOM for where, _ in turn.inputs)
-        opens = streamed or bool(turn.needs or turn.after)
+        opens = bool(turn.needs or turn.after) or not rooms[number].holds(turn.position)
         if last is None or last != (number, False) or opens:
             found.append(Segment(at, []))
+            rooms[number].begin()
         found[-1].turns.append(index)
-        last = number, streamed or bool(turn.sends or turn.tells)
+        rooms[number].read(turn.position)
+        last = number, bool(turn.sends or turn.tells)
     return [segment for segment in found if len(segment.turns) >= FEWEST]
+
+
+class _Ahead:
+    """How many streamed weights a run of ops may wait for before it begins.
+
+    Their copies must be on their way by then, so none may need the room of another op of the run;
+    and they take a part of the room, so that the next ones come meanwhile.
+    """
+
+    def __init__(self, staging: Staging | None) -> None:
+        self.most = 0 if staging is None else staging.room // _PARTS
+        self.after: dict[int, int] = {}
+        self.size: Counter[int] = Counter()
+        for copy in () if staging is None else staging.copies:
+            self.after[copy.reader] = max(copy.after, self.after.get(copy.reader, 0))
+            self.size[copy.reader] += copy.size
+        self.readers = self.begun = self.bytes = 0
+
+    def begin(self) -> None:
+        """A run begins."""
+        self.begun, self.bytes = self.readers, 0
+
+    def holds(self, op: int) -> bool:
+        """Whether an op may be part of the run."""
+        if op not in self.after:
+            return True
+        return self.after[op] <= self.begun and self.bytes + self.size[op] <= self.most
+
+    def read(self, op: int) -> None:
+        """An op is part of the run."""
+        self.readers += op in self.after
+        self.bytes += self.size[op]

@@ -16,7 +16,7 @@ from placewright.version import __version__
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-PROFILE = 4
+PROFILE = 5
 """Counts up when what is measured changes its meaning, so that older profiles are forgotten."""
 
 _CGROUP = Path("/sys/fs/cgroup")
