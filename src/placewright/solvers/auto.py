@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from placewright.simulator._kernel import ScoutNet
     from placewright.solvers.search import Solver
 
-_QUICK_OPS = 400  # up to which all constructive methods take a fraction of a second together
+_QUICK_OPS = 400  # up to which bounds are quick, and walks find what other searches would
 _SLOW_SECONDS = 4e-4  # for each op, that the slowest constructive method takes
 _BOUND_SECONDS = 1e-3  # for each op, that the bound may take
-_FIRST_ROUNDS = 2  # of walking in larger graphs, before the slower constructive methods
+_FIRST_ROUNDS = 2  # of walking, before the slower constructive methods
 _ROUNDS_BETWEEN = 10  # of walking, between two attempts at a proof
 _PROOFS = (1.0, 4.0, 16.0)  # CP-SAT's own measure of work for them: about seconds
 _SMALL = 40  # teams of ops that CP-SAT is asked about at most
@@ -100,7 +100,8 @@ class Auto:
         large, takes = ops > _QUICK_OPS, ops * _SLOW_SECONDS
         stages: tuple[Callable[[], bool], ...] = (
             lambda: _run(quick, search) and _propose(search, asked) and _repair(search),
-            lambda: walks.run(_FIRST_ROUNDS, share=0.25) if large else True,
+            lambda: large or _bound(search),
+            lambda: walks.run(_FIRST_ROUNDS, share=0.25),
             lambda: _bound(search),
             lambda: _run(slow, search, takes) and _repair(search),
             lambda: _order(search) and _others(search, walks.length * _OTHERS),
