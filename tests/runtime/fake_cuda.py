@@ -97,15 +97,14 @@ def install_graphs(monkeypatch):
             made = [env[key] for key in sorted(env) if key[0] == turn.position]
             capturing[-1].calls.append((run, read, made))
 
-    copy = lanes._Rooms._copy
+    bring = lanes._Rooms._bring
 
-    def copied(rooms, number, one):
-        copy(rooms, number, one)
-        if capturing:
-            slot, home = lanes.core(rooms.slots[number]), lanes.core(rooms.source(one.tensor))
-            capturing[-1].calls.append((list, [home], [slot]))
+    def brought(rooms, haul):
+        bring(rooms, haul)
+        for slot, weight in haul.pairs if capturing else ():
+            capturing[-1].calls.append((list, [weight], [slot]))
 
-    monkeypatch.setattr(lanes._Rooms, "_copy", copied)
+    monkeypatch.setattr(lanes._Rooms, "_bring", brought)
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
     monkeypatch.setattr(torch.cuda, "graph", capture)
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", object)

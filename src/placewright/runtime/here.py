@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 NAME = "here"
-SLACK = 96 << 20
+SLACK = 64 << 20
 """Bytes of a GPU that plans leave alone: what matrix libraries work in (32 MiB a stream on Hopper),
 and what an allocator loses by rounding."""
 KEPT_BACK = 10

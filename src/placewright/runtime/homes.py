@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 import torch
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from placewright.graph import Tensor
     from placewright.runtime.places import Place
     from placewright.runtime.script import Script
+    from placewright.runtime.staging import Copy
 
 Home = dict["Tensor", torch.Tensor]
 """The stored tensors of one device."""
@@ -41,6 +43,10 @@ def settle(
             pinned.add(position)  # and of a view, what it is a view of
             leaving += [source for source, _ in program.graph.ops[position].inputs]
     _leave(tensors, script, places)
+    for place, part in zip(places, script.parts, strict=True):
+        if part.staging is not None and place.kind == "cuda":
+            for _, haul in groupby(part.staging.copies, key=lambda copy: copy.haul):
+                _side_by_side(program, tensors, list(haul))
     homes: list[Home] = [{} for _ in places]
     for place, home, part in zip(places, homes, script.parts, strict=True):
         for tensor in part.stored:
@@ -65,6 +71,57 @@ def settle(
             for tensor in part.borrowed:
                 home[tensor] = homes[script.device[tensor[0]]][tensor]
     return homes
+
+
+def _side_by_side(
+    program: Program, tensors: Mapping[int, torch.Tensor], haul: Sequence[Copy]
+) -> None:
+    """Give the weights of a haul to a GPU pinned memory as they will stand there.
+
+    Copies of them are then one copy. They stay where they are, and are copied one by one, if one is
+    not dense, not on the host yet or in the haul twice, or if together they took more memory.
+    """
+    if len(haul) < 2:
+        return
+    first = haul[0].offset
+    found: list[tuple[int, torch.Tensor]] = []
+    for copy in haul:
+        position = copy.tensor[0]
+        while position not in tensors and program.graph.ops[position].inputs:
+            position = program.graph.ops[position].inputs[0][0]  # what it is a view of
+        weight = tensors.get(position)
+        if weight is None or weight.device.type != "cpu" or weight.nbytes != copy.size:
+            return
+        found.append((copy.offset - first, weight))
+    if len({id(weight) for _, weight in found}) < len(found) or not all(map(_dense, found)):
+        return
+    if len({weight.data_ptr() - offset for offset, weight in found}) == 1:
+        return  # they do already
+    offset, last = found[-1]
+    size = offset + last.nbytes
+    if _pinned(size) > sum(_pinned(weight.nbytes) for _, weight in found):
+        return
+    room = torch.empty(size, dtype=torch.uint8).pin_memory()
+    with torch.no_grad():
+        for offset, weight in found:
+            data = room[offset : offset + weight.nbytes].view(weight.dtype)
+            data = data.as_strided(weight.shape, weight.stride())
+            data.copy_(weight)
+            weight.data = data
+
+
+def _pinned(size: int) -> int:
+    """Bytes that PyTorch pins for so many: the next power of two."""
+    return 1 << (size - 1).bit_length()
+
+
+def _dense(place: tuple[int, torch.Tensor]) -> bool:
+    """Whether a weight fills the memory that it spans, and can stand at its place."""
+    offset, weight = place
+    span = 1 + sum(
+        step * (size - 1) for size, step in zip(weight.shape, weight.stride(), strict=True)
+    )
+    return span == weight.numel() > 0 and offset % weight.element_size() == 0
 
 
 def gather(model: torch.nn.Module) -> None:

@@ -7,7 +7,8 @@ stream than it was made on waits for an event, and tells the allocator.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from placewright.graph import Tensor
-    from placewright.runtime.staging import Copy, Staging
+    from placewright.runtime.staging import Staging
     from placewright.runtime.workers import Job
 
 URGENT = -1  # the priority of streams that carry tensors, ahead of weights and ops
@@ -132,6 +133,20 @@ class Lane:
         return Late(there, arrived)
 
 
+class _Haul(NamedTuple):
+    """Weights that come together.
+
+    Args:
+        after: How many readers must have been issued before.
+        pairs: Where each goes, and where it comes from; one pair if they stand side by side.
+        readers: Ops that have all their weights once these have come.
+    """
+
+    after: int
+    pairs: list[tuple[torch.Tensor, torch.Tensor]]
+    readers: list[int]
+
+
 class _Rooms:
     """A lane's staging room: copies run ahead of the ops as far as the room permits (rule 6).
 
@@ -142,15 +157,24 @@ class _Rooms:
     def __init__(
         self, lane: Lane, staging: Staging, source: Callable[[Tensor], torch.Tensor]
     ) -> None:
-        self.lane, self.staging, self.source = lane, staging, source
+        self.lane, self.staging = lane, staging
         self.stream = new_stream(lane.device)
         self.room = room_of(lane.job, lane.device)
         self.slots = [room_for(self.room, one.offset, source(one.tensor)) for one in staging.copies]
-        readers = [copy.reader for copy in staging.copies]
-        self.last = {reader: at for at, reader in enumerate(readers)}  # the reader's last copy
+        self.hauls = self._hauls(source)
         self.arrived = {reader: new_event() for reader in staging.readers}
         self.next = self.issued = 0
         self.freed: torch.cuda.Event | None = None
+
+    def _hauls(self, source: Callable[[Tensor], torch.Tensor]) -> list[_Haul]:
+        found = []
+        numbered = enumerate(self.staging.copies)
+        for _, several in groupby(numbered, key=lambda one: one[1].haul):
+            haul = list(several)
+            pairs = [(core(self.slots[at]), core(source(copy.tensor))) for at, copy in haul]
+            readers = list(dict.fromkeys(copy.reader for _, copy in haul))
+            found.append(_Haul(haul[0][1].after, as_one(pairs), readers))
+        return found
 
     def begin(self) -> None:
         """A step begins: the room is free once the last reader of the step before has ended."""
@@ -169,21 +193,44 @@ class _Rooms:
 
     def pump(self) -> None:
         """Issue every copy whose room has been, or is going to be, given back by then."""
-        copies = self.staging.copies
         with torch.cuda.stream(self.stream):
-            while self.next < len(copies) and copies[self.next].after <= self.issued:
-                self._copy(self.next, copies[self.next])
+            while self.next < len(self.hauls) and self.hauls[self.next].after <= self.issued:
+                self._bring(self.hauls[self.next])
                 self.next += 1
 
-    def _copy(self, number: int, copy: Copy) -> None:
-        if copy.after:
-            self.stream.wait_event(self.lane.ended[self.staging.readers[copy.after - 1]])
-        core(self.slots[number]).copy_(core(self.source(copy.tensor)), non_blocking=True)
-        if self.last[copy.reader] == number:
-            self.arrived[copy.reader].record(self.stream)
+    def _bring(self, haul: _Haul) -> None:
+        if haul.after:
+            self.stream.wait_event(self.lane.ended[self.staging.readers[haul.after - 1]])
+        for slot, weight in haul.pairs:
+            slot.copy_(weight, non_blocking=True)
+        for reader in haul.readers:
+            self.arrived[reader].record(self.stream)
 
     def ended(self, event: torch.cuda.Event) -> None:
         """A reader has been issued; its event says when it ends."""
         self.issued += 1
         self.freed = event
         self.pump()
+
+
+def as_one(
+    pairs: list[tuple[torch.Tensor, torch.Tensor]],
+) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Copies as one copy of bytes, where all stand side by side at both ends; else as they are."""
+    apart = {slot.data_ptr() - weight.data_ptr() for slot, weight in pairs}
+    shared = {side.untyped_storage().data_ptr() for pair in pairs for side in pair}
+    alike = all(slot.stride() == weight.stride() for slot, weight in pairs)
+    if len(pairs) < 2 or len(apart) > 1 or len(shared) > 2 or not alike:
+        return pairs
+    sides = zip(*pairs, strict=True)
+    slots, weights = (_bytes(list(side)) for side in sides)
+    return [(slots, weights)] if len(slots) == len(weights) else pairs
+
+
+def _bytes(side: list[torch.Tensor]) -> torch.Tensor:
+    """The bytes from the first of some tensors of one storage to the end of the last."""
+    first, last = side[0], side[-1]
+    begin = int(first.storage_offset()) * first.element_size()
+    end = int(last.storage_offset()) * last.element_size() + last.nbytes
+    whole = torch.empty(0, dtype=torch.uint8, device=first.device)
+    return whole.set_(first.untyped_storage(), begin, (end - begin,), (1,))
