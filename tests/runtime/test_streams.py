@@ -120,32 +120,31 @@ def test_small_weights_come_in_one_copy_and_tied_or_strange_ones_alone(monkeypat
     class Net(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.layers = nn.Sequential(*(nn.Linear(8, 8) for _ in range(8)))
+            self.layers = nn.Sequential(*(nn.Linear(24, 24) for _ in range(8)))
             self.layers[5].weight = self.layers[1].weight  # which can stand in one place only
-            self.strange = nn.Parameter(torch.randn(8, 16)[:, ::2])
+            self.strange = nn.Parameter(torch.randn(24, 48)[:, ::2])
 
         def forward(self, x):
             return self.layers(x) @ self.strange
 
-    model, x = Net().eval(), torch.randn(2, 8)
+    model, x = Net().eval(), torch.randn(2, 24)
     program, problem = capture(model, x, machine(1))
     fake_cuda.install(monkeypatch)
     device = problem.settle([1] * len(problem.graph))
     device[problem.arrays.weight] = 0
-    plan = Plan.of(problem, device, staging={"gpu0": 8 * 1024})
+    plan = Plan.of(problem, device, staging={"gpu0": 64 * 1024})
     mine = twin(model)
     with Executor(program, mine, plan, graphs=False) as run:
         hauls = run.issuer.lanes[1].rooms.hauls
         for _ in range(3):
-            given = torch.randn(2, 8)
-            assert torch.allclose(run(given), model(given), atol=1e-6)
-        assert [haul.readers for haul in hauls] != []
+            given = torch.randn(2, 24)
+            assert torch.allclose(run(given), model(given), atol=1e-5)
         several = [haul for haul in hauls if len(haul.readers) > 1]
         assert several
         assert any(len(haul.pairs) == 1 for haul in several)  # in one copy
         assert any(len(haul.pairs) > 1 for haul in several)  # as they are
     with Executor(program, mine, plan, graphs=False) as run:  # all stand where they stood
-        assert torch.allclose(run(x), model(x), atol=1e-6)
+        assert torch.allclose(run(x), model(x), atol=1e-5)
     for name, value in model.state_dict().items():
         assert torch.equal(mine.state_dict()[name], value)
 

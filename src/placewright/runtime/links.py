@@ -19,10 +19,12 @@ if TYPE_CHECKING:
 
     from placewright.runtime.sites import Site
 
-SMALL, LARGE = 4 << 10, 256 << 20
-"""Bytes of the two copies that a link is measured by."""
-ROW, BUSY = 32, 2_000_000
-"""Small copies that are measured in a row, and cycles of a GPU in which they are handed over."""
+SMALL, LARGE = 4 << 10, 16 << 20
+"""Bytes of the two copies that a link is measured by; the large one is as a layer's weights are: of
+256 MiB a link to an H200 carries 55 GB/s, of 16 MiB 52."""
+ROW, FEW, BUSY = 32, 8, 2_000_000
+"""Small and large copies that are measured in a row, and cycles of a GPU in which they are handed
+over."""
 ROUNDS = 300
 """Messages that two workers hand to each other and back."""
 
@@ -126,7 +128,7 @@ def _copying(gpu: Site, large: int, to_gpu: bool) -> tuple[float, float, float, 
         host = torch.zeros(size, dtype=torch.uint8, pin_memory=pinned)
         there = torch.zeros(size, dtype=torch.uint8, device=gpu.device)
         ends = (there, host) if to_gpu else (host, there)
-        row = ROW if pinned and size == SMALL else 1
+        row = (ROW if size == SMALL else FEW) if pinned else 1
         return _samples(torch, gpu, lambda: ends[0].copy_(ends[1], non_blocking=pinned), row)
 
     return gpu.run(lambda: _fitted(copies, large))
@@ -148,7 +150,7 @@ def _between(gpu: Site, other: Site, large: int) -> tuple[float, float]:
     def copies(size: int, _: bool) -> list[float]:
         source = torch.zeros(size, dtype=torch.uint8, device=gpu.device)
         target = torch.zeros(size, dtype=torch.uint8, device=other.device)
-        row = ROW if size == SMALL else 1
+        row = ROW if size == SMALL else FEW
         return _samples(torch, gpu, lambda: target.copy_(source, non_blocking=True), row)
 
     return gpu.run(lambda: _fitted(copies, large))[:2]
