@@ -31,6 +31,31 @@ thread.start()
 thread.join()
 """
 
+WORKER = """
+import resource, numpy as np, torch
+from placewright import Cluster, Plan, Problem
+from placewright.frontends.torch_program import program_of
+from placewright.runtime.executor import Executor
+
+torch.set_num_threads(1)
+model, x = torch.nn.Sequential(*[torch.nn.ReLU(), torch.nn.Tanh()] * 2).eval(), torch.ones(20 << 20)
+program = program_of(model, (x,))
+problem = Problem(program.graph, Cluster.parse("cpu"))
+with Executor(program, model, Plan.of(problem, np.zeros(len(program.graph)))) as run:
+    for _ in range(4):
+        run(x)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(4):
+        run(x)
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc can be told")
+def test_a_worker_asks_for_no_memory_that_it_had():
+    ran = subprocess.run([sys.executable, "-c", WORKER], check=True, capture_output=True, text=True)
+    assert int(ran.stdout) < 3 * 20_480  # pages of a tensor; four steps make sixteen
+
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc can be told")
 def test_kept_memory_is_not_asked_for_again():

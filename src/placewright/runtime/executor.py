@@ -12,6 +12,7 @@ from placewright.frontends.torch_sources import given
 from placewright.frontends.torch_updates import Update
 from placewright.graph import STATE
 from placewright.runtime.homes import settle
+from placewright.runtime.memory import keep_memory
 from placewright.runtime.micro_batches import Gathered, updates_of
 from placewright.runtime.openmp import send_team_home
 from placewright.runtime.places import Place, find_places, keeping_to, spare_cores
@@ -103,6 +104,7 @@ class Executor:
                 streamer = Streamer(job, self._at_home)
                 self.streamers.append(streamer)
             self.workers[number] = Worker(job, streamer.inbox.put if streamer else None)
+        keep_memory()  # before threads begin: each has its arena for good from then on
         for thread in (*self.workers.values(), *self.streamers):
             thread.start()
 

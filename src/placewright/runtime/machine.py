@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from placewright.errors import ClusterError, MissingDependency
+from placewright.runtime.memory import keep_memory
 from placewright.version import __version__
 
 if TYPE_CHECKING:
@@ -116,6 +117,7 @@ def this_machine() -> Machine:
 
 def load_torch() -> Any:
     """PyTorch, which only what runs ops needs."""
+    keep_memory()  # before it starts threads
     try:
         import torch
     except ImportError:

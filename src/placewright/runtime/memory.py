@@ -22,7 +22,9 @@ def keep_memory() -> bool:
 
     It holds for the whole process from now on. What is kept is what was in use at once, and a few
     blocks that were too small by a hair when they could have been used again. Threads share one
-    arena, since those of threads give their memory back whatever they are told.
+    arena, since those of threads give their memory back whatever they are told: a thread has its
+    arena from its beginning, so it must be said before workers begin; and glibc listens only while
+    there are few arenas. In a process of many threads `MALLOC_ARENA_MAX=1` says it for sure.
     """
     if platform.libc_ver()[0] != "glibc":
         return False

@@ -67,7 +67,9 @@ class Site:
         """
         torch = load_torch()
         before = torch.get_num_threads()
-        send_team_home()  # as the runtime does: the workers' own teams alone are awake
+        if self.cores:  # as the runtime does
+            keep_memory()
+            send_team_home()
         outcome: list[T] = []
         failure: list[BaseException] = []
 
@@ -77,7 +79,6 @@ class Site:
                     if hasattr(os, "sched_setaffinity"):
                         os.sched_setaffinity(0, self.cores)
                     torch.set_num_threads(len(self.cores))
-                    keep_memory()  # as the runtime's workers do
                 with torch.no_grad():
                     outcome.append(work())
             except BaseException as error:

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from placewright.runtime.memory import keep_memory
 from placewright.runtime.script import ENV, HOME
 
 if TYPE_CHECKING:
@@ -135,7 +134,6 @@ class Worker(threading.Thread):
             os.sched_setaffinity(0, place.cores)  # of this thread alone
         # OpenMP keeps this number thread by thread, so workers may differ.
         torch.set_num_threads(place.threads)
-        keep_memory()
         with torch.no_grad():
             while True:
                 step = self._next()
