@@ -10,7 +10,8 @@ executor does. `go`: trained on the graph, on units merged to at most 5,000: imi
 plan of `--seconds`, then PPO; its figure is the best plan that it drew or liked best itself, not a
 teacher's. `no imitation`: PPO alone. `zero-shot`: best of 16 of a policy that never
 saw the row's fold, on the whole graph, `first plans` among them: what it has before it has learned
-anything; `fine-tuned`: 50 updates more.
+anything; `fine-tuned`: 50 updates more, as `go` has them: 40 of imitation, 10 of PPO;
+`50 updates`: as many of new weights.
 Section `tasks`: placement, schedule and fusion alone, in pairs and together, against the best
 single device that fits (else repaired METIS), first-ready, fused as a compiler would; the
 paper: 33–60 %.
@@ -67,7 +68,7 @@ OTHER = {"a": "b", "b": "a"}
 MARKS = (250, 500, 1000, 2000, 4000)
 SIMPLE = ("auto", "bound", FIRST, *SOLVERS)
 TRAINED = ("go", "no imitation", "hierarchical")
-TRANSFERRED = ("zero-shot", "fine-tuned")
+TRANSFERRED = ("zero-shot", "fine-tuned", "50 updates")
 
 
 def runs(section: str, lines: list[Line], given: argparse.Namespace) -> list[Run]:
@@ -85,7 +86,7 @@ def runs(section: str, lines: list[Line], given: argparse.Namespace) -> list[Run
     for line in lines:
         for method in methods:
             policy = ""
-            if method in TRANSFERRED:
+            if method in ("zero-shot", "fine-tuned"):
                 policy = str(given.policies / f"go-{OTHER[line.fold]}.json")
             found.append(
                 Run(
@@ -170,7 +171,7 @@ def print_curves(rows: list[dict[str, Any]], lines: list[Line]) -> None:
     table = []
     for line in lines:
         found = cells(rows, line)
-        for name in (*TRAINED, "fine-tuned"):
+        for name in (*TRAINED, "fine-tuned", "50 updates"):
             curve = found.get(name, {}).get("curve") or []
             if not curve:
                 continue

@@ -45,8 +45,8 @@ EXACT = Imitation(damaged=0, units=1.0, loose=0.5)
 """On one graph: all of a strong plan, to the last unit."""
 IMITATED = 300
 """Steps of imitation of `auto`'s plans before PPO."""
-FINE_TUNED = 50
-"""Updates of fine-tuning."""
+FINE_TUNED, TAUGHT = 50, 40
+"""Updates of fine-tuning, and how many of them imitate `auto`'s plan."""
 ABLATIONS: dict[str, dict[str, Any]] = {
     "no attention": {"attention": False},
     "no modulation": {"modulation": False},
@@ -72,7 +72,9 @@ TASKS = tuple(
 """What is decided in section `tasks`; the rest is as the default has it."""
 FIRST = "first plans"
 """The best of the plans that GO's first pass reads: what it has before it has learned anything."""
-LEARNED = (*TASKS, "go", "zero-shot", "fine-tuned", "hierarchical", *ABLATIONS)
+SHORT = ("fine-tuned", "50 updates")
+"""Of a policy that was trained on others, and of new weights for comparison."""
+LEARNED = (*TASKS, "go", "zero-shot", *SHORT, "hierarchical", *ABLATIONS)
 
 
 @dataclass(frozen=True)
@@ -186,12 +188,12 @@ class Run:
         )
         updates, steps = max(1, self.plans // self.samples), IMITATED
         how = GoRecipe(samples=self.samples, beside=0, rate=(3e-3, 1e-3), imitation=EXACT)
+        made: Any = shape.build(problem, self.seed)
+        if self.method in SHORT:
+            updates, steps = FINE_TUNED - TAUGHT, TAUGHT
         if self.method == "fine-tuned":
-            made: Any = policies.load(Path(self.policy))
+            made = policies.load(Path(self.policy))
             made.shape = replace(made.shape, most=MOST)
-            updates, steps = FINE_TUNED, 0
-        else:
-            made = shape.build(problem, self.seed)
         if self.method in ALONE:
             steps = 0
         if self.method == "no learning":

@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from placewright.problem import Problem
 
 
-MARGINS = (1.0, 3.0)
-"""How much surer than staying a move must be in some of the plans, in nats."""
+MARGINS = (0.0, 3.0)
+"""How much surer than staying a move must be in some of the plans, in nats; the shape's own margin
+is between."""
 
 
 @dataclass(frozen=True, eq=False)
