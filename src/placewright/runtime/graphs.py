@@ -41,6 +41,8 @@ class Segment:
     Args:
         begin: Where it begins in the issuer's order.
         turns: Of one device; of a whole step none, since all are.
+        streamed: Those of them that read streamed weights.
+        heard: Those of them that others hear of: what they send, that they have read.
         inputs: What it reads that no graph made, by device, and where that must lie.
         outputs: What it makes that is read after it and not by graphs alone, by device.
         whole: Whether it is all of a step: then copies into staging rooms are part of it.
@@ -49,6 +51,8 @@ class Segment:
 
     begin: int
     turns: list[int]
+    streamed: list[int] = field(default_factory=list)
+    heard: list[int] = field(default_factory=list)
     graph: Any = None
     inputs: dict[Held, torch.Tensor] = field(default_factory=dict)
     outputs: dict[Held, torch.Tensor] = field(default_factory=dict)
@@ -145,7 +149,7 @@ class Graphs:
         segment = self.segments.get(at) if self.mode != EAGER else None
         if segment is None:
             return 0
-        for index in segment.turns:
+        for index in segment.streamed:
             self.issuer.wait_room(lane, lane.job.part.turns[index])
         if self.mode == CAPTURE and not self._capture(segment, step, lane):
             del self.segments[at]
@@ -163,6 +167,14 @@ class Graphs:
             if other is not lane:
                 other.compute.wait_stream(lane.compute)
         return len(self.issuer.order)
+
+    def heard(self, at: int) -> list[int]:
+        """Turns of the run that began here, and has been issued, which something is to follow.
+
+        What a replay frees was never taken, but for what it was captured with.
+        """
+        segment = self.segments[at]
+        return segment.heard if self.mode == REPLAY else segment.turns
 
     def own(self, value: torch.Tensor) -> torch.Tensor:
         """A value that the next step does not overwrite."""
@@ -304,7 +316,10 @@ def _segments(issuer: Issuer) -> list[Segment]:
             found.append(Segment(at, []))
             rooms[number].begin()
         found[-1].turns.append(index)
-        rooms[number].read(turn.position)
+        if rooms[number].read(turn.position):
+            found[-1].streamed.append(index)
+        if found[-1].streamed[-1:] == [index] or turn.sends or turn.tells:
+            found[-1].heard.append(index)
         last = number, bool(turn.sends or turn.tells)
     return [segment for segment in found if len(segment.turns) >= FEWEST]
 
@@ -335,7 +350,8 @@ class _Ahead:
             return True
         return self.after[op] <= self.begun and self.bytes + self.size[op] <= self.most
 
-    def read(self, op: int) -> None:
-        """An op is part of the run."""
+    def read(self, op: int) -> bool:
+        """An op is part of the run; whether it reads streamed weights."""
         self.readers += op in self.after
         self.bytes += self.size[op]
+        return op in self.after

@@ -183,8 +183,8 @@ class Issuer:
             job.report(Done(step.number, number, {}, error, job.names[index]))
             return
         if needs is None:
-            for at in range(step.at, step.at + count):
-                self.after(step, lane, job.part.turns[self.order[at][1]])
+            for one in self.graphs.heard(step.at) if count > 1 else (index,):
+                self.after(step, lane, job.part.turns[one])
         step.at += count
         if step.at == len(self.order):
             self._finish(step)
