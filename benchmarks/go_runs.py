@@ -202,10 +202,13 @@ class Run:
         how = replace(how, imitated=steps / (steps + updates))
         training = GoTraining(made, [lesson], how, self.seed, self.device, self.threads)
         training.run(1e9, most=steps + updates + 1)
+        alone = training.own[0][1]
+        training.order(0)
         over, best = training.own[0]
         return {
             "best": best,
             "over": over,
+            "own order": alone,
             "teacher": lesson.best,
             "judged": training.environments[0].evaluations,
             "curve": training.curves[0],

@@ -10,6 +10,7 @@ import pytest
 
 from placewright import Plan, judge, policies, simulate
 from placewright.errors import FileError
+from placewright.solvers.orders.priorities import priority_rules
 
 torch = pytest.importorskip("torch")
 from placewright.policies.go_shape import Shape  # noqa: E402
@@ -143,6 +144,21 @@ def test_training_imitates_then_learns_from_rewards_and_reports(lessons, tmp_pat
     assert all(row["best"] <= min(1.0, row["likeliest"]) for row in rows)
     evaluations = [each.evaluations for each in training.environments]
     assert sum(evaluations) >= 6 * 8 + 5 + 2  # drawn, argmax, teachers
+
+    own, plans = dict(training.own), [each.evaluations for each in training.environments]
+    training.order(0)
+    more = training.environments[0].evaluations - plans[0]
+    assert more >= 10  # a plan in so many orders at least
+    best = training.own[0]
+    assert best <= own[0]
+    devices = training.policy.see(lessons[0].problem).settle(training.elites[0].devices)
+    orders = [priority_rules(lessons[0].problem, one).values() for one in devices]
+    values = [
+        float(judge(lessons[0].problem, device[None], order[None]).value[0])
+        for device, several in zip(devices, orders, strict=True)
+        for order in several
+    ]
+    assert best[1] == min(own[0][1], *values)
 
     training.save(tmp_path / "run" / "checkpoint.json")
     again = GoTraining(shape.build(lessons[0].problem, seed=9), lessons, recipe, device="cpu")

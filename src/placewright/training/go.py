@@ -17,6 +17,7 @@ import numpy as np
 from placewright.files.header import body, head
 from placewright.policies import load, restored
 from placewright.policies.tensors import load_with_tensors, save_with_tensors
+from placewright.solvers.orders.priorities import priority_rules
 from placewright.training.algorithms import PPO, Pressure
 from placewright.training.go_elites import Elites
 from placewright.training.go_imitation import Imitation
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from placewright.training.go_teachers import Lesson
 
 _POLICY, _ADAM = "policy.", "adam."
-TEACHER, LIKELIEST, SAMPLED = "teacher", "argmax", "sampled"
+TEACHER, LIKELIEST, SAMPLED, ORDERED = "teacher", "argmax", "sampled", "ordered"
 
 
 @dataclass(frozen=True)
@@ -226,6 +227,18 @@ class GoTraining:
         self._keep_own(at, judged)
         self.elites[at].add(episodes, judged)
         return float(np.where(judged.valid, judged.seconds, np.inf).min())
+
+    def order(self, at: int) -> None:
+        """Judge its best plans of a problem in every order that a rule gives them, too.
+
+        The policy's own order is the longest way first, with classes before and behind. Which rule
+        suits a plan differs by graph (of RNNLM-2 9 %), and a dozen plans judged tell.
+        """
+        problem, environment = self.lessons[at].problem, self.environments[at]
+        for device in self.policy.see(problem).settle(self.elites[at].devices):
+            orders = np.stack(list(priority_rules(problem, device).values()))
+            devices = np.repeat(device[None], len(orders), axis=0)
+            self._keep_own(at, environment.judge(devices, ORDERED, orders))
 
     def _keep_own(self, at: int, judged: Judged) -> None:
         best = int(np.lexsort((judged.seconds, judged.over))[0])

@@ -42,6 +42,11 @@ class Elites:
         likely: NDArray[np.float64] = share / share.sum() * (1 - _ANY) + _ANY / len(share)
         return likely
 
+    @property
+    def devices(self) -> NDArray[np.int64]:
+        """Plans × units: where they have what, the best first."""
+        return np.stack([plan["device"] for _, plan in self._kept])
+
     def add(self, episodes: Episodes, judged: Judged) -> None:
         """Keep the best of these."""
         from placewright.policies.go import begun_of
