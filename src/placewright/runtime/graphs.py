@@ -231,15 +231,16 @@ class Graphs:
 
         What is sent stays: who fetches it may take longer than the next graph.
         """
-        turns = lane.job.part.turns
-        graphed = {at for one in self.segments.values() for at in one.turns}
+        turns, order = lane.job.part.turns, self.issuer.order
+        mine = [one for one in self.segments.values() if order[one.begin][0] == lane.number]
+        graphed = {at for one in mine for at in one.turns}
         kept = set(lane.job.part.outputs)
         for at, turn in enumerate(turns):
             kept |= {(turn.position, output) for output, _ in turn.sends}
             if at not in graphed:
                 kept |= {key for where, key in turn.inputs if where == ENV}
         for tensor in (tensor for at in segment.turns for tensor in turns[at].frees):
-            for one in self.segments.values():
+            for one in mine:
                 if tensor not in kept and (lane.number, tensor) in one.outputs:
                     self.fixed.discard(id(one.outputs.pop((lane.number, tensor))))
 
