@@ -29,7 +29,7 @@ def place_model(
         typer.Option(
             "--proposer",
             help="What was learnt on other graphs and helps auto: scout looks at moves before they "
-            "are judged, pair proposes plans. [default: none]",
+            "are judged, pair proposes plans. [default: scout]",
         ),
     ] = None,
     budget: options.Budget = None,

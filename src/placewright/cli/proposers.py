@@ -17,8 +17,8 @@ class Name(StrEnum):
     NONE = "none"
 
 
-DEFAULT = Name.NONE
-"""What `auto` is given unless it is told; what wins in `benchmarks/proposers.py` may be here."""
+DEFAULT = Name.SCOUT
+"""What `auto` is given unless it is told: what wins in `benchmarks/proposers.py`."""
 
 
 def named(name: Name) -> tuple[Proposer, ...]:
