@@ -10,8 +10,7 @@ executor does. `go`: trained on the graph, on units merged to at most 5,000: imi
 plan of `--seconds`, then PPO; its figure is the best plan that it drew or liked best itself, not a
 teacher's. `no imitation`: PPO alone. `zero-shot`: best of 16 of a policy that never
 saw the row's fold, on the whole graph, `first plans` among them: what it has before it has learned
-anything; `fine-tuned`: 50 updates more, as `go` has them: 40 of imitation, 10 of PPO;
-`50 updates`: as many of new weights.
+anything; `fine-tuned`: 50 updates of PPO more; `50 updates`: as many of new weights.
 Section `tasks`: placement, schedule and fusion alone, in pairs and together, against the best
 single device that fits (else repaired METIS), first-ready, fused as a compiler would; the
 paper: 33–60 %.
