@@ -108,13 +108,17 @@ def runs(section: str, lines: list[Line], given: argparse.Namespace) -> list[Run
 
 def cells(rows: list[dict[str, Any]], line: Line) -> dict[str, dict[str, Any]]:
     """The last run of each method on a row."""
-    mine = [row for row in rows if (row["network"], row["cluster"]) == (line.network, line.cluster)]
-    return {row["method"]: row for row in mine}
+    return {row["method"]: row for row in on(rows, line)}
+
+
+def on(rows: list[dict[str, Any]], line: Line) -> list[dict[str, Any]]:
+    """All runs on a row."""
+    return [row for row in rows if (row["network"], row["cluster"]) == (line.network, line.cluster)]
 
 
 def best_known(rows: list[dict[str, Any]], line: Line) -> float:
     """Of all runs on a row, also earlier ones, and of `auto`'s plans that taught some of them."""
-    mine = [row for row in rows if (row["network"], row["cluster"]) == (line.network, line.cluster)]
+    mine = on(rows, line)
     found = [fitting(row) for row in mine if row["method"] not in ("bound", "default", *TASKS)]
     return min([*found, *(row["teacher"] for row in mine if "teacher" in row)], default=math.inf)
 

@@ -39,7 +39,7 @@ class Company:
         self, gpus: Sequence[int], cores: Sequence[int] = (), cache: int = MOST // 3
     ) -> None:
         self.gpus, self.cores = tuple(gpus), tuple(cores)
-        self.rounds = -(-min(MOST, 3 * cache) // SIZE)
+        self.rounds = max(1, -(-min(MOST, 3 * cache) // SIZE))
         self._rooms: list[tuple[Any, Any]] = []
 
     @classmethod
@@ -83,7 +83,7 @@ class Company:
         if not self._rooms:
             self._rooms = [
                 (
-                    torch.empty(max(1, self.rounds), SIZE, dtype=torch.uint8, pin_memory=True),
+                    torch.empty(self.rounds, SIZE, dtype=torch.uint8, pin_memory=True),
                     torch.empty(SIZE, dtype=torch.uint8, device=f"cuda:{gpu}"),
                 )
                 for gpu in self.gpus

@@ -317,9 +317,10 @@ def _segments(issuer: Issuer) -> list[Segment]:
             found.append(Segment(at, []))
             rooms[number].begin()
         found[-1].turns.append(index)
-        if rooms[number].read(turn.position):
+        streamed = rooms[number].read(turn.position)
+        if streamed:
             found[-1].streamed.append(index)
-        if found[-1].streamed[-1:] == [index] or turn.sends or turn.tells:
+        if streamed or turn.sends or turn.tells:
             found[-1].heard.append(index)
         last = number, bool(turn.sends or turn.tells)
     return [segment for segment in found if len(segment.turns) >= FEWEST]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import groupby
 from typing import TYPE_CHECKING
 
 import torch
@@ -45,8 +44,8 @@ def settle(
     _leave(tensors, script, places)
     for place, part in zip(places, script.parts, strict=True):
         if part.staging is not None and place.kind == "cuda":
-            for _, haul in groupby(part.staging.copies, key=lambda copy: copy.haul):
-                _side_by_side(program, tensors, list(haul))
+            for haul in part.staging.hauls:
+                _side_by_side(program, tensors, haul)
     homes: list[Home] = [{} for _ in places]
     for place, home, part in zip(places, homes, script.parts, strict=True):
         for tensor in part.stored:

@@ -7,7 +7,6 @@ stream than it was made on waits for an event, and tells the allocator.
 
 from __future__ import annotations
 
-from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -167,13 +166,11 @@ class _Rooms:
         self.freed: torch.cuda.Event | None = None
 
     def _hauls(self, source: Callable[[Tensor], torch.Tensor]) -> list[_Haul]:
-        found = []
-        numbered = enumerate(self.staging.copies)
-        for _, several in groupby(numbered, key=lambda one: one[1].haul):
-            haul = list(several)
-            pairs = [(core(self.slots[at]), core(source(copy.tensor))) for at, copy in haul]
-            readers = list(dict.fromkeys(copy.reader for _, copy in haul))
-            found.append(_Haul(haul[0][1].after, as_one(pairs), readers))
+        found, slots = [], iter(self.slots)
+        for haul in self.staging.hauls:
+            pairs = [(core(next(slots)), core(source(copy.tensor))) for copy in haul]
+            readers = list(dict.fromkeys(copy.reader for copy in haul))
+            found.append(_Haul(haul[0].after, as_one(pairs), readers))
         return found
 
     def begin(self) -> None:

@@ -56,6 +56,11 @@ class Staging:
     readers: tuple[int, ...]
     room: int
 
+    @property
+    def hauls(self) -> list[list[Copy]]:
+        """The copies, by what they come with."""
+        return [list(haul) for _, haul in groupby(self.copies, key=lambda copy: copy.haul)]
+
 
 def lay_out(copies: Sequence[Copy], room: int) -> Staging:
     """Places for copies, which come in the order of their readers.
