@@ -120,7 +120,7 @@ def run_row(case: str, way: str, asked: argparse.Namespace) -> dict[str, Any]:
     folder = asked.save or Path("out")
     folder.mkdir(parents=True, exist_ok=True)
     name = case.replace("/", "-").replace(" ", "-")
-    made = made.detach().float().cpu()
+    made = made.detach().cpu().float()  # the GPU has no room for it
     off = None
     if way == "gpu" or not (folder / f"{name}.pt").exists():  # what the others are held to
         torch.save(made, folder / f"{name}.pt")
@@ -160,6 +160,7 @@ def measure(step: Any, limit: int | None, warming: int) -> tuple[list[float], An
     for _ in range(STEPS):
         if cuda:
             torch.cuda.synchronize()
+        made = None  # nobody keeps the last step's outputs while the next is under way
         began = time.perf_counter()
         made = step()
         if cuda:

@@ -130,21 +130,32 @@ def draw(name: str, like: torch.Tensor, on: torch.device) -> torch.Tensor:
 
 
 def fill(model: nn.Module, home: Home, drawn_on: torch.device) -> None:
-    """Give every parameter its data, and every buffer its home."""
+    """Give every parameter its data, and every buffer its home.
+
+    Those of the host first: drawn in between, they would leave holes among those that stay.
+    """
+    places = [
+        (module, short, parameter, f"{path}.{short}" if path else short)
+        for path, module in model.named_modules()
+        for short, parameter in module._parameters.items()
+        if parameter is not None
+    ]
+    names: dict[int, str] = {}  # of each parameter, where it is met first
+    for _, _, parameter, name in places:
+        names.setdefault(id(parameter), name)
     done: dict[int, nn.Parameter] = {}
-    for path, module in model.named_modules():
-        for short, parameter in list(module._parameters.items()):
-            if parameter is None:
-                continue
-            name = f"{path}.{short}" if path else short
-            if id(parameter) not in done:
+    for stays in (False, True):
+        for _, _, parameter, _ in places:
+            name = names[id(parameter)]
+            if id(parameter) not in done and (home(name) == drawn_on) == stays:
                 data = draw(name, parameter, drawn_on).to(home(name))
                 done[id(parameter)] = nn.Parameter(data, requires_grad=False)
-            module._parameters[short] = done[id(parameter)]
+        if drawn_on.type == "cuda":
+            torch.cuda.synchronize()
+            torch.cuda.empty_cache()
+    for module, short, parameter, _ in places:
+        module._parameters[short] = done[id(parameter)]
+    for path, module in model.named_modules():
         for short, buffer in list(module._buffers.items()):
             if buffer is not None:
-                name = f"{path}.{short}" if path else short
-                module._buffers[short] = buffer.to(home(name))
-    if drawn_on.type == "cuda":
-        torch.cuda.synchronize()
-        torch.cuda.empty_cache()
+                module._buffers[short] = buffer.to(home(f"{path}.{short}" if path else short))

@@ -26,6 +26,7 @@ class Found:
     """A plan, and where it says that weights live.
 
     Args:
+        spare: Whether it has less memory than the limit, in case others do not fit.
         where: Places of devices that are not what their name says: a stand-in for a GPU.
     """
 
@@ -34,6 +35,7 @@ class Found:
     plan: Plan
     predicted: float
     note: str
+    spare: bool = False
     where: dict[str, str] = field(default_factory=dict)
 
     def home(self, name: str) -> torch.device:
@@ -56,8 +58,8 @@ def planned(
 ) -> list[Found]:
     """Profile the network's ops here, and search for so many seconds: plans to be measured.
 
-    The last is a plan with less memory: it runs where the others are too near the limit, which
-    holds what PyTorch reserves, pieces between tensors included, while a plan knows of tensors.
+    The last are plans with less memory, for where the others are too near the limit, which holds
+    what PyTorch reserves, pieces between tensors included, while a plan knows of tensors.
     """
     from placewright.frontends.torch_program import program_of
 
@@ -72,17 +74,17 @@ def planned(
         cluster, where = _stand_in(profile.cluster), {"gpu0": "cpu", "cpu": "cpu"}
         costs, more = None, "the CPU stands in for a GPU; "
     found = []
-    for share, leans in ((1.0, LEANS), (0.95, LEANS[1:2])):
+    for share, leans in ((1.0, LEANS), (0.985, LEANS[1::2]), (0.95, LEANS[1:2])):
         limits = {"gpu0": int(share * limit)}
         problem = Problem(program.graph, cluster, constraints=Constraints(limits=limits))
         if costs is not None:
             problem = as_run(replace(problem, costs=costs), profile)
-        stop = MaxTime(1.0 if small else seconds / (len(LEANS) + 1))
+        stop = MaxTime(1.0 if small else seconds / (len(LEANS) + 3))
         for plan in leaning_plans(problem, Auto(), stop, factors=leans):
             timeline = simulate(problem, plan)
             used = Counter(plan.devices[at] for at in plan.device[problem.arrays.turn])
             note = f"{more}ops {dict(used)}, fits: {timeline.fits}"
-            found.append(Found(problem, program, plan, timeline.step_time, note, where))
+            found.append(Found(problem, program, plan, timeline.step_time, note, share < 1, where))
     return found
 
 

@@ -11,6 +11,7 @@ from placewright.errors import ExecutionError
 from placewright.frontends.torch_updates import Rule
 from placewright.runtime import Executor
 from placewright.runtime.micro_batches import train_step
+from placewright.runtime.streams import Issuer
 
 
 def machine(gpus: int = 2) -> Cluster:
@@ -215,10 +216,10 @@ def test_what_graphs_read_has_one_place_and_what_they_alone_have_read_is_let_go(
             id(one) for one in second.inputs.values()
         }
         sent = {(1, (turn.position, 0)) for turn in first_turns(run) if turn.sends}
+        assert len(graphs.places) == 2
     for one, given in zip(made, calls, strict=True):
         assert torch.allclose(one, model(given), atol=1e-6)
     assert len(shared) == 1
-    assert len(graphs.places) == 2
     assert set(first.outputs) == sent  # all else was read by graphs alone
 
 
@@ -245,6 +246,55 @@ def test_runs_of_ops_beside_a_worker_wait_for_their_streamed_weights_together(mo
             assert torch.allclose(got, model(given), atol=1e-6)
         sizes = [len(segment.turns) for segment in segments if segment.graph]
         assert max(sizes, default=0) == pytest.approx(longest, abs=1), sizes
+
+
+@pytest.mark.parametrize("short", ["capture", "outputs", "beside"])
+def test_without_memory_for_graphs_ops_are_issued_one_by_one(short, monkeypatch):
+    layers = [layer for _ in range(12) for layer in (nn.Linear(8, 8), nn.Tanh())]
+    model, x = nn.Sequential(*layers).eval(), torch.randn(4, 8)
+    program, problem = capture(model, x, machine(2))
+    fake_cuda.install(monkeypatch)
+    fake_cuda.install_graphs(monkeypatch)
+    whole = problem.settle([1] * len(problem.graph))
+    mixed = whole.copy()
+    mixed[problem.arrays.turn.nonzero()[0][[12, 15]]] = 0  # what is between is no graph
+    streamed = whole.copy()
+    streamed[problem.arrays.weight] = 0
+    issue, failed = Issuer.issue, []
+
+    def issued(issuer, step, lane, index):
+        graphs = issuer.graphs
+        inside = bool(fake_cuda.capturing)
+        late = graphs.mode != "eager" and index > 8
+        if late and inside == (short == "capture") and short != "outputs" and graphs.segments:
+            failed.append(index)
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        issue(issuer, step, lane, index)
+
+    def clone(value):
+        if short == "outputs":
+            failed.append(value)
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return torch.empty_like(value).copy_(value)
+
+    plans = [Plan.of(problem, mixed)]
+    if short != "beside":
+        plans += [
+            Plan.of(problem, whole),
+            Plan.of(problem, streamed, staging={"gpu0": 3 * 4 * 8 * 9}),
+        ]
+    monkeypatch.setattr(Issuer, "issue", issued)
+    for plan in plans:
+        failed.clear()
+        calls = [torch.randn(4, 8) for _ in range(5)]
+        with Executor(program, twin(model), plan, graphs=True) as run:
+            with monkeypatch.context() as patch:
+                patch.setattr(torch.Tensor, "clone", clone)
+                made = [run(one) for one in calls]
+            assert failed
+            assert not run.issuer.graphs.segments
+        for got, given in zip(made, calls, strict=True):
+            assert torch.allclose(got, model(given), atol=1e-6)
 
 
 def first_turns(run):

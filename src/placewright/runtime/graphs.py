@@ -108,7 +108,7 @@ class Graphs:
         if not self.segments:
             return
         if len(self.issuer.steps) > 1:  # steps in flight must not share their tensors
-            self._drop()
+            self.drop()
             return
         if self.gathers:
             self.mode = EAGER
@@ -120,8 +120,10 @@ class Graphs:
                     lane.compute.wait_stream(other.compute)
         eager = 1 if self.wanted else _TRIED
         self.mode = EAGER if self.steps < eager else CAPTURE if self.steps == eager else REPLAY
+        if self.mode == CAPTURE:
+            _make_room(self.issuer)  # a capture cannot use what the steps before have left
         if self.wanted is None and self.steps == 2 * _TRIED + 1 and not self._quicker():
-            self._drop()
+            self.drop()
         self._began = time.perf_counter()
 
     def finish(self) -> None:
@@ -139,10 +141,19 @@ class Graphs:
         replayed, eager = self.seconds[REPLAY][1:], self.seconds[EAGER][1:]
         return median(replayed) < median(eager)
 
-    def _drop(self) -> None:
+    def drop(self) -> None:
+        """Forget all that was captured: ops are issued one by one from now on."""
         self.segments, self.mode = {}, EAGER
         self.fixed.clear()
         self.places.clear()
+
+    def give_up(self) -> bool:
+        """There is no memory for graphs beside the ops: do without; false if there are none."""
+        if not self.segments:
+            return False
+        self.drop()
+        _make_room(self.issuer)
+        return True
 
     def run(self, step: Any, lane: Lane, at: int) -> int:
         """Issue the run of ops that begins here, if there is one; how many ops that were."""
@@ -152,7 +163,7 @@ class Graphs:
         for index in segment.streamed:
             self.issuer.wait_room(lane, lane.job.part.turns[index])
         if self.mode == CAPTURE and not self._capture(segment, step, lane):
-            del self.segments[at]
+            self.segments.pop(at, None)
             return 0
         for (number, tensor), place in segment.inputs.items():
             given = step.env[number][tensor]
@@ -178,10 +189,27 @@ class Graphs:
 
     def own(self, value: torch.Tensor) -> torch.Tensor:
         """A value that the next step does not overwrite."""
-        return value.clone() if id(value) in self.fixed else value
+        if id(value) not in self.fixed:
+            return value
+        try:
+            return value.clone()
+        except torch.OutOfMemoryError:
+            self.give_up()  # then nothing overwrites it
+            return value
 
     def _capture(self, segment: Segment, step: Any, lane: Lane) -> bool:
         """Capture a run of ops, without running it; false if that is not possible."""
+        short = False
+        try:
+            self._record(segment, step, lane)
+        except Exception as error:
+            torch.cuda.synchronize(lane.device)
+            short = isinstance(error, torch.OutOfMemoryError)
+        if short:  # and the error, which knew what had been made, is gone
+            self.give_up()
+        return segment.graph is not None and not short
+
+    def _record(self, segment: Segment, step: Any, lane: Lane) -> None:
         for held in self._read(segment, lane):
             self._settle(segment, step, held)
         before = [dict(env) for env in step.env]
@@ -197,10 +225,9 @@ class Graphs:
                 else:
                     self._issue_run(segment, step, lane)
         except Exception:
-            torch.cuda.synchronize(lane.device)
             step.env[:] = before
             step.arrived, step.events = waits
-            return False
+            raise
         segment.outputs = {
             (number, key): value
             for number, env in enumerate(step.env)
@@ -214,7 +241,6 @@ class Graphs:
                 step.env[number].setdefault(key, value)
         if not segment.whole:
             self._let_go(segment, lane)
-        return True
 
     def _settle(self, segment: Segment, step: Any, held: Held) -> None:
         """Give what a run of ops reads a place, unless a graph has put it into one."""
@@ -293,6 +319,13 @@ class Graphs:
             for lane in issuer.lanes.values():
                 if lane.rooms is not None:
                     lane.rooms.freed = None  # captured: nothing that a later step could wait for
+
+
+def _make_room(issuer: Issuer) -> None:
+    """Give back what the allocator keeps for later."""
+    for device in {lane.device for lane in issuer.lanes.values()}:
+        torch.cuda.synchronize(device)
+    torch.cuda.empty_cache()
 
 
 def _segments(issuer: Issuer) -> list[Segment]:

@@ -176,7 +176,7 @@ class Issuer:
                     needs = None
                     self._begin_alone(lane)
                     self.wait_room(lane, job.part.turns[index])
-                self.issue(step, lane, index)
+                self._issue_alone(step, lane, index)
                 count = 1
         except Exception as error:
             self.steps.remove(step)
@@ -188,6 +188,16 @@ class Issuer:
         step.at += count
         if step.at == len(self.order):
             self._finish(step)
+
+    def _issue_alone(self, step: _Step, lane: Lane, index: int) -> None:
+        """Issue an op that is part of no graph; graphs must not take the memory that it needs."""
+        try:
+            self.issue(step, lane, index)
+            return
+        except torch.OutOfMemoryError:
+            if lane.job.part.turns[index].in_place or not self.graphs.give_up():
+                raise
+        self.issue(step, lane, index)
 
     def wait(self, step: _Step, lane: Lane, turn: Turn) -> None:
         """Let the compute stream wait for what an op needs from other streams."""
@@ -302,9 +312,15 @@ class Issuer:
                 lane.rooms.stream.wait_stream(now)
 
     def let_go(self) -> None:
-        """Give back what libraries keep for the streams: cuBLAS 32 MiB for each on Hopper."""
+        """Give back rooms, graphs and what libraries keep for the streams (cuBLAS 32 MiB each).
+
+        At once: lanes and rooms know each other, so they would stay until garbage is collected.
+        """
         for lane in self.lanes.values():
             lane.compute.synchronize()
+            lane.rooms = None
+        self.graphs.drop()
+        self.lanes, self.jobs = {}, {}
         clear_workspaces()
 
     def join(self, outputs: Iterable[torch.Tensor]) -> None:
