@@ -45,8 +45,8 @@ EXACT = Imitation(damaged=0, units=1.0, loose=0.5)
 """On one graph: all of a strong plan, to the last unit."""
 IMITATED = 300
 """Steps of imitation of `auto`'s plans before PPO."""
-FINE_TUNED = 50
-"""Updates of fine-tuning: PPO alone, since so few steps of imitation teach less."""
+FINE_TUNED = 40, 10
+"""Updates of fine-tuning: of imitation (gradient steps each: as many as PPO has epochs), of PPO."""
 ABLATIONS: dict[str, dict[str, Any]] = {
     "no attention": {"attention": False},
     "no modulation": {"modulation": False},
@@ -190,7 +190,8 @@ class Run:
         how = GoRecipe(samples=self.samples, beside=0, rate=(3e-3, 1e-3), imitation=EXACT)
         made: Any = shape.build(problem, self.seed)
         if self.method in SHORT:
-            updates, steps = FINE_TUNED, 0
+            steps, updates = FINE_TUNED
+            how = replace(how, repeated=how.algorithm.epochs)
         if self.method == "fine-tuned":
             made = policies.load(Path(self.policy))
             made.shape = replace(made.shape, most=MOST)

@@ -47,7 +47,8 @@ class GoRecipe:
     """How GO is trained on many graphs.
 
     Args:
-        imitated: The share of the seconds that goes to imitation alone.
+        imitated: The share of the seconds, or steps, that goes to imitation alone.
+        repeated: Gradient steps in one such step of imitation, as PPO has its epochs.
         beside: Steps of imitation beside each later update.
         samples: Episodes of an update.
         rate: Adam's learning rate in imitation and in PPO; both fall to a tenth in a straight line.
@@ -55,6 +56,7 @@ class GoRecipe:
     """
 
     imitated: float = 0.3
+    repeated: int = 1
     beside: int = 1
     samples: int = 16
     rate: tuple[float, float] = (1e-3, 1e-3)
@@ -145,7 +147,8 @@ class GoTraining:
                 done = self.seconds / seconds if most is None else self.steps / most
                 rng = np.random.default_rng([self.seed, self.steps, 11])
                 if done < self.recipe.imitated:
-                    self._imitate(rng, self._rate(0, done / max(self.recipe.imitated, 1e-9)))
+                    for _ in range(self.recipe.repeated):
+                        self._imitate(rng, self._rate(0, done / max(self.recipe.imitated, 1e-9)))
                 else:
                     share = (done - self.recipe.imitated) / (1 - self.recipe.imitated)
                     # While one problem's plans are judged, the policy learns from another's.
