@@ -10,13 +10,14 @@ executor does. `go`: trained on the graph, on units merged to at most 5,000: imi
 plan of `--seconds`, then PPO; its figure is the best plan that it drew or liked best itself, not a
 teacher's. `no imitation`: PPO alone. `zero-shot`: best of 16 of a policy that never
 saw the row's fold, on the whole graph, `first plans` among them: what it has before it has learned
-anything; `fine-tuned`: 50 updates of PPO more; `50 updates`: as many of new weights.
+anything; `fine-tuned`: 50 updates more, 40 of imitation and 10 of PPO; `50 updates`: as many of
+new weights.
 Section `tasks`: placement, schedule and fusion alone, in pairs and together, against the best
 single device that fits (else repaired METIS), first-ready, fused as a compiler would; the
 paper: 33–60 %.
-`--policies` holds `go-a.json` and `go-b.json` as `train_go.py` writes them. Runs that are in the
-file are not repeated; `--jobs 0` prints what it has. The paper's figures were measured on real
-machines and stand beside ours, not against them.
+`--policies` holds `go-a.json` and `go-b.json` as `train_go.py` writes them, by default those that
+ship. Runs that are in the file are not repeated; `--jobs 0` prints what it has. The paper's figures
+were measured on real machines and stand beside ours, not against them.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ from typing import Any
 
 from go_runs import ABLATIONS, FIRST, LEARNED, SOLVERS, TASKS, Run, run_all
 
+from placewright.policies.shipped import FOLDER
+
 
 @dataclass(frozen=True)
 class Line:
@@ -37,7 +40,7 @@ class Line:
 
     Args:
         fold: Of `train_go.FOLDS`.
-        paper: GO-one, human, METIS, HDP, as printed (papers.md 4.7); None for out of memory.
+        paper: GO-one, human, METIS, HDP, as printed; None for out of memory.
     """
 
     name: str
@@ -72,9 +75,7 @@ TRANSFERRED = ("zero-shot", "fine-tuned", "50 updates")
 
 def runs(section: str, lines: list[Line], given: argparse.Namespace) -> list[Run]:
     """What a section needs."""
-    methods: tuple[str, ...] = (*SIMPLE, *TRAINED)
-    if given.policies is not None:
-        methods += TRANSFERRED
+    methods: tuple[str, ...] = (*SIMPLE, *TRAINED, *TRANSFERRED)
     if section == "ablations":
         methods = ("go", *ABLATIONS)
     if section == "tasks":
@@ -256,7 +257,7 @@ def main() -> None:
     parser.add_argument("--sections", default="table,curves")
     parser.add_argument("--rows", default=",".join(line.name for line in LINES))
     parser.add_argument("--methods", default="", help="these alone")
-    parser.add_argument("--policies", type=Path, help="folder of policies of both folds")
+    parser.add_argument("--policies", type=Path, default=FOLDER, help="folder of both folds")
     parser.add_argument("--plans", type=int, default=4000)
     parser.add_argument("--samples", type=int, default=16)
     parser.add_argument("--hidden", type=int, default=64)

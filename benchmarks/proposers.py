@@ -3,7 +3,6 @@
     python benchmarks/proposers.py prepare --problems FOLDER
     python benchmarks/proposers.py run --problems FOLDER --out RUNS.jsonl [--jobs 2]
         [--seconds 0.3,1,3] [--cpu] [--plans 4000] [--seeds 5] [--most 44] [--arms auto,scout,…]
-        [--go POLICY.json]
     python benchmarks/proposers.py report --out RUNS.jsonl
 
 `prepare` writes the held-out problems to files, so that a machine without the libraries that some
@@ -40,6 +39,7 @@ from proposer_problems import held_out, problem
 
 from placewright import files
 from placewright.policies.proposing import PairProposer, Shuffled, untrained
+from placewright.policies.shipped import FOLDER, FOLDS
 from placewright.solvers import Auto, MaxEvaluations, MaxTime, Search, Stop
 from placewright.solvers.scouting import Network, Scout, shipped
 from placewright.training.go_proposer import GoProposer
@@ -53,11 +53,24 @@ AGAIN, OTHER_SEED = "auto again", 1_000
 """`auto` with another seed: what differs from `auto` by chance alone."""
 
 
-def arms(go: Path | None = None) -> dict[str, tuple[Proposer, ...]]:
-    """What is compared, by name; `blind` looks at as many moves as the scout and takes any."""
+SEEN = {
+    "a": ("rnnlm", "nmt", "wavenet", "ptb"),
+    "b": ("transformer", "inception", "amoeba", "cifar"),
+}
+"""Beginnings of the names of what each policy of GO has seen the like of."""
+
+
+def arms(name: str, arm: str) -> tuple[Proposer, ...]:
+    """The proposers of an arm, for a problem of that name.
+
+    `scout shuffled` looks at as many moves as the scout and takes any.
+    """
+    if arm.startswith("go"):
+        return go_arms(next((one for one, seen in SEEN.items() if not name.startswith(seen)), "a"))[
+            arm
+        ]
     fresh = Network.untrained(shipped().widths)
     return {
-        **({} if go is None else go_arms(go)),
         "auto": (),
         AGAIN: (),
         "scout": (Scout(),),
@@ -67,15 +80,13 @@ def arms(go: Path | None = None) -> dict[str, tuple[Proposer, ...]]:
         "pair shuffled": (Shuffled(PairProposer()),),
         "pair untrained": (untrained(),),
         "scout and pair": (Scout(), PairProposer()),
-    }
+    }[arm]
 
 
-def go_arms(path: Path) -> dict[str, tuple[Proposer, ...]]:
-    """A GO policy of a file, the same dealt out to other ops, and one of its shape without lessons.
-
-    The problems must be none that it was trained on.
-    """
-    trained = GoProposer.read(path)
+@cache
+def go_arms(fold: str) -> dict[str, tuple[Proposer, ...]]:
+    """GO of a fold, the same dealt out to other ops, and one of its shape without lessons."""
+    trained = GoProposer.read(FOLDER / f"{FOLDS[fold]}.json")
     fresh = GoProposer(trained.policy.shape.build(None))
     return {"go": (trained,), "go shuffled": (Shuffled(trained),), "go untrained": (fresh,)}
 
@@ -101,17 +112,15 @@ def read(path: Path) -> Problem:
     return files.load(path, "problem")
 
 
-def one(
-    path: Path, name: str, arm: str, seed: int, budget: tuple[str, float], go: Path | None = None
-) -> dict[str, Any]:
+def one(path: Path, name: str, arm: str, seed: int, budget: tuple[str, float]) -> dict[str, Any]:
     """One run. What is kept of a problem between runs, but for its arrays, is made anew."""
-    fresh = read(path).with_arrays()
+    fresh, proposers = read(path).with_arrays(), arms(name, arm)
     kind, amount = budget
     stop: Stop = MaxEvaluations(int(amount)) if kind == "plans" else MaxTime(amount)
     if kind == "cpu seconds":
         stop = CpuTime(amount)
     search = Search(fresh, stop, seed + OTHER_SEED * (arm == AGAIN))
-    Auto(chains=1, proposers=arms(go if arm.startswith("go") else None)[arm]).run(search)
+    Auto(chains=1, proposers=proposers).run(search)
     overflow, value = search.key
     return {
         "problem": name,
@@ -164,7 +173,7 @@ def run(given: argparse.Namespace) -> None:
     count = multiprocessing.Value("i", 0)
     pool = ProcessPoolExecutor(given.jobs, initializer=settle_down, initargs=(count,))
     with pool, given.out.open("a") as out:
-        for done_one in as_completed([pool.submit(one, *each, given.go) for each in wanted]):
+        for done_one in as_completed([pool.submit(one, *each) for each in wanted]):
             out.write(json.dumps(done_one.result()) + "\n")
             out.flush()
 
@@ -277,7 +286,6 @@ def main() -> None:
     two.add_argument("--seeds", type=int, default=5)
     two.add_argument("--most", type=int, default=1_000)
     two.add_argument("--arms", default=ARMS)
-    two.add_argument("--go", type=Path, help="a GO policy, for arms go, go shuffled, go untrained")
     two.set_defaults(run=run)
     three = commands.add_parser("report")
     three.add_argument("--out", type=Path, required=True)

@@ -156,7 +156,7 @@ def train(given: argparse.Namespace) -> None:
         attention="attention" not in given.without,
         modulation="modulation" not in given.without,
     )
-    recipe = GoRecipe(samples=given.samples)
+    recipe = GoRecipe(samples=given.samples, imitated=given.imitated)
     if "imitation" in given.without:
         recipe = replace(recipe, imitated=0.0, beside=0)
     policy = begun(shape, lessons, given.seed, given.begin)
@@ -195,15 +195,19 @@ def train(given: argparse.Namespace) -> None:
     name = "go" if given.fold == "all" else f"go-{given.fold}"
     rows = report(training)
     training.policy.shape = replace(training.policy.shape, most=Shape().most)  # whole graphs
-    policies.save(training.policy.cpu(), out / f"{name}.json")
+    words = f"--fold {given.fold} --minutes {given.minutes:g} --imitated {given.imitated:g}"
+    words += f" --samples {given.samples} --hidden {given.hidden} --seed {given.seed}"
+    made_by = f"python benchmarks/train_go.py graphs, then teachers, then train {words}"
+    policies.save(training.policy.cpu(), out / f"{name}.json", made_by)
     told = {
         "fold": given.fold,
         "seconds": training.seconds,
         "steps": training.steps,
         "plans": sum(each.evaluations for each in training.environments),
-        "rows": rows,
     }
-    (out / f"{name}-report.json").write_text(json.dumps(told, indent=1))
+    each = ",\n".join(json.dumps(row).replace("Infinity", "null") for row in rows)  # does not fit
+    text = f'{json.dumps(told)[:-1]}, "rows": [\n{each}\n]}}\n'
+    (out / f"{name}-report.json").write_text(text)
     ratios = [row["likeliest"] for row in rows if math.isfinite(row["likeliest"])]
     mean = math.exp(sum(map(math.log, ratios)) / max(len(ratios), 1))
     print(f"likeliest over teacher: {mean:.4f} in geometric mean, {len(ratios)} of {len(rows)} fit")
@@ -251,6 +255,7 @@ def main() -> None:
     parser.add_argument("--hidden", type=int, default=64)
     parser.add_argument("--starts", type=int, default=3, help="first plans, 1 to 3")
     parser.add_argument("--passes", default="module,part,unit", help="what each decides on")
+    parser.add_argument("--imitated", type=float, default=0.3, help="share of imitation alone")
     parser.add_argument("--samples", type=int, default=16)
     parser.add_argument("--most", type=int, default=MOST)
     parser.add_argument("--lessons", type=int, help="the first so many problems alone")

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 import pytest
 
 import placewright as pw
+from placewright.cli import preferred
+from placewright.errors import MissingDependency
+from placewright.training.go_proposer import GoProposer
 
 ON = ("--on", "2xP100+cpu")
 
@@ -38,10 +43,12 @@ def test_an_op_is_shown_on_every_other_device(run, placed, problem):
         device[at] = devices.index(move["device"])
         timeline = pw.simulate(problem, pw.Plan.of(problem, device, placed.plan.priority))
         assert move["value"] == timeline.step_time
-    (policy,) = found["policies"]
-    assert policy["policy"] == "pair"
-    assert sum(policy["likely"].values()) == pytest.approx(1)
-    assert policy["likely"][policy["prefers"]] == policy["sure"] == max(policy["likely"].values())
+    asked = ["pair", "go"] if find_spec("torch") else ["pair"]
+    assert [policy["policy"] for policy in found["policies"]] == asked
+    for policy in found["policies"]:
+        likely = policy["likely"]
+        assert sum(likely.values()) == pytest.approx(1)
+        assert likely[policy["prefers"]] == policy["sure"] == max(likely.values())
     assert found["critical"] == (found["on_path"] != "no")
     assert found["slack"] is None or found["slack"] >= 0
 
@@ -101,8 +108,16 @@ def test_a_pin_typed_now_is_kept_to(run, placed, problem):
 
 
 def test_without_a_policy_it_says_so(run, placed, problem, monkeypatch):
-    from placewright.policies import shipped
-
-    monkeypatch.setattr(shipped, "ADVISERS", ())
+    monkeypatch.setattr(preferred, "ADVISERS", ())
     ran = run("explain", "plan.json", "--op", problem.graph.ops[-1].name)
     assert "no policy that ships can say what it prefers" in ran.out
+
+
+def test_without_torch_only_policies_that_need_none_are_asked(run, placed, problem, monkeypatch):
+    def missing():
+        raise MissingDependency("torch", "torch")
+
+    monkeypatch.setattr(GoProposer, "shipped", missing)
+    ran = run("explain", "plan.json", "--op", problem.graph.ops[-1].name)
+    assert "policy pair would" in ran.out
+    assert "policy go is not asked: torch is not installed" in ran.out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
@@ -44,7 +45,7 @@ from placewright.solvers import (
     Stop,
     solve,
 )
-from placewright.training.placed import PLACED, Placed
+from placewright.training.placed import PLACED
 
 if TYPE_CHECKING:
     from placewright.problem import Discipline, Objective
@@ -63,7 +64,11 @@ SOLVERS: dict[str, Solver] = {
     "schedule": Schedule(batch=8, most=60),
     "fusion-search": FusionSearch(batch=8, most=60),
     "single gpu0": SingleDevice("gpu0"),
-    **{name: Placed(name, drawn=3) for name in PLACED if name == "pair" or find_spec("torch")},
+    **{
+        name: replace(make(), drawn=3)
+        for name, make in PLACED.items()
+        if name == "pair" or find_spec("torch")
+    },
     "heft-contended": HEFT(contended=True),
     "cpop-contended": CPoP(contended=True),
     "exact": Exact(deterministic=0.05),

@@ -29,7 +29,7 @@ def place_model(
         typer.Option(
             "--proposer",
             help="What was learnt on other graphs and helps auto: scout looks at moves before they "
-            "are judged, pair proposes plans. [default: scout]",
+            "are judged, pair and go propose plans. [default: scout]",
         ),
     ] = None,
     budget: options.Budget = None,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from placewright.cli.proposers import Name, named
 from placewright.errors import MissingDependency
 
 if TYPE_CHECKING:
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
 
     from placewright.plan import Plan
     from placewright.problem import Problem
+
+ADVISERS = (Name.PAIR, Name.GO)
+"""Those that say where they would have each op of a given plan."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,13 +41,10 @@ class Preferred:
 
 def preferences(problem: Problem, plan: Plan) -> tuple[list[Preferred], list[str]]:
     """What each policy that ships and can say so thinks of a plan; and why others are silent."""
-    from placewright.policies.shipped import ADVISERS, shipped
-
     found, silent = [], []
     for name in ADVISERS:
         try:
-            policy: Any = shipped(name, problem)
-            likely = policy.move_probabilities(problem, plan)
+            likely = named(name)[0].move_probabilities(problem, plan)
         except MissingDependency as error:
             silent.append(f"policy {name} is not asked: {error}")
             continue

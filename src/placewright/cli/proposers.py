@@ -14,6 +14,7 @@ class Name(StrEnum):
 
     SCOUT = "scout"
     PAIR = "pair"
+    GO = "go"
     NONE = "none"
 
 
@@ -22,7 +23,11 @@ DEFAULT = Name.SCOUT
 
 
 def named(name: Name) -> tuple[Proposer, ...]:
-    """The proposers of that name; none of them needs torch."""
+    """The proposers of that name.
+
+    Raises:
+        MissingDependency: It is GO, which alone of them needs torch, and there is none.
+    """
     if name is Name.SCOUT:
         from placewright.solvers.scouting import Scout
 
@@ -31,4 +36,8 @@ def named(name: Name) -> tuple[Proposer, ...]:
         from placewright.policies.proposing import PairProposer
 
         return (PairProposer(),)
+    if name is Name.GO:
+        from placewright.training.go_proposer import GoProposer
+
+        return (GoProposer.shipped(),)
     return ()

@@ -2,7 +2,7 @@
 
 An LSTM reads the groups, another one writes devices one after the other, looking back at what the
 first has read (Bahdanau et al. 2015), and is told each device it wrote by a learned vector. Shapes
-and formulas are those of TensorFlow's open code (`hierarchical_controller.py`, papers.md 2.3), less
+and formulas are those of TensorFlow's open code (`hierarchical_controller.py`), less
 its misaligned backward states; weights are Glorot's, and ours have a bias.
 """
 

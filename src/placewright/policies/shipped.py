@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from placewright.problem import Problem
 
 FOLDER = Path(__file__).parent / "weights"
-"""Where trained policies are; `benchmarks/train_policies.py` makes them."""
+"""Where trained policies are; `benchmarks/train_policies.py` and `train_go.py` make them."""
 
-SHIPPED = ("pair", "placeto")
-"""Both serve any devices; `placeto` is the policy named `placeto-any`."""
+SHIPPED = ("pair", "placeto", "go")
+"""All serve any devices; `placeto` is the policy named `placeto-any`."""
 
-ADVISERS = ("pair",)
-"""Those that say where they would put each op of a given plan (`move_probabilities`)."""
+FOLDS = {"a": "go-a", "b": "go-b"}
+"""GO trained on one half of the paper's networks each, for tests on the other."""
 
 
 def shipped(name: str, problem: Problem) -> Policy:

@@ -53,12 +53,24 @@ class GoProposer:
             FileError: There is none, or it is another one.
         """
         from placewright.errors import FileError
+
+        policy = policies.load(path)  # says what to install if there is no torch
         from placewright.policies.go import Go
 
-        policy = policies.load(path)
         if not isinstance(policy, Go):
             raise FileError(f"{path}: holds policy {policy.name!r}: expected 'go'")
         return cls(policy, threads)
+
+    @classmethod
+    def shipped(cls) -> GoProposer:
+        """The policy that ships, trained on all networks.
+
+        Raises:
+            MissingDependency: There is no torch.
+        """
+        from placewright.policies.shipped import FOLDER
+
+        return cls.read(FOLDER / "go.json")
 
     def propose(self, problem: Problem, count: int, seed: int) -> list[Plan]:
         """So many plans, the likeliest first, each with the order that the policy gives it.

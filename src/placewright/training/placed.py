@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,8 @@ import numpy as np
 
 from placewright.policies import find
 from placewright.policies.shipped import SHIPPED, shipped
+from placewright.solvers.orders.priorities import priority_rules
+from placewright.solvers.partition.repair import rounds
 from placewright.training.threads import torch_threads
 
 if TYPE_CHECKING:
@@ -93,5 +95,46 @@ def _one_thread() -> AbstractContextManager[None]:
     return torch_threads()
 
 
-PLACED: dict[str, Callable[[], Placed]] = {name: partial(Placed, name) for name in SHIPPED}
+@dataclass(frozen=True)
+class PlacedGo:
+    """The plans that GO proposes and some that it draws; the best is kept, repaired if need be.
+
+    Args:
+        drawn: Plans beside the likeliest.
+    """
+
+    drawn: int = 15
+    name: str = field(default="go", init=False)
+
+    def run(self, search: Search) -> None:
+        with _one_thread():
+            from placewright.training.go_proposer import GoProposer
+
+            seed = int(search.rng.integers(2**31))
+            plans = GoProposer.shipped().propose(search.problem, 1 + self.drawn, seed)
+        device = np.stack([plan.device for plan in plans])
+        order = np.stack(
+            [np.zeros(len(plan)) if plan.priority is None else plan.priority for plan in plans]
+        )
+        verdict = search.judge(device, order)
+        if len(verdict.value) and verdict.overflow[verdict.best()]:
+            self._make_fit(search, device[verdict.best()])
+
+    @staticmethod
+    def _make_fit(search: Search, device: NDArray[np.int32]) -> None:
+        """How much a plan needs hangs on its order most of all, then on what is where."""
+        orders = np.stack(list(priority_rules(search.problem, device).values()))
+        verdict = search.judge(np.repeat(device[None], len(orders), axis=0), orders)
+        if not len(verdict.value):
+            return
+        order = orders[verdict.best()]
+        for better in rounds(search.problem, device, order):
+            if search.over:
+                return
+            search.judge(better, order)
+
+
+PLACED: dict[str, Callable[[], Placed | PlacedGo]] = {
+    name: PlacedGo if name == "go" else partial(Placed, name) for name in SHIPPED
+}
 """Methods that use a policy which ships, by name."""
