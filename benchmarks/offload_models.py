@@ -134,28 +134,20 @@ def fill(model: nn.Module, home: Home, drawn_on: torch.device) -> None:
 
     Those of the host first: drawn in between, they would leave holes among those that stay.
     """
-    places = [
-        (module, short, parameter, f"{path}.{short}" if path else short)
-        for path, module in model.named_modules()
-        for short, parameter in module._parameters.items()
-        if parameter is not None
-    ]
-    names: dict[int, str] = {}  # of each parameter, where it is met first
-    for _, _, parameter, name in places:
-        names.setdefault(id(parameter), name)
     done: dict[int, nn.Parameter] = {}
     for stays in (False, True):
-        for _, _, parameter, _ in places:
-            name = names[id(parameter)]
-            if id(parameter) not in done and (home(name) == drawn_on) == stays:
-                data = draw(name, parameter, drawn_on).to(home(name))
+        for name, parameter in model.named_parameters():  # a tied one once, by its first name
+            place = home(name)
+            if (place == drawn_on) == stays:
+                data = draw(name, parameter, drawn_on).to(place)
                 done[id(parameter)] = nn.Parameter(data, requires_grad=False)
         if drawn_on.type == "cuda":
             torch.cuda.synchronize()
             torch.cuda.empty_cache()
-    for module, short, parameter, _ in places:
-        module._parameters[short] = done[id(parameter)]
     for path, module in model.named_modules():
-        for short, buffer in list(module._buffers.items()):
+        for short, parameter in module._parameters.items():
+            if parameter is not None:
+                module._parameters[short] = done[id(parameter)]
+        for short, buffer in module._buffers.items():
             if buffer is not None:
                 module._buffers[short] = buffer.to(home(f"{path}.{short}" if path else short))

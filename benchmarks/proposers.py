@@ -35,6 +35,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import train_go
 from proposer_problems import held_out, problem
 
 from placewright import files
@@ -54,8 +55,8 @@ AGAIN, OTHER_SEED = "auto again", 1_000
 
 
 SEEN = {
-    "a": ("rnnlm", "nmt", "wavenet", "ptb"),
-    "b": ("transformer", "inception", "amoeba", "cifar"),
+    fold: tuple(network.partition(":")[0] for network in networks)
+    for fold, networks in train_go.FOLDS.items()
 }
 """Beginnings of the names of what each policy of GO has seen the like of."""
 
