@@ -10,8 +10,6 @@ it reads must then always lie in the same place, so what comes from elsewhere is
 from __future__ import annotations
 
 import time
-from collections import Counter
-from dataclasses import dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -19,45 +17,15 @@ import torch
 
 from placewright.runtime.micro_batches import updates_of
 from placewright.runtime.script import ENV
+from placewright.runtime.segments import Held, Segment, segments_of
 
 if TYPE_CHECKING:
     from placewright.graph import Tensor
     from placewright.runtime.lanes import Lane
-    from placewright.runtime.staging import Staging
     from placewright.runtime.streams import Issuer
 
-Held = tuple[int, "Tensor"]
-"""A device and a tensor that it has."""
-FEWEST = 6  # ops that are worth a graph
 EAGER, CAPTURE, REPLAY = "eager", "capture", "replay"
 _TRIED = 3  # steps each way before one way is chosen
-_PARTS = 3  # of a staging room: one is read while the next two are filled
-
-
-@dataclass
-class Segment:
-    """A run of ops that are issued together.
-
-    Args:
-        begin: Where it begins in the issuer's order.
-        turns: Of one device; of a whole step none, since all are.
-        streamed: Those of them that read streamed weights.
-        heard: Those of them that others hear of: what they send, that they have read.
-        inputs: What it reads that no graph made, by device, and where that must lie.
-        outputs: What it makes that is read after it and not by graphs alone, by device.
-        whole: Whether it is all of a step: then copies into staging rooms are part of it.
-        needs: What must have come before a whole step, by device.
-    """
-
-    begin: int
-    turns: list[int]
-    streamed: list[int] = field(default_factory=list)
-    heard: list[int] = field(default_factory=list)
-    graph: Any = None
-    inputs: dict[Held, torch.Tensor] = field(default_factory=dict)
-    outputs: dict[Held, torch.Tensor] = field(default_factory=dict)
-    whole: bool = False
-    needs: list[Held] = field(default_factory=list)
 
 
 class Graphs:
@@ -69,7 +37,7 @@ class Graphs:
 
     def __init__(self, issuer: Issuer, wanted: bool | None) -> None:
         self.issuer, self.wanted = issuer, wanted
-        self.segments = {} if wanted is False else {one.begin: one for one in _segments(issuer)}
+        self.segments = {} if wanted is False else {one.begin: one for one in segments_of(issuer)}
         self.mode = EAGER
         self.gathered = updates_of(issuer.jobs.values())
         self.steps = 0
@@ -86,7 +54,7 @@ class Graphs:
 
     @property
     def covers(self) -> bool:
-        """Whether the step at hand is one graph."""
+        """Whether the step at hand is one graph, but for a few ops at its end."""
         return self.mode != EAGER and any(one.whole for one in self.segments.values())
 
     @property
@@ -177,7 +145,7 @@ class Graphs:
         for other in self.issuer.lanes.values():
             if other is not lane:
                 other.compute.wait_stream(lane.compute)
-        return len(self.issuer.order)
+        return segment.whole
 
     def heard(self, at: int) -> list[int]:
         """Turns of the run that began here, and has been issued, which something is to follow.
@@ -221,13 +189,14 @@ class Graphs:
                 graph, pool=pool, stream=lane.compute, capture_error_mode="thread_local"
             ):
                 if segment.whole:
-                    self._issue_step(step, lane)
+                    self._issue_step(segment, step, lane)
                 else:
                     self._issue_run(segment, step, lane)
         except Exception:
             step.env[:] = before
-            step.arrived, step.events = waits
             raise
+        finally:  # nobody outside of a graph can wait for what is in it
+            step.arrived, step.events = waits
         segment.outputs = {
             (number, key): value
             for number, env in enumerate(step.env)
@@ -272,7 +241,8 @@ class Graphs:
 
     def _read(self, segment: Segment, lane: Lane) -> list[Held]:
         """What a run of ops reads that it does not make."""
-        run = self.issuer.order if segment.whole else [(lane.number, at) for at in segment.turns]
+        run = self.issuer.order[: segment.whole]
+        run = run or [(lane.number, at) for at in segment.turns]
         turns = [(number, self.issuer.jobs[number].part.turns[index]) for number, index in run]
         made = {turn.position for _, turn in turns}
         found = {
@@ -292,7 +262,7 @@ class Graphs:
                 if tensor[0] != turns[index].position or not turns[index].sends:
                     env.pop(tensor, None)  # what is sent is needed a moment longer
 
-    def _issue_step(self, step: Any, first: Lane) -> None:
+    def _issue_step(self, segment: Segment, step: Any, first: Lane) -> None:
         """Issue a whole step: other streams leave the first one, and come back to it."""
         issuer = self.issuer
         begun, joined = first.mark(-1), []
@@ -302,9 +272,9 @@ class Graphs:
                     joined.append(lane.compute)
                     lane.compute.wait_event(begun)
                 if lane.rooms is not None:
-                    joined.append(lane.rooms.stream)
+                    joined += lane.rooms.streams
                     lane.rooms.fork(begun)
-            for number, index in issuer.order:
+            for number, index in issuer.order[: segment.whole]:
                 lane = issuer.lanes[number]
                 if len(issuer.lanes) > 1:
                     torch.cuda.set_stream(lane.compute)
@@ -326,67 +296,3 @@ def _make_room(issuer: Issuer) -> None:
     for device in {lane.device for lane in issuer.lanes.values()}:
         torch.cuda.synchronize(device)
     torch.cuda.empty_cache()
-
-
-def _segments(issuer: Issuer) -> list[Segment]:
-    """The longest runs of ops of one device that meet others only at their ends."""
-    if issuer.alone:
-        turns = [(number, issuer.jobs[number].part.turns[index]) for number, index in issuer.order]
-        made = {turn.position for _, turn in turns}
-        needs = [
-            (number, tensor)
-            for number, turn in turns
-            for tensor in turn.needs
-            if tensor[0] not in made
-        ]
-        return [Segment(0, [], whole=True, needs=list(dict.fromkeys(needs)))]
-    found: list[Segment] = []
-    rooms = {number: _Ahead(lane.job.part.staging) for number, lane in issuer.lanes.items()}
-    last: tuple[int, bool] | None = None  # device, and whether its run is closed
-    for at, (number, index) in enumerate(issuer.order):
-        turn = issuer.jobs[number].part.turns[index]
-        opens = bool(turn.needs or turn.after) or not rooms[number].holds(turn.position)
-        if last is None or last != (number, False) or opens:
-            found.append(Segment(at, []))
-            rooms[number].begin()
-        found[-1].turns.append(index)
-        streamed = rooms[number].read(turn.position)
-        if streamed:
-            found[-1].streamed.append(index)
-        if streamed or turn.sends or turn.tells:
-            found[-1].heard.append(index)
-        last = number, bool(turn.sends or turn.tells)
-    return [segment for segment in found if len(segment.turns) >= FEWEST]
-
-
-class _Ahead:
-    """How many streamed weights a run of ops may wait for before it begins.
-
-    Their copies must be on their way by then, so none may need the room of another op of the run;
-    and they take a part of the room, so that the next ones come meanwhile.
-    """
-
-    def __init__(self, staging: Staging | None) -> None:
-        self.most = 0 if staging is None else staging.room // _PARTS
-        self.after: dict[int, int] = {}
-        self.size: Counter[int] = Counter()
-        for copy in () if staging is None else staging.copies:
-            self.after[copy.reader] = max(copy.after, self.after.get(copy.reader, 0))
-            self.size[copy.reader] += copy.size
-        self.readers = self.begun = self.bytes = 0
-
-    def begin(self) -> None:
-        """A run begins."""
-        self.begun, self.bytes = self.readers, 0
-
-    def holds(self, op: int) -> bool:
-        """Whether an op may be part of the run."""
-        if op not in self.after:
-            return True
-        return self.after[op] <= self.begun and self.bytes + self.size[op] <= self.most
-
-    def read(self, op: int) -> bool:
-        """An op is part of the run; whether it reads streamed weights."""
-        self.readers += op in self.after
-        self.bytes += self.size[op]
-        return op in self.after

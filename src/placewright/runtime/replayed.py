@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placewright.costs import Table
+from placewright.runtime.handed import handed_out, held_beside
 
 if TYPE_CHECKING:
     from placewright.cluster import Cluster
@@ -30,11 +31,17 @@ def as_run(problem: Problem, profile: Profile) -> Problem:
 
 
 def with_copies(table: Table, graph: Graph) -> Table:
-    """The table with room for a copy of each output: the next replay writes over the first one."""
+    """The table with room for a copy of each output: the next replay writes over the first one.
+
+    What is handed out by ops that are never replayed needs no copy, but what graphs hold stays
+    beside it.
+    """
     row = {name: at for at, name in enumerate(table.ops)}
     room = np.zeros(len(row), dtype=np.int64) if table.workspace is None else table.workspace.copy()
+    handed, beside = handed_out(graph), held_beside(graph)
     for op, output in graph.outputs or ():
-        room[row[graph.ops[op].name]] += graph.ops[op].outputs[output]
+        size = graph.ops[op].outputs[output]
+        room[row[graph.ops[op].name]] += min(size, beside) if op in handed else size
     return replace(table, workspace=room)
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from placewright.errors import PlanError
 from placewright.graph import INPUT, STATE, VIEW, WEIGHT
+from placewright.runtime.handed import handed_out
 from placewright.runtime.staging import Copy, lay_out
 from placewright.runtime.writes import find_writes
 
@@ -36,6 +37,7 @@ class Turn:
         after: Ops on other devices that must have read what this one changes.
         tells: Devices with an op that waits for this one to have read something.
         in_place: Whether it changes what it reads.
+        handed: Whether it makes, or is a view of, a large output (`runtime/handed.py`).
     """
 
     position: int
@@ -46,6 +48,7 @@ class Turn:
     after: list[int] = field(default_factory=list)
     tells: list[int] = field(default_factory=list)
     in_place: bool = False
+    handed: bool = False
 
 
 @dataclass
@@ -127,7 +130,7 @@ class _Writer:
         self.graph, self.device = graph, [int(at) for at in device]
         self.rooms = [-1] * devices if staging is None else [int(room) for room in staging]
         self.writes = find_writes(graph, self.device, changes)
-        self.static = _static(graph)
+        self.static, self.handed = _static(graph), handed_out(graph)
         self.order = self._ordered(priority)
         self.parts = [Part() for _ in range(devices)]
         self.kept = {*(graph.outputs or ()), *keep, *(new for _, new in self.writes.left)}
@@ -196,7 +199,8 @@ class _Writer:
 
     def _turn(self, position: int, copies: list[list[Copy]]) -> Turn:
         op, place = self.graph.ops[position], self.device[position]
-        turn = Turn(position, [], in_place=position in self.writes.in_place)
+        in_place, handed = position in self.writes.in_place, position in self.handed
+        turn = Turn(position, [], in_place=in_place, handed=handed)
         streams: list[Copy] = []
         for tensor in op.inputs:
             away = self.device[tensor[0]] != place

@@ -309,7 +309,8 @@ class Issuer:
             lane.compute.wait_stream(now)
             lane.incoming.wait_stream(now)
             if lane.rooms is not None:
-                lane.rooms.stream.wait_stream(now)
+                for stream in lane.rooms.streams:
+                    stream.wait_stream(now)
 
     def let_go(self) -> None:
         """Give back rooms, graphs and what libraries keep for the streams (cuBLAS 32 MiB each).

@@ -1,0 +1,68 @@
+"""A graph in, the ops at its end that make what is handed out and is large out.
+
+What a captured run of ops makes, its next replay overwrites, so it is copied before it is handed
+out. Of a large output, such as the logits of a long prompt, that would be as much memory again; so
+the few ops that make it are left out of the graph and issued one by one after it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from placewright.graph import INPUT, STATE, WEIGHT
+
+if TYPE_CHECKING:
+    from placewright.graph import Graph, Tensor
+
+_LARGE = 1 << 20  # bytes of an output that is not copied
+LAST = 8
+"""Ops at the end of a step that may be issued one by one."""
+
+
+def handed_out(graph: Graph) -> frozenset[int]:
+    """The ops that make a large output, or are a view of it; none if there are others after them.
+
+    Such as gradients, which are made all along a step.
+    """
+    found: set[int] = set()
+    for tensor in graph.outputs or ():
+        if graph.ops[tensor[0]].outputs[tensor[1]] >= _LARGE:
+            found |= {op for op, _ in _memory(graph, tensor)}
+    early = len(graph) - LAST
+    return frozenset() if any(op < early for op in found) else frozenset(found)
+
+
+def held_beside(graph: Graph) -> int:
+    """Bytes that graphs keep while those ops run: the most that is alive at once before them."""
+    handed = handed_out(graph)
+    apart = {(op, output) for op in handed for output in range(len(graph.ops[op].outputs))}
+    root: dict[Tensor, Tensor] = {}
+    last: dict[Tensor, int] = {}
+    for position, op in enumerate(graph.ops):
+        for output in range(len(op.outputs)):
+            root[position, output] = _memory(graph, (position, output))[-1]
+            last[root[position, output]] = position
+        for tensor in op.inputs:
+            last[root[tensor]] = position
+    alive = most = 0
+    ending: dict[int, int] = {}
+    for position, op in enumerate(graph.ops):
+        for output, size in enumerate(op.outputs):
+            tensor = position, output
+            if op.kind not in (INPUT, STATE, WEIGHT) and root[tensor] == tensor not in apart:
+                alive += size
+                ending[last[tensor]] = ending.get(last[tensor], 0) + size
+        most = max(most, alive)
+        alive -= ending.get(position, 0)
+    return most
+
+
+def _memory(graph: Graph, tensor: Tensor) -> list[Tensor]:
+    """A tensor, and those whose memory it is in turn."""
+    found = [tensor]
+    while True:
+        op, output = found[-1]
+        source = dict(graph.ops[op].aliases).get(output)
+        if source is None:
+            return found
+        found.append(graph.ops[op].inputs[source])

@@ -1,0 +1,123 @@
+"""Large outputs are handed out as they are: no replay makes them, so none overwrites them."""
+
+from __future__ import annotations
+
+import fake_cuda
+import numpy as np
+import pytest
+from models import capture, nn, torch, twin
+from test_streams import machine, streams_of_one
+
+from placewright import Plan, Table
+from placewright.runtime import Executor
+from placewright.runtime.handed import handed_out, held_beside
+from placewright.runtime.replayed import with_copies
+
+WORDS = 150_000
+"""Columns of an output: two rows of float32 are more than 1 MiB."""
+
+
+class Speaker(nn.Module):
+    """Some layers, and logits that are many times larger; as they are or in another shape."""
+
+    def __init__(self, shaped: bool = False) -> None:
+        super().__init__()
+        self.shaped = shaped
+        self.layers = nn.Sequential(*(nn.Linear(8, 8) for _ in range(6)))
+        self.head = nn.Linear(8, WORDS)
+
+    def forward(self, x):
+        x = self.layers(x)
+        made = self.head(x)
+        return (made.view(1, 2, WORDS) if self.shaped else made), x.sum()
+
+
+def ops_named(graph, *names):
+    return {at for at, op in enumerate(graph.ops) if op.name in names}
+
+
+@pytest.mark.parametrize("shaped", [False, True])
+@pytest.mark.parametrize("how", ["whole", "staged", "mixed", "two streams"])
+def test_large_outputs_are_made_after_the_graph_and_never_copied(how, shaped, monkeypatch):
+    model, x = Speaker(shaped).eval(), torch.randn(2, 8)
+    cluster = streams_of_one() if how == "two streams" else machine(1)
+    program, problem = capture(model, x, cluster)
+    fake_cuda.install(monkeypatch)
+    fake_cuda.install_graphs(monkeypatch)
+    device = problem.settle([1] * len(problem.graph))
+    turns = problem.arrays.turn.nonzero()[0]
+    small = ops_named(problem.graph, *(f"layers.{at}.{kind}" for at in range(6) for kind in KINDS))
+    if how == "staged":
+        device[sorted(small)] = 0
+    if how == "mixed":
+        device[turns[-1]] = 0 if turns[-1] not in handed_out(problem.graph) else 1
+        device[turns[0]] = 0
+    if how == "two streams":
+        device[turns[::2]] = 0
+    plan = Plan.of(problem, device, staging={"gpu0": 3 * 4 * 8 * 9} if how == "staged" else None)
+    clone = torch.Tensor.clone
+
+    def guarded(value):
+        assert value.nbytes < 1 << 20, "a copy of a large output"
+        return clone(value)
+
+    calls = [torch.randn(2, 8) for _ in range(6)]
+    with Executor(program, twin(model), plan, graphs=True) as run:
+        with monkeypatch.context() as patch:
+            patch.setattr(torch.Tensor, "clone", guarded)
+            made = [run(one) for one in calls]
+        replayed = [one for one in run.issuer.graphs.segments.values() if one.graph]
+        assert how == "mixed" or [one.whole for one in replayed] == [
+            len(turns) - (3 if shaped else 2)
+        ]
+    for got, given in zip(made, calls, strict=True):  # all of them are still what they were
+        for one, other in zip(got, model(given), strict=True):
+            assert torch.allclose(one, other, atol=1e-5)
+
+
+KINDS = ("weight", "bias")
+
+
+def test_streamed_weights_of_a_large_output_are_part_of_the_graph(monkeypatch):
+    model, x = Speaker().eval(), torch.randn(2, 8)
+    program, problem = capture(model, x, machine(1))
+    fake_cuda.install(monkeypatch)
+    fake_cuda.install_graphs(monkeypatch)
+    device = problem.settle([1] * len(problem.graph))
+    device[problem.arrays.weight] = 0
+    plan = Plan.of(problem, device, staging={"gpu0": 4 * WORDS * 9 + 1024})
+    calls = [torch.randn(2, 8) for _ in range(4)]
+    with Executor(program, twin(model), plan, graphs=True) as run:
+        made = [run(one) for one in calls]
+        (segment,) = run.issuer.graphs.segments.values()
+        assert segment.whole == len(run.issuer.order)
+    for got, given in zip(made, calls, strict=True):
+        assert torch.allclose(got[0], model(given)[0], atol=1e-5)
+
+
+def test_what_is_made_all_along_a_step_is_replayed():
+    class Early(Speaker):
+        def forward(self, x):
+            early = self.head(x)
+            for _ in range(10):
+                x = x * 2
+            return early, x
+
+    _, problem = capture(Early(), torch.randn(2, 8), machine(1))
+    assert handed_out(problem.graph) == frozenset()
+
+
+def test_a_plan_keeps_room_for_what_graphs_hold_and_not_for_a_second_output():
+    _, problem = capture(Speaker(shaped=True), torch.randn(2, 8), machine(1))
+    graph = problem.graph
+    handed = handed_out(graph)
+    assert {graph.ops[at].outputs for at in handed} == {(2 * WORDS * 4,)}
+    assert len(handed) == 2
+    assert held_beside(graph) == 2 * (2 * 8 * 4)  # a layer's input and output
+    names = tuple(op.name for op in graph.ops)
+    table = Table(names, ("gpu",), np.ones((len(graph), 1)))
+    room = with_copies(table, graph).workspace
+    assert room is not None
+    (last,) = (op for op, _ in graph.outputs or () if op in handed)
+    assert room[last] == held_beside(graph)
+    assert sorted(room[room > 0]) == [4, held_beside(graph)]  # a small output is copied
