@@ -100,8 +100,8 @@ def install_graphs(monkeypatch):
 
     bring = lanes._Rooms._bring
 
-    def brought(rooms, haul, stream):
-        bring(rooms, haul, stream)
+    def brought(rooms, haul):
+        bring(rooms, haul)
         for slot, weight in haul.pairs if capturing else ():
             capturing[-1].calls.append((list, [weight], [slot]))
 

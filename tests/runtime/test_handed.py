@@ -8,7 +8,7 @@ import pytest
 from models import capture, nn, torch, twin
 from test_streams import machine, streams_of_one
 
-from placewright import Plan, Table
+from placewright import Graph, Op, Plan, Table
 from placewright.runtime import Executor
 from placewright.runtime.handed import handed_out, held_beside
 from placewright.runtime.replayed import with_copies
@@ -107,17 +107,28 @@ def test_what_is_made_all_along_a_step_is_replayed():
     assert handed_out(problem.graph) == frozenset()
 
 
-def test_a_plan_keeps_room_for_what_graphs_hold_and_not_for_a_second_output():
+def test_views_of_a_large_output_are_handed_out_with_it():
     _, problem = capture(Speaker(shaped=True), torch.randn(2, 8), machine(1))
     graph = problem.graph
     handed = handed_out(graph)
     assert {graph.ops[at].outputs for at in handed} == {(2 * WORDS * 4,)}
     assert len(handed) == 2
     assert held_beside(graph) == 2 * (2 * 8 * 4)  # a layer's input and output
-    names = tuple(op.name for op in graph.ops)
-    table = Table(names, ("gpu",), np.ones((len(graph), 1)))
+
+
+def test_a_plan_keeps_room_for_what_graphs_hold_and_not_for_a_second_output():
+    size = 100 << 20
+    ops = [
+        Op("x", "input", (), (64,)),
+        Op("wide", "matmul", ((0, 0),), (5 << 20,)),
+        Op("narrow", "matmul", ((1, 0),), (64,)),
+        Op("logits", "matmul", ((2, 0),), (size,)),
+        Op("sum", "reduction", ((2, 0),), (4,)),
+    ]
+    graph = Graph("speaker", tuple(ops), outputs=((3, 0), (4, 0)))
+    table = Table(tuple(op.name for op in ops), ("gpu",), np.ones((len(ops), 1)))
     room = with_copies(table, graph).workspace
     assert room is not None
-    (last,) = (op for op, _ in graph.outputs or () if op in handed)
-    assert room[last] == held_beside(graph)
-    assert sorted(room[room > 0]) == [4, held_beside(graph)]  # a small output is copied
+    assert room[3] == held_beside(graph) + (40 << 20) < size
+    assert held_beside(graph) == (5 << 20) + 64
+    assert room[4] == 4  # a small output is copied

@@ -449,3 +449,30 @@ def test_states_given_anew_are_changed_where_graphs_know_them(monkeypatch):
             if step != 1:  # when it captures, this GPU runs what a real one only writes down
                 assert torch.allclose(made, model(cache, row))
                 assert torch.allclose(mine, cache)
+
+
+@pytest.mark.parametrize("error", [RuntimeError, torch.OutOfMemoryError])
+def test_an_op_that_fails_among_many_is_named_and_memory_is_tried_again(error, monkeypatch):
+    model = nn.Sequential(*(nn.Tanh() for _ in range(9)))
+    program, problem = capture(model, torch.randn(2, 8), machine(1))
+    fake_cuda.install(monkeypatch)
+    plan = Plan.of(problem, problem.settle([1] * len(problem.graph)))
+    with Executor(program, twin(model), plan, graphs=None) as run:
+        job, failed = run.jobs[1], []
+        fifth = job.runners[5]
+
+        def failing(read):
+            if not failed:
+                failed.append(True)
+                raise error("out of memory")
+            return fifth(read)
+
+        job.runners[5] = failing
+        x = torch.randn(2, 8)
+        if error is RuntimeError:
+            with pytest.raises(ExecutionError, match=job.names[5]):
+                run(x)
+        else:
+            assert torch.equal(run(x), model(x))
+            assert not run.issuer.graphs.segments
+        assert failed

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -99,12 +100,12 @@ def _call(
                 for name, one in named.items()
             },
         )
-    getters = [(at, one) for at, one in enumerate(filled) if isinstance(one, _Getter)]
+    getters = [(at, one.get) for at, one in enumerate(filled) if isinstance(one, _Getter)]
 
     def call(values: Values) -> Any:
         given = filled.copy()
-        for at, getter in getters:
-            given[at] = getter(values)
+        for at, get in getters:
+            given[at] = get(values)
         return target(*given, **named)
 
     return call
@@ -137,7 +138,8 @@ def _filled(arg: Any, reads: Mapping[Node, Read], device: torch.device) -> Any:
     """An argument as it is to be given, or a getter of it."""
     if isinstance(arg, Node):
         if arg in reads:
-            return _Getter(reads[arg])
+            read = reads[arg]
+            return _Getter(read if read.views else itemgetter(read.slot))
         return _other(arg, device)
     if isinstance(arg, torch.device):
         return device

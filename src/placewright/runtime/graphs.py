@@ -272,7 +272,7 @@ class Graphs:
                     joined.append(lane.compute)
                     lane.compute.wait_event(begun)
                 if lane.rooms is not None:
-                    joined += lane.rooms.streams
+                    joined.append(lane.rooms.stream)
                     lane.rooms.fork(begun)
             for number, index in issuer.order[: segment.whole]:
                 lane = issuer.lanes[number]

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from placewright.runtime.workers import Job
 
 URGENT = -1  # the priority of streams that carry tensors, ahead of weights and ops
-_COPYING = 2  # streams that bring weights in turn: one copy is begun while another ends
 
 
 def new_stream(device: torch.device, priority: int = 0) -> torch.cuda.Stream:
@@ -158,7 +157,7 @@ class _Rooms:
         self, lane: Lane, staging: Staging, source: Callable[[Tensor], torch.Tensor]
     ) -> None:
         self.lane, self.staging = lane, staging
-        self.streams = [new_stream(lane.device) for _ in range(_COPYING)]
+        self.stream = new_stream(lane.device)
         self.room = room_of(lane.job, lane.device)
         self.slots = [room_for(self.room, one.offset, source(one.tensor)) for one in staging.copies]
         self.hauls = self._hauls(source)
@@ -176,35 +175,33 @@ class _Rooms:
 
     def begin(self) -> None:
         """A step begins: the room is free once the last reader of the step before has ended."""
-        for stream in self.streams:
-            if self.freed is not None:
-                stream.wait_event(self.freed)
-            else:
-                stream.wait_stream(self.lane.compute)
+        if self.freed is not None:
+            self.stream.wait_event(self.freed)
+        else:
+            self.stream.wait_stream(self.lane.compute)
         self.next = self.issued = 0
         self.pump()
 
     def fork(self, event: torch.cuda.Event) -> None:
         """Begin a step that is being captured: copies follow an event of the ops' stream."""
-        for stream in self.streams:
-            stream.wait_event(event)
+        self.stream.wait_event(event)
         self.next = self.issued = 0
         self.pump()
 
     def pump(self) -> None:
         """Issue every copy whose room has been, or is going to be, given back by then."""
-        while self.next < len(self.hauls) and self.hauls[self.next].after <= self.issued:
-            self._bring(self.hauls[self.next], self.streams[self.next % _COPYING])
-            self.next += 1
+        with torch.cuda.stream(self.stream):
+            while self.next < len(self.hauls) and self.hauls[self.next].after <= self.issued:
+                self._bring(self.hauls[self.next])
+                self.next += 1
 
-    def _bring(self, haul: _Haul, stream: torch.cuda.Stream) -> None:
+    def _bring(self, haul: _Haul) -> None:
         if haul.after:
-            stream.wait_event(self.lane.ended[self.staging.readers[haul.after - 1]])
-        with torch.cuda.stream(stream):
-            for slot, weight in haul.pairs:
-                slot.copy_(weight, non_blocking=True)
+            self.stream.wait_event(self.lane.ended[self.staging.readers[haul.after - 1]])
+        for slot, weight in haul.pairs:
+            slot.copy_(weight, non_blocking=True)
         for reader in haul.readers:
-            self.arrived[reader].record(stream)
+            self.arrived[reader].record(self.stream)
 
     def ended(self, event: torch.cuda.Event) -> None:
         """A reader has been issued; its event says when it ends."""

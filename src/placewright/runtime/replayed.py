@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from placewright.problem import Problem
     from placewright.runtime.here import Profile
 
+_PAGES = 40 << 20  # bytes that graphs take beyond what they hold: PyTorch's pages are of 20 MiB
+
 
 def as_run(problem: Problem, profile: Profile) -> Problem:
     """The problem with the starts of ops that the runtime will need."""
@@ -38,7 +40,7 @@ def with_copies(table: Table, graph: Graph) -> Table:
     """
     row = {name: at for at, name in enumerate(table.ops)}
     room = np.zeros(len(row), dtype=np.int64) if table.workspace is None else table.workspace.copy()
-    handed, beside = handed_out(graph), held_beside(graph)
+    handed, beside = handed_out(graph), held_beside(graph) + _PAGES
     for op, output in graph.outputs or ():
         size = graph.ops[op].outputs[output]
         room[row[graph.ops[op].name]] += min(size, beside) if op in handed else size

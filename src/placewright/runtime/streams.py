@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from placewright.runtime.graphs import Graphs
+from placewright.runtime.graphs import EAGER, Graphs
 from placewright.runtime.lanes import Lane
 from placewright.runtime.script import ENV, HOME
 from placewright.runtime.workers import Done, Job, Note
@@ -71,6 +71,11 @@ class Issuer:
         self.staged = any(lane.rooms is not None for lane in self.lanes.values())
         self.current: Lane | None = None
         self.graphs = Graphs(self, graphs)
+        self.plain = [
+            index if number == before and self._plain(self.lanes[number], index) else -1
+            for (number, index), (before, _) in zip(order, [(-1, -1), *order], strict=False)
+        ]
+        """The turn of each op, in order, that follows one of its device and meets nobody; or -1."""
         self.begun = 0
 
     # -- steps ---------------------------------------------------------------------------------
@@ -186,8 +191,49 @@ class Issuer:
             for one in self.graphs.heard(step.at) if count > 1 else (index,):
                 self.after(step, lane, job.part.turns[one])
         step.at += count
+        try:
+            self._issue_plain(step, lane)
+        except Exception as error:
+            self.steps.remove(step)
+            index = self.order[step.at][1]
+            job.report(Done(step.number, number, {}, error, job.names[index]))
+            return
         if step.at == len(self.order):
             self._finish(step)
+
+    def _issue_plain(self, step: _Step, lane: Lane) -> None:
+        """Issue what follows and meets nobody: a host that is slower than the GPU does only this.
+
+        It looks for notes in between, since what comes from elsewhere is to be sent on at once.
+        """
+        job, env, empty = lane.job, step.env[lane.number], self.inbox.empty
+        turns, runners, home, graphs = job.part.turns, job.runners, job.home, self.graphs
+        segments = graphs.segments if graphs.mode != EAGER else {}
+        for at in range(step.at, len(self.order)):
+            index = self.plain[at]
+            if index < 0 or at in segments or not empty():
+                return
+            turn = turns[index]
+            read = [env[key] if where == ENV else home[key] for where, key in turn.inputs]
+            position = turn.position
+            try:
+                made = runners[index](read)
+            except torch.OutOfMemoryError:
+                return
+            for output, value in enumerate(made):
+                env[position, output] = value
+            for tensor in turn.frees:
+                env.pop(tensor, None)
+            step.at = at + 1
+
+    @staticmethod
+    def _plain(lane: Lane, index: int) -> bool:
+        """Whether an op waits for nobody, and nobody for it."""
+        job = lane.job
+        turn = job.part.turns[index]
+        meets = turn.needs or turn.after or turn.sends or turn.tells or turn.in_place
+        streamed = lane.rooms is not None and turn.position in lane.rooms.arrived
+        return not meets and not streamed and job.watch is None
 
     def _issue_alone(self, step: _Step, lane: Lane, index: int) -> None:
         """Issue an op that is part of no graph; graphs must not take the memory that it needs."""
@@ -309,8 +355,7 @@ class Issuer:
             lane.compute.wait_stream(now)
             lane.incoming.wait_stream(now)
             if lane.rooms is not None:
-                for stream in lane.rooms.streams:
-                    stream.wait_stream(now)
+                lane.rooms.stream.wait_stream(now)
 
     def let_go(self) -> None:
         """Give back rooms, graphs and what libraries keep for the streams (cuBLAS 32 MiB each).
