@@ -26,7 +26,6 @@ class Found:
     """A plan, and where it says that weights live.
 
     Args:
-        spare: Whether it has less memory than the limit, in case others do not fit.
         where: Places of devices that are not what their name says: a stand-in for a GPU.
     """
 
@@ -35,7 +34,6 @@ class Found:
     plan: Plan
     predicted: float
     note: str
-    spare: bool = False
     where: dict[str, str] = field(default_factory=dict)
 
     def home(self, name: str) -> torch.device:
@@ -56,11 +54,7 @@ def planned(
     seconds: float,
     profiling: float = 60.0,
 ) -> list[Found]:
-    """Profile the network's ops here, and search for so many seconds: plans to be measured.
-
-    The last are plans with less memory, for where the others are too near the limit, which holds
-    what PyTorch reserves, pieces between tensors included, while a plan knows of tensors.
-    """
+    """Profile the network's ops here, and search for so many seconds: plans to be measured."""
     from placewright.frontends.torch_program import program_of
 
     program = program_of(model, args, kwargs, name=case.name)
@@ -73,18 +67,16 @@ def planned(
     else:
         cluster, where = _stand_in(profile.cluster), {"gpu0": "cpu", "cpu": "cpu"}
         costs, more = None, "the CPU stands in for a GPU; "
+    problem = Problem(program.graph, cluster, constraints=Constraints(limits={"gpu0": limit}))
+    if costs is not None:
+        problem = as_run(replace(problem, costs=costs), profile)
+    stop = MaxTime(1.0 if small else seconds / len(LEANS))
     found = []
-    for share, leans in ((1.0, LEANS), (0.985, LEANS[1::2]), (0.95, LEANS[1:2])):
-        limits = {"gpu0": int(share * limit)}
-        problem = Problem(program.graph, cluster, constraints=Constraints(limits=limits))
-        if costs is not None:
-            problem = as_run(replace(problem, costs=costs), profile)
-        stop = MaxTime(1.0 if small else seconds / (len(LEANS) + 3))
-        for plan in leaning_plans(problem, Auto(), stop, factors=leans):
-            timeline = simulate(problem, plan)
-            used = Counter(plan.devices[at] for at in plan.device[problem.arrays.turn])
-            note = f"{more}ops {dict(used)}, fits: {timeline.fits}"
-            found.append(Found(problem, program, plan, timeline.step_time, note, share < 1, where))
+    for plan in leaning_plans(problem, Auto(), stop):
+        timeline = simulate(problem, plan)
+        used = Counter(plan.devices[at] for at in plan.device[problem.arrays.turn])
+        note = f"{more}ops {dict(used)}, fits: {timeline.fits}"
+        found.append(Found(problem, program, plan, timeline.step_time, note, where))
     return found
 
 

@@ -211,8 +211,6 @@ def ours(
     took: list[float] = []
     said = ""
     for found in plans:
-        if found.spare and min(took) < math.inf:
-            break  # the others have fitted
         took.append(math.inf)
         try:
             with Executor(found.program, model, found.plan, found.where) as executor:
@@ -229,11 +227,10 @@ def ours(
     executor = Executor(best.program, model, best.plan, best.where)
     times = ", ".join(
         f"{1e3 * found.predicted:.1f} → {1e3 * one:.1f}"
-        for found, one in zip(plans, took, strict=False)
+        for found, one in zip(plans, took, strict=True)
     )
     note = f"{best.note}; plans predicted → measured ms: {times}"
-    share = best.problem.constraints.limits["gpu0"] / limit
-    note += f"; planned with {share:.1%} of the limit"
+    note += f"; {5 * spare} % of the limit left alone" if spare else ""
     return Prepared(lambda: executor(*args, **kwargs), best.predicted, note)
 
 

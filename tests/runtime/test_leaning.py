@@ -59,6 +59,9 @@ def test_only_a_host_beside_others_leans(problem):
     assert lean(problem, 1.0) is problem
     links = lean(problem, 1.0, 2.0).cluster.links
     assert links["cpu", "gpu0"].bandwidth == problem.cluster.links["cpu", "gpu0"].bandwidth / 2
+    less = lean(problem, 1.0, 1.0, 0.5)
+    assert less.constraints.limits == {"gpu0": 1750}
+    assert lean(less, 1.0, 1.0, 0.5).constraints.limits == {"gpu0": 875}
 
 
 def test_what_is_measured_chooses_among_leanings(problem):

@@ -1,9 +1,12 @@
-"""A problem on this machine in, plans that rely on its host more and less out, to be measured.
+"""A problem on this machine in, plans that rely on its host or memory more and less out.
+
+They are to be measured.
 
 What a host computes beside a GPU is the least certain of all predictions: it shares memory with the
 copies to the GPU, and cores with whoever else is there; and those copies are slower than alone. So
 plans are also made as if the host and its links were slower or faster than measured, and what is
-measured decides (`ranking`).
+measured decides (`ranking`). What a GPU's memory holds beside a plan's tensors is uncertain, too:
+pieces between them, and what CUDA graphs keep.
 """
 
 from __future__ import annotations
@@ -26,10 +29,10 @@ if TYPE_CHECKING:
 
 NEVER = 1e3
 """So slow that nothing is left to it that another device can do."""
-LEANS = ((1.0, 1.0), (1.0, 1.15), (1.6, 1.0), (NEVER, 1.0))
-"""The seconds of the host's ops and of a byte on its links, times measured.
+LEANS = ((1.0, 1.0, 1.0), (1.0, 1.15, 1.0), (1.6, 1.0, 1.0), (NEVER, 1.0, 1.0), (NEVER, 1.0, 0.97))
+"""The seconds of the host's ops and of a byte on its links, times measured; a share of the memory.
 
-The last is streaming alone, which is predicted best: nothing can go wrong on the host.
+The last are streaming alone, which is predicted best: nothing can go wrong on the host.
 """
 
 
@@ -39,10 +42,14 @@ def leans(problem: Problem) -> bool:
     return isinstance(problem.costs, Table) and HOST in kinds and len(kinds) > 1
 
 
-def lean(problem: Problem, factor: float, carried: float = 1.0) -> Problem:
-    """The problem as if its host took so many times as long as measured, and its links so many."""
+def lean(problem: Problem, factor: float, carried: float = 1.0, memory: float = 1.0) -> Problem:
+    """The problem as if its host took so many times as long as measured, and its links so many.
+
+    Args:
+        memory: The share of other devices' memory that may be used.
+    """
     costs, cluster = problem.costs, problem.cluster
-    if not isinstance(costs, Table) or factor == carried == 1.0:
+    if not isinstance(costs, Table) or factor == carried == memory == 1.0:
         return problem
     hosts = [device for device in cluster.devices if device.kind == HOST]
     names = {device.name for device in hosts}
@@ -53,7 +60,13 @@ def lean(problem: Problem, factor: float, carried: float = 1.0) -> Problem:
         for pair, link in cluster.links.items()
     }
     costs = replace(costs, seconds=costs.seconds * scale)
-    return replace(problem, cluster=replace(cluster, links=links), costs=costs)
+    limits = dict(problem.constraints.limits)
+    for device in cluster.devices:
+        if memory < 1 and device.name not in names:
+            limits[device.name] = int(memory * limits.get(device.name, device.memory))
+    constraints = replace(problem.constraints, limits=limits)
+    cluster = replace(cluster, links=links)
+    return replace(problem, cluster=cluster, costs=costs, constraints=constraints)
 
 
 def leaning_plans(
@@ -61,8 +74,8 @@ def leaning_plans(
     solver: Solver,
     stop: Stop,
     seed: int = 0,
-    factors: Sequence[tuple[float, float]] = LEANS,
+    factors: Sequence[tuple[float, float, float]] = LEANS,
 ) -> list[Plan]:
     """The plan that a solver finds for each leaning, different ones once."""
-    found = [solve(lean(problem, *both), solver, stop, seed).plan for both in factors]
+    found = [solve(lean(problem, *each), solver, stop, seed).plan for each in factors]
     return list(dict.fromkeys(found))
