@@ -157,6 +157,34 @@ def test_the_budget_is_obeyed_and_the_heaviest_come_first(tower, machine, one, m
     assert rows.seconds[last, 0] == pytest.approx(line[last] * 2e-3 / line[at])
 
 
+def test_one_of_each_kind_comes_before_a_second_of_any(tower, machine, one, monkeypatch):
+    seen = counted(monkeypatch)
+    profile_ops(tower, machine, *one)
+    kinds = [tower.graph.ops[tower.graph.position[name]].kind for name in seen]
+    assert sorted(kinds) == ["elementwise", "matmul", "matmul"]
+    assert set(kinds[:2]) == {"elementwise", "matmul"}
+    assert "last.linear" in seen[2:]  # the lighter of the two
+
+
+@pytest.mark.parametrize("steps", [(1, 3), (8, 2), (0, 1)])
+def test_inputs_come_again_elsewhere_with_their_strides(steps):
+    size = (3, 4)
+    value = torch.arange(64.0).as_strided(size, steps)
+    again = measuring._another(value)
+    assert torch.equal(again, value)
+    assert again.stride() == steps
+    assert again.untyped_storage().data_ptr() != value.untyped_storage().data_ptr()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.complex64])
+def test_large_samples_repeat_what_was_drawn(dtype):
+    length = (1 << 20) + (1 << 19) + 3
+    made = sample(torch.empty(length, dtype=dtype), torch.device("cpu"))
+    assert made.shape == (length,)
+    assert torch.equal(made[1 << 20 :], made[: length - (1 << 20)])
+    assert len({complex(one) for one in made[:1000].tolist()}) > 50
+
+
 def test_the_runtimes_own_time_comes_to_every_op_that_is_run(tower, machine, one, monkeypatch):
     counted(monkeypatch)
     asked = []

@@ -1,8 +1,9 @@
 """A program and sites in, a cost Table out: every op measured on every device.
 
-Equal ops are measured once, those that matter most first. What the time does not allow, or a device
-cannot run, is worked out from the roofline, times the median of measured over worked out of its
-kind; the table says so (`NOT_MEASURED`). To each op comes what the runtime takes to run it.
+Equal ops are measured once: of each kind the heaviest, then those that matter most. What the time
+does not allow, or a device cannot run, is worked out from the roofline, times the median of
+measured over worked out of its kind; the table says so (`NOT_MEASURED`). To each op comes what the
+runtime takes to run it.
 
 Devices are measured one at a time, while the others rest: workers of one host that compute at the
 same time share its memory, and are then slower than the table says. Beside a GPU a host is measured
@@ -115,7 +116,7 @@ def profile_ops(
     failed: dict[str, str] = {}
     company = Company.beside(sites)
     each = min(LONGEST, max(SHORTEST, budget / max(len(jobs), 1)))
-    for done, (_, text, model) in enumerate(sorted(jobs)):
+    for done, (text, model) in enumerate(_in_order(jobs, program.graph, equal)):
         spent = time.monotonic() - began
         position, site = equal[text][0], models[model]
         takes = float(estimates[position, list(models).index(model)])
@@ -154,6 +155,20 @@ def profile_ops(
         time.monotonic() - began,
         overhead,
     )
+
+
+def _in_order(
+    jobs: list[tuple[float, str, str]], graph: Graph, equal: dict[str, list[int]]
+) -> list[tuple[str, str]]:
+    """What to measure: of each kind what matters most, since the rest is worked out from it."""
+    first: list[tuple[str, str]] = []
+    rest: list[tuple[str, str]] = []
+    kinds = set()
+    for _, text, model in sorted(jobs):
+        kind = graph.ops[equal[text][0]].kind, model
+        (rest if kind in kinds else first).append((text, model))
+        kinds.add(kind)
+    return first + rest
 
 
 def _line(error: Exception) -> str:
@@ -221,7 +236,7 @@ def _kept(op: Op, site: Site, made: Any) -> deque[Any] | None:
 
 def _copies(size: int, site: Site) -> int:
     """How many of so many bytes it takes until none is in a cache when its turn comes again."""
-    return max(1, min(MOST_COPIES, math.ceil(3 * site.cache / size), MOST_BYTES // size))
+    return max(1, min(MOST_COPIES, math.ceil(2 * site.cache / size), MOST_BYTES // size))
 
 
 def _inputs(program: Program, position: int, site: Site, coldness: Coldness) -> list[list[Any]]:
@@ -246,10 +261,16 @@ def _inputs(program: Program, position: int, site: Site, coldness: Coldness) -> 
 
     first = [one(at) for at in range(len(op.inputs))]
     more = [
-        [one(at) if at in cold else first[at] for at in range(len(first))]
+        [_another(first[at]) if at in cold else first[at] for at in range(len(first))]
         for _ in range(copies - 1)
     ]
     return [first, *more]
+
+
+def _another(value: Any) -> Any:
+    """The same tensor elsewhere, strides and what lies between included; drawing takes longer."""
+    whole = value.as_strided((value.untyped_storage().nbytes() // value.element_size(),), (1,), 0)
+    return whole.clone().as_strided(value.shape, value.stride())
 
 
 def _estimates(

@@ -22,6 +22,7 @@ _ALONG_ONCE = ("index_copy", "index_fill")
 _ROWS = ("embedding", "_embedding_bag", "embedding_renorm", "_embedding_bag_forward_only")
 _CLASSES = ("nll_loss", "nll_loss_forward", "nll_loss2d_forward", "nll_loss_nd", "cross_entropy")
 _CLASSES_BACK = ("nll_loss_backward", "nll_loss2d_backward")
+_DRAWN = 1 << 20  # numbers that are drawn: the host draws hundreds of millions a second, one by one
 
 
 def index_limits(node: Node) -> dict[Node, int]:
@@ -85,16 +86,26 @@ def _filled(
     length: int, dtype: torch.dtype, device: torch.device, limit: int, once: bool
 ) -> torch.Tensor:
     if dtype.is_floating_point or dtype.is_complex:
-        made = torch.empty(length, dtype=dtype, device=device)
         if dtype.itemsize == 1:  # eight bits have no generator
             return torch.ones(length, device=device).to(dtype)
-        return made.uniform_(0.5, 1.5) if dtype.is_floating_point else made.normal_()
+        drawn = torch.empty(min(length, _DRAWN), dtype=dtype, device=device)
+        drawn = drawn.uniform_(0.5, 1.5) if dtype.is_floating_point else drawn.normal_()
+        return drawn if length <= _DRAWN else _again(drawn, length)
     if dtype is torch.bool:
         return torch.randint(2, (length,), device=device).to(torch.bool)
     if once and limit >= length:
         return torch.randperm(limit, device=device)[:length].to(dtype)
     most = min(limit, int(torch.iinfo(dtype).max))
     return torch.randint(max(most, 1), (length,), device=device).to(dtype)
+
+
+def _again(drawn: torch.Tensor, length: int) -> torch.Tensor:
+    """The same numbers again and again."""
+    made = torch.empty(length, dtype=drawn.dtype, device=drawn.device)
+    rows = length // len(drawn)
+    made[: rows * len(drawn)].view(rows, -1).copy_(drawn)
+    made[rows * len(drawn) :].copy_(drawn[: length - rows * len(drawn)])
+    return made
 
 
 def _shape(node: Any) -> tuple[int, ...]:
