@@ -190,10 +190,16 @@ class _Rooms:
 
     def pump(self) -> None:
         """Issue every copy whose room has been, or is going to be, given back by then."""
+        if not self._may():
+            return
         with torch.cuda.stream(self.stream):
-            while self.next < len(self.hauls) and self.hauls[self.next].after <= self.issued:
+            while self._may():
                 self._bring(self.hauls[self.next])
                 self.next += 1
+
+    def _may(self) -> bool:
+        """Whether the next copy may be issued."""
+        return self.next < len(self.hauls) and self.hauls[self.next].after <= self.issued
 
     def _bring(self, haul: _Haul) -> None:
         if haul.after:

@@ -14,7 +14,6 @@ import torch
 
 from placewright.runtime.graphs import EAGER, Graphs
 from placewright.runtime.lanes import Lane
-from placewright.runtime.script import ENV, HOME
 from placewright.runtime.workers import Done, Job, Note
 
 if TYPE_CHECKING:
@@ -34,6 +33,11 @@ class _Step:
     arrived: dict[tuple[int, Tensor], torch.cuda.Event] = field(default_factory=dict)
     read: set[tuple[int, int]] = field(default_factory=set)
     events: dict[int, torch.cuda.Event] = field(default_factory=dict)
+
+
+def _places(lane: Lane, step: _Step) -> tuple[Any, Any, Any]:
+    """Where an op finds what it reads: by `ENV`, `HOME` and `ROOM`."""
+    return step.env[lane.number], lane.job.home, None if lane.rooms is None else lane.rooms.slots
 
 
 def clear_workspaces() -> None:
@@ -72,7 +76,7 @@ class Issuer:
         self.current: Lane | None = None
         self.graphs = Graphs(self, graphs)
         self.plain = [
-            index if number == before and self._plain(self.lanes[number], index) else -1
+            index if number == before and self._plain(jobs[number], index) else -1
             for (number, index), (before, _) in zip(order, [(-1, -1), *order], strict=False)
         ]
         """The turn of each op, in order, that follows one of its device and meets nobody; or -1."""
@@ -202,38 +206,41 @@ class Issuer:
             self._finish(step)
 
     def _issue_plain(self, step: _Step, lane: Lane) -> None:
-        """Issue what follows and meets nobody: a host that is slower than the GPU does only this.
+        """Issue what follows and meets nobody: a host that is slower than the GPU does little else.
 
         It looks for notes in between, since what comes from elsewhere is to be sent on at once.
         """
-        job, env, empty = lane.job, step.env[lane.number], self.inbox.empty
-        turns, runners, home, graphs = job.part.turns, job.runners, job.home, self.graphs
-        segments = graphs.segments if graphs.mode != EAGER else {}
+        job, env, rooms, empty = lane.job, step.env[lane.number], lane.rooms, self.inbox.empty
+        turns, runners, places = job.part.turns, job.runners, _places(lane, step)
+        arrived = {} if rooms is None else rooms.arrived
+        segments = self.graphs.segments if self.graphs.mode != EAGER else {}
         for at in range(step.at, len(self.order)):
             index = self.plain[at]
             if index < 0 or at in segments or not empty():
                 return
             turn = turns[index]
-            read = [env[key] if where == ENV else home[key] for where, key in turn.inputs]
             position = turn.position
+            come = arrived.get(position)
+            if come is not None:
+                lane.compute.wait_event(come)
             try:
-                made = runners[index](read)
+                made = runners[index]([places[where][key] for where, key in turn.inputs])
             except torch.OutOfMemoryError:
-                return
+                return  # it is issued alone
             for output, value in enumerate(made):
                 env[position, output] = value
+            if come is not None and rooms is not None:
+                rooms.ended(lane.mark(position))
             for tensor in turn.frees:
                 env.pop(tensor, None)
             step.at = at + 1
 
     @staticmethod
-    def _plain(lane: Lane, index: int) -> bool:
-        """Whether an op waits for nobody, and nobody for it."""
-        job = lane.job
+    def _plain(job: Job, index: int) -> bool:
+        """Whether an op waits for no other device, and none for it."""
         turn = job.part.turns[index]
         meets = turn.needs or turn.after or turn.sends or turn.tells or turn.in_place
-        streamed = lane.rooms is not None and turn.position in lane.rooms.arrived
-        return not meets and not streamed and job.watch is None
+        return not meets and job.watch is None
 
     def _issue_alone(self, step: _Step, lane: Lane, index: int) -> None:
         """Issue an op that is part of no graph; graphs must not take the memory that it needs."""
@@ -281,22 +288,13 @@ class Issuer:
 
     def issue(self, step: _Step, lane: Lane, index: int) -> None:
         """Issue one op on the current stream."""
-        job, env = lane.job, step.env[lane.number]
+        job, env, places = lane.job, step.env[lane.number], _places(lane, step)
         turn = job.part.turns[index]
-        read = [
-            env[key] if where == ENV else job.home[key] if where == HOME else self._slot(lane, key)
-            for where, key in turn.inputs
-        ]
-        made = job.runners[index](read)
+        made = job.runners[index]([places[where][key] for where, key in turn.inputs])
         for output, value in enumerate(made):
             env[turn.position, output] = value
         if job.watch is not None:
             job.watch(lane.number, step, turn, made)
-
-    @staticmethod
-    def _slot(lane: Lane, number: int) -> torch.Tensor:
-        assert lane.rooms is not None
-        return lane.rooms.slots[number]
 
     def after(self, step: _Step, lane: Lane, turn: Turn) -> None:
         """Send what an op made, give back its room, and let go of what nobody needs."""
