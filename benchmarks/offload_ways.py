@@ -209,12 +209,15 @@ def ours(
     _clear()
     enforce(limit)
     took: list[float] = []
+    ways: list[str] = []
     said = ""
     for found in plans:
         took.append(math.inf)
+        ways.append("out of memory")
         try:
             with Executor(found.program, model, found.plan, found.where) as executor:
                 took[-1] = _quick(lambda: executor(*args, **kwargs))
+                ways[-1] = executor.issued
         except (PlacewrightError, RuntimeError) as error:
             if "out of memory" not in str(error).lower():
                 raise
@@ -226,8 +229,8 @@ def ours(
     best = plans[took.index(min(took))]
     executor = Executor(best.program, model, best.plan, best.where)
     times = ", ".join(
-        f"{1e3 * found.predicted:.1f} → {1e3 * one:.1f}"
-        for found, one in zip(plans, took, strict=True)
+        f"{1e3 * found.predicted:.1f} → {1e3 * one:.1f} ({way})"
+        for found, one, way in zip(plans, took, ways, strict=True)
     )
     note = f"{best.note}; plans predicted → measured ms: {times}"
     note += f"; {5 * spare} % of the limit left alone" if spare else ""

@@ -9,7 +9,7 @@ from models import capture, nn, torch, twin
 from test_streams import machine, streams_of_one
 
 from placewright import Graph, Op, Plan, Table
-from placewright.runtime import Executor
+from placewright.runtime import Executor, handed
 from placewright.runtime.handed import handed_out, held_beside
 from placewright.runtime.replayed import with_copies
 
@@ -30,6 +30,12 @@ class Speaker(nn.Module):
         x = self.layers(x)
         made = self.head(x)
         return (made.view(1, 2, WORDS) if self.shaped else made), x.sum()
+
+
+@pytest.fixture(autouse=True)
+def lower(monkeypatch):
+    """Outputs of 1 MiB count as large, so that models can be small."""
+    monkeypatch.setattr(handed, "LARGE", 1 << 20)
 
 
 def ops_named(graph, *names):
@@ -110,9 +116,9 @@ def test_what_is_made_all_along_a_step_is_replayed():
 def test_views_of_a_large_output_are_handed_out_with_it():
     _, problem = capture(Speaker(shaped=True), torch.randn(2, 8), machine(1))
     graph = problem.graph
-    handed = handed_out(graph)
-    assert {graph.ops[at].outputs for at in handed} == {(2 * WORDS * 4,)}
-    assert len(handed) == 2
+    found = handed_out(graph)
+    assert {graph.ops[at].outputs for at in found} == {(2 * WORDS * 4,)}
+    assert len(found) == 2
     assert held_beside(graph) == 2 * (2 * 8 * 4)  # a layer's input and output
 
 
@@ -126,9 +132,13 @@ def test_a_plan_keeps_room_for_what_graphs_hold_and_not_for_a_second_output():
         Op("sum", "reduction", ((2, 0),), (4,)),
     ]
     graph = Graph("speaker", tuple(ops), outputs=((3, 0), (4, 0)))
-    table = Table(tuple(op.name for op in ops), ("gpu",), np.ones((len(ops), 1)))
+    needs = np.array([0, 30, 1000, 7, 0])
+    table = Table(
+        tuple(op.name for op in ops), ("gpu",), np.ones((len(ops), 1)), workspace=needs.copy()
+    )
     room = with_copies(table, graph).workspace
     assert room is not None
-    assert room[3] == held_beside(graph) + (40 << 20) < size
     assert held_beside(graph) == (5 << 20) + 64
+    assert held_beside(graph, needs.tolist()) == (5 << 20) + 64 + 1000
+    assert room[3] == 7 + (5 << 20) + 64 + 1000 + (40 << 20) < size
     assert room[4] == 4  # a small output is copied

@@ -293,6 +293,7 @@ def test_without_memory_for_graphs_ops_are_issued_one_by_one(short, monkeypatch)
                 made = [run(one) for one in calls]
             assert failed
             assert not run.issuer.graphs.segments
+            assert run.issued == "op by op: there is no memory for graphs"
         for got, given in zip(made, calls, strict=True):
             assert torch.allclose(got, model(given), atol=1e-6)
 
@@ -403,6 +404,7 @@ def test_streamed_steps_go_on_without_graphs_that_fail_or_are_slower(fails, monk
                 graphs.seconds["replay"][-1] = 1.0  # slow
         assert not graphs.segments
         assert len(graphs.seconds["replay"]) == (0 if fails else 3)
+        assert ("out of memory" if fails else "a replay took 1000.00 ms") in run.issued
 
 
 @pytest.mark.parametrize("staged", [False, True])
@@ -421,6 +423,7 @@ def test_a_step_of_one_gpu_is_one_graph(staged, monkeypatch):
             assert torch.equal(run(x), model(x))
         (segment,) = run.issuer.graphs.segments.values()
         assert segment.whole
+        assert run.issued == "1 graph"
         assert run.issuer.graphs.covers
         if staged:
             for parameter in run.homes[0].values():  # copies are part of what is replayed

@@ -77,6 +77,7 @@ def execute_plan(
     dropped = min(5, steps - 1)
     with Progress("running"), Executor(program, built, found, places) as run:
         measured = time_steps(run, args, kwargs, steps, dropped, in_flight)
+        issued = run.issued
     what = "step time" if in_flight == 1 else "period"
     said |= {what.replace(" ", "_"): measured.seconds, "spread": measured.spread, "steps": steps}
     predicted = ""
@@ -89,6 +90,9 @@ def execute_plan(
         f"{what} {format_seconds(measured.seconds)} measured (median of {steps - dropped} steps, "
         f"spread {measured.spread:.0%}){predicted}",
     )
+    if issued:
+        said["issued"] = issued
+        lines.insert(1, f"  how GPUs were given their ops: {issued}")
     if json:
         print_json(said)
     else:

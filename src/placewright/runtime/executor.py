@@ -259,6 +259,11 @@ class Executor:
         return self.issuer is not None and bool(self.issuer.graphs.segments)
 
     @property
+    def issued(self) -> str:
+        """How GPUs are given their ops: as graphs, or one by one and why; nothing without GPUs."""
+        return "" if self.issuer is None else str(self.issuer.graphs)
+
+    @property
     def settled(self) -> bool:
         """Whether steps are run in one way from now on: the first few may try several."""
         return self.issuer is None or self.issuer.graphs.settled

@@ -45,6 +45,8 @@ class Graphs:
         self.pools: dict[int, Any] = {}
         self.fixed: set[int] = set()  # tensors that a replay overwrites
         self.places: dict[Held, torch.Tensor] = {}  # of tensors that graphs read and none made
+        self.why = ""
+        """Why ops are issued one by one, where nobody asked for that."""
         self._began = 0.0
 
     @property
@@ -75,8 +77,8 @@ class Graphs:
         """A step begins: decide how it is run."""
         if not self.segments:
             return
-        if len(self.issuer.steps) > 1:  # steps in flight must not share their tensors
-            self.drop()
+        if len(self.issuer.steps) > 1:  # which must not share their tensors
+            self.drop("several steps are in flight")
             return
         if self.gathers:
             self.mode = EAGER
@@ -90,8 +92,8 @@ class Graphs:
         self.mode = EAGER if self.steps < eager else CAPTURE if self.steps == eager else REPLAY
         if self.mode == CAPTURE:
             _make_room(self.issuer)  # a capture cannot use what the steps before have left
-        if self.wanted is None and self.steps == 2 * _TRIED + 1 and not self._quicker():
-            self.drop()
+        if self.wanted is None and self.steps == 2 * _TRIED + 1:
+            self._choose()
         self._began = time.perf_counter()
 
     def finish(self) -> None:
@@ -104,14 +106,21 @@ class Graphs:
             self.seconds[self.mode].append(time.perf_counter() - self._began)
         self.steps += 1
 
-    def _quicker(self) -> bool:
-        """Whether replays are quicker; the first step of either kind is not typical."""
-        replayed, eager = self.seconds[REPLAY][1:], self.seconds[EAGER][1:]
-        return median(replayed) < median(eager)
+    def _choose(self) -> None:
+        """Keep the quicker way; the first step of either kind is not typical."""
+        replayed, eager = (median(self.seconds[mode][1:]) for mode in (REPLAY, EAGER))
+        if replayed >= eager:
+            self.drop(f"a replay took {1e3 * replayed:.2f} ms, op by op it is {1e3 * eager:.2f}")
 
-    def drop(self) -> None:
+    def __str__(self) -> str:
+        count = sum(segment.graph is not None for segment in self.segments.values())
+        if count:
+            return f"{count} graph{'s' * (count > 1)}"
+        return f"op by op: {self.why}" if self.why else "op by op"
+
+    def drop(self, why: str = "") -> None:
         """Forget all that was captured: ops are issued one by one from now on."""
-        self.segments, self.mode = {}, EAGER
+        self.segments, self.mode, self.why = {}, EAGER, why or self.why
         self.fixed.clear()
         self.places.clear()
 
@@ -119,9 +128,12 @@ class Graphs:
         """There is no memory for graphs beside the ops: do without; false if there are none."""
         if not self.segments:
             return False
-        self.drop()
-        _make_room(self.issuer)
+        self._forget("there is no memory for graphs")
         return True
+
+    def _forget(self, why: str) -> None:
+        self.drop(why)
+        _make_room(self.issuer)
 
     def run(self, step: Any, lane: Lane, at: int) -> int:
         """Issue the run of ops that begins here, if there is one; how many ops that were."""
@@ -132,6 +144,8 @@ class Graphs:
             self.issuer.wait_room(lane, lane.job.part.turns[index])
         if self.mode == CAPTURE and not self._capture(segment, step, lane):
             self.segments.pop(at, None)
+            if not self.segments:
+                self._forget(self.why)
             return 0
         for (number, tensor), place in segment.inputs.items():
             given = step.env[number][tensor]
@@ -172,7 +186,9 @@ class Graphs:
             self._record(segment, step, lane)
         except Exception as error:
             torch.cuda.synchronize(lane.device)
-            short = isinstance(error, torch.OutOfMemoryError)
+            # The end of a capture that was broken off may fail, too.
+            short = torch.OutOfMemoryError in (type(error), type(error.__context__))
+            self.why = str(error).partition("\n")[0]
         if short:  # and the error, which knew what had been made, is gone
             self.give_up()
         return segment.graph is not None and not short

@@ -12,9 +12,12 @@ from typing import TYPE_CHECKING
 from placewright.graph import INPUT, STATE, WEIGHT
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from placewright.graph import Graph, Tensor
 
-_LARGE = 1 << 20  # bytes of an output that is not copied
+LARGE = 64 << 20
+"""Bytes of an output that is not copied: more than graphs hold beside it."""
 LAST = 8
 """Ops at the end of a step that may be issued one by one."""
 
@@ -26,14 +29,18 @@ def handed_out(graph: Graph) -> frozenset[int]:
     """
     found: set[int] = set()
     for tensor in graph.outputs or ():
-        if graph.ops[tensor[0]].outputs[tensor[1]] >= _LARGE:
+        if graph.ops[tensor[0]].outputs[tensor[1]] >= LARGE:
             found |= {op for op, _ in _memory(graph, tensor)}
     early = len(graph) - LAST
     return frozenset() if any(op < early for op in found) else frozenset(found)
 
 
-def held_beside(graph: Graph) -> int:
-    """Bytes that graphs keep while those ops run: the most that is alive at once before them."""
+def held_beside(graph: Graph, workspace: Sequence[int] | None = None) -> int:
+    """Bytes that graphs keep while those ops run: the most that is in use at once before them.
+
+    Args:
+        workspace: Bytes that each op needs for itself while it runs.
+    """
     handed = handed_out(graph)
     apart = {(op, output) for op in handed for output in range(len(graph.ops[op].outputs))}
     root: dict[Tensor, Tensor] = {}
@@ -52,7 +59,8 @@ def held_beside(graph: Graph) -> int:
             if op.kind not in (INPUT, STATE, WEIGHT) and root[tensor] == tensor not in apart:
                 alive += size
                 ending[last[tensor]] = ending.get(last[tensor], 0) + size
-        most = max(most, alive)
+        own = 0 if workspace is None or position in handed else int(workspace[position])
+        most = max(most, alive + own)
         alive -= ending.get(position, 0)
     return most
 

@@ -40,7 +40,8 @@ def with_copies(table: Table, graph: Graph) -> Table:
     """
     row = {name: at for at, name in enumerate(table.ops)}
     room = np.zeros(len(row), dtype=np.int64) if table.workspace is None else table.workspace.copy()
-    handed, beside = handed_out(graph), held_beside(graph) + _PAGES
+    needs = [int(room[row[op.name]]) for op in graph.ops]
+    handed, beside = handed_out(graph), held_beside(graph, needs) + _PAGES
     for op, output in graph.outputs or ():
         size = graph.ops[op].outputs[output]
         room[row[graph.ops[op].name]] += min(size, beside) if op in handed else size
