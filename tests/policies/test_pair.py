@@ -63,7 +63,7 @@ def test_estimates_are_those_of_the_list_scheduler(name, seed):
             lists.decide(turn.group, np.repeat(choice[turn.group], 2))
         listing.add(turn.op, int(lists.device[0, turn.op]))
         lists.add(turn)
-        np.testing.assert_allclose(lists.used[0], listing.ledger.used)
+        np.testing.assert_allclose(lists.used[0], listing.used)
     np.testing.assert_allclose(lists.start[1], listing.start)
     np.testing.assert_allclose(lists.end[0], listing.end)
     np.testing.assert_allclose(lists.free[1], listing.free)

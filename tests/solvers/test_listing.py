@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import listing_reference
 import numpy as np
 import pytest
 
-from placewright import Cluster, Constraints, Device, Graph, Link, Op, Problem, Roofline, Table
+from placewright import Cluster, Constraints, Device, Graph, Link, Op, Problem, Roofline, Table, zoo
 from placewright.solvers import METF, MSCT, CPoP, cpop, heft, m_etf, m_sct, solve
 from placewright.solvers.listing import Listing, upward_ranks
 
@@ -176,9 +179,9 @@ def test_the_ledger_lets_go_of_what_nobody_reads_any_more(exact: Roofline) -> No
     for op in range(4):
         assert listing.choices(op).tolist() == [True, True]
         listing.add(op, 0)
-        assert listing.ledger.used.tolist() == [10, 0]  # its own output; its input is gone
+        assert listing.used.tolist() == [10, 0]  # its own output; its input is gone
     listing.add(4, 1)  # the copy of what it read is gone, its output is the graph's
-    assert listing.ledger.used.tolist() == [0, 10]
+    assert listing.used.tolist() == [0, 10]
 
 
 def test_the_ledger_counts_a_view_with_what_it_views(exact: Roofline) -> None:
@@ -194,7 +197,7 @@ def test_the_ledger_counts_a_view_with_what_it_views(exact: Roofline) -> None:
     used = []
     for op in range(3):
         listing.add(op, 0)
-        used.append(int(listing.ledger.used[0]))
+        used.append(int(listing.used[0]))
     assert used == [10, 10, 1]
 
 
@@ -308,3 +311,49 @@ def test_m_sct_without_edges_is_m_etf(exact: Roofline) -> None:
     graph = Graph("apart", tuple(Op(f"op{at}", flops=at + 1) for at in range(6)))
     problem = Problem(graph, linked("gpu0", "gpu1"), exact)
     assert solve(problem, MSCT()).plan == solve(problem, METF()).plan
+
+
+@pytest.mark.parametrize("slack", [0.0, 1.15, 1.6])
+@pytest.mark.parametrize(
+    ("name", "cluster"),
+    [
+        ("layered:ops=120", "2xP100+K80+cpu"),
+        ("branches:modules=2", "3xP100+cpu"),
+        ("transformer:blocks=2,tokens=64", "P100+V100+cpu"),
+        ("series-parallel:ops=90", "4xK80"),
+    ],
+)
+def test_compiled_schedules_are_those_of_plain_python(name, cluster, slack, monkeypatch):
+    graph = zoo.load(name)
+    problem = Problem(graph, Cluster.parse(cluster))
+    if slack:  # so little memory that it decides
+        names = [device.name for device in problem.cluster.devices]
+        total = sum(op.resident for op in graph.ops) + max(sum(op.outputs) for op in graph.ops) * 4
+        limits = {each: int(slack * total / len(names)) for each in names}
+        problem = replace(problem, constraints=Constraints(limits=limits))
+    favourite = m_sct.favourites(problem)
+    kept_back = np.arange(problem.arrays.devices, dtype=np.int64) * 1000
+    makers = [
+        (heft, lambda: heft.schedule(problem, False)),
+        (heft, lambda: heft.schedule(problem, True, kept_back)),
+        (cpop, lambda: cpop.schedule(problem)),
+        (m_etf, lambda: m_etf.schedule(problem)),
+        (m_etf, lambda: m_etf.schedule(problem, favourite, kept_back)),
+        (m_etf, lambda: m_etf.schedule(problem, favourite, contended=False)),
+    ]
+    for module, make in makers:
+        compiled = make()
+        with monkeypatch.context() as patch:
+            patch.setattr(module, "Listing", listing_reference.Listing)
+            plain = make()
+        for what in ("device", "start", "end", "free", "used"):
+            assert getattr(compiled, what).tolist() == getattr(plain, what).tolist(), what
+
+
+def test_what_is_no_op_or_device_is_refused(exact: Roofline) -> None:
+    listing = Listing(Problem(Graph("one", (Op("one", flops=1),)), linked("gpu0"), exact))
+    for wrong in ((1, 0), (-1, 0), (0, 1), (0, -1)):
+        with pytest.raises(IndexError, match="no such"):
+            listing.add(*wrong)
+    with pytest.raises(ValueError, match="shape"):
+        listing.earliest_first(np.zeros((2, 1)), np.zeros(1, dtype=np.int64))

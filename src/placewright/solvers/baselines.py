@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from placewright.problem import Problem
     from placewright.solvers.search import Search, Solver
 
-_QUICK_LISTS = (5_000, 2_000)  # ops up to which HEFT, and m-ETF, take some tenths of a second
-
 
 @dataclass(frozen=True)
 class Baselines:
@@ -62,12 +60,10 @@ def baselines(problem: Problem, installed: bool = False) -> tuple[list[Solver], 
     ]
     parts = _partitioners() if installed else []
     if problem.objective == "period":
-        quick.append(Cuts())
-        return quick, [Ideals(), *parts, METF(), HEFT(), MSCT(), Random()]
-    lists: list[Solver] = [HEFT(), METF(), MSCT(), HEFT(contended=True), CPoP()]
-    count = sum(len(problem.graph) <= most for most in _QUICK_LISTS)
-    slow = [*lists[count:], *parts, Cuts(), Ideals(), Random()]
-    return quick + lists[:count], slow
+        quick += [Cuts(), METF(), HEFT()]
+        return quick, [Ideals(), *parts, MSCT(), Random()]
+    quick += [HEFT(), METF(), HEFT(contended=True), CPoP()]
+    return quick, [MSCT(), *parts, Cuts(), Ideals(), Random()]
 
 
 def _partitioners() -> list[Solver]:

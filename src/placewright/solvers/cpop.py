@@ -63,10 +63,7 @@ def schedule(problem: Problem, contended: bool = False, kept_back: Bytes | None 
     heapq.heapify(ready)
     while ready:
         _, op = heapq.heappop(ready)
-        choices = listing.choices(op)
-        on_path = critical[op] and choices[processor]
-        device = processor if on_path else listing.first_to_finish(op, choices)
-        listing.add(op, device, insert=True)
+        listing.place(op, processor if critical[op] else -1)
         for tensor in range(a.first_tensor[op], a.first_tensor[op + 1]):
             for after in a.readers[a.first_reader[tensor] : a.first_reader[tensor + 1]].tolist():
                 waiting[after] -= 1

@@ -43,5 +43,5 @@ def schedule(problem: Problem, contended: bool = False, kept_back: Bytes | None 
     # Equal ranks go by position, which keeps ops of no cost in a topological order.
     order = np.argsort(-upward_ranks(problem), kind="stable")
     for op in order[a.turn[order]].tolist():
-        listing.add(op, listing.first_to_finish(op, listing.choices(op)), insert=True)
+        listing.place(op)
     return listing

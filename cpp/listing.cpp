@@ -1,0 +1,335 @@
+#include "listing.hpp"
+
+#include <algorithm>
+
+namespace placewright {
+
+namespace {
+constexpr double kNever = std::numeric_limits<double>::infinity();
+}
+
+Listing::Listing(ListingArrays arrays, bool contended)
+    : a(std::move(arrays)),
+      device(a.ops, -1),
+      start(a.ops, 0.0),
+      end(a.ops, 0.0),
+      free(a.devices, 0.0),
+      used(a.devices, 0),
+      contended_(contended),
+      family_(a.tensors),
+      held_(static_cast<size_t>(a.tensors) * a.devices, 0),
+      left_(a.tensors, 0),
+      channel_free_(a.channels, 0.0),
+      arrival_(static_cast<size_t>(a.tensors) * a.devices, kNever),
+      gaps_(a.devices, {{0.0, kNever}}) {
+  const int units = a.ops ? *std::max_element(a.unit.begin(), a.unit.end()) + 1 : 0;
+  first_member_.assign(units + 1, 0);
+  unit_bytes_.assign(units, 0);
+  for (int op = 0; op < a.ops; ++op) {
+    ++first_member_[a.unit[op] + 1];
+    unit_bytes_[a.unit[op]] += a.resident[op];
+  }
+  for (int unit = 0; unit < units; ++unit) first_member_[unit + 1] += first_member_[unit];
+  members_.resize(a.ops);
+  std::vector<int32_t> next(first_member_.begin(), first_member_.end());
+  for (int op = 0; op < a.ops; ++op) members_[next[a.unit[op]]++] = op;
+  for (int tensor = 0; tensor < a.tensors; ++tensor) {
+    int root = tensor;
+    while (a.alias[root] >= 0) root = a.alias[root];
+    family_[tensor] = root;
+    // Outputs of the graph have one reader more, which never comes.
+    left_[root] += a.first_reader[tensor + 1] - a.first_reader[tensor] + a.kept[tensor];
+  }
+  for (int unit = 0; unit < units; ++unit) {
+    const uint8_t* legal = &a.allowed[static_cast<size_t>(members_[first_member_[unit]]) * a.devices];
+    if (std::count(legal, legal + a.devices, 1) == 1) {  // such as graph inputs, which are on the host
+      settle(unit, static_cast<int>(std::find(legal, legal + a.devices, 1) - legal));
+    }
+  }
+}
+
+bool Listing::allowed(int op, int place) const {
+  return device[op] < 0 ? a.allowed[static_cast<size_t>(op) * a.devices + place] : device[op] == place;
+}
+
+std::vector<double> Listing::ready(int op) const {
+  std::vector<double> found(a.devices, 0.0);
+  for (int at = a.first_input[op]; at < a.first_input[op + 1]; ++at) {
+    const int tensor = a.inputs[at], source = a.producer[tensor], from = device[source];
+    if (from < 0) continue;
+    for (int to = 0; to < a.devices; ++to) {
+      double begin = end[source];
+      if (contended_ && from != to) begin = std::max(begin, channel_free_[a.channel[from * a.devices + to]]);
+      const double there = std::min(arrival_[static_cast<size_t>(tensor) * a.devices + to],
+                                    begin + sending(tensor, from, to));
+      found[to] = std::max(found[to], there);
+    }
+  }
+  return found;
+}
+
+std::vector<uint8_t> Listing::choices(int op) const {
+  int64_t need = a.workspace[op];
+  for (int tensor = a.first_tensor[op]; tensor < a.first_tensor[op + 1]; ++tensor) {
+    if (a.alias[tensor] < 0) need += a.sizes[tensor];
+  }
+  for (const int unit : unplaced(op)) need += unit_bytes_[unit];
+  constexpr int64_t kLeast = std::numeric_limits<int64_t>::min();
+  std::vector<int64_t> spare(a.devices, kLeast);
+  for (int place = 0; place < a.devices; ++place) {
+    if (!allowed(op, place)) continue;
+    spare[place] = a.capacity[place] - used[place] - need;
+    for (int at = a.first_input[op]; at < a.first_input[op + 1]; ++at) {
+      const int tensor = a.inputs[at], from = device[a.producer[tensor]];
+      const bool there = from < 0 || from == place || arrival_[static_cast<size_t>(tensor) * a.devices + place] < kNever;
+      if (!there) spare[place] -= a.sizes[tensor];
+    }
+  }
+  const int64_t enough = std::min<int64_t>(0, *std::max_element(spare.begin(), spare.end()));
+  std::vector<uint8_t> found(a.devices);
+  for (int place = 0; place < a.devices; ++place) found[place] = spare[place] >= enough;
+  return found;
+}
+
+int Listing::first_to_finish(int op, const std::vector<uint8_t>& choices) const {
+  const std::vector<double> when = ready(op);
+  int best = -1;
+  double finish = kNever;
+  for (int place = 0; place < a.devices; ++place) {
+    if (!choices[place]) continue;
+    const double seconds = a.compute[static_cast<size_t>(op) * a.devices + place];
+    const double ends = slot(place, when[place], seconds) + seconds;
+    if (ends < finish) best = place, finish = ends;
+  }
+  return best;
+}
+
+void Listing::add(int op, int place, bool insert) {
+  for (const int unit : unplaced(op)) {
+    const uint8_t* legal = &a.allowed[static_cast<size_t>(members_[first_member_[unit]]) * a.devices];
+    settle(unit, legal[place] ? place : static_cast<int>(std::max_element(legal, legal + a.devices) - legal));
+  }
+  const double seconds = a.compute[static_cast<size_t>(op) * a.devices + place], come = send(op, place);
+  const double begin = insert ? slot(place, come, seconds) : std::max(come, free[place]);
+  start[op] = begin;
+  end[op] = begin + seconds;
+  free[place] = std::max(free[place], begin + seconds);
+  if (insert && seconds > 0) fill(place, begin, begin + seconds);
+  ran(op, place);
+}
+
+// The units that get a device with an op: its own, and those of weights it reads.
+std::vector<int> Listing::unplaced(int op) const {
+  std::vector<int> found;
+  const auto note = [&](int other) {
+    if (device[other] < 0 && std::find(found.begin(), found.end(), a.unit[other]) == found.end()) {
+      found.push_back(a.unit[other]);
+    }
+  };
+  note(op);
+  for (int at = a.first_input[op]; at < a.first_input[op + 1]; ++at) note(a.producer[a.inputs[at]]);
+  return found;
+}
+
+// A unit has its device: its resident bytes are there, and graph inputs.
+void Listing::settle(int unit, int place) {
+  for (int at = first_member_[unit]; at < first_member_[unit + 1]; ++at) {
+    const int op = members_[at];
+    device[op] = place;
+    used[place] += a.resident[op];
+    if (a.turn[op] || a.stored[op]) continue;
+    for (int tensor = a.first_tensor[op]; tensor < a.first_tensor[op + 1]; ++tensor) hold(tensor, place);
+  }
+}
+
+// Send an op what it reads from elsewhere; when the last of it is there.
+double Listing::send(int op, int place) {
+  double last = 0.0;
+  for (int at = a.first_input[op]; at < a.first_input[op + 1]; ++at) {
+    const int tensor = a.inputs[at], source = a.producer[tensor], from = device[source];
+    double& arrival = arrival_[static_cast<size_t>(tensor) * a.devices + place];
+    if (arrival == kNever) {
+      double begin = end[source];
+      if (from == place) {
+        arrival = begin;
+      } else {
+        double& busy = channel_free_[a.channel[from * a.devices + place]];
+        if (contended_) begin = std::max(begin, busy);
+        arrival = busy = begin + sending(tensor, from, place);
+        hold(tensor, place);
+      }
+    }
+    last = std::max(last, arrival);
+  }
+  return last;
+}
+
+double Listing::sending(int tensor, int from, int to) const {
+  const int link = a.link_class[from * a.devices + to];
+  return link < 0 ? 0.0 : a.transfer[static_cast<size_t>(link) * a.tensors + tensor];
+}
+
+// The last gap that begins no later.
+int Listing::last_gap(int place, double ready) const {
+  const auto& gaps = gaps_[place];
+  const auto after = std::upper_bound(gaps.begin(), gaps.end(), ready,
+                                      [](double when, const Gap& gap) { return when < gap.first; });
+  return static_cast<int>(after - gaps.begin()) - 1;
+}
+
+// The earliest start on a device for an op of this length: in a gap, or last.
+double Listing::slot(int place, double ready, double seconds) const {
+  const auto& gaps = gaps_[place];
+  int at = std::max(0, last_gap(place, ready));
+  while (std::max(ready, gaps[at].first) + seconds > gaps[at].second) ++at;
+  return std::max(ready, gaps[at].first);
+}
+
+void Listing::fill(int place, double begin, double finish) {
+  auto& gaps = gaps_[place];
+  const int at = last_gap(place, begin);
+  const Gap gap = gaps[at];
+  gaps.erase(gaps.begin() + at);
+  if (finish < gap.second) gaps.insert(gaps.begin() + at, {finish, gap.second});
+  if (gap.first < begin) gaps.insert(gaps.begin() + at, {gap.first, begin});
+}
+
+void Listing::hold(int tensor, int place) {
+  held_[static_cast<size_t>(family_[tensor]) * a.devices + place] += a.sizes[tensor];
+  used[place] += a.sizes[tensor];
+}
+
+// An op has been added: its outputs are held, what it was the last to read is let go. Outputs and copies are held until
+// every reader has been added: a little longer than rule 8 says, since a copy could go once its last reader on that
+// device has ended.
+void Listing::ran(int op, int place) {
+  for (int tensor = a.first_tensor[op]; tensor < a.first_tensor[op + 1]; ++tensor) {
+    if (a.alias[tensor] < 0) hold(tensor, place);
+    let_go(family_[tensor], 0);
+  }
+  for (int at = a.first_input[op]; at < a.first_input[op + 1]; ++at) let_go(family_[a.inputs[at]], 1);
+}
+
+void Listing::let_go(int family, int readers) {
+  left_[family] -= readers;
+  if (left_[family]) return;
+  for (int place = 0; place < a.devices; ++place) {
+    int64_t& bytes = held_[static_cast<size_t>(family) * a.devices + place];
+    used[place] -= bytes;
+    bytes = 0;
+  }
+}
+
+namespace {
+
+// The ready ops, in rows that are kept gapless, with when each could start where.
+class Ready {
+ public:
+  Ready(Listing& listing, const std::vector<double>& late, const std::vector<int64_t>& rank)
+      : listing_(listing), late_(late), rank_(rank), devices_(listing.a.devices), row_(listing.a.ops, -1) {}
+
+  bool empty() const { return ops_.empty(); }
+
+  void put(int op) {
+    row_[op] = static_cast<int>(ops_.size());
+    ops_.push_back(op);
+    start_.resize(ops_.size() * devices_);
+    anywhere_.push_back(0.0);
+    look(op);
+  }
+
+  void remove(int op) {
+    const int gap = row_[op], last = static_cast<int>(ops_.size()) - 1;
+    ops_[gap] = ops_[last];
+    anywhere_[gap] = anywhere_[last];
+    std::copy_n(&start_[static_cast<size_t>(last) * devices_], devices_, &start_[static_cast<size_t>(gap) * devices_]);
+    row_[ops_[gap]] = gap;
+    row_[op] = -1;
+    ops_.pop_back();
+    anywhere_.pop_back();
+    start_.resize(ops_.size() * devices_);
+  }
+
+  // The pair that starts first. What a row says can only be too early, since channels and memory fill up; so the row of
+  // the pair that seems best is looked at again until it holds.
+  std::pair<int, int> pick(const std::vector<int64_t>& kept_for) {
+    while (true) {
+      const auto [op, place] = best(kept_for);
+      const size_t at = static_cast<size_t>(row_[op]) * devices_ + place;
+      const double seen = start_[at];
+      look(op);
+      if (start_[at] <= seen) return {op, place};
+    }
+  }
+
+ private:
+  void look(int op) {
+    const std::vector<uint8_t> choices = listing_.choices(op);
+    const std::vector<double> ready = listing_.ready(op);
+    double* start = &start_[static_cast<size_t>(row_[op]) * devices_];
+    double latest = -kNever;
+    for (int place = 0; place < devices_; ++place) {
+      start[place] = choices[place] ? ready[place] : kNever;
+      if (start[place] < kNever) latest = std::max(latest, start[place]);
+    }
+    anywhere_[row_[op]] = latest;
+  }
+
+  std::pair<int, int> best(const std::vector<int64_t>& kept_for) const {
+    int found = -1, where = -1;
+    double least = kNever;
+    for (size_t row = 0; row < ops_.size(); ++row) {
+      const int op = ops_[row];
+      for (int place = 0; place < devices_; ++place) {
+        double when = std::max(start_[row * devices_ + place], listing_.free[place]);
+        if (kept_for[place] >= 0 && kept_for[place] != op) when = std::max(when, anywhere_[row]);
+        const double key = when + late_[static_cast<size_t>(op) * devices_ + place];
+        if (found < 0 || key < least || (key == least && rank_[op] < rank_[found])) {
+          found = op, where = place, least = key;
+        }
+      }
+    }
+    return {found, where};
+  }
+
+  Listing& listing_;
+  const std::vector<double>& late_;   // ops × devices: seconds lost there against its fastest device
+  const std::vector<int64_t>& rank_;  // ops by falling upward rank
+  const int devices_;
+  std::vector<int> row_, ops_;
+  std::vector<double> start_;     // when its inputs can be there; infinity: never
+  std::vector<double> anywhere_;  // when they can be on any of its devices
+};
+
+}  // namespace
+
+void earliest_first(Listing& listing, const std::vector<double>& late, const std::vector<int64_t>& rank,
+                    const std::vector<int64_t>& favourite) {
+  const ListingArrays& a = listing.a;
+  Ready ready(listing, late, rank);
+  std::vector<int> waiting(a.ops, 0);
+  for (int op = 0; op < a.ops; ++op) {
+    for (int at = a.first_input[op]; at < a.first_input[op + 1]; ++at) waiting[op] += a.turn[a.producer[a.inputs[at]]];
+  }
+  for (int op = 0; op < a.ops; ++op) {
+    if (a.turn[op] && !waiting[op]) ready.put(op);
+  }
+  std::vector<int64_t> kept_for(a.devices, -1);  // the favourite child that each device waits for
+  while (!ready.empty()) {
+    const auto [op, place] = ready.pick(kept_for);
+    listing.add(op, place, false);
+    ready.remove(op);
+    std::replace(kept_for.begin(), kept_for.end(), static_cast<int64_t>(op), int64_t{-1});
+    if (!favourite.empty()) {
+      const int64_t child = favourite[op];
+      kept_for[place] = child >= 0 && listing.allowed(static_cast<int>(child), place) ? child : -1;
+    }
+    for (int tensor = a.first_tensor[op]; tensor < a.first_tensor[op + 1]; ++tensor) {
+      for (int at = a.first_reader[tensor]; at < a.first_reader[tensor + 1]; ++at) {
+        if (!--waiting[a.readers[at]]) ready.put(a.readers[at]);
+      }
+    }
+  }
+}
+
+}  // namespace placewright

@@ -1,0 +1,72 @@
+// List scheduling: ops one by one with their devices in, estimated times and bytes out.
+//
+// HEFT, CPoP, m-ETF and m-SCT share this arithmetic. It is an estimate: the simulator has the last word.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <utility>
+#include <vector>
+
+namespace placewright {
+
+// What a list schedule needs of a problem.
+struct ListingArrays {
+  int ops = 0, devices = 0, tensors = 0, channels = 0;
+  std::vector<double> compute, transfer;
+  std::vector<uint8_t> allowed, turn, stored, kept;
+  std::vector<int32_t> unit, first_tensor, first_input, inputs, producer, alias, first_reader, readers;
+  std::vector<int32_t> link_class, channel;
+  std::vector<int64_t> resident, workspace, sizes, capacity;
+};
+
+class Listing {
+ public:
+  // contended: whether transfers wait for their channel (as in the simulator) or not (as in the papers).
+  Listing(ListingArrays arrays, bool contended);
+
+  // The devices that an op may still be put on.
+  bool allowed(int op, int device) const;
+  // When everything this op reads could be on each device.
+  std::vector<double> ready(int op) const;
+  // The allowed devices with memory for this op; if none has, where least is lacking.
+  std::vector<uint8_t> choices(int op) const;
+  // Of these devices the one on which this op would end first, in a gap or last.
+  int first_to_finish(int op, const std::vector<uint8_t>& choices) const;
+  // Put an op on a device: after all that is there, or in the first gap that holds it.
+  void add(int op, int device, bool insert);
+
+  const ListingArrays a;
+  std::vector<int32_t> device;
+  std::vector<double> start, end;
+  std::vector<double> free;   // when each device has done all it was given
+  std::vector<int64_t> used;  // bytes of each device
+
+ private:
+  using Gap = std::pair<double, double>;
+
+  std::vector<int> unplaced(int op) const;
+  void settle(int unit, int place);
+  double send(int op, int place);
+  double slot(int place, double ready, double seconds) const;
+  void fill(int place, double begin, double finish);
+  void hold(int tensor, int place);
+  void ran(int op, int place);
+  void let_go(int family, int readers);
+  double sending(int tensor, int from, int to) const;
+  int last_gap(int place, double ready) const;
+
+  const bool contended_;
+  std::vector<int32_t> first_member_, members_, family_;
+  std::vector<int64_t> unit_bytes_, held_, left_;
+  std::vector<double> channel_free_, arrival_;
+  std::vector<std::vector<Gap>> gaps_;
+};
+
+// m-ETF: of all ready ops and devices with memory left, always the pair that can start first. With each op's
+// favourite child (-1 for none) m-SCT: a device that has just run an op waits for it, and takes another op first only
+// if that one could by then start on any device.
+void earliest_first(Listing& listing, const std::vector<double>& late, const std::vector<int64_t>& rank,
+                    const std::vector<int64_t>& favourite);
+
+}  // namespace placewright

@@ -1,0 +1,123 @@
+// List schedules as Python sees them: a Listing is made for one schedule, and tells times, devices and bytes.
+#include <nanobind/stl/optional.h>
+
+#include <optional>
+
+#include "arrays.hpp"
+#include "listing.hpp"
+#include "numpy.hpp"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace placewright {
+
+ListingArrays read_arrays(const nb::object& arrays, const Row<int64_t>& capacity) {
+  ListingArrays a;
+  a.compute = copied<double>(arrays, "compute");
+  a.transfer = copied<double>(arrays, "transfer");
+  a.allowed = copied<uint8_t, bool>(arrays, "allowed");
+  a.turn = copied<uint8_t, bool>(arrays, "turn");
+  a.stored = copied<uint8_t, bool>(arrays, "stored");
+  a.kept = copied<uint8_t, bool>(arrays, "kept");
+  a.unit = copied<int32_t>(arrays, "unit");
+  a.first_tensor = copied<int32_t>(arrays, "first_tensor");
+  a.first_input = copied<int32_t>(arrays, "first_input");
+  a.inputs = copied<int32_t>(arrays, "inputs");
+  a.producer = copied<int32_t>(arrays, "producer");
+  a.alias = copied<int32_t>(arrays, "alias");
+  a.first_reader = copied<int32_t>(arrays, "first_reader");
+  a.readers = copied<int32_t>(arrays, "readers");
+  a.link_class = copied<int32_t>(arrays, "link_class");
+  a.channel = copied<int32_t>(arrays, "channel");
+  a.resident = copied<int64_t>(arrays, "resident");
+  a.workspace = copied<int64_t>(arrays, "workspace");
+  a.sizes = copied<int64_t>(arrays, "sizes");
+  a.capacity = listed(capacity);
+  a.ops = static_cast<int>(a.unit.size());
+  a.devices = static_cast<int>(a.capacity.size());
+  a.tensors = static_cast<int>(a.sizes.size());
+  for (const int32_t channel : a.channel) a.channels = std::max(a.channels, channel + 1);
+  if (a.compute.size() != static_cast<size_t>(a.ops) * a.devices) {
+    throw nb::value_error("a list schedule was given capacities of another number of devices");
+  }
+  return a;
+}
+
+// Arrays of the schedule itself, which Python reads without a copy while the schedule lives.
+template <typename T>
+nb::ndarray<nb::numpy, T> shown(const nb::object& self, std::vector<T>& values) {
+  return nb::ndarray<nb::numpy, T>(values.data(), {values.size()}, self);
+}
+
+void check(const Listing& listing, int op, int device = 0) {
+  if (op < 0 || op >= listing.a.ops || device < 0 || device >= listing.a.devices) {
+    throw nb::index_error("there is no such op or device");
+  }
+}
+
+template <typename T>
+nb::ndarray<nb::numpy, T> each_device(std::vector<T>&& values) {
+  const size_t size = values.size();
+  return to_numpy<T>(std::move(values), {size});
+}
+
+}  // namespace placewright
+
+NB_MODULE(_listing, m) {
+  using namespace placewright;
+  nb::class_<Listing>(m, "Listing", nb::dynamic_attr())
+      .def(
+          "__init__",
+          [](Listing* self, const nb::object& arrays, bool contended, const Row<int64_t>& capacity) {
+            new (self) Listing(read_arrays(arrays, capacity), contended);
+          },
+          "arrays"_a, "contended"_a, "capacity"_a)
+      .def_prop_ro("device", [](nb::object self) { return shown(self, nb::cast<Listing&>(self).device); })
+      .def_prop_ro("start", [](nb::object self) { return shown(self, nb::cast<Listing&>(self).start); })
+      .def_prop_ro("end", [](nb::object self) { return shown(self, nb::cast<Listing&>(self).end); })
+      .def_prop_ro("free", [](nb::object self) { return shown(self, nb::cast<Listing&>(self).free); })
+      .def_prop_ro("used", [](nb::object self) { return shown(self, nb::cast<Listing&>(self).used); })
+      .def("ready",
+           [](const Listing& self, int op) {
+             check(self, op);
+             return each_device(self.ready(op));
+           })
+      .def("choices",
+           [](const Listing& self, int op) {
+             check(self, op);
+             return each_device(self.choices(op));
+           })
+      .def(
+          "add",
+          [](Listing& self, int op, int device, bool insert) {
+            check(self, op, device);
+            self.add(op, device, insert);
+          },
+          "op"_a, "device"_a, "insert"_a = false)
+      .def(
+          "place",
+          [](Listing& self, int op, int preferred) {
+            check(self, op, std::max(preferred, 0));
+            const std::vector<uint8_t> choices = self.choices(op);
+            const bool free = preferred >= 0 && choices[preferred];
+            self.add(op, free ? preferred : self.first_to_finish(op, choices), true);
+          },
+          "op"_a, "preferred"_a = -1)
+      .def(
+          "earliest_first",
+          [](Listing& self, const Matrix<double>& late, const Row<int64_t>& rank,
+             const std::optional<Row<int64_t>>& favourite) {
+            const size_t ops = self.a.ops, devices = self.a.devices;
+            if (late.shape(0) != ops || late.shape(1) != devices || rank.size() != ops ||
+                (favourite && favourite->size() != ops)) {
+              throw nb::value_error("a list schedule was given arrays of the wrong shape");
+            }
+            const std::vector<double> lost(late.data(), late.data() + late.size());
+            const std::vector<int64_t> ranked = listed(rank);
+            const std::vector<int64_t> children = favourite ? listed(*favourite) : std::vector<int64_t>{};
+            nb::gil_scoped_release release;
+            earliest_first(self, lost, ranked, children);
+          },
+          "late"_a, "rank"_a, "favourite"_a = nb::none());
+}
