@@ -90,7 +90,7 @@ class Job:
         elif self.what.startswith(SHIPS):
             problem = self.problem()
             name = self.what.removeprefix(SHIPS)
-            policy = shipped(name, problem)
+            policy = shipped(name)
             found = dict(zip(("likeliest", "of 16"), placed(policy, problem), strict=True))
             if getattr(policy.shape, "looks", 1) > 1:  # type: ignore[attr-defined]
                 alone = copy.copy(policy)
@@ -157,7 +157,7 @@ class Job:
                     problem = pw.Problem(graph, pw.Cluster.parse(cluster))
                     both = (
                         placed(trainer.policy, problem),
-                        placed(shipped("pair", problem), problem),
+                        placed(shipped("pair"), problem),
                     )
                     tried.append([name, cluster, *both[0], *both[1]])
         folder = Path(self.folder).parent / "policies"

@@ -71,7 +71,7 @@ def test_one_who_is_blind_sees_nothing_of_the_graph(branches):
 def test_a_draft_is_the_pair_policys_plan_and_stands_until_a_group_is_decided(branches):
     policy = placeto_any.Shape(draft=True, most=2000).build(branches)
     seen = policy._see(branches)
-    likes = shipped("pair", branches).act(branches, 1, 0, greedy=True)
+    likes = shipped("pair").act(branches, 1, 0, greedy=True)
     expected = branches.settle(seen.course.grouping.expand(seen.draft.here.argmax(axis=0)[None]))
     assert (likes.device == expected).all()
     policy.act(branches, 2, seed=0)

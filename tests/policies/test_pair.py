@@ -154,7 +154,7 @@ def test_where_memory_is_tight_it_is_shown_less_until_plans_fit():
     a = problem.arrays
     single = judge(problem, np.zeros(a.ops, dtype=np.int32)).peak.max()
     tight = problem.with_arrays(capacity=np.full(2, int(single * 0.55)))
-    policy = shipped("pair", tight)
+    policy = shipped("pair")
     assert (judge(tight, policy.act(tight, 4, 0).device).overflow > 0).any()
     found = solve(tight, Placed("pair", drawn=3), seed=0)
     assert found.fits
@@ -169,7 +169,7 @@ def test_it_stops_when_told_and_repeats_itself(branches):
 
 def test_an_unknown_policy_is_refused(branches):
     with pytest.raises(ConfigError, match="no policy named 'pear' ships"):
-        shipped("pear", branches)
+        shipped("pear")
 
 
 def without_torch(method):
@@ -194,7 +194,7 @@ def test_placing_needs_no_torch_and_a_method_that_does_says_so():
 
 
 def test_what_it_thinks_of_a_plan_is_what_it_would_have_drawn_it_with(diamond_problem):
-    policy = shipped("pair", diamond_problem)
+    policy = shipped("pair")
     episodes = policy.act(diamond_problem, 1, seed=3)
     plan = Plan.of(diamond_problem, episodes.device[0])
     likely = policy.move_probabilities(diamond_problem, plan)

@@ -139,7 +139,7 @@ def test_one_policy_places_graphs_of_any_size_but_no_other_number_of_devices(bra
 
 def test_for_any_devices_it_begins_as_the_pair_policy_that_ships(branches):
     """The graph network's say is small at first, so what it likes best is the same plan."""
-    pair = shipped("pair", branches)
+    pair = shipped("pair")
     policy = placeto_any.Shape(most=2000).build(branches)
     with torch.no_grad():
         policy.out.weight.zero_()
@@ -175,7 +175,7 @@ def test_a_method_that_ships_places_300_groups_in_little_time(name):
     problem = Problem(zoo.load(f"cifar10:graph={families.TEST[0]}"), Cluster.parse("3xP100+cpu"))
     assert lengths(lambda: solve(problem, Placed(name), seed=0), limit=24) < 24  # 6: 0.6 s
     assert solve(problem, Placed(name), seed=0).fits
-    assert len(shipped(name, problem).grouping(problem)) > 300
+    assert len(shipped(name).grouping(problem)) > 300
 
 
 def test_the_one_that_ships_answers_well_on_a_cluster_it_never_saw_and_says_who_made_it():
@@ -185,7 +185,7 @@ def test_the_one_that_ships_answers_well_on_a_cluster_it_never_saw_and_says_who_
         problem = Problem(graph, Cluster.parse("7xP100+cpu"), discipline="ready")
         values = []
         for each in ("pair", "placeto"):
-            answer = shipped(each, problem).act(problem, 1, 0, greedy=True)
+            answer = shipped(each).act(problem, 1, 0, greedy=True)
             values.append(judge(problem, answer.device, answer.priority).value[0])
         faster.append(values[1] / values[0])
     assert np.exp(np.mean(np.log(faster))) < 0.97

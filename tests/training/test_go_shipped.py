@@ -73,4 +73,4 @@ def test_what_it_thinks_of_a_plan_is_a_chance_for_each_device(branches):
     plan = solve(branches, solvers.METF()).plan
     likely = policy.move_probabilities(branches, plan)
     assert likely.sum(axis=1) == pytest.approx(np.ones(len(plan)))
-    assert shipped("go", branches).name == "go"
+    assert shipped("go").name == "go"

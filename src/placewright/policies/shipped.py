@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from placewright.policies.policy import Policy
-    from placewright.problem import Problem
 
 FOLDER = Path(__file__).parent / "weights"
 """Where trained policies are; `benchmarks/train_policies.py` and `train_go.py` make them."""
@@ -26,8 +25,9 @@ FOLDS = {"a": "go-a", "b": "go-b"}
 """GO trained on one half of the paper's networks each, for tests on the other."""
 
 
-def shipped(name: str, problem: Problem) -> Policy:
-    """The trained policy of that name that suits a problem.
+@cache
+def shipped(name: str) -> Policy:
+    """The trained policy of that name, read once.
 
     Raises:
         ConfigError: There is none of that name.
@@ -35,7 +35,11 @@ def shipped(name: str, problem: Problem) -> Policy:
     """
     if name not in SHIPPED:
         raise ConfigError(f"no policy named {name!r} ships: {nearest(name, SHIPPED)}")
-    return _read(name)
+    if name == "pair":
+        return shipped_pair()
+    from placewright import policies
+
+    return policies.load(FOLDER / f"{name}.json")
 
 
 @cache
@@ -47,12 +51,3 @@ def shipped_pair() -> Pair:
 def pair_weights() -> NDArray[np.float64]:
     """The weights of the pair policy that ships, in the order of its features."""
     return shipped_pair().weights.copy()
-
-
-@cache
-def _read(name: str) -> Policy:
-    if name == "pair":
-        return shipped_pair()
-    from placewright import policies
-
-    return policies.load(FOLDER / f"{name}.json")

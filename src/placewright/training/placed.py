@@ -48,7 +48,7 @@ class Placed:
 
     def _run(self, search: Search) -> None:
         problem, capacity = search.problem, search.problem.arrays.capacity
-        policy = shipped(self.name, problem)
+        policy = shipped(self.name)
         kept_back = np.zeros_like(capacity)
         for _ in range(_TRIES):
             shown = (
