@@ -29,7 +29,6 @@ class Found:
         where: Places of devices that are not what their name says: a stand-in for a GPU.
     """
 
-    problem: Problem
     program: Any
     plan: Plan
     predicted: float
@@ -76,7 +75,7 @@ def planned(
         timeline = simulate(problem, plan)
         used = Counter(plan.devices[at] for at in plan.device[problem.arrays.turn])
         note = f"{more}ops {dict(used)}, fits: {timeline.fits}"
-        found.append(Found(problem, program, plan, timeline.step_time, note, where))
+        found.append(Found(program, plan, timeline.step_time, note, where))
     return found
 
 

@@ -8,31 +8,30 @@ namespace {
 constexpr double kNever = std::numeric_limits<double>::infinity();
 }
 
-Listing::Listing(ListingArrays arrays, bool contended)
-    : a(std::move(arrays)),
+Listing::Listing(Layout layout, std::vector<int64_t> capacity, bool contended)
+    : a(std::move(layout)),
       device(a.ops, -1),
       start(a.ops, 0.0),
       end(a.ops, 0.0),
       free(a.devices, 0.0),
       used(a.devices, 0),
+      capacity_(std::move(capacity)),
       contended_(contended),
+      next_member_(a.ops, -1),
       family_(a.tensors),
+      unit_bytes_(a.ops, 0),
       held_(static_cast<size_t>(a.tensors) * a.devices, 0),
       left_(a.tensors, 0),
       channel_free_(a.channels, 0.0),
       arrival_(static_cast<size_t>(a.tensors) * a.devices, kNever),
       gaps_(a.devices, {{0.0, kNever}}) {
-  const int units = a.ops ? *std::max_element(a.unit.begin(), a.unit.end()) + 1 : 0;
-  first_member_.assign(units + 1, 0);
-  unit_bytes_.assign(units, 0);
+  std::vector<int32_t> last(a.ops, -1);
   for (int op = 0; op < a.ops; ++op) {
-    ++first_member_[a.unit[op] + 1];
-    unit_bytes_[a.unit[op]] += a.resident[op];
+    const int head = a.head[op];
+    if (op != head) next_member_[last[head]] = op;
+    last[head] = op;
+    unit_bytes_[head] += a.resident[op];
   }
-  for (int unit = 0; unit < units; ++unit) first_member_[unit + 1] += first_member_[unit];
-  members_.resize(a.ops);
-  std::vector<int32_t> next(first_member_.begin(), first_member_.end());
-  for (int op = 0; op < a.ops; ++op) members_[next[a.unit[op]]++] = op;
   for (int tensor = 0; tensor < a.tensors; ++tensor) {
     int root = tensor;
     while (a.alias[root] >= 0) root = a.alias[root];
@@ -40,10 +39,11 @@ Listing::Listing(ListingArrays arrays, bool contended)
     // Outputs of the graph have one reader more, which never comes.
     left_[root] += a.first_reader[tensor + 1] - a.first_reader[tensor] + a.kept[tensor];
   }
-  for (int unit = 0; unit < units; ++unit) {
-    const uint8_t* legal = &a.allowed[static_cast<size_t>(members_[first_member_[unit]]) * a.devices];
-    if (std::count(legal, legal + a.devices, 1) == 1) {  // such as graph inputs, which are on the host
-      settle(unit, static_cast<int>(std::find(legal, legal + a.devices, 1) - legal));
+  for (int head = 0; head < a.ops; ++head) {
+    const uint8_t* legal = &a.allowed[static_cast<size_t>(head) * a.devices];
+    // Such as graph inputs, which are on the host.
+    if (a.head[head] == head && std::count(legal, legal + a.devices, 1) == 1) {
+      settle(head, static_cast<int>(std::find(legal, legal + a.devices, 1) - legal));
     }
   }
 }
@@ -69,16 +69,13 @@ std::vector<double> Listing::ready(int op) const {
 }
 
 std::vector<uint8_t> Listing::choices(int op) const {
-  int64_t need = a.workspace[op];
-  for (int tensor = a.first_tensor[op]; tensor < a.first_tensor[op + 1]; ++tensor) {
-    if (a.alias[tensor] < 0) need += a.sizes[tensor];
-  }
-  for (const int unit : unplaced(op)) need += unit_bytes_[unit];
+  int64_t need = a.start_bytes[op];
+  for (const int head : unplaced(op)) need += unit_bytes_[head];
   constexpr int64_t kLeast = std::numeric_limits<int64_t>::min();
   std::vector<int64_t> spare(a.devices, kLeast);
   for (int place = 0; place < a.devices; ++place) {
     if (!allowed(op, place)) continue;
-    spare[place] = a.capacity[place] - used[place] - need;
+    spare[place] = capacity_[place] - used[place] - need;
     for (int at = a.first_input[op]; at < a.first_input[op + 1]; ++at) {
       const int tensor = a.inputs[at], from = device[a.producer[tensor]];
       const bool there = from < 0 || from == place || arrival_[static_cast<size_t>(tensor) * a.devices + place] < kNever;
@@ -105,9 +102,9 @@ int Listing::first_to_finish(int op, const std::vector<uint8_t>& choices) const 
 }
 
 void Listing::add(int op, int place, bool insert) {
-  for (const int unit : unplaced(op)) {
-    const uint8_t* legal = &a.allowed[static_cast<size_t>(members_[first_member_[unit]]) * a.devices];
-    settle(unit, legal[place] ? place : static_cast<int>(std::max_element(legal, legal + a.devices) - legal));
+  for (const int head : unplaced(op)) {
+    const uint8_t* legal = &a.allowed[static_cast<size_t>(head) * a.devices];
+    settle(head, legal[place] ? place : static_cast<int>(std::max_element(legal, legal + a.devices) - legal));
   }
   const double seconds = a.compute[static_cast<size_t>(op) * a.devices + place], come = send(op, place);
   const double begin = insert ? slot(place, come, seconds) : std::max(come, free[place]);
@@ -118,12 +115,12 @@ void Listing::add(int op, int place, bool insert) {
   ran(op, place);
 }
 
-// The units that get a device with an op: its own, and those of weights it reads.
+// The heads of the units that get a device with an op: its own, and those of weights it reads.
 std::vector<int> Listing::unplaced(int op) const {
   std::vector<int> found;
   const auto note = [&](int other) {
-    if (device[other] < 0 && std::find(found.begin(), found.end(), a.unit[other]) == found.end()) {
-      found.push_back(a.unit[other]);
+    if (device[other] < 0 && std::find(found.begin(), found.end(), a.head[other]) == found.end()) {
+      found.push_back(a.head[other]);
     }
   };
   note(op);
@@ -132,9 +129,8 @@ std::vector<int> Listing::unplaced(int op) const {
 }
 
 // A unit has its device: its resident bytes are there, and graph inputs.
-void Listing::settle(int unit, int place) {
-  for (int at = first_member_[unit]; at < first_member_[unit + 1]; ++at) {
-    const int op = members_[at];
+void Listing::settle(int head, int place) {
+  for (int op = head; op >= 0; op = next_member_[op]) {
     device[op] = place;
     used[place] += a.resident[op];
     if (a.turn[op] || a.stored[op]) continue;
@@ -305,14 +301,11 @@ class Ready {
 
 void earliest_first(Listing& listing, const std::vector<double>& late, const std::vector<int64_t>& rank,
                     const std::vector<int64_t>& favourite) {
-  const ListingArrays& a = listing.a;
+  const Layout& a = listing.a;
   Ready ready(listing, late, rank);
-  std::vector<int> waiting(a.ops, 0);
-  for (int op = 0; op < a.ops; ++op) {
-    for (int at = a.first_input[op]; at < a.first_input[op + 1]; ++at) waiting[op] += a.turn[a.producer[a.inputs[at]]];
-  }
-  for (int op = 0; op < a.ops; ++op) {
-    if (a.turn[op] && !waiting[op]) ready.put(op);
+  std::vector<int32_t> waiting = a.turn_inputs;
+  for (const int op : a.runnable) {
+    if (!waiting[op]) ready.put(op);
   }
   std::vector<int64_t> kept_for(a.devices, -1);  // the favourite child that each device waits for
   while (!ready.empty()) {

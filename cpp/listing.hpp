@@ -8,22 +8,15 @@
 #include <utility>
 #include <vector>
 
-namespace placewright {
+#include "layout.hpp"
 
-// What a list schedule needs of a problem.
-struct ListingArrays {
-  int ops = 0, devices = 0, tensors = 0, channels = 0;
-  std::vector<double> compute, transfer;
-  std::vector<uint8_t> allowed, turn, stored, kept;
-  std::vector<int32_t> unit, first_tensor, first_input, inputs, producer, alias, first_reader, readers;
-  std::vector<int32_t> link_class, channel;
-  std::vector<int64_t> resident, workspace, sizes, capacity;
-};
+namespace placewright {
 
 class Listing {
  public:
   // contended: whether transfers wait for their channel (as in the simulator) or not (as in the papers).
-  Listing(ListingArrays arrays, bool contended);
+  // capacity: bytes of each device that may be used.
+  Listing(Layout layout, std::vector<int64_t> capacity, bool contended);
 
   // The devices that an op may still be put on.
   bool allowed(int op, int device) const;
@@ -36,7 +29,7 @@ class Listing {
   // Put an op on a device: after all that is there, or in the first gap that holds it.
   void add(int op, int device, bool insert);
 
-  const ListingArrays a;
+  const Layout a;
   std::vector<int32_t> device;
   std::vector<double> start, end;
   std::vector<double> free;   // when each device has done all it was given
@@ -46,7 +39,7 @@ class Listing {
   using Gap = std::pair<double, double>;
 
   std::vector<int> unplaced(int op) const;
-  void settle(int unit, int place);
+  void settle(int head, int place);
   double send(int op, int place);
   double slot(int place, double ready, double seconds) const;
   void fill(int place, double begin, double finish);
@@ -56,8 +49,10 @@ class Listing {
   double sending(int tensor, int from, int to) const;
   int last_gap(int place, double ready) const;
 
+  const std::vector<int64_t> capacity_;
   const bool contended_;
-  std::vector<int32_t> first_member_, members_, family_;
+  std::vector<int32_t> next_member_;  // of an op's unit, which is known by its first op, its head; or -1
+  std::vector<int32_t> family_;
   std::vector<int64_t> unit_bytes_, held_, left_;
   std::vector<double> channel_free_, arrival_;
   std::vector<std::vector<Gap>> gaps_;

@@ -12,38 +12,6 @@ using namespace nb::literals;
 
 namespace placewright {
 
-ListingArrays read_arrays(const nb::object& arrays, const Row<int64_t>& capacity) {
-  ListingArrays a;
-  a.compute = copied<double>(arrays, "compute");
-  a.transfer = copied<double>(arrays, "transfer");
-  a.allowed = copied<uint8_t, bool>(arrays, "allowed");
-  a.turn = copied<uint8_t, bool>(arrays, "turn");
-  a.stored = copied<uint8_t, bool>(arrays, "stored");
-  a.kept = copied<uint8_t, bool>(arrays, "kept");
-  a.unit = copied<int32_t>(arrays, "unit");
-  a.first_tensor = copied<int32_t>(arrays, "first_tensor");
-  a.first_input = copied<int32_t>(arrays, "first_input");
-  a.inputs = copied<int32_t>(arrays, "inputs");
-  a.producer = copied<int32_t>(arrays, "producer");
-  a.alias = copied<int32_t>(arrays, "alias");
-  a.first_reader = copied<int32_t>(arrays, "first_reader");
-  a.readers = copied<int32_t>(arrays, "readers");
-  a.link_class = copied<int32_t>(arrays, "link_class");
-  a.channel = copied<int32_t>(arrays, "channel");
-  a.resident = copied<int64_t>(arrays, "resident");
-  a.workspace = copied<int64_t>(arrays, "workspace");
-  a.sizes = copied<int64_t>(arrays, "sizes");
-  a.capacity = listed(capacity);
-  a.ops = static_cast<int>(a.unit.size());
-  a.devices = static_cast<int>(a.capacity.size());
-  a.tensors = static_cast<int>(a.sizes.size());
-  for (const int32_t channel : a.channel) a.channels = std::max(a.channels, channel + 1);
-  if (a.compute.size() != static_cast<size_t>(a.ops) * a.devices) {
-    throw nb::value_error("a list schedule was given capacities of another number of devices");
-  }
-  return a;
-}
-
 // Arrays of the schedule itself, which Python reads without a copy while the schedule lives.
 template <typename T>
 nb::ndarray<nb::numpy, T> shown(const nb::object& self, std::vector<T>& values) {
@@ -70,7 +38,11 @@ NB_MODULE(_listing, m) {
       .def(
           "__init__",
           [](Listing* self, const nb::object& arrays, bool contended, const Row<int64_t>& capacity) {
-            new (self) Listing(read_arrays(arrays, capacity), contended);
+            Layout layout = read_layout(arrays);
+            if (capacity.size() != static_cast<size_t>(layout.devices)) {
+              throw nb::value_error("a list schedule was given capacities of another number of devices");
+            }
+            new (self) Listing(std::move(layout), listed(capacity), contended);
           },
           "arrays"_a, "contended"_a, "capacity"_a)
       .def_prop_ro("device", [](nb::object self) { return shown(self, nb::cast<Listing&>(self).device); })

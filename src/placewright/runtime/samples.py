@@ -90,22 +90,13 @@ def _filled(
             return torch.ones(length, device=device).to(dtype)
         drawn = torch.empty(min(length, _DRAWN), dtype=dtype, device=device)
         drawn = drawn.uniform_(0.5, 1.5) if dtype.is_floating_point else drawn.normal_()
-        return drawn if length <= _DRAWN else _again(drawn, length)
+        return drawn.repeat(max(1, -(-length // _DRAWN)))[:length]  # the same again and again
     if dtype is torch.bool:
         return torch.randint(2, (length,), device=device).to(torch.bool)
     if once and limit >= length:
         return torch.randperm(limit, device=device)[:length].to(dtype)
     most = min(limit, int(torch.iinfo(dtype).max))
     return torch.randint(max(most, 1), (length,), device=device).to(dtype)
-
-
-def _again(drawn: torch.Tensor, length: int) -> torch.Tensor:
-    """The same numbers again and again."""
-    made = torch.empty(length, dtype=drawn.dtype, device=drawn.device)
-    rows = length // len(drawn)
-    made[: rows * len(drawn)].view(rows, -1).copy_(drawn)
-    made[rows * len(drawn) :].copy_(drawn[: length - rows * len(drawn)])
-    return made
 
 
 def _shape(node: Any) -> tuple[int, ...]:

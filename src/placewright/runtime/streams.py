@@ -188,8 +188,7 @@ class Issuer:
                 self._issue_alone(step, lane, index)
                 count = 1
         except Exception as error:
-            self.steps.remove(step)
-            job.report(Done(step.number, number, {}, error, job.names[index]))
+            self._fail(step, job, error)
             return
         if needs is None:
             for one in self.graphs.heard(step.at) if count > 1 else (index,):
@@ -198,12 +197,16 @@ class Issuer:
         try:
             self._issue_plain(step, lane)
         except Exception as error:
-            self.steps.remove(step)
-            index = self.order[step.at][1]
-            job.report(Done(step.number, number, {}, error, job.names[index]))
+            self._fail(step, job, error)
             return
         if step.at == len(self.order):
             self._finish(step)
+
+    def _fail(self, step: _Step, job: Job, error: Exception) -> None:
+        """Report that the op which a step stands at has failed."""
+        self.steps.remove(step)
+        index = self.order[step.at][1]
+        job.report(Done(step.number, job.number, {}, error, job.names[index]))
 
     def _issue_plain(self, step: _Step, lane: Lane) -> None:
         """Issue what follows and meets nobody: a host that is slower than the GPU does little else.
