@@ -65,6 +65,7 @@ def main() -> None:
                         row = child(case, way, spare, path, asked)
                         if row["error"] != OUT:
                             break
+                        print(f"{line(row)}: {row['note']}", flush=True)
                     with path.open("a") as file:
                         file.write(json.dumps(row) + "\n")
                     print(line(row), flush=True)

@@ -140,5 +140,5 @@ def test_a_plan_keeps_room_for_what_graphs_hold_and_not_for_a_second_output():
     assert room is not None
     assert held_beside(graph) == (5 << 20) + 64
     assert held_beside(graph, needs.tolist()) == (5 << 20) + 64 + 1000
-    assert room[3] == 7 + (5 << 20) + 64 + 1000 + (40 << 20) < size
+    assert room[3] == 7 + (5 << 20) + 64 + 1000 + (20 << 20) < size
     assert room[4] == 4  # a small output is copied

@@ -51,9 +51,24 @@ with Executor(program, model, Plan.of(problem, np.zeros(len(program.graph)))) as
 """
 
 
+ARENAS = """
+import threading
+
+def other():
+    made = bytearray(1000)  # from an arena of its own
+    over.wait()
+
+over = threading.Event()
+for _ in range(12):
+    threading.Thread(target=other, daemon=True).start()
+"""
+
+
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc can be told")
-def test_a_worker_asks_for_no_memory_that_it_had():
-    ran = subprocess.run([sys.executable, "-c", WORKER], check=True, capture_output=True, text=True)
+@pytest.mark.parametrize("before", ["", ARENAS], ids=["alone", "beside threads with arenas"])
+def test_a_worker_asks_for_no_memory_that_it_had(before):
+    code = [sys.executable, "-c", before + WORKER]
+    ran = subprocess.run(code, check=True, capture_output=True, text=True)
     # Pages of a tensor: four steps make sixteen; a thread that is late may need a few more at once.
     assert int(ran.stdout) < 8 * 20_480
 

@@ -479,3 +479,23 @@ def test_an_op_that_fails_among_many_is_named_and_memory_is_tried_again(error, m
             assert torch.equal(run(x), model(x))
             assert not run.issuer.graphs.segments
         assert failed
+
+
+def test_cublas_keeps_its_room_while_there_are_graphs_that_work_in_it(monkeypatch):
+    cleared = []
+    clear = torch._C, "_cuda_clearCublasWorkspaces", lambda: cleared.append(1)
+    model, x = nn.Sequential(*(nn.Linear(8, 8) for _ in range(6))), torch.randn(2, 8)
+    program, problem = capture(model, x, machine(1))
+    fake_cuda.install(monkeypatch)
+    fake_cuda.install_graphs(monkeypatch)
+    monkeypatch.setattr(*clear, raising=False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    plan = Plan.of(problem, problem.settle([1] * len(problem.graph)))
+    with Executor(program, twin(model), plan, graphs=True) as run:
+        for _ in range(3):
+            run(x)
+        assert run.issuer.graphs.captured
+        with Executor(program, twin(model), plan, graphs=False) as other:
+            other(x)
+        assert not cleared
+    assert cleared == [1]

@@ -240,6 +240,30 @@ def test_a_weight_read_twice_stays_rather_than_one_read_once(exact: Roofline) ->
     assert result.step_time == 5.0
 
 
+def test_few_large_copies_where_each_takes_a_moment_and_the_largest_stays(exact: Roofline) -> None:
+    # A table of 200 bytes, then six blocks of two weights of 5 and one of 20; copies take 1 s and
+    # 0.1 s a byte, ops next to nothing. 200 + 60 + 60 bytes and a room of 20 fit: three copies of
+    # 20 take 9 s. The table alone would take 21 s and as much room; as many bytes of 5, 18 s.
+    ops = [
+        Op("table", kind="weight", outputs=(200,)),
+        Op("read", flops=0.01, inputs=((0, 0),), outputs=(0,)),
+    ]
+    for block in range(6):
+        for name, size in (("one", 5), ("two", 5), ("large", 20)):
+            ops.append(Op(f"{block}.{name}", kind="weight", outputs=(size,)))
+            reads = (len(ops) - 2, 0), (len(ops) - 1, 0)
+            ops.append(Op(f"{block}.{name}.use", flops=0.01, inputs=reads, outputs=(0,)))
+    graph = Graph("table", tuple(ops))
+    link = Link(10, latency=1.0)
+    devices = gpu("gpu0", memory=340), host()
+    cluster = Cluster("linked", devices, {("gpu0", "cpu"): link, ("cpu", "gpu0"): link})
+    result = solve(Problem(graph, cluster, exact), Streamed())
+    assert result.fits
+    streamed = [op.name for at, op in enumerate(ops) if result.plan.device[at] == 1]
+    assert streamed == ["0.large", "2.large", "4.large"]
+    assert result.step_time == pytest.approx(9.0, abs=0.3)
+
+
 def test_weights_that_may_not_be_on_the_host_stay(exact: Roofline) -> None:
     cluster = linked(gpu("gpu0", memory=30), host(), bandwidth=10)
     kept = Constraints(forbid={"w3": ("cpu",)}, pins={"w0": "cpu"})

@@ -92,6 +92,11 @@ class Program:
         return self.rule is not None
 
     @cached_property
+    def inputs(self) -> dict[int, int]:
+        """Which leaf of a call's arguments each input is, by position."""
+        return {at: one.leaf for at, one in self.sources.items() if one.role == "input"}
+
+    @cached_property
     def values(self) -> dict[Tensor, torch.Tensor]:
         """Shape, layout and dtype of each tensor of the graph: tensors without data."""
         found: dict[Tensor, torch.Tensor] = {}

@@ -36,11 +36,7 @@ def given(
 ) -> dict[int, torch.Tensor]:
     """The call's tensor of each input, by position."""
     leaves = pytree.tree_leaves((tuple(args), dict(kwargs)))
-    return {
-        position: leaves[source.leaf]
-        for position, source in program.sources.items()
-        if source.role == "input"
-    }
+    return {position: leaves[leaf] for position, leaf in program.inputs.items()}
 
 
 def made_up(

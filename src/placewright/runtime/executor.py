@@ -275,7 +275,7 @@ class Executor:
             ExecutionError: An op failed; the message names it.
         """
         if self.issuer is not None:
-            with keeping_to(self._spare):
+            with keeping_to(self._spare if self.workers else ()):  # which alone have a team
                 self.issuer.run_until(number)
         idle = sum(
             device not in self.jobs and bool(part.outputs)

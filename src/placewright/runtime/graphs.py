@@ -55,6 +55,11 @@ class Graphs:
         return not self.segments or self.steps > (1 if self.wanted else 2 * _TRIED + 1)
 
     @property
+    def captured(self) -> bool:
+        """Whether there are graphs."""
+        return any(segment.graph is not None for segment in self.segments.values())
+
+    @property
     def covers(self) -> bool:
         """Whether the step at hand is one graph, but for a few ops at its end."""
         return self.mode != EAGER and any(one.whole for one in self.segments.values())

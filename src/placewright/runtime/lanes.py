@@ -58,6 +58,8 @@ class Lane:
         self.incoming = new_stream(self.device, URGENT)
         self.outgoing = new_stream(self.device, URGENT)
         self.ended: dict[int, torch.cuda.Event] = {}  # of each turn that others wait for
+        if job.part.staging:  # memory is scarce
+            self._let_libraries_begin()
         self.rooms = _Rooms(self, job.part.staging, source) if job.part.staging else None
 
     def _compute(self) -> torch.cuda.Stream:
@@ -81,6 +83,15 @@ class Lane:
                 f"device {place.name!r} asks for {place.multiprocessors} multiprocessors: "
                 f"this PyTorch or GPU cannot share them out ({error})"
             ) from error
+
+    def _let_libraries_begin(self) -> None:
+        """Let cuBLAS take its room on the ops' stream before all else.
+
+        In the midst of other tensors it would part what is free around it into smaller pieces.
+        """
+        with torch.cuda.stream(self.compute):
+            one = torch.ones(8, 8, device=self.device)
+            torch.mm(one, one)
 
     def mark(self, position: int) -> torch.cuda.Event:
         """Note on the compute stream that an op has ended."""

@@ -10,10 +10,18 @@ from __future__ import annotations
 
 import ctypes
 import platform
+import queue
+import threading
 from functools import cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _TRIM_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -4, -8  # of malloc.h
 _MOST = 2**31 - 1
+_LARGE = 65 << 20  # bytes that only the main arena can keep: a heap of another one has 64 MiB
+_ARENAS = 256  # more than a process has
 
 
 @cache
@@ -21,13 +29,59 @@ def keep_memory() -> bool:
     """Let this process keep freed memory for its next tensors; whether that could be set.
 
     It holds for the whole process from now on. What is kept is what was in use at once, and a few
-    blocks that were too small by a hair when they could have been used again. Threads share one
-    arena, since those of threads give their memory back whatever they are told: a thread has its
-    arena from its beginning, so it must be said before workers begin; and glibc listens only while
-    there are few arenas. In a process of many threads `MALLOC_ARENA_MAX=1` says it for sure.
+    blocks that were too small by a hair when they could have been used again. New threads share the
+    arenas that there are: those of threads give their memory back whatever they are told, so what
+    makes large tensors runs `in_kept_memory`.
     """
     if platform.libc_ver()[0] != "glibc":
         return False
-    libc = ctypes.CDLL(None)
     wanted = {_TRIM_THRESHOLD: _MOST, _MMAP_MAX: 0, _ARENA_MAX: 1}
-    return all(bool(libc.mallopt(what, value)) for what, value in wanted.items())
+    return all(bool(_libc().mallopt(what, value)) for what, value in wanted.items())
+
+
+def in_kept_memory(work: Callable[[], None]) -> None:
+    """Do some work in a thread whose freed memory is kept: this one, or one that is started.
+
+    A thread has its arena from its beginning. In a process where other threads have made arenas,
+    new ones are given those in turn, and one of them is the main one, which alone keeps memory.
+    """
+    over = threading.Event()
+    answer: queue.SimpleQueue[bool] = queue.SimpleQueue()
+
+    def attempt() -> None:
+        kept = _kept()
+        answer.put(kept)
+        if kept:
+            work()
+        else:
+            over.wait()  # or the next thread would be given its arena again
+
+    name = threading.current_thread().name
+    if keep_memory() and not _kept():
+        for _ in range(_ARENAS):
+            thread = threading.Thread(target=attempt, name=name, daemon=True)
+            thread.start()
+            if answer.get():
+                over.set()
+                thread.join()
+                return
+        over.set()
+    work()
+
+
+def _kept() -> bool:
+    """Whether this thread's large blocks come from the main arena, below the program's break."""
+    libc = _libc()
+    block = libc.malloc(_LARGE)
+    kept = block is not None and block < libc.sbrk(0)
+    libc.free(block)
+    return kept
+
+
+@cache
+def _libc() -> ctypes.CDLL:
+    libc = ctypes.CDLL(None)
+    libc.malloc.argtypes, libc.malloc.restype = [ctypes.c_size_t], ctypes.c_void_p
+    libc.free.argtypes, libc.free.restype = [ctypes.c_void_p], None
+    libc.sbrk.argtypes, libc.sbrk.restype = [ctypes.c_ssize_t], ctypes.c_void_p
+    return libc

@@ -47,9 +47,11 @@ BUDGET = 60.0
 """Seconds that measuring a graph may take where nobody says."""
 SHORTEST, LONGEST = 0.01, 0.15
 """Seconds that one op is given, on one device."""
-MOST_COPIES = 16
+MOST_COPIES = 64
 MOST_BYTES = 1 << 30
 """Of what an op is given in turn, so that none is still in a cache from last time."""
+FREE = 3
+"""How many more of what an op makes there is room for."""
 ATTAINED = Roofline(compute=1.0, memory=1.0)
 
 
@@ -231,7 +233,15 @@ def _kept(op: Op, site: Site, made: Any) -> deque[Any] | None:
     if not size or op.aliases:
         return None
     count = _copies(size, site)
-    return deque(([one.clone() for one in made] for _ in range(count)), maxlen=count)
+    # More than are kept: the first call writes to free ones, and may need some for itself.
+    return deque(([_room(one) for one in made] for _ in range(count + FREE)), maxlen=count)
+
+
+def _room(value: Any) -> Any:
+    """Memory for another such tensor: an allocator needs some beside it, and gives some away."""
+    torch = load_torch()
+    size = value.untyped_storage().nbytes()
+    return torch.empty(size + size // 32 + 4096, dtype=torch.uint8, device=value.device).fill_(0)
 
 
 def _copies(size: int, site: Site) -> int:

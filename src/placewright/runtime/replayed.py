@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from placewright.problem import Problem
     from placewright.runtime.here import Profile
 
-_PAGES = 40 << 20  # bytes that graphs take beyond what they hold: PyTorch's pages are of 20 MiB
+_PAGES = 20 << 20  # bytes that graphs take beyond what they hold: PyTorch's pages are of 20 MiB
 
 
 def as_run(problem: Problem, profile: Profile) -> Problem:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from placewright.runtime.machine import load_torch
-from placewright.runtime.memory import keep_memory
+from placewright.runtime.memory import in_kept_memory
 from placewright.runtime.openmp import send_team_home
 from placewright.runtime.timing import Timing, time_on_gpu, time_on_host
 
@@ -67,8 +67,7 @@ class Site:
         """
         torch = load_torch()
         before = torch.get_num_threads()
-        if self.cores:  # as the runtime does
-            keep_memory()
+        if self.cores:
             send_team_home()
         outcome: list[T] = []
         failure: list[BaseException] = []
@@ -84,7 +83,10 @@ class Site:
             except BaseException as error:
                 failure.append(error)
 
-        thread = threading.Thread(target=inside, name=f"placewright-{self.name}", daemon=True)
+        def settled() -> None:  # as workers of the runtime are
+            in_kept_memory(inside) if self.cores else inside()
+
+        thread = threading.Thread(target=settled, name=f"placewright-{self.name}", daemon=True)
         thread.start()
         try:
             thread.join()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import queue
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 import torch
 
@@ -40,9 +41,16 @@ def _places(lane: Lane, step: _Step) -> tuple[Any, Any, Any]:
     return step.env[lane.number], lane.job.home, None if lane.rooms is None else lane.rooms.slots
 
 
+_issuers: WeakSet[Issuer] = WeakSet()  # that have not let go of their streams
+
+
 def clear_workspaces() -> None:
-    """Let cuBLAS give back its room on all streams; it takes it anew when it is used."""
-    if torch.cuda.is_available():
+    """Let cuBLAS give back its room on all streams; it takes it anew when it is used.
+
+    It keeps it while there are graphs anywhere, which were captured with it and work in it.
+    """
+    captured = any(issuer.graphs.captured for issuer in _issuers)
+    if torch.cuda.is_available() and not captured:
         torch._C._cuda_clearCublasWorkspaces()
 
 
@@ -75,6 +83,7 @@ class Issuer:
         self.staged = any(lane.rooms is not None for lane in self.lanes.values())
         self.current: Lane | None = None
         self.graphs = Graphs(self, graphs)
+        _issuers.add(self)
         self.plain = [
             index if number == before and self._plain(jobs[number], index) else -1
             for (number, index), (before, _) in zip(order, [(-1, -1), *order], strict=False)
@@ -368,6 +377,7 @@ class Issuer:
             lane.rooms = None
         self.graphs.drop()
         self.lanes, self.jobs = {}, {}
+        _issuers.discard(self)
         clear_workspaces()
 
     def join(self, outputs: Iterable[torch.Tensor]) -> None:

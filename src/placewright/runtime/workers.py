@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from placewright.runtime.memory import in_kept_memory
 from placewright.runtime.script import ENV, HOME
 
 if TYPE_CHECKING:
@@ -129,6 +130,9 @@ class Worker(threading.Thread):
         self.early: dict[int, list[Note]] = {}  # what came before its step had begun here
 
     def run(self) -> None:
+        in_kept_memory(self._work)
+
+    def _work(self) -> None:
         place = self.job.place
         if place.cores and hasattr(os, "sched_setaffinity"):
             os.sched_setaffinity(0, place.cores)  # of this thread alone

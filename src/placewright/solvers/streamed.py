@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from placewright.solvers.search import Search
 
 Flags = NDArray[np.bool_]
+Sizes = NDArray[np.int64]
+CAPS = 4
+"""How many largest sizes of streamed weights are tried, each half of the one before or less."""
 
 
 @dataclass(frozen=True)
@@ -26,8 +29,10 @@ class Streamed:
     """All ops on one accelerator, for each in turn: the weights that fit, and the rest streamed.
 
     Weights that stay are the first in graph order; or evenly spread through the graph, so that the
-    others' copies overlap computation; or those that are read most often. The staging room is large
-    enough for the copies of 1, 2, … consecutive readers. All these plans are judged.
+    others' copies overlap computation; or those that are read most often; or the smallest, so that
+    there are few copies. Each with and without the largest, which would need the most room. The
+    staging room is large enough for the copies of 1, 2, … consecutive readers. All these plans are
+    judged.
 
     Args:
         ahead: The numbers of consecutive readers to make room for.
@@ -94,17 +99,29 @@ class _Weights:
     def plans(self, room: int, ahead: int) -> list[tuple[Flags, int]]:
         """Which units stay on the device, and the staging room that streaming the others takes."""
         plans = []
-        for pick in (self._first, self._spread, self._most_read):
-            kept = np.zeros(len(self.units), dtype=bool)
-            # The room depends on what is streamed, which depends on the room: start from all.
-            for _ in range(2):
-                staging = self._staging(kept, ahead)
-                better = pick(room - self.fixed - staging)
-                if self._staging(better, ahead) > staging:
-                    break
-                kept = better
-            plans.append((kept, self._staging(kept, ahead)))
+        for large in self._large():
+            left = room - self.fixed - int(self.bytes[large].sum())
+            for pick in (_first, _spread, self._most_read, _smallest):
+                kept = large
+                # The room depends on what is streamed, which depends on the room: start from all.
+                for _ in range(2):
+                    staging = self._staging(kept, ahead)
+                    better = large.copy()
+                    better[~large] = pick(self.bytes[~large], left - staging)
+                    if self._staging(better, ahead) > staging:
+                        break
+                    kept = better
+                plans.append((kept, self._staging(kept, ahead)))
         return plans
+
+    def _large(self) -> list[Flags]:
+        """Units that stay because of their size: none, or those that would need the most room."""
+        most = int(self.bytes.max())
+        found = [self.bytes > most]
+        while len(found) < CAPS and (self.bytes <= most // 2).any():
+            most = int(self.bytes[self.bytes <= most // 2].max())
+            found.append(self.bytes > most)
+        return found
 
     def placement(self, kept: Flags) -> NDArray[np.int32]:
         moved = np.isin(self.unit_of, self.units[~kept])
@@ -119,29 +136,43 @@ class _Weights:
         count = min(ahead, len(need))
         return int((ends[count:] - ends[: len(ends) - count]).max())
 
-    def _first(self, space: int) -> Flags:
-        """As many of the first as fit, and whatever still fits behind them."""
-        return _fill(self.bytes, np.arange(len(self.bytes)), space)
-
-    def _spread(self, space: int) -> Flags:
-        """An even share of every stretch of the graph."""
-        share = max(0.0, space / max(1, self.bytes.sum()))
-        kept, used, seen = np.zeros(len(self.bytes), dtype=bool), 0, 0
-        for at, size in enumerate(self.bytes.tolist()):
-            seen += size
-            if used + size <= min(space, share * seen):
-                kept[at], used = True, used + size
-        return kept
-
-    def _most_read(self, space: int) -> Flags:
-        return _fill(self.bytes, np.argsort(-self.reads, kind="stable"), space)
+    def _most_read(self, sizes: Sizes, space: int) -> Flags:
+        reads = self.reads[self.bytes <= sizes.max(initial=0)]
+        return _fill(sizes, np.argsort(-reads, kind="stable"), space)
 
 
-def _sums(group: NDArray[np.int64], sizes: NDArray[np.int64], count: int) -> NDArray[np.int64]:
+def _sums(group: Sizes, sizes: Sizes, count: int) -> Sizes:
     return np.bincount(group, weights=sizes, minlength=count).astype(np.int64)
 
 
-def _fill(sizes: NDArray[np.int64], order: NDArray[np.int64], space: int) -> Flags:
+def _first(sizes: Sizes, space: int) -> Flags:
+    """As many of the first as fit, and whatever still fits behind them."""
+    return _fill(sizes, np.arange(len(sizes)), space)
+
+
+def _spread(sizes: Sizes, space: int) -> Flags:
+    """An even share of every stretch of the graph."""
+    share = max(0.0, space / max(1, sizes.sum()))
+    kept, used, seen = np.zeros(len(sizes), dtype=bool), 0, 0
+    for at, size in enumerate(sizes.tolist()):
+        seen += size
+        if used + size <= min(space, share * seen):
+            kept[at], used = True, used + size
+    return kept
+
+
+def _smallest(sizes: Sizes, space: int) -> Flags:
+    """All of the smaller sizes, and of the first size that does not fit an even share."""
+    kept = np.zeros(len(sizes), dtype=bool)
+    for size in np.unique(sizes).tolist():
+        alike = np.flatnonzero(sizes == size)
+        count = min(len(alike), max(0, space) // max(1, size))
+        kept[alike[(2 * np.arange(count) + 1) * len(alike) // max(1, 2 * count)]] = True
+        space -= count * size
+    return kept
+
+
+def _fill(sizes: Sizes, order: Sizes, space: int) -> Flags:
     kept, used = np.zeros(len(sizes), dtype=bool), 0
     for at in order.tolist():
         if used + sizes[at] <= space:
