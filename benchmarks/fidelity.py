@@ -29,12 +29,13 @@ import torch
 from placewright import Constraints, Problem, zoo
 from placewright.frontends.torch_program import Program, program_of
 from placewright.report.scatter import scatter
+from placewright.runtime.alone import measure_op
 from placewright.runtime.coldness import coldness
 from placewright.runtime.company import Company
 from placewright.runtime.executor import Executor
 from placewright.runtime.fidelity import Row, Run, compare, read_rows, summary
 from placewright.runtime.here import here, parse_here
-from placewright.runtime.ops import measure_op, profile_ops
+from placewright.runtime.ops import profile_ops
 from placewright.runtime.replayed import as_run
 from placewright.runtime.signatures import equal_ops
 from placewright.runtime.sites import sites_of
@@ -173,27 +174,27 @@ class Paced:
         for several in equal_ops(program, cold).values():
             heaviest[several[0]] = float(column[several].sum())
         self.chosen = sorted(heaviest, key=lambda at: -heaviest[at])[:WATCHED]
-        self.cold, self.took = cold, column
-        self.company = Company.beside(sites)
+        self.cold, self.company = cold, Company.beside(sites)
+        self.usual = self.seconds()  # just after all was profiled
 
     def run(self, plan: Plan, model: torch.nn.Module, args: Any, kwargs: Any) -> Run:
         """What a plan takes, with the host's pace before and after it."""
         if self.site is None:
             return run(self.program, model, args, kwargs, plan)
-        before = self.pace()
+        before = self.seconds()
         self.company.leave()  # or its rooms would count as the plan's
         found = run(self.program, model, args, kwargs, plan)
-        return replace(found, pace=math.sqrt(before * self.pace()))
+        return replace(found, pace=math.sqrt(before * self.seconds()) / self.usual)
 
-    def pace(self) -> float:
-        """Seconds of the heaviest ops now, times those of the table."""
+    def seconds(self) -> float:
+        """Of the heaviest ops now, each alone."""
         assert self.site is not None
         now = 0.0
         for at in self.chosen:
             call = partial(measure_op, self.program, at, self.site, GLANCE, self.cold[at])
             with self.company.kept():
                 now += self.site.run(call).seconds
-        return now / float(self.took[self.chosen].sum())
+        return now
 
 
 def libraries() -> int:

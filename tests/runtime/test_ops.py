@@ -16,6 +16,7 @@ from placewright import Cluster, Device, Link, Plan, Problem, files, simulate  #
 from placewright.costs import NOT_MEASURED, Roofline, Table  # noqa: E402
 from placewright.errors import ConfigError, ProblemError  # noqa: E402
 from placewright.frontends.torch_program import program_of  # noqa: E402
+from placewright.runtime import alone  # noqa: E402
 from placewright.runtime import ops as measuring  # noqa: E402
 from placewright.runtime.machine import this_machine  # noqa: E402
 from placewright.runtime.models import find_program  # noqa: E402
@@ -61,7 +62,9 @@ class Everything(nn.Module):
 
 @pytest.fixture
 def machine(monkeypatch, tmp_path):
+    """This one without GPUs, where ops are timed one by one (whole steps: `test_in_step.py`)."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(measuring, "may_run", lambda *_: False)
     return replace(this_machine(), gpus=())
 
 
@@ -170,7 +173,7 @@ def test_one_of_each_kind_comes_before_a_second_of_any(tower, machine, one, monk
 def test_inputs_come_again_elsewhere_with_their_strides(steps):
     size = (3, 4)
     value = torch.arange(64.0).as_strided(size, steps)
-    again = measuring._another(value)
+    again = alone._another(value)
     assert torch.equal(again, value)
     assert again.stride() == steps
     assert again.untyped_storage().data_ptr() != value.untyped_storage().data_ptr()
@@ -214,7 +217,7 @@ def test_an_op_that_a_device_cannot_run_is_worked_out_and_said(tower, machine, o
 @pytest.mark.parametrize("training", [False, True], ids=["inference", "training"])
 def test_every_op_runs_on_its_samples(training, machine, one, monkeypatch):
     monkeypatch.setattr(measuring, "LONGEST", 0.01)
-    monkeypatch.setattr(measuring, "MOST_COPIES", 4)
+    monkeypatch.setattr(alone, "MOST_COPIES", 4)
     monkeypatch.setattr(measuring, "measure_overhead", lambda *_: 0.0)
     call = (
         torch.randint(11, (2, 6)),
@@ -226,8 +229,8 @@ def test_every_op_runs_on_its_samples(training, machine, one, monkeypatch):
         Everything(), call, training=training, optimizer="adam" if training else None
     )
     cluster, (site,) = one
-    alone = replace(site, cores=site.cores[:1])  # threads that wait for one another take long
-    found = profile_ops(program, machine, cluster, [alone], budget=20)
+    lonely = replace(site, cores=site.cores[:1])  # threads that wait for one another take long
+    found = profile_ops(program, machine, cluster, [lonely], budget=20)
     assert found.failed == {}
     assert found.measured == found.different
     assert np.isfinite(found.table.seconds).all()

@@ -12,11 +12,10 @@ while it feeds that GPU (`company`).
 
 from __future__ import annotations
 
-import math
 import time
-from collections import Counter, defaultdict, deque
+from collections import Counter, defaultdict
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -26,12 +25,14 @@ import numpy as np
 from placewright.costs import NOT_MEASURED, Roofline, Table
 from placewright.errors import PlacewrightError
 from placewright.graph import VIEW, Graph
-from placewright.runtime.coldness import Coldness, coldness
+from placewright.runtime.alone import measure_op
+from placewright.runtime.coldness import coldness
 from placewright.runtime.company import Company
+from placewright.runtime.in_step import may_run, shared, time_in_step
 from placewright.runtime.kept import Kept
 from placewright.runtime.machine import load_torch
 from placewright.runtime.overhead import OVERHEAD, measure_overhead
-from placewright.runtime.signatures import equal_ops, in_place
+from placewright.runtime.signatures import equal_ops
 from placewright.runtime.timing import Timing
 
 if TYPE_CHECKING:
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
 
     from placewright.cluster import Cluster
     from placewright.frontends.torch_program import Program
-    from placewright.graph import Op
     from placewright.runtime.machine import Machine
     from placewright.runtime.sites import Site
 
@@ -47,11 +47,8 @@ BUDGET = 60.0
 """Seconds that measuring a graph may take where nobody says."""
 SHORTEST, LONGEST = 0.01, 0.15
 """Seconds that one op is given, on one device."""
-MOST_COPIES = 64
-MOST_BYTES = 1 << 30
-"""Of what an op is given in turn, so that none is still in a cache from last time."""
-FREE = 3
-"""How many more of what an op makes there is room for."""
+STEP_SHARE = 4
+"""One part in so many of the budget may be taken by whole steps on a host."""
 ATTAINED = Roofline(compute=1.0, memory=1.0)
 
 
@@ -117,6 +114,16 @@ def profile_ops(
     before = len(found)
     failed: dict[str, str] = {}
     company = Company.beside(sites)
+    for site in models.values():
+        if not site.on_gpu and any(model == site.model for _, _, model in jobs):
+            said(f"a step on {site.name}", 0.0)
+            with company.kept():
+                taken = _in_step(program, machine, site, budget / STEP_SHARE)
+            for text, positions in equal.items():
+                if taken and (text, site.model) not in found:
+                    found[text, site.model] = shared(taken, positions)
+                    kept.put(site.model, text, found[text, site.model])
+    jobs = [job for job in jobs if job[1:] not in found]
     each = min(LONGEST, max(SHORTEST, budget / max(len(jobs), 1)))
     for done, (text, model) in enumerate(_in_order(jobs, program.graph, equal)):
         spent = time.monotonic() - began
@@ -159,6 +166,18 @@ def profile_ops(
     )
 
 
+def _in_step(
+    program: Program, machine: Machine, site: Site, seconds: float
+) -> dict[int, Timing] | None:
+    """What each op takes in a step, if steps are short and can be run with random numbers."""
+    if not may_run(program, machine):
+        return None
+    try:
+        return site.run(partial(time_in_step, program, site, seconds))
+    except Exception:  # out of memory, a sample that an op refuses: then ops are timed one by one
+        return None
+
+
 def _in_order(
     jobs: list[tuple[float, str, str]], graph: Graph, equal: dict[str, list[int]]
 ) -> list[tuple[str, str]]:
@@ -184,103 +203,6 @@ def _overhead(kept: Kept, site: Site, cluster: Cluster, again: bool) -> float:
         known = Timing(measure_overhead(site, cluster), 0.0, 1)
         kept.put(site.model, OVERHEAD, known)
     return known.seconds
-
-
-def measure_op(
-    program: Program, position: int, site: Site, seconds: float, cold: Coldness
-) -> Timing:
-    """Time one op of a program; to be called within `site.run`.
-
-    Of what is cold in a real step there are copies to go through, and one of all else; and what the
-    op makes is kept for a while where a step keeps it, so that the next call writes elsewhere.
-    """
-    run = program.runner(position, site.device, in_place(program, position))
-    sets = _inputs(program, position, site, cold)
-    kept = _kept(program.graph.ops[position], site, run(sets[0])) if cold.outputs else None
-
-    def call(at: int) -> None:
-        made = run(sets[at % len(sets)])
-        if kept is not None:
-            kept.append(made)
-
-    took = site.time(call, seconds, as_in_step=True)
-    if site.on_gpu and program.graph.ops[position].kind == VIEW:
-        return replace(took, seconds=0.0)  # the GPU has nothing to do
-    if site.on_gpu:
-        return replace(took, workspace=_workspace(lambda: run(sets[0]), site))
-    return took
-
-
-def _workspace(call: Callable[[], Any], site: Site) -> int:
-    """Bytes of a GPU that a call needs beside what it returns, such as cuDNN's."""
-    torch = load_torch()
-    torch.cuda.synchronize(site.index)
-    torch.cuda.reset_peak_memory_stats(site.index)
-    before = torch.cuda.memory_allocated(site.index)
-    made = call()
-    torch.cuda.synchronize(site.index)
-    peak, after = (
-        torch.cuda.max_memory_allocated(site.index),
-        torch.cuda.memory_allocated(site.index),
-    )
-    del made
-    return max(0, int(peak - max(after, before)))
-
-
-def _kept(op: Op, site: Site, made: Any) -> deque[Any] | None:
-    """Room for what an op makes, many times over, touched once; none where it makes nothing."""
-    size = sum(op.outputs)
-    if not size or op.aliases:
-        return None
-    count = _copies(size, site)
-    # More than are kept: the first call writes to free ones, and may need some for itself.
-    return deque(([_room(one) for one in made] for _ in range(count + FREE)), maxlen=count)
-
-
-def _room(value: Any) -> Any:
-    """Memory for another such tensor: an allocator needs some beside it, and gives some away."""
-    torch = load_torch()
-    size = value.untyped_storage().nbytes()
-    return torch.empty(size + size // 32 + 4096, dtype=torch.uint8, device=value.device).fill_(0)
-
-
-def _copies(size: int, site: Site) -> int:
-    """How many of so many bytes it takes until none is in a cache when its turn comes again."""
-    return max(1, min(MOST_COPIES, math.ceil(2 * site.cache / size), MOST_BYTES // size))
-
-
-def _inputs(program: Program, position: int, site: Site, coldness: Coldness) -> list[list[Any]]:
-    """What an op reads, several times over."""
-    from placewright.runtime.samples import distinct, index_limits, sample
-
-    graph = program.graph
-    op, node = graph.ops[position], program.draft.made_by.get(position)
-    limits: dict[int, int] = {}
-    if node is not None:
-        for source, limit in index_limits(node).items():
-            place_of = program.draft.place.get(source)
-            if place_of and place_of[0] in op.inputs:
-                limits[op.inputs.index(place_of[0])] = limit
-    once = node is not None and distinct(node)
-    cold = [at for at, one in enumerate(coldness.inputs) if one]
-    size = sum(graph.ops[op.inputs[at][0]].outputs[op.inputs[at][1]] for at in cold)
-    copies = _copies(size, site) if size else 1
-
-    def one(at: int) -> Any:
-        return sample(program.values[op.inputs[at]], site.device, limits.get(at), once)
-
-    first = [one(at) for at in range(len(op.inputs))]
-    more = [
-        [_another(first[at]) if at in cold else first[at] for at in range(len(first))]
-        for _ in range(copies - 1)
-    ]
-    return [first, *more]
-
-
-def _another(value: Any) -> Any:
-    """The same tensor elsewhere, strides and what lies between included; drawing takes longer."""
-    whole = value.as_strided((value.untyped_storage().nbytes() // value.element_size(),), (1,), 0)
-    return whole.clone().as_strided(value.shape, value.stride())
 
 
 def _estimates(

@@ -1,0 +1,109 @@
+"""Ops of a program timed in whole steps: all of them, with sound numbers, or not at all."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from models import Branches, Cached, nn, torch
+
+from placewright.frontends.torch_program import program_of
+from placewright.runtime import in_step, ops
+from placewright.runtime.here import here
+from placewright.runtime.in_step import FEWEST, _sources, may_run, shared, time_in_step
+from placewright.runtime.machine import this_machine
+from placewright.runtime.signatures import STORED
+from placewright.runtime.sites import sites_of
+from placewright.runtime.timing import Timing
+
+
+class Speaker(nn.Module):
+    """Words in, logits out: a table that is read at places, and a copy into places of a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.head = nn.Embedding(5, 8), nn.Linear(8, 5)
+        self.layers = nn.Sequential(*(nn.Linear(8, 8) for _ in range(20)))
+
+    def forward(self, words):
+        return self.head(self.layers(self.words(words)))
+
+
+def site():
+    return sites_of(this_machine(), 1)[0]
+
+
+def timed(program, seconds=10.0):
+    return site().run(lambda: time_in_step(program, site(), seconds))
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_every_op_is_timed(training):
+    model, x = (
+        (Speaker(), torch.tensor([[4, 1]])) if not training else (Branches(), torch.ones(2, 8))
+    )
+    program = program_of(model, (x,), training=training)
+    taken = timed(program)
+    turns = [at for at, op in enumerate(program.graph.ops) if op.kind not in STORED]
+    assert list(taken) == turns
+    assert all(one.seconds > 0 and one.samples >= FEWEST for one in taken.values())
+
+
+def test_states_are_written_where_they_are():
+    program = program_of(Cached(), (torch.randn(1, 8), torch.tensor([2])))
+    assert len(timed(program)) == sum(op.kind not in STORED for op in program.graph.ops)
+
+
+def test_numbers_stay_numbers_and_places_are_there():
+    program = program_of(Speaker(), (torch.tensor([[4, 1]]),))
+    env = _sources(program, site())
+    assert {int(one) for one in env[program.graph.position["words"], 0].flatten()} <= set(range(5))
+    for at, op in enumerate(program.graph.ops):
+        if op.kind not in STORED:
+            made = program.runner(at, "cpu")([env[tensor] for tensor in op.inputs])
+            env |= {(at, output): value for output, value in enumerate(made)}
+            assert all(value.isfinite().all() and value.abs().max() < 1e3 for value in made)
+
+
+def test_a_step_that_takes_too_long_or_too_much_is_not_run():
+    program = program_of(Speaker(), (torch.tensor([[4, 1]]),))
+    assert timed(program, seconds=0.0) is None
+    machine = this_machine()
+    assert may_run(program, machine)
+    assert not may_run(program, replace(machine, memory=in_step.PART * 100))
+
+
+def test_equal_ops_share_their_mean():
+    taken = {3: Timing(1.0, 0.1, 9), 5: Timing(2.0, 0.3, 7), 8: Timing(9.0, 0.3, 7)}
+    assert shared(taken, [3, 5]) == Timing(1.5, 0.2, 7)
+
+
+def test_a_profile_takes_what_a_step_says_and_else_times_op_by_op(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    program = program_of(Speaker(), (torch.tensor([[4, 1]]),))
+    profile = here(1)
+    alone = []
+    measure = ops.measure_op
+    monkeypatch.setattr(
+        ops, "measure_op", lambda *args: alone.append(args[1]) or measure(*args), raising=True
+    )
+
+    def profiled():
+        sites = sites_of(profile.machine, 1)
+        return ops.profile_ops(program, profile.machine, profile.cluster, sites, 8.0, again=True)
+
+    found = profiled()
+    assert not alone
+    assert found.worked_out == 0
+    assert not found.failed
+    monkeypatch.setattr(ops, "time_in_step", lambda *_: None)
+    assert profiled().worked_out == 0
+    assert len(alone) == found.different
+
+    def refused(*_):
+        raise RuntimeError("an op refuses its sample")
+
+    alone.clear()
+    monkeypatch.setattr(ops, "time_in_step", refused)
+    assert profiled().worked_out == 0
+    assert len(alone) == found.different
