@@ -111,7 +111,9 @@ def run_row(case: str, way: str, asked: argparse.Namespace) -> dict[str, Any]:
     try:
         prepared = WAYS[way](chosen, asked.small, limit, asked.spare, asked.search, asked.profiling)
         warming = WARMING if way == "ours" else 2
-        times, made, peak = measure(prepared.step, limit if way != "gpu" else None, warming)
+        times, made, peak, retries = measure(
+            prepared.step, limit if way != "gpu" else None, warming
+        )
     except Exception as error:
         if "out of memory" in str(error).lower():
             return {"error": OUT, "limit": limit, "note": str(error)[:400]}
@@ -135,6 +137,8 @@ def run_row(case: str, way: str, asked: argparse.Namespace) -> dict[str, Any]:
         "predicted": prepared.predicted,
         "measured": statistics.median(kept),
         "spread": (quarters[2] - quarters[0]) / statistics.median(kept),
+        "steps": [round(1e3 * took, 3) for took in times],
+        "retries": retries,
         "peak": peak,
         "off": off,
         "note": prepared.note,
@@ -143,8 +147,11 @@ def run_row(case: str, way: str, asked: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def measure(step: Any, limit: int | None, warming: int) -> tuple[list[float], Any, int | None]:
-    """Seconds of each step, the first output that is a tensor, and the peak of the GPU's memory."""
+def measure(step: Any, limit: int | None, warming: int) -> tuple[list[float], Any, int | None, int]:
+    """Seconds of each step, the first output that is a tensor, and the peak of the GPU's memory.
+
+    And how often its allocator had to give back memory first, which takes milliseconds.
+    """
     import torch
     from offload_ways import enforce
 
@@ -157,7 +164,7 @@ def measure(step: Any, limit: int | None, warming: int) -> tuple[list[float], An
         torch.cuda.reset_peak_memory_stats()
     for _ in range(warming):
         step()
-    times = []
+    times, before = [], _retries()
     for _ in range(STEPS):
         if cuda:
             torch.cuda.synchronize()
@@ -169,7 +176,18 @@ def measure(step: Any, limit: int | None, warming: int) -> tuple[list[float], An
         times.append(time.perf_counter() - began)
     while not isinstance(made, torch.Tensor):
         made = next(iter(made.values() if isinstance(made, dict) else made))
-    return times, made, torch.cuda.max_memory_allocated() if cuda else None
+    peak = torch.cuda.max_memory_allocated() if cuda else None
+    return times, made, peak, _retries() - before
+
+
+def _retries() -> int:
+    import torch
+
+    return (
+        int(torch.cuda.memory_stats().get("num_alloc_retries", 0))
+        if torch.cuda.is_available()
+        else 0
+    )
 
 
 def read(path: Path) -> list[dict[str, Any]]:

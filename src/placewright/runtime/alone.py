@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 
 MOST_COPIES, MOST_BYTES = 256, 1 << 30
 """Of what an op is given in turn, so that none is still in a cache from last time."""
-HOST_CACHE = 256 << 20
-"""Bytes of cache that a host is taken to have at least: its cores' caches may be several, and a
-virtual machine does not say."""
 FREE = 3
 """How many more of what an op makes there is room for."""
 
@@ -92,8 +89,7 @@ def _room(value: Any) -> Any:
 
 def _copies(size: int, site: Site) -> int:
     """How many of so many bytes it takes until none is in a cache when its turn comes again."""
-    cache = site.cache if site.on_gpu else max(site.cache, HOST_CACHE)
-    return max(1, min(MOST_COPIES, math.ceil(2 * cache / size), MOST_BYTES // size))
+    return max(1, min(MOST_COPIES, math.ceil(2 * site.cache / size), MOST_BYTES // size))
 
 
 def _inputs(program: Program, position: int, site: Site, coldness: Coldness) -> list[list[Any]]:
