@@ -141,7 +141,7 @@ def run_row(case: str, way: str, asked: argparse.Namespace) -> dict[str, Any]:
         "retries": retries,
         "peak": peak,
         "off": off,
-        "note": prepared.note,
+        "note": prepared.note + prepared.issued(),
         "device": torch.cuda.get_device_name() if gpu().type == "cuda" else "cpu",
         "torch": torch.__version__,
     }

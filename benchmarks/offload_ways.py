@@ -39,11 +39,13 @@ class Prepared:
         step: Runs it once and returns what it makes.
         predicted: Seconds that the simulator says, where it does.
         note: What was decided, in a few words.
+        issued: Says, once it has run, how the GPU was given its ops.
     """
 
     step: Step
     predicted: float | None = None
     note: str = ""
+    issued: Callable[[], str] = lambda: ""
 
 
 def gpu() -> torch.device:
@@ -237,7 +239,12 @@ def ours(
     )
     note = f"{best.note}; plans predicted → measured ms: {times}"
     note += f"; {5 * spare} % of the limit left alone" if spare else ""
-    return Prepared(lambda: executor(*args, **kwargs), best.predicted, note)
+    return Prepared(
+        lambda: executor(*args, **kwargs),
+        best.predicted,
+        note,
+        lambda: f"; in the end {executor.issued}",
+    )
 
 
 def _quick(step: Step) -> float:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from models import Branches, Cached, nn, torch
+from test_ops import Everything
 
 from placewright.frontends.torch_program import program_of
 from placewright.runtime import in_step, ops
@@ -47,6 +48,19 @@ def test_every_op_is_timed(training):
     turns = [at for at, op in enumerate(program.graph.ops) if op.kind not in STORED]
     assert list(taken) == turns
     assert all(one.seconds > 0 and one.samples >= FEWEST for one in taken.values())
+
+
+@pytest.mark.parametrize("training", [False, True], ids=["inference", "training"])
+def test_ops_of_all_kinds_run_in_a_step(training):
+    call = (
+        torch.randint(11, (2, 6)),
+        torch.rand(2, 3, 8, 8),
+        torch.tensor([1, 4]),
+        torch.randperm(44),
+    )
+    rule = "adam" if training else None
+    program = program_of(Everything(), call, training=training, optimizer=rule)
+    assert len(timed(program)) == sum(op.kind not in STORED for op in program.graph.ops)
 
 
 def test_states_are_written_where_they_are():

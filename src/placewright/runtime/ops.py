@@ -28,7 +28,7 @@ from placewright.graph import VIEW, Graph
 from placewright.runtime.alone import measure_op
 from placewright.runtime.coldness import coldness
 from placewright.runtime.company import Company
-from placewright.runtime.in_step import may_run, shared, time_in_step
+from placewright.runtime.in_step import FEWEST, WARMING, may_run, shared, time_in_step
 from placewright.runtime.kept import Kept
 from placewright.runtime.machine import load_torch
 from placewright.runtime.overhead import OVERHEAD, measure_overhead
@@ -114,11 +114,12 @@ def profile_ops(
     before = len(found)
     failed: dict[str, str] = {}
     company = Company.beside(sites)
-    for site in models.values():
+    for column, site in enumerate(models.values()):
         if not site.on_gpu and any(model == site.model for _, _, model in jobs):
             said(f"a step on {site.name}", 0.0)
             with company.kept():
-                taken = _in_step(program, machine, site, budget / STEP_SHARE)
+                least = float(estimates[:, column].sum())
+                taken = _in_step(program, machine, site, budget / STEP_SHARE, least)
             for text, positions in equal.items():
                 if taken and (text, site.model) not in found:
                     found[text, site.model] = shared(taken, positions)
@@ -167,10 +168,14 @@ def profile_ops(
 
 
 def _in_step(
-    program: Program, machine: Machine, site: Site, seconds: float
+    program: Program, machine: Machine, site: Site, seconds: float, least: float
 ) -> dict[int, Timing] | None:
-    """What each op takes in a step, if steps are short and can be run with random numbers."""
-    if not may_run(program, machine):
+    """What each op takes in a step, if steps are short and can be run with random numbers.
+
+    Args:
+        least: Seconds that a step takes at the least.
+    """
+    if not may_run(program, machine) or least * (WARMING + FEWEST) > seconds:
         return None
     try:
         return site.run(partial(time_in_step, program, site, seconds))
