@@ -15,6 +15,7 @@ torch = pytest.importorskip("torch")
 
 from placewright.runtime import Measured, Meter, Remeasured  # noqa: E402
 from placewright.runtime.leaning import lean, leaning_plans, leans  # noqa: E402
+from placewright.runtime.ranking import Wary  # noqa: E402
 
 LAYERS = 6
 MEASURED = 3.0
@@ -74,3 +75,37 @@ def test_what_is_measured_chooses_among_leanings(problem):
     result = pw.solve(problem, pw.solvers.Auto(), stop, choose=choice)
     assert any(one.found.found_by == "leaning" for one in choice.ranked)
     assert really(problem, result.plan) < really(problem, firm)
+
+
+def two_ops(host: float) -> pw.Problem:
+    """An op of 1 s on the GPU beside one that takes 1 s there, and so many on the host."""
+    ops = (
+        Op("x", "input", outputs=(8,)),
+        Op("a", "linear", ((0, 0),), outputs=(8,)),
+        Op("b", "linear", ((0, 0),), outputs=(8,)),
+    )
+    takes = np.array([[0.0, 0.0], [1.0, 50.0], [1.0, host]])
+    link = pw.Link(1e6, 1e-3)
+    devices = (pw.Device("gpu0", "gpu", "G", 3500), pw.Device("cpu", "cpu", "C", 10**6))
+    cluster = pw.Cluster("here", devices, {("gpu0", "cpu"): link, ("cpu", "gpu0"): link})
+    table = Table(tuple(op.name for op in ops), ("G", "C"), takes, machine="here")
+    return pw.Problem(Graph("two", ops), cluster, table)
+
+
+@pytest.mark.parametrize(("host", "used"), [(1.0, True), (1.9, False)])
+def test_unmeasured_the_host_must_gain_enough(host, used):
+    problem, stop = two_ops(host), pw.MaxEvaluations(500)
+    best = pw.solve(problem, pw.solvers.Auto(), stop)
+    assert len({*best.plan.device[1:]}) == 2
+    assert best.step_time < 2.0
+    wary = pw.solve(problem, pw.solvers.Auto(), stop, choose=Wary())
+    # At 1.6 times 1.9 s the host would make the step half as long again as the GPU alone does.
+    assert (len({*wary.plan.device[1:]}) == 2) == used
+    assert wary.step_time == pytest.approx(best.step_time if used else 2.0, abs=0.01)
+
+
+def test_without_a_host_beside_others_the_best_is_taken():
+    problem = two_ops(1.0)
+    alone = replace(problem, cluster=problem.cluster.only(["cpu"]))
+    best = pw.solve(alone, pw.solvers.Auto())
+    assert pw.solve(alone, pw.solvers.Auto(), choose=Wary()).plan == best.plan

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from placewright.costs import Table
+from placewright.solvers import Auto
 from placewright.units import format_seconds
 
 if TYPE_CHECKING:
+    from placewright.problem import Problem
     from placewright.runtime import Remeasured
+    from placewright.runtime.ranking import Wary
+    from placewright.solvers import Solver
 
 
 def asked_measurement(model: str, training: bool, optimizer: str | None, k: int) -> Remeasured:
@@ -15,6 +20,17 @@ def asked_measurement(model: str, training: bool, optimizer: str | None, k: int)
     from placewright.runtime import Meter, Remeasured
 
     return Remeasured(Meter(model, training, optimizer), k)
+
+
+def trusted(problem: Problem, solver: Solver) -> Wary | None:
+    """How one of `auto`'s plans is chosen unmeasured, of a problem with times of a machine."""
+    if not isinstance(solver, Auto) or not isinstance(problem.costs, Table):
+        return None
+    if not problem.costs.machine:
+        return None
+    from placewright.runtime.ranking import Wary
+
+    return Wary()
 
 
 def measured_data(choice: Remeasured) -> list[dict[str, object]]:

@@ -74,7 +74,12 @@ def place_model(
     """Find a plan: which device each op runs on, and in which order."""
     typed = locals()
     from placewright.cli import answer, tables
-    from placewright.cli.measured import asked_measurement, measured_data, measured_lines
+    from placewright.cli.measured import (
+        asked_measurement,
+        measured_data,
+        measured_lines,
+        trusted,
+    )
     from placewright.cli.output import answer_data, print_json, save, save_report
     from placewright.cli.robust import asked_choice, choice_data, print_robust
     from placewright.cli.why import explained, why_data, why_lines
@@ -101,8 +106,9 @@ def place_model(
         if hasattr(solver, "as_run"):  # it stands for another runtime, and is shown on its terms
             problem = solver.as_run(problem)
         given = None if start is None else find_plan(problem, start)[1]
+        choose = measured or choice or trusted(problem, solver)
         result, interrupted = answer.search(
-            problem, solver, stop, seed, progress.watch(method), given, measured or choice
+            problem, solver, stop, seed, progress.watch(method), given, choose
         )
         result = replace(result, asked=words_of(asked))
         if measured is not None:

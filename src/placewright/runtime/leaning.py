@@ -34,6 +34,8 @@ LEANS = ((1.0, 1.0, 1.0), (1.0, 1.15, 1.0), (1.6, 1.0, 1.0), (NEVER, 1.0, 1.0), 
 
 The last are streaming alone, which is predicted best: nothing can go wrong on the host.
 """
+SLOW = 1.6, 1.15
+"""A host that may be slower than measured: times of its ops, and of a byte on its links."""
 
 
 def leans(problem: Problem) -> bool:

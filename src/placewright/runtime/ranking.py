@@ -1,10 +1,11 @@
-"""Plans that the simulator likes in, the best by measurement out.
+"""Plans that the simulator likes in, the best by measurement out; or one that needs no luck.
 
-Every single device is measured too, so that what is chosen never loses to the best of them.
+Every single device is among them, so that what is chosen never loses to the best of them.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ import numpy as np
 from placewright import simulator
 from placewright.errors import ConfigError
 from placewright.plan import Plan
-from placewright.runtime.leaning import LEANS, leaning_plans, leans
+from placewright.runtime.leaning import LEANS, SLOW, lean, leaning_plans, leans
 from placewright.solvers import Auto, Found, MaxTime
 
 if TYPE_CHECKING:
@@ -70,6 +71,29 @@ class Remeasured:
         return self.ranked[0].found
 
 
+@dataclass(frozen=True)
+class Wary:
+    """Chooses, of the best few plans of a search and every single device, one to be trusted unseen.
+
+    Beside a GPU a host is the least certain: it is slower than measured where it waits and wakes,
+    and breaks what would be one CUDA graph into many. So a plan that leaves ops to it must gain
+    enough: what counts is the geometric mean of what is predicted with the host as measured and
+    with a slower one. Where no host is beside other devices, the best plan is taken.
+    """
+
+    def __call__(self, search: Search) -> Found:
+        problem = search.problem
+        few = sorted(search.few, key=lambda found: found.key)
+        if not leans(problem):
+            return few[0]
+        slow = lean(problem, *SLOW)
+
+        def doubted(found: Found) -> tuple[float, float]:
+            return found.key[0], math.sqrt(found.key[1] * _key(slow, found.plan)[1])
+
+        return min([*few, *_singles(problem)], key=doubted)
+
+
 def _found(problem: Problem, plan: Plan, who: str) -> Found:
     return Found(_key(problem, plan), who, lambda: plan)
 
@@ -77,14 +101,18 @@ def _found(problem: Problem, plan: Plan, who: str) -> Found:
 def _measured(
     problem: Problem, plans: Iterable[Found], meter: Meter, k: int, more: Iterable[Found] = ()
 ) -> list[Ranked]:
-    chosen = [*sorted(plans, key=lambda found: found.key)[:k], *more]
-    for number, device in enumerate(problem.cluster.devices):
-        plan = Plan.of(problem, problem.settle(np.full(len(problem.graph), number)))
-        single = _found(problem, plan, f"all on {device.name}")
-        if single.key[0] == 0:  # it fits
-            chosen.append(single)
+    chosen = [*sorted(plans, key=lambda found: found.key)[:k], *more, *_singles(problem)]
     ranked = [Ranked(found, meter.measure(found.plan)) for found in chosen]
     return sorted(ranked, key=lambda one: one.measured.seconds)
+
+
+def _singles(problem: Problem) -> list[Found]:
+    """All on one device, for each that it fits."""
+    found = []
+    for number, device in enumerate(problem.cluster.devices):
+        plan = Plan.of(problem, problem.settle(np.full(len(problem.graph), number)))
+        found.append(_found(problem, plan, f"all on {device.name}"))
+    return [single for single in found if single.key[0] == 0]
 
 
 def _key(problem: Problem, plan: Plan) -> tuple[float, float]:
