@@ -8,6 +8,7 @@ are stored end to end: those of item `i` are `values[first[i]:first[i + 1]]`.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -73,6 +74,14 @@ class Arrays:
     @property
     def channels(self) -> int:
         return int(self.channel.max(initial=-1)) + 1
+
+    @cached_property
+    def family(self) -> NDArray[np.int64]:
+        """For each tensor the one whose memory it is in the end."""
+        family = np.where(self.alias >= 0, self.alias, np.arange(len(self.sizes))).astype(np.int64)
+        while (further := family[family]).tobytes() != family.tobytes():
+            family = further
+        return family
 
 
 def pack(

@@ -6,8 +6,6 @@ from bisect import bisect_right
 
 import numpy as np
 
-from placewright.solvers.listing import families
-
 
 class Listing:
     """A schedule under construction.
@@ -195,7 +193,7 @@ class Ledger:
         self.a, self.capacity = a, capacity
         self.used = np.zeros(a.devices, dtype=np.int64)
         self._unit_bytes = np.bincount(a.unit, weights=a.resident, minlength=int(a.unit.max()) + 1)
-        self._family = families(a)
+        self._family = a.family
         self._held = np.zeros((len(a.sizes), a.devices), dtype=np.int64)
         readers = np.diff(a.first_reader)
         # Outputs of the graph have one reader more, which never comes.

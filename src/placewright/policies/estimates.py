@@ -98,7 +98,7 @@ class Course:
             rank,
             np.vstack([a.transfer, np.zeros((1, len(a.sizes)))]),
             mean,
-            _families(a),
+            a.family,
             np.where(a.alias < 0, a.sizes, 0).astype(np.int64),
         )
 
@@ -106,7 +106,7 @@ class Course:
 def _turns(
     a: Arrays, grouping: Grouping, order: Ints, fixed: NDArray[np.bool_], mean: Seconds
 ) -> tuple[tuple[Turn, ...], list[int]]:
-    family = _families(a)
+    family = a.family
     left = np.bincount(family, weights=np.diff(a.first_reader) + a.kept, minlength=len(a.sizes))
     known, members = fixed.copy(), grouping.members()
     seen = np.zeros(len(grouping), dtype=bool)
@@ -312,11 +312,3 @@ def _ranks(a: Arrays, transfer: Seconds) -> Seconds:
                 longest = max(longest, sent[tensor] + ranks[reader])
         ranks[op] = seconds[op] + longest
     return np.array(ranks)
-
-
-def _families(a: Arrays) -> Ints:
-    """For each tensor the one whose memory it is in the end."""
-    family = np.where(a.alias >= 0, a.alias, np.arange(len(a.sizes))).astype(np.int64)
-    while (further := family[family]).tobytes() != family.tobytes():
-        family = further
-    return family

@@ -16,7 +16,6 @@ from placewright.solvers import _listing
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from placewright.arrays import Arrays
     from placewright.problem import Problem
     from placewright.solvers.search import Search
 
@@ -116,11 +115,3 @@ def judge_schedule(search: Search, schedule: Callable[[Bytes], Listing]) -> None
             return
         # Weights are large steps: keep back a share worth having, and more each time.
         kept_back = 2 * kept_back + np.where(over, np.maximum(over, a.capacity // 64), 0)
-
-
-def families(a: Arrays) -> NDArray[np.int64]:
-    """For each tensor the one whose memory it is in the end."""
-    family = np.where(a.alias >= 0, a.alias, np.arange(len(a.sizes))).astype(np.int64)
-    while (further := family[family]).tobytes() != family.tobytes():
-        family = further
-    return family

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from placewright.solvers.listing import families
-
 if TYPE_CHECKING:
     from placewright.problem import Problem
     from placewright.timeline import Timeline
@@ -62,7 +60,7 @@ class Pieces:
                 [np.bincount(of_op, weights=column, minlength=count) for column in own.T], axis=1
             ),
             np.bincount(of_op, weights=a.resident, minlength=count).astype(np.int64),
-            families(a),
+            a.family,
         )
 
     def __len__(self) -> int:
