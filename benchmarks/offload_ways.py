@@ -14,7 +14,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from offload_models import Case, build, fill, weight_bytes
@@ -24,6 +24,9 @@ from placewright.errors import PlacewrightError
 from placewright.runtime.executor import Executor
 from placewright.runtime.homes import gather
 from placewright.runtime.streams import clear_workspaces
+
+if TYPE_CHECKING:
+    from offload_plan import Found
 
 Step = Callable[[], Any]
 CPU = torch.device("cpu")
@@ -207,32 +210,31 @@ def ours(
     model, args, kwargs = build(case, small)
     usable = int(limit * (1 - 0.05 * spare))
     plans = planned(case, model, args, kwargs, small, usable, seconds, profiling)
+    plans.sort(key=lambda found: -found.predicted)  # the most promising last: it may stay
     fill(model, plans[0].home, gpu())
     _clear()
     enforce(limit)
     took: list[float] = []
     ways: list[str] = []
-    said = ""
+    executor = None
     for found in plans:
-        took.append(math.inf)
-        ways.append("out of memory")
-        try:
-            with Executor(found.program, model, found.plan, found.where) as executor:
-                took[-1] = _quick(lambda: executor(*args, **kwargs))
-                ways[-1] = executor.issued
-        except (PlacewrightError, RuntimeError) as error:
-            if "out of memory" not in str(error).lower():
-                raise
-            said = str(error)
-            gather(model)  # weights that came and went may have left holes
-        _clear()
+        if executor is not None:
+            executor.close()
+            _clear()
+        if found is plans[-1]:
+            _bring_home(model)
+        seconds, way, executor = _tried(found, model, args, kwargs)
+        took.append(seconds)
+        ways.append(way)
     if min(took) == math.inf:
-        raise RuntimeError(f"every plan: {said}")
+        raise RuntimeError(f"every plan: {ways[-1]}")
     best = plans[took.index(min(took))]
-    if best is not plans[-1]:  # whose weights have come and gone
-        gather(model)
-        _clear()
-    executor = Executor(best.program, model, best.plan, best.where)
+    if best is not plans[-1] or executor is None:
+        if executor is not None:
+            executor.close()
+        _bring_home(model)
+        executor = Executor(best.program, model, best.plan, best.where)
+    run = executor
     times = ", ".join(
         f"{1e3 * found.predicted:.1f} → {1e3 * one:.1f} ({way})"
         for found, one, way in zip(plans, took, ways, strict=True)
@@ -240,11 +242,32 @@ def ours(
     note = f"{best.note}; plans predicted → measured ms: {times}"
     note += f"; {5 * spare} % of the limit left alone" if spare else ""
     return Prepared(
-        lambda: executor(*args, **kwargs),
+        lambda: run(*args, **kwargs),
         best.predicted,
         note,
-        lambda: f"; in the end {executor.issued}",
+        lambda: f"; in the end {run.issued}",
     )
+
+
+def _tried(
+    found: Found, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[float, str, Executor | None]:
+    """Seconds of a plan's step, how the GPU was given its ops, and what runs it; or why nothing."""
+    try:
+        executor = Executor(found.program, model, found.plan, found.where)
+        return _quick(lambda: executor(*args, **kwargs)), executor.issued, executor
+    except (PlacewrightError, RuntimeError) as error:
+        if "out of memory" not in str(error).lower():
+            raise
+        said = str(error).partition(". ")[0]
+    _bring_home(model)
+    return math.inf, said, None
+
+
+def _bring_home(model: nn.Module) -> None:
+    """Clear the GPU: weights that come and go from plan to plan leave holes."""
+    gather(model)
+    _clear()
 
 
 def _quick(step: Step) -> float:
