@@ -5,6 +5,7 @@ Weights that it cannot hold stay on the host and are streamed to it, ahead of ne
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 Flags = NDArray[np.bool_]
 Sizes = NDArray[np.int64]
+Pick = Callable[[Sizes, int], Flags]
+"""Which of some units stay, by their sizes, where there is so much space."""
 CAPS = 4
 """How many largest sizes of streamed weights are tried, each half of the one before or less."""
 
@@ -30,9 +33,8 @@ class Streamed:
 
     Weights that stay are the first in graph order; or evenly spread through the graph, so that the
     others' copies overlap computation; or those that are read most often; or the smallest, so that
-    there are few copies. Each with and without the largest, which would need the most room. The
-    staging room is large enough for the copies of 1, 2, … consecutive readers. All these plans are
-    judged.
+    there are few copies, with and without the largest, which would need the most room. The staging
+    room is large enough for the copies of 1, 2, … consecutive readers. All these plans are judged.
 
     Args:
         ahead: The numbers of consecutive readers to make room for.
@@ -98,21 +100,23 @@ class _Weights:
 
     def plans(self, room: int, ahead: int) -> list[tuple[Flags, int]]:
         """Which units stay on the device, and the staging room that streaming the others takes."""
-        plans = []
-        for large in self._large():
-            left = room - self.fixed - int(self.bytes[large].sum())
-            for pick in (_first, _spread, self._most_read, _smallest):
-                kept = large
-                # The room depends on what is streamed, which depends on the room: start from all.
-                for _ in range(2):
-                    staging = self._staging(kept, ahead)
-                    better = large.copy()
-                    better[~large] = pick(self.bytes[~large], left - staging)
-                    if self._staging(better, ahead) > staging:
-                        break
-                    kept = better
-                plans.append((kept, self._staging(kept, ahead)))
-        return plans
+        none = np.zeros(len(self.units), dtype=bool)
+        picks = [(none, pick) for pick in (_first, _spread, self._most_read)]
+        picks += [(large, _smallest) for large in self._large()]
+        return [self._plan(large, pick, room - self.fixed, ahead) for large, pick in picks]
+
+    def _plan(self, large: Flags, pick: Pick, room: int, ahead: int) -> tuple[Flags, int]:
+        """The large ones stay, and those that are picked of the others."""
+        kept, left = large, room - int(self.bytes[large].sum())
+        # The room depends on what is streamed, which depends on the room: start from all.
+        for _ in range(2):
+            staging = self._staging(kept, ahead)
+            better = large.copy()
+            better[~large] = pick(self.bytes[~large], left - staging)
+            if self._staging(better, ahead) > staging:
+                break
+            kept = better
+        return kept, self._staging(kept, ahead)
 
     def _large(self) -> list[Flags]:
         """Units that stay because of their size: none, or those that would need the most room."""
@@ -137,8 +141,7 @@ class _Weights:
         return int((ends[count:] - ends[: len(ends) - count]).max())
 
     def _most_read(self, sizes: Sizes, space: int) -> Flags:
-        reads = self.reads[self.bytes <= sizes.max(initial=0)]
-        return _fill(sizes, np.argsort(-reads, kind="stable"), space)
+        return _fill(sizes, np.argsort(-self.reads, kind="stable"), space)
 
 
 def _sums(group: Sizes, sizes: Sizes, count: int) -> Sizes:
@@ -163,12 +166,15 @@ def _spread(sizes: Sizes, space: int) -> Flags:
 
 def _smallest(sizes: Sizes, space: int) -> Flags:
     """All of the smaller sizes, and of the first size that does not fit an even share."""
-    kept = np.zeros(len(sizes), dtype=bool)
-    for size in np.unique(sizes).tolist():
-        alike = np.flatnonzero(sizes == size)
-        count = min(len(alike), max(0, space) // max(1, size))
-        kept[alike[(2 * np.arange(count) + 1) * len(alike) // max(1, 2 * count)]] = True
-        space -= count * size
+    values, counts = np.unique(sizes, return_counts=True)
+    ends = np.concatenate([[0], np.cumsum(values * counts)])
+    whole = int(np.searchsorted(ends[1:], space, side="right"))
+    if whole == len(values):
+        return np.ones(len(sizes), dtype=bool)
+    kept: Flags = sizes < values[whole]
+    alike = np.flatnonzero(sizes == values[whole])
+    count = max(0, space - int(ends[whole])) // max(1, int(values[whole]))
+    kept[alike[(2 * np.arange(count) + 1) * len(alike) // max(1, 2 * count)]] = True
     return kept
 
 
