@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from yardstick import lengths
 
 from placewright import Cluster, Constraints, Device, Graph, Link, Op, Problem, Roofline
 from placewright.errors import ConfigError
-from placewright.solvers import Balanced, MTopo, Random, RoundRobin, Streamed, solve
+from placewright.solvers import Balanced, MTopo, Random, RoundRobin, Search, Stop, Streamed, solve
 from placewright.solvers.balanced import as_needed, folded, split
 from placewright.solvers.m_topo import fill
+from placewright.solvers.streamed import _smallest
 from placewright.solvers.teams import Teams
 
 
@@ -262,6 +264,32 @@ def test_few_large_copies_where_each_takes_a_moment_and_the_largest_stays(exact:
     streamed = [op.name for at, op in enumerate(ops) if result.plan.device[at] == 1]
     assert streamed == ["0.large", "2.large", "4.large"]
     assert result.step_time == pytest.approx(9.0, abs=0.3)
+
+
+@pytest.mark.parametrize("space", [-5, 0, 7, 100, 1000, 10**6])
+def test_the_smallest_that_fit_stay(space: int) -> None:
+    sizes = np.random.default_rng(space + 5).integers(0, 20, 80)
+    kept, left = _smallest(sizes, space), max(0, space)
+    for size in np.unique(sizes):
+        count = int((sizes == size).sum())
+        fitting = count if not size else min(count, left // int(size))
+        if space >= 0 or size:
+            assert int(kept[sizes == size].sum()) == fitting
+        left -= fitting * int(size)
+        if fitting < count:
+            break  # what is larger does not fit either
+
+
+def test_many_sizes_take_no_longer_than_few(exact: Roofline) -> None:
+    ops: list[Op] = []
+    for at in range(4000):
+        ops.append(Op(f"w{at}", kind="weight", outputs=(1000 + at,)))
+        before = ((2 * at - 1, 0),) if at else ()
+        ops.append(Op(f"b{at}", flops=1.0, inputs=(*before, (2 * at, 0)), outputs=(0,)))
+    cluster = linked(gpu("gpu0", memory=6_000_000), host(10**9), bandwidth=10)
+    problem = Problem(Graph("sizes", tuple(ops)), cluster, exact)
+    assert problem.arrays.ops == 8000
+    assert lengths(lambda: Streamed().run(Search(problem, Stop(), 0)), 1.6) < 1.6  # 0.4; was 4
 
 
 def test_weights_that_may_not_be_on_the_host_stay(exact: Roofline) -> None:
