@@ -14,8 +14,8 @@ def test_two_lines_say_what_binds_and_what_would_help(run):
     ran = run(*STREAMED)
     assert (ran.status, ran.err) == (0, "")
     said = " ".join(ran.out[ran.out.index("\nwhy: ") :].split())
-    assert "the link cpu→gpu0 is busy 71 % of the step streaming others to it" in said
-    assert "what would help: gpu0 twice as fast: 355.1 ms → 258.3 ms (−27 %); the link" in said
+    assert "the link cpu→gpu0 is busy 76 % of the step streaming others to it" in said
+    assert "what would help: gpu0 twice as fast: 336.4 ms → 258.3 ms (−23 %); the link" in said
     assert max(map(len, ran.out.splitlines())) <= 80
 
 

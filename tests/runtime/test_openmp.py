@@ -7,6 +7,7 @@ import threading
 
 import pytest
 
+from placewright.runtime import sites
 from placewright.runtime.openmp import send_team_home
 from placewright.runtime.sites import Site
 
@@ -49,7 +50,9 @@ def test_a_team_is_sent_home_and_made_anew():
     assert made == 2 << 20
 
 
-def test_who_measures_has_no_team_meanwhile():
+def test_who_measures_has_no_team_meanwhile(monkeypatch):
+    monkeypatch.setattr(sites, "in_kept_memory", lambda work: work())  # in its first thread
+
     def work():
         torch.set_num_threads(3)
         work_together()
