@@ -11,7 +11,7 @@ import time
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from placewright.graph import INPUT, STATE, WEIGHT
+from placewright.graph import WEIGHT
 from placewright.runtime.signatures import STORED, in_place
 from placewright.runtime.timing import Timing, summed_up
 
@@ -33,7 +33,7 @@ PART = 8
 def may_run(program: Program, machine: Machine) -> bool:
     """Whether the host has memory for another copy of all that a step begins with."""
     ops = program.graph.ops
-    stored = sum(sum(op.outputs) for op in ops if op.kind in (WEIGHT, STATE, INPUT))
+    stored = sum(sum(op.outputs) for op in ops if op.kind in STORED)
     return stored <= machine.memory // PART
 
 
