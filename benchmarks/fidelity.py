@@ -4,11 +4,12 @@
     python benchmarks/fidelity.py --plans 30 --limit gpu0=8GiB llama-8b:layers=8
 
 Each network's ops are profiled (docs/profiling.md), then varied plans are predicted by the
-simulator and run by the runtime: 10 steps, the first 5 dropped, their median. Rows append to one
-file, and a second run skips what is there. Around each run some of the network's ops are timed
-again on the host, whose pace may change while others share its processor: the error is given with
-the times of the profile, and with those at that pace. The end is a table, a scatter plot beside the
-file, and where the error comes from: by kind of op and device, and the time in which devices wait.
+simulator and run by the runtime: the median of as many steps as half a second holds, five at least,
+after the first eight. Rows append to one file, and a second run skips what is there. Around each
+run steps are timed again on the host, whose pace may change while others share its processor: the
+error is given with the times of the profile, and with those at that pace. The end is a table, a
+scatter plot beside the file, and where the error comes from: by kind of op and device, and the time
+in which devices wait.
 """
 
 from __future__ import annotations
@@ -29,31 +30,30 @@ import torch
 from placewright import Constraints, Problem, zoo
 from placewright.frontends.torch_program import Program, program_of
 from placewright.report.scatter import scatter
-from placewright.runtime.alone import measure_op
-from placewright.runtime.coldness import coldness
 from placewright.runtime.company import Company
 from placewright.runtime.executor import Executor
 from placewright.runtime.fidelity import Row, Run, compare, read_rows, summary
 from placewright.runtime.here import here, parse_here
+from placewright.runtime.in_step import Steps, may_run
 from placewright.runtime.ops import profile_ops
 from placewright.runtime.replayed import as_run
-from placewright.runtime.signatures import equal_ops
 from placewright.runtime.sites import sites_of
-from placewright.runtime.streams import clear_workspaces
 from placewright.runtime.varied import varied_plans
 from placewright.units import parse_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from placewright import Table
     from placewright.plan import Plan
+    from placewright.runtime.machine import Machine
     from placewright.runtime.sites import Site
 
-WATCHED, GLANCE = 3, 0.01
-"""Ops that the host's pace is told by, and seconds that each is given."""
-WARMING, STEPS, DROPPED = 3, 10, 5
-"""Steps before; steps that are timed; those dropped. In eight steps the runtime has chosen."""
+GLANCE = 4
+"""Steps on the host that its pace is told by, before and after each plan."""
+WARMING, DROPPED = 3, 5
+"""Steps before; steps that are timed and dropped. In eight steps the runtime has chosen."""
+FEWEST, MOST, WHILE = 5, 100, 0.5
+"""Steps that count: as many as there is time for in so many seconds."""
 
 
 def main() -> None:
@@ -111,11 +111,17 @@ def report(text: str, asked: argparse.Namespace) -> None:
     problem = Problem(program.graph, profile.cluster, measured.table, Constraints(limits=limits))
     problem = as_run(problem, profile)
     plans = varied_plans(problem, asked.plans, asked.seed)
-    watched = Paced(program, measured.table, sites_of(profile.machine, workers))
+    watched = Paced(program, profile.machine, sites_of(profile.machine, workers))
+    begin = {name: value.clone() for name, value in model.state_dict().items()}
+
+    def measure(plan: Plan) -> Run:
+        model.load_state_dict(begin)  # or gradients become smaller from plan to plan
+        return watched.run(plan, model, args, kwargs)
+
     compare(
         problem,
         plans,
-        lambda plan: watched.run(plan, model, args, kwargs),
+        measure,
         asked.out,
         lambda said: print(said, flush=True),
     )
@@ -132,8 +138,11 @@ def run(program: Program, model: torch.nn.Module, args: Any, kwargs: Any, plan: 
                 torch.cuda.reset_peak_memory_stats()
             for _ in range(WARMING):
                 executor(*args, **kwargs)
-            steps = []
-            for _ in range(STEPS):
+            steps: list[tuple[float, float, list[tuple[int, float, float]]]] = []
+            until = time.perf_counter() + WHILE
+            while len(steps) < DROPPED + FEWEST or (
+                len(steps) < DROPPED + MOST and time.perf_counter() < until
+            ):
                 if cuda:
                     torch.cuda.synchronize()
                 seen.clear()
@@ -143,6 +152,7 @@ def run(program: Program, model: torch.nn.Module, args: Any, kwargs: Any, plan: 
                     torch.cuda.synchronize()
                 steps.append((time.perf_counter() - began, began, list(seen)))
             peak = {"gpu0": torch.cuda.max_memory_allocated() - libraries()} if cuda else {}
+            issued = executor.issued
     except Exception as error:
         return Run(math.inf, error=f"{type(error).__name__}: {error}")
     kept = sorted(steps[DROPPED:], key=lambda step: step[0])
@@ -152,55 +162,39 @@ def run(program: Program, model: torch.nn.Module, args: Any, kwargs: Any, plan: 
     ops = program.graph.ops
     found = {ops[at].name: (start - began, end - began) for at, start, end in spans}
     spread = (quarters[2] - quarters[0]) / middle
-    return Run(statistics.median(times), spread, peak, found)
+    return Run(statistics.median(times), spread, peak, found, issued=issued)
 
 
 class Paced:
-    """Tells how quick the host is around each run: others that share a processor come and go.
+    """Tells how quick the host is around each run: others that share a processor come and go."""
 
-    Args:
-        table: What its ops took when they were profiled.
-    """
-
-    def __init__(self, program: Program, table: Table, sites: Sequence[Site]) -> None:
-        self.program = program
-        self.site = next((site for site in sites if not site.on_gpu), None)
-        if self.site is None or len(sites) == 1 or self.site.model not in table.columns:
-            self.site = None  # nothing is beside it: all of it was profiled together
-            return
-        column = table.seconds[:, table.columns.index(self.site.model)]
-        cold = coldness(program.graph, self.site.cache)
-        heaviest = {}
-        for several in equal_ops(program, cold).values():
-            heaviest[several[0]] = float(column[several].sum())
-        self.chosen = sorted(heaviest, key=lambda at: -heaviest[at])[:WATCHED]
-        self.cold, self.company = cold, Company.beside(sites)
-        self.usual = self.seconds()  # just after all was profiled
+    def __init__(self, program: Program, machine: Machine, sites: Sequence[Site]) -> None:
+        self.program, self.company = program, Company.beside(sites)
+        hosts = [site for site in sites if not site.on_gpu]
+        told = hosts and len(sites) > 1 and may_run(program, machine)
+        self.steps = Steps(program, hosts[0]) if told else None
+        self.usual = self.now = self.seconds()  # just after all was profiled
 
     def run(self, plan: Plan, model: torch.nn.Module, args: Any, kwargs: Any) -> Run:
         """What a plan takes, with the host's pace before and after it."""
-        if self.site is None:
-            return run(self.program, model, args, kwargs, plan)
-        before = self.seconds()
         self.company.leave()  # or its rooms would count as the plan's
         found = run(self.program, model, args, kwargs, plan)
-        return replace(found, pace=math.sqrt(before * self.seconds()) / self.usual)
+        before, self.now = self.now, self.seconds()
+        return replace(found, pace=math.sqrt(before * self.now) / self.usual)
 
     def seconds(self) -> float:
-        """Of the heaviest ops now, each alone."""
-        assert self.site is not None
-        now = 0.0
-        for at in self.chosen:
-            call = partial(measure_op, self.program, at, self.site, GLANCE, self.cold[at])
-            with self.company.kept():
-                now += self.site.run(call).seconds
-        return now
+        """Of a step on the host now."""
+        if self.steps is None:
+            return 1.0
+        with self.company.kept():
+            self.steps.site.run(partial(self.steps.run, math.inf, most=GLANCE))
+        return sum(one.seconds for one in self.steps.timings().values())
 
 
 def libraries() -> int:
     """Bytes that cuBLAS keeps for itself on every stream: a device's reserve, not a plan's."""
     before = torch.cuda.memory_allocated()
-    clear_workspaces()
+    torch._C._cuda_clearCublasWorkspaces()  # graphs that work in them are not replayed any more
     return before - torch.cuda.memory_allocated()
 
 

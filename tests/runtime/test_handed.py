@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import fake_cuda
 import numpy as np
 import pytest
@@ -142,3 +144,47 @@ def test_a_plan_keeps_room_for_what_graphs_hold_and_not_for_a_second_output():
     assert held_beside(graph, needs.tolist()) == (5 << 20) + 64 + 1000
     assert room[3] == 7 + (5 << 20) + 64 + 1000 + (20 << 20) < size
     assert room[4] == 4  # a small output is copied
+
+
+class Tied(nn.Module):
+    """Words in and out by one weight, with some layers between."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(WORDS // 4, 8)
+        self.layers = nn.Sequential(*(nn.Linear(8, 8) for _ in range(8)))
+
+    def forward(self, tokens):
+        x = self.layers(self.words(tokens))
+        return (x @ self.words.weight.T).square().mean()
+
+
+def test_what_is_large_and_goes_between_devices_has_no_place_in_a_graph(monkeypatch):
+    monkeypatch.setattr(handed, "BULKY", 1 << 20)
+    model, tokens = Tied(), torch.arange(3)
+    program, problem = capture(model, tokens, machine(1), training=True, optimizer="sgd")
+    fake_cuda.install(monkeypatch)
+    fake_cuda.install_graphs(monkeypatch)
+    ops = problem.graph.ops
+    at_host = [op.name.startswith("words") for op in ops]  # the weight, its gradient's sum, update
+    plan = Plan.of(problem, problem.settle(np.where(at_host, 0, 1)))
+    other = copy.deepcopy(model)
+    alone = Plan.of(problem, problem.settle(np.zeros(len(ops), dtype=int)))
+    with Executor(program, model, plan, graphs=True) as run:
+        made = [run(tokens).item() for _ in range(5)]
+        graphs = run.issuer.graphs
+        assert graphs.captured
+        turns = run.jobs[1].part.turns
+        sent = {
+            ops[turn.position].name
+            for turn in turns
+            for output, _ in turn.sends
+            if ops[turn.position].outputs[output] >= 1 << 20
+        }
+        assert sent  # the gradient
+        for segment in graphs.segments.values():
+            held = [*segment.inputs.values(), *segment.outputs.values()]
+            assert all(value.nbytes < 1 << 20 for value in held)
+    with Executor(program, other, alone) as run:
+        expected = [run(tokens).item() for _ in range(5)]
+    assert made == pytest.approx(expected, rel=1e-5)

@@ -11,7 +11,7 @@ from test_ops import Everything
 from placewright.frontends.torch_program import program_of
 from placewright.runtime import in_step, ops
 from placewright.runtime.here import here
-from placewright.runtime.in_step import FEWEST, _sources, may_run, shared, time_in_step
+from placewright.runtime.in_step import FEWEST, Steps, _sources, may_run, shared
 from placewright.runtime.machine import this_machine
 from placewright.runtime.signatures import STORED
 from placewright.runtime.sites import sites_of
@@ -35,7 +35,8 @@ def site():
 
 
 def timed(program, seconds=10.0):
-    return site().run(lambda: time_in_step(program, site(), seconds))
+    steps = Steps(program, site())
+    return steps.timings() if steps.site.run(lambda: steps.run(seconds)) else None
 
 
 @pytest.mark.parametrize("training", [False, True])
@@ -87,6 +88,25 @@ def test_a_step_that_takes_too_long_or_too_much_is_not_run():
     assert not may_run(program, replace(machine, memory=in_step.PART * 100))
 
 
+def test_what_delays_an_op_now_and_then_counts_with_the_steps_it_delays():
+    program = program_of(Speaker(), (torch.tensor([[4, 1]]),))
+    steps = Steps(program, site())
+    count = len(steps.turns)
+    steps.taken = [[1.0 + 5.0 * (at == step % count) for at in range(count)] for step in range(9)]
+    taken = steps.timings()
+    assert sum(one.seconds for one in taken.values()) == pytest.approx(count + 5.0)
+    assert len({one.seconds for one in taken.values()}) == 1
+    assert not steps.taken
+
+
+def test_steps_of_several_moments_add_up():
+    program = program_of(Speaker(), (torch.tensor([[4, 1]]),))
+    steps = Steps(program, site())
+    for _ in range(2):
+        assert steps.site.run(lambda: steps.run(10.0, most=6))
+    assert {one.samples for one in steps.timings().values()} == {12}
+
+
 def test_equal_ops_share_their_mean():
     taken = {3: Timing(1.0, 0.1, 9), 5: Timing(2.0, 0.3, 7), 8: Timing(9.0, 0.3, 7)}
     assert shared(taken, [3, 5]) == Timing(1.5, 0.2, 7)
@@ -110,7 +130,7 @@ def test_a_profile_takes_what_a_step_says_and_else_times_op_by_op(monkeypatch, t
     assert not alone
     assert found.worked_out == 0
     assert not found.failed
-    monkeypatch.setattr(ops, "time_in_step", lambda *_: None)
+    monkeypatch.setattr(Steps, "run", lambda *_: False)
     assert profiled().worked_out == 0
     assert len(alone) == found.different
 
@@ -118,6 +138,6 @@ def test_a_profile_takes_what_a_step_says_and_else_times_op_by_op(monkeypatch, t
         raise RuntimeError("an op refuses its sample")
 
     alone.clear()
-    monkeypatch.setattr(ops, "time_in_step", refused)
+    monkeypatch.setattr(Steps, "run", refused)
     assert profiled().worked_out == 0
     assert len(alone) == found.different

@@ -43,6 +43,7 @@ class Run:
         error: Why it could not be run.
         pace: Seconds of the host's ops at that time, times those it was profiled with: others that
             share a processor come and go.
+        issued: How GPUs were given their ops (`Executor.issued`).
     """
 
     step_time: float
@@ -51,6 +52,7 @@ class Run:
     ops: Mapping[str, Span] = field(default_factory=dict)
     error: str = ""
     pace: float = 1.0
+    issued: str = ""
 
 
 Measure = Callable[["Plan"], Run]
@@ -65,6 +67,7 @@ class Row:
         blame: Where predicted and measured differ; see `blame`.
         pace: Of the host while it was measured; see `Run`.
         paced: What is predicted of a host of that pace.
+        issued: How GPUs were given their ops.
     """
 
     model: str
@@ -79,6 +82,7 @@ class Row:
     error: str = ""
     pace: float = 1.0
     paced: float | None = None
+    issued: str = ""
 
     @property
     def off(self) -> float:
@@ -148,6 +152,7 @@ def row_of(problem: Problem, name: str, plan: Plan, run: Run) -> Row:
         run.error,
         run.pace,
         simulate(lean(problem, run.pace), plan).step_time,
+        run.issued,
     )
 
 

@@ -1,8 +1,11 @@
-"""A graph in, the ops at its end that make what is handed out and is large out.
+"""A graph in, the ops out that are left out of CUDA graphs for the memory that would take.
 
 What a captured run of ops makes, its next replay overwrites, so it is copied before it is handed
 out. Of a large output, such as the logits of a long prompt, that would be as much memory again; so
-the few ops that make it are left out of the graph and issued one by one after it.
+the few ops that make it are issued one by one after the graph. What a graph reads from elsewhere,
+or makes for others, has a place of its own for good; so the ops that read or make what is large and
+goes from device to device, such as the gradient of an embedding, are issued one by one, too: next
+to its transfer their start is nothing.
 """
 
 from __future__ import annotations
@@ -20,6 +23,8 @@ LARGE = 64 << 20
 """Bytes of an output that is not copied: more than graphs hold beside it."""
 LAST = 8
 """Ops at the end of a step that may be issued one by one."""
+BULKY = 8 << 20
+"""Bytes whose transfer takes many times as long as an op's start."""
 
 
 def handed_out(graph: Graph) -> frozenset[int]:
@@ -33,6 +38,21 @@ def handed_out(graph: Graph) -> frozenset[int]:
             found |= {op for op, _ in _memory(graph, tensor)}
     early = len(graph) - LAST
     return frozenset() if any(op < early for op in found) else frozenset(found)
+
+
+def reads_bulky(graph: Graph, device: Sequence[int], position: int, tensor: Tensor) -> bool:
+    """Whether what an op reads is large, or a view of what is large, and of another device."""
+    return any(
+        device[op] != device[position] and graph.ops[op].outputs[output] >= BULKY
+        for op, output in _memory(graph, tensor)
+    )
+
+
+def makers_of_bulky(graph: Graph, device: Sequence[int], tensor: Tensor) -> list[int]:
+    """The ops that make a tensor which is sent, on its device, if it is large."""
+    if graph.ops[tensor[0]].outputs[tensor[1]] < BULKY:
+        return []
+    return [op for op, _ in _memory(graph, tensor) if device[op] == device[tensor[0]]]
 
 
 def held_beside(graph: Graph, workspace: Sequence[int] | None = None) -> int:

@@ -8,7 +8,8 @@ tenth longer, and a small one half as long again. So where a step is short, it i
 from __future__ import annotations
 
 import time
-from statistics import fmean
+from dataclasses import replace
+from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
 from placewright.graph import WEIGHT
@@ -37,38 +38,76 @@ def may_run(program: Program, machine: Machine) -> bool:
     return stored <= machine.memory // PART
 
 
-def time_in_step(program: Program, site: Site, seconds: float) -> dict[int, Timing] | None:
-    """Time every op of a program in steps; to be called within `site.run`.
+class Steps:
+    """A program's steps on a worker, to be run now and again; what they take adds up.
 
-    Args:
-        seconds: That it may take, about; None is returned if a few steps take longer.
+    Others who share a processor come and go, so steps of several moments say more than of one.
     """
-    until = time.perf_counter() + seconds
-    env = _sources(program, site)
-    ops = program.graph.ops
-    turns = [at for at, op in enumerate(ops) if op.kind not in STORED]
-    runners = [program.runner(at, site.device, in_place(program, at)) for at in turns]
-    frees = _frees(program, turns)
-    taken: dict[int, list[float]] = {at: [] for at in turns}
-    for step in range(WARMING + MOST):
-        for at, run, dead in zip(turns, runners, frees, strict=True):
+
+    def __init__(self, program: Program, site: Site) -> None:
+        self.program, self.site = program, site
+        ops = program.graph.ops
+        self.turns = [at for at, op in enumerate(ops) if op.kind not in STORED]
+        self.runners: list[Any] = []
+        self.frees = _frees(program, self.turns)
+        self.env: dict[Tensor, Any] = {}
+        self.taken: list[list[float]] = []
+        """Seconds of each op, step by step."""
+
+    def run(self, seconds: float, fewest: int = FEWEST, most: int = MOST) -> bool:
+        """Time some steps; to be called within `site.run`.
+
+        Args:
+            seconds: That it may take, about.
+
+        Returns:
+            Whether there was time for the fewest.
+        """
+        until = time.perf_counter() + seconds
+        if not self.env:
+            self.env = _sources(self.program, self.site)
+            self.runners = [
+                self.program.runner(at, self.site.device, in_place(self.program, at))
+                for at in self.turns
+            ]
+        for step in range(WARMING + most):
+            if not self._step(step >= WARMING, until):
+                return False
+            if time.perf_counter() > until:
+                break
+        return step + 1 - WARMING >= fewest
+
+    def _step(self, timed: bool, until: float) -> bool:
+        """One step; false if it is not timed and takes too long."""
+        ops, env, taken = self.program.graph.ops, self.env, []
+        for at, run, dead in zip(self.turns, self.runners, self.frees, strict=True):
             read = [env[tensor] for tensor in ops[at].inputs]
             began = time.perf_counter()
             made = run(read)
             ended = time.perf_counter()
-            if step >= WARMING:
-                taken[at].append(ended - began)
-            elif ended > until:
-                return None
+            taken.append(ended - began)
+            if not timed and ended > until:
+                return False
             for output, value in enumerate(made):
                 env[at, output] = value
             del read, made
             for tensor in dead:
                 env.pop(tensor, None)
-        if time.perf_counter() > until:
-            break
-    steps = step + 1 - WARMING
-    return {at: summed_up(times) for at, times in taken.items()} if steps >= FEWEST else None
+        if timed:
+            self.taken.append(taken)
+        return True
+
+    def timings(self) -> dict[int, Timing]:
+        """What each op takes; steps that come after this are counted anew.
+
+        A core that is taken away for a moment delays one op of many, so no op's median shows it,
+        and nearly every step's does: all are lengthened until they add up to the median step.
+        """
+        steps, self.taken = self.taken, []
+        found = [summed_up(times) for times in zip(*steps, strict=True)]
+        longer = median(map(sum, steps)) / sum(one.seconds for one in found)
+        found = [replace(one, seconds=one.seconds * longer) for one in found]
+        return dict(zip(self.turns, found, strict=True))
 
 
 def shared(taken: Mapping[int, Timing], positions: Sequence[int]) -> Timing:

@@ -28,7 +28,7 @@ from placewright.graph import VIEW, Graph
 from placewright.runtime.alone import measure_op
 from placewright.runtime.coldness import coldness
 from placewright.runtime.company import Company
-from placewright.runtime.in_step import FEWEST, WARMING, may_run, shared, time_in_step
+from placewright.runtime.in_step import FEWEST, WARMING, Steps, may_run, shared
 from placewright.runtime.kept import Kept
 from placewright.runtime.machine import load_torch
 from placewright.runtime.overhead import OVERHEAD, measure_overhead
@@ -114,17 +114,17 @@ def profile_ops(
     before = len(found)
     failed: dict[str, str] = {}
     company = Company.beside(sites)
-    for column, site in enumerate(models.values()):
-        if not site.on_gpu and any(model == site.model for _, _, model in jobs):
-            said(f"a step on {site.name}", 0.0)
-            with company.kept():
-                least = float(estimates[:, column].sum())
-                taken = _in_step(program, machine, site, budget / STEP_SHARE, least)
-            for text, positions in equal.items():
-                if taken and (text, site.model) not in found:
-                    found[text, site.model] = shared(taken, positions)
-                    kept.put(site.model, text, found[text, site.model])
-    jobs = [job for job in jobs if job[1:] not in found]
+    half = budget / STEP_SHARE / 2
+    short = estimates.sum(axis=0) * (WARMING + FEWEST) <= half
+    asked = {model for _, _, model in jobs if may_run(program, machine)}
+    wholes: dict[str, Steps] = {}
+    for (model, site), may in zip(models.items(), short, strict=True):
+        if may and model in asked and not site.on_gpu:
+            said(f"steps on {site.name}", 0.0)
+            steps = Steps(program, site)
+            if _ran(steps, half, company):
+                wholes[model] = steps
+    jobs = [job for job in jobs if job[2] not in wholes]
     each = min(LONGEST, max(SHORTEST, budget / max(len(jobs), 1)))
     for done, (text, model) in enumerate(_in_order(jobs, program.graph, equal)):
         spent = time.monotonic() - began
@@ -143,6 +143,14 @@ def profile_ops(
             failed[f"{name} on {site.name}"] = _line(error)
             continue
         kept.put(model, text, found[text, model])
+    for model, steps in wholes.items():
+        said(f"steps on {models[model].name}", min(1.0, (time.monotonic() - began) / budget))
+        _ran(steps, half, company)
+        taken = steps.timings()
+        for text, positions in equal.items():
+            if (text, model) not in found:
+                found[text, model] = shared(taken, positions)
+                kept.put(model, text, found[text, model])
     if any(site.on_gpu for site in models.values()):
         from placewright.runtime.streams import clear_workspaces
 
@@ -167,20 +175,13 @@ def profile_ops(
     )
 
 
-def _in_step(
-    program: Program, machine: Machine, site: Site, seconds: float, least: float
-) -> dict[int, Timing] | None:
-    """What each op takes in a step, if steps are short and can be run with random numbers.
-
-    Args:
-        least: Seconds that a step takes at the least.
-    """
-    if not may_run(program, machine) or least * (WARMING + FEWEST) > seconds:
-        return None
+def _ran(steps: Steps, seconds: float, company: Company) -> bool:
+    """Whether steps could be run with random numbers, and were short enough to time some."""
     try:
-        return site.run(partial(time_in_step, program, site, seconds))
+        with company.kept():
+            return steps.site.run(partial(steps.run, seconds))
     except Exception:  # out of memory, a sample that an op refuses: then ops are timed one by one
-        return None
+        return False
 
 
 def _in_order(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from placewright.errors import PlanError
 from placewright.graph import INPUT, STATE, VIEW, WEIGHT
-from placewright.runtime.handed import handed_out
+from placewright.runtime.handed import handed_out, makers_of_bulky, reads_bulky
 from placewright.runtime.staging import Copy, lay_out
 from placewright.runtime.writes import find_writes
 
@@ -38,6 +38,7 @@ class Turn:
         tells: Devices with an op that waits for this one to have read something.
         in_place: Whether it changes what it reads.
         handed: Whether it makes, or is a view of, a large output (`runtime/handed.py`).
+        bulky: Whether it reads or makes something large that goes from device to device.
     """
 
     position: int
@@ -49,6 +50,7 @@ class Turn:
     tells: list[int] = field(default_factory=list)
     in_place: bool = False
     handed: bool = False
+    bulky: bool = False
 
 
 @dataclass
@@ -210,6 +212,7 @@ class _Writer:
                 turn.inputs.append((ROOM, number))
             elif not self._stays(tensor, place):
                 turn.inputs.append((ENV, tensor))
+                turn.bulky |= reads_bulky(self.graph, self.device, position, tensor)
                 if away and (tensor, place) not in self.sent:
                     self.sent.add((tensor, place))
                     turn.needs.append(tensor)
@@ -248,6 +251,9 @@ class _Writer:
         source, output = tensor
         if source in turns:
             turns[source].sends.append((output, target))
+            for maker in makers_of_bulky(self.graph, self.device, tensor):
+                if maker in turns:
+                    turns[maker].bulky = True
         else:
             self.parts[self.device[source]].sends.append((tensor, target))
 

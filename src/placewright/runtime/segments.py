@@ -68,7 +68,7 @@ def segments_of(issuer: Issuer) -> list[Segment]:
     rooms = {number: _Ahead(lane.job.part.staging) for number, lane in issuer.lanes.items()}
     last: tuple[int, bool] | None = None  # device, and whether its run is closed
     for at, (number, turn) in enumerate(turns):
-        if turn.handed:
+        if turn.handed or turn.bulky:
             last = None
             rooms[number].read(turn.position)
             continue

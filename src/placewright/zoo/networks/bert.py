@@ -15,6 +15,7 @@ from placewright.zoo.networks.layers import (
     Attention,
     Built,
     Head,
+    SmallEmbedding,
     elements,
     finish,
     loss,
@@ -80,9 +81,9 @@ class Embedding(nn.Module):
 
     def __init__(self, vocabulary: int, width: int) -> None:
         super().__init__()
-        self.words = nn.Embedding(vocabulary, width)
-        self.positions = nn.Embedding(POSITIONS, width)
-        self.segments = nn.Embedding(SEGMENTS, width)
+        self.words = SmallEmbedding(vocabulary, width)
+        self.positions = SmallEmbedding(POSITIONS, width)
+        self.segments = SmallEmbedding(SEGMENTS, width)
         self.norm = nn.LayerNorm(width, EPSILON)
         self.dropout = nn.Dropout(0.1)
 

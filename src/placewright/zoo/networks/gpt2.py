@@ -8,7 +8,16 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from placewright.errors import ConfigError
-from placewright.zoo.networks.layers import MLP, Attention, Built, TiedHead, elements, finish, words
+from placewright.zoo.networks.layers import (
+    MLP,
+    Attention,
+    Built,
+    SmallEmbedding,
+    TiedHead,
+    elements,
+    finish,
+    words,
+)
 
 POSITIONS = 1024
 
@@ -38,8 +47,8 @@ def build(
 class GPT2(nn.Module):
     def __init__(self, layers: int, width: int, heads: int, vocabulary: int) -> None:
         super().__init__()
-        self.words = nn.Embedding(vocabulary, width)
-        self.positions = nn.Embedding(POSITIONS, width)
+        self.words = SmallEmbedding(vocabulary, width)
+        self.positions = SmallEmbedding(POSITIONS, width)
         self.dropout = nn.Dropout(0.1)
         self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
         self.norm = nn.LayerNorm(width)

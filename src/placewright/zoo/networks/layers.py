@@ -64,6 +64,17 @@ class Head(nn.Linear):
         return logits if labels is None else loss(logits, labels)
 
 
+class SmallEmbedding(nn.Embedding):
+    """An embedding as BERT and GPT-2 begin with it.
+
+    With PyTorch's own beginning, the logits of a head with the same weight are so far apart that
+    many of their exponentials are subnormal, which some processors multiply many times slower.
+    """
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.weight, std=0.02)
+
+
 class TiedHead(nn.Module):
     """The last product, by the weight of the embedding; with labels, the loss of what it makes."""
 
