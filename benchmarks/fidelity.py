@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from placewright.runtime.machine import Machine
     from placewright.runtime.sites import Site
 
-GLANCE = 4
+GLANCE = 2
 """Steps on the host that its pace is told by, before and after each plan."""
 WARMING, DROPPED = 3, 5
 """Steps before; steps that are timed and dropped. In eight steps the runtime has chosen."""

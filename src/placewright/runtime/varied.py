@@ -1,7 +1,8 @@
 """A problem in, plans of many kinds out, to hold the simulator to what is measured.
 
-Single devices, the expert's, those of `auto` and of `streamed`, the framework's default, and random
-ones: blocks of the graph on random devices, and random weights streamed to one device.
+Single devices, the expert's, those of `auto` and of `streamed`, and random ones: blocks of the
+graph on random devices, and random weights streamed to one device. Random ones are of step times
+that are some percent apart: nothing can be learned from the order of plans that take the same.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ Named = tuple[str, Plan]
 MOST_BLOCKS = 12
 EVALUATIONS = 3000
 """Plans that `auto` may judge: a few seconds."""
+APART = 0.02
+"""Random plans differ from one another by so much of their step times, as they are predicted."""
 
 
 def varied_plans(
@@ -37,7 +40,7 @@ def varied_plans(
     found: dict[Plan, str] = {}
 
     def add(name: str, plan: Plan) -> None:
-        if len(found) < count and _fits(problem, plan):
+        if len(found) < count and _time(problem, plan) is not None:
             found.setdefault(plan, name)
 
     for at, device in enumerate(problem.cluster.devices):
@@ -53,6 +56,7 @@ def varied_plans(
             continue
         add(solver.name, result.plan)
     rng = np.random.default_rng(seed)
+    times: list[float] = []
     for attempt in range(50 * count):
         if len(found) >= count:
             break
@@ -61,8 +65,11 @@ def varied_plans(
             name = "streamed at random"
         else:
             plan, name = random_blocks(problem, rng), "blocks at random"
-        if plan is not None:
-            add(f"{name} {attempt}", plan)
+        time = None if plan is None else _time(problem, plan)
+        if plan is None or time is None or any(abs(time - one) <= APART * one for one in times):
+            continue
+        times.append(time)
+        add(f"{name} {attempt}", plan)
     return [(name, plan) for plan, name in found.items()]
 
 
@@ -115,7 +122,9 @@ def streamed_bytes(
     return sizes.astype(np.int64)
 
 
-def _fits(problem: Problem, plan: Plan) -> bool:
+def _time(problem: Problem, plan: Plan) -> float | None:
+    """The step time of a plan as it is predicted; None if it does not fit."""
     staging = None if plan.staging is None else plan.staging[None]
     priority = None if plan.priority is None else plan.priority[None]
-    return not judge(problem, plan.device[None], priority, staging).overflow.any()
+    found = judge(problem, plan.device[None], priority, staging)
+    return None if found.overflow.any() else float(found.step_time[0])
