@@ -73,7 +73,7 @@ class Graph:
 
 
 def install_graphs(monkeypatch):
-    """Let runs of ops be captured; unlike on a real GPU, capturing runs all but updates too."""
+    """Let runs of ops be captured; unlike on a real GPU, capturing runs them, but on copies."""
 
     @contextlib.contextmanager
     def capture(graph, pool=None, stream=None, capture_error_mode=""):
@@ -86,17 +86,19 @@ def install_graphs(monkeypatch):
     issue = streams.Issuer.issue
 
     def recorded(issuer, step, lane, index):
+        if not capturing:
+            issue(issuer, step, lane, index)
+            return
         job, env = lane.job, step.env[lane.number]
         turn, run = job.part.turns[index], job.runners[index]
-        if capturing and isinstance(run, Gathered):  # which would change a weight
-            env[turn.position, 0] = torch.empty(0)
+        places = env, job.home, lane.rooms.slots if lane.rooms else ()
+        read = [places[where][key] for where, key in turn.inputs]
+        if isinstance(run, Gathered):  # which would change a weight
+            made = [torch.empty(0)]
         else:
-            issue(issuer, step, lane, index)
-        if capturing:
-            places = env, job.home, lane.rooms.slots if lane.rooms else ()
-            read = [places[where][key] for where, key in turn.inputs]
-            made = [env[key] for key in sorted(env) if key[0] == turn.position]
-            capturing[-1].calls.append((run, read, made))
+            made = run([one.clone() for one in read] if turn.in_place else read)
+        env.update({(turn.position, output): value for output, value in enumerate(made)})
+        capturing[-1].calls.append((run, read, made))
 
     bring = lanes._Rooms._bring
 

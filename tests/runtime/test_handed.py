@@ -188,3 +188,20 @@ def test_what_is_large_and_goes_between_devices_has_no_place_in_a_graph(monkeypa
     with Executor(program, other, alone) as run:
         expected = [run(tokens).item() for _ in range(5)]
     assert made == pytest.approx(expected, rel=1e-5)
+
+
+def test_what_meets_a_bulky_op_over_something_large_is_issued_with_it():
+    large, small = handed.BULKY, 64
+    ops = [
+        Op("x", "input", (), (large,)),
+        Op("early", "matmul", ((0, 0),), (large,)),
+        Op("maker", "matmul", ((1, 0),), (large,)),
+        Op("view", "view", ((2, 0),), (large,), aliases=((0, 0),)),
+        Op("bulky", "elementwise", ((3, 0),), (large, small)),
+        Op("reader", "elementwise", ((4, 0),), (small,)),
+        Op("far", "elementwise", ((4, 1), (5, 0)), (small,)),
+    ]
+    graph = Graph("met", tuple(ops), outputs=((6, 0),))
+    found = handed.beside_bulky(graph, {4})
+    assert {graph.ops[at].name for at in found} == {"maker", "view", "reader"}
+    assert handed.beside_bulky(graph, ()) == set()

@@ -5,6 +5,9 @@ host. A run of ops between two points where devices must meet is captured instea
 all its streamed weights have come, while those of the next runs are on their way. Where one GPU
 does all, it is the whole step, on all of its streams and copies of streamed weights included. What
 it reads must then always lie in the same place, so what comes from elsewhere is copied there.
+
+Capturing runs nothing, so it needs no step: what graphs will read is noted in the first step, and
+between two steps all are captured in a row, each tensor freed where a step frees it.
 """
 
 from __future__ import annotations
@@ -20,11 +23,14 @@ from placewright.runtime.script import ENV
 from placewright.runtime.segments import Held, Segment, segments_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from placewright.graph import Tensor
     from placewright.runtime.lanes import Lane
+    from placewright.runtime.script import Turn
     from placewright.runtime.streams import Issuer
 
-EAGER, CAPTURE, REPLAY = "eager", "capture", "replay"
+NOTE, EAGER, REPLAY = "note", "eager", "replay"
 _TRIED = 3  # steps each way before one way is chosen
 
 
@@ -42,7 +48,7 @@ class Graphs:
         self.gathered = updates_of(issuer.jobs.values())
         self.steps = 0
         self.seconds: dict[str, list[float]] = {EAGER: [], REPLAY: []}
-        self.pools: dict[int, Any] = {}
+        self.noted: dict[Held, torch.Tensor] = {}  # tensors that graphs may read, without data
         self.fixed: set[int] = set()  # tensors that a replay overwrites
         self.places: dict[Held, torch.Tensor] = {}  # of tensors that graphs read and none made
         self.why = ""
@@ -52,7 +58,7 @@ class Graphs:
     @property
     def settled(self) -> bool:
         """Whether it is decided how steps are run."""
-        return not self.segments or self.steps > (1 if self.wanted else 2 * _TRIED + 1)
+        return not self.segments or self.steps > (1 if self.wanted else 2 * _TRIED)
 
     @property
     def captured(self) -> bool:
@@ -62,7 +68,7 @@ class Graphs:
     @property
     def covers(self) -> bool:
         """Whether the step at hand is one graph, but for a few ops at its end."""
-        return self.mode != EAGER and any(one.whole for one in self.segments.values())
+        return self.mode == REPLAY and any(one.whole for one in self.segments.values())
 
     @property
     def gathers(self) -> bool:
@@ -71,12 +77,14 @@ class Graphs:
 
     def needs(self, at: int) -> list[Held] | None:
         """What must have come before the graph that begins here; None if none does."""
-        segment = self.segments.get(at) if self.mode != EAGER else None
+        segment = self.segments.get(at) if self.mode == REPLAY else None
         return segment.needs if segment is not None and segment.whole else None
 
     def place(self, number: int, tensor: Tensor) -> torch.Tensor | None:
         """Where the graphs that read a tensor want it; None if none was captured."""
         return self.places.get((number, tensor)) if self.mode == REPLAY else None
+
+    # -- steps ---------------------------------------------------------------------------------
 
     def begin(self) -> None:
         """A step begins: decide how it is run."""
@@ -94,10 +102,10 @@ class Graphs:
                 if other is not lane and other.device == lane.device:
                     lane.compute.wait_stream(other.compute)
         eager = 1 if self.wanted else _TRIED
-        self.mode = EAGER if self.steps < eager else CAPTURE if self.steps == eager else REPLAY
-        if self.mode == CAPTURE:
-            _make_room(self.issuer)  # a capture cannot use what the steps before have left
-        if self.wanted is None and self.steps == 2 * _TRIED + 1:
+        self.mode = NOTE if self.steps == 0 else EAGER if self.steps < eager else REPLAY
+        if self.steps == eager:
+            self._capture()
+        if self.wanted is None and self.steps == 2 * _TRIED:
             self._choose()
         self._began = time.perf_counter()
 
@@ -105,10 +113,12 @@ class Graphs:
         """A step is over; the first few are timed to the end."""
         if not self.segments or self.gathers:
             return
-        if self.wanted is None and self.steps <= 2 * _TRIED and self.mode != CAPTURE:
+        if self.wanted is None and self.steps < 2 * _TRIED:
             for lane in self.issuer.lanes.values():
                 lane.compute.synchronize()
-            self.seconds[self.mode].append(time.perf_counter() - self._began)
+            self.seconds[REPLAY if self.mode == REPLAY else EAGER].append(
+                time.perf_counter() - self._began
+            )
         self.steps += 1
 
     def _choose(self) -> None:
@@ -133,25 +143,23 @@ class Graphs:
         """There is no memory for graphs beside the ops: do without; false if there are none."""
         if not self.segments:
             return False
-        self._forget("there is no memory for graphs")
+        self.drop("there is no memory for graphs")
+        _make_room(self.issuer)
         return True
 
-    def _forget(self, why: str) -> None:
-        self.drop(why)
-        _make_room(self.issuer)
+    def note(self, number: int, turn: Turn, read: Sequence[torch.Tensor]) -> None:
+        """Keep in mind what tensors look like that an op reads, and that graphs may read."""
+        for (where, key), value in zip(turn.inputs, read, strict=True):
+            if where == ENV and (number, key) not in self.noted:
+                self.noted[number, key] = torch.empty_like(value, device="meta")
 
     def run(self, step: Any, lane: Lane, at: int) -> int:
         """Issue the run of ops that begins here, if there is one; how many ops that were."""
-        segment = self.segments.get(at) if self.mode != EAGER else None
+        segment = self.segments.get(at) if self.mode == REPLAY else None
         if segment is None:
             return 0
         for index in segment.streamed:
             self.issuer.wait_room(lane, lane.job.part.turns[index])
-        if self.mode == CAPTURE and not self._capture(segment, step, lane):
-            self.segments.pop(at, None)
-            if not self.segments:
-                self._forget(self.why)
-            return 0
         for (number, tensor), place in segment.inputs.items():
             given = step.env[number][tensor]
             if given is not place:
@@ -166,14 +174,6 @@ class Graphs:
                 other.compute.wait_stream(lane.compute)
         return segment.whole
 
-    def heard(self, at: int) -> list[int]:
-        """Turns of the run that began here, and has been issued, which something is to follow.
-
-        What a replay frees was never taken, but for what it was captured with.
-        """
-        segment = self.segments[at]
-        return segment.heard if self.mode == REPLAY else segment.turns
-
     def own(self, value: torch.Tensor) -> torch.Tensor:
         """A value that the next step does not overwrite."""
         if id(value) not in self.fixed:
@@ -184,81 +184,94 @@ class Graphs:
             self.give_up()  # then nothing overwrites it
             return value
 
-    def _capture(self, segment: Segment, step: Any, lane: Lane) -> bool:
-        """Capture a run of ops, without running it; false if that is not possible."""
-        short = False
-        try:
-            self._record(segment, step, lane)
-        except Exception as error:
-            torch.cuda.synchronize(lane.device)
-            # The end of a capture that was broken off may fail, too.
-            short = torch.OutOfMemoryError in (type(error), type(error.__context__))
-            self.why = str(error).partition("\n")[0]
-        if short:  # and the error, which knew what had been made, is gone
-            self.give_up()
-        return segment.graph is not None and not short
+    # -- capturing -----------------------------------------------------------------------------
 
-    def _record(self, segment: Segment, step: Any, lane: Lane) -> None:
+    def _capture(self) -> None:
+        """Capture all runs of ops, without running them; those that cannot be are left out."""
+        while self.segments:
+            _make_room(self.issuer)  # a capture cannot use what the steps before have left
+            begin = self._try_all()
+            if begin is None:
+                break
+            self.segments.pop(begin, None)
+            for segment in self.segments.values():  # which may need what that one was to make
+                segment.graph, segment.inputs, segment.outputs = None, {}, {}
+            self.fixed.clear()
+            self.places.clear()
+        if not self.segments:
+            self.mode = EAGER
+            _make_room(self.issuer)
+        self.noted.clear()
+
+    def _try_all(self) -> int | None:
+        """Capture all runs of ops; where the one begins that cannot be."""
+        step, pools = self.issuer.blank_step(), dict[int, Any]()
+        for segment in sorted(self.segments.values(), key=lambda one: one.begin):
+            lane = self.issuer.lanes[self.issuer.order[segment.begin][0]]
+            pool = pools.setdefault(lane.number, torch.cuda.graph_pool_handle())
+            try:
+                self._record(segment, step, lane, pool)
+            except Exception as error:
+                torch.cuda.synchronize(lane.device)
+                # The end of a capture that was broken off may fail, too.
+                short = torch.OutOfMemoryError in (type(error), type(error.__context__))
+                self.why = str(error).partition("\n")[0]
+            else:
+                continue
+            if short:  # and the error, which knew what had been made, is gone
+                self.give_up()
+            return segment.begin
+        return None
+
+    def _record(self, segment: Segment, step: Any, lane: Lane, pool: Any) -> None:
         for held in self._read(segment, lane):
             self._settle(segment, step, held)
-        before = [dict(env) for env in step.env]
-        waits = dict(step.arrived), dict(step.events)
+        before = [set(env) for env in step.env]
         graph = torch.cuda.CUDAGraph()
-        pool = self.pools.setdefault(lane.number, torch.cuda.graph_pool_handle())
-        try:
-            with torch.cuda.graph(
-                graph, pool=pool, stream=lane.compute, capture_error_mode="thread_local"
-            ):
-                if segment.whole:
-                    self._issue_step(segment, step, lane)
-                else:
-                    self._issue_run(segment, step, lane)
-        except Exception:
-            step.env[:] = before
-            raise
-        finally:  # nobody outside of a graph can wait for what is in it
-            step.arrived, step.events = waits
+        with torch.cuda.graph(
+            graph, pool=pool, stream=lane.compute, capture_error_mode="thread_local"
+        ):
+            if segment.whole:
+                self._issue_step(segment, step, lane)
+            else:
+                self._issue_run(segment, step, lane)
+        kept = None if segment.whole else self._kept(lane)
         segment.outputs = {
             (number, key): value
             for number, env in enumerate(step.env)
             for key, value in env.items()
-            if key not in before[number]
+            if key not in before[number] and (kept is None or key in kept)
         }
         segment.graph = graph
         self.fixed |= {id(value) for value in segment.outputs.values()}
-        for number, env in enumerate(before):
-            for key, value in env.items():
-                step.env[number].setdefault(key, value)
-        if not segment.whole:
-            self._let_go(segment, lane)
 
     def _settle(self, segment: Segment, step: Any, held: Held) -> None:
         """Give what a run of ops reads a place, unless a graph has put it into one."""
         number, tensor = held
-        value = step.env[number][tensor]
-        if id(value) not in self.fixed:
-            self.places[held] = step.env[number][tensor] = torch.empty_like(value).copy_(value)
+        if tensor not in step.env[number]:
+            lane = self.issuer.lanes[number]
+            if held not in self.places:
+                with torch.cuda.stream(lane.compute):
+                    self.places[held] = torch.zeros_like(self.noted[held], device=lane.device)
             self.fixed.add(id(self.places[held]))
+            step.env[number][tensor] = self.places[held]
         if held in self.places:
             segment.inputs[held] = self.places[held]
 
-    def _let_go(self, segment: Segment, lane: Lane) -> None:
-        """Forget what graphs alone have read, and no later one reads: its room can be used again.
+    def _kept(self, lane: Lane) -> set[Tensor]:
+        """What is not read by graphs alone; the room of all else can be used again.
 
         What is sent stays: who fetches it may take longer than the next graph.
         """
-        turns, order = lane.job.part.turns, self.issuer.order
+        order = self.issuer.order
         mine = [one for one in self.segments.values() if order[one.begin][0] == lane.number]
         graphed = {at for one in mine for at in one.turns}
         kept = set(lane.job.part.outputs)
-        for at, turn in enumerate(turns):
+        for at, turn in enumerate(lane.job.part.turns):
             kept |= {(turn.position, output) for output, _ in turn.sends}
             if at not in graphed:
                 kept |= {key for where, key in turn.inputs if where == ENV}
-        for tensor in (tensor for at in segment.turns for tensor in turns[at].frees):
-            for one in mine:
-                if tensor not in kept and (lane.number, tensor) in one.outputs:
-                    self.fixed.discard(id(one.outputs.pop((lane.number, tensor))))
+        return kept
 
     def _read(self, segment: Segment, lane: Lane) -> list[Held]:
         """What a run of ops reads that it does not make."""
@@ -276,12 +289,12 @@ class Graphs:
 
     def _issue_run(self, segment: Segment, step: Any, lane: Lane) -> None:
         """Issue ops of one device that meet nobody."""
-        env, turns = step.env[lane.number], lane.job.part.turns
+        env, turns, kept = step.env[lane.number], lane.job.part.turns, self._kept(lane)
         for index in segment.turns:
             self.issuer.issue(step, lane, index)
             for tensor in turns[index].frees:
-                if tensor[0] != turns[index].position or not turns[index].sends:
-                    env.pop(tensor, None)  # what is sent is needed a moment longer
+                if tensor not in kept:
+                    env.pop(tensor, None)
 
     def _issue_step(self, segment: Segment, step: Any, first: Lane) -> None:
         """Issue a whole step: other streams leave the first one, and come back to it."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from placewright.graph import INPUT, STATE, WEIGHT
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from placewright.graph import Graph, Tensor
 
@@ -53,6 +53,21 @@ def makers_of_bulky(graph: Graph, device: Sequence[int], tensor: Tensor) -> list
     if graph.ops[tensor[0]].outputs[tensor[1]] < BULKY:
         return []
     return [op for op, _ in _memory(graph, tensor) if device[op] == device[tensor[0]]]
+
+
+def beside_bulky(graph: Graph, bulky: Collection[int]) -> set[int]:
+    """The ops that make or read something large that such an op reads or makes.
+
+    Otherwise it would have a place for good where a graph meets what is issued one by one.
+    """
+    found = set()
+    for position, op in enumerate(graph.ops):
+        for tensor in op.inputs:
+            for source, output in _memory(graph, tensor):
+                if graph.ops[source].outputs[output] >= BULKY:
+                    found |= {source} if position in bulky else set()
+                    found |= {position} if source in bulky else set()
+    return found
 
 
 def held_beside(graph: Graph, workspace: Sequence[int] | None = None) -> int:

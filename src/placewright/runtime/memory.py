@@ -56,17 +56,16 @@ def in_kept_memory(work: Callable[[], None]) -> None:
         else:
             over.wait()  # or the next thread would be given its arena again
 
-    name = threading.current_thread().name
-    if keep_memory() and not _kept():
-        for _ in range(_ARENAS):
-            thread = threading.Thread(target=attempt, name=name, daemon=True)
-            thread.start()
-            if answer.get():
-                over.set()
-                thread.join()
-                return
-        over.set()
-    work()
+    name, threads, found = threading.current_thread().name, [], False
+    while keep_memory() and not _kept() and not found and len(threads) < _ARENAS:
+        threads.append(threading.Thread(target=attempt, name=name, daemon=True))
+        threads[-1].start()
+        found = answer.get()
+    over.set()
+    for thread in threads:
+        thread.join()
+    if not found:
+        work()
 
 
 def _kept() -> bool:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from placewright.errors import PlanError
 from placewright.graph import INPUT, STATE, VIEW, WEIGHT
-from placewright.runtime.handed import handed_out, makers_of_bulky, reads_bulky
+from placewright.runtime.handed import beside_bulky, handed_out, makers_of_bulky, reads_bulky
 from placewright.runtime.staging import Copy, lay_out
 from placewright.runtime.writes import find_writes
 
@@ -38,7 +38,8 @@ class Turn:
         tells: Devices with an op that waits for this one to have read something.
         in_place: Whether it changes what it reads.
         handed: Whether it makes, or is a view of, a large output (`runtime/handed.py`).
-        bulky: Whether it reads or makes something large that goes from device to device.
+        bulky: Whether it reads or makes something large that goes from device to device, or that
+            such an op makes or reads.
     """
 
     position: int
@@ -157,6 +158,9 @@ class _Writer:
                 if self.device[reader] != self.device[position] and reader in turns:
                     turn.after.append(reader)
                     turns[reader].tells.append(self.device[position])
+        bulky = {at for at, turn in turns.items() if turn.bulky}
+        for position in beside_bulky(self.graph, bulky) & turns.keys():
+            turns[position].bulky = True
         for place, part in enumerate(self.parts):
             if copies[place]:
                 part.staging = lay_out(copies[place], self.rooms[place])

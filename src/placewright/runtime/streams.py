@@ -13,7 +13,7 @@ from weakref import WeakSet
 
 import torch
 
-from placewright.runtime.graphs import EAGER, Graphs
+from placewright.runtime.graphs import NOTE, REPLAY, Graphs
 from placewright.runtime.lanes import Lane
 from placewright.runtime.workers import Done, Job, Note
 
@@ -124,7 +124,7 @@ class Issuer:
     def _take(self, note: Note) -> None:
         if note.what == "begin":
             self.begun = note.step + 1
-            step = _Step(note.step, [{} for _ in range(self.devices)])
+            step = self.blank_step(note.step)
             self.steps.append(step)
             self.graphs.begin()
             for number, lane in self.lanes.items():
@@ -138,6 +138,10 @@ class Issuer:
             step.read.add((target, key))
         else:
             self._receive(step, target, key, note.value, note.event)
+
+    def blank_step(self, number: int = -1) -> _Step:
+        """A step of which nothing is issued yet."""
+        return _Step(number, [{} for _ in range(self.devices)])
 
     def _receive(
         self,
@@ -190,19 +194,14 @@ class Issuer:
                 self._wait_all(step, lane, needs)
             count = self.graphs.run(step, lane, step.at)
             if not count:
-                if needs is not None:  # the capture failed: this step is issued op by op after all
-                    needs = None
-                    self._begin_alone(lane)
-                    self.wait_room(lane, job.part.turns[index])
                 self._issue_alone(step, lane, index)
-                count = 1
         except Exception as error:
             self._fail(step, job, error)
             return
         if needs is None:
-            for one in self.graphs.heard(step.at) if count > 1 else (index,):
+            for one in self.graphs.segments[step.at].heard if count else (index,):
                 self.after(step, lane, job.part.turns[one])
-        step.at += count
+        step.at += count or 1
         try:
             self._issue_plain(step, lane)
         except Exception as error:
@@ -225,10 +224,10 @@ class Issuer:
         job, env, rooms, empty = lane.job, step.env[lane.number], lane.rooms, self.inbox.empty
         turns, runners, places = job.part.turns, job.runners, _places(lane, step)
         arrived = {} if rooms is None else rooms.arrived
-        segments = self.graphs.segments if self.graphs.mode != EAGER else {}
+        segments = self.graphs.segments if self.graphs.mode == REPLAY else {}
         for at in range(step.at, len(self.order)):
             index = self.plain[at]
-            if index < 0 or at in segments or not empty():
+            if index < 0 or at in segments or self.graphs.mode == NOTE or not empty():
                 return
             turn = turns[index]
             position = turn.position
@@ -284,14 +283,6 @@ class Issuer:
                 lane.compute.wait_event(event)
                 step.env[holder][tensor].record_stream(lane.compute)
 
-    def _begin_alone(self, first: Lane) -> None:
-        """Begin a step that no graph is there for after all."""
-        for lane in self.lanes.values():
-            if lane is not first:  # which has waited for all that came from elsewhere
-                lane.compute.wait_stream(first.compute)
-            if lane.rooms is not None:
-                lane.rooms.begin()
-
     @staticmethod
     def wait_room(lane: Lane, turn: Turn) -> None:
         """Let the compute stream wait for an op's streamed weights."""
@@ -302,7 +293,10 @@ class Issuer:
         """Issue one op on the current stream."""
         job, env, places = lane.job, step.env[lane.number], _places(lane, step)
         turn = job.part.turns[index]
-        made = job.runners[index]([places[where][key] for where, key in turn.inputs])
+        read = [places[where][key] for where, key in turn.inputs]
+        if self.graphs.mode == NOTE:
+            self.graphs.note(lane.number, turn, read)
+        made = job.runners[index](read)
         for output, value in enumerate(made):
             env[turn.position, output] = value
         if job.watch is not None:
