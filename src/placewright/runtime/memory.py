@@ -56,7 +56,8 @@ def in_kept_memory(work: Callable[[], None]) -> None:
         else:
             over.wait()  # or the next thread would be given its arena again
 
-    name, threads, found = threading.current_thread().name, [], False
+    name, found = threading.current_thread().name, False
+    threads: list[threading.Thread] = []
     while keep_memory() and not _kept() and not found and len(threads) < _ARENAS:
         threads.append(threading.Thread(target=attempt, name=name, daemon=True))
         threads[-1].start()
