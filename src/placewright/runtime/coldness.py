@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from placewright.graph import INPUT, STATE, WEIGHT
+from placewright.runtime.lifetimes import last_users, owners
 
 if TYPE_CHECKING:
-    from placewright.graph import Graph, Op, Tensor
+    from placewright.graph import Graph, Op
 
 SHARE = 4
 """One part in so many of a cache is taken to hold what was made last; the rest, what was read."""
@@ -105,15 +106,7 @@ def _written_over(graph: Graph, passed: list[int]) -> list[int]:
 
 def _freed(graph: Graph) -> list[list[int]]:
     """The sizes of what each op is the last to use, views of it included."""
-    root: dict[Tensor, Tensor] = {}
-    last: dict[Tensor, int] = {}
-    for at, op in enumerate(graph.ops):
-        source = dict(op.aliases)
-        for output in range(len(op.outputs)):
-            tensor = at, output
-            root[tensor] = root[op.inputs[source[output]]] if output in source else tensor
-        for tensor in (*op.inputs, *((at, output) for output in range(len(op.outputs)))):
-            last[root[tensor]] = at
+    last = last_users(graph, owners(graph))
     found: list[list[int]] = [[] for _ in graph.ops]
     for at, op in enumerate(graph.ops):
         for output, size in _made(op):

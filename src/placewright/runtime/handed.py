@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from placewright.graph import INPUT, STATE, WEIGHT
+from placewright.runtime.lifetimes import last_users, memory_of, owners
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -35,7 +36,7 @@ def handed_out(graph: Graph) -> frozenset[int]:
     found: set[int] = set()
     for tensor in graph.outputs or ():
         if graph.ops[tensor[0]].outputs[tensor[1]] >= LARGE:
-            found |= {op for op, _ in _memory(graph, tensor)}
+            found |= {op for op, _ in memory_of(graph, tensor)}
     early = len(graph) - LAST
     return frozenset() if any(op < early for op in found) else frozenset(found)
 
@@ -44,7 +45,7 @@ def reads_bulky(graph: Graph, device: Sequence[int], position: int, tensor: Tens
     """Whether what an op reads is large, or a view of what is large, and of another device."""
     return any(
         device[op] != device[position] and graph.ops[op].outputs[output] >= BULKY
-        for op, output in _memory(graph, tensor)
+        for op, output in memory_of(graph, tensor)
     )
 
 
@@ -52,7 +53,7 @@ def makers_of_bulky(graph: Graph, device: Sequence[int], tensor: Tensor) -> list
     """The ops that make a tensor which is sent, on its device, if it is large."""
     if graph.ops[tensor[0]].outputs[tensor[1]] < BULKY:
         return []
-    return [op for op, _ in _memory(graph, tensor) if device[op] == device[tensor[0]]]
+    return [op for op, _ in memory_of(graph, tensor) if device[op] == device[tensor[0]]]
 
 
 def beside_bulky(graph: Graph, bulky: Collection[int]) -> set[int]:
@@ -63,7 +64,7 @@ def beside_bulky(graph: Graph, bulky: Collection[int]) -> set[int]:
     found = set()
     for position, op in enumerate(graph.ops):
         for tensor in op.inputs:
-            for source, output in _memory(graph, tensor):
+            for source, output in memory_of(graph, tensor):
                 if graph.ops[source].outputs[output] >= BULKY:
                     found |= {source} if position in bulky else set()
                     found |= {position} if source in bulky else set()
@@ -78,34 +79,17 @@ def held_beside(graph: Graph, workspace: Sequence[int] | None = None) -> int:
     """
     handed = handed_out(graph)
     apart = {(op, output) for op in handed for output in range(len(graph.ops[op].outputs))}
-    root: dict[Tensor, Tensor] = {}
-    last: dict[Tensor, int] = {}
-    for position, op in enumerate(graph.ops):
-        for output in range(len(op.outputs)):
-            root[position, output] = _memory(graph, (position, output))[-1]
-            last[root[position, output]] = position
-        for tensor in op.inputs:
-            last[root[tensor]] = position
+    owner = owners(graph)
+    last = last_users(graph, owner)
     alive = most = 0
     ending: dict[int, int] = {}
     for position, op in enumerate(graph.ops):
         for output, size in enumerate(op.outputs):
             tensor = position, output
-            if op.kind not in (INPUT, STATE, WEIGHT) and root[tensor] == tensor not in apart:
+            if op.kind not in (INPUT, STATE, WEIGHT) and owner[tensor] == tensor not in apart:
                 alive += size
                 ending[last[tensor]] = ending.get(last[tensor], 0) + size
         own = 0 if workspace is None or position in handed else int(workspace[position])
         most = max(most, alive + own)
         alive -= ending.get(position, 0)
     return most
-
-
-def _memory(graph: Graph, tensor: Tensor) -> list[Tensor]:
-    """A tensor, and those whose memory it is in turn."""
-    found = [tensor]
-    while True:
-        op, output = found[-1]
-        source = dict(graph.ops[op].aliases).get(output)
-        if source is None:
-            return found
-        found.append(graph.ops[op].inputs[source])
