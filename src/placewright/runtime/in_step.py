@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from placewright.runtime.machine import Machine
     from placewright.runtime.sites import Site
 
-FEWEST, MOST = 5, 40
-"""Steps that are timed; those before are not."""
+FEWEST, MOST = 5, 20
+"""Steps that are timed at a time; those before are not."""
 WARMING = 2
 PART = 8
 """One part in so many of the host's memory may be taken by weights that are made for it."""

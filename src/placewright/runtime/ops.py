@@ -114,15 +114,15 @@ def profile_ops(
     before = len(found)
     failed: dict[str, str] = {}
     company = Company.beside(sites)
-    half = budget / STEP_SHARE / 2
-    short = estimates.sum(axis=0) * (WARMING + FEWEST) <= half
+    share = budget / STEP_SHARE
+    short = estimates.sum(axis=0) * (WARMING + FEWEST) <= share
     asked = {model for _, _, model in jobs if may_run(program, machine)}
     wholes: dict[str, Steps] = {}
     for (model, site), may in zip(models.items(), short, strict=True):
         if may and model in asked and not site.on_gpu:
             said(f"steps on {site.name}", 0.0)
             steps = Steps(program, site)
-            if _ran(steps, half, company):
+            if _ran(steps, share, company):
                 wholes[model] = steps
     jobs = [job for job in jobs if job[2] not in wholes]
     each = min(LONGEST, max(SHORTEST, budget / max(len(jobs), 1)))
@@ -144,8 +144,10 @@ def profile_ops(
             continue
         kept.put(model, text, found[text, model])
     for model, steps in wholes.items():
-        said(f"steps on {models[model].name}", min(1.0, (time.monotonic() - began) / budget))
-        _ran(steps, half, company)
+        spent = time.monotonic() - began
+        if spent < budget:  # and others who share the processor may have come or gone
+            said(f"steps on {models[model].name}", spent / budget)
+            _ran(steps, min(share, budget - spent), company)
         taken = steps.timings()
         for text, positions in equal.items():
             if (text, model) not in found:
