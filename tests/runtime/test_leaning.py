@@ -60,6 +60,9 @@ def test_only_a_host_beside_others_leans(problem):
     assert lean(problem, 1.0) is problem
     links = lean(problem, 1.0, 2.0).cluster.links
     assert links["cpu", "gpu0"].bandwidth == problem.cluster.links["cpu", "gpu0"].bandwidth / 2
+    late = lean(problem, 1.0, late=0.5).cluster.links["gpu0", "cpu"]
+    assert late.handing == problem.cluster.links["gpu0", "cpu"].latency + 0.5
+    assert late.latency == problem.cluster.links["gpu0", "cpu"].latency
     less = lean(problem, 1.0, 1.0, 0.5)
     assert less.constraints.limits == {"gpu0": 1750}
     assert lean(less, 1.0, 1.0, 0.5).constraints.limits == {"gpu0": 875}
@@ -109,3 +112,28 @@ def test_without_a_host_beside_others_the_best_is_taken():
     alone = replace(problem, cluster=problem.cluster.only(["cpu"]))
     best = pw.solve(alone, pw.solvers.Auto())
     assert pw.solve(alone, pw.solvers.Auto(), choose=Wary()).plan == best.plan
+
+
+def test_a_plan_that_is_to_be_trusted_does_not_wake_the_host_for_little():
+    """A last branch that the host could do beside the GPU, which ends a moment earlier then."""
+    ops = [Op("x", "input", outputs=(8,))]
+    for at in range(10):
+        ops.append(Op(f"y{at}", "linear", ((at, 0),), outputs=(8,)))
+    ops.append(Op("side", "sum", ((5, 0),), outputs=(8,)))
+    takes = np.array([[0.0, 0.0], *[[3e-4, 1.0]] * 10, [2e-4, 3.2e-4]])
+    link = pw.Link(1e9, 2e-5)
+    devices = (pw.Device("gpu0", "gpu", "G", 10**6), pw.Device("cpu", "cpu", "C", 10**6))
+    cluster = pw.Cluster("here", devices, {("gpu0", "cpu"): link, ("cpu", "gpu0"): link})
+    names = tuple(op.name for op in ops)
+    graph = Graph("side", tuple(ops), outputs=((10, 0), (11, 0)))
+    problem = pw.Problem(graph, cluster, Table(names, ("G", "C"), takes))
+    stop = pw.MaxEvaluations(300)
+    best = pw.solve(problem, pw.solvers.Auto(), stop)
+    assert best.plan.device[11] == 1  # 3.0 ms against 3.2
+    assert best.step_time < 3.1e-3
+    wary = pw.solve(problem, pw.solvers.Auto(), stop, choose=Wary())
+    assert wary.plan.device[11] == 1  # it ends in time even if the host wakes late
+    tight = replace(graph, ops=(*ops[:11], replace(ops[11], inputs=((9, 0),))))
+    problem = pw.Problem(tight, cluster, Table(names, ("G", "C"), takes))
+    assert pw.solve(problem, pw.solvers.Auto(), stop).plan.device[11] == 1
+    assert pw.solve(problem, pw.solvers.Auto(), stop, choose=Wary()).plan.device[11] == 0

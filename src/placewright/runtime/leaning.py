@@ -34,8 +34,13 @@ LEANS = ((1.0, 1.0, 1.0), (1.0, 1.15, 1.0), (1.6, 1.0, 1.0), (NEVER, 1.0, 1.0), 
 
 The last are streaming alone, which is predicted best: nothing can go wrong on the host.
 """
-SLOW = 1.6, 1.15
-"""A host that may be slower than measured: times of its ops, and of a byte on its links."""
+SLOW = 1.6, 1.15, 1.0, 2e-4
+"""A host that may be slower than measured: times of its ops and of a byte on its links, all of the
+memory, and seconds by which it wakes late when something is handed to it or awaited from it.
+
+Where `auto` left a few ops of a step of 3 to 10 ms to the host, each time that host and GPU met
+took 0.1 to 0.5 ms longer than predicted (`benchmarks/results/2026-11-runtime.md`).
+"""
 
 
 def leans(problem: Problem) -> bool:
@@ -44,21 +49,30 @@ def leans(problem: Problem) -> bool:
     return isinstance(problem.costs, Table) and HOST in kinds and len(kinds) > 1
 
 
-def lean(problem: Problem, factor: float, carried: float = 1.0, memory: float = 1.0) -> Problem:
+def lean(
+    problem: Problem, factor: float, carried: float = 1.0, memory: float = 1.0, late: float = 0.0
+) -> Problem:
     """The problem as if its host took so many times as long as measured, and its links so many.
 
     Args:
         memory: The share of other devices' memory that may be used.
+        late: Seconds by which what an op makes comes later over the host's links.
     """
     costs, cluster = problem.costs, problem.cluster
-    if not isinstance(costs, Table) or factor == carried == memory == 1.0:
+    if not isinstance(costs, Table) or (factor == carried == memory == 1.0 and not late):
         return problem
     hosts = [device for device in cluster.devices if device.kind == HOST]
     names = {device.name for device in hosts}
     columns = names | {device.model for device in hosts} | {HOST}
     scale = np.array([factor if column in columns else 1.0 for column in costs.columns])
     links = {
-        pair: replace(link, bandwidth=link.bandwidth / carried) if names & set(pair) else link
+        pair: replace(
+            link,
+            bandwidth=link.bandwidth / carried,
+            handing=max(link.latency, link.handing or 0.0) + late if late else link.handing,
+        )
+        if names & set(pair)
+        else link
         for pair, link in cluster.links.items()
     }
     costs = replace(costs, seconds=costs.seconds * scale)
