@@ -190,6 +190,29 @@ def test_graphs_never_take_the_memory_that_a_step_needs(request, spare, captured
         assert bool(run.issuer.graphs.segments) == captured
 
 
+def test_a_captured_training_step_over_both_needs_little_more_than_op_by_op():
+    """16 MiB each: weights, their gradients, which are there at the end, and activations."""
+    layers = [layer for _ in range(10) for layer in (nn.Linear(2048, 2048, bias=False), nn.Tanh())]
+    model, x = nn.Sequential(*layers, nn.Linear(2048, 1)), torch.randn(2048, 2048)
+    how = {"training": True, "optimizer": Rule("sgd", 1e-3)}
+    program, problem = capture(model, x, machine("gpu0"), **how)
+    device = all_on(problem, 1)
+    last = [at for at, op in enumerate(problem.graph.ops) if op.module == "20" and op.inputs]
+    device[[at for at in last if max(problem.graph.ops[at].outputs) < 2**20]] = 0
+    plan, peaks, losses = Plan.of(problem, problem.settle(device)), [], []
+    for graphs in (False, True):
+        with Executor(program, twin(model), plan, graphs=graphs) as run:
+            gc.collect()
+            before = torch.cuda.memory_allocated()
+            torch.cuda.reset_peak_memory_stats()
+            losses.append([run(x).sum().item() for _ in range(4)])
+            torch.cuda.synchronize()
+            peaks.append(torch.cuda.max_memory_allocated() - before)
+            assert ("graph" in run.issued) == graphs
+    assert losses[1] == pytest.approx(losses[0], rel=1e-3)
+    assert peaks[1] < 1.1 * peaks[0]
+
+
 def test_weights_stream_while_the_cpu_computes():
     layers, width = 12, 4096
     size = width * width * 4
