@@ -72,6 +72,15 @@ class Graph:
                 old.copy_(new)
 
 
+def as_in(value, copies, read):
+    """A tensor that is in the memory of a copy as it is in that of what was copied."""
+    for copy, one in zip(copies, read, strict=True):
+        if value.untyped_storage().data_ptr() == copy.untyped_storage().data_ptr():
+            begin = one.storage_offset() + value.storage_offset()
+            return one.as_strided(value.shape, value.stride(), begin)
+    return value
+
+
 def install_graphs(monkeypatch):
     """Let runs of ops be captured; unlike on a real GPU, capturing runs them, but on copies."""
 
@@ -95,8 +104,11 @@ def install_graphs(monkeypatch):
         read = [places[where][key] for where, key in turn.inputs]
         if isinstance(run, Gathered):  # which would change a weight
             made = [torch.empty(0)]
+        elif turn.in_place:
+            copies = [one.clone() for one in read]
+            made = [as_in(value, copies, read) for value in run(copies)]
         else:
-            made = run([one.clone() for one in read] if turn.in_place else read)
+            made = run(read)
         env.update({(turn.position, output): value for output, value in enumerate(made)})
         capturing[-1].calls.append((run, read, made))
 

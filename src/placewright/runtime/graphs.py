@@ -49,7 +49,8 @@ class Graphs:
         self.steps = 0
         self.seconds: dict[str, list[float]] = {EAGER: [], REPLAY: []}
         self.noted: dict[Held, torch.Tensor] = {}  # tensors that graphs may read, without data
-        self.fixed: set[int] = set()  # tensors that a replay overwrites
+        self.homes: dict[int, set[int]] = {}  # where stored tensors lie, by device, while noting
+        self.fixed: set[int] = set()  # memory that a replay overwrites
         self.places: dict[Held, torch.Tensor] = {}  # of tensors that graphs read and none made
         self.why = ""
         """Why ops are issued one by one, where nobody asked for that."""
@@ -103,6 +104,8 @@ class Graphs:
                     lane.compute.wait_stream(other.compute)
         eager = 1 if self.wanted else _TRIED
         self.mode = NOTE if self.steps == 0 else EAGER if self.steps < eager else REPLAY
+        if self.mode == NOTE:
+            self.homes = {lane.number: set(map(_memory, lane.job.home.values())) for lane in lanes}
         if self.steps == eager:
             self._capture()
         if self.wanted is None and self.steps == 2 * _TRIED:
@@ -139,19 +142,30 @@ class Graphs:
         self.fixed.clear()
         self.places.clear()
 
-    def give_up(self) -> bool:
-        """There is no memory for graphs beside the ops: do without; false if there are none."""
-        if not self.segments:
+    def give_up(self, at: int = 0) -> bool:
+        """There is no memory for graphs beside the ops: do without; false if that cannot be.
+
+        Args:
+            at: Where the step stands. What graphs have made for later ones alone, no op would find.
+        """
+        later = [one for one in self.segments.values() if one.begin >= at]
+        if not self.segments or any(begin < at for one in later for begin in one.makers):
             return False
         self.drop("there is no memory for graphs")
         _make_room(self.issuer)
         return True
 
     def note(self, number: int, turn: Turn, read: Sequence[torch.Tensor]) -> None:
-        """Keep in mind what tensors look like that an op reads, and that graphs may read."""
+        """Keep in mind what tensors look like that an op reads, and that graphs may read.
+
+        A state that was changed in place, or a view of a stored tensor, is read where it lies.
+        """
         for (where, key), value in zip(turn.inputs, read, strict=True):
             if where == ENV and (number, key) not in self.noted:
-                self.noted[number, key] = torch.empty_like(value, device="meta")
+                stored = _memory(value) in self.homes[number]
+                self.noted[number, key] = (
+                    value if stored else torch.empty_like(value, device="meta")
+                )
 
     def run(self, step: Any, lane: Lane, at: int) -> int:
         """Issue the run of ops that begins here, if there is one; how many ops that were."""
@@ -176,7 +190,7 @@ class Graphs:
 
     def own(self, value: torch.Tensor) -> torch.Tensor:
         """A value that the next step does not overwrite."""
-        if id(value) not in self.fixed:
+        if _memory(value) not in self.fixed:
             return value
         try:
             return value.clone()
@@ -190,27 +204,61 @@ class Graphs:
         """Capture all runs of ops, without running them; those that cannot be are left out."""
         while self.segments:
             _make_room(self.issuer)  # a capture cannot use what the steps before have left
-            begin = self._try_all()
+            with torch.inference_mode(False), torch.no_grad():
+                begin = self._try_all()
             if begin is None:
+                if not any(one.whole for one in self.segments.values()):
+                    self._try_beside()
+                for lane in self.issuer.lanes.values():
+                    torch.cuda.synchronize(lane.device)  # or places are filled before they are zero
                 break
             self.segments.pop(begin, None)
             for segment in self.segments.values():  # which may need what that one was to make
                 segment.graph, segment.inputs, segment.outputs = None, {}, {}
+                segment.makers = set()
             self.fixed.clear()
             self.places.clear()
         if not self.segments:
             self.mode = EAGER
             _make_room(self.issuer)
         self.noted.clear()
+        self.homes.clear()
+
+    def _try_beside(self) -> None:
+        """Give up if there is no memory for what is issued one by one between graphs."""
+        try:
+            for lane in self.issuer.lanes.values():
+                torch.empty(self._beside(lane), dtype=torch.uint8, device=lane.device)
+        except torch.OutOfMemoryError:
+            self.give_up()
+
+    def _beside(self, lane: Lane) -> int:
+        """The most bytes at once that come from elsewhere to no place, or that no graph makes."""
+        number, graphed = lane.number, self._graphed(lane)
+        made: dict[int, list[Tensor]] = {}
+        for holder, key in self.noted:
+            if holder == number:
+                made.setdefault(key[0], []).append(key)
+        alive: dict[Tensor, int] = {}
+        most = 0
+        for at, turn in enumerate(lane.job.part.turns):
+            new = [key for key in turn.needs if (number, key) not in self.places]
+            new += made.get(turn.position, []) if at not in graphed else []
+            alive |= {key: self.noted[number, key].nbytes for key in new}
+            most = max(most, sum(alive.values()))
+            for key in turn.frees:
+                alive.pop(key, None)
+        return most
 
     def _try_all(self) -> int | None:
         """Capture all runs of ops; where the one begins that cannot be."""
         step, pools = self.issuer.blank_step(), dict[int, Any]()
+        maker: dict[Held, int] = {}
         for segment in sorted(self.segments.values(), key=lambda one: one.begin):
             lane = self.issuer.lanes[self.issuer.order[segment.begin][0]]
             pool = pools.setdefault(lane.number, torch.cuda.graph_pool_handle())
             try:
-                self._record(segment, step, lane, pool)
+                self._record(segment, step, lane, pool, maker)
             except Exception as error:
                 torch.cuda.synchronize(lane.device)
                 # The end of a capture that was broken off may fail, too.
@@ -223,9 +271,12 @@ class Graphs:
             return segment.begin
         return None
 
-    def _record(self, segment: Segment, step: Any, lane: Lane, pool: Any) -> None:
+    def _record(
+        self, segment: Segment, step: Any, lane: Lane, pool: Any, maker: dict[Held, int]
+    ) -> None:
         for held in self._read(segment, lane):
             self._settle(segment, step, held)
+            segment.makers |= {maker[held]} if held in maker else set()
         before = [set(env) for env in step.env]
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(
@@ -236,37 +287,40 @@ class Graphs:
             else:
                 self._issue_run(segment, step, lane)
         kept = None if segment.whole else self._kept(lane)
-        segment.outputs = {
-            (number, key): value
-            for number, env in enumerate(step.env)
-            for key, value in env.items()
-            if key not in before[number] and (kept is None or key in kept)
-        }
+        for number, env in enumerate(step.env):
+            for key, value in env.items():
+                if key not in before[number] and (kept is None or key in kept):
+                    segment.outputs[number, key] = value
+                elif key not in before[number]:
+                    maker[number, key] = segment.begin
         segment.graph = graph
-        self.fixed |= {id(value) for value in segment.outputs.values()}
+        self.fixed |= set(map(_memory, segment.outputs.values()))
 
     def _settle(self, segment: Segment, step: Any, held: Held) -> None:
         """Give what a run of ops reads a place, unless a graph has put it into one."""
         number, tensor = held
         if tensor not in step.env[number]:
-            lane = self.issuer.lanes[number]
-            if held not in self.places:
+            like, lane = self.noted[held], self.issuer.lanes[number]
+            if like.is_meta and held not in self.places:
                 with torch.cuda.stream(lane.compute):
-                    self.places[held] = torch.zeros_like(self.noted[held], device=lane.device)
-            self.fixed.add(id(self.places[held]))
-            step.env[number][tensor] = self.places[held]
+                    self.places[held] = torch.zeros_like(like, device=lane.device)
+                self.fixed.add(_memory(self.places[held]))
+            step.env[number][tensor] = self.places[held] if like.is_meta else like
         if held in self.places:
             segment.inputs[held] = self.places[held]
+
+    def _graphed(self, lane: Lane) -> set[int]:
+        """The turns of a lane that are parts of graphs."""
+        order = self.issuer.order
+        mine = [one for one in self.segments.values() if order[one.begin][0] == lane.number]
+        return {at for one in mine for at in one.turns}
 
     def _kept(self, lane: Lane) -> set[Tensor]:
         """What is not read by graphs alone; the room of all else can be used again.
 
         What is sent stays: who fetches it may take longer than the next graph.
         """
-        order = self.issuer.order
-        mine = [one for one in self.segments.values() if order[one.begin][0] == lane.number]
-        graphed = {at for one in mine for at in one.turns}
-        kept = set(lane.job.part.outputs)
+        graphed, kept = self._graphed(lane), set(lane.job.part.outputs)
         for at, turn in enumerate(lane.job.part.turns):
             kept |= {(turn.position, output) for output, _ in turn.sends}
             if at not in graphed:
@@ -323,6 +377,11 @@ class Graphs:
             for lane in issuer.lanes.values():
                 if lane.rooms is not None:
                     lane.rooms.freed = None  # captured: nothing that a later step could wait for
+
+
+def _memory(value: torch.Tensor) -> int:
+    """Where the memory begins that a tensor is in, or a part of."""
+    return int(value.untyped_storage().data_ptr())
 
 
 def _make_room(issuer: Issuer) -> None:

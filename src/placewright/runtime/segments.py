@@ -38,6 +38,7 @@ class Segment:
         whole: How many ops of a step it is, of all devices, if it is a step's beginning or all of
             it: then copies into staging rooms are part of it.
         needs: What must have come before a whole step, by device.
+        makers: Where the runs begin that make what it reads, and graphs alone read.
     """
 
     begin: int
@@ -49,6 +50,7 @@ class Segment:
     outputs: dict[Held, torch.Tensor] = field(default_factory=dict)
     whole: int = 0
     needs: list[Held] = field(default_factory=list)
+    makers: set[int] = field(default_factory=set)
 
 
 def segments_of(issuer: Issuer) -> list[Segment]:

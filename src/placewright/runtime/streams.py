@@ -126,7 +126,10 @@ class Issuer:
             self.begun = note.step + 1
             step = self.blank_step(note.step)
             self.steps.append(step)
+            covered = self.graphs.covers
             self.graphs.begin()
+            if covered and not self.graphs.covers and self.steps[0].at == 0 < len(self.steps) - 1:
+                self._begin_rooms()  # of the step before, which was to be one graph
             for number, lane in self.lanes.items():
                 step.env[number].update(note.value[number])
                 if lane.rooms is not None and len(self.steps) == 1 and not self.graphs.covers:
@@ -136,8 +139,11 @@ class Issuer:
         target, key = note.key
         if note.what == "read":
             step.read.add((target, key))
-        else:
+            return
+        try:
             self._receive(step, target, key, note.value, note.event)
+        except Exception as error:
+            self._fail(step, self.jobs[target], error)
 
     def blank_step(self, number: int = -1) -> _Step:
         """A step of which nothing is issued yet."""
@@ -157,7 +163,12 @@ class Issuer:
             if after is not None:
                 step.arrived[target, key] = after
         else:
-            here, arrived = lane.receive(value, after, self.graphs.place(target, key))
+            try:
+                here, arrived = lane.receive(value, after, self.graphs.place(target, key))
+            except torch.OutOfMemoryError:
+                if not self.graphs.give_up(step.at):
+                    raise
+                here, arrived = lane.receive(value, after)
             step.env[target][key], step.arrived[target, key] = here, arrived
 
     def _next(self) -> _Step | None:
@@ -195,15 +206,12 @@ class Issuer:
             count = self.graphs.run(step, lane, step.at)
             if not count:
                 self._issue_alone(step, lane, index)
-        except Exception as error:
-            self._fail(step, job, error)
-            return
-        if needs is None:
-            for one in self.graphs.segments[step.at].heard if count else (index,):
-                self.after(step, lane, job.part.turns[one])
-        step.at += count or 1
-        try:
-            self._issue_plain(step, lane)
+            if needs is None:
+                for one in self.graphs.segments[step.at].heard if count else (index,):
+                    self.after(step, lane, job.part.turns[one])
+            step.at += count or 1
+            if needs is None:  # or the next op may be of another lane
+                self._issue_plain(step, lane)
         except Exception as error:
             self._fail(step, job, error)
             return
@@ -259,7 +267,7 @@ class Issuer:
             self.issue(step, lane, index)
             return
         except torch.OutOfMemoryError:
-            if lane.job.part.turns[index].in_place or not self.graphs.give_up():
+            if lane.job.part.turns[index].in_place or not self.graphs.give_up(step.at):
                 raise
         self.issue(step, lane, index)
 
@@ -347,10 +355,14 @@ class Issuer:
                     value = step.env[number][tensor] if own else lane.job.home[tensor]
                     outputs[tensor] = self.graphs.own(value)
             lane.job.report(Done(step.number, number, outputs))
-        for lane in self.lanes.values():
-            if lane.rooms is not None and self.steps:
-                lane.rooms.begin()
+        if self.steps:
+            self._begin_rooms()
         self.graphs.finish()
+
+    def _begin_rooms(self) -> None:
+        for lane in self.lanes.values():
+            if lane.rooms is not None:
+                lane.rooms.begin()
 
     def meet(self) -> None:
         """Let all that is issued from now on wait for what the caller's streams do."""
