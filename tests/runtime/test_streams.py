@@ -223,6 +223,16 @@ def test_what_graphs_read_has_one_place_and_what_they_alone_have_read_is_let_go(
     assert set(first.outputs) == sent  # all else was read by graphs alone
 
 
+def deep(monkeypatch, layers: int, gpus: int):
+    """A model of so many layers, and its program on a machine whose GPUs capture graphs."""
+    parts = [part for _ in range(layers) for part in (nn.Linear(8, 8), nn.Tanh())]
+    model = nn.Sequential(*parts).eval()
+    program, problem = capture(model, torch.randn(4, 8), machine(gpus))
+    fake_cuda.install(monkeypatch)
+    fake_cuda.install_graphs(monkeypatch)
+    return model, program, problem
+
+
 def test_a_capture_frees_tensors_where_a_step_does(monkeypatch):
     """What graphs alone read must not stay until the capture ends: its room serves later ops."""
     layers = [layer for _ in range(8) for layer in (nn.Linear(8, 8), nn.Tanh())]
@@ -255,11 +265,7 @@ def test_a_capture_frees_tensors_where_a_step_does(monkeypatch):
 
 
 def test_a_run_of_ops_that_cannot_be_captured_is_left_out_of_the_others(monkeypatch):
-    layers = [layer for _ in range(12) for layer in (nn.Linear(8, 8), nn.Tanh())]
-    model, x = nn.Sequential(*layers).eval(), torch.randn(4, 8)
-    program, problem = capture(model, x, machine(1))
-    fake_cuda.install(monkeypatch)
-    fake_cuda.install_graphs(monkeypatch)
+    model, program, problem = deep(monkeypatch, 12, 1)
     device = problem.settle([1] * len(problem.graph))
     device[problem.arrays.turn.nonzero()[0][[8, 16]]] = 0
     issue = Issuer.issue
@@ -278,11 +284,7 @@ def test_a_run_of_ops_that_cannot_be_captured_is_left_out_of_the_others(monkeypa
 
 
 def test_runs_of_ops_beside_a_worker_wait_for_their_streamed_weights_together(monkeypatch):
-    layers = [layer for _ in range(24) for layer in (nn.Linear(8, 8), nn.Tanh())]
-    model, x = nn.Sequential(*layers).eval(), torch.randn(4, 8)
-    program, problem = capture(model, x, machine(2))
-    fake_cuda.install(monkeypatch)
-    fake_cuda.install_graphs(monkeypatch)
+    model, program, problem = deep(monkeypatch, 24, 2)
     weight = problem.arrays.weight
     device = problem.settle([1] * len(problem.graph))
     device[weight] = 0
@@ -304,11 +306,7 @@ def test_runs_of_ops_beside_a_worker_wait_for_their_streamed_weights_together(mo
 
 @pytest.mark.parametrize("short", ["capture", "outputs", "beside"])
 def test_without_memory_for_graphs_ops_are_issued_one_by_one(short, monkeypatch):
-    layers = [layer for _ in range(12) for layer in (nn.Linear(8, 8), nn.Tanh())]
-    model, x = nn.Sequential(*layers).eval(), torch.randn(4, 8)
-    program, problem = capture(model, x, machine(2))
-    fake_cuda.install(monkeypatch)
-    fake_cuda.install_graphs(monkeypatch)
+    model, program, problem = deep(monkeypatch, 12, 2)
     whole = problem.settle([1] * len(problem.graph))
     mixed = whole.copy()
     mixed[problem.arrays.turn.nonzero()[0][[12, 15]]] = 0  # what is between is no graph

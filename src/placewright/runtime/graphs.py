@@ -278,15 +278,15 @@ class Graphs:
             self._settle(segment, step, held)
             segment.makers |= {maker[held]} if held in maker else set()
         before = [set(env) for env in step.env]
+        kept = None if segment.whole else self._kept(lane)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(
             graph, pool=pool, stream=lane.compute, capture_error_mode="thread_local"
         ):
-            if segment.whole:
+            if kept is None:
                 self._issue_step(segment, step, lane)
             else:
-                self._issue_run(segment, step, lane)
-        kept = None if segment.whole else self._kept(lane)
+                self._issue_run(segment, step, lane, kept)
         for number, env in enumerate(step.env):
             for key, value in env.items():
                 if key not in before[number] and (kept is None or key in kept):
@@ -341,9 +341,9 @@ class Graphs:
         }
         return list(found)
 
-    def _issue_run(self, segment: Segment, step: Any, lane: Lane) -> None:
+    def _issue_run(self, segment: Segment, step: Any, lane: Lane, kept: set[Tensor]) -> None:
         """Issue ops of one device that meet nobody."""
-        env, turns, kept = step.env[lane.number], lane.job.part.turns, self._kept(lane)
+        env, turns = step.env[lane.number], lane.job.part.turns
         for index in segment.turns:
             self.issuer.issue(step, lane, index)
             for tensor in turns[index].frees:

@@ -16,7 +16,7 @@ from placewright.graph import INPUT, STATE, WEIGHT
 from placewright.runtime.lifetimes import last_users, memory_of, owners
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from placewright.graph import Graph, Tensor
 
@@ -41,19 +41,35 @@ def handed_out(graph: Graph) -> frozenset[int]:
     return frozenset() if any(op < early for op in found) else frozenset(found)
 
 
-def reads_bulky(graph: Graph, device: Sequence[int], position: int, tensor: Tensor) -> bool:
-    """Whether what an op reads is large, or a view of what is large, and of another device."""
-    return any(
-        device[op] != device[position] and graph.ops[op].outputs[output] >= BULKY
-        for op, output in memory_of(graph, tensor)
-    )
+def bulky_ops(
+    graph: Graph,
+    device: Sequence[int],
+    turns: Collection[int],
+    read: Iterable[tuple[int, Tensor]],
+    sent: Iterable[Tensor],
+) -> set[int]:
+    """The ops that read or make something large that goes from device to device, and their like.
 
+    Args:
+        turns: The ops that take a turn in a step; stored tensors do not.
+        read: Ops, and what they read that was made or received in the step.
+        sent: What goes to other devices.
+    """
 
-def makers_of_bulky(graph: Graph, device: Sequence[int], tensor: Tensor) -> list[int]:
-    """The ops that make a tensor which is sent, on its device, if it is large."""
-    if graph.ops[tensor[0]].outputs[tensor[1]] < BULKY:
-        return []
-    return [op for op, _ in memory_of(graph, tensor) if device[op] == device[tensor[0]]]
+    def large(op: int, output: int) -> bool:
+        return graph.ops[op].outputs[output] >= BULKY
+
+    found = {
+        position
+        for position, tensor in read
+        for op, output in memory_of(graph, tensor)  # it may be a view of what came
+        if device[op] != device[position] and large(op, output)
+    }
+    for tensor in sent:
+        if large(*tensor):
+            makers = {op for op, _ in memory_of(graph, tensor)}
+            found |= {op for op in makers if op in turns and device[op] == device[tensor[0]]}
+    return found | {op for op in beside_bulky(graph, found) if op in turns}
 
 
 def beside_bulky(graph: Graph, bulky: Collection[int]) -> set[int]:

@@ -54,14 +54,14 @@ class Steps:
         self.taken: list[list[float]] = []
         """Seconds of each op, step by step."""
 
-    def run(self, seconds: float, fewest: int = FEWEST, most: int = MOST) -> bool:
+    def run(self, seconds: float, most: int = MOST) -> bool:
         """Time some steps; to be called within `site.run`.
 
         Args:
             seconds: That it may take, about.
 
         Returns:
-            Whether there was time for the fewest.
+            Whether there was time for a few.
         """
         until = time.perf_counter() + seconds
         if not self.env:
@@ -75,7 +75,7 @@ class Steps:
                 return False
             if time.perf_counter() > until:
                 break
-        return step + 1 - WARMING >= fewest
+        return step + 1 - WARMING >= FEWEST
 
     def _step(self, timed: bool, until: float) -> bool:
         """One step; false if it is not timed and takes too long."""

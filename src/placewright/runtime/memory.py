@@ -58,7 +58,8 @@ def in_kept_memory(work: Callable[[], None]) -> None:
 
     name, found = threading.current_thread().name, False
     threads: list[threading.Thread] = []
-    while keep_memory() and not _kept() and not found and len(threads) < _ARENAS:
+    most = _ARENAS if keep_memory() and not _kept() else 0
+    while not found and len(threads) < most:
         threads.append(threading.Thread(target=attempt, name=name, daemon=True))
         threads[-1].start()
         found = answer.get()

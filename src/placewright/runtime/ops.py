@@ -116,7 +116,7 @@ def profile_ops(
     company = Company.beside(sites)
     share = budget / STEP_SHARE
     short = estimates.sum(axis=0) * (WARMING + FEWEST) <= share
-    asked = {model for _, _, model in jobs if may_run(program, machine)}
+    asked = {model for _, _, model in jobs} if may_run(program, machine) else set()
     wholes: dict[str, Steps] = {}
     for (model, site), may in zip(models.items(), short, strict=True):
         if may and model in asked and not site.on_gpu:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from placewright.errors import PlanError
 from placewright.graph import INPUT, STATE, VIEW, WEIGHT
-from placewright.runtime.handed import beside_bulky, handed_out, makers_of_bulky, reads_bulky
+from placewright.runtime.handed import bulky_ops, handed_out
 from placewright.runtime.staging import Copy, lay_out
 from placewright.runtime.writes import find_writes
 
@@ -158,8 +158,11 @@ class _Writer:
                 if self.device[reader] != self.device[position] and reader in turns:
                     turn.after.append(reader)
                     turns[reader].tells.append(self.device[position])
-        bulky = {at for at, turn in turns.items() if turn.bulky}
-        for position in beside_bulky(self.graph, bulky) & turns.keys():
+        read = [
+            (at, key) for at, turn in turns.items() for where, key in turn.inputs if where == ENV
+        ]
+        sent = {tensor for tensor, _ in self.sent}
+        for position in bulky_ops(self.graph, self.device, turns, read, sent):
             turns[position].bulky = True
         for place, part in enumerate(self.parts):
             if copies[place]:
@@ -216,7 +219,6 @@ class _Writer:
                 turn.inputs.append((ROOM, number))
             elif not self._stays(tensor, place):
                 turn.inputs.append((ENV, tensor))
-                turn.bulky |= reads_bulky(self.graph, self.device, position, tensor)
                 if away and (tensor, place) not in self.sent:
                     self.sent.add((tensor, place))
                     turn.needs.append(tensor)
@@ -255,9 +257,6 @@ class _Writer:
         source, output = tensor
         if source in turns:
             turns[source].sends.append((output, target))
-            for maker in makers_of_bulky(self.graph, self.device, tensor):
-                if maker in turns:
-                    turns[maker].bulky = True
         else:
             self.parts[self.device[source]].sends.append((tensor, target))
 

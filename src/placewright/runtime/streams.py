@@ -143,7 +143,7 @@ class Issuer:
         try:
             self._receive(step, target, key, note.value, note.event)
         except Exception as error:
-            self._fail(step, self.jobs[target], error)
+            self._fail(step, error)
 
     def blank_step(self, number: int = -1) -> _Step:
         """A step of which nothing is issued yet."""
@@ -213,16 +213,17 @@ class Issuer:
             if needs is None:  # or the next op may be of another lane
                 self._issue_plain(step, lane)
         except Exception as error:
-            self._fail(step, job, error)
+            self._fail(step, error)
             return
         if step.at == len(self.order):
             self._finish(step)
 
-    def _fail(self, step: _Step, job: Job, error: Exception) -> None:
+    def _fail(self, step: _Step, error: Exception) -> None:
         """Report that the op which a step stands at has failed."""
         self.steps.remove(step)
-        index = self.order[step.at][1]
-        job.report(Done(step.number, job.number, {}, error, job.names[index]))
+        number, index = self.order[step.at]
+        job = self.jobs[number]
+        job.report(Done(step.number, number, {}, error, job.names[index]))
 
     def _issue_plain(self, step: _Step, lane: Lane) -> None:
         """Issue what follows and meets nobody: a host that is slower than the GPU does little else.

@@ -39,9 +39,14 @@ def varied_plans(
     """So many different plans that fit, as far as there are so many; the same for the same seed."""
     found: dict[Plan, str] = {}
 
-    def add(name: str, plan: Plan) -> None:
-        if len(found) < count and _time(problem, plan) is not None:
-            found.setdefault(plan, name)
+    times: list[float] = []
+
+    def add(name: str, plan: Plan, apart: bool = False) -> None:
+        time = _time(problem, plan) if len(found) < count else None
+        if time is None or (apart and any(abs(time - one) <= APART * one for one in times)):
+            return
+        times.extend([time] if apart else [])
+        found.setdefault(plan, name)
 
     for at, device in enumerate(problem.cluster.devices):
         everything = problem.settle(np.full(len(problem.graph), at))
@@ -56,7 +61,6 @@ def varied_plans(
             continue
         add(solver.name, result.plan)
     rng = np.random.default_rng(seed)
-    times: list[float] = []
     for attempt in range(50 * count):
         if len(found) >= count:
             break
@@ -65,11 +69,8 @@ def varied_plans(
             name = "streamed at random"
         else:
             plan, name = random_blocks(problem, rng), "blocks at random"
-        time = None if plan is None else _time(problem, plan)
-        if plan is None or time is None or any(abs(time - one) <= APART * one for one in times):
-            continue
-        times.append(time)
-        add(f"{name} {attempt}", plan)
+        if plan is not None:
+            add(f"{name} {attempt}", plan, apart=True)
     return [(name, plan) for plan, name in found.items()]
 
 
