@@ -30,12 +30,11 @@ import torch
 from placewright import Constraints, Problem, zoo
 from placewright.frontends.torch_program import Program, program_of
 from placewright.report.scatter import scatter
-from placewright.runtime.company import Company
 from placewright.runtime.executor import Executor
 from placewright.runtime.fidelity import Row, Run, compare, read_rows, summary
 from placewright.runtime.here import here, parse_here
 from placewright.runtime.in_step import Steps, may_run
-from placewright.runtime.ops import profile_ops
+from placewright.runtime.ops import company_of, profile_ops
 from placewright.runtime.replayed import as_run
 from placewright.runtime.sites import sites_of
 from placewright.runtime.varied import varied_plans
@@ -45,6 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from placewright.plan import Plan
+    from placewright.runtime.company import Company
     from placewright.runtime.machine import Machine
     from placewright.runtime.sites import Site
 
@@ -96,22 +96,20 @@ def report(text: str, asked: argparse.Namespace) -> None:
     program = program_of(model, args, kwargs, training, name=text)
     workers = parse_here(asked.on)
     profile = here(workers, note=print)
+    sites = sites_of(profile.machine, workers)
+    limits = {name: parse_bytes(size) for name, size in (one.split("=") for one in asked.limit)}
     measured = profile_ops(
-        program,
-        profile.machine,
-        profile.cluster,
-        sites_of(profile.machine, workers),
-        asked.profiling,
+        program, profile.machine, profile.cluster, sites, asked.profiling, limits=limits
     )
     print(
         f"{text}: {measured.different} different times, {measured.measured} measured, "
         f"{measured.known} known, {measured.worked_out} worked out, {len(measured.failed)} failed"
     )
-    limits = {name: parse_bytes(size) for name, size in (one.split("=") for one in asked.limit)}
     problem = Problem(program.graph, profile.cluster, measured.table, Constraints(limits=limits))
     problem = as_run(problem, profile)
     plans = varied_plans(problem, asked.plans, asked.seed)
-    watched = Paced(program, profile.machine, sites_of(profile.machine, workers))
+    company = company_of(program.graph, profile.cluster, sites, limits)
+    watched = Paced(program, profile.machine, sites, company)
     begin = {name: value.clone() for name, value in model.state_dict().items()}
 
     def measure(plan: Plan) -> Run:
@@ -168,8 +166,10 @@ def run(program: Program, model: torch.nn.Module, args: Any, kwargs: Any, plan: 
 class Paced:
     """Tells how quick the host is around each run: others that share a processor come and go."""
 
-    def __init__(self, program: Program, machine: Machine, sites: Sequence[Site]) -> None:
-        self.program, self.company = program, Company.beside(sites)
+    def __init__(
+        self, program: Program, machine: Machine, sites: Sequence[Site], company: Company
+    ) -> None:
+        self.program, self.company = program, company
         hosts = [site for site in sites if not site.on_gpu]
         told = hosts and len(sites) > 1 and may_run(program, machine)
         self.steps = Steps(program, hosts[0]) if told else None
@@ -188,7 +188,7 @@ class Paced:
             return 1.0
         with self.company.kept():
             self.steps.site.run(partial(self.steps.run, math.inf, most=GLANCE))
-        return sum(one.seconds for one in self.steps.timings().values())
+        return sum(one.seconds + one.issue for one in self.steps.timings().values())
 
 
 def libraries() -> int:

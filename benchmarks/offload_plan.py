@@ -61,7 +61,8 @@ def planned(
     sites = sites_of(profile.machine)
     if torch.cuda.is_available():
         cluster, where = profile.cluster, {}
-        measured = profile_ops(program, profile.machine, cluster, sites, profiling)
+        limits = {"gpu0": limit}
+        measured = profile_ops(program, profile.machine, cluster, sites, profiling, limits=limits)
         costs, more = measured.table, f"{measured.worked_out} times worked out; "
     else:
         cluster, where = _stand_in(profile.cluster), {"gpu0": "cpu", "cpu": "cpu"}

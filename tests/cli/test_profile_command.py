@@ -73,6 +73,16 @@ def test_a_models_ops_go_into_a_table_that_place_takes(run, machine, tmp_path):
     assert here["step_time"] == pytest.approx(3e-5)
 
 
+def test_a_limit_tells_whether_weights_will_stream(run, machine, monkeypatch):
+    asked = []
+    monkeypatch.setattr(measuring, "streams", lambda *given: asked.append(given[2]) or False)
+    assert run("profile", "model.py:build", "--limit", "cpu0=1MiB").status == 0
+    place = ("place", "model.py:build", "--on", "here", "--costs", "here", "--method", "single")
+    assert run(*place, "--limit", "cpu0=2MiB").status == 0
+    assert asked == [{"cpu0": 1 << 20}, {"cpu0": 2 << 20}]
+    assert "no device 'gpu7'" in run("profile", "model.py:build", "--limit", "gpu7=1MiB").err
+
+
 def test_json_says_what_was_measured(run, machine):
     data = run("profile", "model.py:build", "--json").data
     assert data["ops"]["different"] == 2

@@ -9,13 +9,40 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from placewright.runtime.company import Company  # noqa: E402
+from placewright.cluster import Cluster  # noqa: E402
+from placewright.graph import Graph, Op  # noqa: E402
+from placewright.runtime.company import Company, streams  # noqa: E402
+from placewright.runtime.kept import Kept  # noqa: E402
+from placewright.runtime.machine import this_machine  # noqa: E402
+from placewright.runtime.timing import Timing  # noqa: E402
 
 
 def test_without_gpus_nothing_runs_beside():
     before = threading.active_count()
     with Company([]).kept():
         assert threading.active_count() == before
+
+
+def test_weights_stream_if_gpus_may_not_hold_them_all():
+    ops = (Op("w", "weight", outputs=(6 << 30,)), Op("a", "matmul", inputs=((0, 0),), outputs=(8,)))
+    graph = Graph("one weight", ops)
+    cluster = Cluster.parse("2xP100+cpu")  # of 16 GB each
+    assert not streams(graph, cluster, {})
+    assert not streams(graph, cluster, {"gpu0": 2 << 30})
+    assert streams(graph, cluster, {"gpu0": 2 << 30, "gpu1": 3 << 30})
+
+
+def test_times_in_company_are_kept_apart_from_times_alone(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert Company([]).name == ""
+    alone, beside = (
+        Kept(this_machine(), {"host": one.name}) for one in (Company([]), Company([0]))
+    )
+    alone.put("host", "an op", Timing(1.0, 0.0, 5))
+    alone.put("gpu", "an op", Timing(2.0, 0.0, 5))
+    beside.rows = alone.rows
+    assert beside.get("host", "an op") is None
+    assert beside.get("gpu", "an op") == alone.get("gpu", "an op") == Timing(2.0, 0.0, 5)
 
 
 @pytest.mark.gpu

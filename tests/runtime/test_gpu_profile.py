@@ -13,6 +13,7 @@ from placewright.frontends.torch_program import program_of  # noqa: E402
 from placewright.runtime.here import here  # noqa: E402
 from placewright.runtime.ops import profile_ops  # noqa: E402
 from placewright.runtime.sites import sites_of  # noqa: E402
+from placewright.runtime.timing import time_on_gpu  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 
@@ -37,6 +38,18 @@ def test_a_gpu_is_faster_than_its_host_and_its_links_are_real(profile):
         wire["pageable"] < 1.2 * profile.cluster.links[wire["from"], wire["to"]].bandwidth
         for wire in profile.facts["links"]
     )
+
+
+def test_short_ops_are_timed_as_they_are_replayed_and_those_that_wait_are_not():
+    one, few = torch.ones(8, device="cuda"), torch.tensor([1.0, 0.0, 2.0], device="cuda")
+    found = time_on_gpu(torch, 0, lambda _: one + one)
+    assert 2e-7 < found.seconds < 2e-6 < found.issue
+    waits = time_on_gpu(torch, 0, lambda _: few.nonzero())
+    assert waits.seconds > found.seconds
+    assert not torch.cuda.is_current_stream_capturing()
+    assert torch.cuda.get_sync_debug_mode() == 0
+    large = torch.ones(1 << 28, device="cuda")
+    assert time_on_gpu(torch, 0, lambda _: large.add_(1)).seconds > 1e-4
 
 
 @pytest.mark.parametrize("width", [64, 4096], ids=["bound by the host", "bound by the GPU"])

@@ -11,10 +11,10 @@ from test_ops import Everything
 from placewright.frontends.torch_program import program_of
 from placewright.runtime import in_step, ops
 from placewright.runtime.here import here
-from placewright.runtime.in_step import FEWEST, Steps, _sources, may_run, shared
+from placewright.runtime.in_step import FEWEST, Steps, _sources, may_run, shared, step_on_gpu
 from placewright.runtime.machine import this_machine
 from placewright.runtime.signatures import STORED
-from placewright.runtime.sites import sites_of
+from placewright.runtime.sites import Site, sites_of
 from placewright.runtime.timing import Timing
 
 
@@ -92,11 +92,37 @@ def test_what_delays_an_op_now_and_then_counts_with_the_steps_it_delays():
     program = program_of(Speaker(), (torch.tensor([[4, 1]]),))
     steps = Steps(program, site())
     count = len(steps.turns)
-    steps.taken = [[1.0 + 5.0 * (at == step % count) for at in range(count)] for step in range(9)]
+    steps.taken = [
+        [(0.5, 1.0 + 5.0 * (at == step % count)) for at in range(count)] for step in range(9)
+    ]
     taken = steps.timings()
-    assert sum(one.seconds for one in taken.values()) == pytest.approx(count + 5.0)
+    assert sum(one.seconds + one.issue for one in taken.values()) == pytest.approx(1.5 * count + 5)
+    assert {one.seconds for one in taken.values()} == {2 * one.issue for one in taken.values()}
     assert len({one.seconds for one in taken.values()}) == 1
     assert not steps.taken
+
+
+def test_what_the_worker_does_between_ops_is_told_apart_from_them():
+    program = program_of(Speaker(), (torch.tensor([[4, 1]]),))
+    steps = Steps(program, site())
+    steps.site.run(lambda: steps.run(10.0))
+    first, *others = steps.timings().values()
+    assert first.issue == 0  # from the first op on
+    assert all(1e-7 < one.issue < 1e-2 for one in others)
+
+
+def test_an_op_that_fails_in_a_step_says_so():
+    program = program_of(Speaker(), (torch.tensor([[4, 1]]),))
+    steps = Steps(program, site())
+
+    def refused(_):
+        raise RuntimeError("an op refuses its sample")
+
+    worker = steps._worker()
+    worker.job.runners[1] = refused
+    steps.worker = worker
+    with pytest.raises(RuntimeError, match="refuses"):
+        steps.site.run(lambda: steps.run(10.0))
 
 
 def test_steps_of_several_moments_add_up():
@@ -107,9 +133,41 @@ def test_steps_of_several_moments_add_up():
     assert {one.samples for one in steps.timings().values()} == {12}
 
 
+class Pretended(Site):
+    """The host, as if it were a GPU."""
+
+    device = torch.device("cpu")
+
+
+@pytest.mark.parametrize("training", [False, True], ids=["inference", "training"])
+def test_a_whole_step_is_captured_with_sound_numbers_in_all_its_ops(training, monkeypatch):
+    program = program_of(Branches(), (torch.ones(2, 8),), training=training)
+    gpu, free, steps = Pretended("gpu0", (), 0, "a GPU", 0), [1 << 30], []
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda index: (free[0], 1 << 30))
+
+    def replayed(_, index, step, calls):
+        steps.append((index, calls, step(0)))
+        return Timing(1e-3, 0.0, 5)
+
+    monkeypatch.setattr(in_step, "time_replayed", replayed)
+    with torch.no_grad():
+        assert step_on_gpu(program, gpu) == Timing(1e-3, 0.0, 5)
+        assert steps == [(0, 1, None)]
+        free[0] = 1000  # it may not fit
+        assert step_on_gpu(program, gpu) is None
+        free[0] = 1 << 30
+
+        def refused(*_):
+            raise RuntimeError("an op refuses its sample")
+
+        monkeypatch.setattr(in_step, "time_replayed", refused)
+        assert step_on_gpu(program, gpu) is None
+
+
 def test_equal_ops_share_their_mean():
-    taken = {3: Timing(1.0, 0.1, 9), 5: Timing(2.0, 0.3, 7), 8: Timing(9.0, 0.3, 7)}
-    assert shared(taken, [3, 5]) == Timing(1.5, 0.2, 7)
+    taken = {3: Timing(1.0, 0.1, 9, 0.2), 5: Timing(2.0, 0.3, 7, 0.4), 8: Timing(9.0, 0.3, 7)}
+    assert shared(taken, [3, 5]) == Timing(1.5, 0.2, 7, pytest.approx(0.3))
+    assert shared(taken, [4]).seconds == 0  # a view of a weight, which nobody runs
 
 
 def test_a_profile_takes_what_a_step_says_and_else_times_op_by_op(monkeypatch, tmp_path):

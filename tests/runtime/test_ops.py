@@ -23,7 +23,7 @@ from placewright.runtime.models import find_program  # noqa: E402
 from placewright.runtime.ops import profile_ops  # noqa: E402
 from placewright.runtime.samples import index_limits, sample  # noqa: E402
 from placewright.runtime.signatures import STORED, equal_ops, in_place  # noqa: E402
-from placewright.runtime.sites import sites_of  # noqa: E402
+from placewright.runtime.sites import Site, sites_of  # noqa: E402
 from placewright.runtime.timing import Timing, summed_up, time_on_host  # noqa: E402
 
 
@@ -93,6 +93,37 @@ def counted(monkeypatch, seconds=1e-4, wait=0.0):
     monkeypatch.setattr(measuring, "measure_op", measure)
     monkeypatch.setattr(measuring, "measure_overhead", lambda *_: 0.0)
     return seen
+
+
+def test_ops_of_a_gpu_add_up_to_a_whole_step(tower, machine, one, monkeypatch):
+    counted(monkeypatch)
+    cluster, (host,) = one
+    gpu = Device("gpu0", "gpu", "a GPU", 1 << 34, 0, {"float32": 1e13}, 1e12, 3e-6)
+    links = {pair: Link(1e9) for pair in (("gpu0", host.name), (host.name, "gpu0"))}
+    cluster = Cluster("here", (gpu, *cluster.devices), links)
+    site = Alike("gpu0", (), 0, "a GPU", 0)
+    asked, took = [], [Timing(2.1e-3, 0.0, 5)]
+    monkeypatch.setattr(
+        measuring, "step_on_gpu", lambda program, site: asked.append(site.name) or took[0]
+    )
+    table = profile_ops(tower, machine, cluster, [site, host]).table
+    assert table.columns == (host.model, "a GPU")
+    assert table.seconds[:, 0].sum() == pytest.approx(7e-4)  # seven ops
+    assert table.seconds[:, 1].sum() == pytest.approx(2.1e-3)
+    assert (profile_ops(tower, machine, cluster, [site, host]).table.seconds == table.seconds).all()
+    assert asked == ["gpu0"]  # what is known is kept
+    took[0] = None  # which cannot be run
+    again = profile_ops(tower, machine, cluster, [site, host], again=True)
+    assert again.table.seconds[:, 1].sum() == pytest.approx(7e-4)
+
+
+class Alike(Site):
+    """The host, as if it were a GPU."""
+
+    device = torch.device("cpu")
+
+    def run(self, work):
+        return work()
 
 
 def test_equal_ops_are_measured_once(tower, machine, one, monkeypatch):

@@ -18,12 +18,27 @@ class Played:
         host: Seconds that the host takes to hand over a call.
         own: Seconds that the GPU takes for it.
         waits: Whether the host waits for the GPU in every call.
+        less: Seconds that it takes less in a graph.
     """
 
-    def __init__(self, host: float, own: float, waits: bool = False) -> None:
-        self.host, self.own, self.waits = host, own, waits
-        self.busy_until = 0.0
+    def __init__(self, host: float, own: float, waits: bool = False, less: float = 0.0) -> None:
+        self.host, self.own, self.waits, self.less = host, own, waits, less
+        self.busy_until, self.captured, self.mode = 0.0, None, 0
         gpu = self
+
+        class CUDAGraph:
+            calls = 0
+
+            def replay(self):
+                gpu.do(self.calls * (gpu.own - gpu.less))
+
+        @contextlib.contextmanager
+        def capturing(graph, stream):
+            gpu.captured = graph
+            try:
+                yield
+            finally:
+                gpu.captured = None
 
         class Event:
             def __init__(self, enable_timing):
@@ -44,6 +59,15 @@ class Played:
                 device=lambda device: contextlib.nullcontext(),
                 synchronize=lambda device: until(self.busy_until),
                 Event=Event,
+                CUDAGraph=CUDAGraph,
+                Stream=lambda device: SimpleNamespace(
+                    wait_stream=lambda other: None, synchronize=lambda: until(self.busy_until)
+                ),
+                current_stream=lambda device: None,
+                stream=lambda stream: contextlib.nullcontext(),
+                graph=capturing,
+                get_sync_debug_mode=lambda: self.mode,
+                set_sync_debug_mode=lambda mode: setattr(self, "mode", mode),
                 _sleep=lambda cycles: self.do(cycles / 1e9),
             ),
         )
@@ -52,6 +76,12 @@ class Played:
         self.busy_until = max(self.busy_until, time.perf_counter()) + seconds
 
     def __call__(self, at):
+        if self.captured is not None:
+            assert not self.waits, "a capture cannot wait"
+            self.captured.calls += 1
+            return
+        if self.waits and self.mode == "error":
+            raise RuntimeError("called a synchronizing CUDA operation")
         until(time.perf_counter() + self.host)
         self.do(self.own)
         if self.waits:
@@ -71,6 +101,18 @@ def test_a_gpus_own_time_and_the_hosts_are_told_apart(host, own):
     took = time_on_gpu(gpu.torch, 0, gpu, 0.1)
     assert own * 0.9 < took.seconds < own * 3
     assert host * 0.9 < took.issue < host * 3
+
+
+def test_a_short_call_is_timed_in_a_graph_unless_it_waits():
+    gpu = Played(2e-5, 2e-5, less=1.2e-5)
+    took = time_on_gpu(gpu.torch, 0, gpu, 0.1)
+    assert 7e-6 < took.seconds < 1.2e-5
+    assert took.issue > 1.8e-5
+    waiting = Played(1e-6, 2e-5, waits=True, less=1.2e-5)
+    assert time_on_gpu(waiting.torch, 0, waiting, 0.1).seconds > 1.8e-5
+    assert waiting.mode == 0
+    long = Played(2e-5, 1e-3, less=9e-4)
+    assert time_on_gpu(long.torch, 0, long, 0.1).seconds > 9e-4
 
 
 def test_a_call_that_waits_for_the_gpu_takes_all_of_it():

@@ -80,7 +80,7 @@ class Asked:
         constraints = self._joined(problem.constraints, cluster)
         problem = replace(problem, cluster=cluster, constraints=constraints)
         if self.costs is not None and is_here(str(self.costs)):
-            problem = replace(problem, costs=self._measured())
+            problem = replace(problem, costs=self._measured(constraints.limits))
         elif self.costs is not None:
             problem = replace(problem, costs=files.load(self.costs, "costs"))
         if self.on is not None and is_here(self.on):
@@ -91,11 +91,11 @@ class Asked:
             problem = replace(problem, discipline=self.discipline.word)
         return problem
 
-    def _measured(self) -> Table:
+    def _measured(self, limits: Mapping[str, int]) -> Table:
         """What each op takes on this machine, measured now or before."""
         if self.on is None or not is_here(self.on):
             raise ConfigError("--costs here: ops are measured on this machine: give --on here, too")
-        return measure_costs(self.model, self.on, self.training, self.optimizer)
+        return measure_costs(self.model, self.on, self.training, self.optimizer, limits)
 
     def reading(self) -> Reading:
         """How a model file is to be read."""
@@ -115,7 +115,7 @@ class Asked:
         """The devices to be used, with the memory to be kept back."""
         if self.use is not None:
             cluster = cluster.only(_words("--use", self.use))
-        kept = _sizes("--reserve", self.reserve, cluster)
+        kept = sizes("--reserve", self.reserve, cluster)
         devices = [
             replace(each, reserve=kept.get(each.name, each.reserve)) for each in cluster.devices
         ]
@@ -136,7 +136,7 @@ class Asked:
             pins={**given.pins, **pins},
             forbid={**given.forbid, **forbid},
             colocate=(*given.colocate, *colocate),
-            limits={**given.limits, **_sizes("--limit", self.limit, cluster)},
+            limits={**given.limits, **sizes("--limit", self.limit, cluster)},
         )
 
 
@@ -161,7 +161,7 @@ def stop_rule(budget: str | None, evaluations: int | None, default: str | None =
     return stop
 
 
-def _sizes(option: str, texts: Texts, cluster: Cluster) -> dict[str, int]:
+def sizes(option: str, texts: Texts, cluster: Cluster) -> dict[str, int]:
     """Bytes by device: `2GiB` is for every device that is no host, `gpu0=2GiB` for one."""
     everywhere: dict[str, int] = {}
     named: dict[str, int] = {}

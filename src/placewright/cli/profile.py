@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from placewright.cli import options
+from placewright.cli.asked import sizes
 from placewright.cli.progress import Progress
 from placewright.cli.resolve import check_writable, is_here
 from placewright.errors import ConfigError
@@ -45,6 +46,7 @@ def profile_machine(
     again: Annotated[
         bool, typer.Option("--again", help="Measure also what was measured before.")
     ] = False,
+    limit: options.Limit = None,
     training: options.Training = False,
     optimizer: options.Optimizer = None,
     output: Annotated[
@@ -87,7 +89,14 @@ def profile_machine(
             program = find_program(model, training, optimizer)
             chosen = sites_of(profile.machine, count)
             ops = profile_ops(
-                program, profile.machine, profile.cluster, chosen, seconds, again, progress.say
+                program,
+                profile.machine,
+                profile.cluster,
+                chosen,
+                seconds,
+                again,
+                progress.say,
+                sizes("--limit", limit, profile.cluster),
             )
     if output is not None:
         files.save(profile.cluster if ops is None else ops.table, output)

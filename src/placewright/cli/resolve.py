@@ -96,7 +96,9 @@ def as_run_here(problem: Problem, on: str) -> Problem:
     return as_run(problem, profile)
 
 
-def measure_costs(model: str, on: str, training: bool, optimizer: str | None) -> Table:
+def measure_costs(
+    model: str, on: str, training: bool, optimizer: str | None, limits: Mapping[str, int]
+) -> Table:
     """What each op of a model takes on each device of this machine."""
     from placewright.runtime.here import here, parse_here
     from placewright.runtime.models import find_program
@@ -108,7 +110,8 @@ def measure_costs(model: str, on: str, training: bool, optimizer: str | None) ->
     program = find_program(model, training, optimizer)
     chosen = sites_of(profile.machine, workers)
     _note(f"measuring the ops of {model}: up to a minute, once")
-    return profile_ops(program, profile.machine, profile.cluster, chosen).table
+    found = profile_ops(program, profile.machine, profile.cluster, chosen, limits=limits)
+    return found.table
 
 
 def is_here(text: str) -> bool:

@@ -91,6 +91,11 @@ class Program:
     def training(self) -> bool:
         return self.rule is not None
 
+    @property
+    def changes(self) -> dict[Tensor, Tensor]:
+        """Each state that a step changes, and its new value."""
+        return {self.draft.home[name]: new for name, new in self.draft.changes.items()}
+
     @cached_property
     def inputs(self) -> dict[int, int]:
         """Which leaf of a call's arguments each input is, by position."""

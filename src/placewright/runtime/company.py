@@ -1,7 +1,8 @@
 """GPUs in, the company that a host's ops have in a plan out: weights that stream to those GPUs.
 
-A host that computes while it feeds a GPU shares its memory's bandwidth with the copies. Plans of
-models that exceed a GPU do both at once, so that is how a host's ops are measured beside one.
+A host that computes while it feeds a GPU shares its memory's bandwidth with the copies: its ops
+take a tenth longer, or half as long again where others use that memory, too. Plans of models that
+exceed the GPUs do both at once, so that is how a host's ops are measured for those.
 """
 
 from __future__ import annotations
@@ -10,12 +11,16 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from placewright.cluster import HOST
+from placewright.graph import STATE, WEIGHT
 from placewright.runtime.machine import load_torch, own_cores
 from placewright.runtime.places import keeping_to
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
+    from placewright.cluster import Cluster
+    from placewright.graph import Graph
     from placewright.runtime.sites import Site
 
 SIZE = 64 << 20
@@ -24,6 +29,21 @@ MOST = 1 << 30
 """Bytes that copies are made of in turn, at most; fewer where that is more than any cache has."""
 AHEAD = 4
 """Copies that wait in a stream, so that it never runs dry."""
+
+
+def streams(graph: Graph, cluster: Cluster, limits: Mapping[str, int]) -> bool:
+    """Whether a graph's weights and states exceed what GPUs may hold, so that some will stream.
+
+    Args:
+        limits: Bytes that may be used, by device.
+    """
+    stored = sum(sum(op.outputs) for op in graph.ops if op.kind in (WEIGHT, STATE))
+    room = sum(
+        min(device.memory, limits.get(device.name, device.memory)) - device.reserve
+        for device in cluster.devices
+        if device.kind != HOST
+    )
+    return stored > room
 
 
 class Company:
@@ -49,6 +69,11 @@ class Company:
         spare = [core for core in own_cores() if core not in taken]
         cache = max((site.cache for site in sites if not site.on_gpu), default=0)
         return cls([site.index for site in sites if site.on_gpu], spare, cache)
+
+    @property
+    def name(self) -> str:
+        """What tells times that were measured in it from others; of no company nothing."""
+        return "beside copies" if self.gpus else ""
 
     @contextmanager
     def kept(self) -> Iterator[None]:

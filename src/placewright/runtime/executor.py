@@ -9,11 +9,10 @@ import torch
 
 from placewright.errors import ExecutionError, PlanError, nearest
 from placewright.frontends.torch_sources import given
-from placewright.frontends.torch_updates import Update
 from placewright.graph import STATE
 from placewright.runtime.homes import settle
 from placewright.runtime.memory import keep_memory
-from placewright.runtime.micro_batches import Gathered, updates_of
+from placewright.runtime.micro_batches import runners_of, updates_of
 from placewright.runtime.openmp import send_team_home
 from placewright.runtime.places import Place, find_places, keeping_to, spare_cores
 from placewright.runtime.script import Script, write_script
@@ -128,16 +127,7 @@ class Executor:
 
     def _job(self, number: int, gpus: frozenset[int]) -> Job:
         part, place, ops = self.script.parts[number], self.places[number], self.program.graph.ops
-        runners = [
-            self.program.runner(
-                turn.position,
-                place.torch_name,
-                turn.in_place,
-                None if self.seed is None else self.seed + turn.position,
-            )
-            for turn in part.turns
-        ]
-        runners = [Gathered(run) if isinstance(run, Update) else run for run in runners]
+        runners = runners_of(self.program, part, place, self.seed)
         names = [ops[turn.position].name for turn in part.turns]
         return Job(
             number,
@@ -366,14 +356,13 @@ def script_of(
     if plan.fusion is not None and (plan.fusion >= 0).any():
         raise PlanError("the plan fuses ops: this runtime runs them one by one, so plan without")
     rows = [row[op.name] for op in graph.ops]
-    draft = program.draft
     return write_script(
         graph,
         plan.device[rows].tolist(),
         len(plan.devices),
         None if plan.priority is None else plan.priority[rows].tolist(),
         None if plan.staging is None else plan.staging.tolist(),
-        {draft.home[name]: new for name, new in draft.changes.items()},
+        program.changes,
         keep,
         [at for at, place in enumerate(places) if place.kind == "cuda"],
     )

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from placewright.frontends.torch_program import Program
     from placewright.graph import Tensor
     from placewright.runtime.places import Place
-    from placewright.runtime.script import Script
+    from placewright.runtime.script import Part, Script
     from placewright.runtime.staging import Copy
 
 Home = dict["Tensor", torch.Tensor]
@@ -58,18 +58,23 @@ def settle(
                         "weights first, or give them to apply(weights=...)"
                     )
                 home[tensor] = _move(kept, place, position in pinned)
-        with torch.no_grad():
-            for position in dict.fromkeys(position for position, _ in part.stored):
-                op = program.graph.ops[position]
-                if op.inputs:  # a view of weights, which are here too
-                    run = program.runner(position, place.torch_name)
-                    for output, value in enumerate(run([home[tensor] for tensor in op.inputs])):
-                        home[position, output] = value
+        add_views(program, part, place, home)
     for place, home, part in zip(places, homes, script.parts, strict=True):
         if place.kind == "cpu":  # threads share their memory
             for tensor in part.borrowed:
                 home[tensor] = homes[script.device[tensor[0]]][tensor]
     return homes
+
+
+@torch.no_grad()
+def add_views(program: Program, part: Part, place: Place, home: Home) -> None:
+    """Add the views of weights, which are there already, to what is stored on a device."""
+    for position in dict.fromkeys(position for position, _ in part.stored):
+        op = program.graph.ops[position]
+        if op.inputs:
+            run = program.runner(position, place.torch_name)
+            for output, value in enumerate(run([home[tensor] for tensor in op.inputs])):
+                home[position, output] = value
 
 
 def _side_by_side(

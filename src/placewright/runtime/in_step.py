@@ -2,19 +2,23 @@
 
 An op that is called again and again alone finds its code, and the parts of its tensors that each
 core needs, where the last call left them. In a step other ops come in between: the same op takes a
-tenth longer, and a small one half as long again. So where a step is short, it is run as it is.
+tenth longer, and a small one half as long again. So where a step is short, it is run as it is. Of a
+GPU a whole step tells how much longer ops take in it, all together.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import replace
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
 from placewright.graph import WEIGHT
-from placewright.runtime.signatures import STORED, in_place
-from placewright.runtime.timing import Timing, summed_up
+from placewright.runtime.machine import load_torch
+from placewright.runtime.script import ENV, write_script
+from placewright.runtime.signatures import STORED
+from placewright.runtime.timing import Timing, summed_up, time_replayed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -22,7 +26,9 @@ if TYPE_CHECKING:
     from placewright.frontends.torch_program import Program
     from placewright.graph import Tensor
     from placewright.runtime.machine import Machine
+    from placewright.runtime.script import Part
     from placewright.runtime.sites import Site
+    from placewright.runtime.workers import Done, Note, Worker
 
 FEWEST, MOST = 5, 20
 """Steps that are timed at a time; those before are not."""
@@ -38,21 +44,29 @@ def may_run(program: Program, machine: Machine) -> bool:
     return stored <= machine.memory // PART
 
 
+class _TooLongError(Exception):
+    """The time is up, and no step is over yet."""
+
+
 class Steps:
     """A program's steps on a worker, to be run now and again; what they take adds up.
 
-    Others who share a processor come and go, so steps of several moments say more than of one.
+    They are run as a worker of the runtime runs them, which takes time of its own between ops:
+    after a large op its code and data are in no near cache, and it takes three times as long as in
+    a row of small ones. Others who share a processor come and go, so steps of several moments say
+    more than of one.
     """
 
     def __init__(self, program: Program, site: Site) -> None:
         self.program, self.site = program, site
-        ops = program.graph.ops
-        self.turns = [at for at, op in enumerate(ops) if op.kind not in STORED]
-        self.runners: list[Any] = []
-        self.frees = _frees(program, self.turns)
-        self.env: dict[Tensor, Any] = {}
-        self.taken: list[list[float]] = []
-        """Seconds of each op, step by step."""
+        self.part = whole_part(program)
+        self.turns = [turn.position for turn in self.part.turns]
+        self.worker: Worker | None = None
+        self.begins: dict[Tensor, Any] = {}
+        self.until = math.inf
+        self.spans: list[tuple[float, float]] = []
+        self.taken: list[list[tuple[float, float]]] = []
+        """Seconds before and of each op, step by step."""
 
     def run(self, seconds: float, most: int = MOST) -> bool:
         """Time some steps; to be called within `site.run`.
@@ -64,38 +78,63 @@ class Steps:
             Whether there was time for a few.
         """
         until = time.perf_counter() + seconds
-        if not self.env:
-            self.env = _sources(self.program, self.site)
-            self.runners = [
-                self.program.runner(at, self.site.device, in_place(self.program, at))
-                for at in self.turns
-            ]
+        if self.worker is None:
+            self.worker = self._worker()
         for step in range(WARMING + most):
-            if not self._step(step >= WARMING, until):
+            self.until = until if step < WARMING else math.inf
+            try:
+                self._step(self.worker)
+            except _TooLongError:
+                self.worker = None
                 return False
+            if step >= WARMING:
+                ends = [self.spans[0][0], *(end for _, end in self.spans)]
+                self.taken.append(
+                    [
+                        (begin - before, end - begin)
+                        for before, (begin, end) in zip(ends, self.spans, strict=False)
+                    ]
+                )
             if time.perf_counter() > until:
                 break
         return step + 1 - WARMING >= FEWEST
 
-    def _step(self, timed: bool, until: float) -> bool:
-        """One step; false if it is not timed and takes too long."""
-        ops, env, taken = self.program.graph.ops, self.env, []
-        for at, run, dead in zip(self.turns, self.runners, self.frees, strict=True):
-            read = [env[tensor] for tensor in ops[at].inputs]
-            began = time.perf_counter()
-            made = run(read)
-            ended = time.perf_counter()
-            taken.append(ended - began)
-            if not timed and ended > until:
-                return False
-            for output, value in enumerate(made):
-                env[at, output] = value
-            del read, made
-            for tensor in dead:
-                env.pop(tensor, None)
-        if timed:
-            self.taken.append(taken)
-        return True
+    def _worker(self) -> Worker:
+        """A worker whose thread is not started: it serves in the thread of who asks."""
+        from placewright.runtime.homes import add_views
+        from placewright.runtime.micro_batches import runners_of
+        from placewright.runtime.places import Place
+        from placewright.runtime.workers import Job, Worker
+
+        program, part, place = self.program, self.part, Place(self.site.name)
+        home = _sources(program, self.site)
+        self.begins = {tensor: home.pop(tensor) for tensor in part.inputs}
+        add_views(program, part, place, home)
+        names = [program.graph.ops[position].name for position in self.turns]
+        runners = runners_of(program, part, place)
+        return Worker(
+            Job(0, place, part, home, runners, names, _nowhere, self._over, record=self._record)
+        )
+
+    def _step(self, worker: Worker) -> None:
+        from placewright.runtime.workers import Note
+
+        self.spans.clear()
+        worker.inbox.put(Note("begin", 0, None, self.begins))
+        worker.serve()
+
+    def _record(self, position: int, begin: float, end: float) -> None:
+        self.spans.append((begin, end))
+        if end > self.until:
+            raise _TooLongError
+
+    def _over(self, done: Done) -> None:
+        from placewright.runtime.workers import Note
+
+        if done.failure is not None:
+            raise done.failure
+        assert self.worker is not None
+        self.worker.inbox.put(Note("stop"))
 
     def timings(self) -> dict[int, Timing]:
         """What each op takes; steps that come after this are counted anew.
@@ -104,20 +143,75 @@ class Steps:
         and nearly every step's does: all are lengthened until they add up to the median step.
         """
         steps, self.taken = self.taken, []
-        found = [summed_up(times) for times in zip(*steps, strict=True)]
-        longer = median(map(sum, steps)) / sum(one.seconds for one in found)
-        found = [replace(one, seconds=one.seconds * longer) for one in found]
-        return dict(zip(self.turns, found, strict=True))
+        found = []
+        for several in zip(*steps, strict=True):
+            before, own = zip(*several, strict=True)
+            found.append(summed_up(own, median(before)))
+        whole = median(sum(before + own for before, own in step) for step in steps)
+        longer = whole / sum(one.seconds + one.issue for one in found)
+        return {
+            position: replace(one, seconds=one.seconds * longer, issue=one.issue * longer)
+            for position, one in zip(self.turns, found, strict=True)
+        }
+
+
+def step_on_gpu(program: Program, site: Site) -> Timing | None:
+    """A step as one CUDA graph; to be called within `site.run`.
+
+    Returns:
+        None where it cannot be captured, or there may be no room for it.
+    """
+    from placewright.runtime.homes import add_views
+    from placewright.runtime.micro_batches import runners_of
+    from placewright.runtime.places import Place
+
+    torch = load_torch()
+    most = sum(sum(op.outputs) for op in program.graph.ops)
+    if most > torch.cuda.mem_get_info(site.index)[0] // 2:
+        return None
+    part = whole_part(program)
+    place = Place(site.name, site.device.type, site.index)
+    try:
+        home = _sources(program, site)
+        begins = {tensor: home.pop(tensor) for tensor in part.inputs}
+        add_views(program, part, place, home)
+        runners = runners_of(program, part, place)
+
+        def step(_: int) -> None:
+            env = dict(begins)
+            for turn, run in zip(part.turns, runners, strict=True):
+                made = run([env[key] if where == ENV else home[key] for where, key in turn.inputs])
+                env |= {(turn.position, output): value for output, value in enumerate(made)}
+                for tensor in turn.frees:
+                    env.pop(tensor, None)
+
+        return time_replayed(torch, site.index, step, 1)
+    except Exception:  # out of memory, a sample that an op refuses
+        return None
+
+
+def whole_part(program: Program) -> Part:
+    """What a device does in a step that does all of it."""
+    graph = program.graph
+    return write_script(graph, [0] * len(graph), 1, changes=program.changes).parts[0]
 
 
 def shared(taken: Mapping[int, Timing], positions: Sequence[int]) -> Timing:
-    """One timing of ops that are equal: their mean, so that a step of them stays as long."""
-    several = [taken[at] for at in positions]
+    """One timing of ops that are equal: their mean, so that a step of them stays as long.
+
+    Views of nothing but weights take no turn in a step, and no time.
+    """
+    several = [taken.get(at, Timing(0.0, 0.0, 0)) for at in positions]
     return Timing(
         fmean(one.seconds for one in several),
         fmean(one.spread for one in several),
         min(one.samples for one in several),
+        fmean(one.issue for one in several),
     )
+
+
+def _nowhere(target: int, note: Note) -> None:
+    """There is no other device."""
 
 
 def _sources(program: Program, site: Site) -> dict[Tensor, Any]:
@@ -143,16 +237,3 @@ def _sources(program: Program, site: Site) -> dict[Tensor, Any]:
                     value.div_(max(1, like.numel() // max(1, like.shape[0])))
                 found[tensor] = value
     return found
-
-
-def _frees(program: Program, turns: Sequence[int]) -> list[list[Tensor]]:
-    """What each op is the last to read, or makes for nobody; what a step begins with stays."""
-    ops, last = program.graph.ops, {}
-    for at in turns:
-        for tensor in (*ops[at].inputs, *((at, output) for output in range(len(ops[at].outputs)))):
-            if ops[tensor[0]].kind not in STORED:
-                last[tensor] = at
-    found: dict[int, list[Tensor]] = {at: [] for at in turns}
-    for tensor, at in last.items():
-        found[at].append(tensor)
-    return [found[at] for at in turns]

@@ -11,13 +11,20 @@ from placewright.runtime.timing import Timing
 from placewright.zoo.capture import cache_folder
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from placewright.runtime.machine import Machine
 
 
 class Kept:
-    """What was measured of ops on this machine, by model and signature."""
+    """What was measured of ops on this machine, by model and signature.
 
-    def __init__(self, machine: Machine) -> None:
+    Args:
+        how: In what company, by model, where that is not alone.
+    """
+
+    def __init__(self, machine: Machine, how: Mapping[str, str] | None = None) -> None:
+        self.how = how or {}
         self.path = cache_folder().parent / "machines" / f"{machine.key}.ops.json.gz"
         self.key = machine.key
         self.rows: dict[str, list[float]] = {}
@@ -31,7 +38,7 @@ class Kept:
 
     def get(self, model: str, signature: str) -> Timing | None:
         """What is known of an op."""
-        row = self.rows.get(_name(model, signature))
+        row = self.rows.get(self._name(model, signature))
         if row is None:
             return None
         seconds, spread, samples, issue, workspace = row
@@ -40,8 +47,12 @@ class Kept:
     def put(self, model: str, signature: str, took: Timing) -> None:
         """Remember a timing."""
         row = [took.seconds, took.spread, float(took.samples), took.issue, float(took.workspace)]
-        self.rows[_name(model, signature)] = row
+        self.rows[self._name(model, signature)] = row
         self.changed = True
+
+    def _name(self, model: str, signature: str) -> str:
+        text = f"{model}|{self.how.get(model, '')}|{signature}"
+        return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
 
     def save(self) -> None:
         """Write what is new; a cache that cannot be written is no cache, and no error."""
@@ -52,10 +63,6 @@ class Kept:
             write_data({"key": self.key, "rows": self.rows}, self.path)
         except (PlacewrightError, OSError):
             return
-
-
-def _name(model: str, signature: str) -> str:
-    return hashlib.blake2b(f"{model}|{signature}".encode(), digest_size=12).hexdigest()
 
 
 def _sound(row: object) -> bool:

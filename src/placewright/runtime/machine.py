@@ -17,7 +17,7 @@ from placewright.version import __version__
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-PROFILE = 6
+PROFILE = 7
 """Counts up when what is measured changes its meaning, so that older profiles are forgotten."""
 
 _CGROUP = Path("/sys/fs/cgroup")

@@ -12,14 +12,17 @@ import torch
 
 from placewright.errors import ConfigError, ExecutionError
 from placewright.frontends.torch_runners import Read
+from placewright.frontends.torch_updates import Update
 from placewright.runtime.pipeline import in_order
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from placewright.frontends.torch_runners import Values
-    from placewright.frontends.torch_updates import Update
+    from placewright.frontends.torch_program import Program
+    from placewright.frontends.torch_runners import Runner, Values
     from placewright.runtime.executor import Executor
+    from placewright.runtime.places import Place
+    from placewright.runtime.script import Part
     from placewright.runtime.workers import Job
 
 
@@ -55,6 +58,26 @@ class Gathered:
         finally:
             self.update.gradients = given
             self.weight = self.total = None
+
+
+def runners_of(
+    program: Program, part: Part, place: Place, seed: int | None = None
+) -> list[Runner | Gathered]:
+    """What runs each turn of a device's part.
+
+    Args:
+        seed: What random numbers are drawn from, op by op; None: as PyTorch does.
+    """
+    runners = [
+        program.runner(
+            turn.position,
+            place.torch_name,
+            turn.in_place,
+            None if seed is None else seed + turn.position,
+        )
+        for turn in part.turns
+    ]
+    return [Gathered(run) if isinstance(run, Update) else run for run in runners]
 
 
 def updates_of(jobs: Iterable[Job]) -> list[Gathered]:

@@ -6,8 +6,9 @@ measured over worked out of its kind; the table says so (`NOT_MEASURED`). To eac
 runtime takes to run it.
 
 Devices are measured one at a time, while the others rest: workers of one host that compute at the
-same time share its memory, and are then slower than the table says. Beside a GPU a host is measured
-while it feeds that GPU (`company`).
+same time share its memory, and are then slower than the table says. If a model's weights exceed the
+GPUs, its host is measured while it feeds them (`company`). On a GPU that has the room a whole step
+is run as one CUDA graph, and all ops are lengthened or shortened until they add up to it.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ from placewright.errors import PlacewrightError
 from placewright.graph import VIEW, Graph
 from placewright.runtime.alone import measure_op
 from placewright.runtime.coldness import coldness
-from placewright.runtime.company import Company
-from placewright.runtime.in_step import FEWEST, WARMING, Steps, may_run, shared
+from placewright.runtime.company import Company, streams
+from placewright.runtime.in_step import FEWEST, WARMING, Steps, may_run, shared, step_on_gpu
 from placewright.runtime.kept import Kept
 from placewright.runtime.machine import load_torch
 from placewright.runtime.overhead import OVERHEAD, measure_overhead
@@ -36,7 +37,7 @@ from placewright.runtime.signatures import equal_ops
 from placewright.runtime.timing import Timing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from placewright.cluster import Cluster
     from placewright.frontends.torch_program import Program
@@ -49,6 +50,8 @@ SHORTEST, LONGEST = 0.01, 0.15
 """Seconds that one op is given, on one device."""
 STEP_SHARE = 4
 """One part in so many of the budget may be taken by whole steps on a host."""
+WHOLE = "a whole step of"
+"""The name under which it is kept beside the ops' times, with the graph's."""
 ATTAINED = Roofline(compute=1.0, memory=1.0)
 
 
@@ -86,6 +89,7 @@ def profile_ops(
     budget: float = BUDGET,
     again: bool = False,
     said: Callable[[str, float], None] = lambda text, share: None,
+    limits: Mapping[str, int] | None = None,
 ) -> OpProfile:
     """Measure the ops of a program on every site.
 
@@ -94,9 +98,11 @@ def profile_ops(
         budget: Seconds that it may take, about.
         again: Measure also what was measured before on this machine.
         said: Told what is being measured, and how much of the budget is used.
+        limits: Bytes that may be used, by device, where that is less than it has.
     """
     began = time.monotonic()
-    kept = Kept(machine)
+    company = company_of(program.graph, cluster, sites, limits or {})
+    kept = Kept(machine, {site.model: company.name for site in sites if not site.on_gpu})
     cold = coldness(program.graph, machine.cache)
     equal = equal_ops(program, cold)
     models = {site.model: site for site in reversed(sites)}  # equal hardware is measured once
@@ -113,7 +119,6 @@ def profile_ops(
                 jobs.append((-takes * len(positions), text, model))
     before = len(found)
     failed: dict[str, str] = {}
-    company = Company.beside(sites)
     share = budget / STEP_SHARE
     short = estimates.sum(axis=0) * (WARMING + FEWEST) <= share
     asked = {model for _, _, model in jobs} if may_run(program, machine) else set()
@@ -153,7 +158,10 @@ def profile_ops(
             if (text, model) not in found:
                 found[text, model] = shared(taken, positions)
                 kept.put(model, text, found[text, model])
-    if any(site.on_gpu for site in models.values()):
+    whole = {
+        model: _whole(kept, program, site, again) for model, site in models.items() if site.on_gpu
+    }
+    if whole:
         from placewright.runtime.streams import clear_workspaces
 
         clear_workspaces()
@@ -165,7 +173,7 @@ def profile_ops(
         except (PlacewrightError, RuntimeError) as error:  # the runtime cannot run there
             failed[f"the runtime on {site.name}"], overhead[model] = _line(error), 0.0
     kept.save()
-    table = _table(program.graph, equal, models, estimates, found, machine, overhead)
+    table = _table(program.graph, equal, models, estimates, found, machine, overhead, whole)
     return OpProfile(
         table,
         len(equal) * len(models),
@@ -175,6 +183,13 @@ def profile_ops(
         time.monotonic() - began,
         overhead,
     )
+
+
+def company_of(
+    graph: Graph, cluster: Cluster, sites: Sequence[Site], limits: Mapping[str, int]
+) -> Company:
+    """The company that a host's ops have in plans of a graph: none where nothing need stream."""
+    return Company.beside(sites) if streams(graph, cluster, limits) else Company(())
 
 
 def _ran(steps: Steps, seconds: float, company: Company) -> bool:
@@ -213,6 +228,16 @@ def _overhead(kept: Kept, site: Site, cluster: Cluster, again: bool) -> float:
     return known.seconds
 
 
+def _whole(kept: Kept, program: Program, site: Site, again: bool) -> float:
+    """What a whole step takes on a GPU, measured once a machine; zero where that is not known."""
+    name = f"{WHOLE} {program.graph.fingerprint}"
+    known = None if again else kept.get(site.model, name)
+    if known is None:
+        known = site.run(partial(step_on_gpu, program, site)) or Timing(0.0, 0.0, 0)
+        kept.put(site.model, name, known)
+    return known.seconds
+
+
 def _estimates(
     graph: Graph, cluster: Cluster, sites: Sequence[Site]
 ) -> np.ndarray[Any, np.dtype[np.float64]]:
@@ -234,6 +259,7 @@ def _table(
     found: dict[tuple[str, str], Timing],
     machine: Machine,
     overhead: dict[str, float],
+    whole: dict[str, float],
 ) -> Table:
     shape = (len(graph), len(models))
     seconds, issue, spread = np.zeros(shape), np.zeros(shape), np.zeros(shape)
@@ -250,8 +276,15 @@ def _table(
                     seconds[position, column], issue[position, column] = scale(position)
                     spread[position, column] = NOT_MEASURED
         run = [position for positions in equal.values() for position in positions]
-        taken = issue if models[model].on_gpu else seconds  # by the host, which both run on
-        taken[run, column] += overhead[model]
+        if models[model].on_gpu:
+            if whole.get(model) and seconds[run, column].sum() > 0:
+                seconds[run, column] *= whole[model] / seconds[run, column].sum()
+            issue[run, column] += overhead[model]  # by the host, which both run on
+        else:  # in a step that was run it is known op by op
+            seconds[run, column] += np.where(
+                issue[run, column], issue[run, column], overhead[model]
+            )
+            issue[:, column] = 0
     names = tuple(op.name for op in graph.ops)
     started = issue if issue.any() else None
     room = np.zeros(len(graph), dtype=np.int64)

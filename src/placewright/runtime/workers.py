@@ -139,18 +139,19 @@ class Worker(threading.Thread):
         # OpenMP keeps this number thread by thread, so workers may differ.
         torch.set_num_threads(place.threads)
         with torch.no_grad():
-            while True:
-                step = self._next()
-                if step is None:
-                    note = self.inbox.get()
-                elif self.inbox.empty():
-                    self._turn(step)
-                    continue
-                else:
-                    note = self.inbox.get_nowait()
-                if note.what == "stop":
-                    return
-                self._take(note)
+            self.serve()
+
+    def serve(self) -> None:
+        """Do what the inbox says, until it says to stop."""
+        while True:
+            step = self._next()
+            if step is not None and self.inbox.empty():
+                self._turn(step)
+                continue
+            note = self.inbox.get()
+            if note.what == "stop":
+                return
+            self._take(note)
 
     def _take(self, note: Note) -> None:
         if note.what == "begin":
