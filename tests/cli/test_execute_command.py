@@ -47,7 +47,7 @@ def test_a_training_plan_is_run_and_verified(run, model):
 def test_the_best_plans_are_measured_and_the_quickest_is_taken(run, model):
     data = run("place", model, "--on", "2xcpu", "--verify", "1", "--no-why", "--json").data
     seconds = [row["seconds"] for row in data["measured"]]
-    assert len(seconds) == 3
+    assert 2 <= len(seconds) <= 3  # one of the two may be what was found
     assert seconds == sorted(seconds)
     assert {row["found_by"] for row in data["measured"]} >= {"all on cpu0", "all on cpu1"}
 

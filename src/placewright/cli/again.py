@@ -48,9 +48,7 @@ def asked_of(
     from placewright.result import Result
 
     words = next((each.asked for each in nouns if isinstance(each, Result) and each.asked), {})
-    if typed["model"] is not None:
-        words = {}
-    elif not words:
+    if not words and typed["model"] is None:
         raise ConfigError(
             f"{paths[0]}: does not say which problem it is of: name the model with --model and "
             "the cluster with --on, as when it was made"

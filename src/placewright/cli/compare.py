@@ -10,7 +10,7 @@ from placewright.cli import options
 from placewright.cli.again import words_of
 from placewright.cli.asked import Asked, stop_rule
 from placewright.cli.progress import Progress
-from placewright.cli.resolve import check_writable, find_method
+from placewright.cli.resolve import check_writable, find_folder, find_method
 from placewright.errors import ConfigError, MissingDependency
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def compare_methods(
             "-o",
             "--output",
             metavar="PATH",
-            help="Write the best plan to a file, or one plan a method into a folder.",
+            help="Write the best plan to a file such as best.json, or one a method into a folder.",
         ),
     ] = None,
     trace: options.Trace = None,
@@ -76,7 +76,7 @@ def compare_methods(
     from placewright.cli.robust import RULE, asked_choice, print_robust, robust_data
     from placewright.solvers import METHODS, SEARCHES, UNASKED
 
-    folder = output if output is not None and output.is_dir() else None
+    folder = None if output is None else find_folder(output)
     check_writable(None if folder else output, trace, report)
     names = [each for each in METHODS if methods == "all" or each not in UNASKED]
     if methods not in (None, "all"):

@@ -56,6 +56,10 @@ def execute_plan(
     places = read_places(where)
     loaded = load_plan(plan)
     found = loaded.plan if isinstance(loaded, Result) else loaded
+    if isinstance(loaded, Result):  # which knows what it was made for
+        training = training or loaded.asked.get("training") is True
+        rule = loaded.asked.get("optimizer")
+        optimizer = optimizer or (rule if isinstance(rule, str) else None)
     with Progress(f"reading {model}"):
         built, args, kwargs = build(model)
         program = torch_program.program_of(built, args, kwargs, training, optimizer)

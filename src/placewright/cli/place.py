@@ -10,7 +10,7 @@ from placewright.cli import options, proposers
 from placewright.cli.again import words_of
 from placewright.cli.asked import Asked, stop_rule
 from placewright.cli.progress import Progress
-from placewright.cli.resolve import check_writable, find_method, find_plan
+from placewright.cli.resolve import check_writable, find_method, find_plan, is_here
 from placewright.errors import ConfigError
 
 
@@ -62,7 +62,8 @@ def place_model(
             "--verify",
             metavar="K",
             min=1,
-            help="Run the best K plans and every single device here, and take the quickest.",
+            help="Run the best K plans and every single device here, and take the quickest; on "
+            "here, its ops are measured first.",
         ),
     ] = None,
     why: Annotated[
@@ -72,6 +73,8 @@ def place_model(
     json: options.Json = False,
 ) -> None:
     """Find a plan: which device each op runs on, and in which order."""
+    if verify is not None and costs is None and on is not None and is_here(on):
+        costs = Path("here")  # who has plans run has ops measured, too
     typed = locals()
     from placewright.cli import answer, tables
     from placewright.cli.measured import (
@@ -103,13 +106,13 @@ def place_model(
     asked = Asked.of(typed)
     with Progress(f"reading {model}") as progress:
         problem = whole = asked.problem()
-        if hasattr(solver, "as_run"):  # it stands for another runtime, and is shown on its terms
-            problem = solver.as_run(problem)
         given = None if start is None else find_plan(problem, start)[1]
         choose = measured or choice or trusted(problem, solver)
         result, interrupted = answer.search(
             problem, solver, stop, seed, progress.watch(method), given, choose
         )
+        if hasattr(solver, "as_run"):  # it stands for another runtime, and is shown on its terms
+            problem = solver.as_run(problem)
         result = replace(result, asked=words_of(asked))
         if measured is not None:
             measured.meter.close()
@@ -130,10 +133,10 @@ def place_model(
         more |= {} if measured is None else {"measured": measured_data(measured)}
         print_json(answer_data(found) | more)
     else:
+        tables.print_lines([] if measured is None else measured_lines(measured, method))
         tables.print_answer(found)
         if ranked:
             print_robust([(r.found.found_by or method, r.robustness) for r in ranked], "plan by")
-        tables.print_lines([] if measured is None else measured_lines(measured, method))
         tables.print_lines([] if reason is None else ["", *why_lines(reason)])
         tables.print_lines(["", *said] if said else [])
     if interrupted:

@@ -171,6 +171,20 @@ def check_writable(*paths: Path | None) -> None:
             raise FileError(f"{path}: cannot be written: there is no folder {str(path.parent)!r}")
 
 
+def find_folder(path: Path) -> Path | None:
+    """The folder that a path means, made if need be: one that is there, or has no ending."""
+    if path.is_dir():
+        return path
+    if path.suffix or path.exists():
+        return None
+    check_writable(path)
+    try:
+        path.mkdir()
+    except OSError as error:
+        raise FileError(f"{path}: cannot be made: {error.strerror}") from None
+    return path
+
+
 def _is_file(text: str) -> bool:
     """Whether a text names a file: one that is there, or one that should be."""
     return os.path.lexists(text) or "/" in text or os.sep in text or text.endswith(_ENDINGS)

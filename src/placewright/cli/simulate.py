@@ -46,12 +46,15 @@ def simulate_plan(
     from placewright.cli import answer, tables, words
     from placewright.cli.output import answer_data, flight_data, print_json, save
     from placewright.simulator import simulate_in_flight
+    from placewright.solvers import METHODS
 
     check_writable(trace)
     asked = Asked.of(typed)
     with Progress(f"reading {model}"):
         problem = asked.problem()
         name, given = find_plan(problem, plan)
+        if name in METHODS and hasattr(METHODS[name], "as_run"):  # whose runtime is not simulated
+            name = f"{name}'s placement"
         result = answer.judge(problem, name, given)
         found = answer.Answer(model, problem, result, answer.best_single(problem))
         flight = None if in_flight is None else simulate_in_flight(problem, given, in_flight)

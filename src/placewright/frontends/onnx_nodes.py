@@ -123,12 +123,13 @@ class Reader:
         for dim in sizes:
             if dim.dim_param:
                 raise GraphError(
-                    f"input {name!r} has a symbolic dimension {dim.dim_param!r}: give its size as "
-                    f"dims={{{dim.dim_param!r}: 8}}"
+                    f"input {name!r} has a symbolic dimension {dim.dim_param!r}: give its size, "
+                    f"such as --dims {dim.dim_param}=8 or dims={{{dim.dim_param!r}: 8}}"
                 )
         shown = ", ".join(str(dim.dim_value) if dim.HasField("dim_value") else "?" for dim in sizes)
         raise GraphError(
-            f"input {name!r} has shape ({shown}): give it whole as shapes={{{name!r}: (8, 16)}}"
+            f"input {name!r} has shape ({shown}): give it whole, such as --dims {name}=8x16 or "
+            f"shapes={{{name!r}: (8, 16)}}"
         )
 
     def notice(self, kind: Any) -> None:
@@ -291,7 +292,8 @@ class Reader:
             )
             scope.draft.unsized.append(
                 f"op {node.name or node.op_type!r} of type {node.op_type!r} makes tensor {name!r}, "
-                f"whose shape cannot be inferred: give it as shapes={{{name!r}: (8, 16)}}"
+                f"whose shape cannot be inferred: give it, such as --dims {name}=8x16 or "
+                f"shapes={{{name!r}: (8, 16)}}"
             )
 
     def infer(self, node: Any, looked: Sequence[Value | None]) -> list[Tensor | None]:

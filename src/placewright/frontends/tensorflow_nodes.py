@@ -356,4 +356,8 @@ def _open(node: Any, name: str) -> str:
     shown = ", ".join("?" if dim.size < 0 else str(dim.size) for dim in sizes)
     filled = ", ".join("8" if dim.size < 0 else str(dim.size) for dim in sizes) or "8, 16"
     what = f"has shape ({shown})" if shown else "makes a tensor whose shape cannot be inferred"
-    return f"op {name!r} of type {node.op!r} {what}: give it as shapes={{{name!r}: ({filled})}}"
+    option = f"--dims {name}={filled.replace(', ', 'x')}"
+    return (
+        f"op {name!r} of type {node.op!r} {what}: give it, such as {option} or "
+        f"shapes={{{name!r}: ({filled})}}"
+    )

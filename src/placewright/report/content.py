@@ -133,7 +133,7 @@ def as_run(problem: Problem, method: str) -> Problem:
 
 def rejudged(problem: Problem, result: Result) -> Result:
     """A result whose figures are those that its plan has on this problem now."""
-    now = solve(as_run(problem, result.solver), _Given(result.plan))
+    now = solve(problem, _Given(result.plan, result.solver))
     return replace(
         result,
         plan=now.plan,
@@ -150,10 +150,14 @@ def rejudged(problem: Problem, result: Result) -> Result:
 
 @dataclass(frozen=True)
 class _Given:
-    """A plan that is there already, as a method."""
+    """A plan that is there already, as a method; and the one that made it."""
 
     plan: Plan
+    maker: str
     name = "given"
+
+    def as_run(self, problem: Problem) -> Problem:
+        return as_run(problem, self.maker)
 
     def run(self, search: Search) -> None:
         search.propose(self.plan)

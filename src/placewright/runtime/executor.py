@@ -83,7 +83,8 @@ class Executor:
             if place.kind == "cuda" and place.index >= count:
                 raise ExecutionError(
                     f"device {place.name!r} is CUDA device {place.index}: this machine has "
-                    f"{count}; say another place, such as where={{{place.name!r}: 'cpu'}}"
+                    f"{count}; say another place, such as --where {place.name}=cpu or "
+                    f"where={{{place.name!r}: 'cpu'}}"
                 )
 
     # -- life ----------------------------------------------------------------------------------

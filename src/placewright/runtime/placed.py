@@ -285,11 +285,17 @@ class Placed:
             yield self._back(made, args, {})
 
     def reason(self, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> str:
-        """Why calls of this shape are not captured."""
+        """Why calls of this shape are not captured, or that they are."""
         key = _shape(args, kwargs or {})
         if key is None:
             return "an argument is neither a tensor nor a plain value"
-        return self.refused.get(key, "the model is in training mode")
+        if key in self.refused:
+            return self.refused[key]
+        if self.model.training:
+            return "the model is in training mode"
+        if key in self.executors:
+            return "they are captured"
+        return "no call of this shape has come twice"
 
     def step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         """One training step under the plan: the loss, its gradients and the update of all weights.

@@ -102,7 +102,8 @@ def _measured(
     problem: Problem, plans: Iterable[Found], meter: Meter, k: int, more: Iterable[Found] = ()
 ) -> list[Ranked]:
     chosen = [*sorted(plans, key=lambda found: found.key)[:k], *more, *_singles(problem)]
-    ranked = [Ranked(found, meter.measure(found.plan)) for found in chosen]
+    different = {found.plan: found for found in chosen}
+    ranked = [Ranked(found, meter.measure(plan)) for plan, found in different.items()]
     return sorted(ranked, key=lambda one: one.measured.seconds)
 
 

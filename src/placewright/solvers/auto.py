@@ -17,7 +17,7 @@ from placewright.solvers.fusing import fused, ordered
 from placewright.solvers.orders.priorities import priority_rules
 from placewright.solvers.partition.repair import rounds
 from placewright.solvers.proposing import Allowance, Asked, Proposer
-from placewright.solvers.search import Search
+from placewright.solvers.search import Search, called
 from placewright.solvers.searches.annealing import elite, first_length, levels, memory_binds
 from placewright.solvers.searches.genetic import Genetic
 from placewright.solvers.searches.local_search import LocalSearch
@@ -150,7 +150,7 @@ def _run(solvers: list[Solver], search: Search, takes: float = 0.0) -> bool:
     for solver in solvers:
         if search.stop.seconds_left(search) < takes:
             return True
-        search.trying = solver.name
+        search.trying = called(solver)
         solver.run(search)
         if finished(search):
             return False

@@ -18,6 +18,7 @@ from placewright.solvers.m_sct import MSCT
 from placewright.solvers.m_topo import MTopo
 from placewright.solvers.partition.methods import METIS, KaHIP, MinCut, Scotch
 from placewright.solvers.round_robin import RoundRobin
+from placewright.solvers.search import called
 from placewright.solvers.single import EverySingleDevice
 from placewright.solvers.streamed import Streamed
 from placewright.solvers.uniform import Random
@@ -38,7 +39,7 @@ class Baselines:
         for solver in quick + slow:
             if search.over:
                 return
-            search.trying = solver.name
+            search.trying = called(solver)
             solver.run(search)
 
 

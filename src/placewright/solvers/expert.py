@@ -43,8 +43,8 @@ def place(problem: Problem) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
     """
     if not known(problem):
         raise ConfigError(
-            f"no expert's placement is known for graph {problem.graph.name!r}: "
-            "it is known for the networks of the zoo"
+            f"no expert's placement is known for {problem.graph.name.partition(':')[0]!r}: it is "
+            f"known for {', '.join(NETWORKS)}"
         )
     name = problem.graph.name.partition(":")[0]
     order = accelerators(problem)

@@ -279,10 +279,11 @@ def solve(
         choose: Takes one of `search.few`, such as `Robust()`; without it the best is taken.
 
     A solver with an `as_run` method stands for another runtime: it is judged on the problem that
-    this method makes of the given one.
+    this method makes of the given one. The bound is the given one's: what no plan beats here.
     """
+    given = problem
     if hasattr(solver, "as_run"):
-        problem = solver.as_run(problem)
+        problem = solver.as_run(given)
     search = Search(problem, Stop() if stop is None else stop, seed, progress)
     if start is not None:
         search.trying = "start"
@@ -298,9 +299,10 @@ def solve(
         plan, found_by = chosen.plan, chosen.found_by
     timeline = simulator.simulate(problem, plan)
     # The bound holds for the ops that are really run, and some bounds for plans that fit only.
-    proven = search.bound
-    if plan.fusion is not None or timeline.overflow:
-        run = problem if plan.fusion is None else contract(problem, plan).problem
+    if plan.fusion is None and not timeline.overflow and problem is given:
+        proven = search.bound
+    else:
+        run = given if plan.fusion is None else contract(given, plan).problem
         proven = bound(run, fits=timeline.overflow == 0)
     return Result(
         solver=solver.name,
@@ -319,6 +321,14 @@ def solve(
         history=tuple(search.history),
         problem=problem,
     )
+
+
+def called(solver: Solver) -> str:
+    """What a solver's plans are said to be by, where another solver asks it for them.
+
+    One that stands for another runtime is judged as if we ran its placement.
+    """
+    return f"{solver.name}'s placement" if hasattr(solver, "as_run") else solver.name
 
 
 def _uses(problem: Problem, plan: Plan, timeline: Timeline) -> tuple[Use, ...]:

@@ -40,9 +40,12 @@ class Why:
 
     @property
     def best_helps(self) -> list[Help]:
-        """The best of each kind, the largest gain first: equal devices gain the same."""
+        """The best of each kind, the largest gain first: equal devices gain the same.
+
+        Another plan goes before all: the others begin where it ends.
+        """
         best: dict[str, Help] = {}
-        for each in self.helps:
+        for each in sorted(self.helps, key=lambda each: each.kind != "plan"):
             best.setdefault(each.kind, each)
         return list(best.values())
 
