@@ -9,6 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import placewright as pw  # noqa: E402
+from placewright.cli.resolve import measure_costs  # noqa: E402
 from placewright.runtime import here as home  # noqa: E402
 from placewright.runtime import ops as measuring  # noqa: E402
 from placewright.runtime.devices import Ability  # noqa: E402
@@ -71,6 +72,32 @@ def test_a_models_ops_go_into_a_table_that_place_takes(run, machine, tmp_path):
     assert "measured on another machine" in run("place", *asked, "--method", "single").err
     here = run("place", *asked[:3], "--costs", "here", "--method", "single", "--json").data
     assert here["step_time"] == pytest.approx(3e-5)
+
+
+@pytest.mark.parametrize("how", ["profile", "place"])
+def test_settings_of_the_models_file_are_those_its_times_are_kept_under(
+    run, machine, monkeypatch, tmp_path, how
+):
+    def this_machine():
+        versions = {"float32": torch.get_float32_matmul_precision()}
+        return Machine("EPYC", (0, 1), 8 << 30, versions=versions)
+
+    monkeypatch.setattr(home, "this_machine", this_machine)
+    before = torch.get_float32_matmul_precision()
+    other = "medium" if before != "medium" else "highest"
+    settings = f'torch.set_float32_matmul_precision("{other}")'
+    (tmp_path / "set.py").write_text(MODEL.replace("def build", f"{settings}\n\ndef build"))
+    try:
+        if how == "profile":
+            ran = run("profile", "set.py:build", "-o", "costs.json")
+            assert ran.status == 0, ran.err
+            table = pw.load(tmp_path / "costs.json", "costs")
+        else:
+            table = measure_costs(f"{tmp_path / 'set.py'}:build", "here", False, None, {})
+        assert table.machine == this_machine().key
+    finally:
+        torch.set_float32_matmul_precision(before)
+    assert table.machine != this_machine().key
 
 
 def test_a_limit_tells_whether_weights_will_stream(run, machine, monkeypatch):

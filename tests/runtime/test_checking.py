@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from models import Branches, Cached, capture, plans, torch, twin, workers
 
+from placewright import Plan
 from placewright.errors import VerifyError
 from placewright.frontends import torch_program
 from placewright.frontends.torch_updates import Rule
-from placewright.runtime import checking, executor, verify
+from placewright.runtime import checking, script, verify
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +44,16 @@ def test_an_honest_run_passes(branches, learning, staged):
         for one, other in zip(mine.parameters(), model.parameters(), strict=True):
             assert torch.equal(one, other)  # the update is taken back
             assert one.grad is None
+
+
+def test_the_states_of_an_optimizer_are_counted(learning):
+    model, x, adam, problem = learning
+    sgd, _ = capture(model, x, training=True, optimizer=Rule("sgd"))
+    plan = Plan.of(problem, np.zeros(len(problem.graph), dtype=int))
+    assert [op.name for op in sgd.graph.ops] == list(plan.ops)
+    peak = [verify(one, twin(model), plan, (x,)).peak["cpu0"] for one in (sgd, adam)]
+    weights = sum(one.nbytes for one in model.parameters())
+    assert peak[1] == peak[0] + 2 * weights
 
 
 def test_states_are_left_as_they_were():
@@ -87,13 +99,13 @@ def test_a_wrong_gradient_is_caught(learning, monkeypatch):
 
 def test_an_op_on_another_device_is_caught(branches, monkeypatch):
     model, x, program, problem = branches
-    honest = executor.write_script
+    honest = script.write_script
     swapped = {0: 1, 1: 0, 2: 2}
 
     def elsewhere(graph, device, *rest):
         return honest(graph, [swapped[at] for at in device], *rest)
 
-    monkeypatch.setattr(executor, "write_script", elsewhere)
+    monkeypatch.setattr(script, "write_script", elsewhere)
     with pytest.raises(VerifyError, match=r"ran on 'cpu\d': the plan has it on 'cpu\d'"):
         verify(program, twin(model), plans(problem, 1)[0], (x,))
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from placewright import Plan
 from placewright.errors import ExecutionError, PlanError
 from placewright.frontends.torch_updates import Rule
 from placewright.runtime import Executor
+from placewright.runtime.pipeline import in_order
 from placewright.zoo.networks import NETWORKS
 
 
@@ -102,13 +105,80 @@ def test_random_numbers_are_the_same_wherever_they_are_drawn():
     assert len(set(made)) == 1
 
 
+def failing(_):
+    raise RuntimeError("out of luck")
+
+
+def test_another_shape_than_captured_is_refused_and_changes_nothing():
+    model, x = Branches(), torch.randn(4, 8)
+    program, problem = capture(model, x)
+    with Executor(program, twin(model), plans(problem, 1)[0]) as run:
+        with pytest.raises(ExecutionError, match=r"'x' is of shape \(4, 9\).* with \(4, 8\)"):
+            run(torch.randn(4, 9))
+        with pytest.raises(ExecutionError, match="float64"):
+            run(x.double())
+        assert torch.equal(run(x)["made"], model(x)["made"])
+
+
+def test_a_step_that_is_broken_off_leaves_nothing_under_way(monkeypatch):
+    model, x = Branches(), torch.randn(4, 8)
+    program, problem = capture(model, x)
+    run = Executor(program, twin(model), plans(problem, 1)[0])
+
+    def interrupted(number):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run, "result", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run(x)
+    assert run.broken
+
+
+def test_steps_in_flight_can_be_let_end_before_they_are_asked_for():
+    model, x = Branches(), torch.randn(4, 8)
+    program, problem = capture(model, x)
+    with Executor(program, twin(model), plans(problem, 1)[0]) as run:
+        numbers = [run.submit(x + at) for at in range(3)]
+        run.finish()
+        run.finish()
+        assert torch.equal(run(x + 7)["made"], model(x + 7)["made"])
+        for at, number in enumerate(numbers):
+            assert torch.equal(run.result(number)["made"], model(x + at)["made"])
+
+
+def test_who_leaves_a_pipeline_leaves_nothing_in_flight():
+    model, x = Branches(), torch.randn(4, 8)
+    program, problem = capture(model, x)
+    with Executor(program, twin(model), plans(problem, 1)[0]) as run:
+        for _ in in_order(run, (x,), [(x,)] * 9, 4):
+            break
+        assert not run._steps
+        assert not run._waiting
+
+
+def test_an_executor_that_nobody_has_any_more_ends_its_threads():
+    model, x = Branches(), torch.randn(4, 8)
+    program, problem = capture(model, x)
+    run = Executor(program, model, plans(problem, 1)[0])
+    run(x)
+    threads, gone = list(run.workers.values()), weakref.ref(run)
+    del run
+    gc.collect()
+    assert gone() is None
+    for thread in threads:
+        thread.join(timeout=10)
+        assert not thread.is_alive()
+
+
 def test_a_failing_op_is_named_and_stops_everything():
     model, x = Branches(), torch.randn(4, 8)
     program, problem = capture(model, x)
     before = set(threading.enumerate())  # models of other tests may still be placed
     run = Executor(program, twin(model), plans(problem, 1)[0])
-    with pytest.raises(ExecutionError, match=r"op 'left.linear' failed on 'cpu\d'|'right.linear'"):
-        run(torch.randn(4, 9))
+    job = next(job for job in run.jobs.values() if "left.linear" in job.names)
+    job.runners[job.names.index("left.linear")] = failing
+    with pytest.raises(ExecutionError, match=r"op 'left.linear' failed on 'cpu\d': out of luck"):
+        run(x)
     with pytest.raises(ExecutionError, match="cannot be run any more"):
         run(x)
     left = set(threading.enumerate()) - before

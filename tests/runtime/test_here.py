@@ -17,7 +17,13 @@ from placewright.runtime import here as home  # noqa: E402
 from placewright.runtime.devices import Ability, measure_device  # noqa: E402
 from placewright.runtime.here import assemble, here, kept_at, parse_here  # noqa: E402
 from placewright.runtime.links import Wire, measure_links  # noqa: E402
-from placewright.runtime.machine import Gpu, Machine, spared, this_machine  # noqa: E402
+from placewright.runtime.machine import (  # noqa: E402
+    Gpu,
+    Machine,
+    _versions,
+    spared,
+    this_machine,
+)
 from placewright.runtime.overhead import measure_handing  # noqa: E402
 from placewright.runtime.replayed import as_run  # noqa: E402
 from placewright.runtime.sites import sites_of  # noqa: E402
@@ -136,6 +142,27 @@ def test_what_else_stands_behind_here_is_refused(text):
 def test_here_says_how_many_workers():
     assert parse_here("here") is None
     assert parse_here(" here:workers=4") == 4
+
+
+def test_settings_that_change_the_speed_of_ops_make_another_machine():
+    before = torch.get_float32_matmul_precision(), torch.backends.cudnn.benchmark
+    assert not torch.are_deterministic_algorithms_enabled()
+    keys, settings = [this_machine().key], [_versions(torch, True)]
+    try:
+        torch.set_float32_matmul_precision("medium" if before[0] != "medium" else "highest")
+        keys.append(this_machine().key)
+        torch.use_deterministic_algorithms(True)
+        keys.append(this_machine().key)
+        torch.backends.cudnn.benchmark = not before[1]
+        settings.append(_versions(torch, True))
+    finally:
+        torch.set_float32_matmul_precision(before[0])
+        torch.use_deterministic_algorithms(False)
+        torch.backends.cudnn.benchmark = before[1]
+    assert len(set(keys)) == 3
+    assert this_machine().key == keys[0]
+    changed = {name for name in settings[0] if settings[0][name] != settings[1][name]}
+    assert changed >= {"float32", "deterministic", "benchmark"}
 
 
 def test_the_real_machine_multiplies_copies_and_hands_over():

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+import multiprocessing
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from models import Branches, capture, plans, torch, twin, workers
+from models import Branches, capture, nn, plans, torch, twin, workers
 
 import placewright as pw
-from placewright.errors import ConfigError
+from placewright.errors import ConfigError, ExecutionError, VerifyError
 from placewright.frontends import from_python
-from placewright.runtime import Executor, Measured, Meter, Remeasured, rerank, time_steps
+from placewright.problem import Constraints
+from placewright.runtime import Executor, Measured, Meter, Remeasured, measure, rerank, time_steps
 from placewright.training.environment import Environment
 
 
@@ -60,6 +63,48 @@ def test_the_choice_never_loses_to_the_best_single_device(problem):
     assert len(choice.ranked) >= 3
     with pytest.raises(ConfigError, match="expected 1 or more"):
         Remeasured(Told(build), k=0)
+
+
+class Larger(Told):
+    """Measures on devices that have more than their limits; some plans cannot be run."""
+
+    fails = "none"
+
+    def _ask(self, plan):
+        placed = {plan.devices[plan.device[at]] for at in TURNS}
+        fails = self.fails == "all" or (self.fails == "spread" and len(placed) > 1)
+        if fails:
+            return Measured(math.inf, failure=f"no room for {len(placed)}\nbecause of it")
+        return Measured(1.0 if len(placed) == 1 else 2.0)
+
+
+def test_a_plan_over_the_limit_is_not_chosen_however_quick(problem):
+    """All on one device is over the limit, and would be quicker."""
+    alone = pw.Plan.of(problem, problem.settle(np.zeros(len(problem.graph), dtype=int)))
+    most = int(pw.simulate(problem, alone).peak.max())
+    limits = dict.fromkeys(("cpu0", "cpu1"), most - 1)
+    limited = replace(problem, constraints=Constraints(limits=limits))
+    fits = [one for one in plans(problem, 20) if not pw.simulate(limited, one).overflow][:2]
+    assert len(fits) == 2
+    ranked = rerank(limited, [alone, *fits], Larger(build))
+    assert [one.measured.seconds for one in ranked] == [2, 2, 1]
+    assert [one.found.key[0] > 0 for one in ranked] == [False, False, True]
+    failing = Larger(build)
+    failing.fails = "spread"
+    with pytest.raises(ExecutionError, match="none of the 2 plans that fit the memory could be"):
+        rerank(limited, [alone, *fits], failing)
+    tight = replace(problem, constraints=Constraints(limits=dict.fromkeys(limits, 1)))
+    over = rerank(tight, [*fits, alone], failing)
+    assert over[0].measured.seconds == 1  # nothing fits: then what could be run
+
+
+def test_where_no_plan_could_be_run_there_is_no_choice(problem):
+    failing = Larger(build)
+    failing.fails = "all"
+    with pytest.raises(ExecutionError, match=r"none of the 4 plans could .* met: no room for \d$"):
+        rerank(problem, plans(problem, 2), failing)
+    with pytest.raises(ExecutionError, match="plans could be run"):
+        pw.solve(problem, pw.solvers.Auto(), pw.MaxEvaluations(50), choose=Remeasured(failing))
 
 
 def test_a_plan_is_measured_once_and_serves_a_trainer(problem):
@@ -147,3 +192,87 @@ def test_a_model_that_cannot_be_built_is_an_error(tmp_path, problem):
         meter.measure(plans(problem, 1)[0])
     with pytest.raises(ConfigError, match="expected more steps"):
         Meter(build, steps=5, dropped=5)
+
+
+def test_a_process_that_does_not_get_ready_is_waited_for_once(problem, monkeypatch):
+    monkeypatch.setattr(measure, "START", 0.01)
+    monkeypatch.setattr(measure, "PATIENCE", 0.01)
+    with (
+        Meter(build) as meter,
+        pytest.raises(ExecutionError, match=r"was not built and captured in 0\.01 seconds"),
+    ):
+        meter(problem, np.stack([plan.device for plan in plans(problem, 3)]))
+    assert not meter.measured  # which would say that a plan took too long
+    assert not multiprocessing.active_children()
+
+
+def test_a_process_that_dies_before_it_is_ready_is_an_error(tmp_path, problem):
+    (tmp_path / "dies.py").write_text("import os\n\ndef build():\n    os._exit(3)\n")
+    with (
+        Meter(f"{tmp_path / 'dies.py'}") as meter,
+        pytest.raises(ExecutionError, match=r"captured it died \(exit code 3\)"),
+    ):
+        meter.measure(plans(problem, 1)[0])
+
+
+class Pipe:
+    """The child's end of a pipe: what it is asked, and what it answers."""
+
+    def __init__(self, *asked):
+        self.asked, self.answers = list(asked), []
+
+    def recv(self):
+        if not self.asked:
+            raise EOFError
+        return self.asked.pop(0)
+
+    def send(self, answer):
+        self.answers.append(answer)
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (KeyError("lost"), "KeyError: 'lost'"),
+        (AssertionError(), "AssertionError: "),
+        (VerifyError("a line of our own"), "a line of our own"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_whatever_goes_wrong_in_a_plan_is_told(problem, monkeypatch, error, said):
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr(measure, "time_steps", fail)
+    plan = plans(problem, 1)[0]
+    pipe = Pipe((plan, {}, 1, 10, 5), (plan, {}, 1, 10, 5))
+    measure.serve(pipe, build, False, None)
+    assert pipe.answers == [None, *[Measured(math.inf, failure=said)] * 2]
+
+
+class Tied(nn.Module):
+    """An embedding that is also the last layer's weight."""
+
+    def __init__(self):
+        super().__init__()
+        self.words, self.head = nn.Embedding(10, 8), nn.Linear(8, 10, bias=False)
+        self.head.weight = self.words.weight
+
+    def forward(self, words):
+        return self.head(self.words(words))
+
+
+def test_tied_weights_on_meta_stay_tied():
+    def tied():
+        with torch.device("meta"):
+            return Tied().eval(), (torch.zeros(2, 3, dtype=torch.int64),)
+
+    program, problem = capture(*tied())
+    model, args, kwargs = measure.build(tied)
+    assert model.head.weight is model.words.weight
+    assert not model.head.weight.is_meta
+    with Executor(program, model, plans(problem, 1)[0]) as run:
+        assert run(*args, **kwargs).shape == (2, 3, 10)
+    pipe = Pipe((plans(problem, 1)[0], {}, 1, 10, 5))
+    measure.serve(pipe, tied, False, None)
+    assert pipe.answers[1].failure == ""

@@ -18,6 +18,7 @@ from placewright.errors import ConfigError, ProblemError  # noqa: E402
 from placewright.frontends.torch_program import program_of  # noqa: E402
 from placewright.runtime import alone  # noqa: E402
 from placewright.runtime import ops as measuring  # noqa: E402
+from placewright.runtime.kept import Kept  # noqa: E402
 from placewright.runtime.machine import this_machine  # noqa: E402
 from placewright.runtime.models import find_program  # noqa: E402
 from placewright.runtime.ops import profile_ops  # noqa: E402
@@ -115,6 +116,19 @@ def test_ops_of_a_gpu_add_up_to_a_whole_step(tower, machine, one, monkeypatch):
     took[0] = None  # which cannot be run
     again = profile_ops(tower, machine, cluster, [site, host], again=True)
     assert again.table.seconds[:, 1].sum() == pytest.approx(7e-4)
+
+
+def test_a_whole_step_that_had_no_room_is_tried_again(tower, machine, monkeypatch):
+    took = [None]
+    monkeypatch.setattr(measuring, "step_on_gpu", lambda *_: took[0])
+    kept, site = Kept(machine), Alike("gpu0", (), 0, "a GPU", 0)
+    assert measuring._whole(kept, tower, site, False) == 0
+    assert not kept.rows
+    took[0] = Timing(2e-3, 0.0, 5)
+    assert measuring._whole(kept, tower, site, False) == 2e-3
+    took[0] = None
+    assert measuring._whole(kept, tower, site, False) == 2e-3
+    assert measuring._whole(kept, tower, site, True) == 0
 
 
 class Alike(Site):

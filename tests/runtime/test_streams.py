@@ -377,14 +377,22 @@ def test_capturing_is_given_up_where_it_is_not_quicker_or_steps_overlap(monkeypa
         assert torch.equal(run.result(numbers[1]), model(x + 1))
 
 
+def failing(_):
+    raise RuntimeError("out of luck")
+
+
 def test_a_failure_on_either_side_stops_the_other(monkeypatch):
     model, x = Branches(), torch.randn(4, 8)
     program, problem = capture(model, x, machine())
     fake_cuda.install(monkeypatch)
     for plan in plans(problem, 4):
-        run = Executor(program, twin(model), plan, graphs=False)
-        with pytest.raises(ExecutionError, match="failed on"):
-            run(torch.randn(4, 9))
+        for number, place in enumerate(plan.devices):
+            run = Executor(program, twin(model), plan, graphs=False)
+            if number in run.jobs:
+                run.jobs[number].runners[0] = failing
+                with pytest.raises(ExecutionError, match=f"failed on '{place}': out of luck"):
+                    run(x)
+            run.close()
 
 
 def test_a_gpu_that_is_not_here_is_named():

@@ -49,7 +49,9 @@ def measured_data(choice: Remeasured) -> list[dict[str, object]]:
 
 def measured_lines(choice: Remeasured, method: str) -> list[str]:
     """What was measured, best first, a line each; the first was taken."""
-    lines = ["measured on this machine, the quickest is taken; what is below is simulated"]
+    lines = [
+        "measured on this machine, the quickest that fits is taken; what is below is simulated"
+    ]
     for one in choice.ranked:
         took = one.measured.failure or (
             f"{format_seconds(one.measured.seconds)} measured, spread {one.measured.spread:.0%}"

@@ -80,13 +80,16 @@ def profile_machine(
     count = workers if asked is None else asked
     ops: OpProfile | None = None
     with Progress("measuring this machine") as progress:
-        profile = here(count, again=again, said=lambda text: progress.say(text, None))
-        if model is not None:
+        program = None
+        if model is not None:  # first: its file may change settings that the machine's key has
             from placewright.runtime.models import find_program
-            from placewright.runtime.ops import profile_ops
 
             progress.say(f"reading {model}", None)
             program = find_program(model, training, optimizer)
+        profile = here(count, again=again, said=lambda text: progress.say(text, None))
+        if program is not None:
+            from placewright.runtime.ops import profile_ops
+
             chosen = sites_of(profile.machine, count)
             ops = profile_ops(
                 program,

@@ -106,8 +106,8 @@ def measure_costs(
     from placewright.runtime.sites import sites_of
 
     workers = parse_here(on)
+    program = find_program(model, training, optimizer)  # first: its file may change settings
     profile = here(workers, note=_note)
-    program = find_program(model, training, optimizer)
     chosen = sites_of(profile.machine, workers)
     _note(f"measuring the ops of {model}: up to a minute, once")
     found = profile_ops(program, profile.machine, profile.cluster, chosen, limits=limits)

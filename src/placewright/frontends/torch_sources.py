@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils import _pytree as pytree
 
-from placewright.errors import GraphError
+from placewright.errors import ExecutionError, GraphError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -34,9 +34,22 @@ def stored(program: Program, model: torch.nn.Module) -> dict[int, torch.Tensor]:
 def given(
     program: Program, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> dict[int, torch.Tensor]:
-    """The call's tensor of each input, by position."""
+    """The call's tensor of each input, by position.
+
+    Raises:
+        ExecutionError: One is of another shape or dtype than captured: sizes are part of a program,
+            which would give something else, and no error.
+    """
     leaves = pytree.tree_leaves((tuple(args), dict(kwargs)))
-    return {position: leaves[leaf] for position, leaf in program.inputs.items()}
+    found = {position: leaves[leaf] for position, leaf in program.inputs.items()}
+    for position, tensor in found.items():
+        like = program.values[position, 0]
+        if tensor.shape != like.shape or tensor.dtype != like.dtype:
+            raise ExecutionError(
+                f"input {program.graph.ops[position].name!r} is of shape {tuple(tensor.shape)} and "
+                f"{tensor.dtype}: it was captured with {tuple(like.shape)} and {like.dtype}"
+            )
+    return found
 
 
 def made_up(

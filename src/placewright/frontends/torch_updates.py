@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
@@ -29,8 +29,23 @@ class Rule:
     eps: float = 1e-8
 
 
+@dataclass
+class States:
+    """What an optimizer keeps for one weight: momenta, and steps where it counts them."""
+
+    momenta: list[torch.Tensor] = field(default_factory=list)
+    steps: torch.Tensor | None = None
+
+    def go_to(self, device: torch.device) -> None:
+        """Move where the weight is."""
+        self.momenta = [one.to(device) for one in self.momenta]
+        self.steps = None if self.steps is None else self.steps.to(device)
+
+
 class Update:
     """Runs an update; it keeps the optimizer's states of its weight, on the weight's device.
+
+    Another one of the same weight, in a program for another shape, may be given the same states.
 
     Args:
         gradients: Where to find the parts of the gradient among the values that are read, of which
@@ -39,8 +54,11 @@ class Update:
 
     def __init__(self, rule: Rule, gradients: Sequence[Read]) -> None:
         self.rule, self.gradients = rule, gradients
-        self.states: list[torch.Tensor] = []
-        self.steps: torch.Tensor | None = None
+        self.kept = States()
+
+    @property
+    def states(self) -> list[torch.Tensor]:
+        return self.kept.momenta
 
     @torch.no_grad()
     def __call__(self, values: Values) -> tuple[torch.Tensor, ...]:
@@ -50,7 +68,9 @@ class Update:
             gradient = gradient + more(values)
         if rule.name != "sgd" and not self.states:
             count = 1 if rule.name == "momentum" else 2
-            self.states = [torch.zeros_like(weight) for _ in range(count)]
+            self.kept.momenta = [torch.zeros_like(weight) for _ in range(count)]
+        if self.states and self.states[0].device != weight.device:
+            self.kept.go_to(weight.device)
         if rule.name == "adam":
             self._adam(weight, gradient)
         elif rule.name == "momentum":
@@ -66,11 +86,11 @@ class Update:
 
         Steps are counted where the weight is, so that a captured update counts when it is replayed.
         """
-        if self.steps is None:
-            self.steps = torch.zeros((), dtype=torch.float64, device=weight.device)
+        if self.kept.steps is None:
+            self.kept.steps = torch.zeros((), dtype=torch.float64, device=weight.device)
         mean, square = self.states
         first, second = self.rule.betas
-        steps = self.steps.add_(1)
+        steps = self.kept.steps.add_(1)
         mean.lerp_(gradient, 1 - first)
         square.mul_(second).addcmul_(gradient, gradient, value=1 - second)
         root = (square.sqrt() / (1 - second**steps).sqrt()).add_(self.rule.eps)

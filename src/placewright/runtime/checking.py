@@ -14,11 +14,11 @@ import torch
 
 from placewright.errors import VerifyError
 from placewright.frontends.torch_sources import given, run_alone, stored
-from placewright.frontends.torch_updates import Update
 from placewright.frontends.torch_values import tensors_in
 from placewright.graph import STATE
 from placewright.runtime.executor import Executor
 from placewright.runtime.homes import gather
+from placewright.runtime.micro_batches import updates_of
 from placewright.simulator import simulate
 
 if TYPE_CHECKING:
@@ -316,12 +316,7 @@ class _Meter:
             if job.place.kind == "cuda":
                 gpus.setdefault(job.place.index, []).append(job.place.name)
                 continue
-            states = sum(
-                state.nbytes
-                for runner in job.runners
-                if isinstance(runner, Update)
-                for state in runner.states
-            )
+            states = sum(state.nbytes for one in updates_of([job]) for state in one.update.states)
             found[job.place.name] = self.resident[number] + self.peak.get(number, 0) + states
         for index, names in gpus.items():  # the streams of one GPU share its memory
             found["+".join(names)] = torch.cuda.max_memory_allocated(index)

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import queue
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from placewright.errors import ExecutionError, PlanError, nearest
+from placewright.errors import ExecutionError
 from placewright.frontends.torch_sources import given
 from placewright.graph import STATE
 from placewright.runtime.homes import settle
 from placewright.runtime.memory import keep_memory
 from placewright.runtime.micro_batches import runners_of, updates_of
 from placewright.runtime.openmp import send_team_home
-from placewright.runtime.places import Place, find_places, keeping_to, spare_cores
-from placewright.runtime.script import Script, write_script
+from placewright.runtime.places import find_places, keeping_to, spare_cores
+from placewright.runtime.script import script_of
 from placewright.runtime.workers import Done, Job, Note, Streamer, Worker
 
 if TYPE_CHECKING:
@@ -41,6 +42,8 @@ class Executor:
         record: Told (position, begin, end) of every op that a worker runs.
         watch: Told (device, step, turn, outputs) after every op.
         rooms: Staging rooms that may be used, by device; a larger one takes a smaller one's place.
+        lay_out: Whether streamed weights may move so that neighbours come in one copy; who reads
+            them where they lie now would miss it.
 
     Raises:
         PlanError: The plan does not place the program's ops.
@@ -59,13 +62,14 @@ class Executor:
         record: Callable[[int, float, float], None] | None = None,
         watch: Callable[..., None] | None = None,
         rooms: dict[str, torch.Tensor] | None = None,
+        lay_out: bool = True,
     ) -> None:
         self.program, self.model, self.plan = program, model, plan
         self.places = find_places(plan.devices, where)
         self._spare = spare_cores(self.places)
         self._check_places()
         self.script = script_of(program, plan, self.places, keep)
-        self.homes = settle(program, model, self.script, self.places)
+        self.homes = settle(program, model, self.script, self.places, lay_out)
         self.kept: dict[Tensor, torch.Tensor] = {}
         self._keep = tuple(dict.fromkeys(keep))
         self._rooms = {} if rooms is None else rooms
@@ -73,6 +77,7 @@ class Executor:
         self._done: queue.SimpleQueue[Done] = queue.SimpleQueue()
         self._waiting: dict[int, list[Done]] = {}
         self._steps: dict[int, dict[int, tuple[torch.Tensor, torch.Tensor]]] = {}
+        self._finished: dict[int, Any] = {}
         self._next = 0
         self._broken: str | None = None
         self._start()
@@ -96,17 +101,20 @@ class Executor:
         self.workers: dict[int, Worker] = {}
         self.streamers: list[Streamer] = []
         self.issuer = self._issuer({at: job for at, job in self.jobs.items() if at in gpus})
+        homes, device = self.homes, self.script.device
         for number, job in self.jobs.items():
             if number in gpus:
                 continue
             streamer = None
             if job.part.staging is not None:
-                streamer = Streamer(job, self._at_home)
+                streamer = Streamer(job, lambda tensor: homes[device[tensor[0]]][tensor])
                 self.streamers.append(streamer)
             self.workers[number] = Worker(job, streamer.inbox.put if streamer else None)
         keep_memory()  # before threads begin: each has its arena for good from then on
-        for thread in (*self.workers.values(), *self.streamers):
+        threads: list[Worker | Streamer] = [*self.workers.values(), *self.streamers]
+        for thread in threads:
             thread.start()
+        weakref.finalize(self, _stop, [thread.inbox for thread in threads]).atexit = False
 
     def _issuer(self, jobs: Mapping[int, Job]) -> Issuer | None:
         if not jobs:
@@ -137,8 +145,8 @@ class Executor:
             self.homes[number],
             runners,
             names,
-            self._send,
-            self._report,
+            _weakly(self._send),
+            _weakly(self._report),
             gpus,
             self._rooms,
             self._record,
@@ -189,7 +197,27 @@ class Executor:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """What the model returns for these arguments."""
-        return self.result(self.submit(*args, **kwargs))
+        return self.only_result(self.submit(*args, **kwargs))
+
+    def only_result(self, number: int) -> Any:
+        """As `result`; who breaks it off, as with Control-C, will not ask again."""
+        try:
+            return self.result(number)
+        except BaseException:
+            if not self.broken:
+                self._broken = "a step was broken off"
+                self.close()
+            raise
+
+    def finish(self) -> None:
+        """Let all steps in flight end; their results are kept until they are asked for."""
+        for number in sorted(self._steps):
+            self._finished[number] = self.only_result(number)
+
+    @property
+    def broken(self) -> bool:
+        """Whether it cannot run any more: a step failed, or it was closed."""
+        return self._broken is not None
 
     def submit(self, *args: Any, **kwargs: Any) -> int:
         """Begin a step and give its number; `result` waits for it.
@@ -206,8 +234,9 @@ class Executor:
             )
         if self.workers:
             send_team_home()  # of the caller, who only waits from now on
+        tensors = given(self.program, args, kwargs)
         number, self._next = self._next, self._next + 1
-        begins, states = self._inputs(given(self.program, args, kwargs))
+        begins, states = self._inputs(tensors)
         self._steps[number], self._waiting[number] = states, []
         if self.issuer is not None:
             self.issuer.meet()
@@ -265,6 +294,8 @@ class Executor:
         Raises:
             ExecutionError: An op failed; the message names it.
         """
+        if number in self._finished:
+            return self._finished.pop(number)
         if self.issuer is not None:
             with keeping_to(self._spare if self.workers else ()):  # which alone have a team
                 self.issuer.run_until(number)
@@ -335,38 +366,18 @@ class Executor:
         return value.clone() if output.copied else value
 
 
-def script_of(
-    program: Program, plan: Plan, places: Sequence[Place], keep: Sequence[Tensor] = ()
-) -> Script:
-    """The script of a plan for a program, matched by the names of ops.
+def _weakly(method: Callable[..., None]) -> Callable[..., None]:
+    """Calls a method while its owner lives: a thread that waits for work does not keep it alive."""
+    found = weakref.WeakMethod(method)
 
-    Raises:
-        PlanError: An op of one is missing in the other.
-    """
-    graph, row = program.graph, {name: at for at, name in enumerate(plan.ops)}
-    missing = [op.name for op in graph.ops if op.name not in row]
-    if missing or len(row) != len(graph):
-        strange = [name for name in row if name not in graph.position]
-        example = missing[0] if missing else strange[0]
-        known = row if missing else graph.position
-        raise PlanError(
-            f"the plan places {len(row)} ops, the model as captured has {len(graph)}: "
-            f"{len(missing)} of the model's are missing in the plan, {len(strange)} of the plan's "
-            f"in the model, such as {example!r} ({nearest(example, known)})"
-        )
-    if plan.fusion is not None and (plan.fusion >= 0).any():
-        raise PlanError("the plan fuses ops: this runtime runs them one by one, so plan without")
-    rows = [row[op.name] for op in graph.ops]
-    return write_script(
-        graph,
-        plan.device[rows].tolist(),
-        len(plan.devices),
-        None if plan.priority is None else plan.priority[rows].tolist(),
-        None if plan.staging is None else plan.staging.tolist(),
-        program.changes,
-        keep,
-        [at for at, place in enumerate(places) if place.kind == "cuda"],
-    )
+    def call(*args: Any) -> None:
+        alive = found()
+        if alive is not None:
+            alive(*args)
+
+    return call
 
 
-__all__ = ["Executor", "Place", "script_of"]
+def _stop(inboxes: Sequence[queue.SimpleQueue[Note]]) -> None:
+    for inbox in inboxes:
+        inbox.put(Note("stop"))

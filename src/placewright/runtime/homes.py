@@ -23,12 +23,19 @@ Home = dict["Tensor", torch.Tensor]
 
 
 def settle(
-    program: Program, model: torch.nn.Module, script: Script, places: Sequence[Place]
+    program: Program,
+    model: torch.nn.Module,
+    script: Script,
+    places: Sequence[Place],
+    lay_out: bool = True,
 ) -> list[Home]:
     """Move the model's weights and states where the plan has them, and say where they are.
 
     The model keeps its parameters and buffers; their data move. Those that are streamed to a GPU
     become pinned, so that copies run beside everything else.
+
+    Args:
+        lay_out: Whether they may also move next to each other, to be copied together.
 
     Raises:
         ExecutionError: A weight has no data yet, or a device has no room for it.
@@ -43,7 +50,7 @@ def settle(
             leaving += [source for source, _ in program.graph.ops[position].inputs]
     _leave(tensors, script, places)
     for place, part in zip(places, script.parts, strict=True):
-        if part.staging is not None and place.kind == "cuda":
+        if lay_out and part.staging is not None and place.kind == "cuda":
             for haul in part.staging.hauls:
                 _side_by_side(program, tensors, haul)
     homes: list[Home] = [{} for _ in places]

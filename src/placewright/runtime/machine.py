@@ -130,12 +130,14 @@ def _versions(torch: Any, cuda: bool) -> dict[str, str]:
         "placewright": __version__,
         "torch": str(torch.__version__),
         "float32": str(torch.get_float32_matmul_precision()),
+        "deterministic": str(bool(torch.are_deterministic_algorithms_enabled())),
         "kernel": platform.release(),
     }
     if cuda:
         driver = _read(Path("/proc/driver/nvidia/version")).partition("\n")[0]
         found |= {"cuda": str(torch.version.cuda), "driver": driver}
         found["tf32"] = str(bool(torch.backends.cudnn.allow_tf32))
+        found["benchmark"] = str(bool(torch.backends.cudnn.benchmark))
     return found
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placewright.errors import ConfigError, PlacewrightError
+from placewright.errors import ConfigError, ExecutionError, PlacewrightError
 from placewright.plan import Plan
 
 if TYPE_CHECKING:
@@ -148,7 +148,12 @@ class Meter:
         return Judged(seconds, none, none.astype(np.float64))
 
     def measure(self, plan: Plan) -> Measured:
-        """The measured time of a plan; the same plan is measured once."""
+        """The measured time of a plan; the same plan is measured once.
+
+        Raises:
+            ConfigError: The model cannot be built or captured.
+            ExecutionError: The process that is to run plans died or hung before it ran any.
+        """
         parts = (plan.device, plan.priority, plan.staging)
         key = b"|".join(b"" if part is None else part.tobytes() for part in parts)
         if key not in self.measured:
@@ -156,14 +161,9 @@ class Meter:
         return self.measured[key]
 
     def _ask(self, plan: Plan) -> Measured:
-        started = self._child is None or not self._child.is_alive()
+        if self._child is None or not self._child.is_alive():
+            self._start()
         try:
-            if started:
-                self._start()
-                failure = self._answer(START)
-                if failure is not None:
-                    self.close()
-                    raise ConfigError(f"the model cannot be measured: {failure}")
             self._pipe.send(
                 (plan, dict(self.where or {}), self.in_flight, self.steps, self.dropped)
             )
@@ -178,12 +178,32 @@ class Meter:
         return answer
 
     def _start(self) -> None:
+        """Start a child that has the model; where that fails it would for every plan, so raise."""
         context = multiprocessing.get_context("spawn")  # a forked process cannot use CUDA
         self._pipe, theirs = context.Pipe()
         what = (self.model, self.training, self.optimizer)
-        self._child = context.Process(target=serve, args=(theirs, *what), daemon=True)
-        self._child.start()
+        child = context.Process(target=serve, args=(theirs, *what), daemon=True)
+        child.start()
+        self._child = child
         theirs.close()
+        try:
+            failure = self._answer(START)
+        except TimeoutError:
+            self.close()
+            raise ExecutionError(
+                f"the model cannot be measured: it was not built and captured in {START:g} "
+                "seconds: take a smaller one, or plan without measuring"
+            ) from None
+        except (EOFError, OSError):
+            self.close()
+            raise ExecutionError(
+                "the model cannot be measured: the process that built and captured it died "
+                f"(exit code {child.exitcode}): see that there is memory for it, or plan "
+                "without measuring"
+            ) from None
+        if failure is not None:
+            self.close()
+            raise ConfigError(f"the model cannot be measured: {failure}")
 
     def _answer(self, seconds: float) -> Any:
         if not self._pipe.poll(seconds):
@@ -230,10 +250,13 @@ def serve(pipe: Any, model: Any, training: bool, optimizer: str | None) -> None:
         try:
             with Executor(program, built, plan, where) as run:
                 found = time_steps(run, args, kwargs, steps, dropped, in_flight)
-        except (PlacewrightError, RuntimeError, MemoryError) as error:
+        except Exception as error:
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
-            found = Measured(math.inf, failure=str(error))
+            own = isinstance(error, PlacewrightError)  # whose text says all
+            found = Measured(
+                math.inf, failure=str(error) if own else f"{type(error).__name__}: {error}"
+            )
         pipe.send(found)
 
 
@@ -257,18 +280,22 @@ def build(model: Any) -> tuple[Any, Sequence[Any], Mapping[str, Any]]:
 
 
 def _filled(model: Any) -> Any:
-    """The model with numbers wherever it has none."""
+    """The model with numbers wherever it has none; weights that are one stay one."""
     import torch
 
+    filled: dict[torch.Tensor, torch.Tensor] = {}  # by identity, as tensors are hashed
     for module in model.modules():
         for table in (module._parameters, module._buffers):
             for name, tensor in table.items():
-                if tensor is not None and tensor.is_meta:
+                if tensor is None or not tensor.is_meta:
+                    continue
+                if tensor not in filled:
                     made = torch.empty_like(tensor, device="cpu")
                     made = made.normal_(0, 0.02) if made.is_floating_point() else made.zero_()
                     if isinstance(tensor, torch.nn.Parameter):
                         made = torch.nn.Parameter(made, tensor.requires_grad)
-                    table[name] = made
+                    filled[tensor] = made
+                table[name] = filled[tensor]
     return model
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from placewright.frontends.torch_program import Program
     from placewright.frontends.torch_runners import Runner, Values
+    from placewright.frontends.torch_updates import States
     from placewright.runtime.executor import Executor
     from placewright.runtime.places import Place
     from placewright.runtime.script import Part
@@ -83,6 +84,14 @@ def runners_of(
 def updates_of(jobs: Iterable[Job]) -> list[Gathered]:
     """The updates among all that devices do."""
     return [run for job in jobs for run in job.runners if isinstance(run, Gathered)]
+
+
+def share_states(jobs: Iterable[Job], states: dict[str, States]) -> None:
+    """Let updates go on with the states of others of the same weights, or leave theirs for them."""
+    for job in jobs:
+        for name, run in zip(job.names, job.runners, strict=True):
+            if isinstance(run, Gathered):
+                run.update.kept = states.setdefault(name, run.update.kept)
 
 
 def train_step(

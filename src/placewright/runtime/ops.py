@@ -233,7 +233,9 @@ def _whole(kept: Kept, program: Program, site: Site, again: bool) -> float:
     name = f"{WHOLE} {program.graph.fingerprint}"
     known = None if again else kept.get(site.model, name)
     if known is None:
-        known = site.run(partial(step_on_gpu, program, site)) or Timing(0.0, 0.0, 0)
+        known = site.run(partial(step_on_gpu, program, site))
+        if known is None:  # not kept: there may be more memory free another time
+            return 0.0
         kept.put(site.model, name, known)
     return known.seconds
 

@@ -37,12 +37,16 @@ def in_order(
             "run with one in flight"
         )
     waiting: deque[tuple[int, tuple[Any, ...]]] = deque()
-    waiting.append((executor.submit(*first), first))
-    for args in calls:
-        if len(waiting) >= in_flight:
+    try:
+        waiting.append((executor.submit(*first), first))
+        for args in calls:
+            if len(waiting) >= in_flight:
+                number, given = waiting.popleft()
+                yield given, executor.only_result(number)
+            waiting.append((executor.submit(*args), args))
+        while waiting:
             number, given = waiting.popleft()
-            yield given, executor.result(number)
-        waiting.append((executor.submit(*args), args))
-    while waiting:
-        number, given = waiting.popleft()
-        yield given, executor.result(number)
+            yield given, executor.only_result(number)
+    finally:  # who asks no more leaves nothing under way
+        while waiting and not executor.broken:
+            executor.only_result(waiting.popleft()[0])

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Any
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from torch.utils import _pytree as pytree
@@ -14,10 +16,12 @@ from placewright.errors import ExecutionError, GraphError, PlanError
 from placewright.frontends.torch_program import program_of
 from placewright.plan import Plan
 from placewright.result import Result
+from placewright.runtime.calls import Watched, back, bare, call_key
 from placewright.runtime.carry import carry
 from placewright.runtime.executor import Executor
 from placewright.runtime.follow import Follow, readers_of
 from placewright.runtime.loading import load_weights
+from placewright.runtime.micro_batches import share_states
 from placewright.runtime.places import Place, find_places
 
 if TYPE_CHECKING:
@@ -25,12 +29,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 
     from placewright.frontends.torch_program import Program
-    from placewright.frontends.torch_updates import Rule
+    from placewright.frontends.torch_updates import Rule, States
 
 MOST_CAPTURED = 8
 """Shapes of which the captured programs are kept at a time."""
-
-_PLAIN = (bool, int, float, str, bytes, type(None), torch.dtype, torch.device)
 
 
 def apply(
@@ -95,6 +97,8 @@ class Placed:
             for name, device in zip(plan.ops, plan.device.tolist(), strict=True)
         }
         self.executors: OrderedDict[Hashable, Executor] = OrderedDict()
+        self.trainers: dict[Hashable, Executor] = {}
+        self.states: dict[str, States] = {}  # the optimizer's, by weight: of all trainers
         self.refused: dict[Hashable, str] = {}  # shapes that cannot be captured, and why
         self.seen: set[Hashable] = set()
         self.rooms: dict[str, torch.Tensor] = {}  # staging rooms, which all programs share
@@ -129,7 +133,7 @@ class Placed:
         for name, tensor in sorted(placed, key=lambda pair: self.homes[pair[0]] != "cpu"):
             if not tensor.is_meta:
                 tensor.data = tensor.data.to(self.homes[name])
-        self._data = {name: tensor.data_ptr() for name, tensor in self._stored()}
+        self.watched = Watched(self.model)
         self.follow = Follow(
             readers_of(self.plan, self.places, stored),
             {
@@ -150,10 +154,23 @@ class Placed:
         model: Any = self.model
         self._own = {k: v for k, v in vars(model).items() if k in ("forward", "_apply")}
         model.placed = self
-        model.forward = self._call
+        model.forward = self._as_forward()
         self._moves = model._apply
         model._apply = self._apply
-        self._hook = model.register_load_state_dict_post_hook(lambda *_: self._loaded())
+        self._hook = model.register_load_state_dict_post_hook(self._look)
+
+    def _as_forward(self) -> Callable[..., Any]:
+        @functools.wraps(self.forward)  # others ask for its arguments' names
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            return self._call(*args, **kwargs)
+
+        return forward
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise ExecutionError(
+            "a model that runs under a plan cannot be copied or pickled: copy or save it after "
+            "model.placed.remove(), or save its state_dict()"
+        )
 
     def remove(self) -> torch.nn.Module:
         """Let the model run as before; its weights stay where they are."""
@@ -168,14 +185,18 @@ class Placed:
     def forget(self) -> None:
         """Drop all that was captured; the next call captures anew, with the weights as they are."""
         with self._busy:
-            for executor in self.executors.values():
-                executor.close()
-            self.executors.clear()
+            self._drop()
             self.settle()
 
-    def _loaded(self) -> None:
-        """Weights were loaded: into the old memory, which is fine, or into new."""
-        if self._data != {name: tensor.data_ptr() for name, tensor in self._stored()}:
+    def _drop(self) -> None:
+        for executor in (*self.executors.values(), *self.trainers.values()):
+            executor.close()
+        self.executors.clear()
+        self.trainers.clear()
+
+    def _look(self, *_: object) -> None:
+        """Forget what was captured if the model has changed: a module, or where a tensor lies."""
+        if self.watched.changed:
             self.forget()
 
     def _apply(self, *args: Any, **kwargs: Any) -> Any:
@@ -189,10 +210,18 @@ class Placed:
     def _call(self, *args: Any, **kwargs: Any) -> Any:
         kwargs = dict(sorted(kwargs.items()))
         with self._busy:
+            self._look()
             executor = None if self._needs_gradients(args, kwargs) else self.find(args, kwargs)
             if executor is None:
                 return self._by_function(args, kwargs)
-            return self._back(executor(*args, **kwargs), args, kwargs)
+            self._finish_others(executor)
+            return back(executor(*args, **kwargs), args, kwargs)
+
+    def _finish_others(self, executor: Executor) -> None:
+        """Let steps of others end that are in flight: they share their staging rooms."""
+        for other in (*self.executors.values(), *self.trainers.values()):
+            if other is not executor:
+                other.finish()
 
     def _needs_gradients(self, args: Any, kwargs: Any) -> bool:
         if not torch.is_grad_enabled():
@@ -204,10 +233,10 @@ class Placed:
 
     def find(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Executor | None:
         """What runs calls of this shape, captured if need be; None: it is not to be captured."""
-        key = _shape(args, kwargs)
+        key = call_key(self.watched, args, kwargs)
         if key is None or key in self.refused or self.model.training:
             return None
-        if key in self.executors:
+        if key in self.executors and not self.executors[key].broken:
             self.executors.move_to_end(key)
             return self.executors[key]
         if self.seen and key not in self.seen:  # a shape that may never come again
@@ -215,13 +244,12 @@ class Placed:
             return None
         self.seen.add(key)
         try:
-            program = program_of(self.model_as_it_was(), args, kwargs)
+            program = program_of(self.model_as_it_was(hooks=False), args, kwargs)
             if program.captured.drafted:
                 raise GraphError("its branches depend on values")
             if not program.plain:  # a cache, say, which the caller hands back and we cannot read
                 raise GraphError("it returns an object that PyTorch does not know")
-            plan = carry(self.plan, program.graph)
-            made = self._executor(program, plan)
+            made = self._executor(program)
         except GraphError as error:
             self.refused[key] = str(error)
             return None
@@ -230,43 +258,44 @@ class Placed:
         self.executors[key] = made
         return made
 
-    def _executor(self, program: Program, plan: Plan) -> Executor:
-        made = Executor(program, self.model, plan, self.where, graphs=self.graphs, rooms=self.rooms)
-        self._data = {name: tensor.data_ptr() for name, tensor in self._stored()}
+    def _executor(self, program: Program) -> Executor:
+        """What runs a program under the plan.
+
+        Others read weights where they lie: they are not laid out anew while there are any, and if
+        one moves all the same, since it is pinned now, others are captured anew.
+        """
+        plan, others = carry(self.plan, program.graph), bool(self.executors or self.trainers)
+        made = Executor(
+            program,
+            self.model,
+            plan,
+            self.where,
+            graphs=self.graphs,
+            rooms=self.rooms,
+            lay_out=not others,
+        )
+        if self.watched.changed:
+            self._drop()
+            self.watched = Watched(self.model)
         return made
 
-    def model_as_it_was(self) -> torch.nn.Module:
+    def model_as_it_was(self, hooks: bool = True) -> torch.nn.Module:
         """A model whose calls do not come here, sharing all parameters and buffers."""
-        model = self.model
-        bare = model.__class__.__new__(model.__class__)
-        ours = ("placed", "forward", "_apply")
-        bare.__dict__.update((k, v) for k, v in model.__dict__.items() if k not in ours)
-        return bare
+        return bare(self.model, ("placed", "forward", "_apply"), hooks)
 
     def _by_function(self, args: Any, kwargs: Any) -> Any:
         assert self.follow is not None
         self.follow.begin()
         with self.follow:
             made = self.forward(*args, **kwargs)
-        return self._back(made, args, kwargs)
-
-    def _back(self, made: Any, args: Any, kwargs: Any) -> Any:
-        """Outputs on the device of the first tensor that was given."""
-        leaves = pytree.tree_leaves((args, kwargs))
-        first = next((one for one in leaves if isinstance(one, torch.Tensor)), None)
-        if first is None:
-            return made
-
-        def back(value: Any) -> Any:
-            return value.to(first.device) if isinstance(value, torch.Tensor) else value
-
-        return pytree.tree_map(back, made)
+        return back(made, args, kwargs)
 
     def stream(self, calls: Iterator[tuple[Any, ...]], in_flight: int = 4) -> Iterator[Any]:
         """What the model returns for each of some calls, in order, with several in flight.
 
         Args:
-            calls: The positional arguments of each, all of one shape.
+            calls: The positional arguments of each; those of one shape that follow each other are
+                in flight together.
             in_flight: How many steps may be under way at once.
 
         Raises:
@@ -274,19 +303,27 @@ class Placed:
         """
         from placewright.runtime.pipeline import in_order
 
-        first = next(iter_calls := iter(calls), None)
-        if first is None:
-            return
-        self.seen.add(_shape(first, {}))
-        executor = self.find(first, {})
-        if executor is None:
-            raise ExecutionError(f"calls of this shape cannot be captured: {self.reason(first)}")
-        for args, made in in_order(executor, first, iter_calls, in_flight):
-            yield self._back(made, args, {})
+        for key, several in groupby(calls, lambda args: call_key(self.watched, args, {})):
+            first = next(several)
+            with self._busy:
+                self._look()
+                self.seen.add(key)
+                executor = self.find(first, {})
+                if executor is None:
+                    what = f"calls of this shape cannot be captured: {self.reason(first)}"
+                    raise ExecutionError(what)
+                self._finish_others(executor)
+            steps = in_order(executor, first, several, in_flight)  # noqa: B031 - the rest of them
+            while True:
+                with self._busy:  # others may call meanwhile
+                    found = next(steps, None)
+                if found is None:
+                    break
+                yield back(found[1], found[0], {})
 
     def reason(self, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> str:
         """Why calls of this shape are not captured, or that they are."""
-        key = _shape(args, kwargs or {})
+        key = call_key(self.watched, args, kwargs or {})
         if key is None:
             return "an argument is neither a tensor nor a plain value"
         if key in self.refused:
@@ -304,7 +341,10 @@ class Placed:
             PlanError: The plan is not one of a training step.
         """
         with self._busy:
-            made: torch.Tensor = self._trainer(args, kwargs)(*args, **kwargs)
+            self._look()
+            executor = self._trainer(args, kwargs)
+            self._finish_others(executor)
+            made: torch.Tensor = executor(*args, **kwargs)
             return made
 
     def step_in_parts(
@@ -323,7 +363,9 @@ class Placed:
 
         calls = list(parts)
         with self._busy:
+            self._look()
             executor = self._trainer(calls[0] if calls else (), {})
+            self._finish_others(executor)
             return train_step(executor, calls, in_flight)
 
     def _trainer(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Executor:
@@ -331,25 +373,12 @@ class Placed:
         kwargs = dict(sorted(kwargs.items()))
         if not any(name.endswith(".update") for name in self.plan.ops):
             raise PlanError("the plan is not one of a training step: plan with --training")
-        key = ("step", _shape(args, kwargs))
-        if key not in self.executors:
+        key = call_key(self.watched, args, kwargs)
+        if key not in self.trainers or self.trainers[key].broken:
             program = program_of(
                 self.model_as_it_was(), args, kwargs, True, self.optimizer or "sgd"
             )
-            plan = carry(self.plan, program.graph)
-            self.executors[key] = self._executor(program, plan)
-        return self.executors[key]
-
-
-def _shape(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Hashable | None:
-    """What tells calls apart that need programs of their own; None if there is no telling."""
-    leaves, spec = pytree.tree_flatten((args, dict(kwargs)))
-    key: list[Hashable] = [str(spec)]
-    for leaf in leaves:
-        if isinstance(leaf, torch.Tensor):
-            key.append((tuple(leaf.shape), leaf.dtype))
-        elif isinstance(leaf, _PLAIN):
-            key.append((type(leaf).__name__, leaf))
-        else:
-            return None
-    return tuple(key)
+            made = self._executor(program)
+            share_states(made.jobs.values(), self.states)
+            self.trainers[key] = made
+        return self.trainers[key]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placewright import simulator
-from placewright.errors import ConfigError
+from placewright.errors import ConfigError, ExecutionError
 from placewright.plan import Plan
 from placewright.runtime.leaning import LEANS, SLOW, lean, leaning_plans, leans
 from placewright.solvers import Auto, Found, MaxTime
@@ -38,15 +38,21 @@ class Ranked:
 
 
 def rerank(problem: Problem, plans: Sequence[Plan], meter: Meter, k: int = 3) -> list[Ranked]:
-    """The best k plans by the simulator and every single device, best by measurement first."""
+    """The best k plans by the simulator and every single device, best by measurement first.
+
+    Those that fit the memory go before those that do not, however quick.
+
+    Raises:
+        ExecutionError: None of those that are to go first could be run.
+    """
     return _measured(problem, [_found(problem, plan, "") for plan in plans], meter, k)
 
 
 @dataclass(frozen=True)
 class Remeasured:
-    """Chooses, of the best few plans of a search, the one that is measured quickest.
+    """Chooses, of the best few plans of a search that fit, the one that is measured quickest.
 
-    It is what `solve` takes as `choose`.
+    It is what `solve` takes as `choose`; it raises ExecutionError where none could be run.
 
     Args:
         k: How many plans of the search to measure, beside every single device.
@@ -104,7 +110,23 @@ def _measured(
     chosen = [*sorted(plans, key=lambda found: found.key)[:k], *more, *_singles(problem)]
     different = {found.plan: found for found in chosen}
     ranked = [Ranked(found, meter.measure(plan)) for plan, found in different.items()]
-    return sorted(ranked, key=lambda one: one.measured.seconds)
+    ranked.sort(key=_order)
+    if ranked and math.isinf(ranked[0].measured.seconds):
+        first = ranked[0]
+        alike = [one for one in ranked if (one.found.key[0] > 0) == (first.found.key[0] > 0)]
+        which = "" if len(alike) == len(ranked) else " that fit the memory"
+        why = first.measured.failure.strip().partition("\n")[0]
+        raise ExecutionError(
+            f"none of the {len(alike)} plans{which} could be run: plan without measuring, or mend "
+            f"what the best of them met: {why}"
+        )
+    return ranked
+
+
+def _order(one: Ranked) -> tuple[bool, bool, float, float]:
+    """What fits goes first, then what could be run; a limit need not be all that a device has."""
+    over, seconds = one.found.key[0], one.measured.seconds
+    return over > 0, math.isinf(seconds), over, seconds
 
 
 def _singles(problem: Problem) -> list[Found]:

@@ -9,7 +9,7 @@ import heapq
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from placewright.errors import PlanError
+from placewright.errors import PlanError, nearest
 from placewright.graph import INPUT, STATE, VIEW, WEIGHT
 from placewright.runtime.handed import bulky_ops, handed_out
 from placewright.runtime.staging import Copy, lay_out
@@ -18,7 +18,10 @@ from placewright.runtime.writes import find_writes
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from placewright.frontends.torch_program import Program
     from placewright.graph import Graph, Tensor
+    from placewright.plan import Plan
+    from placewright.runtime.places import Place
     from placewright.runtime.staging import Staging
 
 ENV, HOME, ROOM = 0, 1, 2
@@ -115,6 +118,40 @@ def write_script(
         PlanError: A staging room is too small for an op.
     """
     return _Writer(graph, device, devices, priority, staging, changes or {}, keep, apart).write()
+
+
+def script_of(
+    program: Program, plan: Plan, places: Sequence[Place], keep: Sequence[Tensor] = ()
+) -> Script:
+    """The script of a plan for a program, matched by the names of ops.
+
+    Raises:
+        PlanError: An op of one is missing in the other.
+    """
+    graph, row = program.graph, {name: at for at, name in enumerate(plan.ops)}
+    missing = [op.name for op in graph.ops if op.name not in row]
+    if missing or len(row) != len(graph):
+        strange = [name for name in row if name not in graph.position]
+        example = missing[0] if missing else strange[0]
+        known = row if missing else graph.position
+        raise PlanError(
+            f"the plan places {len(row)} ops, the model as captured has {len(graph)}: "
+            f"{len(missing)} of the model's are missing in the plan, {len(strange)} of the plan's "
+            f"in the model, such as {example!r} ({nearest(example, known)})"
+        )
+    if plan.fusion is not None and (plan.fusion >= 0).any():
+        raise PlanError("the plan fuses ops: this runtime runs them one by one, so plan without")
+    rows = [row[op.name] for op in graph.ops]
+    return write_script(
+        graph,
+        plan.device[rows].tolist(),
+        len(plan.devices),
+        None if plan.priority is None else plan.priority[rows].tolist(),
+        None if plan.staging is None else plan.staging.tolist(),
+        program.changes,
+        keep,
+        [at for at, place in enumerate(places) if place.kind == "cuda"],
+    )
 
 
 class _Writer:

@@ -11,22 +11,26 @@ import os
 import queue
 import threading
 import time
+from collections import deque
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from placewright.errors import ExecutionError
 from placewright.runtime.memory import in_kept_memory
 from placewright.runtime.script import ENV, HOME
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from placewright.frontends.torch_runners import Runner
     from placewright.graph import Tensor
     from placewright.runtime.homes import Home
     from placewright.runtime.places import Place
     from placewright.runtime.script import Part, Turn
+    from placewright.runtime.staging import Copy
 
 
 PAGEABLE = 2**16  # bytes up to which a copy to a GPU does not hold up who issues it
@@ -128,21 +132,26 @@ class Worker(threading.Thread):
         self.inbox: queue.SimpleQueue[Note] = queue.SimpleQueue()
         self.steps: list[Step] = []
         self.early: dict[int, list[Note]] = {}  # what came before its step had begun here
+        self.doing = 0, next(iter(job.names), "")  # the step and the op that it is at
 
     def run(self) -> None:
-        in_kept_memory(self._work)
+        with told(self):
+            in_kept_memory(self._work)
 
     def _work(self) -> None:
         place = self.job.place
-        if place.cores and hasattr(os, "sched_setaffinity"):
-            os.sched_setaffinity(0, place.cores)  # of this thread alone
-        # OpenMP keeps this number thread by thread, so workers may differ.
-        torch.set_num_threads(place.threads)
-        with torch.no_grad():
+        with told(self), torch.no_grad():  # here, too: it may run in a thread below this one
+            if place.cores and hasattr(os, "sched_setaffinity"):
+                os.sched_setaffinity(0, place.cores)  # of this thread alone
+            # OpenMP keeps this number thread by thread, so workers may differ.
+            torch.set_num_threads(place.threads)
             self.serve()
 
     def serve(self) -> None:
-        """Do what the inbox says, until it says to stop."""
+        """Do what the inbox says, until it says to stop.
+
+        What an op raises is reported. What else goes wrong is raised; the thread reports that, too.
+        """
         while True:
             step = self._next()
             if step is not None and self.inbox.empty():
@@ -151,6 +160,7 @@ class Worker(threading.Thread):
             note = self.inbox.get()
             if note.what == "stop":
                 return
+            self.doing = note.step, self.doing[1]
             self._take(note)
 
     def _take(self, note: Note) -> None:
@@ -184,6 +194,7 @@ class Worker(threading.Thread):
         job = self.job
         turn = job.part.turns[step.at]
         env, home = step.env, job.home
+        self.doing = step.number, job.names[step.at]
         try:
             for tensor in turn.needs:
                 if isinstance(env[tensor], Late):
@@ -243,41 +254,63 @@ class Streamer(threading.Thread):
         self.job, self.staging, self.source = job, job.part.staging, source
         self.room = room_of(job, torch.device("cpu"))
         self.inbox: queue.SimpleQueue[Note] = queue.SimpleQueue()
+        self.begun: deque[int] = deque()  # steps that wait for their copies, the oldest first
+        self.ended = 0  # readers, in this step
+        turns = job.part.turns
+        self.names = {turn.position: name for turn, name in zip(turns, job.names, strict=True)}
+        self.doing = 0, self.names[self.staging.readers[0]]  # the step, and whose weight
 
     def run(self) -> None:
-        while True:
-            note = self.inbox.get()
-            if note.what == "stop" or (note.what == "begin" and not self._step(note.step)):
-                return
+        with told(self), torch.no_grad():
+            while self._hear():
+                while self.begun:
+                    if not self._step(self.begun.popleft()):
+                        return
+
+    def _hear(self) -> bool:
+        """Wait for what the inbox says next; false if it says to stop."""
+        note = self.inbox.get()
+        if note.what == "begin":
+            self.begun.append(note.step)
+        elif note.what == "read":
+            self.ended += 1
+        return note.what != "stop"
 
     def _step(self, step: int) -> bool:
-        """Make the copies of a step; false if told to stop."""
-        ended = 0
-        waiting: list[Note] = []
+        """Make the copies of a step, and see its readers end; false if told to stop."""
+        self.ended = 0
         for number, copy in enumerate(self.staging.copies):
-            while ended < copy.after:
-                note = self.inbox.get()
-                if note.what == "stop":
-                    return False
-                if note.what == "begin":
-                    waiting.append(note)
-                else:
-                    ended += 1
-            with torch.no_grad():
-                made = room_for(self.room, copy.offset, self.source(copy.tensor))
-                core(made).copy_(core(self.source(copy.tensor)))
-            self.job.send(self.job.number, Note("copy", step, number, made))
-        while ended < len(self.staging.readers):
-            note = self.inbox.get()
-            if note.what == "stop":
+            if not self._wait(copy.after):
                 return False
-            if note.what == "begin":
-                waiting.append(note)
-            else:
-                ended += 1
-        for note in waiting:
-            self.inbox.put(note)
+            self.doing = step, self.names[copy.reader]
+            self.job.send(self.job.number, Note("copy", step, number, self._copy(copy)))
+        return self._wait(len(self.staging.readers))
+
+    def _wait(self, readers: int) -> bool:
+        """Wait until so many readers have ended; false if told to stop."""
+        while self.ended < readers:
+            if not self._hear():
+                return False
         return True
+
+    def _copy(self, copy: Copy) -> torch.Tensor:
+        try:
+            source = self.source(copy.tensor)
+            made = room_for(self.room, copy.offset, source)
+            core(made).copy_(core(source))
+        except Exception as error:
+            raise ExecutionError(f"a weight that it reads cannot be copied: {error}") from error
+        return made
+
+
+@contextmanager
+def told(thread: Worker | Streamer) -> Iterator[None]:
+    """Report whatever goes wrong in a thread: the caller would wait for it for ever."""
+    try:
+        yield
+    except BaseException as error:  # an exit, too, ends no more than the thread
+        step, op = thread.doing
+        thread.job.report(Done(step, thread.job.number, {}, error, op))
 
 
 def room_of(job: Job, device: torch.device) -> torch.Tensor:
