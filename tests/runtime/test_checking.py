@@ -56,6 +56,28 @@ def test_the_states_of_an_optimizer_are_counted(learning):
     assert peak[1] == peak[0] + 2 * weights
 
 
+class Counting(torch.nn.Module):
+    """What comes in, through a layer, and how often that has been."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(8, 8)
+        self.register_buffer("times", torch.zeros((), dtype=torch.long))
+
+    def forward(self, x):
+        self.times += 1
+        return self.layer(x), self.times
+
+
+def test_a_state_that_is_an_output_is_held_to_what_it_was_then():
+    model, x = Counting().eval(), torch.randn(2, 8)
+    program, problem = capture(model, x)
+    for plan in plans(problem, 2):
+        mine = twin(model)
+        assert verify(program, mine, plan, (x,)).difference < 1e-6
+        assert mine.times == 0
+
+
 def test_states_are_left_as_they_were():
     model, args = Cached(), (torch.randn(1, 8), torch.tensor([1]))
     program, problem = capture(model, args)

@@ -100,7 +100,8 @@ def verify(
     ) as run:
         meter.begin(run)
         made = run(*_copied(args), **_copied(kwargs))
-        found = {f"output {at}": one for at, one in enumerate(tensors_in(made))}
+        # Copies: an output may be a state that is about to be put back.
+        found = {f"output {at}": one.clone() for at, one in enumerate(tensors_in(made))}
         learned = {f"the gradient of {name!r}": name for name in program.gradients}
         for said, name in learned.items():
             found[said] = _summed(run, name, program.gradients[name])
@@ -275,13 +276,13 @@ class _Meter:
     def __call__(self, device: int, step: Any, turn: Turn, made: Sequence[torch.Tensor]) -> None:
         """Note where an op ran, as its tensors and the thread tell."""
         place = self.run.places[device]
+        tensors = [one for one in made if isinstance(one, torch.Tensor)]  # some ops make less
+        homes = {str(one.device) for one in tensors if one.numel()}
         if place.kind == "cuda":
-            homes = {str(one.device) for one in made if one.numel()}
             right = homes <= {place.torch_name}
             self.seen[turn.position] = place.name if right else ", ".join(sorted(homes))
             return
         thread = threading.current_thread().name.removeprefix("placewright-")
-        homes = {str(one.device) for one in made if one.numel()}
         self.seen[turn.position] = thread if homes <= {"cpu"} else ", ".join(sorted(homes))
         held = {}
         for value in (*step.env.values(), *step.copies.values()):

@@ -330,6 +330,8 @@ class Placed:
             return self.refused[key]
         if self.model.training:
             return "the model is in training mode"
+        if self._needs_gradients(args, kwargs or {}):
+            return "an argument asks for its gradient"
         if key in self.executors:
             return "they are captured"
         return "no call of this shape has come twice"
