@@ -154,6 +154,11 @@ def test_a_link_that_is_given_is_never_routed_around() -> None:
     assert cluster.links["a", "b"] == Link(1, 9, "a->b")
 
 
+def test_only_text_is_read_as_a_cluster() -> None:
+    with pytest.raises(ClusterError, match=r"found None instead of a cluster: expected text like"):
+        Cluster.parse(None)  # type: ignore[arg-type]
+
+
 def test_the_host_is_the_first_cpu(gpu_and_host: Cluster, two_devices: Cluster) -> None:
     assert gpu_and_host.host == 1
     assert two_devices.host is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import fields, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -277,7 +278,7 @@ def test_an_op_runs_on_a_device_by_name_model_or_kind(in_a_row: Cluster) -> None
         ),
         (
             Constraints(limits={"gpu0": -5}),
-            "the limit of device 'gpu0' is -5 bytes: expected >= 0",
+            "the limit of device 'gpu0' is -5 bytes: expected a whole number >= 0",
         ),
         (
             Constraints(pins={"left": "gpu0"}, forbid={"left": ("gpu0",)}),
@@ -329,6 +330,31 @@ def test_an_unknown_discipline_or_objective_is_refused(
         Problem(diamond, two_devices, discipline="eager")  # type: ignore[arg-type]
     with pytest.raises(ProblemError, match=r"^objective 'speed': expected 'step' or 'period'$"):
         Problem(diamond, two_devices, objective="speed")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("size", ["4GiB", float("nan"), float("inf"), 1.5, -1, None])
+def test_a_limit_is_a_whole_number_of_bytes(
+    diamond: Graph, two_devices: Cluster, size: Any
+) -> None:
+    problem = Problem(diamond, two_devices, constraints=Constraints(limits={"gpu0": size}))
+    message = f"the limit of device 'gpu0' is {size!r} bytes: expected a whole number >= 0"
+    with pytest.raises(ProblemError, match=f"^{re.escape(message)}"):
+        _ = problem.arrays
+
+
+def test_what_is_no_graph_cluster_or_constraints_is_refused(
+    diamond: Graph, two_devices: Cluster
+) -> None:
+    wrong: list[tuple[tuple[Any, Any], str]] = [
+        ((two_devices, diamond), "Cluster and Graph"),
+        (("chain", two_devices), "str and Cluster"),
+        ((diamond, "2xP100"), "Graph and str"),
+    ]
+    for given, found in wrong:
+        with pytest.raises(ProblemError, match=f"^a problem of {found}: expected a Graph and then"):
+            Problem(*given)
+    with pytest.raises(ProblemError, match=r"^a problem with constraints None: expected Constr"):
+        Problem(diamond, two_devices, constraints=None)  # type: ignore[arg-type]
 
 
 def test_a_problem_shows_its_parts(diamond_problem: Problem) -> None:

@@ -131,8 +131,8 @@ class Cluster:
                     raise ClusterError(f"a link names device {end!r}: {nearest(end, names)}")
             if source == target:
                 raise ClusterError(f"a link leads from {source!r} to itself: expected two devices")
-            channel = link.channel or f"{source}->{target}"
-            links[source, target] = replace(link, channel=channel)
+            own = link if link.channel else replace(link, channel=f"{source}->{target}")
+            links[source, target] = own
         object.__setattr__(self, "links", _routed(self.name, names, links))
 
     def __len__(self) -> int:
@@ -146,6 +146,10 @@ class Cluster:
         """The cluster that a string such as `2xP100+cpu` or `2x(4xV100)@25GbE` describes."""
         from placewright.presets import parse
 
+        if not isinstance(text, str):
+            raise ClusterError(
+                f"found {text!r} instead of a cluster: expected text like '2xP100+cpu'"
+            )
         return parse(text)
 
     @cached_property

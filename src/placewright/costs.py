@@ -132,11 +132,12 @@ def _link_seconds(graph: Graph, links: Sequence[Link]) -> Seconds:
     stored = np.repeat(
         [op.kind in (WEIGHT, STATE) for op in graph.ops], [len(op.outputs) for op in graph.ops]
     ).astype(bool)
-    seconds = [
-        np.where(stored | (link.handing is None), link.latency, link.handing or 0.0)
-        + sizes / np.where(stored | (link.loose is None), link.bandwidth, link.loose or 1.0)
-        for link in links
-    ]
+    with np.errstate(over="ignore"):  # what takes for ever is refused in a sentence later
+        seconds = [
+            np.where(stored | (link.handing is None), link.latency, link.handing or 0.0)
+            + sizes / np.where(stored | (link.loose is None), link.bandwidth, link.loose or 1.0)
+            for link in links
+        ]
     return np.array(seconds, dtype=np.float64).reshape(len(links), len(sizes))
 
 
@@ -164,7 +165,8 @@ class Roofline:
         free = np.array([op.kind in FREE for op in graph.ops])
         seconds = self._work(graph, cluster)
         for column, device in enumerate(cluster.devices):
-            work = np.maximum(seconds[:, column], moved / (device.bandwidth * self.memory))
+            with np.errstate(over="ignore"):
+                work = np.maximum(seconds[:, column], moved / (device.bandwidth * self.memory))
             seconds[:, column] = np.where(free, 0.0, device.launch + work)
         return seconds
 
@@ -200,7 +202,8 @@ class Roofline:
         seconds = np.empty((len(graph), len(cluster)))
         for column, device in enumerate(cluster.devices):
             rates = np.array([device.rate(name) for name in dtypes])[dtype]
-            seconds[:, column] = flops / (rates * self.compute)
+            with np.errstate(over="ignore"):  # what takes for ever is refused in a sentence later
+                seconds[:, column] = flops / (rates * self.compute)
         return seconds
 
 

@@ -103,6 +103,31 @@ class Plan:
         return f"Plan({', '.join(parts)})"
 
 
+def check_names(problem: Problem, plan: Plan) -> None:
+    """Raise PlanError unless a plan's ops and devices are the problem's, in the same order.
+
+    Its numbers are positions in them: read with other names they mean another plan.
+    """
+    if not isinstance(plan, Plan):
+        raise PlanError(f"found {plan!r} instead of a plan: make one with Plan.of(problem, device)")
+    graph, cluster = problem.graph, problem.cluster
+    if len(plan) != len(graph):
+        raise PlanError(f"the plan has {len(plan)} ops: graph {graph.name!r} has {len(graph)}")
+    if plan.devices != tuple(cluster.position):
+        raise PlanError(
+            f"the plan is for devices {_listed(plan.devices)}: the problem has "
+            f"{_listed(tuple(cluster.position))}: fit it with files.plan_for(problem, plan)"
+        )
+    if plan.ops != tuple(graph.position):
+        other, own = next(
+            pair for pair in zip(plan.ops, graph.position, strict=True) if len({*pair}) > 1
+        )
+        raise PlanError(
+            f"the plan has op {other!r} where graph {graph.name!r} has {own!r}: "
+            "fit it with files.plan_for(problem, plan)"
+        )
+
+
 def check_placement(problem: Problem, device: NDArray[np.int32]) -> None:
     """Raise PlanError unless every row (plans × ops) names devices and keeps the constraints."""
     a = problem.arrays
@@ -175,6 +200,10 @@ def _rooms(
         )
     rooms.flags.writeable = False
     return rooms
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    return ", ".join(names[:8]) + (f", ... ({len(names)} in all)" if len(names) > 8 else "")
 
 
 def _same(mine: NDArray[np.generic] | None, theirs: NDArray[np.generic] | None) -> bool:

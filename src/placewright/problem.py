@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 
 from placewright.arrays import Arrays, pack
+from placewright.cluster import Cluster
 from placewright.costs import CostModel, Roofline
 from placewright.errors import ProblemError, nearest
 from placewright.graph import INPUT, Graph
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from numpy.typing import NDArray
-
-    from placewright.cluster import Cluster
 
 Discipline = Literal["in order", "ready"]
 Objective = Literal["step", "period"]
@@ -61,6 +60,16 @@ class Problem:
     overlap: bool = True
 
     def __post_init__(self) -> None:
+        if not (isinstance(self.graph, Graph) and isinstance(self.cluster, Cluster)):
+            raise ProblemError(
+                f"a problem of {type(self.graph).__name__} and {type(self.cluster).__name__}: "
+                "expected a Graph and then a Cluster, "
+                "such as zoo.load('chain') and Cluster.parse('2xP100+cpu')"
+            )
+        if not isinstance(self.constraints, Constraints):
+            raise ProblemError(
+                f"a problem with constraints {self.constraints!r}: expected Constraints(...)"
+            )
         if self.discipline not in get_args(Discipline):
             raise ProblemError(f"discipline {self.discipline!r}: expected 'in order' or 'ready'")
         if self.objective not in get_args(Objective):
@@ -140,8 +149,11 @@ class Problem:
     def _limit(self) -> NDArray[np.int64]:
         limit = np.array([device.memory for device in self.cluster.devices], dtype=np.int64)
         for name, size in self.constraints.limits.items():
-            if size < 0:
-                raise ProblemError(f"the limit of device {name!r} is {size!r} bytes: expected >= 0")
+            if not _whole(size):
+                raise ProblemError(
+                    f"the limit of device {name!r} is {size!r} bytes: expected a whole number "
+                    ">= 0, such as 4 * 2**30 or units.parse_bytes('4GiB')"
+                )
             limit[self._device(name)] = min(size, limit[self._device(name)])
         reserve = np.array([device.reserve for device in self.cluster.devices], dtype=np.int64)
         usable: NDArray[np.int64] = np.maximum(limit - reserve, 0)
@@ -170,3 +182,11 @@ class Problem:
             f"a constraint names op {pattern!r}, which the graph does not have: "
             f"{nearest(pattern, self.graph.position)}"
         )
+
+
+def _whole(size: float) -> bool:
+    """Whether it is a number of bytes, be it written as 4e9; text and nan are none."""
+    try:
+        return int(size) == size and size >= 0
+    except (TypeError, ValueError, OverflowError):
+        return False

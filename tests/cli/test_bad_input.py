@@ -222,10 +222,43 @@ def test_for_an_unknown_name_the_nearest_is_offered(run, arguments, said):
         (("--pin", "op*=gpu0", "--forbid", "op1=gpu0"), "no device is left for 'op1'"),
         (("-o", "nowhere/plan.json"), "nowhere/plan.json: cannot be written: there is no folder"),
         (("--trace", "."), ".: is a folder: expected the name of a file"),
+        (("-o", "a.json", "--trace", "./a.json"), "a.json: is to be written twice: give each outp"),
+        (("-o", "a.json", "--report", "a.json"), "a.json: is to be written twice: give each outp"),
+        (("-o", "a.toml.gz"), "a.toml.gz: a result is written as JSON: end the name in .json"),
+        (("--training",), "--training is for model.py:build: 'chain' is a network of the zoo"),
+        (("--optimizer", "x"), "--optimizer is for model.py:build: 'chain' is a network of the"),
+        (("--dims", "batch=8"), "--dims is for ONNX and TensorFlow files: 'chain' leaves nothing"),
     ],
 )
 def test_a_bad_value_of_an_option_is_refused_in_a_line(run, options, said):
     assert refused(run, "place", "chain", *ON, *options).startswith(said)
+
+
+def test_a_training_step_is_asked_of_a_network_by_its_name(run):
+    said = refused(run, "place", "nmt-2:size=test", *ON, "--training")
+    assert said.endswith("'nmt-2:size=test' is a network of the zoo: say training=true in its name")
+    said = refused(run, "place", "nmt-2:size=test", *ON, "--optimizer", "adam")
+    assert said.endswith("is a network of the zoo: say optimizer=NAME in its name")
+    assert refused(run, "place", "nmt-3", *ON, "--training").startswith("no network is named")
+
+
+def test_a_file_leaves_neither_step_nor_dimensions_open(run, tmp_path, workload):
+    write(tmp_path / "graph.json", graph_data())
+    for name in ("graph.json", workload.name):
+        said = refused(run, "place", name, *ON, "--training")
+        assert said.startswith(f"--training is for model.py:build: {name!r} is a file that says")
+        said = refused(run, "place", name, *ON, "--dims", "x=8x8")
+        assert said.endswith(f"TensorFlow files: {name!r} leaves nothing open")
+
+
+def test_bad_outputs_are_told_before_a_search(run, tmp_path):
+    for command in ("place", "compare"):
+        refused(run, command, "chain", *ON, "-o", "plan.toml", "--budget", "1 h")
+    (tmp_path / "link.json").symlink_to("plan.json")
+    said = refused(run, "compare", "chain", *ON, "-o", "plan.json", "--trace", "link.json")
+    assert said.startswith("link.json: is to be written twice")
+    two = ("-o", "/dev/null", "--trace", "/dev/null")  # where nothing is lost that is to be kept
+    assert run("place", "chain", *ON, *two).status == 0
 
 
 @pytest.mark.parametrize(

@@ -52,6 +52,18 @@ def test_the_best_plans_are_measured_and_the_quickest_is_taken(run, model):
     assert {row["found_by"] for row in data["measured"]} >= {"all on cpu0", "all on cpu1"}
 
 
+def test_whether_a_network_trains_is_said_by_its_name(run, monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    name = "rnnlm-2:size=test"  # trains unless told otherwise
+    place = ("place", name, "--on", "2xcpu", "--method", "single", "--no-why")
+    assert run(*place, "-o", "plan.json", "--verify", "1").status == 0
+    ran = run("execute", "plan.json", "--model", name, "--steps", "2")
+    assert ran.status == 0, ran.err
+    ran = run("execute", "plan.json", "--model", name, "--training")
+    assert (ran.status, ran.out) == (1, "")
+    assert "say training=true in its name" in ran.err
+
+
 def test_bad_words_are_one_line(run, model):
     assert run("place", model, "--on", "2xcpu", "-o", "plan.json", "--no-why").status == 0
     ran = run("execute", "plan.json", "--model", model, "--where", "cpu0")

@@ -20,6 +20,15 @@ def broken():
 
 def fails():
     raise ValueError("no such layer")
+
+class Loud(torch.nn.Linear):
+    def forward(self, x):
+        print("forward")
+        return super().forward(x)
+
+def loud():
+    print("build")
+    return Loud(8, 8), (torch.zeros(2, 8),), {}
 """
 
 
@@ -45,6 +54,22 @@ def test_a_python_file_is_placed(run, tmp_path):
     assert forward["fits"]
     assert step["ops"] > forward["ops"]
     assert run("place", "model.py", *ON).status == 0
+    said = refused(run, "place", "model.py:build", *ON, "--dims", "batch=8")
+    assert said.endswith("'model.py:build' leaves nothing open")
+
+
+def test_what_a_model_prints_goes_to_stderr(run, tmp_path):
+    pytest.importorskip("torch")
+    (tmp_path / "model.py").write_text(MODEL)
+    ran = run("place", "model.py:loud", "--on", "2xcpu", "-o", "plan.json", "--json")
+    assert ran.data["fits"]
+    assert "build\n" in ran.err
+    ran = run("execute", "plan.json", "--model", "model.py:loud", "--verify", "--json")
+    assert ran.data["step_time"] > 0
+    assert "build\nforward\n" in ran.err
+    for command in ("explain", "report"):
+        ran = run(command, "plan.json", "--model", "model.py:loud", "--json")
+        assert ran.data["model"]
 
 
 def test_a_python_file_that_goes_wrong_is_told_in_a_line(run, tmp_path):

@@ -160,6 +160,13 @@ def test_pins_forbidden_devices_and_colocation_hold(run, tmp_path):
     assert len({device["op3"], device["op4"], device["op5"]}) == 1
 
 
+def test_a_single_device_is_the_one_that_ops_end_up_on(run):
+    bound = ("--pin", "op0=cpu", "--colocate", "op*")
+    ran = run("place", "chain:ops=4", *ON, *bound)
+    assert "everything on cpu" in ran.out
+    assert run("place", "chain:ops=4", *ON, *bound, "--json").data["best_single"]["device"] == "cpu"
+
+
 def test_pins_of_an_option_go_before_those_of_a_problem_file(run, tmp_path):
     problem = pw.Problem(
         pw.zoo.load("chain:ops=3"),

@@ -82,6 +82,46 @@ def test_a_reader_that_goes_away_is_met_with_silence():
     assert writer.wait(timeout=60) == 1
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a disk that is always full")
+def test_a_full_disk_is_told_in_a_line():
+    with open("/dev/full", "w") as full:
+        ran = subprocess.run(
+            [sys.executable, "-m", "placewright", "clusters", "--json"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    assert ran.returncode == 1
+    assert ran.stderr == "placewright: the output: No space left on device\n"
+
+
+@pytest.mark.skipif(os.name != "posix", reason="closes a stream as a POSIX shell does")
+@pytest.mark.parametrize("stream", [1, 2])
+def test_a_closed_stream_stops_nothing(stream):
+    words = f"{sys.executable} -m placewright place diamond --on 2xP100 {stream}>&-"
+    ran = subprocess.run(["sh", "-c", words], capture_output=True, text=True)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert bool(ran.stdout) == (stream == 2)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs a signal that a terminal sends")
+def test_control_c_while_modules_are_loaded_exits_with_130():
+    code = (
+        "import builtins, os, signal\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "real = builtins.__import__\n"
+        "def stopped(name, *rest):\n"
+        "    if name == 'typer':\n"
+        "        os.kill(os.getpid(), signal.SIGINT)\n"
+        "    return real(name, *rest)\n"
+        "builtins.__import__ = stopped\n"
+        "from placewright.cli import main\n"
+        "main(['clusters'])\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (130, "", "")
+
+
 @pytest.mark.skipif(os.name != "posix", reason="needs a signal that a terminal sends")
 def test_control_c_keeps_the_best_plan_and_exits_with_130(tmp_path):
     code = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import sys
 import threading
 
 import pytest
@@ -83,6 +84,16 @@ def test_nothing_is_shown_without_a_terminal():
     with Progress("reading", stream, delay=0.0) as progress:  # no thread is started at all
         progress.watch("heft")(search())
     assert stream.getvalue() == ""
+
+
+def test_what_is_printed_meanwhile_goes_to_stderr(capsys):
+    terminal, stdout = Terminal(), sys.stdout
+    with Progress("reading", terminal, delay=60.0):
+        print("from a model")
+    with Progress("reading", terminal, delay=0.0):
+        assert terminal.shows("reading")  # the bar, which has a way of its own with stdout
+    assert sys.stdout is stdout
+    assert capsys.readouterr() == ("", "from a model\n")
 
 
 def test_nothing_is_shown_by_what_is_quick():

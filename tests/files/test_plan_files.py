@@ -53,7 +53,7 @@ def test_a_plan_keeps_its_fusion_and_an_empty_staging(diamond_problem: Problem) 
         (
             {"devices": {"a": "gpu0"}, "priority": {"a": 1, "aa": 1}},
             PlanError,
-            "the plan's priority names 'aa', which the plan does not have: did you mean 'a'?",
+            "op 'aa' has a priority but no device: add it under devices, or remove its priority",
         ),
         (
             {"devices": {"a": "gpu0"}, "priority": {"a": "first"}},

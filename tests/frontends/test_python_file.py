@@ -31,6 +31,9 @@ def broken():
 
 def wrong():
     return torch.nn.Linear(WIDTH, 2)
+
+def number():
+    return torch.nn.Linear(WIDTH, 2), (torch.zeros(3, WIDTH),), 5
 """
 
 
@@ -56,12 +59,21 @@ def test_a_python_file_gives_the_graph_of_what_it_builds(folder: Path) -> None:
     [
         ("broken", r"model.py': broken\(\) line 9: ZeroDivisionError: division by zero$"),
         ("wrong", r"wrong\(\) returned a Linear: expected \(model, args, kwargs\)$"),
+        ("number", r"number\(\) returned arguments by name of type int: expected a dict$"),
         ("biuld", r"model.py' has no function 'biuld': did you mean 'build'\?$"),
     ],
 )
 def test_errors_in_a_python_file_name_its_line(folder: Path, function: str, message: str) -> None:
     with pytest.raises(FileError, match=message):
         from_python(f"{folder}/model.py:{function}")
+
+
+def test_a_line_is_named_of_a_file_that_is_given_from_where_one_is(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    with pytest.raises(FileError, match=r"broken\(\) line 9: ZeroDivisionError"):
+        from_python("model.py:broken")
 
 
 @pytest.mark.parametrize(

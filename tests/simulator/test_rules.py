@@ -368,3 +368,27 @@ def test_wrong_shapes_are_refused_with_a_sentence():
     other = problem([Op("a")], [1])
     with pytest.raises(PlanError, match="the plan has 1 ops: graph 'test' has 2"):
         simulate(given, Plan.of(other, [0]))
+
+
+def test_a_plan_of_other_devices_or_ops_is_refused_with_the_way_out():
+    ops = [Op("a"), Op("b")]
+    three = cluster(3)
+    turned = Cluster("turned", three.devices[::-1], three.links)
+    given = problem(ops, [1, 1], three)
+    for made in (None, [0, 0]):  # with fused ops and without
+        plan = Plan.of(problem(ops, [1, 1], turned), [0, 0], fusion=made)
+        message = "for devices d2, d1, d0: the problem has d0, d1, d2: fit it with files.plan_for"
+        with pytest.raises(PlanError, match=message):
+            simulate(given, plan)
+        with pytest.raises(PlanError, match=message):
+            simulate_in_flight(given, plan, 2)
+    other = Plan.of(problem([Op("b"), Op("a")], [1, 1], three), [0, 0])
+    with pytest.raises(PlanError, match="the plan has op 'b' where graph 'test' has 'a': fit it"):
+        simulate(given, other)
+    many = Plan.of(problem(ops, [1, 1], cluster(12)), [0, 0])
+    with pytest.raises(
+        PlanError, match=r"d6, d7, \.\.\. \(12 in all\): the problem has d0, d1, d2"
+    ):
+        simulate(given, many)
+    with pytest.raises(PlanError, match="found None instead of a plan: make one with"):
+        simulate(given, None)

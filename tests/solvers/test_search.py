@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from placewright import MaxEvaluations, Plan, Problem, Search, simulate
-from placewright.errors import PlanError
+from placewright.errors import ConfigError, PlanError
 from placewright.solvers import Baselines, EverySingleDevice, Random, Stop, search, solve
 
 TOGETHER, SPLIT, OTHER_SPLIT = [0, 0, 0, 0], [0, 0, 1, 0], [0, 1, 0, 0]
@@ -95,10 +97,10 @@ def test_a_plan_of_another_problem_is_refused(
 ) -> None:
     found = Search(diamond_problem, Stop(), seed=0)
     stranger = Plan.of(layers_problem, [1] * 6)
-    with pytest.raises(PlanError, match=r"names op 'x': expected the 4 ops of the problem"):
+    with pytest.raises(PlanError, match=r"the plan has 6 ops: graph 'diamond' has 4"):
         found.propose(stranger)
     moved = Problem(diamond_problem.graph, layers_problem.cluster)
-    with pytest.raises(PlanError, match=r"names device 'gpu1': expected the 2 devices of the pro"):
+    with pytest.raises(PlanError, match=r"for devices gpu0, gpu1: the problem has gpu0, cpu: fit"):
         Search(moved, Stop(), seed=0).propose(Plan.of(diamond_problem, TOGETHER))
 
 
@@ -134,6 +136,23 @@ def test_progress_is_told_after_each_batch(diamond_problem: Problem) -> None:
     )
     assert [count for count, _ in told] == [64, 128, 130]
     assert told[-1][1] == 14.0
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"solver": "auto"}, r"expected a solver such as solvers\.Auto\(\), found 'auto'"),
+        ({"solver": Random}, r"expected a solver such as .*, found the class Random"),
+        ({"stop": 5}, r"found 5 as the stop rule: expected one such as MaxTime\(5\)"),
+        ({"seed": -1}, r"seed -1: expected a whole number, 0 or more"),
+        ({"seed": 0.5}, r"seed 0\.5: expected a whole number, 0 or more"),
+    ],
+)
+def test_what_is_no_solver_rule_or_seed_is_refused(
+    diamond_problem: Problem, given: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        solve(diamond_problem, **{"solver": Random(5), **given})
 
 
 class Idle:

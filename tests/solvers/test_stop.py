@@ -72,8 +72,12 @@ def test_joined_rules_stop_when_the_first_does(diamond_problem: Problem) -> None
     [
         (lambda: MaxTime(-1), r"MaxTime of -1 seconds: expected a number >= 0"),
         (lambda: MaxTime(float("nan")), r"MaxTime of nan seconds: expected a number >= 0"),
-        (lambda: MaxEvaluations(0), r"MaxEvaluations of 0: expected at least 1 plan"),
-        (lambda: NoImprovement(0), r"NoImprovement of 0: expected at least 1 plan"),
+        (lambda: MaxTime("5s"), r"MaxTime of '5s' seconds: expected .* a number, not text"),
+        (lambda: MaxEvaluations(0), r"0 evaluations: expected a whole number, 1 or more"),
+        (lambda: MaxEvaluations(1.5), r"1\.5 evaluations: expected a whole number, 1 or more"),
+        (lambda: MaxEvaluations("9"), r"'9' evaluations: expected a whole number, 1 or more"),
+        (lambda: NoImprovement(0), r"0 evaluations without improvement: expected a whole number"),
+        (lambda: NoImprovement(2.5), r"2\.5 evaluations without improvement: expected a whole"),
         (lambda: Gap(-0.1), r"Gap of -0.1: expected a share >= 0, such as 0.05"),
     ],
 )

@@ -5,91 +5,48 @@ from __future__ import annotations
 import io
 import os
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from placewright.cli.clusters import list_clusters
-from placewright.cli.compare import compare_methods
-from placewright.cli.diff import diff_plans
-from placewright.cli.execute import execute_plan
-from placewright.cli.explain import explain_plan
-from placewright.cli.export import export_plan
-from placewright.cli.groups import compare_groupings
-from placewright.cli.models import list_models
-from placewright.cli.place import place_model
-from placewright.cli.profile import profile_machine
-from placewright.cli.report import report_results
-from placewright.cli.simulate import simulate_plan
-from placewright.cli.train import train_policy
 from placewright.errors import PlacewrightError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# Without markup the help comes from typer alone, in a third of the time that rich takes to load.
-app = typer.Typer(
-    name="placewright",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-)
-app.command("place", short_help="Find a plan.")(place_model)
-app.command("compare", short_help="Show every method side by side.")(compare_methods)
-app.command("simulate", short_help="Judge a plan that is there already.")(simulate_plan)
-app.command("execute", short_help="Run a plan on this machine.")(execute_plan)
-app.command("report", short_help="Show saved results on one page.")(report_results)
-app.command("diff", short_help="Say what differs between two plans.")(diff_plans)
-app.command("explain", short_help="Say what moving an op would do.")(explain_plan)
-app.command("export", short_help="Write a plan for another runtime.")(export_plan)
-app.command("groups", short_help="Compare groupings of ops under one search.")(compare_groupings)
-app.command("train", short_help="Train a policy that places a network.")(train_policy)
-app.command("profile", short_help="Measure this machine, and a model on it.")(profile_machine)
-app.command("models", short_help="List the networks that need no file.")(list_models)
-app.command("clusters", short_help="List devices and links that can be named.")(list_clusters)
-
-
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        from placewright.version import __version__
-
-        print(f"placewright {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def start(
-    version: Annotated[
-        bool,
-        typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version."),
-    ] = False,
-) -> None:
-    """Find the fastest placement of a neural network on a set of devices.
-
-    \b
-    placewright models                                   networks that need no file
-    placewright clusters                                 devices and links that can be named
-    placewright compare branches --on 2xP100+cpu         every method, side by side
-    placewright place branches --on 2xP100+cpu -o plan.json --report report.html
-    placewright simulate branches --on 2xP100+cpu --plan plan.json
-    """
-
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run a command and exit: 0, also when no plan fits; 1 for bad input; 2 for bad usage."""
+    """Run a command and exit: 0, also when no plan fits; 1 for bad input; 2 for bad usage.
+
+    And 130 where a person stopped it.
+    """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal that knows no µ must not stop us
             stream.reconfigure(errors="backslashreplace")
     try:
+        # Here, since it takes a while, in which a person may think better of it.
+        from placewright.cli.commands import app
+
         try:
             app(arguments)
         finally:
-            sys.stdout.flush()  # here, where a reader that has gone away can still be told apart
+            if sys.stdout is not None:  # None: it is closed
+                sys.stdout.flush()  # here, where a reader that has gone away can be told apart
     except PlacewrightError as error:
         print("placewright:", " ".join(str(error).split("\n")), file=sys.stderr)
         sys.exit(1)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         sys.exit(1)
+    except OSError as error:
+        # Files are opened where their errors are told: one without a name is of the output.
+        what = f"{error.filename or 'the output'}: {error.strerror or error}"
+        print("placewright:", " ".join(what.split("\n")), file=sys.stderr)
+        _drop_output()
+        sys.exit(1)
+    except KeyboardInterrupt:  # typer answers those that come later
+        sys.exit(130)
+
+
+def _drop_output() -> None:
+    """Let what is left to be written go nowhere, or Python would try again when it exits."""
+    if sys.stdout is not None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -24,7 +24,7 @@ INTERRUPTED = 130  # the exit status of a command that a person stopped
 
 @dataclass(frozen=True)
 class Single:
-    """The best plan that has everything on one device."""
+    """The best plan that has everything on one device, so far as the constraints let it."""
 
     device: str
     step_time: float
@@ -87,10 +87,14 @@ def best_single(problem: Problem) -> Single:
     """Everything on one device, for the device on which that is best."""
     devices = np.arange(len(problem.cluster))
     everything = np.repeat(devices[:, None], len(problem.graph), axis=1)
-    verdict = simulator.judge(problem, problem.settle(everything))
+    settled = problem.settle(everything)
+    verdict = simulator.judge(problem, settled)
     at = verdict.best()
+    # Pins and colocation may have moved the ops: it is called after the device that has most.
+    ops = np.bincount(settled[at][problem.arrays.turn], minlength=len(devices))
+    most = at if ops[at] == ops.max() else int(ops.argmax())
     return Single(
-        problem.cluster.devices[at].name,
+        problem.cluster.devices[most].name,
         float(verdict.step_time[at]),
         float(verdict.period[at]),
         float(verdict.value[at]),

@@ -10,7 +10,7 @@ from placewright.cli import options
 from placewright.cli.again import words_of
 from placewright.cli.asked import Asked, stop_rule
 from placewright.cli.progress import Progress
-from placewright.cli.resolve import check_writable, find_folder, find_method
+from placewright.cli.resolve import check_json, check_writable, find_folder, find_method
 from placewright.errors import ConfigError, MissingDependency
 
 if TYPE_CHECKING:
@@ -78,6 +78,7 @@ def compare_methods(
 
     folder = None if output is None else find_folder(output)
     check_writable(None if folder else output, trace, report)
+    check_json(None if folder else output, "a result")
     names = [each for each in METHODS if methods == "all" or each not in UNASKED]
     if methods not in (None, "all"):
         names = [word.strip() for word in methods.split(",")]

@@ -44,7 +44,7 @@ def execute_plan(
     """Run a plan on this machine's devices, and time its steps."""
     from placewright.cli.output import print_json
     from placewright.cli.progress import Progress
-    from placewright.cli.resolve import load_plan
+    from placewright.cli.resolve import load_plan, refuse_training, step_of
     from placewright.cli.tables import print_lines
     from placewright.frontends import torch_program
     from placewright.result import Result
@@ -54,12 +54,14 @@ def execute_plan(
     from placewright.units import format_bytes, format_seconds
 
     places = read_places(where)
+    refuse_training(model, training, optimizer)
     loaded = load_plan(plan)
     found = loaded.plan if isinstance(loaded, Result) else loaded
     if isinstance(loaded, Result):  # which knows what it was made for
         training = training or loaded.asked.get("training") is True
         rule = loaded.asked.get("optimizer")
         optimizer = optimizer or (rule if isinstance(rule, str) else None)
+    training, optimizer = step_of(model, training, optimizer)
     with Progress(f"reading {model}"):
         built, args, kwargs = build(model)
         program = torch_program.program_of(built, args, kwargs, training, optimizer)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from placewright.cli.resolve import step_of
 from placewright.costs import Table
 from placewright.solvers import Auto
 from placewright.units import format_seconds
@@ -19,7 +20,7 @@ def asked_measurement(model: str, training: bool, optimizer: str | None, k: int)
     """The choice among the best k plans by measured time."""
     from placewright.runtime import Meter, Remeasured
 
-    return Remeasured(Meter(model, training, optimizer), k)
+    return Remeasured(Meter(model, *step_of(model, training, optimizer)), k)
 
 
 def trusted(problem: Problem, solver: Solver) -> Wary | None:

@@ -10,7 +10,7 @@ from placewright.cli import options, proposers
 from placewright.cli.again import words_of
 from placewright.cli.asked import Asked, stop_rule
 from placewright.cli.progress import Progress
-from placewright.cli.resolve import check_writable, find_method, find_plan, is_here
+from placewright.cli.resolve import check_json, check_writable, find_method, find_plan, is_here
 from placewright.errors import ConfigError
 
 
@@ -89,6 +89,7 @@ def place_model(
     from placewright.solvers import SEARCHES, Auto
 
     check_writable(output, trace, report)
+    check_json(output, "a result")
     choice = asked_choice(robust, trials, spread, seed)
     if verify is not None and choice is not None:
         raise ConfigError("--verify with --robust: they choose by different rules, give one")

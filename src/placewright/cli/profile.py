@@ -8,7 +8,7 @@ import typer
 from placewright.cli import options
 from placewright.cli.asked import sizes
 from placewright.cli.progress import Progress
-from placewright.cli.resolve import check_writable, is_here
+from placewright.cli.resolve import check_json, check_writable, is_here, refuse_training
 from placewright.errors import ConfigError
 from placewright.units import format_bytes, format_seconds, parse_seconds
 
@@ -68,6 +68,9 @@ def profile_machine(
     from placewright.runtime.sites import sites_of
 
     check_writable(output)
+    if model is not None:
+        check_json(output, "a table of op times")
+        refuse_training(model, training, optimizer)
     if not is_here(on):
         raise ConfigError(f"--on {on!r}: only this machine can be measured: expected here")
     asked = parse_here(on)

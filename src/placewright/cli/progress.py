@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from contextlib import redirect_stdout
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from placewright.cli.words import count
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 class Progress:
     """A line on stderr that shows up once a command has taken a second; none without a terminal.
+
+    What a person's model prints meanwhile goes to stderr, too: stdout is for the answer alone.
 
     Args:
         text: What is going on until a search begins.
@@ -36,9 +39,11 @@ class Progress:
         self._lock = threading.Lock()
         self._bar: Any = None
         self._over = False
+        self._aside = redirect_stdout(sys.stderr)
 
     def __enter__(self) -> Self:
-        if self.stream.isatty():
+        self._aside.__enter__()
+        if self.stream is not None and self.stream.isatty():  # None: stderr is closed
             self._timer.start()
         return self
 
@@ -47,7 +52,8 @@ class Progress:
         with self._lock:
             self._over = True
             if self._bar is not None:
-                self._bar.stop()
+                self._bar.stop()  # first: it puts back the stdout that it found
+        self._aside.__exit__(None, None, None)
 
     def watch(self, name: str, at: int = 0, of: int = 1) -> Callable[[Search], None]:
         """Begin a search, the one at that place of so many; call what comes back to go on.

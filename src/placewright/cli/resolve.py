@@ -52,20 +52,69 @@ def find_model(
     how = reading or Reading()
     path, _, function = text.partition(":")
     if path.endswith(".py") and (function or _is_file(path)):
+        _refuse_dims(text, how)
         return frontends.from_python(text, how.training, how.optimizer)
     if path.strip() in zoo.ENTRIES or not _is_file(text):
+        refuse_training(text, how.training, how.optimizer)
+        _refuse_dims(text, how)
         return zoo.load(text, note=_note)
+    refuse_training(text, how.training, how.optimizer)
     if text.endswith(".onnx"):
         return frontends.from_onnx(text, how.dims, how.shapes)
     if text.endswith((".pb", ".pbtxt")) or os.path.exists(os.path.join(text, "saved_model.pb")):
         rows = {name: (size,) for name, size in how.dims.items()}
         return frontends.from_tensorflow(text, {**rows, **how.shapes})
+    _refuse_dims(text, how)
     if frontends.is_workload(text):
         return frontends.from_workload(text, cluster=cluster)
     found = files.load(text)
     if not isinstance(found, Graph | Problem):
         raise FileError(f"{text}: holds {_kind(found)}: expected a graph, a problem or a workload")
     return found
+
+
+def refuse_training(text: str, training: bool, optimizer: str | None) -> None:
+    """Raise ConfigError where a step is asked for of what is no Python file's model.
+
+    Raises:
+        PlacewrightError: Also where the text names no network.
+    """
+    from placewright import zoo
+
+    if text.partition(":")[0].endswith(".py") or not (training or optimizer is not None):
+        return
+    option, word = (
+        ("--training", "training=true") if training else ("--optimizer", "optimizer=NAME")
+    )
+    what = "a file that says itself what its step is"
+    if text.partition(":")[0].strip() in zoo.ENTRIES or not _is_file(text):
+        name = zoo.parse(text)[0].name
+        has = word.partition("=")[0] in zoo.ENTRIES[name].defaults
+        what = "a network of the zoo" + (f": say {word} in its name" if has else ", drawn as it is")
+    raise ConfigError(f"{option} is for model.py:build: {text!r} is {what}")
+
+
+def step_of(text: str, training: bool, optimizer: str | None) -> tuple[bool, str | None]:
+    """Whether a model's step trains, and how: as asked of a Python file's, else as its name says.
+
+    Raises:
+        PlacewrightError: The text names no network.
+    """
+    if text.partition(":")[0].endswith(".py"):
+        return training, optimizer
+    from placewright import zoo
+    from placewright.zoo.capture import OPTIMIZER
+
+    entry, chosen = zoo.parse(text)
+    rule, size = chosen.pop("optimizer", OPTIMIZER), chosen.pop("size", "full")
+    if entry.network is None or not entry.network.arguments(str(size), **chosen).get("training"):
+        return False, None
+    return True, str(rule)
+
+
+def _refuse_dims(text: str, how: Reading) -> None:
+    if how.dims or how.shapes:
+        raise ConfigError(f"--dims is for ONNX and TensorFlow files: {text!r} leaves nothing open")
 
 
 def _note(text: str) -> None:
@@ -163,12 +212,27 @@ def find_method(name: str) -> Solver:
 
 
 def check_writable(*paths: Path | None) -> None:
-    """Raise FileError, before any work is done, where a file has no folder to go to."""
+    """Raise FileError, before any work is done, where a file has no place of its own to go to."""
+    taken: set[str] = set()
     for path in paths:
-        if path is not None and path.is_dir():
+        if path is None:
+            continue
+        if path.is_dir():
             raise FileError(f"{path}: is a folder: expected the name of a file")
-        if path is not None and not path.parent.is_dir():
+        if not path.parent.is_dir():
             raise FileError(f"{path}: cannot be written: there is no folder {str(path.parent)!r}")
+        real = os.path.realpath(path)
+        if real in taken and (path.is_file() or not path.exists()):  # /dev/null takes everything
+            raise FileError(f"{path}: is to be written twice: give each output a file of its own")
+        taken.add(real)
+
+
+def check_json(path: Path | None, what: str) -> None:
+    """Raise FileError, before any work is done, where what is written as JSON is to be TOML."""
+    from placewright.files.storage import is_toml
+
+    if path is not None and is_toml(path):
+        raise FileError(f"{path}: {what} is written as JSON: end the name in .json")
 
 
 def find_folder(path: Path) -> Path | None:

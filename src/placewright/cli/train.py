@@ -10,7 +10,7 @@ from placewright.cli import options
 from placewright.cli.again import asked_again, words_of
 from placewright.cli.asked import Asked
 from placewright.cli.progress import Progress
-from placewright.cli.resolve import check_writable
+from placewright.cli.resolve import check_json, check_writable
 from placewright.errors import ConfigError
 from placewright.units import format_seconds
 
@@ -114,6 +114,7 @@ def train_policy(
     from placewright.training.runs import Run
 
     check_writable(output, report)
+    check_json(output, "a result")
     if graph is not None and graphs is not None:
         raise ConfigError("--graph and --graphs are both given: keep one")
     kept = {} if resume is None else _kept(resume, typed)

@@ -53,6 +53,12 @@ def read_plan(data: object, where: str = "") -> Plan:
         unranked = next((op for op in ops if op not in found["priority"]), None)
         if unranked is not None:
             raise PlanError(f"op {unranked!r} has no priority: give one to every op or to none")
+        unplaced = next((op for op in found["priority"] if op not in ops), None)
+        if unplaced is not None:
+            raise PlanError(
+                f"op {unplaced!r} has a priority but no device: add it under devices, "
+                "or remove its priority"
+            )
         arrays["priority"] = _filled(found["priority"], ops, "priority", np.zeros(len(ops)))
     if "fusion" in found:
         alone = np.full(len(ops), ALONE, dtype=np.int32)

@@ -6,6 +6,7 @@ import contextlib
 import importlib.util
 import sys
 import traceback
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from placewright.frontends.checks import place
 from placewright.frontends.torch import from_torch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from types import ModuleType
 
     from placewright.graph import Graph
@@ -68,6 +69,11 @@ def build_model(spec: str | Path) -> tuple[Any, Sequence[Any], Mapping[str, Any]
             raise FileError(
                 f"{subject} returned a {type(made).__name__}{size}: expected (model, args, kwargs)"
             )
+        if len(made) == 3 and not isinstance(made[2], Mapping):
+            raise FileError(
+                f"{subject} returned arguments by name of type {type(made[2]).__name__}: "
+                "expected a dict"
+            )
         return made if len(made) == 3 else (*made, {})
 
 
@@ -120,11 +126,11 @@ def _failure(subject: str, path: Path, error: BaseException) -> FileError:
     reason = str(error).strip().split("\n", 1)[0] or "no reason given"
     if isinstance(error, SyntaxError):
         return FileError(f"{subject} line {error.lineno}: {error.msg}")
-    if isinstance(error, PlacewrightError):
-        return FileError(f"{subject}: {reason}")
     lines = [
         f" line {frame.lineno}"
         for frame in traceback.extract_tb(error.__traceback__)
-        if Path(frame.filename) == path
+        if Path(frame.filename).resolve() == path.resolve()
     ]
-    return FileError(f"{subject}{lines[-1] if lines else ''}: {type(error).__name__}: {reason}")
+    if not isinstance(error, PlacewrightError):  # whose messages stand for themselves
+        reason = f"{type(error).__name__}: {reason}"
+    return FileError(f"{subject}{lines[-1] if lines else ''}: {reason}")

@@ -317,7 +317,7 @@ def _forward(program: Any, names: Sequence[str]) -> Captured:
             continue
         if spec.kind is OutputKind.USER_OUTPUT:
             leaves.append(Port("output", "", node))
-        else:
+        elif spec.target is not None:  # a token that orders checks has none
             target = renamed.get(spec.target, spec.target).removeprefix(_PREFIX)
             leaves.append(Port("change", target, node))
     return program.graph, enters, leaves, _literals(program)
@@ -350,9 +350,15 @@ def _joint(
     from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
 
     _register_constants(module)
-    with contextlib.ExitStack() as stack:
+    # oneDNN's recurrent layer is captured without the memory that its own backward op reads.
+    with contextlib.ExitStack() as stack, torch.backends.mkldnn.flags(enabled=False):
         joint = aot_export_joint_with_descriptors(stack, module, args, kwargs)
     graph = joint.graph_module.graph
+    # They order checks and the like, and hold nothing.
+    tokens = (
+        *(kinds.ForwardTokenAOTInput, kinds.BackwardTokenAOTInput),
+        *(kinds.ForwardTokenAOTOutput, kinds.BackwardTokenAOTOutput),
+    )
 
     def port(described: Any, node: torch.fx.Node) -> Port:
         if isinstance(described, kinds.ParamAOTInput):
@@ -368,12 +374,14 @@ def _joint(
     enters = {
         node.meta["desc"]: port(node.meta["desc"], node)
         for node in graph.nodes
-        if node.op == "placeholder" and isinstance(node.meta.get("val"), torch.Tensor)
+        if node.op == "placeholder"
+        and isinstance(node.meta.get("val"), torch.Tensor)
+        and not isinstance(node.meta["desc"], tokens)
     }
     output = next(node for node in reversed(graph.nodes) if node.op == "output")
     leaves = []
     for node, described in zip(output.args[0], output.meta["desc"], strict=True):
-        if node is None:
+        if node is None or isinstance(described, tokens):
             continue
         if isinstance(described, kinds.GradAOTOutput):
             leaves.append(Port("gradient", enters[described.grad_of].target, node))

@@ -41,6 +41,18 @@ def explain(subject: str) -> Iterator[None]:
         raise GraphError(f"{subject}: {_reason(error)}{_spot(error)}") from error
 
 
+@contextlib.contextmanager
+def at_op(name: str) -> Iterator[None]:
+    """Turn any exception inside, which nobody foresaw, into one `GraphError` that names the op."""
+    try:
+        yield
+    except PlacewrightError:
+        raise
+    except Exception as error:
+        reason = f"{type(error).__name__}: {_reason(error)}"
+        raise GraphError(f"the captured model cannot be read: {reason}, at op {name!r}") from error
+
+
 def telling(errors: Sequence[Exception]) -> Exception:
     """The last of some exceptions that says where it happened, or else the last."""
     return next((error for error in reversed(errors) if _spot(error)), errors[-1])

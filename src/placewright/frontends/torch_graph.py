@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from placewright.errors import GraphError
 from placewright.frontends import kinds
+from placewright.frontends.torch_errors import at_op
 from placewright.frontends.torch_kinds import SAME
 from placewright.frontends.torch_shapes import guessed, op_name, tensors
 from placewright.frontends.torch_writes import PART, changed, meanings, writes
@@ -131,7 +132,8 @@ class Draft:
             elif what.kind == SAME:
                 self.place[node] = [self._tensor(what.reads[0])]
             else:
-                self._add_node(node, what)
+                with at_op(op_name(node)):
+                    self._add_node(node, what)
             for port in due.get(node, ()):
                 self._add_change(port)
 

@@ -50,7 +50,7 @@ def meaning(node: Node) -> Meaning:
         if part in name:
             return rule(node, reads, arguments(node))
     if name.endswith("_like") or name.startswith("new_"):
-        return Meaning("copy", [])  # a shape is read, no values
+        return _created(node, reads, arguments(node))
     if any(result.alias_info is not None for result in node.target._schema.returns):
         return _view(node, reads, {})
     if torch.Tag.pointwise in node.target.tags:
@@ -104,7 +104,8 @@ def _plain(kind: str, **attributes: Any) -> Rule:
 
 
 def _created(node: Node, reads: list[Node], a: Arguments) -> Meaning:
-    return Meaning("copy", [])
+    """Of `self` only the shape is read; `fill` and the like may take their number from a tensor."""
+    return Meaning("copy", reads[1:] if isinstance(a.get("self"), Node) else reads)
 
 
 def _same(node: Node, reads: list[Node], a: Arguments) -> Meaning:
@@ -112,7 +113,9 @@ def _same(node: Node, reads: list[Node], a: Arguments) -> Meaning:
 
 
 def _view(node: Node, reads: list[Node], a: Arguments) -> Meaning:
-    """A view that leaves everything as it is, is none."""
+    """A view that leaves everything as it is, is none; one of a number is a tensor of its own."""
+    if not reads:
+        return Meaning("copy", [])
     new, old = node.meta["val"], reads[0].meta["val"]
     single = isinstance(new, torch.Tensor)
     if single and new.dtype == old.dtype and layout(node) == layout(reads[0]):
@@ -122,6 +125,8 @@ def _view(node: Node, reads: list[Node], a: Arguments) -> Meaning:
 
 def _copy(node: Node, reads: list[Node], a: Arguments) -> Meaning:
     """What is overwritten is not read; a copy in the same layout is not needed at all."""
+    if not reads:  # a number written down
+        return Meaning("copy", [])
     source = a["src"] if isinstance(a.get("src"), Node) else reads[0]
     old, new = source.meta["val"], node.meta["val"]
     if old.dtype != new.dtype:
@@ -242,15 +247,14 @@ def _scatter(node: Node, reads: list[Node], a: Arguments) -> Meaning:
 
 def _recurrent(node: Node, reads: list[Node], a: Arguments) -> Meaning:
     """All layers and directions, from the shapes of their input weights (gates·hidden × width)."""
-    name = op_name(node)
     if "params" in a:
         step = 4 if a["has_biases"] else 2
         hidden = shape(a["params"][1])[-1]
         layers = [shape(weight) for weight in a["params"][::step]]
     else:
-        layers = [shape(a.get("w_ih") or a.get("weight0") or a["weight1"])]
-        hidden = a.get("hidden_size") or shape(a["w_hh"])[-1]
-    widths = [width for _, width in layers] * (2 if name.endswith("_backward") else 1)
+        layers = [shape(a["w_ih"])]
+        hidden = shape(a["w_hh"])[-1]
+    widths = [width for _, width in layers]
     rows = math.prod(shape(a["data"] if "data" in a else a["input"])[:-1])
     attributes = {"rows": rows, "gates": layers[0][0] // hidden, "hidden": hidden, "widths": widths}
     return Meaning("recurrent", reads, attributes)
@@ -310,12 +314,12 @@ _RULES: Mapping[str, Rule] = {
          "leaky_relu_backward log_sigmoid_backward log_sigmoid_forward softplus_backward glu "
          "glu_backward mish_backward native_dropout_backward prelu _prelu_kernel relu6 selu "
          "square where masked_fill addcmul addcdiv lerp outer", _plain("elementwise")),
+        ("_conj _neg_view", _plain("elementwise")),  # views to PyTorch, and yet other values
         ("_prelu_kernel_backward", _plain("elementwise", ops=2)),
         ("_thnn_fused_lstm_cell", _plain("elementwise", ops=21)),
         ("_thnn_fused_gru_cell", _plain("elementwise", ops=17)),
         ("bernoulli multinomial uniform normal exponential", _plain("random")),
-        ("lstm gru rnn_tanh rnn_relu lstm_cell gru_cell mkldnn_rnn_layer "
-         "mkldnn_rnn_layer_backward", _recurrent),
+        ("lstm gru rnn_tanh rnn_relu lstm_cell gru_cell", _recurrent),
         ("sort topk argsort msort median kthvalue", _sort),
         ("nll_loss_forward nll_loss2d_forward nll_loss_backward nll_loss2d_backward",
          _picking_loss),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from operator import itemgetter
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 
 from placewright.errors import GraphError
 from placewright.frontends.torch_attention import ELSEWHERE
-from placewright.frontends.torch_shapes import Node, op_name, tensors
+from placewright.frontends.torch_shapes import Node, arguments, op_name, tensors
 
 Values = Sequence[torch.Tensor]
 Runner = Callable[[Values], Values]
@@ -27,6 +28,8 @@ _PARTS: Mapping[str, Callable[..., Any]] = {
     "as_strided_scatter": torch.ops.aten.as_strided.default,
 }
 """What part of its first argument an op writes."""
+_LAZY: Mapping[str, View] = {"_conj": torch.conj_physical, "_neg_view": torch.neg}
+"""Ops that only mark a tensor, as conjugate or negative, and what makes its values so."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,8 @@ def runner(
         seed: Draw random numbers from here, the same on every device; None: as PyTorch does.
 
     Raises:
-        GraphError: The node needs a number that only another node's values give.
+        GraphError: The node needs a number that only another node's values give, or the values of a
+            tensor that is not among `reads`.
     """
     made = [tensor is not None for tensor in tensors(node)]
     call = _call(node, reads, device, in_place)
@@ -88,6 +92,7 @@ def _call(
     kwargs = dict(node.kwargs)
     if in_place:
         target, args = _changing(node, target, args)
+    _check_reads(node, reads)
     if not node.all_input_nodes and _takes_device(node):
         kwargs["device"] = device
     filled = [_filled(arg, reads, device) for arg in args]
@@ -109,6 +114,18 @@ def _call(
         return target(*given, **named)
 
     return call
+
+
+def _check_reads(node: Node, reads: Mapping[Node, Read]) -> None:
+    """Refuse to make up values: only `self` is ever there for its shape alone."""
+    shown = arguments(node).get("self") if hasattr(node.target, "_schema") else None
+    for source in node.all_input_nodes:
+        held = source in reads or source is shown or source.op == "get_attr"
+        if not held and isinstance(source.meta.get("val"), torch.Tensor):
+            raise GraphError(
+                f"op {op_name(node)!r} needs the values of {source.name!r}, which it was not "
+                "found to read: such a model cannot be run op by op"
+            )
 
 
 def _takes_device(node: Node) -> bool:
@@ -176,11 +193,20 @@ def _target(node: Node, device: torch.device) -> Callable[..., Any]:
     name = op_name(node)
     if device.type != "cpu" and name in ELSEWHERE:
         return ELSEWHERE[name]
+    if name in _LAZY and isinstance(node.target, torch._ops.OpOverload):
+        return partial(_at_once, _LAZY[name], node.meta["val"].dtype, device)
     if name in ("view", "_unsafe_view") and isinstance(node.target, torch._ops.OpOverload):
         return _reshaped if isinstance(node.args[1], Sequence) else node.target
     if not callable(node.target):
         raise GraphError(f"node {node.name!r} calls {node.target!r}: expected a function")
     return node.target
+
+
+def _at_once(
+    function: View, dtype: torch.dtype, device: torch.device, value: torch.Tensor | complex
+) -> torch.Tensor:
+    """What a lazy op stands for, which no copy and no view can lose; of a number, too."""
+    return function(torch.as_tensor(value, dtype=dtype, device=device))
 
 
 def _reshaped(tensor: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:

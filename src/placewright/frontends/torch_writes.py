@@ -11,7 +11,9 @@ from dataclasses import replace
 from operator import getitem
 from typing import TYPE_CHECKING
 
+from placewright.frontends.torch_errors import at_op
 from placewright.frontends.torch_kinds import SAME, Meaning, meaning
+from placewright.frontends.torch_shapes import op_name
 from placewright.graph import VIEW
 
 if TYPE_CHECKING:
@@ -31,7 +33,8 @@ def meanings(captured: Capture) -> dict[Node, Meaning]:
         if node in found or node.op != "call_function":
             continue
         part = node.target is getitem
-        found[node] = Meaning(PART, node.all_input_nodes) if part else meaning(node)
+        with at_op(op_name(node)):
+            found[node] = Meaning(PART, node.all_input_nodes) if part else meaning(node)
         waiting.extend(found[node].reads)
     ordered = {node: found[node] for node in captured.graph.nodes if node in found}
     return _in_place(captured, ordered)

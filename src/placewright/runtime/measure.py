@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import multiprocessing
+import sys
 import time
 from dataclasses import dataclass, field
 from statistics import median
@@ -234,6 +235,7 @@ def serve(pipe: Any, model: Any, training: bool, optimizer: str | None) -> None:
     from placewright.frontends.torch_program import program_of
     from placewright.runtime.executor import Executor
 
+    sys.stdout = sys.stderr  # what the model prints is no part of an answer
     torch.set_num_threads(1)
     try:
         built, args, kwargs = build(model)

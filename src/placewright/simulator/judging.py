@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import numpy as np
 
 from placewright.errors import PlanError
-from placewright.plan import Plan, check_placement
+from placewright.plan import Plan, check_names, check_placement
 from placewright.simulator._kernel import Kernel
 from placewright.simulator.reference import plan_order
 from placewright.timeline import Memory, Timeline, Transfers
@@ -201,10 +201,7 @@ def simulate(problem: Problem, plan: Plan) -> Timeline:
     Raises:
         PlanError: The plan is not one of this problem's, or is malformed.
     """
-    if len(plan) != len(problem.graph):
-        raise PlanError(
-            f"the plan has {len(plan)} ops: graph {problem.graph.name!r} has {len(problem.graph)}"
-        )
+    check_names(problem, plan)
     if plan.fusion is None:
         return _timeline(problem, plan)
     fused = contract(problem, plan)
@@ -242,6 +239,7 @@ def simulate_in_flight(problem: Problem, plan: Plan, steps: int) -> InFlight:
     """What `steps` steps in flight at once take, in time and in memory."""
     if steps < 2:
         raise PlanError(f"{steps} steps in flight: expected at least 2")
+    check_names(problem, plan)
     if plan.fusion is not None:
         fused = contract(problem, plan)
         problem, plan = fused.problem, fused.plan

@@ -17,32 +17,34 @@ if TYPE_CHECKING:
     from placewright.solvers.search import Search
 
 _HALVINGS = 50  # of the interval that holds the least load: down to a share of 1e-15
+_EVERY = 16  # up to so many accelerators every number of them is tried, then powers of two and all
 
 
 @dataclass(frozen=True)
 class Balanced:
     """The graph cut into one stretch a device, by cost.
 
-    It tries the first 2, 3, … accelerators, and all of them with the hosts (who get what their
-    speed is worth), each with and without a look at memory. The graph is cut in its own order; in
-    one where ops stand just before they are needed; in one where a layer stands as a whole, all of
-    its steps in time and its backward pass with it; and, if it is a training graph, in one where a
-    backward op stands with the forward op whose tensor it reads.
+    It tries the first 2, 3, … accelerators (of many, powers of two), and all of them with the
+    hosts (who get what their speed is worth), each with and without a look at memory. The graph is
+    cut in its own order; in one where ops stand just before they are needed; in one where a layer
+    stands as a whole, all of its steps in time and its backward pass with it; and, if it is a
+    training graph, in one where a backward op stands with the forward op whose tensor it reads.
     """
 
     name = "balanced"
 
     def run(self, search: Search) -> None:
-        search.judge(splits(search.problem))
+        search.judge(splits(search))
 
 
-def splits(problem: Problem) -> NDArray[np.int32]:
-    """Plans × ops: all the splits that `Balanced` judges, each once."""
+def splits(search: Search) -> NDArray[np.int32]:
+    """Plans × ops: all the splits that `Balanced` judges, each once; fewer if time runs out."""
+    problem = search.problem
     teams = Teams.of(problem)
     fast = accelerators(problem)
-    groups = [fast[:count] for count in range(2, len(fast) + 1)] or [fast]
+    groups = [fast[:count] for count in _counts(len(fast), len(teams))] or [fast]
     if len(everything := accelerators_first(problem)) > len(fast):
-        groups.append(everything)
+        groups.append(np.concatenate([groups[-1], everything[len(fast) :]]))
     places = [np.arange(len(problem.graph)), as_needed(problem)]
     if any(op.phase != "forward" for op in problem.graph.ops):
         places.append(folded(problem))
@@ -50,8 +52,10 @@ def splits(problem: Problem) -> NDArray[np.int32]:
         places.append(layers)
     orders = [place[teams.leader].argsort(kind="stable") for place in places]
     capacity = problem.arrays.capacity.astype(np.float64)
-    plans = []
+    plans: list[NDArray[np.int32]] = []
     for devices in groups:
+        if plans and search.over:
+            break
         for order in orders:
             for room in (capacity[devices], np.full(len(devices), np.inf)):
                 cuts = split(teams.seconds[order][:, devices], teams.bytes[order], room)
@@ -59,6 +63,15 @@ def splits(problem: Problem) -> NDArray[np.int32]:
                 device[order] = devices[cuts]
                 plans.append(teams.placement(device))
     return np.unique(np.stack(plans), axis=0)
+
+
+def _counts(devices: int, teams: int) -> list[int]:
+    """How many accelerators to try: of more than `_EVERY`, no more than there are stretches."""
+    if devices <= _EVERY:
+        return list(range(2, devices + 1))
+    powers = [2**power for power in range(5, devices.bit_length())]
+    most = max(2, min(devices, teams))
+    return sorted({min(count, most) for count in (*range(2, _EVERY + 1), *powers, devices)})
 
 
 def split(
@@ -76,7 +89,8 @@ def split(
     def cuts(load: float) -> list[int]:
         at = [0]
         for device, space in enumerate(room):
-            done = at[-1]
+            if (done := at[-1]) == len(seconds):
+                break
             by_load = np.searchsorted(sums[:, device], sums[done, device] + load, side="right") - 1
             by_room = np.searchsorted(bytes_, bytes_[done] + space, side="right") - 1
             at.append(max(done, int(min(by_load, by_room))))

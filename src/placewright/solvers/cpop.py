@@ -100,7 +100,7 @@ def critical_path(problem: Problem, upward: Seconds) -> list[int]:
     path = [int(starts[upward[starts].argmax()])]
     while True:
         ahead = [
-            (transfer[tensor] + upward[reader], -int(reader))
+            (float(transfer[tensor]) + float(upward[reader]), -int(reader))
             for tensor in range(a.first_tensor[path[-1]], a.first_tensor[path[-1] + 1])
             for reader in a.readers[a.first_reader[tensor] : a.first_reader[tensor + 1]]
         ]

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 import numpy as np
 
 from placewright import simulator
-from placewright.errors import PlanError
-from placewright.plan import Plan
+from placewright.errors import ConfigError, PlanError
+from placewright.plan import Plan, check_names
 from placewright.result import Result, Use
 from placewright.simulator import Verdict
 from placewright.solvers.bounds import Bound, bound
@@ -75,6 +75,13 @@ class Search:
         seed: int,
         progress: Callable[[Search], None] | None = None,
     ) -> None:
+        if not isinstance(stop, Stop):
+            raise ConfigError(
+                f"found {stop!r} as the stop rule: expected one such as MaxTime(5) (seconds) or "
+                "MaxEvaluations(100)"
+            )
+        if not (isinstance(seed, (int, np.integer)) and seed >= 0):
+            raise ConfigError(f"seed {seed!r}: expected a whole number, 0 or more")
         self.problem, self.stop, self.seed, self.progress = problem, stop, seed, progress
         self.rng = np.random.default_rng(seed)
         self.evaluations = 0
@@ -201,18 +208,7 @@ class Search:
         Raises:
             PlanError: It was made for other ops or devices.
         """
-        problem = self.problem
-        for what, mine, known in (
-            ("op", plan.ops, [op.name for op in problem.graph.ops]),
-            ("device", plan.devices, [device.name for device in problem.cluster.devices]),
-        ):
-            if list(mine) != known:
-                other = next((name for name in mine if name not in known), None)
-                found = f"{len(mine)} {what}s" if other is None else f"{what} {other!r}"
-                raise PlanError(
-                    f"the plan names {found}: expected the {len(known)} {what}s of the problem, "
-                    "in their order"
-                )
+        check_names(self.problem, plan)
         self.judge(plan.device, plan.priority, plan.staging, plan.fusion)
 
     def _keep(
@@ -281,6 +277,9 @@ def solve(
     A solver with an `as_run` method stands for another runtime: it is judged on the problem that
     this method makes of the given one. The bound is the given one's: what no plan beats here.
     """
+    if isinstance(solver, type) or not hasattr(solver, "run"):
+        found = f"the class {solver.__name__}" if isinstance(solver, type) else repr(solver)
+        raise ConfigError(f"expected a solver such as solvers.Auto(), found {found}")
     given = problem
     if hasattr(solver, "as_run"):
         problem = solver.as_run(given)

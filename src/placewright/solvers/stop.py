@@ -6,6 +6,7 @@ Joined with `|` the first to say stop wins.
 from __future__ import annotations
 
 import math
+import operator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -66,8 +67,7 @@ class MaxTime(Stop):
     certain = True
 
     def __post_init__(self) -> None:
-        if not self.seconds >= 0:
-            raise ConfigError(f"MaxTime of {self.seconds!r} seconds: expected a number >= 0")
+        _demand_number(self.seconds, f"MaxTime of {self.seconds!r} seconds: expected a number >= 0")
 
     def __call__(self, search: Search) -> bool:
         return search.seconds >= self.seconds
@@ -84,8 +84,7 @@ class MaxEvaluations(Stop):
     certain = True
 
     def __post_init__(self) -> None:
-        if not self.count >= 1:
-            raise ConfigError(f"MaxEvaluations of {self.count!r}: expected at least 1 plan")
+        _demand_count(self.count, f"{self.count!r} evaluations")
 
     def __call__(self, search: Search) -> bool:
         return search.evaluations >= self.count
@@ -102,8 +101,7 @@ class NoImprovement(Stop):
     certain = True
 
     def __post_init__(self) -> None:
-        if not self.evaluations >= 1:
-            raise ConfigError(f"NoImprovement of {self.evaluations!r}: expected at least 1 plan")
+        _demand_count(self.evaluations, f"{self.evaluations!r} evaluations without improvement")
 
     def __call__(self, search: Search) -> bool:
         improved = search.history[-1][0] if search.history else 0
@@ -117,8 +115,7 @@ class Gap(Stop):
     share: float
 
     def __post_init__(self) -> None:
-        if not self.share >= 0:
-            raise ConfigError(f"Gap of {self.share!r}: expected a share >= 0, such as 0.05")
+        _demand_number(self.share, f"Gap of {self.share!r}: expected a share >= 0, such as 0.05")
 
     def __call__(self, search: Search) -> bool:
         overflow, value = search.key
@@ -140,6 +137,26 @@ class Within(Stop):
 
     def seconds_left(self, search: Search) -> float:
         return self.search.stop.seconds_left(self.search)
+
+
+def _demand_count(value: int, what: str) -> None:
+    """A fraction would never be reached: the last batch is cut to no plan at all."""
+    try:
+        count = operator.index(value)
+    except TypeError:
+        count = 0
+    if count < 1:
+        raise ConfigError(f"{what}: expected a whole number, 1 or more")
+
+
+def _demand_number(value: float, wrong: str) -> None:
+    try:
+        right = value >= 0
+    except TypeError:
+        right = False
+        wrong += " (give a number, not text: 5, not '5s')"
+    if not right:
+        raise ConfigError(wrong)
 
 
 def _rules(stop: Stop) -> tuple[Stop, ...]:

@@ -87,7 +87,8 @@ def _matched(
     target: int,
 ) -> NDArray[np.int64]:
     """A new number for each group: matched pairs share one."""
-    rating = weights**2 / (work[tails] * work[heads])
+    with np.errstate(over="ignore", invalid="ignore"):  # any order will do for absurd seconds
+        rating = weights**2 / (work[tails] * work[heads])
     order = np.lexsort((np.arange(len(rating)), -rating))
     largest = _LARGEST * float(work.sum()) / target
     partner = list(range(len(work)))

@@ -202,8 +202,10 @@ def overfull(load: Seconds, count: NDArray[np.int64], main: int, seconds: float)
         return [True]
     stays = np.where(away, 0.0, here)
     parts = np.floor(stays[:, None] * np.arange(2, _PARTS + 2) * _LESS) / np.arange(1, _PARTS + 1)
+    with np.errstate(invalid="ignore"):  # a bill and seconds that are both infinite: nothing leaves
+        bills = bill / seconds
     return [
-        float(column.sum()) - _taken(column, bill / seconds, 1 - spent) > count[main] * _SAFE
+        float(column.sum()) - _taken(column, bills, 1 - spent) > count[main] * _SAFE
         for column in (*parts.T, stays)
     ]
 

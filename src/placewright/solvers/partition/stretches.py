@@ -45,7 +45,8 @@ class Line:
         good = whole & (freed > 0) & (freed <= room)
         rate = harm / np.where(good, useful, 1.0)
         # Where a move does good, the larger it is the better.
-        score = np.where(harm > 0, rate, harm * useful / need**2)
+        with np.errstate(over="ignore"):  # of absurd seconds; it is infinitely good then
+            score = np.where(harm > 0, rate, harm * useful / need**2)
         return last.astype(np.int64), np.where(good, score, np.inf)
 
     def _within(self, last: Ints) -> Seconds:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def starts(search: Search, space: Space) -> Rows:
     """The best plan so far, every single device, and the balanced splits, each once."""
-    rows = [singles(space), space.rows(splits(space.problem))]
+    rows = [singles(space), space.rows(splits(search))]
     if search.best is not None:
         rows.insert(0, space.rows(search.best.device))
     return distinct(np.concatenate(rows))
