@@ -247,7 +247,8 @@ _PIPEDREAM = "\n".join(
     [
         *(
             f"node{at} -- Linear(in_features=8) -- forward_compute_time={at}.000, "
-            f"backward_compute_time={2 * at}.000, activation_size={8 * at}.0, parameter_size=300.000"
+            f"backward_compute_time={2 * at}.000, activation_size={8 * at}.0, "
+            "parameter_size=300.000"
             for at in range(1, 6)
         ),
         *(f"\tnode{at} -- node{at + 1}" for at in range(1, 5)),
