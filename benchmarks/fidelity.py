@@ -28,25 +28,25 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from placewright import Constraints, Problem, zoo
-from placewright.frontends.torch_program import Program, program_of
-from placewright.report.scatter import scatter
+from placewright.profiling.as_executed import as_run
+from placewright.profiling.fidelity import Row, Run, compare, read_rows, summary
+from placewright.profiling.machine_profile import here, parse_here
+from placewright.profiling.op_costs import company_of, profile_ops
+from placewright.profiling.sites import sites_of
+from placewright.profiling.varied import varied_plans
+from placewright.profiling.whole_step import Steps, may_run
+from placewright.reporting.scatter import scatter
 from placewright.runtime.executor import Executor
-from placewright.runtime.fidelity import Row, Run, compare, read_rows, summary
-from placewright.runtime.here import here, parse_here
-from placewright.runtime.in_step import Steps, may_run
-from placewright.runtime.ops import company_of, profile_ops
-from placewright.runtime.replayed import as_run
-from placewright.runtime.sites import sites_of
-from placewright.runtime.varied import varied_plans
+from placewright.runtime.program.program import Program, program_of
 from placewright.units import parse_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from placewright.plan import Plan
-    from placewright.runtime.company import Company
+    from placewright.profiling.copy_load import Company
+    from placewright.profiling.sites import Site
     from placewright.runtime.machine import Machine
-    from placewright.runtime.sites import Site
 
 GLANCE = 2
 """Steps on the host that its pace is told by, before and after each plan."""

@@ -20,7 +20,7 @@ import numpy as np
 import placewright as pw
 from placewright import solvers
 from placewright.simulator import judge
-from placewright.solvers.fusing import ordered
+from placewright.solvers.fuse_plan import ordered
 from placewright.transforms import fuse, greedy
 
 if TYPE_CHECKING:

@@ -20,13 +20,13 @@ import numpy as np
 
 import placewright as pw
 from placewright import files, policies, solvers
-from placewright.policies.groups import grouped, legal_devices
+from placewright.policies.grouping import grouped, legal_devices
 from placewright.policies.shipped import shipped
-from placewright.solvers.teams import accelerators
 from placewright.training import Environment, Recipe, Trainer, recipe
 from placewright.training.averaging import Averaged
-from placewright.training.placed import PLACED
-from placewright.training.recipes import of_several
+from placewright.training.policy_solver import PLACED
+from placewright.training.recipes.registry import of_several
+from placewright.transforms.bundles import accelerators
 from placewright.zoo.families import family
 from placewright.zoo.networks.experts import Expert
 

@@ -232,8 +232,8 @@ def large() -> None:
     import torch
 
     import placewright as pw
-    from placewright.policies.go_shape import Shape
-    from placewright.training.go_orders import clock
+    from placewright.policies.go.config import Shape
+    from placewright.training.go.issue_order import clock
 
     torch.set_num_threads(2)
     problem = pw.Problem(

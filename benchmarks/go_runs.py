@@ -17,14 +17,14 @@ import numpy as np
 
 import placewright as pw
 from placewright import policies, solvers
-from placewright.policies.go_shape import Shape
-from placewright.policies.go_start import STARTS, first_plans, ways
+from placewright.policies.go.config import Shape
+from placewright.policies.go.initial_plans import (
+    STARTS,
+    first_plans,
+    ways,
+)
 from placewright.training import Environment, Trainer, recipe
-from placewright.training.go import GoRecipe, GoTraining
-from placewright.training.go_imitation import Imitation
-from placewright.training.go_orders import IssuingEnvironment, own_order
-from placewright.training.go_proposer import GoProposer
-from placewright.training.go_teachers import (
+from placewright.training.go.demonstrations import (
     QUICK,
     Lesson,
     Task,
@@ -33,6 +33,10 @@ from placewright.training.go_teachers import (
     read_lessons,
     teach,
 )
+from placewright.training.go.imitation import Imitation
+from placewright.training.go.issue_order import IssuingEnvironment, own_order
+from placewright.training.go.proposer import GoProposer
+from placewright.training.go.trainer import GoRecipe, GoTraining
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 import placewright as pw
-from placewright.frontends.torch_program import program_of
-from placewright.runtime.here import here
-from placewright.runtime.measure import Meter
+from placewright.profiling.machine_profile import here
+from placewright.runtime.meter import Meter
+from placewright.runtime.program.program import program_of
 from placewright.training import Environment, Trainer, recipe
 from placewright.zoo import built
 

@@ -10,11 +10,11 @@ import numpy as np
 import torch
 
 from placewright import Cluster, Constraints, Device, Link, MaxTime, Plan, Problem, simulate
-from placewright.runtime.here import here
-from placewright.runtime.leaning import LEANS, leaning_plans
-from placewright.runtime.ops import profile_ops
-from placewright.runtime.replayed import as_run
-from placewright.runtime.sites import sites_of
+from placewright.profiling.as_executed import as_run
+from placewright.profiling.host_sensitivity import LEANS, leaning_plans
+from placewright.profiling.machine_profile import here
+from placewright.profiling.op_costs import profile_ops
+from placewright.profiling.sites import sites_of
 from placewright.solvers import Auto
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def planned(
     profiling: float = 60.0,
 ) -> list[Found]:
     """Profile the network's ops here, and search for so many seconds: plans to be measured."""
-    from placewright.frontends.torch_program import program_of
+    from placewright.runtime.program.program import program_of
 
     program = program_of(model, args, kwargs, name=case.name)
     profile = here()
@@ -84,7 +84,7 @@ def predicted_whole(
     case: Case, model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> float:
     """What the simulator says of everything on the GPU, without a limit."""
-    from placewright.frontends.torch_program import program_of
+    from placewright.runtime.program.program import program_of
 
     program, profile = program_of(model, args, kwargs, name=case.name), here()
     sites = sites_of(profile.machine)

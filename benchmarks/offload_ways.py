@@ -21,9 +21,9 @@ from offload_models import Case, build, fill, weight_bytes
 from torch import nn
 
 from placewright.errors import PlacewrightError
+from placewright.runtime.cuda.issuer import clear_workspaces
 from placewright.runtime.executor import Executor
-from placewright.runtime.homes import gather
-from placewright.runtime.streams import clear_workspaces
+from placewright.runtime.weight_storage import gather
 
 if TYPE_CHECKING:
     from offload_plan import Found

@@ -39,15 +39,23 @@ import train_go
 from proposer_problems import held_out, problem
 
 from placewright import files
-from placewright.policies.proposing import PairProposer, Shuffled, untrained
+from placewright.policies.proposers import (
+    PairProposer,
+    Shuffled,
+    untrained,
+)
 from placewright.policies.shipped import FOLDER, FOLDS
 from placewright.solvers import Auto, MaxEvaluations, MaxTime, Search, Stop
-from placewright.solvers.scouting import Network, Scout, shipped
-from placewright.training.go_proposer import GoProposer
+from placewright.solvers.scout import (
+    Network,
+    Scout,
+    shipped,
+)
+from placewright.training.go.proposer import GoProposer
 
 if TYPE_CHECKING:
     from placewright import Problem
-    from placewright.solvers.proposing import Proposer
+    from placewright.solvers.proposer import Proposer
 
 
 AGAIN, OTHER_SEED = "auto again", 1_000

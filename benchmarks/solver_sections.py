@@ -15,6 +15,7 @@ import numpy as np
 from random_problems import random_problem
 
 import placewright as pw
+from placewright.scheduling.list_scheduler import Listing
 from placewright.solvers import (
     HEFT,
     METF,
@@ -31,7 +32,6 @@ from placewright.solvers import (
     bound,
     solve,
 )
-from placewright.solvers.listing import Listing
 
 if TYPE_CHECKING:
     from pathlib import Path

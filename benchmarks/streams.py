@@ -21,12 +21,12 @@ import numpy as np
 import torch
 
 from placewright import Cluster, Link, MaxTime, Plan, Problem, solve, zoo
-from placewright.frontends.torch_program import program_of
+from placewright.profiling.as_executed import as_run
+from placewright.profiling.machine_profile import here
+from placewright.profiling.op_costs import profile_ops
+from placewright.profiling.sites import sites_of
 from placewright.runtime.executor import Executor
-from placewright.runtime.here import here
-from placewright.runtime.ops import profile_ops
-from placewright.runtime.replayed import as_run
-from placewright.runtime.sites import sites_of
+from placewright.runtime.program.program import program_of
 from placewright.solvers import Auto
 
 if TYPE_CHECKING:

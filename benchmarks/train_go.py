@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 
 from placewright import files, zoo
-from placewright.training.go_teachers import (
+from placewright.training.go.demonstrations import (
     Task,
     graph_file,
     lines,
@@ -138,8 +138,13 @@ def make_teachers(given: argparse.Namespace) -> None:
 
 def train(given: argparse.Namespace) -> None:
     from placewright import policies
-    from placewright.policies.go_shape import Shape
-    from placewright.training.go import GoRecipe, GoTraining, begun, report
+    from placewright.policies.go.config import Shape
+    from placewright.training.go.trainer import (
+        GoRecipe,
+        GoTraining,
+        begun,
+        report,
+    )
 
     asked = tasks(given.fold, given.each, only=given.only)
     lessons = read_lessons(given.teachers, given.graphs, asked)

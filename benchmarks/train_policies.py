@@ -21,8 +21,8 @@ import numpy as np
 
 import placewright as pw
 from placewright.policies.shipped import FOLDER
-from placewright.training.go_teachers import tight
-from placewright.training.pairs import PairTraining
+from placewright.training.go.demonstrations import tight
+from placewright.training.linear_trainer import PairTraining
 from placewright.zoo.families import family
 
 if TYPE_CHECKING:

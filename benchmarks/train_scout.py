@@ -26,9 +26,14 @@ from proposer_problems import problem, training
 
 from placewright.solvers import Search, Stop
 from placewright.solvers.baselines import baselines
-from placewright.solvers.scouting import SHIPPED, Network
+from placewright.solvers.scout import SHIPPED, Network
 from placewright.solvers.searches.annealing import elite, first_length, levels
-from placewright.solvers.searches.walk import Changes, Cooling, Rows, Walker
+from placewright.solvers.searches.annealing_chains import (
+    Changes,
+    Cooling,
+    Rows,
+    Walker,
+)
 
 HOT = (0.005, 0.03, 0.01, 0.003, 0.1, 0.003, 0.001)
 """Temperatures at which the walks begin; moves are drawn after each."""

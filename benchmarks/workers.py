@@ -17,10 +17,10 @@ import torch
 from torch import nn
 
 import placewright as pw
-from placewright.frontends.torch_program import program_of
-from placewright.frontends.torch_values import tensors_in
+from placewright.frontends.pytorch.values import tensors_in
 from placewright.runtime import Executor, time_steps, verify
-from placewright.runtime.pipeline import in_order
+from placewright.runtime.in_flight import in_order
+from placewright.runtime.program.program import program_of
 from placewright.zoo import built
 
 HANDED_OVER = 60e-6  # seconds until a worker that waits has a tensor of another

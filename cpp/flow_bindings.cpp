@@ -86,7 +86,7 @@ class Ways {
 
 }  // namespace placewright
 
-NB_MODULE(_flow, m) {
+NB_MODULE(_path_lengths, m) {
   using placewright::Ways;
   using Ints = placewright::Row<int32_t>;
   nb::class_<Ways>(m, "Ways")

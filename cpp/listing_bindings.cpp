@@ -32,7 +32,7 @@ nb::ndarray<nb::numpy, T> each_device(std::vector<T>&& values) {
 
 }  // namespace placewright
 
-NB_MODULE(_listing, m) {
+NB_MODULE(_list_scheduler, m) {
   using namespace placewright;
   nb::class_<Listing>(m, "Listing", nb::dynamic_attr())
       .def(

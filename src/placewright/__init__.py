@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from placewright.costs import Roofline as Roofline
     from placewright.costs import Table as Table
     from placewright.errors import PlacewrightError as PlacewrightError
+    from placewright.exporters import export as export
     from placewright.files import load as load
     from placewright.files import save as save
     from placewright.frontends import from_jax as from_jax
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from placewright.problem import Problem as Problem
     from placewright.result import Result as Result
     from placewright.runtime import apply as apply
-    from placewright.runtime.export import export as export
     from placewright.simulator import judge as judge
     from placewright.simulator import simulate as simulate
     from placewright.simulator import simulate_in_flight as simulate_in_flight
@@ -60,13 +60,24 @@ _HOME = {
     "problem": ("Constraints", "Problem"),
     "result": ("Result",),
     "runtime": ("apply",),
-    "runtime.export": ("export",),
+    "exporters": ("export",),
     "simulator": ("judge", "simulate", "simulate_in_flight"),
     "solvers": ("Gap", "MaxEvaluations", "MaxTime", "NoImprovement", "Search", "solve"),
     "timeline": ("Timeline",),
 }
 _ROOMS = (
-    *("frontends", "policies", "report", "runtime", "simulator", "solvers", "training"),
+    *(
+        "explanations",
+        "frontends",
+        "policies",
+        "profiling",
+        "exporters",
+        "reporting",
+        "runtime",
+        "simulator",
+        "solvers",
+        "training",
+    ),
     *("transforms", "zoo"),
 )
 

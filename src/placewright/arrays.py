@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from placewright.cluster import HOST, Cluster, Link
 from placewright.costs import CostModel, Table, tensor_bytes
+from placewright.disjoint_sets import Union
 from placewright.errors import ProblemError
 from placewright.graph import INPUT, STATE, VIEW, WEIGHT, Graph
-from placewright.union import Union
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

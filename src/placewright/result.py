@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from placewright.plan import Plan
     from placewright.problem import Objective, Problem
-    from placewright.report.pictures import Picture
+    from placewright.reporting.pictures import Picture
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,7 +92,7 @@ class Result:
         Raises:
             PlanError: The problem is not known, or not the plan's.
         """
-        from placewright.report.pictures import plot
+        from placewright.reporting.pictures import plot
 
         return plot(self, what, problem)
 

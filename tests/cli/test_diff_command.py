@@ -7,7 +7,7 @@ import json
 import pytest
 
 import placewright as pw
-from placewright.cli.difference import difference
+from placewright.plan_diff import difference
 
 ON = ("--on", "2xP100+cpu")
 

@@ -7,9 +7,9 @@ from importlib.util import find_spec
 import pytest
 
 import placewright as pw
-from placewright.cli import preferred
 from placewright.errors import MissingDependency
-from placewright.training.go_proposer import GoProposer
+from placewright.training import proposers
+from placewright.training.go.proposer import GoProposer
 
 ON = ("--on", "2xP100+cpu")
 
@@ -108,7 +108,7 @@ def test_a_pin_typed_now_is_kept_to(run, placed, problem):
 
 
 def test_without_a_policy_it_says_so(run, placed, problem, monkeypatch):
-    monkeypatch.setattr(preferred, "ADVISERS", ())
+    monkeypatch.setattr(proposers, "ADVISERS", {})
     ran = run("explain", "plan.json", "--op", problem.graph.ops[-1].name)
     assert "no policy that ships can say what it prefers" in ran.out
 

@@ -10,12 +10,12 @@ torch = pytest.importorskip("torch")
 
 import placewright as pw  # noqa: E402
 from placewright.cli.resolve import measure_costs  # noqa: E402
-from placewright.runtime import here as home  # noqa: E402
-from placewright.runtime import ops as measuring  # noqa: E402
-from placewright.runtime.devices import Ability  # noqa: E402
-from placewright.runtime.links import Wire  # noqa: E402
+from placewright.profiling import machine_profile as home  # noqa: E402
+from placewright.profiling import op_costs as measuring  # noqa: E402
+from placewright.profiling.device_rates import Ability  # noqa: E402
+from placewright.profiling.links import Wire  # noqa: E402
+from placewright.profiling.timing import Timing  # noqa: E402
 from placewright.runtime.machine import Machine  # noqa: E402
-from placewright.runtime.timing import Timing  # noqa: E402
 
 MODEL = """
 import torch

@@ -8,8 +8,8 @@ import pytest
 
 import placewright as pw
 from placewright import files
-from placewright.cli.again import asked_again, words_of
-from placewright.cli.asked import Asked
+from placewright.cli.problem_options import Asked
+from placewright.cli.saved_options import asked_again, words_of
 from placewright.errors import ConfigError
 from placewright.units import format_seconds
 

@@ -17,7 +17,7 @@ SHAPES = {"w1": (16, 32), "b1": (32,), "w2": (32, 4), "b2": (4,)}
 
 def from_torch(folder):
     torch = pytest.importorskip("torch")
-    frontend = pytest.importorskip("placewright.frontends.torch")
+    frontend = pytest.importorskip("placewright.frontends.pytorch.frontend")
     torch.set_num_threads(1)
     layers = torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 4)
     return frontend.from_torch(torch.nn.Sequential(*layers), (torch.zeros(8, 16),))
@@ -27,7 +27,7 @@ def from_onnx(folder):
     pytest.importorskip("onnx")
     from onnx import TensorProto, helper, numpy_helper
 
-    from placewright.frontends.onnx import from_onnx
+    from placewright.frontends.onnx_graph.frontend import from_onnx
 
     nodes = [
         helper.make_node("Gemm", ["x", "w1", "b1"], ["h"]),
@@ -49,7 +49,7 @@ def from_onnx(folder):
 
 def from_jax(folder):
     jax = pytest.importorskip("jax")
-    from placewright.frontends.jax import from_jax
+    from placewright.frontends.jaxpr.frontend import from_jax
 
     def mlp(params, x):
         hidden = jax.nn.relu(x @ params["w1"] + params["b1"])
@@ -63,7 +63,7 @@ def from_tensorflow(folder):
     pytest.importorskip("tensorboard.compat.proto.graph_pb2")
     from graphdefs import mlp
 
-    from placewright.frontends.tensorflow import from_tensorflow
+    from placewright.frontends.graphdef.frontend import from_tensorflow
 
     path = folder / "mlp.pb"
     path.write_bytes(mlp().SerializeToString())

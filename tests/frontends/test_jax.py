@@ -15,7 +15,7 @@ from jax import lax  # noqa: E402
 from jax import numpy as jnp  # noqa: E402
 
 from placewright.errors import GraphError, MissingDependency  # noqa: E402
-from placewright.frontends.jax import from_jax  # noqa: E402
+from placewright.frontends.jaxpr.frontend import from_jax  # noqa: E402
 
 
 def shape(*sizes, dtype=jnp.float32):

@@ -7,7 +7,14 @@ import logging
 import pytest
 
 from placewright.errors import GraphError
-from placewright.frontends.kinds import BITS, KNOWN, Tensor, bits, cost, list_unknown
+from placewright.frontends.op_costs import (
+    BITS,
+    KNOWN,
+    Tensor,
+    bits,
+    cost,
+    list_unknown,
+)
 
 
 def test_a_tensor_takes_its_elements_times_the_bits_of_its_dtype() -> None:

@@ -13,7 +13,7 @@ from onnx import TensorProto, helper
 from onnxmodels import conditional, constant, info, loop, mlp, model, node, zeros
 
 from placewright.errors import GraphError
-from placewright.frontends.onnx import from_onnx
+from placewright.frontends.onnx_graph.frontend import from_onnx
 
 
 @pytest.fixture

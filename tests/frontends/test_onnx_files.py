@@ -15,7 +15,7 @@ from onnx import helper
 from onnxmodels import FLOAT, conditional, constant, info, loop, mlp, model, node
 
 from placewright.errors import FileError, GraphError, MissingDependency, PlacewrightError
-from placewright.frontends.onnx import from_onnx
+from placewright.frontends.onnx_graph.frontend import from_onnx
 
 
 @pytest.fixture

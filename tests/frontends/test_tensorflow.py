@@ -27,7 +27,7 @@ from graphdefs import (
 )
 
 from placewright.errors import GraphError
-from placewright.frontends.tensorflow import device_hints, from_tensorflow
+from placewright.frontends.graphdef.frontend import device_hints, from_tensorflow
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from torch_models import flops, named, weight_bytes
 
-from placewright.frontends.torch import from_torch
+from placewright.frontends.pytorch.frontend import from_torch
 
 torch = pytest.importorskip("torch")
 torch.set_num_threads(1)
@@ -167,7 +167,7 @@ import resource, sys, time
 import torch
 from torch import nn
 from torch.nn import functional
-from placewright.frontends.torch import from_torch
+from placewright.frontends.pytorch.frontend import from_torch
 
 torch.set_num_threads(1)
 

@@ -10,7 +10,7 @@ import pytest
 from torch_models import Perceptron, named, told
 
 from placewright.errors import ConfigError, GraphError, MissingDependency
-from placewright.frontends.torch import from_torch
+from placewright.frontends.pytorch.frontend import from_torch
 
 torch = pytest.importorskip("torch")
 torch.set_num_threads(1)

@@ -9,10 +9,15 @@ import pytest
 from torch_models import Perceptron, nn, torch
 
 from placewright.errors import ConfigError, GraphError
-from placewright.frontends.torch_attention import attention, attention_backward
-from placewright.frontends.torch_program import program_of
-from placewright.frontends.torch_sources import given, made_up, run_alone, stored
-from placewright.frontends.torch_updates import Rule, Update
+from placewright.runtime.program.attention import attention, attention_backward
+from placewright.runtime.program.optimizer_step import Rule, Update
+from placewright.runtime.program.program import program_of
+from placewright.runtime.program.sources import (
+    given,
+    made_up,
+    run_alone,
+    stored,
+)
 from placewright.zoo.networks import NETWORKS
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from torch_models import Perceptron, flops, inputs_of, named
 
-from placewright.frontends.torch import from_torch
+from placewright.frontends.pytorch.frontend import from_torch
 
 torch = pytest.importorskip("torch")
 torch.set_num_threads(1)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from torch_models import inputs_of, named, weight_bytes
 
-from placewright.frontends.torch import from_torch
+from placewright.frontends.pytorch.frontend import from_torch
 
 torch = pytest.importorskip("torch")
 torch.set_num_threads(1)

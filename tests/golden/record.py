@@ -27,8 +27,8 @@ from placewright.frontends import from_onnx, from_torch, from_workload
 from placewright.policies.shipped import shipped
 from placewright.solvers import METHODS, Auto, solve
 from placewright.solvers.exact.solver import Exact
-from placewright.solvers.scouting import Scout
-from placewright.training.placed import PLACED
+from placewright.solvers.scout import Scout
+from placewright.training.policy_solver import PLACED
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -23,7 +23,7 @@ from placewright import (
     zoo,
 )
 from placewright.errors import ConfigError, FileError, ProblemError
-from placewright.policies.groups import grouped
+from placewright.policies.grouping import grouped
 
 torch = pytest.importorskip("torch")
 from placewright.training import Environment, Trainer, recipe, simulated  # noqa: E402

@@ -13,11 +13,8 @@ from placewright import Cluster, Plan, Problem, judge, simulate, transforms, zoo
 from placewright.errors import ConfigError
 
 torch = pytest.importorskip("torch")
-from placewright.policies.go import CLASSES, SEARCH  # noqa: E402
-from placewright.policies.go_graph import Seen  # noqa: E402
-from placewright.policies.go_groups import LEVELS, MODULES, PARTS, UNITS  # noqa: E402
-from placewright.policies.go_shape import Shape  # noqa: E402
-from placewright.policies.go_start import (  # noqa: E402
+from placewright.policies.go.config import Shape  # noqa: E402
+from placewright.policies.go.initial_plans import (  # noqa: E402
     alike,
     by_first_use,
     first_plans,
@@ -25,7 +22,15 @@ from placewright.policies.go_start import (  # noqa: E402
     nearest_to,
     ways,
 )
-from placewright.policies.go_state import pairs  # noqa: E402
+from placewright.policies.go.levels import (  # noqa: E402
+    LEVELS,
+    MODULES,
+    PARTS,
+    UNITS,
+)
+from placewright.policies.go.observation import Seen  # noqa: E402
+from placewright.policies.go.plan_features import pairs  # noqa: E402
+from placewright.policies.go.policy import CLASSES, SEARCH  # noqa: E402
 
 SMALL = Shape(hidden=16, heads=2, segment=8, layers=1)
 HERE, INTO, LOAD, LATE = 0, 1, 7, 15

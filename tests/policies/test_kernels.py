@@ -6,13 +6,17 @@ import numpy as np
 import pytest
 
 from placewright import Cluster, Device, Graph, Link, Op, Problem, Roofline, judge, zoo
-from placewright.policies import groups as made
-from placewright.policies.estimates import Course
-from placewright.policies.kernels import SENSES, kernels, through
+from placewright.policies import grouping as made
+from placewright.policies.transfer.diffusion import (
+    SENSES,
+    kernels,
+    through,
+)
+from placewright.scheduling.batched_schedules import Course
 
 torch = pytest.importorskip("torch")
-from placewright.policies import placeto_any  # noqa: E402
 from placewright.policies.shipped import shipped  # noqa: E402
+from placewright.policies.transfer import gnn  # noqa: E402
 
 
 def fork() -> Problem:
@@ -60,7 +64,7 @@ def branches() -> Problem:
 
 def test_one_who_is_blind_sees_nothing_of_the_graph(branches):
     for blind in (False, True):
-        policy = placeto_any.Shape(senses=True, blind=blind).build(branches)
+        policy = gnn.Shape(senses=True, blind=blind).build(branches)
         policy.act(branches, 2, seed=0)
         features = policy._last[branches][1].features
         around = features[..., 12 : 12 + 3 + len(SENSES)]
@@ -69,7 +73,7 @@ def test_one_who_is_blind_sees_nothing_of_the_graph(branches):
 
 
 def test_a_draft_is_the_pair_policys_plan_and_stands_until_a_group_is_decided(branches):
-    policy = placeto_any.Shape(draft=True, most=2000).build(branches)
+    policy = gnn.Shape(draft=True, most=2000).build(branches)
     seen = policy._see(branches)
     likes = shipped("pair").act(branches, 1, 0, greedy=True)
     expected = branches.settle(seen.course.grouping.expand(seen.draft.here.argmax(axis=0)[None]))
@@ -82,7 +86,7 @@ def test_a_draft_is_the_pair_policys_plan_and_stands_until_a_group_is_decided(br
 
 
 def test_groups_that_merge_are_on_one_device_and_some_do(branches):
-    policy = placeto_any.Shape(rule="coarse", most=30, merge=True, shipped=False).build(branches)
+    policy = gnn.Shape(rule="coarse", most=30, merge=True, shipped=False).build(branches)
     episodes = policy.act(branches, 6, seed=0)
     option, grouping = episodes.actions["device"], policy.grouping(branches)
     devices = branches.arrays.devices
@@ -102,8 +106,7 @@ def test_groups_that_merge_are_on_one_device_and_some_do(branches):
 
 def test_who_never_merges_places_as_one_without_the_choice(branches):
     with_, without = (
-        placeto_any.Shape(rule="coarse", most=30, merge=merge).build(branches)
-        for merge in (True, False)
+        gnn.Shape(rule="coarse", most=30, merge=merge).build(branches) for merge in (True, False)
     )
     with_.load_state_dict({**with_.state_dict(), **without.state_dict()})
     with torch.no_grad():
@@ -116,7 +119,7 @@ def test_who_never_merges_places_as_one_without_the_choice(branches):
 def test_of_the_plans_it_looks_at_it_answers_with_the_one_it_reckons_to_end_first(branches):
     ends = []
     for looks in (1, 32):
-        policy = placeto_any.Shape(drawn=0.3, looks=looks, shipped=False).build(branches, 2)
+        policy = gnn.Shape(drawn=0.3, looks=looks, shipped=False).build(branches, 2)
         one, same = (policy.act(branches, 1, seed, greedy=True) for seed in (0, 5))
         assert (one.device == same.device).all()
         option = one.actions["device"]
@@ -134,7 +137,7 @@ def test_a_plan_that_it_reckons_to_fit_goes_before_one_that_ends_sooner(branches
     whole = int(judge(branches, branches.settle(everything[None])).peak.max())
     capacity = np.where(branches.arrays.host, branches.arrays.capacity, int(0.8 * whole))
     tight = branches.with_arrays(capacity=capacity)
-    policy = placeto_any.Shape(drawn=0.5, looks=32, shipped=False).build(tight, 1)
+    policy = gnn.Shape(drawn=0.5, looks=32, shipped=False).build(tight, 1)
     walked = policy._walk(
         policy._see(tight), forced=policy.act(tight, 1, 0, greedy=True).actions["device"]
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from placewright.policies.noise import shared
+from placewright.policies.exploration_noise import shared
 
 KINDS = np.repeat(np.eye(2, dtype=np.float32), 4, axis=0)
 """Eight groups: four made of one kind of op, then four of another."""

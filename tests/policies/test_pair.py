@@ -12,14 +12,15 @@ from strategies import problems
 
 from placewright import Cluster, MaxEvaluations, Plan, Problem, judge, solve, solvers, zoo
 from placewright.errors import ConfigError, FileError
-from placewright.policies import groups
-from placewright.policies.estimates import Course, Lists
-from placewright.policies.pair import Pair, Shape
-from placewright.policies.pairs import FEATURES
+from placewright.policies import grouping as groups
 from placewright.policies.shipped import shipped
-from placewright.solvers.listing import Listing, upward_ranks
-from placewright.training.pairs import PairTraining, gradients
-from placewright.training.placed import Placed
+from placewright.policies.transfer.features import FEATURES
+from placewright.policies.transfer.linear import Pair, Shape
+from placewright.scheduling.batched_schedules import Course, Lists
+from placewright.scheduling.list_scheduler import Listing
+from placewright.scheduling.ranks import upward_ranks
+from placewright.training.linear_trainer import PairTraining, gradients
+from placewright.training.policy_solver import Placed
 from placewright.zoo import families
 
 
@@ -177,7 +178,7 @@ def without_torch(method):
         "import sys; sys.modules['torch'] = None\n"
         "from placewright import Cluster, Problem, solve, zoo\n"
         "from placewright.errors import MissingDependency\n"
-        "from placewright.training.placed import PLACED\n"
+        "from placewright.training.policy_solver import PLACED\n"
         "problem = Problem(zoo.load('branches:modules=1'), Cluster.parse('2xP100'))\n"
         "try:\n"
         f"    print('fits', solve(problem, PLACED['{method}']()).fits)\n"

@@ -14,12 +14,13 @@ from yardstick import lengths
 
 from placewright import Cluster, Graph, Op, Problem, Table, judge, solve, solvers, zoo
 from placewright.errors import ProblemError
-from placewright.policies.reach import ancestors
 from placewright.policies.shipped import FOLDER, pair_weights, shipped
+from placewright.scheduling.reachability import ancestors
 
 torch = pytest.importorskip("torch")
-from placewright.policies import placeto, placeto_any  # noqa: E402
-from placewright.training.placed import Placed  # noqa: E402
+from placewright.policies.placeto import policy as placeto  # noqa: E402
+from placewright.policies.transfer import gnn  # noqa: E402
+from placewright.training.policy_solver import Placed  # noqa: E402
 from placewright.zoo import families  # noqa: E402
 
 
@@ -44,7 +45,7 @@ def test_ancestors_are_what_powers_of_the_adjacency_reach_circles_included(data)
 
 @settings(max_examples=25, deadline=None)
 @given(problem=problems())
-@pytest.mark.parametrize("module", [placeto, placeto_any])
+@pytest.mark.parametrize("module", [placeto, gnn])
 def test_every_plan_keeps_the_constraints_of_any_problem(module, problem):
     extra = {"steps": True, "start": "random"} if module is placeto else {"shipped": False}
     policy = module.Shape(most=5, rounds=1, **extra).build(problem)
@@ -59,7 +60,7 @@ def test_a_device_that_takes_no_time_leaves_numbers_that_can_be_told_apart():
     names = tuple(device.name for device in cluster.devices)
     graph = Graph("one", (Op("only", outputs=(8,)),))
     problem = Problem(graph, cluster, Table(("only",), names, np.array([[3.0, 3.0, 0.0]])))
-    policy = placeto_any.Shape(rounds=1, shipped=False).build(problem)
+    policy = gnn.Shape(rounds=1, shipped=False).build(problem)
     episodes = policy.act(problem, 50, seed=0)
     told = policy._walked(problem, episodes.actions["device"]).features
     assert np.abs(told).max() < 1e4
@@ -140,7 +141,7 @@ def test_one_policy_places_graphs_of_any_size_but_no_other_number_of_devices(bra
 def test_for_any_devices_it_begins_as_the_pair_policy_that_ships(branches):
     """The graph network's say is small at first, so what it likes best is the same plan."""
     pair = shipped("pair")
-    policy = placeto_any.Shape(most=2000).build(branches)
+    policy = gnn.Shape(most=2000).build(branches)
     with torch.no_grad():
         policy.out.weight.zero_()
     np.testing.assert_allclose(policy.linear.detach().numpy(), pair_weights(), rtol=1e-6)
@@ -152,7 +153,7 @@ def test_for_any_devices_it_begins_as_the_pair_policy_that_ships(branches):
 
 def test_the_graph_network_hears_the_graph(branches):
     """Two groups with the same attributes and other neighbours get other vectors."""
-    policy = placeto_any.Shape(rounds=2, shipped=False).build(branches)
+    policy = gnn.Shape(rounds=2, shipped=False).build(branches)
     seen = policy._see(branches)
     with torch.no_grad():
         vectors = policy._graph(seen).numpy()
@@ -194,7 +195,7 @@ def test_the_one_that_ships_answers_well_on_a_cluster_it_never_saw_and_says_who_
 
 
 def test_where_many_decisions_are_fixed_those_drawn_alone_are_scored(branches):
-    policy = placeto_any.Shape(drawn=0.3, shipped=False).build(branches)
+    policy = gnn.Shape(drawn=0.3, shipped=False).build(branches)
     episodes = policy.act(branches, 8, seed=0)
     free = episodes.actions["free"]
     assert 0.15 < free.mean() < 0.45
@@ -206,7 +207,7 @@ def test_where_many_decisions_are_fixed_those_drawn_alone_are_scored(branches):
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
-@pytest.mark.parametrize("module", [placeto, placeto_any])
+@pytest.mark.parametrize("module", [placeto, gnn])
 def test_on_a_gpu_it_thinks_as_on_the_cpu(branches, module):
     policy = module.Shape(most=12).build(branches)
     episodes = policy.act(branches, 4, seed=0)

@@ -11,9 +11,9 @@ from placewright import Cluster, Problem, zoo
 from placewright.errors import ConfigError
 
 torch = pytest.importorskip("torch")
-from placewright.policies import placeto  # noqa: E402
+from placewright.policies.placeto import policy as placeto  # noqa: E402
 from placewright.training import Environment, Trainer, recipe  # noqa: E402
-from placewright.training.starts import start_times  # noqa: E402
+from placewright.training.start_plans import start_times  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +106,11 @@ def test_a_trainer_counts_the_plans_that_it_simulates_inside_episodes(several):
 
 def test_an_update_on_several_graphs_has_the_mean_of_their_gradients(several):
     from placewright.training.algorithms import Pressure, Reinforce
-    from placewright.training.joined import Joined, Several, act_all
+    from placewright.training.multi_graph import (
+        Joined,
+        Several,
+        act_all,
+    )
 
     policy = sized().build(several[0])
     drawn = act_all(policy, several, 2, [1, 2, 3])

@@ -6,8 +6,13 @@ import numpy as np
 import pytest
 
 from placewright import Cluster, Plan, Problem, judge
-from placewright.policies.pair import Pair
-from placewright.policies.proposing import FromPolicy, PairProposer, Shuffled, untrained
+from placewright.policies.proposers import (
+    FromPolicy,
+    PairProposer,
+    Shuffled,
+    untrained,
+)
+from placewright.policies.transfer.linear import Pair
 from placewright.zoo import load
 
 

@@ -12,12 +12,12 @@ import pytest
 
 from placewright import Cluster, MaxEvaluations, Problem, solve, solvers, zoo
 from placewright.problem import Constraints
-from placewright.report import gather, save_page
+from placewright.reporting import gather, save_page
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from placewright.report import Content
+    from placewright.reporting import Content
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 WIDE, HIGH = 1366, 850  # a laptop

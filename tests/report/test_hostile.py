@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 
 from placewright import Cluster, Graph, Op, Problem, solve, solvers
-from placewright.report import gather, html_page
+from placewright.reporting import gather, html_page
 
 NAMES = (
     "<script>window.hacked = 1</script>",

@@ -9,8 +9,13 @@ from hypothesis import given, settings
 from strategies import graphs
 
 from placewright import Graph, Op, zoo
-from placewright.report.layout import draw
-from placewright.report.tree import MOST, Box, all_boxes, module_tree
+from placewright.reporting.layout import draw
+from placewright.reporting.module_tree import (
+    MOST,
+    Box,
+    all_boxes,
+    module_tree,
+)
 
 
 def ops_of(box: Box) -> list[int]:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import pytest
 
 from placewright import Cluster, Problem, solve, solvers, zoo
-from placewright.report import Learning, gather
-from placewright.report.learning import POINTS
+from placewright.reporting import Learning, gather
+from placewright.reporting.learning_curve import POINTS
 from placewright.units import format_seconds
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from strategies import plans, problems
 
 from placewright import Plan, Problem, simulate
-from placewright.report.memory import split_memory
+from placewright.reporting.memory import split_memory
 
 
 def by_rules(problem, timeline):

@@ -8,7 +8,7 @@ import pytest
 
 from placewright import Cluster, Graph, Op, Problem, solve, solvers, zoo
 from placewright.problem import Constraints
-from placewright.report import gather
+from placewright.reporting import gather
 
 
 def weights_alone() -> Problem:

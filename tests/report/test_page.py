@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from placewright import report
-from placewright.report.page import page_of
+from placewright import reporting
+from placewright.reporting.page import page_of
 from placewright.units import format_bytes, format_seconds
 
 SECTIONS = ("answer", "methods", "timeline", "memory", "graph", "ops", "search", "plans")
@@ -425,7 +425,7 @@ def test_units_are_written_as_python_writes_them(open_tab, small):
     values = [0.0, 1.0, 0.1, 1e-9, 3.14159e-7, 1.23456e-3, 0.99999, 59.99, 123456.7, 2.5e-10]
     sizes = [0, 1, 1023, 1024, 1025, 1048575, 2**20, 3 * 2**30, 2**40 + 2**39, 2**55]
     # the page keeps its functions to itself: read the file into a world of its own
-    code = (Path(report.__file__).parent / "browser" / "units.js").read_text()
+    code = (Path(reporting.__file__).parent / "browser" / "units.js").read_text()
     given = f"{json.dumps(values)}.map(seconds), {json.dumps(sizes)}.map(bytes)"
     found = open_tab(small).get(f"(() => {{ {code}; return [{given}]; }})()")
     assert found[0] == [format_seconds(value) for value in values]

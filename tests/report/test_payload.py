@@ -9,9 +9,14 @@ import pytest
 
 from placewright import Plan, Problem, solve, zoo
 from placewright.cluster import Cluster
-from placewright.report import gather
-from placewright.report.memory import Over
-from placewright.report.payload import payload, shortened, thinned, tick_of
+from placewright.reporting import gather
+from placewright.reporting.memory import Over
+from placewright.reporting.payload import (
+    payload,
+    shortened,
+    thinned,
+    tick_of,
+)
 from placewright.solvers import METHODS, EverySingleDevice, RoundRobin
 
 

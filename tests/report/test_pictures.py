@@ -9,7 +9,7 @@ import pytest
 
 from placewright import Cluster, Problem, load, save, solve, solvers, zoo
 from placewright.errors import ConfigError, FileError, MissingDependency, PlanError
-from placewright.report.palette import CRITICAL, device_colours
+from placewright.reporting.palette import CRITICAL, device_colours
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -8,8 +8,8 @@ import pytest
 
 from placewright import Plan, Problem, solve
 from placewright.problem import Constraints
-from placewright.report import gather
-from placewright.report.sentence import why
+from placewright.reporting import gather
+from placewright.reporting.sentence import why
 from placewright.solvers import Baselines, EverySingleDevice
 
 

@@ -24,7 +24,7 @@ from placewright import (
     zoo,
 )
 from placewright.errors import FileError
-from placewright.report import chrome_trace, save_trace
+from placewright.reporting import chrome_trace, save_trace
 from placewright.solvers import MaxEvaluations, Streamed, solve
 
 DEVICES, CHANNELS = 1, 2

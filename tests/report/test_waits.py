@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from strategies import STREAMING, plans, problems
 
 from placewright import Cluster, Device, Graph, Link, Op, Plan, Problem, Table, simulate
-from placewright.report import waits as w
-from placewright.report.waits import find_waits, shares
+from placewright.reporting import waits as w
+from placewright.reporting.waits import find_waits, shares
 
 
 def check_path(problem, timeline):

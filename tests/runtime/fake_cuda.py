@@ -11,7 +11,9 @@ import contextlib
 
 from models import torch
 
-from placewright.runtime import executor, lanes, places, streams
+from placewright.runtime import executor, real_devices
+from placewright.runtime.cuda import issuer as streams
+from placewright.runtime.cuda import streams as lanes
 from placewright.runtime.micro_batches import Gathered
 
 capturing = []
@@ -57,7 +59,7 @@ def install(monkeypatch):
     monkeypatch.setattr(torch.Tensor, "record_stream", lambda tensor, stream: None)
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor)
     monkeypatch.setattr(lanes, "pinned_like", torch.empty_like)
-    monkeypatch.setattr(places.Place, "torch_name", "cpu")
+    monkeypatch.setattr(real_devices.Place, "torch_name", "cpu")
 
 
 class Graph:

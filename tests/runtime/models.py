@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 torch.set_num_threads(1)
 
 from placewright import Cluster, Device, Link, Plan, Problem  # noqa: E402
-from placewright.frontends.torch_program import Program, program_of  # noqa: E402
+from placewright.runtime.program.program import Program, program_of  # noqa: E402
 
 nn = torch.nn
 

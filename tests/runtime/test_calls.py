@@ -15,8 +15,8 @@ from models import nn, torch
 
 import placewright as pw
 from placewright.errors import ExecutionError
-from placewright.frontends.torch_updates import Rule
-from placewright.runtime.calls import Watched, call_key
+from placewright.runtime.call_cache import Watched, call_key
+from placewright.runtime.program.optimizer_step import Rule
 
 
 def placed(model, *example, staged=0, training=False):

@@ -8,9 +8,13 @@ from models import Branches, Cached, capture, plans, torch, twin, workers
 
 from placewright import Plan
 from placewright.errors import VerifyError
-from placewright.frontends import torch_program
-from placewright.frontends.torch_updates import Rule
-from placewright.runtime import checking, script, verify
+from placewright.runtime import (
+    instructions,
+    verification,
+    verify,
+)
+from placewright.runtime.program import program as torch_program
+from placewright.runtime.program.optimizer_step import Rule
 
 
 @pytest.fixture(scope="module")
@@ -121,20 +125,20 @@ def test_a_wrong_gradient_is_caught(learning, monkeypatch):
 
 def test_an_op_on_another_device_is_caught(branches, monkeypatch):
     model, x, program, problem = branches
-    honest = script.write_script
+    honest = instructions.write_script
     swapped = {0: 1, 1: 0, 2: 2}
 
     def elsewhere(graph, device, *rest):
         return honest(graph, [swapped[at] for at in device], *rest)
 
-    monkeypatch.setattr(script, "write_script", elsewhere)
+    monkeypatch.setattr(instructions, "write_script", elsewhere)
     with pytest.raises(VerifyError, match=r"ran on 'cpu\d': the plan has it on 'cpu\d'"):
         verify(program, twin(model), plans(problem, 1)[0], (x,))
 
 
 def test_memory_beyond_the_prediction_is_caught(branches, monkeypatch):
     model, x, program, problem = branches
-    monkeypatch.setattr(checking, "SLACK", 0)
+    monkeypatch.setattr(verification, "SLACK", 0)
     plan = plans(problem, 1)[0]
     verify(program, twin(model), plan, (x,), problem=problem)
     light = problem.with_arrays(resident=problem.arrays.resident * 0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from placewright.graph import Graph, Op
-from placewright.runtime.coldness import SHARE, coldness
+from placewright.profiling.cache_model import SHARE, coldness
 
 KEPT = Graph(
     "training",

@@ -11,10 +11,10 @@ torch = pytest.importorskip("torch")
 
 from placewright.cluster import Cluster  # noqa: E402
 from placewright.graph import Graph, Op  # noqa: E402
-from placewright.runtime.company import Company, streams  # noqa: E402
-from placewright.runtime.kept import Kept  # noqa: E402
+from placewright.profiling.copy_load import Company, streams  # noqa: E402
+from placewright.profiling.timing import Timing  # noqa: E402
+from placewright.profiling.timing_cache import Kept  # noqa: E402
 from placewright.runtime.machine import this_machine  # noqa: E402
-from placewright.runtime.timing import Timing  # noqa: E402
 
 
 def test_without_gpus_nothing_runs_beside():

@@ -12,9 +12,9 @@ from models import Branches, Cached, capture, nn, plans, torch, twin, workers
 
 from placewright import Plan
 from placewright.errors import ExecutionError, PlanError
-from placewright.frontends.torch_updates import Rule
 from placewright.runtime import Executor
-from placewright.runtime.pipeline import in_order
+from placewright.runtime.in_flight import in_order
+from placewright.runtime.program.optimizer_step import Rule
 from placewright.zoo.networks import NETWORKS
 
 

@@ -11,8 +11,7 @@ import pytest
 
 from placewright import Cluster, Plan, Problem, Roofline, Table, zoo
 from placewright.errors import FileError
-from placewright.report.scatter import scatter
-from placewright.runtime.fidelity import (
+from placewright.profiling.fidelity import (
     Run,
     append,
     blame,
@@ -23,8 +22,9 @@ from placewright.runtime.fidelity import (
     spearman,
     summary,
 )
-from placewright.runtime.leaning import lean
-from placewright.runtime.varied import streamed_bytes, varied_plans
+from placewright.profiling.host_sensitivity import lean
+from placewright.profiling.varied import streamed_bytes, varied_plans
+from placewright.reporting.scatter import scatter
 from placewright.simulator import judge, simulate
 
 

@@ -11,8 +11,8 @@ from models import Branches, Cached, capture, nn, plans, torch, twin
 
 import placewright as pw
 from placewright import Cluster, Device, Link, Plan
-from placewright.frontends.torch_updates import Rule
 from placewright.runtime import Executor, verify
+from placewright.runtime.program.optimizer_step import Rule
 from placewright.zoo.networks import NETWORKS
 
 pytestmark = [

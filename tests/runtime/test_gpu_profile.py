@@ -9,11 +9,11 @@ if not torch.cuda.is_available():
     pytest.skip("there is no GPU", allow_module_level=True)
 
 from placewright import Plan, Problem, simulate  # noqa: E402
-from placewright.frontends.torch_program import program_of  # noqa: E402
-from placewright.runtime.here import here  # noqa: E402
-from placewright.runtime.ops import profile_ops  # noqa: E402
-from placewright.runtime.sites import sites_of  # noqa: E402
-from placewright.runtime.timing import time_on_gpu  # noqa: E402
+from placewright.profiling.machine_profile import here  # noqa: E402
+from placewright.profiling.op_costs import profile_ops  # noqa: E402
+from placewright.profiling.sites import sites_of  # noqa: E402
+from placewright.profiling.timing import time_on_gpu  # noqa: E402
+from placewright.runtime.program.program import program_of  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 

@@ -9,7 +9,8 @@ from test_streams import machine, streams_of_one
 
 from placewright import Plan
 from placewright.errors import ExecutionError
-from placewright.runtime import Executor, handed, lanes
+from placewright.runtime import Executor
+from placewright.runtime.cuda import graph_exclusions, streams
 
 
 def on_gpu(problem, *host):
@@ -87,7 +88,7 @@ def test_after_a_whole_graph_each_op_runs_on_its_own_lane(monkeypatch):
 
     model, x = Speaker().eval(), torch.randn(4, 8)
     program, problem = capture(model, x, streams_of_one())
-    monkeypatch.setattr(handed, "LARGE", 4 * 4 * 64)
+    monkeypatch.setattr(graph_exclusions, "LARGE", 4 * 4 * 64)
     install(monkeypatch)
     device = problem.settle([0] * len(problem.graph))
     device[problem.arrays.turn.nonzero()[0][6:]] = 1
@@ -176,9 +177,9 @@ def test_graphs_leave_memory_for_what_has_no_place_in_them(room, monkeypatch):
 
     model, x = Sums().eval(), torch.randn(4, 8)
     program, problem = capture(model, x, machine(1))
-    monkeypatch.setattr(handed, "BULKY", x.nbytes)
+    monkeypatch.setattr(graph_exclusions, "BULKY", x.nbytes)
     install(monkeypatch)
-    receive, empty, failed = lanes.Lane.receive, torch.empty, []
+    receive, empty, failed = streams.Lane.receive, torch.empty, []
 
     def received(lane, value, after, place=None):
         if room == "received" and run.issuer.graphs.captured and value.nbytes == x.nbytes:
@@ -192,7 +193,7 @@ def test_graphs_leave_memory_for_what_has_no_place_in_them(room, monkeypatch):
             raise torch.OutOfMemoryError("CUDA out of memory")
         return empty(*size, **how)
 
-    monkeypatch.setattr(lanes.Lane, "receive", received)
+    monkeypatch.setattr(streams.Lane, "receive", received)
     monkeypatch.setattr(torch, "empty", reserved)
     with Executor(program, twin(model), on_gpu(problem, "relu"), graphs=True) as run:
         for _ in range(4):

@@ -11,9 +11,10 @@ from models import capture, nn, torch, twin
 from test_streams import machine, streams_of_one
 
 from placewright import Graph, Op, Plan, Table
-from placewright.runtime import Executor, handed
-from placewright.runtime.handed import handed_out, held_beside
-from placewright.runtime.replayed import with_copies
+from placewright.profiling.as_executed import with_copies
+from placewright.runtime import Executor
+from placewright.runtime.cuda import graph_exclusions
+from placewright.runtime.cuda.graph_exclusions import handed_out, held_beside
 
 WORDS = 150_000
 """Columns of an output: two rows of float32 are more than 1 MiB."""
@@ -37,7 +38,7 @@ class Speaker(nn.Module):
 @pytest.fixture(autouse=True)
 def lower(monkeypatch):
     """Outputs of 1 MiB count as large, so that models can be small."""
-    monkeypatch.setattr(handed, "LARGE", 1 << 20)
+    monkeypatch.setattr(graph_exclusions, "LARGE", 1 << 20)
 
 
 def ops_named(graph, *names):
@@ -160,7 +161,7 @@ class Tied(nn.Module):
 
 
 def test_what_is_large_and_goes_between_devices_has_no_place_in_a_graph(monkeypatch):
-    monkeypatch.setattr(handed, "BULKY", 1 << 20)
+    monkeypatch.setattr(graph_exclusions, "BULKY", 1 << 20)
     model, tokens = Tied(), torch.arange(3)
     program, problem = capture(model, tokens, machine(1), training=True, optimizer="sgd")
     fake_cuda.install(monkeypatch)
@@ -191,7 +192,7 @@ def test_what_is_large_and_goes_between_devices_has_no_place_in_a_graph(monkeypa
 
 
 def test_what_meets_a_bulky_op_over_something_large_is_issued_with_it():
-    large, small = handed.BULKY, 64
+    large, small = graph_exclusions.BULKY, 64
     ops = [
         Op("x", "input", (), (large,)),
         Op("early", "matmul", ((0, 0),), (large,)),
@@ -202,6 +203,6 @@ def test_what_meets_a_bulky_op_over_something_large_is_issued_with_it():
         Op("far", "elementwise", ((4, 1), (5, 0)), (small,)),
     ]
     graph = Graph("met", tuple(ops), outputs=((6, 0),))
-    found = handed.beside_bulky(graph, {4})
+    found = graph_exclusions.beside_bulky(graph, {4})
     assert {graph.ops[at].name for at in found} == {"maker", "view", "reader"}
-    assert handed.beside_bulky(graph, ()) == set()
+    assert graph_exclusions.beside_bulky(graph, ()) == set()

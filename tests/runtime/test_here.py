@@ -13,10 +13,18 @@ import numpy as np  # noqa: E402
 
 from placewright import Cluster, Device, Link, Problem, Table, files  # noqa: E402
 from placewright.errors import ClusterError  # noqa: E402
-from placewright.runtime import here as home  # noqa: E402
-from placewright.runtime.devices import Ability, measure_device  # noqa: E402
-from placewright.runtime.here import assemble, here, kept_at, parse_here  # noqa: E402
-from placewright.runtime.links import Wire, measure_links  # noqa: E402
+from placewright.profiling import machine_profile as home  # noqa: E402
+from placewright.profiling.as_executed import as_run  # noqa: E402
+from placewright.profiling.device_rates import Ability, measure_device  # noqa: E402
+from placewright.profiling.links import Wire, measure_links  # noqa: E402
+from placewright.profiling.machine_profile import (  # noqa: E402
+    assemble,
+    here,
+    kept_at,
+    parse_here,
+)
+from placewright.profiling.overhead import measure_handing  # noqa: E402
+from placewright.profiling.sites import sites_of  # noqa: E402
 from placewright.runtime.machine import (  # noqa: E402
     Gpu,
     Machine,
@@ -24,9 +32,6 @@ from placewright.runtime.machine import (  # noqa: E402
     spared,
     this_machine,
 )
-from placewright.runtime.overhead import measure_handing  # noqa: E402
-from placewright.runtime.replayed import as_run  # noqa: E402
-from placewright.runtime.sites import sites_of  # noqa: E402
 
 MACHINE = Machine("EPYC", tuple(range(8)), 64 << 30, versions={"torch": "2.13"})
 WITH_GPU = replace(MACHINE, gpus=(Gpu("H200", 140 << 30),))

@@ -8,14 +8,21 @@ import pytest
 from models import Branches, Cached, nn, torch
 from test_ops import Everything
 
-from placewright.frontends.torch_program import program_of
-from placewright.runtime import in_step, ops
-from placewright.runtime.here import here
-from placewright.runtime.in_step import FEWEST, Steps, _sources, may_run, shared, step_on_gpu
+from placewright.profiling import op_costs, whole_step
+from placewright.profiling.machine_profile import here
+from placewright.profiling.op_signatures import STORED
+from placewright.profiling.sites import Site, sites_of
+from placewright.profiling.timing import Timing
+from placewright.profiling.whole_step import (
+    FEWEST,
+    Steps,
+    _sources,
+    may_run,
+    shared,
+    step_on_gpu,
+)
 from placewright.runtime.machine import this_machine
-from placewright.runtime.signatures import STORED
-from placewright.runtime.sites import Site, sites_of
-from placewright.runtime.timing import Timing
+from placewright.runtime.program.program import program_of
 
 
 class Speaker(nn.Module):
@@ -85,7 +92,7 @@ def test_a_step_that_takes_too_long_or_too_much_is_not_run():
     assert timed(program, seconds=0.0) is None
     machine = this_machine()
     assert may_run(program, machine)
-    assert not may_run(program, replace(machine, memory=in_step.PART * 100))
+    assert not may_run(program, replace(machine, memory=whole_step.PART * 100))
 
 
 def test_what_delays_an_op_now_and_then_counts_with_the_steps_it_delays():
@@ -149,7 +156,7 @@ def test_a_whole_step_is_captured_with_sound_numbers_in_all_its_ops(training, mo
         steps.append((index, calls, step(0)))
         return Timing(1e-3, 0.0, 5)
 
-    monkeypatch.setattr(in_step, "time_replayed", replayed)
+    monkeypatch.setattr(whole_step, "time_replayed", replayed)
     with torch.no_grad():
         assert step_on_gpu(program, gpu) == Timing(1e-3, 0.0, 5)
         assert steps == [(0, 1, None)]
@@ -160,7 +167,7 @@ def test_a_whole_step_is_captured_with_sound_numbers_in_all_its_ops(training, mo
         def refused(*_):
             raise RuntimeError("an op refuses its sample")
 
-        monkeypatch.setattr(in_step, "time_replayed", refused)
+        monkeypatch.setattr(whole_step, "time_replayed", refused)
         assert step_on_gpu(program, gpu) is None
 
 
@@ -175,14 +182,16 @@ def test_a_profile_takes_what_a_step_says_and_else_times_op_by_op(monkeypatch, t
     program = program_of(Speaker(), (torch.tensor([[4, 1]]),))
     profile = here(1)
     alone = []
-    measure = ops.measure_op
+    measure = op_costs.measure_op
     monkeypatch.setattr(
-        ops, "measure_op", lambda *args: alone.append(args[1]) or measure(*args), raising=True
+        op_costs, "measure_op", lambda *args: alone.append(args[1]) or measure(*args), raising=True
     )
 
     def profiled():
         sites = sites_of(profile.machine, 1)
-        return ops.profile_ops(program, profile.machine, profile.cluster, sites, 8.0, again=True)
+        return op_costs.profile_ops(
+            program, profile.machine, profile.cluster, sites, 8.0, again=True
+        )
 
     found = profiled()
     assert not alone

@@ -13,9 +13,16 @@ from placewright.graph import Graph, Op
 
 torch = pytest.importorskip("torch")
 
-from placewright.runtime import Measured, Meter, Remeasured  # noqa: E402
-from placewright.runtime.leaning import lean, leaning_plans, leans  # noqa: E402
-from placewright.runtime.ranking import Wary  # noqa: E402
+from placewright.profiling.host_sensitivity import (  # noqa: E402
+    lean,
+    leaning_plans,
+    leans,
+)
+from placewright.profiling.selection import (  # noqa: E402
+    Remeasured,
+    Wary,
+)
+from placewright.runtime import Measured, Meter  # noqa: E402
 
 LAYERS = 6
 MEASURED = 3.0

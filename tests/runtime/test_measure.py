@@ -14,7 +14,16 @@ import placewright as pw
 from placewright.errors import ConfigError, ExecutionError, VerifyError
 from placewright.frontends import from_python
 from placewright.problem import Constraints
-from placewright.runtime import Executor, Measured, Meter, Remeasured, measure, rerank, time_steps
+from placewright.profiling.selection import Remeasured, rerank
+from placewright.runtime import (
+    Executor,
+    Measured,
+    Meter,
+    time_steps,
+)
+from placewright.runtime import (
+    meter as measure,
+)
 from placewright.training.environment import Environment
 
 

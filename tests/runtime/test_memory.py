@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 
 CODE = """
 import os, resource, threading, torch
-from placewright.runtime.memory import keep_memory
+from placewright.runtime.host_allocator import keep_memory
 
 def faults():
     for _ in range(20):
@@ -34,7 +34,7 @@ thread.join()
 WORKER = """
 import resource, numpy as np, torch
 from placewright import Cluster, Plan, Problem
-from placewright.frontends.torch_program import program_of
+from placewright.runtime.program.program import program_of
 from placewright.runtime.executor import Executor
 
 torch.set_num_threads(1)

@@ -7,9 +7,9 @@ from models import capture, plans, torch, twin, workers
 from torch import nn
 
 from placewright.errors import ConfigError, ExecutionError
-from placewright.frontends.torch_updates import Rule
 from placewright.runtime import Executor
 from placewright.runtime.micro_batches import train_step
+from placewright.runtime.program.optimizer_step import Rule
 
 OPTIMIZERS = {
     "sgd": lambda p: torch.optim.SGD(p, lr=0.05),

@@ -6,9 +6,9 @@ import pytest
 from models import capture, nn, plans, torch, twin
 
 from placewright.errors import GraphError
-from placewright.frontends import torch_writes
-from placewright.frontends.torch_runners import Read, runner
+from placewright.frontends.pytorch import writes
 from placewright.runtime import Executor
+from placewright.runtime.program.runners import Read, runner
 
 
 class Odd(nn.Module):
@@ -126,7 +126,7 @@ def test_an_unforeseen_error_names_the_op(monkeypatch):
     def failing(node):
         raise IndexError("list index out of range")
 
-    monkeypatch.setattr(torch_writes, "meaning", failing)
+    monkeypatch.setattr(writes, "meaning", failing)
     message = "IndexError: list index out of range, at op 'linear'"
     with pytest.raises(GraphError, match=message):
         capture(nn.Linear(8, 8), torch.randn(4, 8))

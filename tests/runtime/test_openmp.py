@@ -7,9 +7,9 @@ import threading
 
 import pytest
 
-from placewright.runtime import sites
+from placewright.profiling import sites
+from placewright.profiling.sites import Site
 from placewright.runtime.openmp import send_team_home
-from placewright.runtime.sites import Site
 
 torch = pytest.importorskip("torch")
 TASKS = "/proc/self/task"

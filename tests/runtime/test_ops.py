@@ -15,17 +15,25 @@ from torch import nn  # noqa: E402
 from placewright import Cluster, Device, Link, Plan, Problem, files, simulate  # noqa: E402
 from placewright.costs import NOT_MEASURED, Roofline, Table  # noqa: E402
 from placewright.errors import ConfigError, ProblemError  # noqa: E402
-from placewright.frontends.torch_program import program_of  # noqa: E402
-from placewright.runtime import alone  # noqa: E402
-from placewright.runtime import ops as measuring  # noqa: E402
-from placewright.runtime.kept import Kept  # noqa: E402
+from placewright.profiling import isolated  # noqa: E402
+from placewright.profiling import op_costs as measuring  # noqa: E402
+from placewright.profiling.op_costs import profile_ops  # noqa: E402
+from placewright.profiling.op_signatures import (  # noqa: E402
+    STORED,
+    equal_ops,
+    in_place,
+)
+from placewright.profiling.sample_inputs import index_limits, sample  # noqa: E402
+from placewright.profiling.sites import Site, sites_of  # noqa: E402
+from placewright.profiling.timing import (  # noqa: E402
+    Timing,
+    summed_up,
+    time_on_host,
+)
+from placewright.profiling.timing_cache import Kept  # noqa: E402
 from placewright.runtime.machine import this_machine  # noqa: E402
 from placewright.runtime.models import find_program  # noqa: E402
-from placewright.runtime.ops import profile_ops  # noqa: E402
-from placewright.runtime.samples import index_limits, sample  # noqa: E402
-from placewright.runtime.signatures import STORED, equal_ops, in_place  # noqa: E402
-from placewright.runtime.sites import Site, sites_of  # noqa: E402
-from placewright.runtime.timing import Timing, summed_up, time_on_host  # noqa: E402
+from placewright.runtime.program.program import program_of  # noqa: E402
 
 
 class Tower(nn.Module):
@@ -218,7 +226,7 @@ def test_one_of_each_kind_comes_before_a_second_of_any(tower, machine, one, monk
 def test_inputs_come_again_elsewhere_with_their_strides(steps):
     size = (3, 4)
     value = torch.arange(64.0).as_strided(size, steps)
-    again = alone._another(value)
+    again = isolated._another(value)
     assert torch.equal(again, value)
     assert again.stride() == steps
     assert again.untyped_storage().data_ptr() != value.untyped_storage().data_ptr()
@@ -262,7 +270,7 @@ def test_an_op_that_a_device_cannot_run_is_worked_out_and_said(tower, machine, o
 @pytest.mark.parametrize("training", [False, True], ids=["inference", "training"])
 def test_every_op_runs_on_its_samples(training, machine, one, monkeypatch):
     monkeypatch.setattr(measuring, "LONGEST", 0.01)
-    monkeypatch.setattr(alone, "MOST_COPIES", 4)
+    monkeypatch.setattr(isolated, "MOST_COPIES", 4)
     monkeypatch.setattr(measuring, "measure_overhead", lambda *_: 0.0)
     call = (
         torch.randint(11, (2, 6)),

@@ -9,7 +9,7 @@ from models import Branches, Cached, capture, nn, plans, torch, twin
 import placewright as pw
 from placewright import Plan
 from placewright.errors import ExecutionError, FileError, PlanError
-from placewright.frontends.torch_updates import Rule
+from placewright.runtime.program.optimizer_step import Rule
 
 safetensors = pytest.importorskip("safetensors.torch")
 

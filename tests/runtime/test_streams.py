@@ -8,10 +8,10 @@ from models import Branches, Cached, capture, nn, plans, torch, twin, workers
 
 from placewright import Cluster, Device, Link, Plan
 from placewright.errors import ExecutionError
-from placewright.frontends.torch_updates import Rule
 from placewright.runtime import Executor
+from placewright.runtime.cuda.issuer import Issuer
 from placewright.runtime.micro_batches import train_step
-from placewright.runtime.streams import Issuer
+from placewright.runtime.program.optimizer_step import Rule
 
 
 def machine(gpus: int = 2) -> Cluster:

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from placewright.runtime.timing import time_on_gpu, time_on_host
+from placewright.profiling.timing import time_on_gpu, time_on_host
 
 
 class Played:

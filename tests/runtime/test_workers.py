@@ -12,7 +12,7 @@ from placewright import Plan
 from placewright.errors import ExecutionError
 from placewright.graph import WEIGHT
 from placewright.runtime import Executor
-from placewright.runtime.workers import Note, Streamer
+from placewright.runtime.cpu_worker import Note, Streamer
 
 WIDTH, LAYERS = 64, 6
 
@@ -168,7 +168,7 @@ def test_a_worker_that_cannot_begin_is_told(streamed, left, monkeypatch):
     def fails(_):
         raise RuntimeError("no thread")
 
-    monkeypatch.setattr("placewright.runtime.workers.in_kept_memory", fails)
+    monkeypatch.setattr("placewright.runtime.cpu_worker.in_kept_memory", fails)
     run = Executor(program, twin(model), plan)
     with pytest.raises(ExecutionError, match="failed on 'cpu0': no thread"):
         within(20, lambda: run(torch.randn(4, WIDTH)))

@@ -8,10 +8,20 @@ import pytest
 
 from placewright import Graph, Op
 from placewright.errors import ConfigError
-from placewright.runtime import places
-from placewright.runtime.places import Place, find_places, keeping_to, spare_cores
-from placewright.runtime.script import ENV, HOME, ROOM, write_script
-from placewright.runtime.writes import find_writes
+from placewright.runtime import real_devices
+from placewright.runtime.in_place import find_writes
+from placewright.runtime.instructions import (
+    ENV,
+    HOME,
+    ROOM,
+    write_script,
+)
+from placewright.runtime.real_devices import (
+    Place,
+    find_places,
+    keeping_to,
+    spare_cores,
+)
 
 
 def cached(*more: Op, outputs=None) -> Graph:
@@ -104,7 +114,7 @@ def test_a_script_says_what_is_read_where_and_freed_when():
 
 
 def test_a_worker_beside_a_gpu_leaves_cores_to_who_issues(monkeypatch):
-    monkeypatch.setattr(places, "own_cores", lambda: tuple(range(16)))
+    monkeypatch.setattr(real_devices, "own_cores", lambda: tuple(range(16)))
     _, worker = find_places(("gpu0", "cpu"))
     assert worker.cores == tuple(range(14))
     assert worker.threads == 14

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from placewright import Cluster, Constraints, Graph, Problem, Roofline, Table, zoo
-from placewright.solvers.reasons.changes import (
+from placewright.explanations.cluster_changes import (
     channel_name,
     channel_words,
     faster_channels,

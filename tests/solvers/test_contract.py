@@ -45,7 +45,7 @@ from placewright.solvers import (
     Stop,
     solve,
 )
-from placewright.training.placed import PLACED
+from placewright.training.policy_solver import PLACED
 
 if TYPE_CHECKING:
     from placewright.problem import Discipline, Objective

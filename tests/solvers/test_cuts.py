@@ -21,10 +21,10 @@ from tiny import random_graph
 from placewright import Cluster, Constraints, Device, Graph, Link, Op, Problem, Roofline
 from placewright.simulator.period import period
 from placewright.solvers import Cuts, Search, Stop, solve
+from placewright.solvers.contiguous.coarse_graph import Pieces
 from placewright.solvers.contiguous.cuts import orders
-from placewright.solvers.contiguous.fleet import fleets
-from placewright.solvers.contiguous.pieces import Pieces
-from placewright.solvers.contiguous.prefixes import Prefixes, cheap_marks
+from placewright.solvers.contiguous.device_order import fleets
+from placewright.solvers.contiguous.interval_costs import Prefixes, cheap_marks
 from placewright.solvers.contiguous.stage_costs import Room
 from placewright.solvers.contiguous.stages import Reach, walks
 

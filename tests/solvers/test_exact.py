@@ -37,7 +37,7 @@ from placewright import (
 from placewright.errors import MissingDependency, PlacewrightError
 from placewright.solvers import Exact, SingleDevice, Stop, solve
 from placewright.solvers.exact import process as exact_process
-from placewright.solvers.exact.numbers import Numbers
+from placewright.solvers.exact.integer_problem import Numbers
 from placewright.solvers.exact.process import Worker, borrowed
 from placewright.solvers.exact.solver import Limits, solutions, solve_model, streamable
 from placewright.transforms import Grouping, by_heavy_edges

@@ -12,7 +12,7 @@ from placewright.solvers import Balanced, MTopo, Random, RoundRobin, Search, Sto
 from placewright.solvers.balanced import as_needed, folded, split
 from placewright.solvers.m_topo import fill
 from placewright.solvers.streamed import _smallest
-from placewright.solvers.teams import Teams
+from placewright.transforms.bundles import Teams
 
 
 def linked(*devices: Device, bandwidth: float = 1.0) -> Cluster:

@@ -8,7 +8,7 @@ from tiny import random_problem
 
 from placewright import Cluster, Graph, Op, Plan, Problem, simulate
 from placewright.solvers import HEFT, solve
-from placewright.solvers.fusing import fused, ordered
+from placewright.solvers.fuse_plan import fused, ordered
 from placewright.transforms import HEAVY
 from placewright.zoo import load
 

@@ -14,10 +14,10 @@ from tiny import random_graph, random_problem
 from placewright import Graph, Op, Problem, Roofline
 from placewright.frontends import from_workload
 from placewright.solvers import Cuts, Ideals, Search, Stop, solve
-from placewright.solvers.contiguous.fleet import fleets
+from placewright.solvers.contiguous.coarse_graph import Pieces
+from placewright.solvers.contiguous.device_order import fleets
 from placewright.solvers.contiguous.ideal_sets import IdealCosts, ideals
-from placewright.solvers.contiguous.pieces import Pieces
-from placewright.solvers.contiguous.prefixes import Prefixes
+from placewright.solvers.contiguous.interval_costs import Prefixes
 from placewright.solvers.contiguous.stage_costs import Room
 
 if TYPE_CHECKING:

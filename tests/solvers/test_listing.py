@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from placewright import Cluster, Constraints, Device, Graph, Link, Op, Problem, Roofline, Table, zoo
+from placewright.scheduling.list_scheduler import Listing
+from placewright.scheduling.ranks import upward_ranks
 from placewright.solvers import METF, MSCT, CPoP, cpop, heft, m_etf, m_sct, solve
-from placewright.solvers.listing import Listing, upward_ranks
 
 PAPER_SECONDS = [  # tasks 1 to 10 on P1, P2, P3: Topcuoglu et al. 2002, Figure 2
     [14, 16, 9],

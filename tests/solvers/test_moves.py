@@ -9,8 +9,19 @@ from placewright import Cluster, Constraints, Gap, Graph, MaxTime, Op, Problem, 
 from placewright.plan import check_placement
 from placewright.solvers import Search
 from placewright.solvers.searches import moves
-from placewright.solvers.searches.space import ENOUGH, Lists, Space, coarser, few_groups, teams
-from placewright.solvers.searches.starts import distinct, scattered, singles
+from placewright.solvers.searches.initial_plans import (
+    distinct,
+    scattered,
+    singles,
+)
+from placewright.solvers.searches.search_space import (
+    ENOUGH,
+    Lists,
+    Space,
+    coarser,
+    few_groups,
+    teams,
+)
 from placewright.transforms import by_colocation
 
 GROUPS = 20

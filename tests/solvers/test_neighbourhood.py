@@ -11,7 +11,12 @@ from tiny import random_problem
 
 from placewright import Cluster, MaxEvaluations, Plan, Problem, Search, simulate, zoo
 from placewright.solvers import LNS, Stop, solve
-from placewright.solvers.exact.neighbourhood import around, border, critical, stretch
+from placewright.solvers.exact.lns import (
+    around,
+    border,
+    critical,
+    stretch,
+)
 from placewright.solvers.exact.solver import judge_starts
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from strategies import fusible_problems, plans
 
 from placewright import Cluster, Constraints, Graph, Op, Plan, Problem, Roofline, simulate
-from placewright.solvers import explain_op, neighbours
-from placewright.solvers.reasons.moving import goes_along
+from placewright.explanations import explain_op, neighbours
+from placewright.explanations.moves import goes_along
 from placewright.transforms import fuse
 
 

@@ -11,11 +11,11 @@ import pytest
 from placewright import Cluster, Constraints, Device, Graph, Link, Op, Problem, Roofline, Table
 from placewright.errors import MissingDependency
 from placewright.solvers import METIS, KaHIP, MinCut, Scotch, solve
-from placewright.solvers.partition import partitioners
-from placewright.solvers.partition.methods import _blocks, _Cut
-from placewright.solvers.partition.partitioners import Web
-from placewright.solvers.partition.ties import Ties, link_seconds
-from placewright.solvers.teams import Teams
+from placewright.solvers.partition import libraries
+from placewright.solvers.partition.affinity import Ties, link_seconds
+from placewright.solvers.partition.libraries import Web
+from placewright.solvers.partition.partition_solvers import _blocks, _Cut
+from placewright.transforms.bundles import Teams
 
 KINDS = (METIS, KaHIP, Scotch, MinCut)
 every_kind = pytest.mark.parametrize("kind", KINDS)
@@ -147,7 +147,7 @@ def test_the_same_seed_gives_the_same_parts_whatever_ran_before(
 def test_another_process_gives_the_same_parts(exact: Roofline) -> None:
     code = """
 import numpy as np
-from placewright.solvers.partition import partitioners
+from placewright.solvers.partition import libraries as partitioners
 n = 5000
 one = np.concatenate([np.arange(n - 1), np.arange(n - 40)])
 other = np.concatenate([np.arange(1, n), np.arange(40, n)])
@@ -261,7 +261,7 @@ def test_a_problem_without_a_choice_needs_no_partitioner(
     kind: type, exact: Roofline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("metis", "kahip", "scotch"):
-        monkeypatch.delattr(partitioners, name)
+        monkeypatch.delattr(libraries, name)
     problem = Problem(chain(3), cluster({"a": 1.0}), exact)
     assert kind().place(problem, seed=1).tolist() == [0, 0, 0]
     pins = Constraints(pins={"op*": "b"})

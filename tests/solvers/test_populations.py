@@ -19,9 +19,13 @@ from placewright.solvers import (
     Solver,
     solve,
 )
-from placewright.solvers.searches.breeding import aligned, alike, crossed
 from placewright.solvers.searches.cross_entropy import draw, entropy
-from placewright.solvers.searches.space import Space, teams
+from placewright.solvers.searches.crossover import (
+    aligned,
+    alike,
+    crossed,
+)
+from placewright.solvers.searches.search_space import Space, teams
 from placewright.transforms import by_heavy_edges
 
 SEARCHES: list[Solver] = [LocalSearch(), Genetic(), CrossEntropy()]

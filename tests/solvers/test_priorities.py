@@ -16,16 +16,16 @@ from placewright import Cluster, Graph, MaxEvaluations, Op, Plan, Problem, simul
 from placewright.errors import ConfigError
 from placewright.simulator.reference import plan_order
 from placewright.solvers import HEFT, Schedule, Search, Stop, solve
-from placewright.solvers.orders.backward import latest_start
-from placewright.solvers.orders.chain import Chain
-from placewright.solvers.orders.priorities import (
+from placewright.solvers.ordering.critical_chain import Chain
+from placewright.solvers.ordering.latest_start import latest_start
+from placewright.solvers.ordering.priority_rules import (
     critical_path,
     feeds_others,
     memory_lean,
     never_idle,
     priority_rules,
 )
-from placewright.transforms.flow import Flow
+from placewright.transforms.path_lengths import Flow
 
 if TYPE_CHECKING:
     from placewright import Roofline

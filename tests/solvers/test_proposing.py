@@ -10,9 +10,19 @@ import pytest
 from placewright import Cluster, Plan, Problem
 from placewright.errors import PlanError
 from placewright.solvers import Auto, MaxEvaluations, MaxTime, Search, Stop, solve
-from placewright.solvers.proposing import Allowance, Asked, Proposer
+from placewright.solvers.proposer import (
+    Allowance,
+    Asked,
+    Proposer,
+)
 from placewright.solvers.searches.annealing import levels
-from placewright.solvers.searches.walk import Changes, Cooling, Guide, Rows, Walker
+from placewright.solvers.searches.annealing_chains import (
+    Changes,
+    Cooling,
+    Guide,
+    Rows,
+    Walker,
+)
 from placewright.zoo import load
 
 

@@ -22,8 +22,8 @@ from placewright import (
     simulator,
 )
 from placewright.solvers import METIS, MaxEvaluations, Scotch, repair, solve
-from placewright.solvers.partition.pieces import Pieces
-from placewright.solvers.partition.repair import rounds
+from placewright.solvers.partition.capacity_repair import rounds
+from placewright.solvers.partition.movable_groups import Pieces
 
 
 def linked(count: int, memory: int, host: int = 0) -> Cluster:

@@ -11,8 +11,13 @@ from strategies import plans, problems
 from placewright import Cluster, Device, Graph, Link, Op, Plan, Problem, Search, Table, judge
 from placewright.errors import ConfigError
 from placewright.solvers import Baselines, Random, Robust, Stop, perturbed, robustness, solve
-from placewright.solvers import robust as module
-from placewright.solvers.few import MOST, Few, Found, mark
+from placewright.solvers import cost_perturbation as module
+from placewright.solvers.best_plans import (
+    MOST,
+    Few,
+    Found,
+    mark,
+)
 
 TOGETHER, SPLIT = [0, 0, 0, 0], [0, 0, 1, 0]
 

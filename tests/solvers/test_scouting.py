@@ -9,10 +9,20 @@ from placewright import Cluster, Plan, Problem
 from placewright.errors import FileError
 from placewright.solvers import Auto, MaxEvaluations, Search, Stop, solve
 from placewright.solvers.baselines import baselines
-from placewright.solvers.proposing import Proposer
-from placewright.solvers.scouting import FEATURES, Network, Scout, shipped
+from placewright.solvers.proposer import Proposer
+from placewright.solvers.scout import (
+    FEATURES,
+    Network,
+    Scout,
+    shipped,
+)
 from placewright.solvers.searches.annealing import elite, levels
-from placewright.solvers.searches.walk import Changes, Cooling, Rows, Walker
+from placewright.solvers.searches.annealing_chains import (
+    Changes,
+    Cooling,
+    Rows,
+    Walker,
+)
 from placewright.zoo import load
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from placewright.solvers.partition.stretches import Line
+from placewright.solvers.partition.runs import Line
 
 
 def made(seed: int, count: int, slack: float | None) -> Line:

@@ -13,10 +13,16 @@ from tiny import random_problem
 
 from placewright import MaxEvaluations, Plan, simulator
 from placewright.simulator._kernel import WalkSettings
-from placewright.simulator.judging import kernel
+from placewright.simulator.evaluation import kernel
 from placewright.solvers import Search, Stop
 from placewright.solvers.searches.annealing import levels
-from placewright.solvers.searches.walk import Changes, Cooling, Rows, Walker, _blocks
+from placewright.solvers.searches.annealing_chains import (
+    Changes,
+    Cooling,
+    Rows,
+    Walker,
+    _blocks,
+)
 
 
 def walked(problem, evaluations, seed, order=True, stream=True, hot=0.5):

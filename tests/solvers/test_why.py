@@ -12,16 +12,16 @@ from strategies import STREAMING, plans, problems
 from yardstick import lengths
 
 from placewright import Cluster, Constraints, Graph, Plan, Problem, Roofline, simulate, zoo
+from placewright.explanations import explain
+from placewright.explanations.cluster_changes import faster_device
 from placewright.solvers import (
     Baselines,
     EverySingleDevice,
     MTopo,
     Streamed,
     bound,
-    explain,
     solve,
 )
-from placewright.solvers.reasons.changes import faster_device
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -10,20 +10,24 @@ import pytest
 
 from placewright import Plan, judge, policies, simulate
 from placewright.errors import FileError
-from placewright.solvers.orders.priorities import priority_rules
+from placewright.solvers.ordering.priority_rules import priority_rules
 
 torch = pytest.importorskip("torch")
-from placewright.policies.go_shape import Shape  # noqa: E402
-from placewright.training.go import GoRecipe, GoTraining, report  # noqa: E402
-from placewright.training.go_imitation import Imitation, taught  # noqa: E402
-from placewright.training.go_orders import IssuingEnvironment, issued  # noqa: E402
-from placewright.training.go_proposer import GoProposer  # noqa: E402
-from placewright.training.go_teachers import (  # noqa: E402
+from placewright.policies.go.config import Shape  # noqa: E402
+from placewright.training.go.demonstrations import (  # noqa: E402
     Task,
     graph_file,
     lines,
     read_lessons,
     teach,
+)
+from placewright.training.go.imitation import Imitation, taught  # noqa: E402
+from placewright.training.go.issue_order import IssuingEnvironment, issued  # noqa: E402
+from placewright.training.go.proposer import GoProposer  # noqa: E402
+from placewright.training.go.trainer import (  # noqa: E402
+    GoRecipe,
+    GoTraining,
+    report,
 )
 
 SMALL = Shape(hidden=16, heads=2, segment=16, layers=1, tasks=("device", "priority"))

@@ -11,8 +11,8 @@ from placewright import Cluster, Problem, judge, solve, solvers, zoo
 
 torch = pytest.importorskip("torch")
 from placewright.policies.shipped import FOLDER, FOLDS, shipped  # noqa: E402
-from placewright.training.go_proposer import GoProposer  # noqa: E402
-from placewright.training.placed import PLACED, PlacedGo  # noqa: E402
+from placewright.training.go.proposer import GoProposer  # noqa: E402
+from placewright.training.policy_solver import PLACED, PlacedGo  # noqa: E402
 
 UNSEEN = {"a": "transformer-xl-2:layers=3,steps=32", "b": "nmt-2:steps=4"}
 """For each fold a network of the other."""

@@ -11,7 +11,7 @@ from placewright.errors import ConfigError
 gymnasium = pytest.importorskip("gymnasium")
 from gymnasium.utils.env_checker import check_env  # noqa: E402
 
-from placewright.training import gym  # noqa: E402
+from placewright.training import gym_env  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -22,12 +22,12 @@ def problem() -> Problem:
 
 
 def test_it_passes_gymnasiums_own_check(problem):
-    environment = gymnasium.make(gym.NAME, problem=problem, groups=8)
+    environment = gymnasium.make(gym_env.NAME, problem=problem, groups=8)
     check_env(environment.unwrapped, skip_render_check=True)
 
 
 def test_an_episode_is_worth_what_its_plan_is(problem):
-    environment = gymnasium.make(gym.NAME, problem=problem, groups=8).unwrapped
+    environment = gymnasium.make(gym_env.NAME, problem=problem, groups=8).unwrapped
     rng = np.random.default_rng(0)
     _, info = environment.reset(seed=0)
     over, taken = False, []
@@ -47,7 +47,7 @@ def test_an_episode_is_worth_what_its_plan_is(problem):
 
 
 def test_masks_say_where_a_group_may_be(problem):
-    environment = gymnasium.make(gym.NAME, problem=problem, groups=400, rule="coarse").unwrapped
+    environment = gymnasium.make(gym_env.NAME, problem=problem, groups=400, rule="coarse").unwrapped
     _, info = environment.reset()
     masks = [info["action_mask"]]
     for _ in range(environment.game.groups - 1):
@@ -57,9 +57,9 @@ def test_masks_say_where_a_group_may_be(problem):
 
 
 def test_many_at_once_do_what_one_does_and_are_judged_together(problem):
-    many = gymnasium.make_vec(gym.NAME, num_envs=3, problem=problem, groups=8)
-    ones = [gymnasium.make(gym.NAME, problem=problem, groups=8).unwrapped for _ in range(3)]
-    assert isinstance(many.unwrapped, gym.Placements)
+    many = gymnasium.make_vec(gym_env.NAME, num_envs=3, problem=problem, groups=8)
+    ones = [gymnasium.make(gym_env.NAME, problem=problem, groups=8).unwrapped for _ in range(3)]
+    assert isinstance(many.unwrapped, gym_env.Placements)
     observation, info = many.reset(seed=0)
     for at, one in enumerate(ones):
         assert (one.reset(seed=0)[0] == observation[at]).all()
@@ -76,15 +76,15 @@ def test_many_at_once_do_what_one_does_and_are_judged_together(problem):
     assert many.unwrapped.game.environment.evaluations == 3
     assert not many.step(np.zeros(3, dtype=int))[2].any()  # begins the next episode
     stacked = gymnasium.make_vec(
-        gym.NAME, num_envs=2, vectorization_mode="sync", problem=problem, groups=8
+        gym_env.NAME, num_envs=2, vectorization_mode="sync", problem=problem, groups=8
     )
     assert stacked.reset()[0].shape == (2, many.unwrapped.game.width)
 
 
 def test_a_problem_can_be_named():
     environment = gymnasium.make(
-        f"placewright.training.gym:{gym.NAME}", problem="chain on 2xP100"
+        f"placewright.training.gym_env:{gym_env.NAME}", problem="chain on 2xP100"
     ).unwrapped
     assert environment.game.problem.cluster.name == "2xP100"
     with pytest.raises(ConfigError, match="expected such as"):
-        gymnasium.make(gym.NAME, problem="chain")
+        gymnasium.make(gym_env.NAME, problem="chain")

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from placewright.training import Judged
+from placewright.training.gae import StepNormalised
 from placewright.training.rewards import Penalised, returns
-from placewright.training.steps import StepNormalised
 
 OWNER = np.array([0, 0, 0])
 

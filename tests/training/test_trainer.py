@@ -27,7 +27,7 @@ from placewright.training import (
     result_of,
     simulated,
 )
-from placewright.training.runs import Run
+from placewright.training.run import Run
 
 pytest.importorskip("torch")
 

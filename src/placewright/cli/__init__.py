@@ -23,7 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             stream.reconfigure(errors="backslashreplace")
     try:
         # Here, since it takes a while, in which a person may think better of it.
-        from placewright.cli.commands import app
+        from placewright.cli.app import app
 
         try:
             app(arguments)

@@ -8,7 +8,7 @@ import time
 from contextlib import redirect_stdout
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
-from placewright.cli.words import count
+from placewright.cli.render.text import count
 from placewright.units import format_seconds
 
 if TYPE_CHECKING:

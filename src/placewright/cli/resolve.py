@@ -127,7 +127,7 @@ def find_cluster(text: str) -> Cluster:
     from placewright.cluster import Cluster
 
     if is_here(text):
-        from placewright.runtime.here import here, parse_here
+        from placewright.profiling.machine_profile import here, parse_here
 
         return here(parse_here(text), note=_note).cluster
     return files.load(text, "cluster") if _is_file(text) else Cluster.parse(text)
@@ -136,8 +136,8 @@ def find_cluster(text: str) -> Cluster:
 def as_run_here(problem: Problem, on: str) -> Problem:
     """A problem on this machine, with the starts of ops that the runtime will need."""
     from placewright.costs import Table
-    from placewright.runtime.here import here, parse_here
-    from placewright.runtime.replayed import as_run
+    from placewright.profiling.as_executed import as_run
+    from placewright.profiling.machine_profile import here, parse_here
 
     profile, costs = here(parse_here(on)), problem.costs
     if isinstance(costs, Table) and costs.machine and costs.machine != profile.machine.key:
@@ -149,10 +149,10 @@ def measure_costs(
     model: str, on: str, training: bool, optimizer: str | None, limits: Mapping[str, int]
 ) -> Table:
     """What each op of a model takes on each device of this machine."""
-    from placewright.runtime.here import here, parse_here
+    from placewright.profiling.machine_profile import here, parse_here
+    from placewright.profiling.op_costs import profile_ops
+    from placewright.profiling.sites import sites_of
     from placewright.runtime.models import find_program
-    from placewright.runtime.ops import profile_ops
-    from placewright.runtime.sites import sites_of
 
     workers = parse_here(on)
     program = find_program(model, training, optimizer)  # first: its file may change settings
@@ -200,9 +200,9 @@ def find_method(name: str) -> Solver:
 
     `auto` comes with its proposers, if any are on by default.
     """
-    from placewright.cli.proposers import DEFAULT, named
     from placewright.solvers import METHODS, Auto
-    from placewright.training.placed import PLACED
+    from placewright.training.policy_solver import PLACED
+    from placewright.training.proposers import DEFAULT, named
 
     if name not in METHODS and name not in PLACED:
         raise ConfigError(f"no method is named {name!r}: {nearest(name, [*METHODS, *PLACED])}")

@@ -9,8 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from placewright.errors import FileError, PlacewrightError
-from placewright.files.kinds import Noun, from_data, to_data
 from placewright.files.plan import plan_for
+from placewright.files.registry import (
+    Noun,
+    from_data,
+    to_data,
+)
 from placewright.files.storage import is_toml, read_data, to_json, write_data
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from typing import Any
 
 from placewright.cluster import Cluster, Device, Link
 from placewright.errors import ClusterError
-from placewright.files import checks
-from placewright.files.checks import Data, written
+from placewright.files import validation
 from placewright.files.header import body, head
+from placewright.files.validation import Data, written
 
 
 def cluster_data(cluster: Cluster) -> Data:
@@ -30,7 +30,9 @@ def cluster_data(cluster: Cluster) -> Data:
 
 def read_cluster(data: object, where: str = "") -> Cluster:
     """The cluster that plain data describe."""
-    found = checks.fields(body(data, "cluster", where), _CLUSTER, where, need=("name", "devices"))
+    found = validation.fields(
+        body(data, "cluster", where), _CLUSTER, where, need=("name", "devices")
+    )
     links: dict[tuple[str, str], Link] = {}
     for ends, link in found.get("links", ()):
         for pair in ends:
@@ -54,7 +56,7 @@ def device_data(device: Device) -> Data:
 
 def read_device(data: object, where: str) -> Device:
     """The device that plain data describe; `preset` names the model that the rest changes."""
-    found = checks.fields(data, _DEVICE, where, need=("name",))
+    found = validation.fields(data, _DEVICE, where, need=("name",))
     model = found.pop("preset", None)
     if model is None:
         return Device(**found)
@@ -79,7 +81,7 @@ def _link_data(cluster: Cluster, source: str, target: str) -> Data:
 
 def _link(data: object, where: str) -> tuple[list[tuple[str, str]], Link]:
     """The pairs of devices that an entry is for, and their link."""
-    found = checks.fields(data, _LINK, where, need=("from", "to"))
+    found = validation.fields(data, _LINK, where, need=("from", "to"))
     ends = [(found.pop("from"), found.pop("to"))]
     if found.pop("both", False):
         ends.append(ends[0][::-1])
@@ -94,30 +96,30 @@ def _link(data: object, where: str) -> tuple[list[tuple[str, str]], Link]:
 
 
 _DEVICE = {
-    "name": checks.text,
-    "preset": checks.text,
-    "kind": checks.text,
-    "model": checks.text,
-    "memory": checks.size,
-    "reserve": checks.size,
-    "rates": checks.named(checks.rate),
-    "bandwidth": checks.rate,
-    "launch": checks.number,
-    "issuer": checks.text,
+    "name": validation.text,
+    "preset": validation.text,
+    "kind": validation.text,
+    "model": validation.text,
+    "memory": validation.size,
+    "reserve": validation.size,
+    "rates": validation.named(validation.rate),
+    "bandwidth": validation.rate,
+    "launch": validation.number,
+    "issuer": validation.text,
 }
 _LINK = {
-    "from": checks.text,
-    "to": checks.text,
-    "preset": checks.text,
-    "bandwidth": checks.rate,
-    "latency": checks.number,
-    "channel": checks.text,
-    "loose": checks.rate,
-    "handing": checks.number,
-    "both": checks.flag,
+    "from": validation.text,
+    "to": validation.text,
+    "preset": validation.text,
+    "bandwidth": validation.rate,
+    "latency": validation.number,
+    "channel": validation.text,
+    "loose": validation.rate,
+    "handing": validation.number,
+    "both": validation.flag,
 }
 _CLUSTER = {
-    "name": checks.text,
-    "devices": checks.each(read_device),
-    "links": checks.each(_link),
+    "name": validation.text,
+    "devices": validation.each(read_device),
+    "links": validation.each(_link),
 }

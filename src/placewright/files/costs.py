@@ -8,14 +8,14 @@ import numpy as np
 
 from placewright.costs import CostModel, Roofline, Table
 from placewright.errors import FileError, ProblemError, nearest
-from placewright.files import checks
+from placewright.files import validation
 from placewright.files.cluster import device_data, read_device
 from placewright.files.header import body, head
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from placewright.files.checks import Data
+    from placewright.files.validation import Data
 
 
 def costs_data(costs: CostModel) -> Data:
@@ -50,9 +50,11 @@ def read_costs(data: object, where: str = "") -> Roofline | Table:
     """The cost model that plain data describe."""
     found = body(data, "costs", where)
     named = {key: found.pop(key) for key in ("model",) if key in found}
-    model = checks.fields(named, {"model": checks.text}, where, need=("model",))["model"]
+    model = validation.fields(named, {"model": validation.text}, where, need=("model",))["model"]
     if model == "roofline":
-        shares = checks.fields(found, {"compute": checks.number, "memory": checks.number}, where)
+        shares = validation.fields(
+            found, {"compute": validation.number, "memory": validation.number}, where
+        )
         for key, share in shares.items():
             if not share > 0:
                 raise ProblemError(f"the roofline's {key} share is {share!r}: expected > 0")
@@ -63,7 +65,7 @@ def read_costs(data: object, where: str = "") -> Roofline | Table:
 
 
 def _table(data: Data, where: str) -> Table:
-    found = checks.fields(data, _TABLE, where, need=("ops", "columns", "seconds"))
+    found = validation.fields(data, _TABLE, where, need=("ops", "columns", "seconds"))
     ops, columns = found["ops"], found["columns"]
     seconds, issue, spread = (
         _square(key, found[key], len(columns)) if key in found else None
@@ -86,13 +88,13 @@ def _square(key: str, rows: list[NDArray[np.float64]], columns: int) -> NDArray[
 
 
 _TABLE = {
-    "ops": checks.texts,
-    "columns": checks.texts,
-    "seconds": checks.each(checks.floats),
-    "transfers": checks.floats,
+    "ops": validation.texts,
+    "columns": validation.texts,
+    "seconds": validation.each(validation.floats),
+    "transfers": validation.floats,
     "measured_on": read_device,
-    "issue": checks.each(checks.floats),
-    "spread": checks.each(checks.floats),
-    "machine": checks.text,
-    "workspace": checks.floats,
+    "issue": validation.each(validation.floats),
+    "spread": validation.each(validation.floats),
+    "machine": validation.text,
+    "workspace": validation.floats,
 }

@@ -6,14 +6,14 @@ from dataclasses import MISSING, fields
 from typing import TYPE_CHECKING, Any
 
 from placewright.errors import GraphError, nearest
-from placewright.files import checks
+from placewright.files import validation
 from placewright.files.header import body, head
 from placewright.graph import Graph, Op, Tensor, in_order
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from placewright.files.checks import Data
+    from placewright.files.validation import Data
 
 _DEFAULTS = {field.name: field.default for field in fields(Op) if field.default is not MISSING}
 _PLAIN: dict[str, Callable[[Any], Any]] = {  # numpy's numbers and tuples are not plain data
@@ -38,7 +38,7 @@ def graph_data(graph: Graph) -> Data:
 
 def read_graph(data: object, where: str = "") -> Graph:
     """The graph that plain data describe."""
-    found = checks.fields(body(data, "graph", where), _GRAPH, where, need=("name", "ops"))
+    found = validation.fields(body(data, "graph", where), _GRAPH, where, need=("name", "ops"))
     entries: list[Data] = found["ops"]
     position = {entry["name"]: at for at, entry in enumerate(entries)}
     if len(position) < len(entries):
@@ -94,49 +94,49 @@ def _named_tensors(value: object, where: str) -> tuple[tuple[str, int], ...]:
     return tuple(
         [
             (one, 0) if type(one) is str else _named_tensor(one, where)
-            for one in checks.items(value, where)
+            for one in validation.items(value, where)
         ]
     )
 
 
 def _named_tensor(value: object, where: str) -> tuple[str, int]:
     if not (isinstance(value, list) and list(map(type, value)) == [str, int]):
-        checks.refuse(value, where, 'an op\'s name or ["name", output]')
-    return str(value[0]), checks.integer(value[1], where)
+        validation.refuse(value, where, 'an op\'s name or ["name", output]')
+    return str(value[0]), validation.integer(value[1], where)
 
 
 def _aliases(value: object, where: str) -> tuple[tuple[int, int], ...]:
     """A list of `[output, input]` pairs."""
-    pairs = checks.items(value, where)
+    pairs = validation.items(value, where)
     for pair in pairs:
         if not (isinstance(pair, list) and list(map(type, pair)) == [int, int]):
-            checks.refuse(pair, where, "[output, input]")
+            validation.refuse(pair, where, "[output, input]")
     return tuple((output, source) for output, source in pairs)
 
 
 _OP = {
-    "name": checks.text,
-    "kind": checks.text,
+    "name": validation.text,
+    "kind": validation.text,
     "inputs": _named_tensors,
-    "outputs": checks.sizes,
-    "flops": checks.number,
-    "moved": checks.integer,
-    "resident": checks.integer,
-    "workspace": checks.integer,
-    "dtype": checks.text,
-    "module": checks.text,
-    "phase": checks.text,
-    "colocate": checks.text,
-    "runs_on": checks.texts,
+    "outputs": validation.sizes,
+    "flops": validation.number,
+    "moved": validation.integer,
+    "resident": validation.integer,
+    "workspace": validation.integer,
+    "dtype": validation.text,
+    "module": validation.text,
+    "phase": validation.text,
+    "colocate": validation.text,
+    "runs_on": validation.texts,
     "aliases": _aliases,
 }
 
 
 def _ops(value: object, where: str) -> list[Data]:
     return [
-        checks.fields(one, _OP, f"{where}[{at}]", need=("name",))
-        for at, one in enumerate(checks.items(value, where))
+        validation.fields(one, _OP, f"{where}[{at}]", need=("name",))
+        for at, one in enumerate(validation.items(value, where))
     ]
 
 
-_GRAPH = {"name": checks.text, "ops": _ops, "outputs": _named_tensors}
+_GRAPH = {"name": validation.text, "ops": _ops, "outputs": _named_tensors}

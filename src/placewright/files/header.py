@@ -5,7 +5,7 @@ from __future__ import annotations
 import reprlib
 
 from placewright.errors import FileError
-from placewright.files.checks import THE_FILE, Data
+from placewright.files.validation import THE_FILE, Data
 
 VERSION = 1
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from placewright.errors import PlanError, nearest
-from placewright.files import checks
+from placewright.files import validation
 from placewright.files.header import body, head
 from placewright.plan import NO_STAGING, Plan
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from placewright.files.checks import Data
+    from placewright.files.validation import Data
     from placewright.problem import Problem
 
 ALONE = -1  # an op that is fused with no other
@@ -42,7 +42,7 @@ def plan_data(plan: Plan) -> Data:
 
 def read_plan(data: object, where: str = "") -> Plan:
     """The plan that plain data describe; `plan_for` fits it onto a problem."""
-    found = checks.fields(body(data, "plan", where), _PLAN, where, need=("devices",))
+    found = validation.fields(body(data, "plan", where), _PLAN, where, need=("devices",))
     placed: dict[str, str] = found["devices"]
     devices = {name: at for at, name in enumerate(_names(found))}
     ops = {name: at for at, name in enumerate(placed)}
@@ -135,11 +135,11 @@ def _know(names: Iterable[str], known: Mapping[str, int], what: str, whose: str)
 
 
 _PLAN = {
-    "graph": checks.text,
-    "cluster": checks.text,
-    "device_names": checks.texts,
-    "devices": checks.named(checks.text),
-    "priority": checks.named(checks.number),
-    "fusion": checks.named(checks.int32),
-    "staging": checks.named(checks.size),
+    "graph": validation.text,
+    "cluster": validation.text,
+    "device_names": validation.texts,
+    "devices": validation.named(validation.text),
+    "priority": validation.named(validation.number),
+    "fusion": validation.named(validation.int32),
+    "staging": validation.named(validation.size),
 }

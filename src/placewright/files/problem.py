@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from placewright.errors import ProblemError
-from placewright.files import checks
+from placewright.files import validation
 from placewright.files.cluster import cluster_data, read_cluster
 from placewright.files.costs import costs_data, read_costs
 from placewright.files.graph import graph_data, read_graph
@@ -13,7 +13,7 @@ from placewright.files.header import body, head
 from placewright.problem import Constraints, Problem
 
 if TYPE_CHECKING:
-    from placewright.files.checks import Data
+    from placewright.files.validation import Data
 
 
 def problem_data(problem: Problem) -> Data:
@@ -32,7 +32,7 @@ def problem_data(problem: Problem) -> Data:
 def read_problem(data: object, where: str = "") -> Problem:
     """The problem that plain data describe."""
     need = ("graph", "cluster")
-    return Problem(**checks.fields(body(data, "problem", where), _PROBLEM, where, need))
+    return Problem(**validation.fields(body(data, "problem", where), _PROBLEM, where, need))
 
 
 def constraints_data(constraints: Constraints) -> Data:
@@ -48,7 +48,7 @@ def constraints_data(constraints: Constraints) -> Data:
 
 def read_constraints(data: object, where: str = "") -> Constraints:
     """The constraints that plain data describe."""
-    found = checks.fields(body(data, "constraints", where), _CONSTRAINTS, where)
+    found = validation.fields(body(data, "constraints", where), _CONSTRAINTS, where)
     if "colocate" in found:
         found["colocate"] = tuple(found["colocate"])
     for name, limit in found.get("limits", {}).items():
@@ -58,15 +58,15 @@ def read_constraints(data: object, where: str = "") -> Constraints:
 
 
 _CONSTRAINTS = {
-    "pins": checks.named(checks.text),
-    "forbid": checks.named(checks.texts),
-    "colocate": checks.each(checks.texts),
-    "limits": checks.named(checks.size),
+    "pins": validation.named(validation.text),
+    "forbid": validation.named(validation.texts),
+    "colocate": validation.each(validation.texts),
+    "limits": validation.named(validation.size),
 }
-_PROBLEM: dict[str, checks.Check] = {
-    "discipline": checks.text,
-    "objective": checks.text,
-    "overlap": checks.flag,
+_PROBLEM: dict[str, validation.Check] = {
+    "discipline": validation.text,
+    "objective": validation.text,
+    "overlap": validation.flag,
     "constraints": read_constraints,
     "costs": read_costs,
     "cluster": read_cluster,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import get_args
 
-from placewright.files import checks
-from placewright.files.checks import Data, written
+from placewright.files import validation
 from placewright.files.header import body, head
 from placewright.files.plan import plan_data, read_plan
+from placewright.files.validation import Data, written
 from placewright.problem import Objective
 from placewright.result import Result, Use
 from placewright.version import __version__
@@ -59,7 +59,7 @@ def _asked_data(result: Result) -> Data:
 def read_result(data: object, where: str = "") -> Result:
     """The result that plain data describe."""
     need = [key for key in _RESULT if key not in (*_DERIVED, "found_by", "history", "asked")]
-    found = checks.fields(body(data, "result", where), _RESULT, where, need)
+    found = validation.fields(body(data, "result", where), _RESULT, where, need)
     for key in _DERIVED:
         found.pop(key, None)
     found["devices"] = tuple(found["devices"])
@@ -68,12 +68,14 @@ def read_result(data: object, where: str = "") -> Result:
 
 
 def _use(data: object, where: str) -> Use:
-    return Use(**checks.fields(data, _USE, where, need=("name", "ops", "busy", "peak", "limit")))
+    return Use(
+        **validation.fields(data, _USE, where, need=("name", "ops", "busy", "peak", "limit"))
+    )
 
 
 def _objective(value: object, where: str) -> str:
     if value not in get_args(Objective):
-        checks.refuse(value, where, "'step' or 'period'")
+        validation.refuse(value, where, "'step' or 'period'")
     return str(value)
 
 
@@ -82,48 +84,48 @@ def _option(value: object, where: str) -> str | bool | tuple[str, ...]:
     if isinstance(value, bool | str):
         return value
     if not isinstance(value, list):
-        checks.refuse(value, where, "text, a list of texts, true or false")
-    return checks.texts(value, where)
+        validation.refuse(value, where, "text, a list of texts, true or false")
+    return validation.texts(value, where)
 
 
 def _milestone(value: object, where: str) -> tuple[int, float, float]:
     """One `[evaluations, seconds, best objective]`."""
-    entry = checks.items(value, where)
+    entry = validation.items(value, where)
     if len(entry) != 3:
-        checks.refuse(value, where, "[evaluations, seconds, best]")
+        validation.refuse(value, where, "[evaluations, seconds, best]")
     return (
-        checks.integer(entry[0], where),
-        checks.number(entry[1], where),
-        checks.rate(entry[2], where),
+        validation.integer(entry[0], where),
+        validation.number(entry[1], where),
+        validation.rate(entry[2], where),
     )
 
 
 _USE = {
-    "name": checks.text,
-    "ops": checks.integer,
-    "busy": checks.number,
-    "peak": checks.integer,
-    "limit": checks.integer,
-    "reserve": checks.integer,
+    "name": validation.text,
+    "ops": validation.integer,
+    "busy": validation.number,
+    "peak": validation.integer,
+    "limit": validation.integer,
+    "reserve": validation.integer,
 }
 _DERIVED = ("placewright_version", "gap", "fits")
 _RESULT = {
-    "placewright_version": checks.text,
-    "method": checks.text,
-    "found_by": checks.text,
+    "placewright_version": validation.text,
+    "method": validation.text,
+    "found_by": validation.text,
     "objective": _objective,
-    "step_time": checks.rate,
-    "period": checks.rate,
-    "bound": checks.rate,
-    "bound_name": checks.text,
-    "gap": checks.rate,
-    "fits": checks.flag,
-    "overflow": checks.integer,
-    "evaluations": checks.integer,
-    "seconds": checks.number,
-    "seed": checks.integer,
-    "devices": checks.each(_use),
-    "history": checks.each(_milestone),
-    "asked": checks.named(_option),
+    "step_time": validation.rate,
+    "period": validation.rate,
+    "bound": validation.rate,
+    "bound_name": validation.text,
+    "gap": validation.rate,
+    "fits": validation.flag,
+    "overflow": validation.integer,
+    "evaluations": validation.integer,
+    "seconds": validation.number,
+    "seed": validation.integer,
+    "devices": validation.each(_use),
+    "history": validation.each(_milestone),
+    "asked": validation.named(_option),
     "plan": read_plan,
 }

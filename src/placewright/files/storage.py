@@ -20,7 +20,7 @@ from placewright.errors import FileError
 from placewright.files.toml import to_toml
 
 if TYPE_CHECKING:
-    from placewright.files.checks import Data
+    from placewright.files.validation import Data
 
 
 def read_data(path: Path) -> object:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from placewright.errors import ConfigError
-from placewright.files import checks
+from placewright.files import validation
 from placewright.files.header import body, head
 from placewright.files.plan import plan_data, read_plan
 from placewright.timeline import Memory, Timeline, Transfers
@@ -13,7 +13,7 @@ from placewright.timeline import Memory, Timeline, Transfers
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from placewright.files.checks import Data
+    from placewright.files.validation import Data
 
 
 def timeline_data(timeline: Timeline) -> Data:
@@ -33,7 +33,7 @@ def timeline_data(timeline: Timeline) -> Data:
 
 def read_timeline(data: object, where: str = "") -> Timeline:
     """The timeline that plain data describe."""
-    found = checks.fields(body(data, "timeline", where), _TIMELINE, where, need=_TIMELINE)
+    found = validation.fields(body(data, "timeline", where), _TIMELINE, where, need=_TIMELINE)
     timeline = Timeline(**found)
     ops, devices = len(timeline.plan), len(timeline.plan.devices)
     _equal_length(found, ("start", "end"), ops, "op")
@@ -52,8 +52,8 @@ def _memory(data: object, where: str) -> Memory:
     return Memory(**_columns(data, _MEMORY, where))
 
 
-def _columns(data: object, columns: Mapping[str, checks.Check], where: str) -> Data:
-    found = checks.fields(data, columns, where, need=columns)
+def _columns(data: object, columns: Mapping[str, validation.Check], where: str) -> Data:
+    found = validation.fields(data, columns, where, need=columns)
     _equal_length(found, columns, len(found[next(iter(columns))]), "row")
     return found
 
@@ -66,23 +66,23 @@ def _equal_length(found: Data, keys: Iterable[str], length: int, what: str) -> N
 
 
 _TRANSFERS = {
-    "tensor": checks.int32s,
-    "source": checks.int32s,
-    "target": checks.int32s,
-    "channel": checks.int32s,
-    "reader": checks.int32s,
-    "start": checks.floats,
-    "end": checks.floats,
+    "tensor": validation.int32s,
+    "source": validation.int32s,
+    "target": validation.int32s,
+    "channel": validation.int32s,
+    "reader": validation.int32s,
+    "start": validation.floats,
+    "end": validation.floats,
 }
-_MEMORY = {"device": checks.int32s, "time": checks.floats, "used": checks.int64s}
+_MEMORY = {"device": validation.int32s, "time": validation.floats, "used": validation.int64s}
 _TIMELINE = {
-    "step_time": checks.number,
-    "period": checks.number,
-    "start": checks.floats,
-    "end": checks.floats,
+    "step_time": validation.number,
+    "period": validation.number,
+    "start": validation.floats,
+    "end": validation.floats,
     "transfers": _transfers,
     "memory": _memory,
-    "peak": checks.int64s,
-    "capacity": checks.int64s,
+    "peak": validation.int64s,
+    "capacity": validation.int64s,
     "plan": read_plan,
 }

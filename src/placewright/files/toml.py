@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from placewright.files.checks import Data
+    from placewright.files.validation import Data
 
 
 def to_toml(data: Data) -> str:

@@ -5,14 +5,19 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-from placewright.frontends.workloads import from_workload, is_split, is_workload, read_split
+from placewright.frontends.workloads.frontend import (
+    from_workload,
+    is_split,
+    is_workload,
+    read_split,
+)
 
 if TYPE_CHECKING:
-    from placewright.frontends.jax import from_jax
-    from placewright.frontends.onnx import from_onnx, nodes_of_onnx
+    from placewright.frontends.graphdef.frontend import device_hints, from_tensorflow
+    from placewright.frontends.jaxpr.frontend import from_jax
+    from placewright.frontends.onnx_graph.frontend import from_onnx, nodes_of_onnx
     from placewright.frontends.python_file import from_python
-    from placewright.frontends.tensorflow import device_hints, from_tensorflow
-    from placewright.frontends.torch import from_torch
+    from placewright.frontends.pytorch.frontend import from_torch
 
 __all__ = [
     "device_hints",
@@ -29,13 +34,13 @@ __all__ = [
 ]
 
 _HOME = {
-    "device_hints": "tensorflow",
-    "from_jax": "jax",
-    "from_onnx": "onnx",
+    "device_hints": "graphdef.frontend",
+    "from_jax": "jaxpr.frontend",
+    "from_onnx": "onnx_graph.frontend",
     "from_python": "python_file",
-    "from_tensorflow": "tensorflow",
-    "from_torch": "torch",
-    "nodes_of_onnx": "onnx",
+    "from_tensorflow": "graphdef.frontend",
+    "from_torch": "pytorch.frontend",
+    "nodes_of_onnx": "onnx_graph.frontend",
 }
 
 

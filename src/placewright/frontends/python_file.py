@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from placewright.errors import FileError, PlacewrightError, nearest
-from placewright.frontends.checks import place
-from placewright.frontends.torch import from_torch
+from placewright.frontends.pytorch.frontend import from_torch
+from placewright.frontends.workloads.checks import place
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

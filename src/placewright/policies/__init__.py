@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from placewright.errors import ConfigError, FileError, MissingDependency, nearest
 from placewright.files.header import body, head
 from placewright.policies.policy import Episodes, Head, Policy, Scores
-from placewright.policies.tensors import load_with_tensors, save_with_tensors
+from placewright.policies.storage import load_with_tensors, save_with_tensors
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,6 +23,14 @@ POLICIES = {
 }
 """The policies by name, and their classes, each in the module of that name (`_` for `-`)."""
 
+_MODULES = {
+    "colocrl": "colocrl.policy",
+    "go": "go.policy",
+    "hierarchical": "hierarchical.policy",
+    "pair": "transfer.linear",
+    "placeto": "placeto.policy",
+    "placeto-any": "transfer.gnn",
+}
 _NO_TORCH = frozenset({"pair"})
 
 __all__ = ["POLICIES", "Episodes", "Head", "Policy", "Scores", "find", "load", "save"]
@@ -42,7 +50,7 @@ def find(name: str) -> Any:
             import torch  # noqa: F401
     except ImportError:
         raise MissingDependency("torch", "torch") from None
-    return importlib.import_module(f"placewright.policies.{name.replace('-', '_')}")
+    return importlib.import_module(f"placewright.policies.{_MODULES[name]}")
 
 
 def save(policy: Policy, path: Path, made_by: str = "") -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from placewright.errors import ConfigError, nearest
-from placewright.policies.pair import Pair
+from placewright.policies.transfer.linear import Pair
 
 if TYPE_CHECKING:
     import numpy as np

@@ -11,28 +11,24 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from placewright.runtime.checking import Verified as Verified
-    from placewright.runtime.checking import verify as verify
     from placewright.runtime.executor import Executor as Executor
-    from placewright.runtime.measure import Measured as Measured
-    from placewright.runtime.measure import Meter as Meter
-    from placewright.runtime.measure import time_steps as time_steps
-    from placewright.runtime.placed import Placed as Placed
-    from placewright.runtime.placed import apply as apply
-    from placewright.runtime.ranking import Remeasured as Remeasured
-    from placewright.runtime.ranking import rerank as rerank
+    from placewright.runtime.meter import Measured as Measured
+    from placewright.runtime.meter import Meter as Meter
+    from placewright.runtime.meter import time_steps as time_steps
+    from placewright.runtime.placed_model import Placed as Placed
+    from placewright.runtime.placed_model import apply as apply
+    from placewright.runtime.verification import Verified as Verified
+    from placewright.runtime.verification import verify as verify
 
 _HOME = {
     "Executor": "executor",
-    "Measured": "measure",
-    "Meter": "measure",
-    "Placed": "placed",
-    "Remeasured": "ranking",
-    "Verified": "checking",
-    "apply": "placed",
-    "rerank": "ranking",
-    "time_steps": "measure",
-    "verify": "checking",
+    "Measured": "meter",
+    "Meter": "meter",
+    "Placed": "placed_model",
+    "Verified": "verification",
+    "apply": "placed_model",
+    "time_steps": "meter",
+    "verify": "verification",
 }
 
 __all__ = sorted(_HOME)

@@ -9,24 +9,34 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from placewright.errors import ExecutionError
-from placewright.frontends.torch_sources import given
 from placewright.graph import STATE
-from placewright.runtime.homes import settle
-from placewright.runtime.memory import keep_memory
+from placewright.runtime.cpu_worker import (
+    Done,
+    Job,
+    Note,
+    Streamer,
+    Worker,
+)
+from placewright.runtime.host_allocator import keep_memory
+from placewright.runtime.instructions import script_of
 from placewright.runtime.micro_batches import runners_of, updates_of
 from placewright.runtime.openmp import send_team_home
-from placewright.runtime.places import find_places, keeping_to, spare_cores
-from placewright.runtime.script import script_of
-from placewright.runtime.workers import Done, Job, Note, Streamer, Worker
+from placewright.runtime.program.sources import given
+from placewright.runtime.real_devices import (
+    find_places,
+    keeping_to,
+    spare_cores,
+)
+from placewright.runtime.weight_storage import settle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from types import TracebackType
 
-    from placewright.frontends.torch_program import Program
     from placewright.graph import Tensor
     from placewright.plan import Plan
-    from placewright.runtime.streams import Issuer
+    from placewright.runtime.cuda.issuer import Issuer
+    from placewright.runtime.program.program import Program
 
 
 class Executor:
@@ -119,7 +129,7 @@ class Executor:
     def _issuer(self, jobs: Mapping[int, Job]) -> Issuer | None:
         if not jobs:
             return None
-        from placewright.runtime.streams import Issuer
+        from placewright.runtime.cuda.issuer import Issuer
 
         turn = {
             one.position: (number, index)

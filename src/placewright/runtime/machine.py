@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from placewright.errors import ClusterError, MissingDependency
-from placewright.runtime.memory import keep_memory
+from placewright.runtime.host_allocator import keep_memory
 from placewright.version import __version__
 
 if TYPE_CHECKING:

@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from placewright.errors import ConfigError, ExecutionError
-from placewright.frontends.torch_runners import Read
-from placewright.frontends.torch_updates import Update
-from placewright.runtime.pipeline import in_order
+from placewright.runtime.in_flight import in_order
+from placewright.runtime.program.optimizer_step import Update
+from placewright.runtime.program.runners import Read
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from placewright.frontends.torch_program import Program
-    from placewright.frontends.torch_runners import Runner, Values
-    from placewright.frontends.torch_updates import States
+    from placewright.runtime.cpu_worker import Job
     from placewright.runtime.executor import Executor
-    from placewright.runtime.places import Place
-    from placewright.runtime.script import Part
-    from placewright.runtime.workers import Job
+    from placewright.runtime.instructions import Part
+    from placewright.runtime.program.optimizer_step import States
+    from placewright.runtime.program.program import Program
+    from placewright.runtime.program.runners import Runner, Values
+    from placewright.runtime.real_devices import Place
 
 
 class Gathered:

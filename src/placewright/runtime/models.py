@@ -11,7 +11,7 @@ from placewright.runtime.machine import load_torch
 from placewright.zoo.capture import OPTIMIZER, title_of
 
 if TYPE_CHECKING:
-    from placewright.frontends.torch_program import Program
+    from placewright.runtime.program.program import Program
 
 
 def find_program(text: str, training: bool = False, optimizer: str | None = None) -> Program:
@@ -25,7 +25,7 @@ def find_program(text: str, training: bool = False, optimizer: str | None = None
         PlacewrightError: The name is unknown, the file is bad, or it is no PyTorch model.
     """
     torch = load_torch()
-    from placewright.frontends.torch_program import program_of
+    from placewright.runtime.program.program import program_of
 
     if text.partition(":")[0].endswith(".py"):
         model, args, kwargs = build_model(text)

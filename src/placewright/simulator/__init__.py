@@ -1,8 +1,18 @@
 """A problem and plans in, step times or a timeline out. `reference.py` states the rules."""
 
-from placewright.simulator.judging import InFlight, Verdict, judge, simulate, simulate_in_flight
-from placewright.simulator.loads import Loads, loads
-from placewright.simulator.path import Path, Piece, critical_path
+from placewright.simulator.critical_path import (
+    Path,
+    Piece,
+    critical_path,
+)
+from placewright.simulator.device_loads import Loads, loads
+from placewright.simulator.evaluation import (
+    InFlight,
+    Verdict,
+    judge,
+    simulate,
+    simulate_in_flight,
+)
 
 __all__ = [
     "InFlight",

@@ -43,8 +43,8 @@ read, not to be fast. All durations come ready-made from `Arrays`; here they are
     copy) alive as long as itself; sent elsewhere it has its full bytes; if the input is a
     streamed weight, whose room is given back, it takes its own memory. The peak is taken after
     every round's starts.
-9.  Fusion is a contraction before simulation (`transforms/contract.py`): a fused group is one op on
-    one device, with the smallest priority of its members. It reads what its members read from
+9.  Fusion is a contraction before simulation (`transforms/contraction.py`): a fused group is one op
+    on one device, with the smallest priority of its members. It reads what its members read from
     outside, makes what is needed outside, and holds none of the rest; its workspace is the largest
     of its members'. It takes one launch overhead (or its longest member, if that is less), and the
     larger of its members' work, added up, and of the memory traffic that is left (`FusedParts` in

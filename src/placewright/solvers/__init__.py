@@ -3,41 +3,47 @@
 from collections.abc import Callable
 from functools import partial
 
-from placewright.solvers.accelerate import Accelerate
+from placewright.solvers.accelerate_map import Accelerate
 from placewright.solvers.auto import Auto
 from placewright.solvers.balanced import Balanced
 from placewright.solvers.baselines import Baselines
+from placewright.solvers.best_plans import Found
 from placewright.solvers.bounds import Bound, bound
 from placewright.solvers.contiguous.cuts import Cuts
 from placewright.solvers.contiguous.ideals import Ideals
+from placewright.solvers.cost_perturbation import (
+    Robust,
+    Robustness,
+    perturbed,
+    robustness,
+)
 from placewright.solvers.cpop import CPoP
-from placewright.solvers.exact.neighbourhood import LNS
+from placewright.solvers.exact.lns import LNS
 from placewright.solvers.exact.solver import Exact
 from placewright.solvers.expert import Expert
-from placewright.solvers.few import Found
 from placewright.solvers.heft import HEFT
 from placewright.solvers.m_etf import METF
 from placewright.solvers.m_sct import MSCT
 from placewright.solvers.m_topo import MTopo
-from placewright.solvers.orders.schedule import Schedule
-from placewright.solvers.partition.methods import METIS, KaHIP, MinCut, Scotch
-from placewright.solvers.partition.repair import repair
-from placewright.solvers.reasons.moving import Move, Neighbours, neighbours
-from placewright.solvers.reasons.one_op import OneOp, explain_op
-from placewright.solvers.reasons.what_if import Help
-from placewright.solvers.reasons.why import Why, explain
-from placewright.solvers.robust import Robust, Robustness, perturbed, robustness
+from placewright.solvers.ordering.order_search import Schedule
+from placewright.solvers.partition.capacity_repair import repair
+from placewright.solvers.partition.partition_solvers import (
+    METIS,
+    KaHIP,
+    MinCut,
+    Scotch,
+)
+from placewright.solvers.random_search import Random
 from placewright.solvers.round_robin import RoundRobin
 from placewright.solvers.search import Search, Solver, solve
 from placewright.solvers.searches.annealing import Annealing, refined
 from placewright.solvers.searches.cross_entropy import CrossEntropy
-from placewright.solvers.searches.fusion import FusionSearch
+from placewright.solvers.searches.fusion_search import FusionSearch
 from placewright.solvers.searches.genetic import Genetic
 from placewright.solvers.searches.local_search import LocalSearch
 from placewright.solvers.single import CpuOnly, EverySingleDevice, SingleDevice
 from placewright.solvers.stop import Gap, MaxEvaluations, MaxTime, NoImprovement, Stop
 from placewright.solvers.streamed import Streamed
-from placewright.solvers.uniform import Random
 
 METHODS: dict[str, Callable[[], Solver]] = {
     "single": EverySingleDevice,
@@ -114,7 +120,6 @@ __all__ = [
     "FusionSearch",
     "Gap",
     "Genetic",
-    "Help",
     "Ideals",
     "KaHIP",
     "LocalSearch",
@@ -122,10 +127,7 @@ __all__ = [
     "MaxEvaluations",
     "MaxTime",
     "MinCut",
-    "Move",
-    "Neighbours",
     "NoImprovement",
-    "OneOp",
     "Random",
     "Robust",
     "Robustness",
@@ -137,11 +139,7 @@ __all__ = [
     "Solver",
     "Stop",
     "Streamed",
-    "Why",
     "bound",
-    "explain",
-    "explain_op",
-    "neighbours",
     "perturbed",
     "refined",
     "repair",

@@ -13,17 +13,26 @@ import numpy as np
 from placewright.errors import ConfigError
 from placewright.solvers.baselines import baselines
 from placewright.solvers.exact.solver import Exact
-from placewright.solvers.fusing import fused, ordered
-from placewright.solvers.orders.priorities import priority_rules
-from placewright.solvers.partition.repair import rounds
-from placewright.solvers.proposing import Allowance, Asked, Proposer
+from placewright.solvers.fuse_plan import fused, ordered
+from placewright.solvers.ordering.priority_rules import priority_rules
+from placewright.solvers.partition.capacity_repair import rounds
+from placewright.solvers.proposer import (
+    Allowance,
+    Asked,
+    Proposer,
+)
 from placewright.solvers.search import Search, called
 from placewright.solvers.searches.annealing import elite, first_length, levels, memory_binds
+from placewright.solvers.searches.annealing_chains import (
+    Changes,
+    Cooling,
+    Rows,
+    Walker,
+)
 from placewright.solvers.searches.genetic import Genetic
 from placewright.solvers.searches.local_search import LocalSearch
-from placewright.solvers.searches.walk import Changes, Cooling, Rows, Walker
 from placewright.solvers.stop import Within
-from placewright.solvers.teams import Teams
+from placewright.transforms.bundles import Teams
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -77,7 +86,7 @@ class Auto:
         fuse: Whether ops may be fused, for a runtime that does so; off, since most do not unasked.
         proposers: Further sources of plans and moves, such as a trained policy. Their plans are
             judged before the walks, and walks whose moves they draw are further arms. Their seconds
-            count, and are a fifth of the budget at most (`solvers/proposing.py`).
+            count, and are a fifth of the budget at most (`solvers/proposer.py`).
     """
 
     chains: int = 2

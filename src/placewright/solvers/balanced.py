@@ -7,8 +7,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placewright.solvers.teams import Teams, accelerators, accelerators_first
 from placewright.transforms import layer_places
+from placewright.transforms.bundles import (
+    Teams,
+    accelerators,
+    accelerators_first,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from placewright.solvers.accelerate import Accelerate
+from placewright.solvers.accelerate_map import Accelerate
 from placewright.solvers.balanced import Balanced
 from placewright.solvers.contiguous.cuts import Cuts
 from placewright.solvers.contiguous.ideals import Ideals
@@ -16,12 +16,17 @@ from placewright.solvers.heft import HEFT
 from placewright.solvers.m_etf import METF
 from placewright.solvers.m_sct import MSCT
 from placewright.solvers.m_topo import MTopo
-from placewright.solvers.partition.methods import METIS, KaHIP, MinCut, Scotch
+from placewright.solvers.partition.partition_solvers import (
+    METIS,
+    KaHIP,
+    MinCut,
+    Scotch,
+)
+from placewright.solvers.random_search import Random
 from placewright.solvers.round_robin import RoundRobin
 from placewright.solvers.search import called
 from placewright.solvers.single import EverySingleDevice
 from placewright.solvers.streamed import Streamed
-from placewright.solvers.uniform import Random
 
 if TYPE_CHECKING:
     from placewright.problem import Problem

@@ -9,15 +9,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placewright.solvers.listing import (
-    Bytes,
-    Listing,
-    Seconds,
-    judge_schedule,
-    mean_seconds,
-    mean_transfer,
-    upward_ranks,
-)
+from placewright.scheduling.list_scheduler import Bytes, Listing
+from placewright.scheduling.ranks import Seconds, mean_seconds, mean_transfer, upward_ranks
+from placewright.solvers.memory_retry import judge_schedule
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

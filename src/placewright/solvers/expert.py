@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placewright.errors import ConfigError
-from placewright.solvers.teams import accelerators
+from placewright.transforms.bundles import accelerators
 from placewright.zoo.networks import NETWORKS
 
 if TYPE_CHECKING:

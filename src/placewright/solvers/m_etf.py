@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placewright.solvers.listing import Bytes, Listing, judge_schedule, upward_ranks
+from placewright.scheduling.list_scheduler import Bytes, Listing
+from placewright.scheduling.ranks import upward_ranks
+from placewright.solvers.memory_retry import judge_schedule
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from placewright.solvers.listing import judge_schedule, mean_transfer, upward_ranks
+from placewright.scheduling.ranks import mean_transfer, upward_ranks
 from placewright.solvers.m_etf import schedule
+from placewright.solvers.memory_retry import judge_schedule
 
 if TYPE_CHECKING:
     from placewright.problem import Problem

@@ -7,7 +7,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placewright.solvers.teams import Teams, accelerators, accelerators_first
+from placewright.transforms.bundles import (
+    Teams,
+    accelerators,
+    accelerators_first,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placewright.solvers.teams import accelerators
+from placewright.transforms.bundles import accelerators
 
 if TYPE_CHECKING:
     from placewright.solvers.search import Search

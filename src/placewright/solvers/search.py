@@ -18,8 +18,13 @@ from placewright.errors import ConfigError, PlanError
 from placewright.plan import Plan, check_names
 from placewright.result import Result, Use
 from placewright.simulator import Verdict
+from placewright.solvers.best_plans import (
+    MOST,
+    Few,
+    Found,
+    mark,
+)
 from placewright.solvers.bounds import Bound, bound
-from placewright.solvers.few import MOST, Few, Found, mark
 from placewright.solvers.stop import Stop
 from placewright.transforms import contract
 

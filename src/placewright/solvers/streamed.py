@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placewright.plan import NO_STAGING
-from placewright.solvers.teams import accelerators
+from placewright.transforms.bundles import accelerators
 
 if TYPE_CHECKING:
     from placewright.problem import Problem

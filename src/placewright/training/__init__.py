@@ -10,11 +10,11 @@ from placewright.training.baselines import (
 )
 from placewright.training.checkpoints import read_checkpoint, restore, save_checkpoint
 from placewright.training.environment import Environment, Judged, simulated
-from placewright.training.learned import Learned, result_of
-from placewright.training.recipe import Recipe
-from placewright.training.recipes import RECIPES, recipe
+from placewright.training.recipes.base import Recipe
+from placewright.training.recipes.registry import RECIPES, recipe
 from placewright.training.rewards import Constant, Graded, Reward
 from placewright.training.schedules import Always, Schedule, Staircase, Straight, Until
+from placewright.training.trained_solver import Learned, result_of
 from placewright.training.trainer import Row, Trainer
 
 __all__ = [

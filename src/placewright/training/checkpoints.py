@@ -16,7 +16,7 @@ import numpy as np
 from placewright.errors import FileError
 from placewright.files.header import body, head
 from placewright.policies import Episodes
-from placewright.policies.tensors import load_with_tensors, save_with_tensors
+from placewright.policies.storage import load_with_tensors, save_with_tensors
 from placewright.training.trainer import Row
 
 if TYPE_CHECKING:

@@ -8,9 +8,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placewright.training.algorithms import Pressure
-from placewright.training.joined import Joined, Several, act_all, padded
+from placewright.training.multi_graph import (
+    Joined,
+    Several,
+    act_all,
+    padded,
+)
 from placewright.training.rewards import returns
-from placewright.training.starts import start_times
+from placewright.training.start_plans import start_times
 from placewright.training.threads import torch_threads
 
 if TYPE_CHECKING:
@@ -22,7 +27,7 @@ if TYPE_CHECKING:
     from placewright.policies import Episodes, Policy
     from placewright.problem import Problem
     from placewright.training.environment import Environment, Judged
-    from placewright.training.recipe import Recipe
+    from placewright.training.recipes.base import Recipe
 
 SAMPLED, LIKELIEST = "sampled", "argmax"
 """Who found a plan: it was drawn, or it was the policy's likeliest."""

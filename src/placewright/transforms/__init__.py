@@ -2,16 +2,20 @@
 
 from placewright.transforms.coarsen import by_heavy_edges, heavy_edges
 from placewright.transforms.colocate import by_colocation, by_forward, forward_ops
-from placewright.transforms.contract import Contraction, contract
-from placewright.transforms.flow import Flow
-from placewright.transforms.fold import Blocks, fold
-from placewright.transforms.fuse import dissolved, fuse, greedy
+from placewright.transforms.contraction import Contraction, contract
 from placewright.transforms.fusible import FUSIBLE, HEAVY, LIGHT, REDUCTION
+from placewright.transforms.fusion import (
+    dissolved,
+    fuse,
+    greedy,
+)
 from placewright.transforms.grouping import Grouping, topological
-from placewright.transforms.layers import layer_places
+from placewright.transforms.hierarchy import nested
+from placewright.transforms.layer_order import layer_places
 from placewright.transforms.modules import by_module, by_module_count
-from placewright.transforms.nest import nested
-from placewright.transforms.repeat import repeat
+from placewright.transforms.path_lengths import Flow
+from placewright.transforms.repeated_blocks import Blocks, fold
+from placewright.transforms.unroll_steps import repeat
 
 __all__ = [
     "FUSIBLE",

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from placewright.disjoint_sets import Union
 from placewright.errors import ProblemError
 from placewright.transforms.grouping import Grouping, topological
-from placewright.union import Union
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from placewright.disjoint_sets import Union
 from placewright.errors import ProblemError
 from placewright.transforms.coarsen import heavy_edges
 from placewright.transforms.grouping import Grouping
-from placewright.union import Union
 
 if TYPE_CHECKING:
     from placewright.graph import Graph, Tensor

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
+from placewright.disjoint_sets import Union
 from placewright.errors import ProblemError
-from placewright.union import Union
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -5,7 +5,7 @@ from __future__ import annotations
 from placewright.errors import ConfigError
 from placewright.graph import INPUT, STATE, VIEW, Graph, Tensor
 from placewright.zoo.arguments import MOST, check_counts, title
-from placewright.zoo.draft import Draft
+from placewright.zoo.builder import Draft
 
 # Floating-point operations an element, for ops that are no products.
 NORM = 8  # mean, variance, difference, root, quotient, scale, shift

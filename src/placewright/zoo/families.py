@@ -15,7 +15,7 @@ import numpy as np
 from placewright.errors import ConfigError, nearest
 from placewright.graph import INPUT
 from placewright.zoo.arguments import title
-from placewright.zoo.draft import Draft
+from placewright.zoo.builder import Draft
 
 if TYPE_CHECKING:
     from placewright.graph import Graph, Tensor

@@ -9,7 +9,7 @@ import pytest
 
 import placewright as pw
 from placewright.errors import PlanError
-from placewright.runtime.export.accelerate import dispatch
+from placewright.exporters.accelerate_map import dispatch
 
 torch = pytest.importorskip("torch")
 from torch.utils._pytree import tree_leaves  # noqa: E402

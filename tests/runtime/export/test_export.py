@@ -7,7 +7,7 @@ import pytest
 
 import placewright as pw
 from placewright.errors import ConfigError, PlanError
-from placewright.runtime.export import TARGETS, WRITE_MODELS
+from placewright.exporters import TARGETS, WRITE_MODELS
 
 WORDS = [name for name in TARGETS if name not in WRITE_MODELS]
 

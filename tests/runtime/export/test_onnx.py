@@ -9,8 +9,8 @@ import pytest
 
 import placewright as pw
 from placewright.errors import FileError, GraphError, PlanError
-from placewright.runtime.export.onnxruntime import misplaced
-from placewright.runtime.export.openvino import apply
+from placewright.exporters.onnxruntime_session import misplaced
+from placewright.exporters.openvino_hetero import apply
 
 onnx = pytest.importorskip("onnx")
 import onnxmodels  # noqa: E402

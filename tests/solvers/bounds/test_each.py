@@ -10,7 +10,7 @@ import pytest
 from placewright import Cluster, Device, Graph, Link, Op, Problem, Table, judge
 from placewright.solvers import bound
 from placewright.solvers.bounds import Layout, every_bound
-from placewright.solvers.bounds.choices import Choices
+from placewright.solvers.bounds.relaxation import Choices
 
 
 def gpus(count: int, bandwidth: float = 1.0, host: bool = False) -> Cluster:

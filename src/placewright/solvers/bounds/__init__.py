@@ -15,14 +15,19 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from placewright.errors import ConfigError
+from placewright.solvers.bounds.aggregates import Layout
+from placewright.solvers.bounds.basic import (
+    critical_chain,
+    critical_path,
+    largest_unit,
+    work,
+)
 from placewright.solvers.bounds.cuts import every_cut
-from placewright.solvers.bounds.layout import Layout
+from placewright.solvers.bounds.longest_path import longest_way, times
 from placewright.solvers.bounds.memory import memory
+from placewright.solvers.bounds.neighbourhood import surroundings
 from placewright.solvers.bounds.packing import Packing, packing
-from placewright.solvers.bounds.paths import longest_way, times
 from placewright.solvers.bounds.patterns import patterns
-from placewright.solvers.bounds.simple import critical_chain, critical_path, largest_unit, work
-from placewright.solvers.bounds.surroundings import surroundings
 
 if TYPE_CHECKING:
     from placewright.problem import Problem

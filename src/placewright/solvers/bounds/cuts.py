@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from placewright.solvers.bounds.layout import Layout
+    from placewright.solvers.bounds.aggregates import Layout
 
 Ints = NDArray[np.int64]
 Seconds = NDArray[np.float64]

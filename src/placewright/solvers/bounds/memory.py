@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from placewright.solvers.bounds.choices import Choices
-from placewright.union import Union
+from placewright.disjoint_sets import Union
+from placewright.solvers.bounds.relaxation import Choices
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from placewright.solvers.bounds.layout import Layout
+    from placewright.solvers.bounds.aggregates import Layout
 
 Ints = NDArray[np.int64]
 Seconds = NDArray[np.float64]

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from placewright.solvers.bounds.surroundings import barred
+from placewright.solvers.bounds.neighbourhood import barred
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from placewright.solvers.bounds.aggregates import Layout
     from placewright.solvers.bounds.cuts import Cuts
-    from placewright.solvers.bounds.layout import Layout
-    from placewright.solvers.bounds.paths import Times
+    from placewright.solvers.bounds.longest_path import Times
 
 Seconds = NDArray[np.float64]
 

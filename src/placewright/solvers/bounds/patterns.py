@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from placewright.solvers.bounds.layout import Layout
+    from placewright.solvers.bounds.aggregates import Layout
     from placewright.solvers.bounds.packing import Packing
 
 Flags = NDArray[np.bool_]

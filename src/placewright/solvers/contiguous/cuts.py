@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placewright.solvers.balanced import Balanced, as_needed
-from placewright.solvers.contiguous.pieces import Pieces
-from placewright.solvers.contiguous.prefixes import Prefixes, cheap_marks
-from placewright.solvers.contiguous.splits import judge_splits
+from placewright.solvers.contiguous.coarse_graph import Pieces
+from placewright.solvers.contiguous.interval_costs import Prefixes, cheap_marks
+from placewright.solvers.contiguous.split_search import judge_splits
 from placewright.transforms import by_module_count
 
 if TYPE_CHECKING:

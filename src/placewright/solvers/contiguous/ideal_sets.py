@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from placewright.solvers.contiguous.pieces import Pieces
+    from placewright.solvers.contiguous.coarse_graph import Pieces
     from placewright.solvers.contiguous.stage_costs import Ints, Parts, Seconds
 
     Flags = NDArray[np.bool_]

@@ -13,13 +13,17 @@ import numpy as np
 
 from placewright.solvers.contiguous.cuts import begin, judge_cuts
 from placewright.solvers.contiguous.ideal_sets import IdealCosts, ideals
-from placewright.solvers.contiguous.splits import fleets_for, judge_splits, known
+from placewright.solvers.contiguous.split_search import (
+    fleets_for,
+    judge_splits,
+    known,
+)
 from placewright.solvers.contiguous.stages import ROUNDING, Reach
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from placewright.solvers.contiguous.pieces import Pieces
+    from placewright.solvers.contiguous.coarse_graph import Pieces
     from placewright.solvers.search import Search
 
 _EFFORT = 5e9  # stages × tensors to look at for the period: some five seconds

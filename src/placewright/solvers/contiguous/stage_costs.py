@@ -19,8 +19,8 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from placewright.solvers.contiguous.fleet import Seat
-    from placewright.solvers.contiguous.pieces import Pieces
+    from placewright.solvers.contiguous.coarse_graph import Pieces
+    from placewright.solvers.contiguous.device_order import Seat
 
     Ints = NDArray[np.int64]
     Seconds = NDArray[np.float64]

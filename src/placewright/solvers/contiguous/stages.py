@@ -16,7 +16,11 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from placewright.solvers.contiguous.fleet import Fleet, Seat, Used
+    from placewright.solvers.contiguous.device_order import (
+        Fleet,
+        Seat,
+        Used,
+    )
 
     Ints = NDArray[np.int64]
     Seconds = NDArray[np.float64]

@@ -17,13 +17,13 @@ import numpy as np
 from placewright.errors import ProblemError
 from placewright.simulator import judge
 from placewright.solvers.balanced import Balanced
-from placewright.solvers.exact.numbers import Numbers
+from placewright.solvers.exact.integer_problem import Numbers
 from placewright.solvers.exact.process import borrowed
 from placewright.solvers.heft import HEFT
 from placewright.solvers.m_etf import METF
 from placewright.solvers.single import EverySingleDevice
-from placewright.solvers.teams import Teams
 from placewright.transforms import by_colocation, by_heavy_edges
+from placewright.transforms.bundles import Teams
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator

@@ -86,7 +86,7 @@ def solve(p: dict[str, Any], say: Callable[[dict[str, Any]], None]) -> dict[str,
 
 def _built(p: dict[str, Any]) -> Placed:
     """The model that a request asks for."""
-    from placewright.solvers.exact import memory, order
+    from placewright.solvers.exact import memory, order_constraints
     from placewright.solvers.exact.model import Placed, Step
     from placewright.solvers.exact.period import period
 
@@ -96,14 +96,14 @@ def _built(p: dict[str, Any]) -> Placed:
         left = memory.at_any_time(placed, device)
         if step is not None and len(step.tensors) <= _LIVES:
             memory.over_time(step, device, left)
-    if step is not None and not p["grouped"] and order.pairs(step) <= _PAIRS:
-        order.first_come(step)
+    if step is not None and not p["grouped"] and order_constraints.pairs(step) <= _PAIRS:
+        order_constraints.first_come(step)
         if p["free"] is None:
-            order.at_once(step)
+            order_constraints.at_once(step)
         if p["strict"]:
-            order.sent_at_once(step)
+            order_constraints.sent_at_once(step)
         if p["strict"] and p["ready"]:
-            order.never_idle(step)
+            order_constraints.never_idle(step)
     placed.model.minimize(period(placed) if step is None or p["scheduled"] else step.last)
     return placed
 

@@ -10,7 +10,12 @@ import numpy as np
 from placewright.errors import ConfigError
 from placewright.solvers.balanced import Balanced
 from placewright.solvers.search import Search
-from placewright.solvers.searches.walk import Changes, Cooling, Rows, Walker
+from placewright.solvers.searches.annealing_chains import (
+    Changes,
+    Cooling,
+    Rows,
+    Walker,
+)
 from placewright.solvers.single import EverySingleDevice
 from placewright.solvers.stop import Stop
 from placewright.solvers.streamed import Streamed

@@ -12,16 +12,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placewright.errors import ConfigError
-from placewright.solvers.searches.polish import Polish
-from placewright.solvers.searches.space import Space, check_most, few_groups
-from placewright.solvers.searches.starts import starts
+from placewright.solvers.searches.initial_plans import starts
+from placewright.solvers.searches.order_polish import Polish
+from placewright.solvers.searches.search_space import (
+    Space,
+    check_most,
+    few_groups,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from placewright.problem import Problem
     from placewright.solvers.search import Search
-    from placewright.solvers.searches.space import Rows
+    from placewright.solvers.searches.search_space import Rows
     from placewright.transforms import Grouping
 
 Chances = NDArray[np.float64]

@@ -15,13 +15,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placewright.errors import ConfigError
-from placewright.solvers.listing import upward_ranks
-from placewright.solvers.searches.breeding import aligned, alike, crossed
+from placewright.scheduling.ranks import upward_ranks
+from placewright.solvers.searches.crossover import (
+    aligned,
+    alike,
+    crossed,
+)
+from placewright.solvers.searches.initial_plans import (
+    distinct,
+    scattered,
+    starts,
+)
 from placewright.solvers.searches.moves import neighbours
-from placewright.solvers.searches.polish import Polish
-from placewright.solvers.searches.space import Space, check_most, few_groups
-from placewright.solvers.searches.starts import distinct, scattered, starts
-from placewright.solvers.teams import accelerators
+from placewright.solvers.searches.order_polish import Polish
+from placewright.solvers.searches.search_space import (
+    Space,
+    check_most,
+    few_groups,
+)
+from placewright.transforms.bundles import accelerators
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,7 +41,7 @@ if TYPE_CHECKING:
     from placewright.problem import Problem
     from placewright.simulator import Verdict
     from placewright.solvers.search import Search
-    from placewright.solvers.searches.space import Rows
+    from placewright.solvers.searches.search_space import Rows
     from placewright.transforms import Grouping
 
 Scores = NDArray[np.float64]

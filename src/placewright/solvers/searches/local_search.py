@@ -11,10 +11,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placewright.errors import ConfigError
+from placewright.solvers.searches.initial_plans import starts
 from placewright.solvers.searches.moves import MOVES, neighbours
-from placewright.solvers.searches.polish import Polish
-from placewright.solvers.searches.space import Space, check_most, few_groups, teams
-from placewright.solvers.searches.starts import starts
+from placewright.solvers.searches.order_polish import Polish
+from placewright.solvers.searches.search_space import (
+    Space,
+    check_most,
+    few_groups,
+    teams,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,7 +29,7 @@ if TYPE_CHECKING:
     from placewright.problem import Problem
     from placewright.simulator import Verdict
     from placewright.solvers.search import Search
-    from placewright.solvers.searches.space import Rows
+    from placewright.solvers.searches.search_space import Rows
     from placewright.transforms import Grouping
 
 Key = tuple[int, float]

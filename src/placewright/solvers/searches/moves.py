@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from placewright.solvers.searches.space import Rows, Space
+    from placewright.solvers.searches.search_space import Rows, Space
 
     Move = Callable[[Space, Rows, np.random.Generator], Rows]
 

@@ -1,0 +1,1 @@
+"""Renders results for the terminal and as JSON."""

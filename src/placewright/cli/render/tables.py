@@ -1,0 +1,160 @@
+"""Answers in, tables on stdout out; rich is loaded only when one is printed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from placewright.cli.render import text
+from placewright.units import format_bytes, format_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from placewright.cli.answer import Answer
+    from placewright.problem import Problem
+    from placewright.result import Result, Use
+
+FOLDED = 24  # characters of a word that a narrow terminal still gets
+FEW = 16  # devices that are all shown; of more, those that do nothing are not
+
+
+def print_lines(lines: Iterable[str]) -> None:
+    """Plain lines, wrapped at words where the terminal is narrow."""
+    console = _console()
+    for line in lines:
+        console.print(line)
+
+
+def print_table(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1, space: bool = True
+) -> None:
+    """A table whose first `left` columns are words and whose others are numbers.
+
+    A row that begins with `*` is the one to look at. On a narrow terminal words are folded, and
+    numbers run over the edge rather than lose digits.
+
+    Args:
+        space: Whether an empty line goes before it.
+    """
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for at, column in enumerate(columns):
+        if at < left:
+            table.add_column(column, overflow="fold")
+        else:
+            table.add_column(column, justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(*row, style="bold green" if row[0].startswith("*") else None)
+    widths = [max(map(len, cells)) for cells in zip(columns, *rows, strict=True)]
+    least = sum(min(width, FOLDED) if at < left else width for at, width in enumerate(widths))
+    console = _console(least + 2 * (len(widths) - 1))
+    if space:
+        console.print()
+    console.print(table)
+
+
+def print_answer(answer: Answer) -> None:
+    """What `place` and `simulate` show."""
+    result = answer.result
+    print_lines([text.describe(answer.model, answer.problem), *text.summary(answer)])
+    shown = [use for use in result.devices if len(result.devices) <= FEW or use.ops or use.peak]
+    model = {device.name: device.model for device in answer.problem.cluster.devices}
+    share = f"of {text.figure(result)}"
+    print_table(
+        ("device", "model", "ops", "busy", share),
+        [
+            (
+                use.name,
+                model[use.name],
+                f"{use.ops:,}",
+                format_seconds(use.busy),
+                text.percent(use.busy / result.value if result.value else 0.0),
+            )
+            for use in shown
+        ],
+        left=2,
+    )
+    _print_memory(answer.problem, shown)
+    if len(shown) < len(result.devices):
+        print_lines(["", f"{len(result.devices) - len(shown)} more devices are idle and empty"])
+
+
+def print_methods(
+    answer: Answer,
+    results: Sequence[Result],
+    skipped: Sequence[tuple[str, str]],
+    robust: bool = False,
+) -> None:
+    """What `compare` shows; the best row, the answer's own, is marked.
+
+    Args:
+        robust: Whether it was chosen by what wrong costs do to it.
+    """
+    best, single = answer.result, answer.single
+    versus = f"vs {single.device}"
+    print_lines([text.describe(answer.model, answer.problem)])
+    print_table(
+        ("  method", "step time", "period", versus, "gap", "fits", "plans", "seconds"),
+        [
+            (
+                f"{'*' if result is best else ' '} {result.solver}",
+                format_seconds(result.step_time),
+                format_seconds(result.period),
+                "–" if (ratio := text.times(result, single)) is None else f"{ratio:.2f}x",
+                text.percent(result.gap),
+                "yes" if result.fits else "no",
+                f"{result.evaluations:,}",
+                f"{result.seconds:.2f}",
+            )
+            for result in results
+        ],
+    )
+    over = [f"{r.solver} {format_bytes(r.overflow)}" for r in results if not r.fits]
+    what = "what wrong costs do to it, see below" if robust else text.figure(best)
+    mark = f"best by {what}" if best.fits else "nearest to fitting; no plan fits"
+    lines = ["", f"* {mark}"]
+    lines += [text.single_line(single), text.bound_line(best)]
+    lines += [f"over memory: {', '.join(over)}"] if over else []
+    lines += [f"{name} left out: {reason}" for name, reason in skipped]
+    lines += [text.STOPPED] if answer.interrupted else []
+    print_lines(lines)
+
+
+def _print_memory(problem: Problem, uses: Sequence[Use]) -> None:
+    """What a device has, less the reserve or up to a limit, and what the plan takes of it."""
+    total = {device.name: device.memory for device in problem.cluster.devices}
+    limits = problem.constraints.limits
+    columns = ["memory", "total", "reserve", "usable", "peak", "free", "fits"]
+    rows = [
+        [
+            use.name,
+            text.memory(total[use.name]),
+            format_bytes(use.reserve),
+            text.memory(use.limit),
+            format_bytes(use.peak),
+            _free(use),
+            "yes" if use.peak <= use.limit else "no",
+        ]
+        for use in uses
+    ]
+    if limits:
+        columns.insert(2, "limit")
+        for row, use in zip(rows, uses, strict=True):
+            row.insert(2, text.memory(limits[use.name]) if use.name in limits else "–")
+    print_table(columns, rows)
+
+
+def _free(use: Use) -> str:
+    if use.peak > use.limit:
+        return f"-{format_bytes(use.peak - use.limit)}"
+    return text.memory(use.limit - use.peak)
+
+
+def _console(least: int = 0) -> Any:
+    """At least so wide. Names are data: no markup, no emoji and no colours for numbers in them."""
+    from rich.console import Console
+
+    console = Console(markup=False, highlight=False, emoji=False)
+    console.width = max(console.width, least)
+    return console

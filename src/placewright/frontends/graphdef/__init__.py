@@ -1,0 +1,1 @@
+"""Reads TensorFlow GraphDefs and SavedModels."""

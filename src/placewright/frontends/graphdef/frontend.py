@@ -1,0 +1,196 @@
+"""A GraphDef, a frozen graph or a SavedModel of TensorFlow in, a Graph out.
+
+Read through the protobufs that tensorboard ships: TensorFlow itself is not needed, and weights are
+never read. How TensorFlow's notions become ours:
+
+- constants and variables are weights, placeholders inputs; a read of a variable is a view of it; a
+  constant of one element is part of the op that reads it, as are constants that only say how an
+  op works (the shape of a `Reshape`);
+- a control edge is a tensor of no bytes, unless it comes from or goes to a weight or an input;
+- `_class` attributes become `colocate` labels; an update shares one with its variable;
+- device strings are not part of the graph: see `device_hints`;
+- calls of functions are inlined; a `While` or `If` is one op, the body times the trip count where
+  a counter against a constant tells it, the costlier branch otherwise;
+- loops of TensorFlow 1 (`Enter`, `NextIteration`, ...) are cut where they close: their body counts
+  as one trip, and they are listed;
+- ops that only initialise, save or restore are left out;
+- ops that compute shapes are computed while reading, where they can be.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from placewright.errors import FileError, GraphError, MissingDependency, nearest
+from placewright.frontends.graph_builder import (
+    Draft,
+    check_sizes,
+    first_line,
+)
+from placewright.frontends.graphdef.nodes import Reader
+from placewright.frontends.protobuf import read_bytes
+from placewright.frontends.workloads.checks import place
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from placewright.graph import Graph
+
+INSIDE = "saved_model.pb"
+
+
+def from_tensorflow(
+    path: str | Path,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    outputs: Sequence[str] | None = None,
+    signature: str | None = None,
+) -> Graph:
+    """The graph of a `.pb` or `.pbtxt` file, or of a SavedModel's folder.
+
+    Args:
+        shapes: The shapes of ops' outputs that the file leaves open, by the op's name.
+        outputs: Names of the ops that are wanted; by default all that a step runs.
+        signature: The function of a SavedModel, "serving_default" unless there is only another.
+
+    Raises:
+        FileError: The file cannot be read, or holds something else.
+        GraphError: The graph is malformed, or a shape is not known.
+    """
+    return _read(path, shapes, outputs, signature)[0]
+
+
+def device_hints(
+    path: str | Path,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    outputs: Sequence[str] | None = None,
+    signature: str | None = None,
+) -> dict[str, str]:
+    """The device strings that the file gives ops of its graph, by the op's name."""
+    graph, devices = _read(path, shapes, outputs, signature)
+    return {op.name: devices[op.name] for op in graph.ops if devices.get(op.name)}
+
+
+def load_graph(path: str | Path) -> Any:
+    """The GraphDef of a `.pb` or `.pbtxt` file as a message, to be changed and written again.
+
+    Raises:
+        FileError: The file cannot be read, or holds something else, such as a SavedModel.
+    """
+    path = Path(path)
+    graph, signatures = _load(path)
+    saved = path.is_dir() or path.suffix == ".meta" or path.name.startswith("saved_model.")
+    if signatures or saved:
+        raise FileError(f"{place(path)} is a SavedModel: expected a GraphDef; freeze it first")
+    return graph
+
+
+def _read(
+    path: str | Path,
+    shapes: Mapping[str, Sequence[int]] | None,
+    outputs: Sequence[str] | None,
+    signature: str | None,
+) -> tuple[Graph, dict[str, str]]:
+    path = Path(path)
+    check_sizes(shapes or {}, "shapes")
+    graph, signatures = _load(path)
+    where = place(path)
+    name = path.name.removesuffix(".pbtxt").removesuffix(".pb") or str(path)
+    if name == "saved_model":
+        name = path.resolve().parent.name
+    try:
+        if outputs is None and (signatures or signature):
+            outputs = _outputs(signatures, signature)
+        reader = Reader(graph, shapes or {}, Draft(name, "tensorflow"))
+        return reader.graph(outputs), reader.devices
+    except GraphError as error:
+        raise GraphError(f"{where}: {error}") from None
+
+
+def _outputs(signatures: Mapping[str, Any], wanted: str | None) -> list[str]:
+    """The ops that a signature of a SavedModel gives."""
+    known = [name for name in signatures if not name.startswith("__")]
+    if wanted is None:
+        wanted = "serving_default"
+        if wanted not in known and len(known) == 1:
+            wanted = known[0]
+    if wanted not in known:
+        raise GraphError(f"there is no signature {wanted!r}: {nearest(wanted, known)}")
+    return sorted({info.name.partition(":")[0] for info in signatures[wanted].outputs.values()})
+
+
+def _load(path: Path) -> tuple[Any, Mapping[str, Any]]:
+    """The GraphDef of a file or folder, and a SavedModel's signatures."""
+    try:
+        from google.protobuf import text_format
+        from google.protobuf.message import DecodeError
+        from tensorboard.compat.proto import graph_pb2, meta_graph_pb2
+    except ImportError:
+        raise MissingDependency("tensorboard", "tensorflow") from None
+    file = path
+    if path.is_dir():
+        found = [path / INSIDE, path / f"{INSIDE}txt"]
+        file = next((option for option in found if option.is_file()), found[0])
+        if not file.is_file():
+            raise FileError(f"{place(path)} is a folder without {INSIDE!r}: expected a SavedModel")
+    data = read_bytes(file)
+    saved = file.name.startswith("saved_model.") or data[:1] == b"\x08"  # its first field
+    message: Any = _saved_model()() if saved else graph_pb2.GraphDef()
+    if file.suffix == ".meta":
+        message = meta_graph_pb2.MetaGraphDef()
+    try:
+        if file.suffix in (".pbtxt", ".txt"):
+            text_format.Parse(data.decode(), message)
+        else:
+            message.ParseFromString(data)
+    except DecodeError:
+        raise FileError(f"{place(file)} is not a TensorFlow graph, or is truncated") from None
+    except UnicodeDecodeError as error:
+        raise FileError(f"{place(file)} is not text: byte {error.start} is not UTF-8") from None
+    except (text_format.ParseError, RecursionError) as error:
+        raise FileError(f"{place(file)} is not a TensorFlow graph: {first_line(error)}") from None
+    signatures: Mapping[str, Any] = {}
+    if saved:
+        metas = [meta for meta in message.meta_graphs if "serve" in meta.meta_info_def.tags]
+        metas = metas or list(message.meta_graphs)
+        if not metas:
+            raise FileError(f"{place(file)} holds no graph: is it a SavedModel?")
+        message = metas[0]
+    if hasattr(message, "graph_def"):
+        signatures = dict(message.signature_def)
+        message = message.graph_def
+    if not message.node:
+        raise FileError(f"{place(file)} holds no graph: is it a GraphDef, or truncated?")
+    return message, signatures
+
+
+def _saved_model() -> Any:
+    """The message of a `saved_model.pb`, which tensorboard does not ship."""
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+    from tensorboard.compat.proto import meta_graph_pb2
+
+    pool = descriptor_pool.Default()
+    inner = meta_graph_pb2.MetaGraphDef.DESCRIPTOR
+    file = descriptor_pb2.FileDescriptorProto(
+        name="placewright/saved_model.proto",
+        package="placewright",
+        syntax="proto3",
+        dependency=[inner.file.name],
+    )
+    message = file.message_type.add(name="SavedModel")
+    field = descriptor_pb2.FieldDescriptorProto
+    message.field.add(
+        name="saved_model_schema_version",
+        number=1,
+        label=field.LABEL_OPTIONAL,
+        type=field.TYPE_INT64,
+    )
+    message.field.add(
+        name="meta_graphs",
+        number=2,
+        label=field.LABEL_REPEATED,
+        type=field.TYPE_MESSAGE,
+        type_name=f".{inner.full_name}",
+    )
+    pool.Add(file)  # adding the same file again changes nothing
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("placewright.SavedModel"))

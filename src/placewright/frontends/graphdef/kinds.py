@@ -1,0 +1,290 @@
+"""A TensorFlow op, its attributes and shapes in, its kind and what its cost depends on out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from placewright.errors import GraphError
+from placewright.frontends.graph_builder import (
+    Value,
+    summed,
+    words,
+)
+from placewright.frontends.graphdef.protos import (
+    flag,
+    int_attribute,
+    ints,
+    read_shape,
+    text,
+)
+from placewright.frontends.graphdef.shapes import (
+    BROADCAST,
+    RANDOM,
+    REDUCING,
+)
+from placewright.frontends.op_costs import (
+    NORM,
+    OPTIMIZER,
+    SOFTMAX,
+    Tensor,
+)
+from placewright.graph import INPUT, VIEW, WEIGHT
+
+Values = Sequence[Value]
+Rule = Callable[[Any, Values, Sequence[Tensor]], dict[str, Any]]
+
+_SIMPLE = {
+    WEIGHT: "Const VarHandleOp Variable VariableV2",
+    INPUT: "Placeholder IteratorGetNext PlaceholderV2",
+    VIEW: (
+        "Bitcast CheckNumerics ControlTrigger EnsureShape Enter ExpandDims Exit Identity IdentityN "
+        "LoopCond Merge NextIteration NoOp PlaceholderWithDefault PreventGradient ReadVariableOp "
+        "RefEnter RefExit RefIdentity RefMerge RefNextIteration RefSwitch Reshape Snapshot Squeeze "
+        "StopGradient Switch TensorListFromTensor TensorListReserve TensorListStack"
+    ),
+    "elementwise": (
+        "Abs Acos Acosh Asin Asinh Atan Atanh BiasAdd Ceil Cos Cosh Cumprod Cumsum Digamma Elu "
+        "EluGrad Erf Erfc Exp Expm1 Floor Gelu Inv InvGrad Invert IsFinite IsInf IsNan LeakyRelu "
+        "LeakyReluGrad Lgamma Log Log1p LogicalNot Neg OneHot Reciprocal ReciprocalGrad Relu "
+        "Relu6 Relu6Grad ReluGrad ResizeArea ResizeBicubic ResizeBilinear ResizeNearestNeighbor "
+        "Rint Round Rsqrt RsqrtGrad Selu SeluGrad Sigmoid SigmoidGrad Sign Sin Sinh Softplus "
+        "SoftplusGrad Softsign SoftsignGrad Sqrt SqrtGrad Square Tan Tanh TanhGrad"
+    ),
+    "cast": "Cast FakeQuantWithMinMaxArgs FakeQuantWithMinMaxVars QuantizeAndDequantizeV2",
+    "copy": (
+        "BatchToSpaceND BroadcastGradientArgs BroadcastTo "
+        "ConjugateTranspose DepthToSpace Empty Fill MatrixBandPart MirrorPad OnesLike Pad PadV2 "
+        "RandomShuffle Range Rank Reverse ReverseSequence ReverseV2 Roll Shape ShapeN Size "
+        "SpaceToBatchND SpaceToDepth Split SplitV StridedSliceGrad TensorListSetItem Tile "
+        "Transpose Unpack VariableShape ZerosLike"
+    ),
+    "concat": "Concat ConcatV2 Pack",
+    "embedding": "Gather GatherV2 ResourceGather",
+    "gather": "GatherNd ResourceGatherNd",
+    "scatter": (
+        "ResourceScatterUpdate ScatterNd ScatterUpdate TensorScatterUpdate"
+    ),
+    "softmax": "LogSoftmax Softmax",
+    "reduce": "ArgMax ArgMin BiasAddGrad",
+    "random": "Multinomial",
+}  # fmt: skip
+_KIND = {op: kind for kind, ops in _SIMPLE.items() for op in ops.split()}
+_KIND |= dict.fromkeys(BROADCAST, "elementwise") | dict.fromkeys(REDUCING, "reduce")
+_KIND |= dict.fromkeys(RANDOM, "random")
+
+# Inputs by place (from the end where negative) that say how an op works and are no data.
+SETTINGS: Mapping[str, tuple[int, ...]] = {
+    **dict.fromkeys((*REDUCING, "ArgMax", "ArgMin", "Cumsum", "Cumprod"), (1,)),
+    **dict.fromkeys(RANDOM, (0, 1)),
+    **dict.fromkeys(("Reshape", "Transpose", "ExpandDims", "BroadcastTo", "Tile", "OneHot"), (1,)),
+    **dict.fromkeys(("Pad", "PadV2", "MirrorPad", "ReverseV2", "TopKV2", "Multinomial"), (1,)),
+    **dict.fromkeys(("ResizeBilinear", "ResizeNearestNeighbor", "ResizeBicubic"), (1,)),
+    **dict.fromkeys(("Fill", "Empty", "Split", "Concat", "AvgPoolGrad", "AvgPool3DGrad"), (0,)),
+    **dict.fromkeys(("Slice", "SplitV", "SpaceToBatchND", "BatchToSpaceND", "Roll"), (1, 2)),
+    **dict.fromkeys(("Conv2DBackpropInput", "Conv3DBackpropInputV2"), (0,)),
+    **dict.fromkeys(("Conv2DBackpropFilter", "Conv3DBackpropFilterV2"), (1,)),
+    "DepthwiseConv2dNativeBackpropInput": (0,),
+    "DepthwiseConv2dNativeBackpropFilter": (1,),
+    "ConcatV2": (-1,),
+    "GatherV2": (2,),
+    "ScatterNd": (2,),
+    "UnsortedSegmentSum": (2,),
+    "StridedSlice": (1, 2, 3),
+    "StridedSliceGrad": (0, 1, 2, 3),
+    "Range": (0, 1, 2),
+    "BroadcastGradientArgs": (0, 1),
+    "TensorListReserve": (0, 1),
+    "TensorListFromTensor": (1,),
+    "TensorListStack": (1,),
+    "TensorListGetItem": (2,),
+}
+
+HOSTED = words("Shape ShapeN Size Rank BroadcastGradientArgs VariableShape")
+"""Ops that read shapes, not data."""
+WRITES = words(
+    "Assign AssignAdd AssignAddVariableOp AssignSub AssignSubVariableOp AssignVariableOp "
+    "ResourceScatterAdd ResourceScatterSub ResourceScatterUpdate ScatterAdd ScatterSub "
+    "ScatterUpdate"
+)
+"""Ops that write to the variable that is their first input; optimizers do too."""
+
+
+def updates(op: str) -> bool:
+    """Whether an op changes the variable that is its first input."""
+    return op in WRITES or "Apply" in op
+
+
+def describe(
+    node: Any, inputs: Values, outputs: Sequence[Tensor]
+) -> tuple[str | None, dict[str, Any]]:
+    """The kind of an op, None where it has no known cost, and the keywords of `Draft.add`.
+
+    Raises:
+        GraphError: Its inputs or attributes make no sense.
+    """
+    try:
+        if node.op in _RULES:
+            kind, rule = _RULES[node.op]
+            return kind, rule(node, inputs, outputs)
+        if "Apply" in node.op:
+            return _optimizer(node, inputs, outputs)
+    except (AttributeError, LookupError, TypeError, ValueError, ZeroDivisionError):
+        shapes = ", ".join(str(value.tensor.shape) for value in inputs)
+        raise GraphError(f"{node.op} cannot work on shapes {shapes or 'of nothing'}") from None
+    if node.op in HOSTED:
+        return "copy", {"moved": sum(tensor.bytes for tensor in outputs)}
+    return _KIND.get(node.op), {}
+
+
+def _optimizer(
+    node: Any, inputs: Values, outputs: Sequence[Tensor]
+) -> tuple[str | None, dict[str, Any]]:
+    """An update of a variable; with sparse gradients only of the rows they name."""
+    name = "adam" if "Ada" in node.op or "RMS" in node.op or "Ftrl" in node.op else "sgd"
+    ops = OPTIMIZER["momentum" if "Momentum" in node.op else name]
+    sizes = [value.tensor for value in inputs]
+    if "Sparse" in node.op:  # what is not a table of the variable's shape are rows and indices
+        rows = max((t for t in sizes if t.shape != sizes[0].shape), key=lambda t: t.elements)
+        return "opaque", {"flops": ops * rows.elements, "moved": 4 * rows.bytes}
+    # the weight and its states are read and written, the gradient is read
+    states = [tensor for tensor in sizes if tensor.shape == sizes[0].shape]
+    return "optimizer", {"ops": ops, "moved": sum(t.bytes for t in (*states, *states[:-1]))}
+
+
+def _matmul(node: Any, inputs: Values, outputs: Sequence[Tensor]) -> dict[str, Any]:
+    shape = read_shape(inputs, 0)
+    flipped = flag(node, "transpose_a") or flag(node, "adj_x")
+    fused = node.attr["fused_ops"].list.s if "fused_ops" in node.attr else ()
+    return {"contracted": shape[-2] if flipped else shape[-1], "bias": b"BiasAdd" in fused}
+
+
+def _einsum(node: Any, inputs: Values, outputs: Sequence[Tensor]) -> dict[str, Any]:
+    shapes = [value.tensor.shape for value in inputs]
+    return {"contracted": summed(text(node, "equation"), shapes)}
+
+
+def _kernel(node: Any, shape: tuple[int, ...]) -> int:
+    """Elements of a kernel that make one element of the output."""
+    return math.prod(shape[:-2] if node.op.startswith("Depthwise") else shape[:-1])
+
+
+def _convolution(node: Any, inputs: Values, outputs: Sequence[Tensor]) -> dict[str, Any]:
+    fused = node.attr["fused_ops"].list.s if "fused_ops" in node.attr else ()
+    elements = _kernel(node, read_shape(inputs, 1))
+    return {"kernel_elements": elements, "bias": b"BiasAdd" in fused}
+
+
+def _input_gradient(node: Any, inputs: Values, outputs: Sequence[Tensor]) -> dict[str, Any]:
+    elements = _kernel(node, read_shape(inputs, 1))
+    return {"kernel_elements": elements, "made": inputs[2].tensor.elements}
+
+
+def _kernel_gradient(node: Any, inputs: Values, outputs: Sequence[Tensor]) -> dict[str, Any]:
+    elements = _kernel(node, outputs[0].shape)
+    return {"kernel_elements": elements, "made": inputs[2].tensor.elements}
+
+
+def _pool(node: Any, inputs: Values, outputs: Sequence[Tensor]) -> dict[str, Any]:
+    backward = "Grad" in node.op  # the gradient takes the same ways back; it is the last float
+    floats = [value.tensor for value in inputs if "int" not in value.tensor.dtype]
+    made = floats[-1].elements if backward else outputs[0].elements
+    return {"window": math.prod(ints(node, "ksize") or [1]), "made": made}
+
+
+def _norm(node: Any, inputs: Values, outputs: Sequence[Tensor]) -> dict[str, Any]:
+    """With known statistics a scale and a shift are left; backward is twice the work."""
+    known = "is_training" in node.attr and not flag(node, "is_training")
+    return {"ops": (2 if known else NORM) * (2 if "Grad" in node.op else 1)}
+
+
+def _top(node: Any, inputs: Values, outputs: Sequence[Tensor]) -> dict[str, Any]:
+    return {"width": read_shape(inputs, 0)[-1]}
+
+
+def _sum(node: Any, inputs: Values, outputs: Sequence[Tensor]) -> dict[str, Any]:
+    return {"ops": max(len(inputs) - 1, 1)}
+
+
+def _across(node: Any, inputs: Values, outputs: Sequence[Tensor]) -> dict[str, Any]:
+    return {"ops": 2 * (2 * int_attribute(node, "depth_radius", 5) + 1) + 3}
+
+
+def _part(node: Any, inputs: Values, outputs: Sequence[Tensor]) -> dict[str, Any]:
+    return {"moved": 2 * outputs[0].bytes}  # reads no more than it makes
+
+
+def _stored(node: Any, inputs: Values, outputs: Sequence[Tensor]) -> dict[str, Any]:
+    return {"moved": 2 * inputs[1].tensor.bytes}  # the variable is not read
+
+
+def _ops(count: float) -> Rule:
+    """So many FLOPs an element."""
+    return lambda node, inputs, outputs: {"ops": count}
+
+
+def _cell(node: Any, inputs: Values, outputs: Sequence[Tensor]) -> dict[str, Any]:
+    batch, width = read_shape(inputs, 0)
+    _, hidden = read_shape(inputs, 1)
+    return {"rows": batch, "gates": 4, "hidden": hidden, "widths": [width]}
+
+
+_RULES: Mapping[str, tuple[str, Rule]] = {
+    **dict.fromkeys(
+        words("MatMul _FusedMatMul SparseMatMul BatchMatMul BatchMatMulV2 BatchMatMulV3"),
+        ("matmul", _matmul),
+    ),
+    "Einsum": ("matmul", _einsum),
+    **dict.fromkeys(
+        ("Conv2D", "Conv3D", "DepthwiseConv2dNative", "_FusedConv2D"),
+        ("convolution", _convolution),
+    ),
+    **dict.fromkeys(
+        ("Conv2DBackpropInput", "Conv3DBackpropInputV2", "DepthwiseConv2dNativeBackpropInput"),
+        ("convolution", _input_gradient),
+    ),
+    **dict.fromkeys(
+        ("Conv2DBackpropFilter", "Conv3DBackpropFilterV2", "DepthwiseConv2dNativeBackpropFilter"),
+        ("convolution", _kernel_gradient),
+    ),
+    **dict.fromkeys(
+        words(
+            "MaxPool AvgPool MaxPool3D AvgPool3D MaxPoolWithArgmax MaxPoolGrad MaxPoolGradV2 "
+            "MaxPoolGradWithArgmax MaxPool3DGrad AvgPoolGrad AvgPool3DGrad"
+        ),
+        ("pool", _pool),
+    ),
+    **dict.fromkeys(
+        words(
+            "FusedBatchNorm FusedBatchNormV2 FusedBatchNormV3 FusedBatchNormGrad "
+            "FusedBatchNormGradV2 FusedBatchNormGradV3"
+        ),
+        ("norm", _norm),
+    ),
+    **dict.fromkeys(("LRN", "LRNGrad"), ("norm", _across)),
+    **dict.fromkeys(
+        ("SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits"),
+        ("loss", _ops(SOFTMAX + 2)),  # and the gradient, which it makes too
+    ),
+    **dict.fromkeys(("TopK", "TopKV2", "Unique"), ("sort", _top)),
+    **dict.fromkeys(
+        words(
+            "ScatterAdd ScatterSub ResourceScatterAdd ResourceScatterSub TensorScatterAdd "
+            "UnsortedSegmentSum UnsortedSegmentMax"
+        ),
+        ("scatter", _ops(1)),
+    ),
+    **dict.fromkeys(("Assign", "AssignVariableOp"), ("copy", _stored)),
+    **dict.fromkeys(
+        ("AssignAdd", "AssignSub", "AssignAddVariableOp", "AssignSubVariableOp"),
+        ("optimizer", _ops(1)),
+    ),
+    "AddN": ("elementwise", _sum),
+    "ClipByValue": ("elementwise", _ops(2)),
+    "L2Loss": ("reduce", _ops(2)),
+    "Slice": ("copy", _part),
+    "StridedSlice": ("copy", _part),
+    "TensorListGetItem": ("copy", _part),
+    "LSTMBlockCell": ("recurrent", _cell),
+}

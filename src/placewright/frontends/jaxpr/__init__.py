@@ -1,0 +1,1 @@
+"""Reads JAX functions through their jaxpr."""

@@ -1,0 +1,186 @@
+"""A JAX primitive, its parameters and shapes in, its kind and what its cost depends on out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from placewright.errors import GraphError
+from placewright.frontends.graph_builder import checked, words
+from placewright.frontends.op_costs import BITS, Tensor
+from placewright.graph import VIEW
+
+Tensors = Sequence[Tensor]
+Parameters = Mapping[str, Any]
+Rule = Callable[[Parameters, Tensors, Tensors], dict[str, Any]]
+
+_SIMPLE = {
+    VIEW: (
+        "bitcast_convert_type broadcast_in_dim device_put empty empty2 expand_dims "
+        "layout_constraint mesh_cast name optimization_barrier pvary random_unwrap random_wrap "
+        "reshape reshard sharding_constraint squeeze stop_gradient"
+    ),
+    "elementwise": (
+        "abs acos acosh add add_any and asin asinh atan atan2 atanh bessel_i0e bessel_i1e cbrt "
+        "ceil clamp clz complex conj cos cosh cumlogsumexp cummax cummin cumprod cumsum digamma "
+        "div eq eq_to erf erf_inv erfc exp exp2 expm1 floor ge gt igamma igamma_grad_a igammac "
+        "imag integer_pow is_finite le le_to lgamma log log1p logistic lt lt_to max min mul ne neg "
+        "nextafter not or polygamma population_count pow real regularized_incomplete_beta rem "
+        "round rsqrt select_n shift_left shift_right_arithmetic shift_right_logical sign sin sinh "
+        "sqrt square sub tan tanh xor zeta"
+    ),
+    "cast": "convert_element_type reduce_precision",
+    "copy": "copy copy_p iota pad rev split transpose",
+    "concat": "concatenate",
+    "gather": "gather",
+    "reduce": (
+        "argmax argmin reduce reduce_and reduce_max reduce_min reduce_or reduce_prod reduce_sum "
+        "reduce_xor"
+    ),
+    "random": (
+        "random_bits random_fold_in random_gamma random_seed random_split rng_bit_generator "
+        "rng_uniform threefry2x32"
+    ),
+    "scatter": "scatter",
+}
+_KIND = {name: kind for kind, names in _SIMPLE.items() for name in names.split()}
+PASSING = words(
+    "device_put mesh_cast optimization_barrier pvary reshard sharding_constraint stop_gradient"
+)
+"""Primitives that give each input back as the output of the same place."""
+
+
+def describe(
+    name: str, parameters: Parameters, inputs: Tensors, outputs: Tensors
+) -> tuple[str | None, dict[str, Any]]:
+    """The kind of a primitive, None where it has no known cost, and the keywords of `Draft.add`."""
+    if name in _RULES:
+        kind, rule = _RULES[name]
+        return kind, rule(parameters, inputs, outputs)
+    return _KIND.get(name), {}
+
+
+def _dot(parameters: Parameters, inputs: Tensors, outputs: Tensors) -> dict[str, Any]:
+    (summed, _), _ = parameters["dimension_numbers"]
+    return {"contracted": math.prod(inputs[0].shape[axis] for axis in summed)}
+
+
+def _ragged(parameters: Parameters, inputs: Tensors, outputs: Tensors) -> dict[str, Any]:
+    return {"contracted": inputs[0].shape[-1]}  # each row meets the matrix of its own group
+
+
+def _convolution(parameters: Parameters, inputs: Tensors, outputs: Tensors) -> dict[str, Any]:
+    kernel = inputs[1].shape
+    channels, *_ = parameters["dimension_numbers"].rhs_spec
+    inserted = math.prod(parameters["lhs_dilation"])  # of so many numbers read, one is no zero
+    return {
+        "kernel_elements": math.prod(kernel) // max(kernel[channels], 1),
+        "made": math.ceil(outputs[0].elements / inserted),
+    }
+
+
+def _window(parameters: Parameters, inputs: Tensors, outputs: Tensors) -> dict[str, Any]:
+    return {"window": math.prod(parameters["window_dimensions"])}
+
+
+def _window_back(parameters: Parameters, inputs: Tensors, outputs: Tensors) -> dict[str, Any]:
+    return _window(parameters, inputs, outputs) | {"made": inputs[0].elements}
+
+
+def _sort(parameters: Parameters, inputs: Tensors, outputs: Tensors) -> dict[str, Any]:
+    shape = inputs[0].shape
+    return {"width": shape[parameters.get("dimension", -1)] if shape else 1}
+
+
+def _part(parameters: Parameters, inputs: Tensors, outputs: Tensors) -> dict[str, Any]:
+    return {"moved": 2 * outputs[0].bytes}  # reads no more than it makes
+
+
+def _adding(parameters: Parameters, inputs: Tensors, outputs: Tensors) -> dict[str, Any]:
+    return {"ops": 1}
+
+
+def _factor(share: float) -> Rule:
+    """A factorisation: so many n³ FLOPs a matrix."""
+
+    def rule(parameters: Parameters, inputs: Tensors, outputs: Tensors) -> dict[str, Any]:
+        return {"flops": share * inputs[0].elements * inputs[0].shape[-1]}
+
+    return rule
+
+
+def _solve(parameters: Parameters, inputs: Tensors, outputs: Tensors) -> dict[str, Any]:
+    return {"flops": float(outputs[0].elements * inputs[0].shape[-1])}
+
+
+def _fourier(parameters: Parameters, inputs: Tensors, outputs: Tensors) -> dict[str, Any]:
+    length = math.prod(parameters["fft_lengths"])
+    return {"flops": 5.0 * inputs[0].elements * math.log2(max(length, 2))}
+
+
+_RULES: Mapping[str, tuple[str, Rule]] = {
+    "dot_general": ("matmul", _dot),
+    "ragged_dot": ("matmul", _ragged),
+    "conv_general_dilated": ("convolution", _convolution),
+    "reduce_window": ("pool", _window),
+    "reduce_window_max": ("pool", _window),
+    "reduce_window_min": ("pool", _window),
+    "reduce_window_sum": ("pool", _window),
+    "select_and_scatter_add": ("pool", _window_back),
+    "select_and_gather_add": ("pool", _window),
+    "sort": ("sort", _sort),
+    "top_k": ("sort", _sort),
+    "approx_top_k": ("sort", _sort),
+    "slice": ("copy", _part),
+    "dynamic_slice": ("copy", _part),
+    "scatter-add": ("scatter", _adding),
+    "scatter_add": ("scatter", _adding),
+    "scatter_mul": ("scatter", _adding),
+    "scatter_max": ("scatter", _adding),
+    "scatter_min": ("scatter", _adding),
+    "dynamic_update_slice": ("scatter", lambda parameters, inputs, outputs: {}),
+    "cholesky": ("opaque", _factor(1 / 3)),
+    "lu": ("opaque", _factor(2 / 3)),
+    "triangular_solve": ("opaque", _solve),
+    "fft": ("opaque", _fourier),
+}
+
+
+FOLDED: Mapping[str, Callable[..., Any]] = {
+    "add": lambda a, b: a + b,
+    "sub": lambda a, b: a - b,
+    "mul": lambda a, b: a * b,
+    "max": max,
+    "min": min,
+    "clamp": lambda low, value, high: min(max(value, low), high),
+    "convert_element_type": lambda value: value,
+    "squeeze": lambda value: value,
+    "reshape": lambda value: value,
+}
+"""Primitives that are computed at once where all they read is a known single number."""
+
+
+def tensor_of(what: str, aval: Any) -> Tensor:
+    """The tensor of an abstract value."""
+    if not hasattr(aval, "shape") or not hasattr(aval, "dtype"):
+        return Tensor((0,), "bool")  # a token: an order, not data
+    dtype = str(aval.dtype)
+    shape: list[int] = []
+    for size in aval.shape:
+        if not isinstance(size, int):
+            raise GraphError(f"{what!r} has a symbolic dimension {str(size)!r}: give a number")
+        shape.append(size)
+    if dtype.startswith("key<"):
+        return checked(repr(what), [*shape, 2], "uint32")
+    if dtype == "float0":
+        return checked(repr(what), [*shape, 0], "bool")
+    return checked(repr(what), shape, dtype if dtype in BITS else "float32")
+
+
+def small(value: Any, tensor: Tensor) -> Any:
+    """A single number, to tell trip counts by."""
+    if tensor.elements != 1 or tensor.dtype not in ("int32", "int64", "uint32", "bool", "float32"):
+        return None
+    value = getattr(value, "val", value)
+    return value.item() if hasattr(value, "item") else value

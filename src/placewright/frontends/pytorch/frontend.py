@@ -1,0 +1,62 @@
+"""A PyTorch model and example arguments in, its Graph out; nothing is run, no data are copied."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from placewright.errors import ConfigError, GraphError, MissingDependency, nearest
+from placewright.frontends.op_costs import OPTIMIZER
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import torch
+
+    from placewright.graph import Graph
+
+
+def from_torch(
+    model: torch.nn.Module,
+    args: Sequence[Any] | torch.Tensor = (),
+    kwargs: Mapping[str, Any] | None = None,
+    training: bool = False,
+    optimizer: str | None = None,
+    name: str | None = None,
+) -> Graph:
+    """The graph of one call of a model, or of one training step.
+
+    Only shapes matter, so model and arguments may be on the `meta` device. The model itself is left
+    alone. An op is named after its module, such as `layers.0.mlp.up.linear`; backward ops after the
+    forward op that they belong to, such as `layers.0.mlp.up.addmm.backward.mm`.
+
+    A training step is the forward ops, the backward ops, and an update of every weight that gets a
+    gradient. The loss is the first floating-point output: itself if it is one number, else its sum.
+    The optimizer's states are resident bytes of the updates, in the dtype of their weight.
+
+    Args:
+        args: The call's positional arguments.
+        kwargs: The call's keyword arguments.
+        optimizer: `sgd` (the default), `momentum` or `adam`.
+        name: The graph's name, by default that of the model's class.
+
+    Raises:
+        GraphError: The model cannot be exported; the message names the op or the line.
+        ConfigError: The optimizer is unknown, or given without training.
+    """
+    if optimizer is not None and not training:
+        raise ConfigError(f"optimizer is {optimizer!r}, but training is false: give training=True")
+    optimizer = optimizer or "sgd"
+    if optimizer not in OPTIMIZER:
+        raise ConfigError(f"optimizer {optimizer!r} is unknown: {nearest(optimizer, OPTIMIZER)}")
+    try:
+        import torch
+    except ImportError:
+        raise MissingDependency("torch", "torch") from None
+    from placewright.frontends.pytorch.capture import capture
+    from placewright.frontends.pytorch.graph import build
+
+    if not isinstance(model, torch.nn.Module):
+        raise GraphError(f"model is of type {type(model).__name__!r}: expected a torch.nn.Module")
+    args = (args,) if isinstance(args, torch.Tensor) else tuple(args)
+    captured = capture(model, args, kwargs or {}, training)
+    return build(captured, name or type(model).__name__, optimizer if training else None)

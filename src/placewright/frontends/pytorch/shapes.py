@@ -1,0 +1,102 @@
+"""A node of a PyTorch graph in; its op's name and arguments and its tensors' shapes out."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from placewright.errors import GraphError
+from placewright.frontends.op_costs import Tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+Node = torch.fx.Node
+
+
+def op_name(node: Node) -> str:
+    """The op's name without its overload; an op that is not PyTorch's own keeps its library."""
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return str(getattr(node.target, "__name__", node.target))
+    name = str(node.target._schema.name)
+    return name.removeprefix("aten::")
+
+
+def arguments(node: Node) -> dict[str, Any]:
+    """A node's arguments by name, with defaults filled in."""
+    assert isinstance(node.target, torch._ops.OpOverload)
+    found = {}
+    for at, argument in enumerate(node.target._schema.arguments):
+        given = node.args[at] if at < len(node.args) else node.kwargs.get(argument.name)
+        found[argument.name] = argument.default_value if given is None else given
+    return found
+
+
+def tensors(node: Node) -> list[Tensor | None]:
+    """The tensors that a node makes; None stands for an output that is no tensor.
+
+    Of a dimension along which the same memory is read again and again, the bytes count once.
+    """
+    value = node.meta.get("val")
+    if value is None and node.op == "get_attr":
+        value = getattr(node.graph.owning_module, str(node.target), None)
+    values = value if isinstance(value, list | tuple) else [value]
+    return [_tensor(one, node) if isinstance(one, torch.Tensor) else None for one in values]
+
+
+def guessed(node: Node) -> bool:
+    """Whether a node makes a tensor whose size depends on values."""
+    value = node.meta.get("val")
+    values = value if isinstance(value, list | tuple) else [value]
+    return any(
+        isinstance(size, torch.SymInt)
+        for one in values
+        if isinstance(one, torch.Tensor)
+        for size in one.shape
+    )
+
+
+def shape(node: Node) -> tuple[int, ...]:
+    """The shape of a node's tensor, with all repeats."""
+    return _sizes(node.meta["val"].shape, node)
+
+
+def layout(node: Node) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The shape of a node's tensor and the steps in memory along it."""
+    value = node.meta["val"]
+    return _sizes(value.shape, node), _sizes(value.stride(), node)
+
+
+def _tensor(value: torch.Tensor, node: Node) -> Tensor:
+    sizes = _sizes(value.shape, node)
+    dtype = str(value.dtype).removeprefix("torch.")
+    if value.layout is not torch.strided:
+        return Tensor(sizes, dtype)
+    steps = _sizes(value.stride(), node)
+    repeats = [size > 1 and step == 0 for size, step in zip(sizes, steps, strict=True)]
+    if not any(repeats):
+        return Tensor(sizes, dtype)
+    kept = [size for size, repeat in zip(sizes, repeats, strict=True) if not repeat]
+    return Tensor(sizes, dtype, stored=math.prod(kept))
+
+
+def _sizes(sizes: Sequence[int | torch.SymInt], node: Node) -> tuple[int, ...]:
+    return tuple(_size(size, node) for size in sizes)
+
+
+def _size(size: int | torch.SymInt, node: Node) -> int:
+    """A size; one that depends on values is the example's where known, or else at its largest."""
+    if isinstance(size, int):
+        return size
+    limits, seen = size.node.shape_env, size.node.expr
+    known = getattr(limits, "real_tensor_prop_unbacked_vals", None)
+    known = getattr(limits, "unbacked_var_to_val", None) if known is None else known
+    most = limits.bound_sympy(seen.xreplace(known or {})).upper
+    if not most <= 2**40:
+        raise GraphError(
+            f"op {op_name(node)!r} makes a tensor whose size depends on values and has no limit: "
+            "give it a fake implementation, or the model sizes that are fixed"
+        )
+    return int(most)

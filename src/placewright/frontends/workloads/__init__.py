@@ -1,0 +1,1 @@
+"""Reads the public workload formats of earlier papers."""

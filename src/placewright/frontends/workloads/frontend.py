@@ -1,0 +1,78 @@
+"""A public workload file in, a Problem out; a split file in, a Plan out; told apart by content."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from placewright.errors import FileError
+from placewright.frontends.workloads.checks import place, read_text
+from placewright.frontends.workloads.pipedream import read_profile
+from placewright.frontends.workloads.split import read_plan
+from placewright.frontends.workloads.tarnawski import read_partitioning
+
+if TYPE_CHECKING:
+    from placewright.cluster import Cluster
+    from placewright.plan import Plan
+    from placewright.problem import Problem
+
+_PROFILE = re.compile(r"^node[0-9]+ -- .* -- forward_compute_time=", re.MULTILINE)
+
+
+def from_workload(
+    path: str | Path, training: bool = True, cluster: Cluster | None = None
+) -> Problem:
+    """The problem that a dnn-partitioning workload or a PipeDream profile describes.
+
+    Args:
+        training: Whether backward ops belong to it, where the file has any.
+        cluster: Used in place of the file's own.
+
+    Raises:
+        FileError: The file cannot be read, or holds something else.
+        GraphError: Its network is malformed; the message names the spot.
+    """
+    path = Path(path)
+    text = read_text(path)
+    if text.lstrip().startswith(("{", "[")):
+        return read_partitioning(path, text, training, cluster)
+    if _PROFILE.search(text):
+        return read_profile(path, text, training, cluster)
+    raise FileError(
+        f"{place(path)} is not a workload: expected dnn-partitioning JSON or a PipeDream profile"
+    )
+
+
+def is_workload(path: str | Path) -> bool:
+    """Whether a file is a public workload, be it a damaged one."""
+    text = _text(path)
+    return _is_json_with(text, "maxFPGAs") or _PROFILE.search(text) is not None
+
+
+def is_split(path: str | Path) -> bool:
+    """Whether a file is a split of a dnn-partitioning workload, be it a damaged one."""
+    return _is_json_with(_text(path), "fpgas")
+
+
+def read_split(problem: Problem, path: str | Path) -> Plan:
+    """The plan that a split file of the dnn-partitioning release describes.
+
+    Raises:
+        FileError: The file cannot be read, or is not a split.
+        PlanError: It does not fit the problem.
+    """
+    path = Path(path)
+    return read_plan(problem, path, read_text(path))
+
+
+def _is_json_with(text: str, key: str) -> bool:
+    return text.lstrip().startswith("{") and re.search(rf'"{key}"\s*:', text) is not None
+
+
+def _text(path: str | Path) -> str:
+    """A file's text, or none where it has none that can be read."""
+    try:
+        return read_text(Path(path))
+    except FileError:
+        return ""

@@ -1,0 +1,1 @@
+"""The ColocRL policy (Mirhoseini et al., 2017)."""

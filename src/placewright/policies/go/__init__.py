@@ -1,0 +1,1 @@
+"""The GO policy (Zhou et al., 2020)."""

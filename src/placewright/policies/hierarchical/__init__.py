@@ -1,0 +1,1 @@
+"""The hierarchical policy (Mirhoseini et al., 2018)."""

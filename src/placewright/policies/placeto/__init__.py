@@ -1,0 +1,1 @@
+"""The Placeto policy (Addanki et al., 2019)."""

@@ -1,0 +1,1 @@
+"""Policies that serve any graph and cluster: linear, and a graph neural network."""

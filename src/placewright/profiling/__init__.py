@@ -1,0 +1,1 @@
+"""Profiling: measures devices, links and ops of this machine."""

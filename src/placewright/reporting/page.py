@@ -1,0 +1,97 @@
+"""A page's content in, one HTML file that needs nothing else out.
+
+Whatever the data hold, nothing but our own script runs and nothing is fetched: the page's content
+security policy allows one style and one script, by their digests. Names get into the page as JSON,
+in which no `<` is left, and from there as text.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from placewright.errors import FileError
+from placewright.files.storage import write_bytes
+from placewright.reporting.payload import Data, payload
+from placewright.version import __version__
+
+if TYPE_CHECKING:
+    import os
+
+    from placewright.reporting.content import Content
+
+SCRIPTS = (
+    *("units", "data", "shared", "words", "lanes", "timeline", "memory", "painting", "graph"),
+    *("answer", "methods", "ops", "search", "learning", "plans", "main"),
+)
+"""In the order in which they are read."""
+
+
+def html_page(content: Content) -> str:
+    """The whole page."""
+    return page_of(payload(content))
+
+
+def save_page(content: Content, path: str | os.PathLike[str]) -> None:
+    """Write the page to a file.
+
+    Raises:
+        FileError: It cannot be written.
+    """
+    try:
+        write_bytes(html_page(content).encode(), Path(path))
+    except FileError as error:
+        raise FileError(f"{path}: {error}") from None
+
+
+def page_of(data: Data) -> str:
+    """The page that shows this data."""
+    style = _read("page.css")
+    script = (
+        "(() => {\n'use strict';\n" + "\n".join(_read(f"{name}.js") for name in SCRIPTS) + "})();"
+    )
+    policy = (
+        f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; "
+        "img-src data:; base-uri 'none'; form-action 'none'"
+    )
+    parts = {
+        "policy": html.escape(policy, quote=False),
+        "version": html.escape(__version__),
+        "title": html.escape(_title(data)),
+        "style": style,
+        "data": _harmless(data),
+        "script": script,
+    }
+    page = _read("page.html")
+    pieces = []
+    while "{{" in page:  # each once and in turn, so that data that looks like a place is none
+        before, _, rest = page.partition("{{")
+        name, _, page = rest.partition("}}")
+        pieces += [before, parts[name]]
+    return "".join([*pieces, page])
+
+
+def _title(data: Data) -> str:
+    text = f"{data['model']} on {data['cluster']}"
+    text = text if len(text) <= 120 else f"{text[:119]}…"
+    return text.encode("utf-8", "replace").decode()  # half a surrogate pair cannot be written
+
+
+def _harmless(data: Data) -> str:
+    """JSON that HTML cannot misread: no `<`, `>` or `&`, and ASCII alone."""
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
+    for sign in "<>&":
+        text = text.replace(sign, f"\\u{ord(sign):04x}")
+    return text
+
+
+def _digest(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def _read(name: str) -> str:
+    return (Path(__file__).parent / "browser" / name).read_text("utf-8")

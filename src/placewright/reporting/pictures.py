@@ -1,0 +1,83 @@
+"""A result in, a picture of its timeline or of its graph out, for notebooks and papers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from placewright.errors import ConfigError, FileError, MissingDependency, PlanError, nearest
+from placewright.files import plan_for
+from placewright.files.storage import write_bytes
+from placewright.reporting.picture_graph import graph_svg
+from placewright.reporting.picture_timeline import timeline_svg
+from placewright.reporting.step_view import Shown
+
+if TYPE_CHECKING:
+    import os
+
+    from placewright.problem import Problem
+    from placewright.result import Result
+
+KINDS = {"timeline": timeline_svg, "graph": graph_svg}
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture, as SVG; a notebook shows it."""
+
+    svg: str
+
+    def _repr_svg_(self) -> str:
+        return self.svg
+
+    def png(self, scale: int = 2) -> bytes:
+        """The picture as PNG.
+
+        Args:
+            scale: Pixels to a point: 2 is sharp on most screens.
+
+        Raises:
+            MissingDependency: The package that draws it is not installed.
+        """
+        try:
+            import resvg_py
+        except ImportError:
+            raise MissingDependency("resvg-py", "png") from None
+        return bytes(resvg_py.svg_to_bytes(svg_string=self.svg, zoom=scale))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write it as SVG or PNG, as the name ends.
+
+        Raises:
+            FileError: The name ends otherwise, or the file cannot be written.
+            MissingDependency: The package that draws PNG is not installed.
+        """
+        target = Path(path)
+        if target.suffix.lower() not in (".svg", ".png"):
+            raise FileError(f"{path}: a picture is SVG or PNG: end the name in .svg or .png")
+        content = self.svg.encode() if target.suffix.lower() == ".svg" else self.png()
+        try:
+            write_bytes(content, target)
+        except FileError as error:
+            raise FileError(f"{path}: {error}") from None
+
+
+def plot(result: Result, what: str = "timeline", problem: Problem | None = None) -> Picture:
+    """A picture of a result's plan; see `Result.plot`.
+
+    Raises:
+        ConfigError: There is no such picture.
+        PlanError: The problem is not known, or not the plan's.
+    """
+    if what not in KINDS:
+        raise ConfigError(f"there is no picture {what!r} of a result: {nearest(what, KINDS)}")
+    known = result.problem if problem is None else problem
+    if known is None:
+        raise PlanError(
+            "the result does not know its problem: give it, as in "
+            "result.plot('timeline', problem=problem)"
+        )
+    plan = result.plan if problem is None else plan_for(problem, result.plan)
+    title = f"{known.graph.name} on {known.cluster.name}, {result.solver}"
+    return Picture(KINDS[what](Shown.of(known, plan), known, plan, title))

@@ -1,0 +1,88 @@
+"""A problem and a plan in, the step that is drawn out: every fused group as one op.
+
+Pages and pictures draw what the simulator ran. Where a plan fuses ops that is the contracted
+problem, so `Shown` also says which ops of the graph each op drawn stands for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from placewright import simulator
+from placewright.reporting.memory import Split, split_memory
+from placewright.reporting.waits import Waits, find_waits
+from placewright.transforms import contract
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from placewright.arrays import Arrays
+    from placewright.plan import Plan
+    from placewright.problem import Problem
+    from placewright.timeline import Timeline
+
+
+@dataclass(frozen=True, eq=False)
+class Shown:
+    """One step of a plan, ready to be drawn.
+
+    Args:
+        problem, plan: As they ran, without fused groups.
+        member: For each op that ran, the first op of the graph that it stands for.
+        tensor: For each tensor of the problem that ran, the graph's own number for it.
+        group: For each op of the graph, the op that ran for it.
+    """
+
+    problem: Problem
+    plan: Plan
+    timeline: Timeline
+    member: NDArray[np.int32]
+    tensor: NDArray[np.int32]
+    group: NDArray[np.int32]
+
+    @classmethod
+    def of(cls, problem: Problem, plan: Plan) -> Shown:
+        """The step of one plan.
+
+        Raises:
+            PlanError: The plan is not one of this problem's, or is malformed.
+        """
+        if plan.fusion is None:
+            every = np.arange(len(problem.graph), dtype=np.int32)
+            tensors = np.arange(len(problem.arrays.sizes), dtype=np.int32)
+            timeline = simulator.simulate(problem, plan)
+            return cls(problem, plan, timeline, every, tensors, every)
+        fused = contract(problem, plan)
+        timeline = simulator.simulate(fused.problem, fused.plan)
+        return cls(fused.problem, fused.plan, timeline, fused.member, fused.tensor, fused.op)
+
+    @property
+    def arrays(self) -> Arrays:
+        return self.problem.arrays
+
+    @cached_property
+    def waits(self) -> Waits:
+        return find_waits(self.problem, self.timeline)
+
+    @cached_property
+    def memory(self) -> Split:
+        return split_memory(self.problem, self.timeline)
+
+    @cached_property
+    def sent(self) -> tuple[int, int]:
+        """Bytes of tensors and of streamed weights that go between devices in one step."""
+        moved = self.timeline.transfers
+        # An interrupted copy has several rows.
+        rows = np.unique(np.stack([moved.tensor, moved.target, moved.reader]), axis=1)
+        sizes, streamed = self.arrays.sizes[rows[0]], rows[2] >= 0
+        return int(sizes[~streamed].sum()), int(sizes[streamed].sum())
+
+    @cached_property
+    def computing(self) -> list[int]:
+        """The devices that run ops."""
+        used: list[int] = np.unique(self.plan.device[self.arrays.turn]).tolist()
+        return used

@@ -1,0 +1,1 @@
+"""CUDA: streams, the thread that issues ops, and CUDA graphs."""

@@ -1,0 +1,1 @@
+"""Scheduling: ranks, reachability and list schedules, without a simulator."""

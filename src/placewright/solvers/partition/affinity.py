@@ -1,0 +1,82 @@
+"""Ties: a problem and a grouping of its ops in, which groups pass tensors to each other out.
+
+Partitioners and repair see a graph as groups of ops and what it costs to keep two groups apart.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from placewright.scheduling.ranks import mean_transfer
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from placewright.problem import Problem
+
+
+@dataclass(frozen=True, eq=False)
+class Ties:
+    """Pairs of groups that pass tensors, each pair once, and the seconds of sending them.
+
+    A tensor goes once to each device that reads it, so to no more than all others, however many
+    groups read it. Its seconds are shared out over its readers such that parting it from all of
+    them costs what sending it to all other devices would.
+    """
+
+    one: NDArray[np.int64]  # ties: the smaller group number
+    other: NDArray[np.int64]  # ties
+    seconds: NDArray[np.float64]  # ties: over a link of average speed
+
+    @classmethod
+    def between(cls, problem: Problem, group: NDArray[np.integer], devices: int) -> Ties:
+        """The ties of groups of ops.
+
+        Args:
+            group: Each op's group, numbered from 0.
+            devices: How many devices the groups are shared out over.
+        """
+        a = problem.arrays
+        count = int(group.max()) + 1
+        reader = np.repeat(np.arange(a.ops), np.diff(a.first_input))
+        source, target = group[a.producer[a.inputs]], group[reader]
+        apart = (source != target) & a.turn[reader]
+        # A group that reads a tensor with several ops gets it once.
+        pair = np.unique(a.inputs[apart].astype(np.int64) * count + target[apart])
+        tensor, target = pair // count, pair % count
+        source = group[a.producer[tensor]].astype(np.int64)
+        readers = np.bincount(tensor, minlength=len(a.sizes))[tensor]
+        seconds = np.array(mean_transfer(problem))[tensor]
+        seconds = seconds * np.minimum(1.0, max(1, devices - 1) / np.maximum(readers, 1))
+        both, tie = np.unique(
+            np.minimum(source, target) * count + np.maximum(source, target), return_inverse=True
+        )
+        return cls(
+            both // count,
+            both % count,
+            np.bincount(tie, weights=seconds, minlength=len(both)).astype(np.float64),
+        )
+
+    def pull(self, place: NDArray[np.integer], groups: int, places: int) -> NDArray[np.float64]:
+        """Groups × places: the seconds that tie each group to all the groups at each place."""
+        ends = np.concatenate([self.one, self.other])
+        others = np.concatenate([self.other, self.one])
+        cells = np.bincount(
+            ends * places + place[others],
+            weights=np.concatenate([self.seconds, self.seconds]),
+            minlength=groups * places,
+        )
+        return cells.astype(np.float64).reshape(groups, places)
+
+
+def link_seconds(problem: Problem) -> NDArray[np.float64]:
+    """Devices × devices: what an average tensor takes from one to the other."""
+    a = problem.arrays
+    if not a.transfer.size:
+        return np.zeros((a.devices, a.devices))
+    mean = np.append(a.transfer.mean(axis=1), 0.0)  # class -1 is a device's way to itself
+    seconds: NDArray[np.float64] = mean[a.link_class]
+    return seconds

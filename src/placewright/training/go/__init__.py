@@ -1,0 +1,1 @@
+"""Training of GO: imitation of demonstrations, elites and PPO."""

@@ -1,0 +1,54 @@
+"""Proposers by name: what `auto` can be given."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from placewright.errors import ConfigError, nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from placewright.solvers.proposer import Proposer
+
+
+def _scout() -> Proposer:
+    from placewright.solvers.scout import Scout
+
+    return Scout()
+
+
+def _pair() -> Proposer:
+    from placewright.policies.proposers import PairProposer
+
+    return PairProposer()
+
+
+def _go() -> Proposer:
+    from placewright.training.go.proposer import GoProposer
+
+    return GoProposer.shipped()
+
+
+PROPOSERS: dict[str, Callable[[], Proposer]] = {"scout": _scout, "pair": _pair, "go": _go}
+"""What learns with `auto`, by name; GO alone of them needs torch."""
+
+ADVISERS = {name: PROPOSERS[name] for name in ("pair", "go")}
+"""Those that say where they would have each op of a given plan."""
+
+DEFAULT = "scout"
+"""What `auto` has unless it is told: what wins in `benchmarks/proposers.py`."""
+
+
+def named(name: str) -> tuple[Proposer, ...]:
+    """The proposers of that name; `none` has none.
+
+    Raises:
+        ConfigError: There is none of that name.
+        MissingDependency: It needs torch, and there is none.
+    """
+    if name == "none":
+        return ()
+    if name not in PROPOSERS:
+        raise ConfigError(f"no proposer is named {name!r}: {nearest(name, [*PROPOSERS, 'none'])}")
+    return (PROPOSERS[name](),)

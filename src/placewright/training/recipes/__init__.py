@@ -1,0 +1,1 @@
+"""Recipes: what each system is trained with."""
