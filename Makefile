@@ -6,7 +6,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
-BUILD_INPUTS := pyproject.toml constraints.txt CMakeLists.txt $(wildcard cpp/*)
+BUILD_INPUTS := pyproject.toml constraints.txt CMakeLists.txt $(wildcard cpp/*.?pp cpp/*/*.?pp)
 
 .PHONY: demo test format bench clean
 

@@ -61,7 +61,7 @@ def main() -> None:
         if arguments.baselines:
             result = pw.solve(problem, Baselines(), stop=pw.MaxTime(20))
             fits = "" if result.fits else " (does not fit)"
-            row += f"; best baseline {result.value * 1e3:.4f} ms, gap {result.value / best - 1:.1%}"
+            row += f"; best baseline {result.objective_value * 1e3:.4f} ms, gap {result.objective_value / best - 1:.1%}"
             row += fits
         print(row, flush=True)
 

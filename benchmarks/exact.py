@@ -26,11 +26,11 @@ def solved(seed: int, seconds: float, workers: int) -> dict[str, object]:
         "seed": seed,
         "ops": len(problem.graph),
         "devices": len(problem.cluster),
-        "value": result.value,
+        "value": result.objective_value,
         "bound": result.bound,
         "fits": result.fits,
         "proven": bool(result.fits and result.gap < PROVEN),
-        "baselines": pw.solve(problem, pw.solvers.Baselines()).value,
+        "baselines": pw.solve(problem, pw.solvers.Baselines()).objective_value,
         "seconds": time.perf_counter() - start,
     }
 

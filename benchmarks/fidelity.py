@@ -28,23 +28,29 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from placewright import Constraints, Problem, zoo
-from placewright.profiling.as_executed import as_run
-from placewright.profiling.fidelity import Row, Run, compare, read_rows, summary
-from placewright.profiling.machine_profile import here, parse_here
-from placewright.profiling.op_costs import company_of, profile_ops
+from placewright.profiling.as_executed import executed_problem
+from placewright.profiling.fidelity import (
+    FidelityRow,
+    MeasuredRun,
+    compare_plans,
+    read_rows,
+    summarise,
+)
+from placewright.profiling.machine_profile import parse_workers, profile_machine
+from placewright.profiling.op_costs import copy_load_for, profile_ops
 from placewright.profiling.sites import sites_of
-from placewright.profiling.varied import varied_plans
-from placewright.profiling.whole_step import Steps, may_run
-from placewright.reporting.scatter import scatter
+from placewright.profiling.varied import diverse_plans
+from placewright.profiling.whole_step import StepTimer, fits_host
+from placewright.reporting.scatter import scatter_svg
 from placewright.runtime.executor import Executor
-from placewright.runtime.program.program import Program, program_of
+from placewright.runtime.program.program import Program, build_program
 from placewright.units import parse_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from placewright.plan import Plan
-    from placewright.profiling.copy_load import Company
+    from placewright.profiling.copy_load import CopyLoad
     from placewright.profiling.sites import Site
     from placewright.runtime.machine import Machine
 
@@ -70,7 +76,7 @@ def main() -> None:
     for text in asked.models:
         report(text, asked)
     rows = read_rows(asked.out)
-    groups: dict[str, list[Row]] = defaultdict(list)
+    groups: dict[str, list[FidelityRow]] = defaultdict(list)
     for row in rows:
         groups[row.model].append(row)
     print(table(groups))
@@ -79,7 +85,7 @@ def main() -> None:
         model: [(row.plan, row.predicted, row.measured) for row in several]
         for model, several in groups.items()
     }
-    picture.write_text(scatter(points, "step time, predicted and measured"))
+    picture.write_text(scatter_svg(points, "step time, predicted and measured"))
     print(f"\npicture: {picture}\n\n{blamed(groups)}")
 
 
@@ -93,30 +99,30 @@ def report(text: str, asked: argparse.Namespace) -> None:
     training = bool(entry.network.arguments(size, **chosen).get("training", False))
     torch.manual_seed(0)
     model, args, kwargs = entry.network.build(size, **chosen)
-    program = program_of(model, args, kwargs, training, name=text)
-    workers = parse_here(asked.on)
-    profile = here(workers, note=print)
+    program = build_program(model, args, kwargs, training, name=text)
+    workers = parse_workers(asked.on)
+    profile = profile_machine(workers, notify=print)
     sites = sites_of(profile.machine, workers)
     limits = {name: parse_bytes(size) for name, size in (one.split("=") for one in asked.limit)}
     measured = profile_ops(
         program, profile.machine, profile.cluster, sites, asked.profiling, limits=limits
     )
     print(
-        f"{text}: {measured.different} different times, {measured.measured} measured, "
-        f"{measured.known} known, {measured.worked_out} worked out, {len(measured.failed)} failed"
+        f"{text}: {measured.distinct} different times, {measured.measured} measured, "
+        f"{measured.cached} known, {measured.estimated} worked out, {len(measured.failed)} failed"
     )
     problem = Problem(program.graph, profile.cluster, measured.table, Constraints(limits=limits))
-    problem = as_run(problem, profile)
-    plans = varied_plans(problem, asked.plans, asked.seed)
-    company = company_of(program.graph, profile.cluster, sites, limits)
+    problem = executed_problem(problem, profile)
+    plans = diverse_plans(problem, asked.plans, asked.seed)
+    company = copy_load_for(program.graph, profile.cluster, sites, limits)
     watched = Paced(program, profile.machine, sites, company)
     begin = {name: value.clone() for name, value in model.state_dict().items()}
 
-    def measure(plan: Plan) -> Run:
+    def measure(plan: Plan) -> MeasuredRun:
         model.load_state_dict(begin)  # or gradients become smaller from plan to plan
         return watched.run(plan, model, args, kwargs)
 
-    compare(
+    compare_plans(
         problem,
         plans,
         measure,
@@ -125,7 +131,9 @@ def report(text: str, asked: argparse.Namespace) -> None:
     )
 
 
-def run(program: Program, model: torch.nn.Module, args: Any, kwargs: Any, plan: Plan) -> Run:
+def run(
+    program: Program, model: torch.nn.Module, args: Any, kwargs: Any, plan: Plan
+) -> MeasuredRun:
     """What a plan takes, and when its ops ran in a step of about that time."""
     seen: list[tuple[int, float, float]] = []
     gc.collect()
@@ -150,9 +158,9 @@ def run(program: Program, model: torch.nn.Module, args: Any, kwargs: Any, plan: 
                     torch.cuda.synchronize()
                 steps.append((time.perf_counter() - began, began, list(seen)))
             peak = {"gpu0": torch.cuda.max_memory_allocated() - libraries()} if cuda else {}
-            issued = executor.issued
+            issued = executor.issue_mode
     except Exception as error:
-        return Run(math.inf, error=f"{type(error).__name__}: {error}")
+        return MeasuredRun(math.inf, error=f"{type(error).__name__}: {error}")
     kept = sorted(steps[DROPPED:], key=lambda step: step[0])
     times = [took for took, _, _ in kept]
     quarters = statistics.quantiles(times, n=4)
@@ -160,24 +168,24 @@ def run(program: Program, model: torch.nn.Module, args: Any, kwargs: Any, plan: 
     ops = program.graph.ops
     found = {ops[at].name: (start - began, end - began) for at, start, end in spans}
     spread = (quarters[2] - quarters[0]) / middle
-    return Run(statistics.median(times), spread, peak, found, issued=issued)
+    return MeasuredRun(statistics.median(times), spread, peak, found, issue_mode=issued)
 
 
 class Paced:
     """Tells how quick the host is around each run: others that share a processor come and go."""
 
     def __init__(
-        self, program: Program, machine: Machine, sites: Sequence[Site], company: Company
+        self, program: Program, machine: Machine, sites: Sequence[Site], company: CopyLoad
     ) -> None:
         self.program, self.company = program, company
         hosts = [site for site in sites if not site.on_gpu]
-        told = hosts and len(sites) > 1 and may_run(program, machine)
-        self.steps = Steps(program, hosts[0]) if told else None
+        told = hosts and len(sites) > 1 and fits_host(program, machine)
+        self.steps = StepTimer(program, hosts[0]) if told else None
         self.usual = self.now = self.seconds()  # just after all was profiled
 
-    def run(self, plan: Plan, model: torch.nn.Module, args: Any, kwargs: Any) -> Run:
+    def run(self, plan: Plan, model: torch.nn.Module, args: Any, kwargs: Any) -> MeasuredRun:
         """What a plan takes, with the host's pace before and after it."""
-        self.company.leave()  # or its rooms would count as the plan's
+        self.company.release()  # or its rooms would count as the plan's
         found = run(self.program, model, args, kwargs, plan)
         before, self.now = self.now, self.seconds()
         return replace(found, pace=math.sqrt(before * self.now) / self.usual)
@@ -186,8 +194,8 @@ class Paced:
         """Of a step on the host now."""
         if self.steps is None:
             return 1.0
-        with self.company.kept():
-            self.steps.site.run(partial(self.steps.run, math.inf, most=GLANCE))
+        with self.company.running():
+            self.steps.site.run(partial(self.steps.run, math.inf, max_steps=GLANCE))
         return sum(one.seconds + one.issue for one in self.steps.timings().values())
 
 
@@ -198,23 +206,23 @@ def libraries() -> int:
     return before - torch.cuda.memory_allocated()
 
 
-def table(groups: dict[str, list[Row]]) -> str:
+def table(groups: dict[str, list[FidelityRow]]) -> str:
     lines = [
         "| network | plans | failed | median error | at the host's pace | rank correlation | "
         "memory error |",
         "|---|---|---|---|---|---|---|",
     ]
     for model, rows in groups.items():
-        found = summary(rows)
-        memory = "" if found.memory is None else f"{100 * found.memory:.1f} %"
+        found = summarise(rows)
+        memory = "" if found.memory is None else f"{100 * found.memory_error:.1f} %"
         lines.append(
             f"| {model} | {found.plans} | {found.failed} | {100 * found.error:.1f} % | "
-            f"{100 * found.paced:.1f} % | {found.rank:.3f} | {memory} |"
+            f"{100 * found.adjusted_error:.1f} % | {found.rank_correlation:.3f} | {memory} |"
         )
     return "\n".join(lines)
 
 
-def blamed(groups: dict[str, list[Row]], most: int = 12) -> str:
+def blamed(groups: dict[str, list[FidelityRow]], most: int = 12) -> str:
     """Where the error comes from, all plans of a network together."""
     lines = []
     for model, rows in groups.items():

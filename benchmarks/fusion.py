@@ -20,8 +20,8 @@ import numpy as np
 import placewright as pw
 from placewright import solvers
 from placewright.simulator import judge
-from placewright.solvers.fuse_plan import ordered
-from placewright.transforms import fuse, greedy
+from placewright.solvers.fuse_plan import reorder_fused
+from placewright.transforms import fuse, fuse_greedily
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,7 +52,7 @@ def main() -> None:
     _print_row(COLUMNS, head=True)
     for name in names:
         problem = pw.Problem(pw.zoo.load(name), pw.Cluster.parse(CLUSTER))
-        single = problem.settle(np.zeros(len(problem.graph), dtype=np.int32))
+        single = problem.legalize(np.zeros(len(problem.graph), dtype=np.int32))
         heft = pw.solve(problem, solvers.HEFT(contended=True)).plan
         for where, plan in (("one device", pw.Plan.of(problem, single)), ("HEFT", heft)):
             _print_row((name, *_gains(problem, where, plan, arguments.plans, arguments.seed)))
@@ -61,12 +61,12 @@ def main() -> None:
 def _gains(
     problem: pw.Problem, where: str, plan: pw.Plan, plans: int, seed: int
 ) -> tuple[str, ...]:
-    group = greedy(problem, plan.device)
+    group = fuse_greedily(problem, plan.placement)
     stop = solvers.MaxEvaluations(plans)  # before the search would change the order itself
     found = pw.solve(problem, solvers.FusionSearch(plan), stop, seed).plan
-    own = [plan, pw.Plan.of(problem, plan.device, plan.priority, group, plan.staging), found]
+    own = [plan, pw.Plan.of(problem, plan.placement, plan.priority, group, plan.staging), found]
     timelines = [pw.simulate(problem, each) for each in own]
-    again = [pw.simulate(problem, ordered(problem, each)).step_time for each in own]
+    again = [pw.simulate(problem, reorder_fused(problem, each)).step_time for each in own]
     times = [timeline.step_time for timeline in timelines]
     best = [min(pair) for pair in zip(times, again, strict=True)]
     return (
@@ -82,13 +82,13 @@ def _gains(
 
 def _speed(name: str, plans: int = 64) -> tuple[str, ...]:
     problem = pw.Problem(pw.zoo.load(name), pw.Cluster.parse(CLUSTER))
-    device = np.repeat(pw.solve(problem, solvers.HEFT()).plan.device[None], plans, axis=0)
+    device = np.repeat(pw.solve(problem, solvers.HEFT()).plan.placement[None], plans, axis=0)
     urgency = np.random.default_rng(0).integers(0, 21, size=device.shape)
     group = fuse(problem, device, urgency)
     judge(problem, device[:1], fusion=group[:1])
     works: list[Callable[[], object]] = [
         partial(fuse, problem, device, urgency),
-        partial(greedy, problem, device),
+        partial(fuse_greedily, problem, device),
         partial(judge, problem, device),
         partial(judge, problem, device, fusion=group),
     ]

@@ -20,15 +20,15 @@ import numpy as np
 
 import placewright as pw
 from placewright import files, policies, solvers
-from placewright.policies.grouping import grouped, legal_devices
-from placewright.policies.shipped import shipped
-from placewright.training import Environment, Recipe, Trainer, recipe
-from placewright.training.averaging import Averaged
-from placewright.training.policy_solver import PLACED
-from placewright.training.recipes.registry import of_several
+from placewright.policies.grouping import group_ops, legal_devices
+from placewright.policies.shipped import shipped_policy
+from placewright.training import Environment, Recipe, Trainer, find_recipe
+from placewright.training.averaging import WeightAverage
+from placewright.training.policy_solver import POLICY_SOLVERS
+from placewright.training.recipes.registry import multi_graph_recipe
 from placewright.transforms.bundles import accelerators
 from placewright.zoo.families import family
-from placewright.zoo.networks.experts import Expert
+from placewright.zoo.networks.experts import ExpertRule
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -90,14 +90,14 @@ class Job:
         elif self.what.startswith(SHIPS):
             problem = self.problem()
             name = self.what.removeprefix(SHIPS)
-            policy = shipped(name)
+            policy = shipped_policy(name)
             found = dict(zip(("likeliest", "of 16"), placed(policy, problem), strict=True))
             if getattr(policy.shape, "looks", 1) > 1:  # type: ignore[attr-defined]
                 alone = copy.copy(policy)
                 alone.shape = replace(policy.shape, looks=1)  # type: ignore[attr-defined]
                 found["argmax"] = placed(alone, problem, 1)[0]
             # What `placewright place --method NAME` finds.
-            found["method"] = solved(problem, PLACED[name](), seed=self.seed)
+            found["method"] = solved(problem, POLICY_SOLVERS[name](), seed=self.seed)
         elif self.network == MIX:
             found = self._on_mix()
         elif self.graph == TRAIN:
@@ -120,10 +120,10 @@ class Job:
             count = len(np.unique(merged))
         history = [[count, best] for count, _, best in environment.history]
         return {
-            "best": environment.key[1],
-            "over": environment.key[0],
+            "best": environment.best_key[1],
+            "over": environment.best_key[0],
             "judged": environment.evaluations,
-            "likeliest": trainer.rows[-1].likeliest,
+            "likeliest": trainer.log[-1].greedy,
             "history": history,
             "groups found": count,
         }
@@ -136,7 +136,7 @@ class Job:
             return [pw.Problem(each, on, discipline="ready") for each in graphs]
 
         trainer = self._trained(problems("train"))
-        rows = trainer.rows
+        rows = trainer.log
         points = sorted({(len(rows) - 1) * at // (POINTS - 1) for at in range(POINTS)})
         tests = [placed(trainer.policy, each) for each in problems("test")[: self.tests]]
         return {
@@ -157,7 +157,7 @@ class Job:
                     problem = pw.Problem(graph, pw.Cluster.parse(cluster))
                     both = (
                         placed(trainer.policy, problem),
-                        placed(shipped("pair"), problem),
+                        placed(shipped_policy("pair"), problem),
                     )
                     tried.append([name, cluster, *both[0], *both[1]])
         folder = Path(self.folder).parent / "policies"
@@ -170,16 +170,16 @@ class Job:
         environments = [Environment(each) for each in shown]
         found = made(self.what, self.groups)
         if self.graph == TRAIN:
-            found = of_several(found)
+            found = multi_graph_recipe(found)
         elif self.network == MIX:
             from train_policies import of_many
 
             found = of_many(found)
         trainer = Trainer(environments, found, self.seed, self.plans, device=self.device)
-        averaged = Averaged()
+        averaged = WeightAverage()
         trainer.run(averaged)
         if self.graph == TRAIN or self.network == MIX:
-            averaged.settle(trainer)
+            averaged.apply_to(trainer)
         return trainer
 
 
@@ -205,24 +205,24 @@ GROUPED: dict[str, dict[str, Any]] = {
 def made(what: str, groups: int) -> Recipe:
     """A recipe, by what it is called in the tables."""
     if what == "colocrl, padded":
-        found = recipe("colocrl", groups=groups, rule="coarse")
-        return replace(found, shape=replace(found.shape, padded=True))  # type: ignore[type-var]
+        found = find_recipe("colocrl", groups=groups, grouping="coarse")
+        return replace(found, policy_config=replace(found.policy_config, padded=True))  # type: ignore[type-var]
     if what == "placeto-any":
-        return recipe("placeto-any")
+        return find_recipe("placeto-any")
     if what in SEEN:
-        found = recipe("placeto-any")
-        return replace(found, shape=replace(found.shape, **SEEN[what]))  # type: ignore[type-var]
+        found = find_recipe("placeto-any")
+        return replace(found, policy_config=replace(found.policy_config, **SEEN[what]))  # type: ignore[type-var]
     if what in GROUPED:
-        found = recipe("placeto-joint", groups=groups)
-        return replace(found, shape=replace(found.shape, **GROUPED[what]))  # type: ignore[type-var]
-    found = recipe(what.partition(",")[0], groups=groups)
+        found = find_recipe("placeto-joint", groups=groups)
+        return replace(found, policy_config=replace(found.policy_config, **GROUPED[what]))  # type: ignore[type-var]
+    found = find_recipe(what.partition(",")[0], groups=groups)
     if what.startswith("placeto"):  # half the time, for half the decisions learned from
-        found = replace(found, shape=replace(found.shape, learned=0.5))  # type: ignore[type-var]
+        found = replace(found, policy_config=replace(found.policy_config, learned=0.5))  # type: ignore[type-var]
     if what.endswith(", end alone"):  # as with rewards per step, but for the reward
-        return replace(found, imitate=recipe("placeto-steps").imitate)
+        return replace(found, self_imitation=find_recipe("placeto-steps").self_imitation)
     if what.endswith(", no messages"):
-        found = replace(found, imitate=recipe("placeto-steps").imitate)
-        return replace(found, shape=replace(found.shape, rounds=0))  # type: ignore[type-var]
+        found = replace(found, self_imitation=find_recipe("placeto-steps").self_imitation)
+        return replace(found, policy_config=replace(found.policy_config, rounds=0))  # type: ignore[type-var]
     return found
 
 
@@ -242,9 +242,9 @@ def placed(policy: Policy, problem: pw.Problem, drawn: int = DRAWN) -> tuple[flo
     values = []
     for count, greedy in ((1, True), (drawn, False)):
         episodes = policy.act(problem, count, 1, greedy=greedy)
-        last = np.flatnonzero(np.append(np.diff(episodes.owner) > 0, True))
+        last = np.flatnonzero(np.append(np.diff(episodes.episode_of) > 0, True))
         order = None if episodes.priority is None else episodes.priority[last]
-        verdict = pw.judge(problem, episodes.device[last], order)
+        verdict = pw.judge(problem, episodes.placements[last], order)
         fitting = np.where(verdict.overflow > 0, np.inf, verdict.value)
         values.append(float(fitting.min()))
     return values[0], min(values)
@@ -254,11 +254,11 @@ def by_solvers(problem: pw.Problem, groups: int, seconds: float, seed: int) -> d
     """What random plans and methods without learning take."""
     found = {"random": at_random(problem, groups)}
     methods: dict[str, solvers.Solver] = {
-        "best single device": solvers.EverySingleDevice(),
+        "best single device": solvers.SingleDevices(),
         "HEFT": solvers.HEFT(),
         "m-ETF": solvers.METF(),
     }
-    if solvers.expert.known(problem):
+    if solvers.expert.has_expert(problem):
         methods["expert"] = solvers.Expert()
     for name, solver in methods.items():
         found[name] = solved(problem, solver)
@@ -268,10 +268,12 @@ def by_solvers(problem: pw.Problem, groups: int, seconds: float, seed: int) -> d
 
 
 HANDS = {
-    "cifar10": Expert("cells in order, one stretch for each GPU", (("cells",),)),
-    "ptb": Expert("one GPU: there is one layer"),
-    "nmt": Expert(
-        "a layer for each GPU", (("encoder.layers",), ("decoder.layers",)), last=("attention",)
+    "cifar10": ExpertRule("cells in order, one stretch for each GPU", (("cells",),)),
+    "ptb": ExpertRule("one GPU: there is one layer"),
+    "nmt": ExpertRule(
+        "a layer for each GPU",
+        (("encoder.layers",), ("decoder.layers",)),
+        on_last_gpu=("attention",),
     ),
 }
 """Where a person would put the graphs of a family; the papers' experts do so with their like."""
@@ -288,22 +290,22 @@ def by_hand(problem: pw.Problem, name: str) -> float:
             device[at] = order[piece[op.module]]
         elif op.inputs:
             device[at] = device[max(source for source, _ in op.inputs)]
-    verdict = pw.judge(problem, problem.settle(device[None]))
+    verdict = pw.judge(problem, problem.legalize(device[None]))
     return float(verdict.value[0]) if verdict.overflow[0] == 0 else float("inf")
 
 
 def at_random(problem: pw.Problem, groups: int) -> float:
     """The median of 64 random placements of the same groups."""
-    grouping = grouped(problem, "coarse", groups)
+    grouping = group_ops(problem, "coarse", groups)
     legal = legal_devices(problem, grouping)
     luck = np.random.default_rng(0).random((64, *legal.shape))
     rows = np.where(legal, luck, -1.0).argmax(axis=2).astype(np.int32)
-    return float(np.median(pw.judge(problem, problem.settle(grouping.expand(rows))).value))
+    return float(np.median(pw.judge(problem, problem.legalize(grouping.expand(rows))).value))
 
 
 def solved(problem: pw.Problem, solver: solvers.Solver, **how: Any) -> float:
     result = pw.solve(problem, solver, **how)
-    return result.value if result.fits else float("inf")
+    return result.objective_value if result.fits else float("inf")
 
 
 def run_all(jobs: Sequence[Job], path: Path, at_once: int) -> list[dict[str, Any]]:

@@ -31,7 +31,7 @@ from typing import Any
 
 from go_runs import ABLATIONS, FIRST, LEARNED, SOLVERS, TASKS, Run, run_all
 
-from placewright.policies.shipped import FOLDER
+from placewright.policies.shipped import WEIGHTS_FOLDER
 
 
 @dataclass(frozen=True)
@@ -232,16 +232,16 @@ def large() -> None:
     import torch
 
     import placewright as pw
-    from placewright.policies.go.config import Shape
-    from placewright.training.go.issue_order import clock
+    from placewright.policies.go.config import GoConfig
+    from placewright.training.go.issue_order import ready_times
 
     torch.set_num_threads(2)
     problem = pw.Problem(
         pw.zoo.load("layered:ops=50000,seed=3,weights=yes"), pw.Cluster.parse("8xP100+cpu")
     )
     ops = problem.arrays.ops
-    policy = Shape(tasks=("device", "priority"), timed=True).build(problem)
-    policy.clock = clock
+    policy = GoConfig(tasks=("device", "priority"), timed=True).build(problem)
+    policy.clock = ready_times
     began, worked = time.perf_counter(), time.process_time()
     policy.act(problem, 1, 0, greedy=True)
     took, worked = time.perf_counter() - began, time.process_time() - worked
@@ -257,7 +257,9 @@ def main() -> None:
     parser.add_argument("--sections", default="table,curves")
     parser.add_argument("--rows", default=",".join(line.name for line in LINES))
     parser.add_argument("--methods", default="", help="these alone")
-    parser.add_argument("--policies", type=Path, default=FOLDER, help="folder of both folds")
+    parser.add_argument(
+        "--policies", type=Path, default=WEIGHTS_FOLDER, help="folder of both folds"
+    )
     parser.add_argument("--plans", type=int, default=4000)
     parser.add_argument("--samples", type=int, default=16)
     parser.add_argument("--hidden", type=int, default=64)

@@ -17,26 +17,26 @@ import numpy as np
 
 import placewright as pw
 from placewright import policies, solvers
-from placewright.policies.go.config import Shape
+from placewright.policies.go.config import GoConfig
 from placewright.policies.go.initial_plans import (
-    STARTS,
-    first_plans,
-    ways,
+    INITIAL_PLAN_COUNT,
+    heuristic_plans,
+    path_lengths,
 )
-from placewright.training import Environment, Trainer, recipe
+from placewright.training import Environment, Trainer, find_recipe
 from placewright.training.go.demonstrations import (
-    QUICK,
-    Lesson,
-    Task,
-    first_plan,
-    lines,
-    read_lessons,
-    teach,
+    QUICK_SOLVERS,
+    Demonstration,
+    DemonstrationTask,
+    initial_plan,
+    make_demonstration,
+    read_demonstrations,
+    read_records,
 )
 from placewright.training.go.imitation import Imitation
-from placewright.training.go.issue_order import IssuingEnvironment, own_order
+from placewright.training.go.issue_order import IssueOrderEnvironment, longest_path_priorities
 from placewright.training.go.proposer import GoProposer
-from placewright.training.go.trainer import GoRecipe, GoTraining
+from placewright.training.go.trainer import GoRecipe, GoTrainer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 MOST = 5000
 """Units of a graph in training."""
-EXACT = Imitation(damaged=0, units=1.0, loose=0.5)
+EXACT = Imitation(damaged_copies=0, unit_probability=1.0, max_smoothed_decisions=0.5)
 """On one graph: all of a strong plan, to the last unit."""
 IMITATED = 300
 """Steps of imitation of `auto`'s plans before PPO."""
@@ -66,7 +66,7 @@ SOLVERS: dict[str, Any] = {
     "expert": solvers.Expert,
     "heft": solvers.HEFT,
     "m-etf": solvers.METF,
-    "single": solvers.EverySingleDevice,
+    "single": solvers.SingleDevices,
 }
 TASKS = tuple(
     "+".join(part)
@@ -112,12 +112,12 @@ class Run:
 
     def __call__(self) -> dict[str, Any]:
         began = time.perf_counter()
-        task = Task(self.network, self.cluster, "ready")
+        task = DemonstrationTask(self.network, self.cluster, "ready")
         problem = task.problem(Path(self.graphs) if self.graphs else None)
         found = self._found(task, problem)
         return {**asdict(self), **found, "took": time.perf_counter() - began}
 
-    def _found(self, task: Task, problem: pw.Problem) -> dict[str, Any]:
+    def _found(self, task: DemonstrationTask, problem: pw.Problem) -> dict[str, Any]:
         if self.method == "bound":
             return {"best": solvers.bound(problem).seconds, "over": 0}
         if self.method in SOLVERS:
@@ -126,9 +126,9 @@ class Run:
             stop = pw.MaxTime(self.seconds)
             return _of(pw.solve(problem, solvers.Auto(), stop=stop, seed=self.seed))
         if self.method == FIRST:
-            rank = ways(problem.arrays)[0]
-            device = first_plans(problem, rank, STARTS)
-            order = own_order(problem, device)
+            rank = path_lengths(problem.arrays)[0]
+            device = heuristic_plans(problem, rank, INITIAL_PLAN_COUNT)
+            order = longest_path_priorities(problem, device)
             verdict = pw.judge(problem, device, order)
             best = verdict.best()
             return {"best": float(verdict.value[best]), "over": int(verdict.overflow[best])}
@@ -142,28 +142,30 @@ class Run:
 
     def _hierarchical(self, problem: pw.Problem) -> dict[str, Any]:
         environment = Environment(problem)
-        made = recipe("hierarchical", 64, 128)
+        made = find_recipe("hierarchical", 64, 128)
         Trainer([environment], made, self.seed, self.plans, device=self.device).run()
         curve = [[plans, seconds, best] for plans, seconds, best in environment.history]
-        return {"best": environment.key[1], "over": environment.key[0], "curve": curve}
+        return {"best": environment.best_key[1], "over": environment.best_key[0], "curve": curve}
 
-    def _tasks(self, task: Task, problem: pw.Problem) -> dict[str, Any]:
+    def _tasks(self, task: DemonstrationTask, problem: pw.Problem) -> dict[str, Any]:
         """Some tasks learned from the default: its devices, first-ready, a compiler's fusion."""
         device = default_devices(problem)[None]
-        environment = IssuingEnvironment(problem, self.threads, fused=True)
+        environment = IssueOrderEnvironment(problem, self.threads, fuse_by_default=True)
         judged = environment.judge(device, "default")
-        found = {"best": float(judged.seconds[0]), "over": int(judged.over[0])}
+        found = {"best": float(judged.seconds[0]), "over": int(judged.overflow[0])}
         if self.method == "default":
             return found
         tasks = tuple(self.method.split("+"))
-        shape = Shape(hidden=self.hidden, most=MOST)
+        shape = GoConfig(hidden=self.hidden, max_groups=MOST)
         made = replace(shape, tasks=tasks, ranked=False, timed=True).build(problem, self.seed)
-        made.begin(problem, device[0])
-        lesson = Lesson(task, problem, ("default",), device, judged.seconds, judged.over)
-        how = GoRecipe(samples=self.samples, imitated=0.0, beside=0)
-        training = GoTraining(made, [lesson], how, self.seed, self.device, self.threads, fused=True)
-        training.run(1e9, most=max(1, self.plans // self.samples) + 1)
-        over, best = training.own[0]
+        made.set_initial_plan(problem, device[0])
+        lesson = Demonstration(task, problem, ("default",), device, judged.seconds, judged.overflow)
+        how = GoRecipe(episodes=self.samples, imitation_share=0.0, imitation_steps=0)
+        training = GoTrainer(
+            made, [lesson], how, self.seed, self.device, self.threads, fuse_by_default=True
+        )
+        training.run(1e9, max_steps=max(1, self.plans // self.samples) + 1)
+        over, best = training.best_keys[0]
         return {"best": best, "over": over, "curve": training.curves[0]}
 
     def _zero_shot(self, problem: pw.Problem) -> dict[str, Any]:
@@ -175,82 +177,88 @@ class Run:
         priority = [
             np.zeros(len(plan)) if plan.priority is None else plan.priority for plan in plans
         ]
-        verdict = pw.judge(problem, np.stack([plan.device for plan in plans]), np.stack(priority))
+        verdict = pw.judge(
+            problem, np.stack([plan.placement for plan in plans]), np.stack(priority)
+        )
         best = verdict.best()
         first = float(verdict.value[0]) if not verdict.overflow[0] else None
         found = {"best": float(verdict.value[best]), "over": int(verdict.overflow[best])}
         return {**found, "likeliest": first, "inference": took}
 
-    def _trained(self, task: Task, problem: pw.Problem) -> dict[str, Any]:
-        shape = Shape(
+    def _trained(self, task: DemonstrationTask, problem: pw.Problem) -> dict[str, Any]:
+        shape = GoConfig(
             hidden=self.hidden,
-            most=MOST,
+            max_groups=MOST,
             timed=True,
-            starts=STARTS,
+            starts=INITIAL_PLAN_COUNT,
             tasks=("device", "priority"),
             **ABLATIONS.get(self.method, {}),
         )
         updates, steps = max(1, self.plans // self.samples), IMITATED
-        how = GoRecipe(samples=self.samples, beside=0, rate=(3e-3, 1e-3), imitation=EXACT)
+        how = GoRecipe(
+            episodes=self.samples, imitation_steps=0, learning_rates=(3e-3, 1e-3), imitation=EXACT
+        )
         made: Any = shape.build(problem, self.seed)
         if self.method in SHORT:
             steps, updates = FINE_TUNED
-            how = replace(how, repeated=how.algorithm.epochs)
+            how = replace(how, imitation_epochs=how.algorithm.epochs)
         if self.method == "fine-tuned":
             made = policies.load(Path(self.policy))
             made.shape = replace(made.shape, most=MOST)
         if self.method in ALONE:
             steps = 0
         if self.method == "no learning":
-            how = replace(how, rate=(0.0, 0.0))
+            how = replace(how, learning_rates=(0.0, 0.0))
         lesson = _lesson(task, problem, self.seconds if steps else 0.0)
-        how = replace(how, imitated=steps / (steps + updates))
-        training = GoTraining(made, [lesson], how, self.seed, self.device, self.threads)
-        training.run(1e9, partial(_ordered, taught=steps), most=steps + updates + 1)
-        training.order(0)
-        over, best = training.own[0]
+        how = replace(how, imitation_share=steps / (steps + updates))
+        training = GoTrainer(made, [lesson], how, self.seed, self.device, self.threads)
+        training.run(1e9, partial(_ordered, taught=steps), max_steps=steps + updates + 1)
+        training.try_priority_rules(0)
+        over, best = training.best_keys[0]
         return {
             "best": best,
             "over": over,
-            "teacher": lesson.best,
+            "teacher": lesson.best_objective,
             "judged": training.environments[0].evaluations,
             "curve": training.curves[0],
-            "learned": [[p.step, p.ratio, p.said.get("mean")] for p in training.points[::10]],
+            "learned": [[p.step, p.ratio, p.said.get("mean")] for p in training.log[::10]],
         }
 
 
-def _ordered(training: GoTraining, taught: int) -> bool:
+def _ordered(training: GoTrainer, taught: int) -> bool:
     """Look at what imitation alone has taught, in every order; training goes on."""
     if training.steps == taught:
-        training.likeliest(0)
-        training.order(0)
+        training.greedy_seconds(0)
+        training.try_priority_rules(0)
     return True
 
 
 def default_devices(problem: pw.Problem) -> NDArray[np.int32]:
     """The best single device that fits, else METIS's parts, repaired."""
-    single = pw.solve(problem, solvers.EverySingleDevice())
+    single = pw.solve(problem, solvers.SingleDevices())
     if single.fits:
-        return single.plan.device
-    return pw.solve(problem, solvers.METIS(repaired=True)).plan.device
+        return single.plan.placement
+    return pw.solve(problem, solvers.METIS(repaired=True)).plan.placement
 
 
-def _lesson(task: Task, problem: pw.Problem, seconds: float) -> Lesson:
+def _lesson(task: DemonstrationTask, problem: pw.Problem, seconds: float) -> Demonstration:
     """Plans of `auto` in so many seconds, or of GO's first plan and list schedulers if none."""
     if seconds:
         path = Path(f".go-teacher-{os.getpid()}.jsonl")
-        path.write_text(json.dumps(teach(task, problem, (1000, 5000, 10**7), seconds)) + "\n")
+        path.write_text(
+            json.dumps(make_demonstration(task, problem, (1000, 5000, 10**7), seconds)) + "\n"
+        )
         try:
-            return read_lessons(path, None)[0]
+            return read_demonstrations(path, None)[0]
         finally:
             path.unlink()
-    plans = [first_plan(problem), *(pw.solve(problem, make()).plan for make in QUICK)]
-    device = np.stack([plan.device for plan in plans])
-    order = own_order(problem, device)
+    plans = [initial_plan(problem), *(pw.solve(problem, make()).plan for make in QUICK_SOLVERS)]
+    device = np.stack([plan.placement for plan in plans])
+    order = longest_path_priorities(problem, device)
     verdict = pw.judge(problem, device, order)
-    best = verdict.order(len(plans))
-    names = ("start", *(make().name for make in QUICK))
-    return Lesson(
+    best = verdict.best_first(len(plans))
+    names = ("start", *(make().name for make in QUICK_SOLVERS))
+    return Demonstration(
         task,
         problem,
         tuple(names[at] for at in best),
@@ -262,12 +270,12 @@ def _lesson(task: Task, problem: pw.Problem, seconds: float) -> Lesson:
 
 def _of(result: pw.Result) -> dict[str, Any]:
     curve = [[plans, seconds, best] for plans, seconds, best in result.history]
-    return {"best": result.value, "over": result.overflow, "curve": curve}
+    return {"best": result.objective_value, "over": result.overflow, "curve": curve}
 
 
 def run_all(runs: Sequence[Run], path: Path, jobs: int) -> list[dict[str, Any]]:
     """Every run's line, those in the file first; as many at once as `jobs`, none anew if 0."""
-    rows = lines(path)
+    rows = read_records(path)
     if not jobs:
         return rows
     known = {key_of(row) for row in rows}

@@ -157,14 +157,14 @@ def cell(problem: pw.Problem, solver: solvers.Solver) -> str:
     except (ConfigError, MissingDependency) as error:
         return str(error)[:20]
     over = f"{result.overflow / 2**30:.1f} GiB over"
-    return f"{result.value:.3f}" if result.fits else over
+    return f"{result.objective_value:.3f}" if result.fits else over
 
 
 def single(problem: pw.Problem, kind: str) -> tuple[str, float]:
     """Everything on the best device of a kind; its seconds, infinite if it does not fit."""
     at = [n for n, device in enumerate(problem.cluster.devices) if device.kind == kind]
     everything = np.repeat(np.array(at)[:, None], len(problem.graph), axis=1)
-    verdict = pw.judge(problem, problem.settle(everything))
+    verdict = pw.judge(problem, problem.legalize(everything))
     best = verdict.best()
     value, over = float(verdict.value[best]), int(verdict.overflow[best])
     if over:
@@ -266,7 +266,7 @@ def main() -> None:
     if unknown := [name for name in names if name not in known]:
         parser.error(f"no row is named {unknown[0]!r}: the rows are {', '.join(known)}")
     first, last = (int(part) for part in given.seeds.split(":"))
-    chosen = json.loads(given.chosen.read_text()) if given.chosen else {}
+    chosen = json.loads(given.chosen.read_text()) if given.top_k else {}
     lines = tuple(known[name] for name in names)
     asked = Asked(lines, range(first, last), given.plans, given.device, chosen)
     sections = given.sections.split(",")

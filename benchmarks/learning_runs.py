@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import placewright as pw
 from placewright import solvers
 from placewright.problem import Constraints
-from placewright.training import PPO, Environment, Recipe, Trainer, recipe
+from placewright.training import PPO, Environment, Recipe, Trainer, find_recipe
 from placewright.training.baselines import BatchNormalised, MovingAverage
-from placewright.training.rewards import Constant, Graded
-from placewright.training.schedules import Always, Straight, Until
+from placewright.training.rewards import FixedPenalty, GradedPenalty
+from placewright.training.schedules import Constant, Linear, Step
 from placewright.transforms import by_colocation
 
 if TYPE_CHECKING:
@@ -26,44 +26,44 @@ if TYPE_CHECKING:
 SEARCH = "local search"
 POINTS = 60  # of a curve that are kept
 
-_NOISE = Straight(2.0, 0.5)
-_SOME, _LITTLE, _NONE = Until(0.8, 0.1), Until(0.8, 0.03), Always(0.0)
-_PPO = PPO(epochs=3, kl=10.0)
+_NOISE = Linear(2.0, 0.5)
+_SOME, _LITTLE, _NONE = Step(0.8, 0.1), Step(0.8, 0.03), Constant(0.0)
+_PPO = PPO(epochs=3, max_kl=10.0)
 
 _SWEEP: dict[str, dict[str, Any]] = {
     "no noise": {"noise": _NONE},
-    "noise 1": {"noise": Straight(1.0, 0.25)},
+    "noise 1": {"noise": Linear(1.0, 0.25)},
     "noise 2": {},
-    "noise 4": {"noise": Straight(4.0, 1.0)},
-    "noise 2 to the end": {"noise": Always(2.0)},
+    "noise 4": {"noise": Linear(4.0, 1.0)},
+    "noise 2 to the end": {"noise": Constant(2.0)},
     "noise 2, not shared": {"shape": {"shared": False}},
-    "noise 2, rate 1e-3": {"rate": Always(1e-3)},
-    "noise 2, rate 1e-2": {"rate": Always(1e-2)},
+    "noise 2, rate 1e-3": {"rate": Constant(1e-3)},
+    "noise 2, rate 1e-2": {"rate": Constant(1e-2)},
     "noise 2, floor 0.03": {"floor": _LITTLE},
     "noise 2, no floor": {"floor": _NONE},
-    "noise 2, floor 0.03, imitate 4": {"floor": _LITTLE, "imitate": Always(4.0)},
-    "noise 2 to the end, floor 0.03": {"noise": Always(2.0), "floor": _LITTLE},
-    "noise 4 to the end, floor 0.03": {"noise": Always(4.0), "floor": _LITTLE},
+    "noise 2, floor 0.03, imitate 4": {"floor": _LITTLE, "imitate": Constant(4.0)},
+    "noise 2 to the end, floor 0.03": {"noise": Constant(2.0), "floor": _LITTLE},
+    "noise 4 to the end, floor 0.03": {"noise": Constant(4.0), "floor": _LITTLE},
     "noise 2, floor 0.03, 8 samples": {"floor": _LITTLE, "samples": 8},
     "noise 2, floor 0.03, 16 samples": {"floor": _LITTLE, "samples": 16},
     "noise 2, imitate 0": {"imitate": _NONE},
-    "noise 2, imitate 4": {"imitate": Always(4.0)},
-    "noise 4 to the end, no floor": {"noise": Always(4.0), "floor": _NONE},
-    "noise 2, no floor, rate 1e-2": {"floor": _NONE, "rate": Always(1e-2)},
-    "noise 2, no floor, imitate 4": {"floor": _NONE, "imitate": Always(4.0)},
+    "noise 2, imitate 4": {"imitate": Constant(4.0)},
+    "noise 4 to the end, no floor": {"noise": Constant(4.0), "floor": _NONE},
+    "noise 2, no floor, rate 1e-2": {"floor": _NONE, "rate": Constant(1e-2)},
+    "noise 2, no floor, imitate 4": {"floor": _NONE, "imitate": Constant(4.0)},
     "noise 2, no floor, locality 64": {"floor": _NONE, "shape": {"locality": 64.0}},
     "noise 2, no floor, PPO": {"floor": _NONE, "algorithm": _PPO},
     "noise 2, no floor, rate 5e-3, PPO": {
         "floor": _NONE,
-        "rate": Always(5e-3),
+        "rate": Constant(5e-3),
         "algorithm": _PPO,
     },
     **{
         f"patches, noise {noise:g}, no floor, imitate {imitate:g}, rate {rate:g}": {
-            "noise": Always(noise),
+            "noise": Constant(noise),
             "floor": _NONE,
-            "imitate": Always(imitate),
-            "rate": Always(rate),
+            "imitate": Constant(imitate),
+            "rate": Constant(rate),
             "shape": {"patches": True},
         }
         for noise, imitate, rate in ((2.0, 8.0, 1e-2), (2.0, 8.0, 3e-3), (4.0, 4.0, 1e-2))
@@ -74,9 +74,9 @@ _SWEEP: dict[str, dict[str, Any]] = {
 }
 _BEGIN: dict[str, Any] = {
     "noise": _NOISE,
-    "rate": Always(3e-3),
+    "rate": Constant(3e-3),
     "floor": _SOME,
-    "imitate": Always(1.0),
+    "imitate": Constant(1.0),
     "shape": {"patches": False},
 }
 """What the sweep's settings do not name, so that they mean the same whatever the defaults are."""
@@ -84,9 +84,9 @@ _BEGIN: dict[str, Any] = {
 SETTINGS: dict[str, dict[str, Any]] = {
     "as it is": {},
     **{name: {**_BEGIN, **change} for name, change in _SWEEP.items()},
-    "graded, batch": {"reward": Graded(), "baseline": BatchNormalised},
+    "graded, batch": {"reward": GradedPenalty(), "baseline": BatchNormalised},
     "constant, moving average": {
-        "reward": Constant(10.0),
+        "reward": FixedPenalty(10.0),
         "baseline": partial(MovingAverage, 0.9),
     },
 }
@@ -131,31 +131,37 @@ class Run:
     def made(self) -> Recipe:
         """The recipe with its sizes and changes."""
         name, _, rule = self.recipe.partition(":")
-        return changed(recipe(name, self.groups, self.hidden, rule or None), self.setting)
+        return changed(find_recipe(name, self.groups, self.hidden, rule or None), self.setting)
 
     def __call__(self) -> dict[str, Any]:
         problem, told = self.problem(), asdict(self)
         if self.recipe == SEARCH:
-            search = solvers.LocalSearch(partial(by_colocation, count=self.groups), ordered=False)
+            search = solvers.LocalSearch(
+                partial(by_colocation, count=self.groups), with_priorities=False
+            )
             result = pw.solve(problem, search, stop=pw.MaxEvaluations(self.plans), seed=self.seed)
             curve = [[count, best] for count, _, best in result.history]
-            found = {"best": result.value, "over": result.overflow, "judged": result.evaluations}
+            found = {
+                "best": result.objective_value,
+                "over": result.overflow,
+                "judged": result.evaluations,
+            }
             return {**told, **found, "seconds": result.seconds, "curve": curve}
         environment = Environment(problem)
         trainer = Trainer([environment], self.made(), self.seed, self.plans, device=self.device)
         trainer.run()
-        rows = trainer.rows
+        rows = trainer.log
         kept = sorted({(len(rows) - 1) * at // (POINTS - 1) for at in range(POINTS)})
         return {
             **told,
-            "best": environment.key[1],
-            "over": environment.key[0],
+            "best": environment.best_key[1],
+            "over": environment.best_key[0],
             "found_by": environment.found_by,
             "judged": environment.evaluations,
             "seconds": environment.seconds,
             "curve": [[rows[at].plans, rows[at].best] for at in kept],
             "learned": [
-                [row.plans, row.mean, row.likeliest, row.entropy, row.invalid]
+                [row.plans, row.mean, row.greedy, row.entropy, row.infeasible]
                 for row in (rows[at] for at in kept)
             ],
         }
@@ -168,8 +174,8 @@ def changed(made: Recipe, setting: str) -> Recipe:
         TypeError: The policy has no such thing.
     """
     change = dict(SETTINGS[setting])
-    shape = replace(made.shape, **change.pop("shape", {}))  # type: ignore[type-var]
-    return replace(made, shape=shape, **change)
+    shape = replace(made.policy_config, **change.pop("shape", {}))  # type: ignore[type-var]
+    return replace(made, policy_config=shape, **change)
 
 
 def run_all(runs: Sequence[Run], path: Path, jobs: int) -> list[dict[str, Any]]:

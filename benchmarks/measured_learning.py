@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 import placewright as pw
-from placewright.profiling.machine_profile import here
+from placewright.profiling.machine_profile import profile_machine
 from placewright.runtime.meter import Meter
-from placewright.runtime.program.program import program_of
-from placewright.training import Environment, Trainer, recipe
-from placewright.zoo import built
+from placewright.runtime.program.program import build_program
+from placewright.training import Environment, Trainer, find_recipe
+from placewright.zoo import build_network
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -36,11 +36,11 @@ def main() -> None:
     parser.add_argument("--groups", type=int, default=16)
     parser.add_argument("-o", "--output", type=Path)
     given = parser.parse_args()
-    model, args, kwargs = built(given.network)
-    program = program_of(model, args, kwargs, name=given.network)
-    problem = pw.Problem(program.graph, here(2, note=print).cluster)
-    alone = [problem.settle(np.full(len(problem.graph), at)) for at in range(2)]
-    with Meter(given.network, steps=8, dropped=3) as meter:
+    model, args, kwargs = build_network(given.network)
+    program = build_program(model, args, kwargs, name=given.network)
+    problem = pw.Problem(program.graph, profile_machine(2, notify=print).cluster)
+    alone = [problem.legalize(np.full(len(problem.graph), at)) for at in range(2)]
+    with Meter(given.network, steps=8, warmup_steps=3) as meter:
         reference = min(meter(problem, row).seconds[0] for row in alone)
         drawn: list[NDArray[np.int32]] = []
 
@@ -49,18 +49,18 @@ def main() -> None:
             return meter(problem, device)
 
         environment = Environment(problem, measure, reference)
-        made = recipe("colocrl", groups=given.groups, hidden=32)
-        trainer = Trainer([environment], made, seed=0, plans=given.plans, device="cpu")
-        trainer.run(lambda now: print(now.rows[-1], flush=True) is None)
-        assert environment.best is not None
+        made = find_recipe("colocrl", groups=given.groups, hidden=32)
+        trainer = Trainer([environment], made, seed=0, max_evaluations=given.plans, device="cpu")
+        trainer.run(lambda now: print(now.log[-1], flush=True) is None)
+        assert environment.best_placement is not None
         named = {
             "everything on one worker": alone[:1],
-            "first plans drawn": drawn[: made.samples],
-            "best plan": [environment.best],
+            "first plans drawn": drawn[: made.episodes],
+            "best plan": [environment.best_placement],
         }
         seconds: dict[str, list[float]] = {name: [] for name in named}
         for _ in range(ROUNDS):
-            meter.measured.clear()
+            meter.measurements.clear()
             for name, rows in named.items():
                 seconds[name].append(statistics.mean(meter(problem, np.array(rows)).seconds))
     middle = {name: statistics.median(several) for name, several in seconds.items()}

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 
 from placewright import Cluster, Constraints, Device, Link, MaxTime, Plan, Problem, simulate
-from placewright.profiling.as_executed import as_run
-from placewright.profiling.host_sensitivity import LEANS, leaning_plans
-from placewright.profiling.machine_profile import here
+from placewright.profiling.as_executed import executed_problem
+from placewright.profiling.host_sensitivity import HOST_SCALES, host_variants
+from placewright.profiling.machine_profile import profile_machine
 from placewright.profiling.op_costs import profile_ops
 from placewright.profiling.sites import sites_of
 from placewright.solvers import Auto
@@ -38,7 +38,9 @@ class Found:
     def home(self, name: str) -> torch.device:
         """Where a weight of that name lives."""
         names = {op.name: at for at, op in enumerate(self.program.graph.ops)}
-        device = self.plan.devices[self.plan.device[names[name]]] if name in names else "gpu0"
+        device = (
+            self.plan.device_names[self.plan.placement[names[name]]] if name in names else "gpu0"
+        )
         on_gpu = device.startswith("gpu") and torch.cuda.is_available()
         return torch.device("cuda", 0) if on_gpu else torch.device("cpu")
 
@@ -54,27 +56,27 @@ def planned(
     profiling: float = 60.0,
 ) -> list[Found]:
     """Profile the network's ops here, and search for so many seconds: plans to be measured."""
-    from placewright.runtime.program.program import program_of
+    from placewright.runtime.program.program import build_program
 
-    program = program_of(model, args, kwargs, name=case.name)
-    profile = here()
+    program = build_program(model, args, kwargs, name=case.name)
+    profile = profile_machine()
     sites = sites_of(profile.machine)
     if torch.cuda.is_available():
         cluster, where = profile.cluster, {}
         limits = {"gpu0": limit}
         measured = profile_ops(program, profile.machine, cluster, sites, profiling, limits=limits)
-        costs, more = measured.table, f"{measured.worked_out} times worked out; "
+        costs, more = measured.table, f"{measured.estimated} times worked out; "
     else:
         cluster, where = _stand_in(profile.cluster), {"gpu0": "cpu", "cpu": "cpu"}
         costs, more = None, "the CPU stands in for a GPU; "
     problem = Problem(program.graph, cluster, constraints=Constraints(limits={"gpu0": limit}))
     if costs is not None:
-        problem = as_run(replace(problem, costs=costs), profile)
-    stop = MaxTime(1.0 if small else seconds / len(LEANS))
+        problem = executed_problem(replace(problem, costs=costs), profile)
+    stop = MaxTime(1.0 if small else seconds / len(HOST_SCALES))
     found = []
-    for plan in leaning_plans(problem, Auto(), stop):
+    for plan in host_variants(problem, Auto(), stop):
         timeline = simulate(problem, plan)
-        used = Counter(plan.devices[at] for at in plan.device[problem.arrays.turn])
+        used = Counter(plan.device_names[at] for at in plan.placement[problem.arrays.scheduled])
         note = f"{more}ops {dict(used)}, fits: {timeline.fits}"
         found.append(Found(program, plan, timeline.step_time, note, where))
     return found
@@ -84,13 +86,13 @@ def predicted_whole(
     case: Case, model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> float:
     """What the simulator says of everything on the GPU, without a limit."""
-    from placewright.runtime.program.program import program_of
+    from placewright.runtime.program.program import build_program
 
-    program, profile = program_of(model, args, kwargs, name=case.name), here()
+    program, profile = build_program(model, args, kwargs, name=case.name), profile_machine()
     sites = sites_of(profile.machine)
     table = profile_ops(program, profile.machine, profile.cluster, sites).table
-    problem = as_run(Problem(program.graph, profile.cluster, table), profile)
-    everything = problem.settle(np.zeros(len(program.graph), dtype=np.int32))
+    problem = executed_problem(Problem(program.graph, profile.cluster, table), profile)
+    everything = problem.legalize(np.zeros(len(program.graph), dtype=np.int32))
     return simulate(problem, Plan.of(problem, everything)).step_time
 
 
@@ -98,7 +100,16 @@ def _stand_in(cluster: Cluster) -> Cluster:
     """A worker of this machine as a GPU ten times as fast, and a host: to try the code."""
     worker = cluster.devices[0]
     rates = {dtype: 10 * rate for dtype, rate in worker.rates.items()}
-    gpu = Device("gpu0", "gpu", "stand-in", 1 << 34, 0, rates, 10 * worker.bandwidth, worker.launch)
+    gpu = Device(
+        "gpu0",
+        "gpu",
+        "stand-in",
+        1 << 34,
+        0,
+        rates,
+        10 * worker.memory_bandwidth,
+        worker.launch_overhead,
+    )
     host = replace(worker, name="cpu")
     link = Link(1e10, 1e-5)
     return Cluster("stand-in", (gpu, host), {("gpu0", "cpu"): link, ("cpu", "gpu0"): link})

@@ -23,7 +23,7 @@ from torch import nn
 from placewright.errors import PlacewrightError
 from placewright.runtime.cuda.issuer import clear_workspaces
 from placewright.runtime.executor import Executor
-from placewright.runtime.weight_storage import gather
+from placewright.runtime.weight_storage import gather_to_host
 
 if TYPE_CHECKING:
     from offload_plan import Found
@@ -245,7 +245,7 @@ def ours(
         lambda: run(*args, **kwargs),
         best.predicted,
         note,
-        lambda: f"; in the end {run.issued}",
+        lambda: f"; in the end {run.issue_mode}",
     )
 
 
@@ -255,7 +255,7 @@ def _tried(
     """Seconds of a plan's step, how the GPU was given its ops, and what runs it; or why nothing."""
     try:
         executor = Executor(found.program, model, found.plan, found.where)
-        return _quick(lambda: executor(*args, **kwargs)), executor.issued, executor
+        return _quick(lambda: executor(*args, **kwargs)), executor.issue_mode, executor
     except (PlacewrightError, RuntimeError) as error:
         if "out of memory" not in str(error).lower():
             raise
@@ -266,7 +266,7 @@ def _tried(
 
 def _bring_home(model: nn.Module) -> None:
     """Clear the GPU: weights that come and go from plan to plan leave holes."""
-    gather(model)
+    gather_to_host(model)
     _clear()
 
 

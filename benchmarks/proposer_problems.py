@@ -12,7 +12,7 @@ import numpy as np
 
 import placewright as pw
 from placewright import Cluster, Constraints, Problem, judge
-from placewright.zoo.families import GRAPHS, TEST
+from placewright.zoo.families import FAMILY_SIZE, TEST_GRAPHS
 
 CLUSTERS = (
     "4xP100+cpu",
@@ -33,7 +33,7 @@ def problem(name: str) -> Problem:
     if not slack:
         return made
     devices = [each for each in made.cluster.devices if each.kind != "cpu"]
-    one = made.settle(np.zeros(len(graph), dtype=np.int32))
+    one = made.legalize(np.zeros(len(graph), dtype=np.int32))
     need = int(judge(made, one[None]).peak.sum())
     room = {each.name: int(float(slack) * need / len(devices)) + each.reserve for each in devices}
     return replace(made, constraints=Constraints(limits=room))
@@ -60,7 +60,7 @@ def generated(seeds: range) -> list[str]:
 
 def families(test: bool, count: int) -> list[str]:
     """Graphs of the families, their test part or the other."""
-    graphs = [at for at in range(GRAPHS) if (at in TEST) == test][:count]
+    graphs = [at for at in range(FAMILY_SIZE) if (at in TEST_GRAPHS) == test][:count]
     return [
         f"{name}:graph={at}@{CLUSTERS[(at + 2 * place) % len(CLUSTERS)]}" + ("!1.4", "")[at % 2]
         for place, name in enumerate(("cifar10", "ptb", "nmt"))

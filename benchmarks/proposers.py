@@ -40,16 +40,16 @@ from proposer_problems import held_out, problem
 
 from placewright import files
 from placewright.policies.proposers import (
-    PairProposer,
-    Shuffled,
-    untrained,
+    LinearProposer,
+    ShuffledProposer,
+    untrained_proposer,
 )
-from placewright.policies.shipped import FOLDER, FOLDS
+from placewright.policies.shipped import FOLDS, WEIGHTS_FOLDER
 from placewright.solvers import Auto, MaxEvaluations, MaxTime, Search, Stop
 from placewright.solvers.scout import (
-    Network,
     Scout,
-    shipped,
+    ScoutNetwork,
+    shipped_network,
 )
 from placewright.training.go.proposer import GoProposer
 
@@ -78,26 +78,26 @@ def arms(name: str, arm: str) -> tuple[Proposer, ...]:
         return go_arms(next((one for one, seen in SEEN.items() if not name.startswith(seen)), "a"))[
             arm
         ]
-    fresh = Network.untrained(shipped().widths)
+    fresh = ScoutNetwork.random(shipped_network().widths)
     return {
         "auto": (),
         AGAIN: (),
         "scout": (Scout(),),
         "scout shuffled": (Scout(name="scout shuffled", blind=True),),
         "scout untrained": (Scout(fresh, name="scout untrained"),),
-        "pair": (PairProposer(),),
-        "pair shuffled": (Shuffled(PairProposer()),),
-        "pair untrained": (untrained(),),
-        "scout and pair": (Scout(), PairProposer()),
+        "pair": (LinearProposer(),),
+        "pair shuffled": (ShuffledProposer(LinearProposer()),),
+        "pair untrained": (untrained_proposer(),),
+        "scout and pair": (Scout(), LinearProposer()),
     }[arm]
 
 
 @cache
 def go_arms(fold: str) -> dict[str, tuple[Proposer, ...]]:
     """GO of a fold, the same dealt out to other ops, and one of its shape without lessons."""
-    trained = GoProposer.read(FOLDER / f"{FOLDS[fold]}.json")
-    fresh = GoProposer(trained.policy.shape.build(None))
-    return {"go": (trained,), "go shuffled": (Shuffled(trained),), "go untrained": (fresh,)}
+    trained = GoProposer.read(WEIGHTS_FOLDER / f"{FOLDS[fold]}.json")
+    fresh = GoProposer(trained.policy.config.build(None))
+    return {"go": (trained,), "go shuffled": (ShuffledProposer(trained),), "go untrained": (fresh,)}
 
 
 @dataclass(frozen=True)

@@ -15,20 +15,20 @@ import numpy as np
 from random_problems import random_problem
 
 import placewright as pw
-from placewright.scheduling.list_scheduler import Listing
+from placewright.scheduling.list_scheduler import ListSchedule
 from placewright.solvers import (
     HEFT,
     METF,
     METHODS,
     MSCT,
+    ON_REQUEST,
     SEARCHES,
-    UNASKED,
     Auto,
     CPoP,
-    EverySingleDevice,
     Exact,
     MaxEvaluations,
     MaxTime,
+    SingleDevices,
     bound,
     solve,
 )
@@ -114,10 +114,10 @@ def _random_row(seed: int) -> dict[str, float]:
     row = {
         "seed": seed,
         "ops": len(problem.graph),
-        "exact": exact.value,
+        "exact": exact.objective_value,
         "proven": exact.gap < 1e-6,
-        "auto": auto.value,
-        "walks": walks.value,
+        "auto": auto.objective_value,
+        "walks": walks.objective_value,
         "bound": bound(problem).seconds,
         "seconds": exact.seconds,
     }
@@ -134,15 +134,15 @@ def period(settings: Settings) -> int:
     print(f"{'workload':30} {'single':>9} {'peer':>9} {'auto':>9} {'bound':>9} fits  s")
     for path in sorted((settings.data / "dnn-partitioning" / "throughput").glob("*.json")):
         problem = replace(pw.from_workload(path), objective="period")
-        single = solve(problem, EverySingleDevice())
+        single = solve(problem, SingleDevices())
         result = solve(problem, Auto(), MaxTime(settings.seconds))
         proven = bound(problem, effort="thorough")
         peer = PEERS.get(path.stem, float("nan"))
-        good = result.fits and not result.value * 1e3 > peer + 1e-4
+        good = result.fits and not result.objective_value * 1e3 > peer + 1e-4
         missed += not good
         best = max(proven.seconds, result.bound)
         print(
-            f"{path.stem:30} {_single(single):>9} {peer:9.4f} {result.value * 1e3:9.4f} "
+            f"{path.stem:30} {_single(single):>9} {peer:9.4f} {result.objective_value * 1e3:9.4f} "
             f"{best * 1e3:9.4f} {'yes' if result.fits else 'no':4} {result.seconds:4.1f} "
             f"{_word(good)} ({result.found_by}; bound by {proven.name})",
             flush=True,
@@ -162,7 +162,7 @@ def unseen(settings: Settings) -> int:
     for path in sorted((settings.data / "pipedream").glob("*.graph.txt")):
         cluster = pw.Cluster.parse("6xV100+cpu")
         problem = replace(pw.from_workload(path, cluster=cluster), objective="period")
-        single = solve(problem, EverySingleDevice())
+        single = solve(problem, SingleDevices())
         methods = (
             "cuts",
             "ideals",
@@ -199,15 +199,15 @@ def step(settings: Settings) -> int:
         return 0
     missed = 0
     for name, problem in _serialised(settings.data):
-        single = solve(problem, EverySingleDevice())
-        print(f"{name}, {len(problem.graph)} ops: one device {single.value * 1e3:.3f}")
+        single = solve(problem, SingleDevices())
+        print(f"{name}, {len(problem.graph)} ops: one device {single.objective_value * 1e3:.3f}")
         auto = solve(problem, Auto(), MaxTime(settings.seconds))
-        worst = [single.value]
+        worst = [single.objective_value]
         for solver in (METF(contended=False), MSCT(contended=False), HEFT(), CPoP()):
             found = solve(problem, solver)
-            worst.append(found.value)
+            worst.append(found.objective_value)
             print(f"  {solver.name:12} free {_free(problem, found.plan):9.3f} judged {_ms(found)}")
-        good = auto.value <= min(worst) * (1 + 1e-12)
+        good = auto.objective_value <= min(worst) * (1 + 1e-12)
         missed += not good
         print(
             f"  {'auto':12} free {_free(problem, auto.plan):9.3f} judged {_ms(auto)} "
@@ -251,10 +251,10 @@ def _with_bytes(path: Path, problem: pw.Problem) -> pw.Problem:
 
 def _free(problem: pw.Problem, plan: pw.Plan) -> float:
     """Milliseconds of a plan if transfers never waited for a channel."""
-    listing = Listing(problem, contended=False)
+    listing = ListSchedule(problem, contended=False)
     order = np.arange(len(plan)) if plan.priority is None else plan.priority
     for op in pw.simulator.reference.plan_order(problem.arrays, order.tolist()):
-        listing.add(op, int(plan.device[op]))
+        listing.add(op, int(plan.placement[op]))
     return listing.step_time * 1e3
 
 
@@ -268,7 +268,7 @@ def offload(settings: Settings) -> int:
         best = min(by_hand.values())
         result = solve(problem, Auto(), MaxTime(settings.seconds))
         default = solve(problem, METHODS["accelerate"]())
-        good = result.fits and result.value <= best * (1 + 1e-9)
+        good = result.fits and result.objective_value <= best * (1 + 1e-9)
         missed += not good
         print(
             f"{tokens:6} {_ms(default):>10} {best * 1e3:9.3f} {_ms(result):>9} "
@@ -316,7 +316,7 @@ def _offload(tokens: int) -> tuple[pw.Problem, dict[str, float]]:
 
 
 def _letters(problem: pw.Problem, plan: pw.Plan) -> str:
-    pairs = plan.device.reshape(-1, 2)
+    pairs = plan.placement.reshape(-1, 2)
     return "".join("C" if op else "S" if weight else "R" for weight, op in pairs.tolist())
 
 
@@ -346,7 +346,7 @@ def half(settings: Settings) -> int:
         print(
             f"{name:44} {_ms(results[0]):>10} {_ms(results[1]):>9} {_ms(results[2]):>9} "
             f"{_ms(auto):>9} {auto.bound * 1e3:9.3f} {_word(good)} "
-            f"{results[0].value / auto.value:.1f} times, {auto.found_by}, {auto.bound_name}",
+            f"{results[0].objective_value / auto.objective_value:.1f} times, {auto.found_by}, {auto.bound_name}",
             flush=True,
         )
     return missed
@@ -371,7 +371,7 @@ def _rows(small: float, large: float, every: bool) -> int:
         problem = pw.Problem(pw.zoo.load(name), pw.Cluster.parse(on), discipline="ready")
         assert problem.arrays.ops  # packing is not counted
         budget = small if len(problem.graph) <= 5_000 else large
-        others = [each for each in METHODS if each not in UNASKED | {"auto"}]
+        others = [each for each in METHODS if each not in ON_REQUEST | {"auto"}]
         others += ["annealing", "local-search", "genetic", "cross-entropy"]
         results = []
         for method in others if every else listed:
@@ -381,7 +381,7 @@ def _rows(small: float, large: float, every: bool) -> int:
             except pw.errors.ConfigError:
                 continue  # such as an expert for a network that has none
         auto = solve(problem, Auto(), MaxTime(budget))
-        single = solve(problem, EverySingleDevice())
+        single = solve(problem, SingleDevices())
         best = min(results, key=lambda result: result.key)
         good = auto.key <= best.key
         missed += not good
@@ -425,11 +425,11 @@ def _large() -> bool:
 
 
 def _ms(result: pw.Result) -> str:
-    return f"{result.value * 1e3:.3f}" + ("" if result.fits else "!")
+    return f"{result.objective_value * 1e3:.3f}" + ("" if result.fits else "!")
 
 
 def _single(result: pw.Result) -> str:
-    return _ms(result) if result.fits else f"({result.value * 1e3:.2f})"
+    return _ms(result) if result.fits else f"({result.objective_value * 1e3:.2f})"
 
 
 def _word(good: bool) -> str:

@@ -21,12 +21,12 @@ import numpy as np
 import torch
 
 from placewright import Cluster, Link, MaxTime, Plan, Problem, solve, zoo
-from placewright.profiling.as_executed import as_run
-from placewright.profiling.machine_profile import here
+from placewright.profiling.as_executed import executed_problem
+from placewright.profiling.machine_profile import profile_machine
 from placewright.profiling.op_costs import profile_ops
 from placewright.profiling.sites import sites_of
 from placewright.runtime.executor import Executor
-from placewright.runtime.program.program import program_of
+from placewright.runtime.program.program import build_program
 from placewright.solvers import Auto
 
 if TYPE_CHECKING:
@@ -75,22 +75,22 @@ def report(text: str, counts: list[int], asked: argparse.Namespace) -> None:
     assert entry.network is not None
     model, args, kwargs = entry.network.build(size, **chosen)
     model.eval()
-    program = program_of(model, args, kwargs, name=text)
-    profile = here()
+    program = build_program(model, args, kwargs, name=text)
+    profile = profile_machine()
     table = profile_ops(program, profile.machine, profile.cluster, sites_of(profile.machine)).table
     gpu = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
     ways, right = [], None
     for count in (1, *counts):
         problem = Problem(program.graph, streams(profile.cluster, count), table)
-        problem = as_run(problem, profile)
+        problem = executed_problem(problem, profile)
         seconds = 1.0 if asked.small else asked.search
         if count == 1:
-            plan = Plan.of(problem, problem.settle(np.zeros(len(program.graph))))
+            plan = Plan.of(problem, problem.legalize(np.zeros(len(program.graph))))
             predicted = solve(problem, Auto(), MaxTime(0.1)).step_time
         else:
             result = solve(problem, Auto(), MaxTime(seconds))
             plan, predicted = result.plan, result.step_time
-        where = {} if gpu.type == "cuda" else dict.fromkeys(plan.devices, "cpu:1")
+        where = {} if gpu.type == "cuda" else dict.fromkeys(plan.device_names, "cpu:1")
         executor = Executor(program, model, plan, where)
         made = executor(*args, **kwargs)
         right = made if right is None else right

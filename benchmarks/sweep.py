@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from learning_runs import SEARCH, SETTINGS, Run, changed, run_all
 
-from placewright.training import recipe
+from placewright.training import find_recipe
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,7 +53,7 @@ def tries(
             for name in recipes:
                 for setting in settings:
                     try:
-                        changed(recipe(name), setting)
+                        changed(find_recipe(name), setting)
                     except TypeError:  # ColocRL has no locality
                         continue
                     runs.append(Run(network, cluster, name, seed, plans, setting))

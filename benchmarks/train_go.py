@@ -32,11 +32,11 @@ import numpy as np
 
 from placewright import files, zoo
 from placewright.training.go.demonstrations import (
-    Task,
+    DemonstrationTask,
     graph_file,
-    lines,
-    read_lessons,
-    teach,
+    make_demonstration,
+    read_demonstrations,
+    read_records,
 )
 
 MOST = 5000
@@ -77,13 +77,13 @@ TIGHT = 0.4  # the share of problems with little memory
 EACH = 3  # problems of each network
 
 
-def tasks(fold: str, each: int = EACH, seed: int = 0, only: str = "") -> list[Task]:
+def tasks(fold: str, each: int = EACH, seed: int = 0, only: str = "") -> list[DemonstrationTask]:
     """The problems of a fold: each network on some clusters, with much memory or little.
 
     Args:
         only: Beginnings of networks' names, with commas between; all of them if there is none.
     """
-    made: list[Task] = []
+    made: list[DemonstrationTask] = []
     for letter, networks in FOLDS.items():
         if fold not in (letter, "all"):
             continue
@@ -92,7 +92,7 @@ def tasks(fold: str, each: int = EACH, seed: int = 0, only: str = "") -> list[Ta
             for cluster in rng.choice(sorted(set(CLUSTERS)), size=each, replace=False):
                 discipline: Any = "ready" if rng.random() < READY else "in order"
                 slack = float(np.round(rng.uniform(1.2, 2.0), 2)) if rng.random() < TIGHT else 0.0
-                made.append(Task(network, str(cluster), discipline, slack))
+                made.append(DemonstrationTask(network, str(cluster), discipline, slack))
     beginnings = tuple(only.split(",")) if only else ("",)
     return [task for task in made if task.network.startswith(beginnings)]
 
@@ -108,17 +108,17 @@ def keep_graphs(given: argparse.Namespace) -> None:
             print(f"{network}: {len(graph):,} ops, {time.perf_counter() - began:.0f} s", flush=True)
 
 
-def _taught(task: Task, graphs: Path, effort: float, seconds: float) -> dict[str, Any]:
+def _taught(task: DemonstrationTask, graphs: Path, effort: float, seconds: float) -> dict[str, Any]:
     problem = task.problem(graphs)
     most = int(np.clip(effort / problem.arrays.ops, 6000, 40_000))
-    made: dict[str, Any] = teach(task, problem, (*EVALUATIONS, most), seconds)
+    made: dict[str, Any] = make_demonstration(task, problem, (*EVALUATIONS, most), seconds)
     return made
 
 
 def make_teachers(given: argparse.Namespace) -> None:
     known = {
-        Task(row["network"], row["cluster"], row["discipline"], row["slack"]).key
-        for row in lines(given.teachers)
+        DemonstrationTask(row["network"], row["cluster"], row["discipline"], row["slack"]).key
+        for row in read_records(given.teachers)
     }
     waiting = [
         task for task in tasks(given.fold, given.each, only=given.only) if task.key not in known
@@ -138,34 +138,34 @@ def make_teachers(given: argparse.Namespace) -> None:
 
 def train(given: argparse.Namespace) -> None:
     from placewright import policies
-    from placewright.policies.go.config import Shape
+    from placewright.policies.go.config import GoConfig
     from placewright.training.go.trainer import (
         GoRecipe,
-        GoTraining,
-        begun,
-        report,
+        GoTrainer,
+        initial_policy,
+        report_rows,
     )
 
     asked = tasks(given.fold, given.each, only=given.only)
-    lessons = read_lessons(given.teachers, given.graphs, asked)
+    lessons = read_demonstrations(given.teachers, given.graphs, asked)
     if given.lessons:
         lessons = lessons[: given.lessons]
     print(f"{len(lessons)} problems", flush=True)
-    shape = Shape(
+    shape = GoConfig(
         hidden=given.hidden,
         tasks=tuple(given.tasks.split(",")),
-        most=given.most,
+        max_groups=given.most,
         starts=given.starts,
         timed="times" not in given.without,
         passes=tuple(given.passes.split(",")),
         attention="attention" not in given.without,
         modulation="modulation" not in given.without,
     )
-    recipe = GoRecipe(samples=given.samples, imitated=given.imitated)
+    recipe = GoRecipe(episodes=given.samples, imitation_share=given.imitated)
     if "imitation" in given.without:
-        recipe = replace(recipe, imitated=0.0, beside=0)
-    policy = begun(shape, lessons, given.seed, given.begin)
-    training = GoTraining(policy, lessons, recipe, given.seed, given.device, given.threads)
+        recipe = replace(recipe, imitation_share=0.0, imitation_steps=0)
+    policy = initial_policy(shape, lessons, given.seed, given.begin)
+    training = GoTrainer(policy, lessons, recipe, given.seed, given.device, given.threads)
     checkpoint = given.run / "checkpoint.json"
     if given.resume and checkpoint.exists():
         training.resume(checkpoint)
@@ -176,11 +176,11 @@ def train(given: argparse.Namespace) -> None:
     def flush() -> None:
         nonlocal written
         with (given.run / "points.jsonl").open("a") as file:
-            for point in training.points[written:]:
+            for point in training.log[written:]:
                 file.write(json.dumps(asdict(point)) + "\n")
-        written = len(training.points)
+        written = len(training.log)
 
-    def watch(training: GoTraining) -> bool:
+    def watch(training: GoTrainer) -> bool:
         nonlocal shown, saved
         now = time.perf_counter()
         if now - shown > given.every:
@@ -198,8 +198,10 @@ def train(given: argparse.Namespace) -> None:
     out = given.out or given.run
     out.mkdir(parents=True, exist_ok=True)
     name = "go" if given.fold == "all" else f"go-{given.fold}"
-    rows = report(training)
-    training.policy.shape = replace(training.policy.shape, most=Shape().most)  # whole graphs
+    rows = report_rows(training)
+    training.policy.config = replace(
+        training.policy.config, max_groups=GoConfig().max_groups
+    )  # whole graphs
     words = f"--fold {given.fold} --minutes {given.minutes:g} --imitated {given.imitated:g}"
     words += f" --samples {given.samples} --hidden {given.hidden} --seed {given.seed}"
     made_by = f"python benchmarks/train_go.py graphs, then teachers, then train {words}"
@@ -272,7 +274,7 @@ def main() -> None:
         return
     if given.teachers is None:
         parser.error("--teachers names the file of teachers' plans")
-    make_teachers(given) if given.what == "teachers" else train(given)
+    make_teachers(given) if given.kind == "teachers" else train(given)
 
 
 if __name__ == "__main__":

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 import placewright as pw
-from placewright.policies.shipped import FOLDER
-from placewright.training.go.demonstrations import tight
-from placewright.training.linear_trainer import PairTraining
+from placewright.policies.shipped import WEIGHTS_FOLDER
+from placewright.training.go.demonstrations import limit_memory
+from placewright.training.linear_trainer import LinearTrainer
 from placewright.zoo.families import family
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def problems(graphs: int, seed: int, ready: float = 0.0) -> list[pw.Problem]:
                 if rng.random() < ready:
                     problem = replace(problem, discipline="ready")
                 if rng.random() < 0.5:
-                    problem = tight(problem, rng.uniform(1.2, 1.8))
+                    problem = limit_memory(problem, rng.uniform(1.2, 1.8))
                 made.append(problem)
     return made
 
@@ -66,7 +66,7 @@ def train_pair(given: argparse.Namespace) -> None:
         if plans % 1600 == 0:
             print(f"{plans:,} plans, {time.perf_counter() - began:.0f} s", flush=True)
 
-    policy = PairTraining().run(problems(given.graphs, given.seed), given.plans, given.seed, watch)
+    policy = LinearTrainer().run(problems(given.graphs, given.seed), given.plans, given.seed, watch)
     policy.save(Path(given.out) / "pair.json")
 
 
@@ -110,7 +110,7 @@ def drawn_problems(
                 if rng.random() < ready:
                     problem = replace(problem, discipline="ready")
                 if rng.random() < little:
-                    problem = tight(problem, rng.uniform(1.2, 1.8))
+                    problem = limit_memory(problem, rng.uniform(1.2, 1.8))
                 made.append(problem)
     rng.shuffle(made)
     return made
@@ -118,16 +118,16 @@ def drawn_problems(
 
 def train_placeto(given: argparse.Namespace) -> None:
     from placewright import policies
-    from placewright.training import Environment, Trainer, recipe
-    from placewright.training.averaging import Averaged
+    from placewright.training import Environment, Trainer, find_recipe
+    from placewright.training.averaging import WeightAverage
 
     shown = drawn_problems(given.graphs, given.each, given.seed)
     begin = policies.load(Path(given.begin)) if given.begin else None
     environments = [Environment(each) for each in shown]
-    made = recipe("placeto-any")
-    made = of_many(replace(made, shape=replace(made.shape, looks=LOOKS)))  # type: ignore[type-var]
+    made = find_recipe("placeto-any")
+    made = of_many(replace(made, policy_config=replace(made.policy_config, looks=LOOKS)))  # type: ignore[type-var]
     trainer = Trainer(environments, made, given.seed, given.plans, begin, device="cpu")
-    began, averaged = time.perf_counter(), Averaged()
+    began, averaged = time.perf_counter(), WeightAverage()
 
     def watch(trainer: Trainer) -> bool:
         averaged(trainer)
@@ -137,7 +137,7 @@ def train_placeto(given: argparse.Namespace) -> None:
         return True
 
     trainer.run(watch)
-    averaged.settle(trainer)
+    averaged.apply_to(trainer)
     words = f"placeto --plans {given.plans} --each {given.each} --seed {given.seed}"
     words += f" --begin {given.begin}" if given.begin else ""
     made_by = f"python benchmarks/train_policies.py {words}"
@@ -150,9 +150,9 @@ def of_many(made: Recipe) -> Recipe:
     On clusters never seen, likeliest plans became 8 % faster than those of `pair` by 6,000 plans;
     with one problem in an update they became 1.5 % faster by 8,000 (one seed each).
     """
-    from placewright.training.schedules import Straight
+    from placewright.training.schedules import Linear
 
-    return replace(made, graphs=4, samples=16, asked=0, rate=Straight(5e-3, 5e-4))
+    return replace(made, problems=4, episodes=16, greedy_every=0, learning_rate=Linear(5e-3, 5e-4))
 
 
 def main() -> None:
@@ -164,7 +164,7 @@ def main() -> None:
         "--each", type=int, default=EACH, help="of placeto: clusters for each graph"
     )
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", default=str(FOLDER))
+    parser.add_argument("--out", default=str(WEIGHTS_FOLDER))
     parser.add_argument("--begin", help="a policy's file to go on with")
     given = parser.parse_args()
     if given.policy == "pair":

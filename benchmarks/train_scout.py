@@ -25,14 +25,14 @@ sys.path.insert(0, str(Path(__file__).parent))
 from proposer_problems import problem, training
 
 from placewright.solvers import Search, Stop
-from placewright.solvers.baselines import baselines
-from placewright.solvers.scout import SHIPPED, Network
-from placewright.solvers.searches.annealing import elite, first_length, levels
+from placewright.solvers.baselines import constructive_solvers
+from placewright.solvers.scout import SHIPPED_WEIGHTS, ScoutNetwork
+from placewright.solvers.searches.annealing import elite_plans, first_round_length, grouping_levels
 from placewright.solvers.searches.annealing_chains import (
-    Changes,
+    AnnealingChains,
     Cooling,
-    Rows,
-    Walker,
+    MoveShares,
+    PlanBatch,
 )
 
 HOT = (0.005, 0.03, 0.01, 0.003, 0.1, 0.003, 0.001)
@@ -48,28 +48,36 @@ def gathered(number: int, out: Path) -> str:
         return f"{name}: known"
     asked = problem(name)
     search = Search(asked, Stop(), number)
-    for solver in baselines(asked, installed=False)[0]:
-        search.trying = solver.name
+    for solver in constructive_solvers(asked, with_partitioners=False)[0]:
+        search.phase = solver.name
         solver.run(search)
-    search.trying = "walk"
-    walker, length = Walker(search, levels(asked)), first_length(asked)
+    search.phase = "walk"
+    walker, length = AnnealingChains(search, grouping_levels(asked)), first_round_length(asked)
     count = int(np.clip(1_000_000 // asked.arrays.ops, 100, 500))
     features, change, where = [], [], []
 
-    def draw(rows: Rows, moves: int, slope: float) -> None:
-        x, y = walker.moves(rows, moves, int(search.rng.integers(2**31)), slope)
+    def draw(rows: PlanBatch, moves: int, slope: float) -> None:
+        x, y = walker.sample_moves(rows, moves, int(search.rng.integers(2**31)), slope)
         features.append(x)
         change.append(y)
         where.extend([len(features)] * len(y))
 
-    for plan in elite(search, 4):
-        draw(Rows.of(asked, [plan], order=False, stream=False), count // 2, 1.0)
+    for plan in elite_plans(search, 4):
+        draw(
+            PlanBatch.of(asked, [plan], with_priorities=False, with_staging=False), count // 2, 1.0
+        )
     for at, hot in enumerate(HOT):
         order = at >= 2
-        start = Rows.of(asked, elite(search, 1), order, stream=False)
+        start = PlanBatch.of(asked, elite_plans(search, 1), order, with_staging=False)
         longer = 1 if at < 5 else 2
-        walker.walk(start, longer * length, Cooling(hot, hot / 100), Changes.fit(order, False))
-        draw(Rows.of(asked, elite(search, 1), order, False), count, (1.0, 1.0, 0.6)[at % 3])
+        walker.run(
+            start, longer * length, Cooling(hot, hot / 100), MoveShares.for_search(order, False)
+        )
+        draw(
+            PlanBatch.of(asked, elite_plans(search, 1), order, False),
+            count,
+            (1.0, 1.0, 0.6)[at % 3],
+        )
     np.savez_compressed(
         path, features=np.concatenate(features), change=np.concatenate(change), where=where
     )
@@ -94,7 +102,7 @@ def read(folder: Path) -> list[list[tuple[Any, Any]]]:
     return problems
 
 
-def trained(plans: list[tuple[Any, Any]], widths: list[int], epochs: int) -> Network:
+def trained(plans: list[tuple[Any, Any]], widths: list[int], epochs: int) -> ScoutNetwork:
     import torch
     from torch import nn
 
@@ -132,10 +140,10 @@ def trained(plans: list[tuple[Any, Any]], widths: list[int], epochs: int) -> Net
         if at == 0:
             bias, weight = bias - weight @ (mean / spread), weight / spread
         flat += bias.tolist() + weight.T.reshape(-1).tolist()
-    return Network(tuple(widths), tuple(flat))
+    return ScoutNetwork(tuple(widths), tuple(flat))
 
 
-def chances(net: Network, x: Any) -> Any:
+def chances(net: ScoutNetwork, x: Any) -> Any:
     """What the compiled scout would say, for checking."""
     at, values = 0, np.asarray(x, dtype=np.float64)
     weights = np.array(net.weights)
@@ -185,7 +193,7 @@ def main() -> None:
     one.set_defaults(run=gather)
     two = commands.add_parser("fit")
     two.add_argument("--data", type=Path, required=True)
-    two.add_argument("--out", type=Path, default=SHIPPED)
+    two.add_argument("--out", type=Path, default=SHIPPED_WEIGHTS)
     two.add_argument("--widths", type=int, nargs="+", default=[24, 12])
     two.add_argument("--epochs", type=int, default=16)
     two.set_defaults(run=fit)

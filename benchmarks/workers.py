@@ -19,9 +19,9 @@ from torch import nn
 import placewright as pw
 from placewright.frontends.pytorch.values import tensors_in
 from placewright.runtime import Executor, time_steps, verify
-from placewright.runtime.in_flight import in_order
-from placewright.runtime.program.program import program_of
-from placewright.zoo import built
+from placewright.runtime.in_flight import pipelined_results
+from placewright.runtime.program.program import build_program
+from placewright.zoo import build_network
 
 HANDED_OVER = 60e-6  # seconds until a worker that waits has a tensor of another
 
@@ -58,7 +58,7 @@ def workers() -> pw.Cluster:
 def profile(program, model, args, steps=7):
     """The median seconds of each op on one worker, taken while the whole step runs there."""
     problem = pw.Problem(program.graph, workers())
-    alone = pw.Plan.of(problem, problem.settle(np.zeros(len(program.graph), dtype=int)))
+    alone = pw.Plan.of(problem, problem.legalize(np.zeros(len(program.graph), dtype=int)))
     seen = [[] for _ in program.graph.ops]
 
     def record(position, begin, end):
@@ -75,7 +75,7 @@ def planned(program, model, args, objective, budget):
     """A problem with measured costs, the plan of one worker, and the one that `auto` finds."""
     costs = profile(program, model, args)
     problem = pw.Problem(program.graph, workers(), costs, objective=objective)
-    alone = pw.Plan.of(problem, problem.settle(np.zeros(len(program.graph), dtype=int)))
+    alone = pw.Plan.of(problem, problem.legalize(np.zeros(len(program.graph), dtype=int)))
     result = pw.solve(problem, pw.solvers.Auto(), pw.MaxTime(budget), seed=0)
     return problem, alone, result
 
@@ -90,9 +90,9 @@ def same(one, other):
 def inception(size, budget, rounds):
     """Step time of one inference: one worker against two."""
     torch.manual_seed(0)
-    model, args, kwargs = built(f"inception-v3:training=false,size={size},batch=4")
+    model, args, kwargs = build_network(f"inception-v3:training=false,size={size},batch=4")
     model.eval()
-    program = program_of(model, args, kwargs)
+    program = build_program(model, args, kwargs)
     problem, alone, result = planned(program, model, args, "step", budget)
     with torch.no_grad():
         expected = model(*args, **kwargs)
@@ -106,7 +106,7 @@ def inception(size, budget, rounds):
     one, two = median(seconds["one"]), median(seconds["two"])
     return (
         f"| inception-v3 ({size}, batch 4), step time | {one * 1e3:.2f} ms | {two * 1e3:.2f} ms | "
-        f"{one / two:.2f} | {result.value * 1e3:.2f} ms | {seen.difference:.1e} |"
+        f"{one / two:.2f} | {result.objective_value * 1e3:.2f} ms | {seen.difference:.1e} |"
     )
 
 
@@ -114,7 +114,7 @@ def pipeline(budget, rounds, in_flight=4, steps=40):
     """Period of a chain with several inputs in flight: one worker against two."""
     torch.manual_seed(0)
     model, x = Chain(8, 64).eval(), torch.randn(4, 64, 28, 28)
-    program = program_of(model, (x,))
+    program = build_program(model, (x,))
     _, alone, result = planned(program, model, (x,), "period", budget)
     inputs = [(torch.randn_like(x),) for _ in range(steps)]
     with torch.no_grad():
@@ -125,14 +125,14 @@ def pipeline(budget, rounds, in_flight=4, steps=40):
             with Executor(program, model, plan) as run:
                 run(x)
                 begin = time.perf_counter()
-                made = [one for _, one in in_order(run, inputs[0], inputs[1:], in_flight)]
+                made = [one for _, one in pipelined_results(run, inputs[0], inputs[1:], in_flight)]
                 seconds[name].append((time.perf_counter() - begin) / steps)
             assert len(made) == steps
             assert all(same(a, b) for a, b in zip(made, expected, strict=True))  # and in order
     one, two = median(seconds["one"]), median(seconds["two"])
     return (
         f"| chain of 8 blocks, period, {in_flight} in flight | {one * 1e3:.2f} ms | "
-        f"{two * 1e3:.2f} ms | {one / two:.2f} | {result.value * 1e3:.2f} ms | in order, equal |"
+        f"{two * 1e3:.2f} ms | {one / two:.2f} | {result.objective_value * 1e3:.2f} ms | in order, equal |"
     )
 
 

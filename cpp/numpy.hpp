@@ -1,4 +1,4 @@
-// Numpy's arrays as C++ sees them, and lists as numpy does.
+// Views of numpy arrays, and vectors as numpy arrays.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -20,15 +20,15 @@ template <typename T>
 using Cube = nb::ndarray<const T, nb::ndim<3>, nb::c_contig, nb::device::cpu>;
 
 template <typename T>
-std::vector<T> listed(const Row<T>& row) {
+std::vector<T> to_vector(const Row<T>& row) {
   return std::vector<T>(row.data(), row.data() + row.size());
 }
 
 template <typename T>
 nb::ndarray<nb::numpy, T> to_numpy(std::vector<T>&& values, std::initializer_list<size_t> shape) {
-  auto* kept = new std::vector<T>(std::move(values));
-  nb::capsule owner(kept, [](void* p) noexcept { delete static_cast<std::vector<T>*>(p); });
-  return nb::ndarray<nb::numpy, T>(kept->data(), shape, owner);
+  auto* owned = new std::vector<T>(std::move(values));
+  nb::capsule owner(owned, [](void* p) noexcept { delete static_cast<std::vector<T>*>(p); });
+  return nb::ndarray<nb::numpy, T>(owned->data(), shape, owner);
 }
 
 }  // namespace placewright

@@ -23,8 +23,8 @@ from placewright import (
     Roofline,
     Timeline,
 )
-from placewright.result import Use
-from placewright.timeline import Memory, Transfers
+from placewright.result import DeviceUse
+from placewright.timeline import MemoryTrace, Transfers
 
 # PyTorch and its captures leave millions of objects behind, which take a third of a second to be
 # searched for garbage: let that be done rarely.
@@ -200,7 +200,7 @@ def split_timeline(diamond_problem: Problem) -> Timeline:
             start=np.array([1.0, 13]),
             end=np.array([3.0, 15]),
         ),
-        memory=Memory(
+        memory=MemoryTrace(
             device=np.array([0, 1], dtype=np.int32),
             time=np.array([0.0, 1]),
             used=np.array([2, 2], dtype=np.int64),
@@ -226,9 +226,9 @@ def split_result(diamond_problem: Problem) -> Result:
         seconds=0.5,
         seed=0,
         devices=(
-            Use("gpu0", ops=3, busy=0.012, peak=2**29, limit=2**30),
-            Use("gpu1", ops=1, busy=0.01, peak=0, limit=2**30, reserve=2**20),
+            DeviceUse("gpu0", ops=3, busy=0.012, peak=2**29, limit=2**30),
+            DeviceUse("gpu1", ops=1, busy=0.01, peak=0, limit=2**30, reserve=2**20),
         ),
         history=((1, 0.1, 0.022), (7, 0.2, 0.016)),
-        asked={"model": "diamond", "limit": ("8GiB", "gpu1=4GiB"), "training": True},
+        options={"model": "diamond", "limit": ("8GiB", "gpu1=4GiB"), "training": True},
     )

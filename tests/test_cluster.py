@@ -38,13 +38,13 @@ def test_a_device_has_no_negative_bytes() -> None:
 def test_a_device_moves_bytes(bandwidth: float) -> None:
     message = f"has bandwidth {bandwidth} and launch 0.0: expected a bandwidth > 0 and a finite"
     with pytest.raises(ClusterError, match=message):
-        Device("a", bandwidth=bandwidth)
+        Device("a", memory_bandwidth=bandwidth)
 
 
 @pytest.mark.parametrize("launch", [-1e-6, math.inf, math.nan])
 def test_a_device_starts_ops_in_finite_time(launch: float) -> None:
     with pytest.raises(ClusterError, match=f"and launch {launch}: .* a finite launch >= 0"):
-        Device("a", launch=launch)
+        Device("a", launch_overhead=launch)
 
 
 @pytest.mark.parametrize("rate", [0, -1.0, math.nan])
@@ -173,7 +173,7 @@ def test_a_cluster_shows_its_devices(shared_wire: Cluster) -> None:
 
 
 def test_some_of_the_devices_keep_their_order_links_and_routes(in_a_row: Cluster) -> None:
-    outer = in_a_row.only(["right", "left"])
+    outer = in_a_row.subset(["right", "left"])
     assert outer.name == "in_a_row:left,right"
     assert [device.name for device in outer.devices] == ["left", "right"]
     assert outer.links["left", "right"] == in_a_row.links["left", "right"]
@@ -181,18 +181,18 @@ def test_some_of_the_devices_keep_their_order_links_and_routes(in_a_row: Cluster
 
 
 def test_all_of_the_devices_are_the_same_cluster(shared_wire: Cluster) -> None:
-    assert shared_wire.only(["cpu", "gpu1", "gpu0"]).fingerprint == shared_wire.fingerprint
+    assert shared_wire.subset(["cpu", "gpu1", "gpu0"]).fingerprint == shared_wire.fingerprint
 
 
 def test_an_unknown_device_to_use_offers_the_nearest(shared_wire: Cluster) -> None:
     message = r"cluster 'shared_wire' has no device 'gpu2': did you mean 'gpu1'\?"
     with pytest.raises(ClusterError, match=message):
-        shared_wire.only(["cpu", "gpu2"])
+        shared_wire.subset(["cpu", "gpu2"])
 
 
 def test_no_devices_to_use_are_refused(shared_wire: Cluster) -> None:
     with pytest.raises(ClusterError, match="has no devices"):
-        shared_wire.only([])
+        shared_wire.subset([])
 
 
 def test_a_fingerprint_is_of_the_content_not_the_name() -> None:

@@ -21,24 +21,28 @@ def single(**fields: object) -> Cluster:
 
 
 def test_a_roofline_is_the_larger_of_arithmetic_and_traffic_plus_the_launch() -> None:
-    graph = Graph("g", (Op("busy", flops=60, moved=10), Op("moving", flops=10, moved=60)))
-    cluster = single(rates={"float32": 10}, bandwidth=5, launch=0.5)
+    graph = Graph(
+        "g", (Op("busy", flops=60, bytes_moved=10), Op("moving", flops=10, bytes_moved=60))
+    )
+    cluster = single(rates={"float32": 10}, memory_bandwidth=5, launch_overhead=0.5)
     seconds = Roofline(compute=1, memory=1).op_seconds(graph, cluster)
     # busy: max(60 / 10, 10 / 5) + 0.5; moving: max(10 / 10, 60 / 5) + 0.5
     assert seconds.tolist() == [[6.5], [12.5]]
 
 
 def test_a_roofline_reaches_only_its_shares_of_the_data_sheet() -> None:
-    graph = Graph("g", (Op("busy", flops=60), Op("moving", moved=60)))
-    cluster = single(rates={"float32": 10}, bandwidth=10)
+    graph = Graph("g", (Op("busy", flops=60), Op("moving", bytes_moved=60)))
+    cluster = single(rates={"float32": 10}, memory_bandwidth=10)
     seconds = Roofline(compute=0.5, memory=0.25).op_seconds(graph, cluster)
     assert seconds.tolist() == [[60 / 5], [60 / 2.5]]
 
 
 @pytest.mark.parametrize("kind", ["weight", "state", "input", "view"])
 def test_what_only_exists_takes_no_time_and_no_launch(kind: str) -> None:
-    graph = Graph("g", (Op("a", kind=kind, flops=5, moved=5),))
-    assert Roofline().op_seconds(graph, single(launch=1, rates={"float32": 1})).tolist() == [[0.0]]
+    graph = Graph("g", (Op("a", kind=kind, flops=5, bytes_moved=5),))
+    assert Roofline().op_seconds(
+        graph, single(launch_overhead=1, rates={"float32": 1})
+    ).tolist() == [[0.0]]
 
 
 def test_a_device_runs_each_dtype_at_its_own_rate() -> None:
@@ -56,7 +60,7 @@ def test_without_float32_an_unlisted_dtype_runs_as_the_slowest_listed() -> None:
 
 def test_a_device_without_rates_does_arithmetic_in_no_time() -> None:
     graph = Graph("g", (Op("a", flops=12),))
-    assert Roofline(1, 1).op_seconds(graph, single(launch=0.25)).tolist() == [[0.25]]
+    assert Roofline(1, 1).op_seconds(graph, single(launch_overhead=0.25)).tolist() == [[0.25]]
 
 
 def test_a_transfer_takes_latency_plus_bytes_over_bandwidth(fork_join: Graph) -> None:
@@ -75,11 +79,11 @@ def test_without_links_there_are_no_transfer_rows(chain: Graph) -> None:
 
 def test_a_fused_group_pays_one_launch_and_no_traffic_inside() -> None:
     ops = (
-        Op("x", outputs=(10,), moved=10),
-        Op("a", inputs=((0, 0),), outputs=(20,), moved=30),  # reads 10, writes 20
-        Op("b", inputs=((1, 0),), outputs=(40,), moved=60),  # reads 20, writes 40
+        Op("x", outputs=(10,), bytes_moved=10),
+        Op("a", inputs=((0, 0),), outputs=(20,), bytes_moved=30),  # reads 10, writes 20
+        Op("b", inputs=((1, 0),), outputs=(40,), bytes_moved=60),  # reads 20, writes 40
     )
-    cluster = single(bandwidth=10, launch=1)
+    cluster = single(memory_bandwidth=10, launch_overhead=1)
     roofline = Roofline(1, 1)
     apart = roofline.op_seconds(Graph("g", ops), cluster)[1:].sum()
     assert apart == (1 + 3) + (1 + 6)
@@ -90,11 +94,11 @@ def test_a_fused_group_pays_one_launch_and_no_traffic_inside() -> None:
 
 def test_an_inner_tensor_that_leaves_the_group_is_still_written() -> None:
     ops = (
-        Op("a", outputs=(20,), moved=20),
-        Op("b", inputs=((0, 0),), outputs=(40,), moved=60),
+        Op("a", outputs=(20,), bytes_moved=20),
+        Op("b", inputs=((0, 0),), outputs=(40,), bytes_moved=60),
         Op("c", inputs=((0, 0),), outputs=(1,)),
     )
-    cluster = single(bandwidth=10)
+    cluster = single(memory_bandwidth=10)
     # c reads a's tensor outside the group, so only b's read of it goes: 20 + 60 - 20
     fused = Roofline(1, 1).fused_seconds(Graph("g", ops), cluster, [[0, 1]])
     assert fused.tolist() == [[6.0]]
@@ -105,7 +109,7 @@ def test_an_inner_tensor_that_leaves_the_group_is_still_written() -> None:
 
 def test_a_fused_group_adds_up_its_arithmetic() -> None:
     ops = (Op("a", flops=6), Op("b", flops=6, dtype="float16", inputs=((0, 0),)))
-    cluster = single(rates={"float32": 2, "float16": 3}, launch=1)
+    cluster = single(rates={"float32": 2, "float16": 3}, launch_overhead=1)
     assert Roofline(1, 1).fused_seconds(Graph("g", ops), cluster, [[0, 1]]).tolist() == [
         [1 + 3 + 2]
     ]
@@ -113,11 +117,11 @@ def test_a_fused_group_adds_up_its_arithmetic() -> None:
 
 def test_views_inside_a_group_neither_save_nor_cost_traffic() -> None:
     ops = (
-        Op("a", "relu", outputs=(20,), moved=40),  # reads 20 from elsewhere, writes 20
+        Op("a", "relu", outputs=(20,), bytes_moved=40),  # reads 20 from elsewhere, writes 20
         Op("v", "view", ((0, 0),), (20,), aliases=((0, 0),)),
-        Op("b", "relu", ((1, 0),), (20,), moved=40),
+        Op("b", "relu", ((1, 0),), (20,), bytes_moved=40),
     )
-    cluster = single(bandwidth=10, launch=1)
+    cluster = single(memory_bandwidth=10, launch_overhead=1)
     graph = Graph("g", ops)
     # a's write and b's read go, once each: 80 - 40
     assert Roofline(1, 1).fused_seconds(graph, cluster, [[0, 1, 2]]).tolist() == [[1 + 4.0]]
@@ -131,22 +135,22 @@ def test_views_inside_a_group_neither_save_nor_cost_traffic() -> None:
 def test_what_is_written_in_place_into_memory_from_outside_is_written() -> None:
     ops = (
         Op("x", "input", outputs=(20,)),
-        Op("a", "relu", ((0, 0),), (20,), moved=40, aliases=((0, 0),)),
-        Op("b", "relu", ((1, 0),), (20,), moved=40),
+        Op("a", "relu", ((0, 0),), (20,), bytes_moved=40, aliases=((0, 0),)),
+        Op("b", "relu", ((1, 0),), (20,), bytes_moved=40),
     )
     # of 80 bytes only b's read of a's tensor goes
-    fused = Roofline(1, 1).fused_seconds(Graph("g", ops), single(bandwidth=10), [[1, 2]])
+    fused = Roofline(1, 1).fused_seconds(Graph("g", ops), single(memory_bandwidth=10), [[1, 2]])
     assert fused.tolist() == [[6.0]]
 
 
 def test_an_op_saves_no_more_than_it_moved() -> None:
     ops = (
-        Op("a", "relu", outputs=(100,), moved=200),
-        Op("b", "copy", ((0, 0),), (1,), moved=2),  # picks one byte of a hundred
-        Op("c", "relu", ((1, 0),), (1,), moved=2),
+        Op("a", "relu", outputs=(100,), bytes_moved=200),
+        Op("b", "copy", ((0, 0),), (1,), bytes_moved=2),  # picks one byte of a hundred
+        Op("c", "relu", ((1, 0),), (1,), bytes_moved=2),
     )
     # a: 200 - 100 written; b: 2, less 100 and 1, is none; c: 2 - 1
-    fused = Roofline(1, 1).fused_seconds(Graph("g", ops), single(bandwidth=1), [[0, 1, 2]])
+    fused = Roofline(1, 1).fused_seconds(Graph("g", ops), single(memory_bandwidth=1), [[0, 1, 2]])
     assert fused.tolist() == [[101.0]]
 
 
@@ -162,7 +166,7 @@ def test_a_fused_group_takes_no_longer_than_its_members_and_no_less_than_their_w
     for op in group:
         total += alone[op]
     assert (fused <= total).all()
-    launch = np.array([device.launch for device in cluster.devices])
+    launch = np.array([device.launch_overhead for device in cluster.devices])
     longest = alone[group].max(axis=0)
     assert (fused >= np.minimum(longest, launch)).all()
     if isinstance(problem.costs, Table):
@@ -218,10 +222,10 @@ def test_a_table_without_transfers_uses_the_links(chain: Graph) -> None:
 
 def test_a_fused_group_of_a_table_saves_only_launches(chain: Graph) -> None:
     table = Table(("a", "b", "c"), ("gpu",), [[1], [2], [3]])
-    fused = table.fused_seconds(chain, single(launch=0.5), [[0, 1, 2]])
+    fused = table.fused_seconds(chain, single(launch_overhead=0.5), [[0, 1, 2]])
     assert fused.tolist() == [[1 + 2 + 3 - 2 * 0.5]]
     # measured below a launch: no less than the longer of the two
-    assert table.fused_seconds(chain, single(launch=100), [[0, 1]]).tolist() == [[2.0]]
+    assert table.fused_seconds(chain, single(launch_overhead=100), [[0, 1]]).tolist() == [[2.0]]
 
 
 @pytest.mark.parametrize(
@@ -283,8 +287,8 @@ def test_what_is_not_stored_goes_at_the_loose_rate_and_is_handed_over():
             Op("y", "matmul", ((0, 0), (1, 0)), (500,)),
         ),
     )
-    plain, slow = Link(100.0, 1.0), Link(100.0, 1.0, loose=10.0)
-    late = Link(100.0, 1.0, handing=3.0)
+    plain, slow = Link(100.0, 1.0), Link(100.0, 1.0, pageable_bandwidth=10.0)
+    late = Link(100.0, 1.0, handoff_latency=3.0)
     found = Roofline().transfer_seconds(graph, [plain, slow, late])
     assert found.tolist() == [[11.0, 11.0, 6.0], [11.0, 101.0, 51.0], [11.0, 13.0, 8.0]]
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from placewright import Graph, Op
 from placewright.errors import GraphError
-from placewright.graph import in_order
+from placewright.graph import sort_topologically
 
 BYTES = "op 'a' has moved {}, resident {}, workspace {}, outputs {}: bytes must be 0 to 2**50"
 
@@ -60,7 +60,7 @@ def test_a_malformed_op_is_refused(changes: dict[str, object], message: str) -> 
 
 
 def test_an_op_may_hold_a_petabyte() -> None:
-    assert Op("a", outputs=(2**50,), moved=2**50).outputs == (2**50,)
+    assert Op("a", outputs=(2**50,), bytes_moved=2**50).outputs == (2**50,)
 
 
 def test_an_op_cannot_be_changed(chain: Graph) -> None:
@@ -70,7 +70,7 @@ def test_an_op_cannot_be_changed(chain: Graph) -> None:
 
 def test_an_op_without_costs_or_outputs_is_allowed() -> None:
     op = Op("barrier", outputs=())
-    assert (op.flops, op.moved, op.resident, op.workspace) == (0, 0, 0, 0)
+    assert (op.flops, op.bytes_moved, op.resident, op.workspace) == (0, 0, 0, 0)
     assert Graph("g", (op,)).outputs == ()
 
 
@@ -179,17 +179,17 @@ def test_ops_in_any_order_become_a_graph() -> None:
         Op("b", inputs=((2, 0),)),
         Op("a", outputs=(1, 2)),
     ]
-    graph = in_order("g", ops)
+    graph = sort_topologically("g", ops)
     assert [op.name for op in graph.ops] == ["a", "b", "c"]
     assert [op.inputs for op in graph.ops] == [(), ((0, 0),), ((1, 0), (0, 1))]
 
 
 def test_ops_keep_their_order_where_inputs_allow(fork_join: Graph) -> None:
-    assert in_order("fork_join", fork_join.ops, fork_join.outputs) == fork_join
+    assert sort_topologically("fork_join", fork_join.ops, fork_join.outputs) == fork_join
 
 
 def test_outputs_follow_their_ops_into_order() -> None:
-    graph = in_order("g", [Op("b", inputs=((1, 0),)), Op("a")], outputs=((1, 0),))
+    graph = sort_topologically("g", [Op("b", inputs=((1, 0),)), Op("a")], outputs=((1, 0),))
     assert [op.name for op in graph.ops] == ["a", "b"]
     assert graph.outputs == ((0, 0),)
 
@@ -203,31 +203,31 @@ def test_a_cycle_is_spelled_out() -> None:
         Op("after", inputs=((3, 0),)),
     ]
     with pytest.raises(GraphError, match=r"^graph 'g' has a cycle: 'a' -> 'b' -> 'c' -> 'a'$"):
-        in_order("g", ops)
+        sort_topologically("g", ops)
 
 
 def test_an_op_that_reads_itself_is_a_cycle() -> None:
     with pytest.raises(GraphError, match=r"^graph 'g' has a cycle: 'a' -> 'a'$"):
-        in_order("g", [Op("a", inputs=((0, 0),))])
+        sort_topologically("g", [Op("a", inputs=((0, 0),))])
 
 
 def test_a_long_cycle_is_shortened() -> None:
     ops = [Op(f"op{at}", inputs=(((at - 1) % 20, 0),)) for at in range(20)]
     message = "'op0' -> 'op1' -> 'op2' -> 'op3' -> ... -> 'op18' -> 'op19' -> 'op0'"
     with pytest.raises(GraphError, match=re.escape(message)):
-        in_order("g", ops)
+        sort_topologically("g", ops)
 
 
 def test_a_cycle_of_many_ops_is_found_without_walking_it_again_and_again() -> None:
     count = 20_000
     ops = [Op(f"op{at}", inputs=(((at - 1) % count, 0),)) for at in range(count)]
     with pytest.raises(GraphError, match=r"'op19999' -> 'op0'$"):
-        in_order("g", ops)
+        sort_topologically("g", ops)
 
 
 def test_an_unordered_op_cannot_read_from_nowhere() -> None:
     with pytest.raises(GraphError, match=r"^op 'a' reads from position 5: no op stands there$"):
-        in_order("g", [Op("a", inputs=((5, 0),))])
+        sort_topologically("g", [Op("a", inputs=((5, 0),))])
 
 
 @given(st.data())
@@ -240,6 +240,6 @@ def test_any_shuffle_of_a_graph_becomes_a_graph_of_the_same_ops(data: st.DataObj
     shuffled = [Op("")] * count
     for at, sources in enumerate(reads):
         shuffled[place[at]] = Op(f"op{at}", inputs=tuple((place[s], 0) for s in sorted(sources)))
-    graph = in_order("g", shuffled)
+    graph = sort_topologically("g", shuffled)
     found = {op.name: {graph.ops[s].name for s, _ in op.inputs} for op in graph.ops}
     assert found == {f"op{at}": {f"op{s}" for s in sources} for at, sources in enumerate(reads)}

@@ -17,9 +17,9 @@ from placewright.plan import check_placement
 def test_a_plan_carries_names_and_fingerprints(diamond_problem: Problem) -> None:
     plan = Plan.of(diamond_problem, [0, 0, 1, 0])
     assert plan.ops == ("top", "left", "right", "bottom")
-    assert plan.devices == ("gpu0", "gpu1")
-    assert plan.device.tolist() == [0, 0, 1, 0]
-    assert plan.device.dtype == np.int32
+    assert plan.device_names == ("gpu0", "gpu1")
+    assert plan.placement.tolist() == [0, 0, 1, 0]
+    assert plan.placement.dtype == np.int32
     assert plan.graph == diamond_problem.graph.fingerprint
     assert plan.cluster == diamond_problem.cluster.fingerprint
     assert (plan.priority, plan.fusion, plan.staging) == (None, None, None)
@@ -29,12 +29,12 @@ def test_a_plan_carries_names_and_fingerprints(diamond_problem: Problem) -> None
 def test_a_plan_cannot_be_changed(diamond_problem: Problem) -> None:
     given = np.zeros(4, dtype=np.int32)
     plan = Plan.of(diamond_problem, given, given, given, [-1, 5])
-    for array in (plan.device, plan.priority, plan.fusion, plan.staging):
+    for array in (plan.placement, plan.priority, plan.fusion, plan.staging):
         assert array is not None
         with pytest.raises(ValueError, match="read-only"):
             array[0] = 1
     given[0] = 1  # the caller's own array is another one
-    assert plan.device.tolist() == [0, 0, 0, 0]
+    assert plan.placement.tolist() == [0, 0, 0, 0]
 
 
 def test_a_plan_shows_how_many_ops_each_device_has(diamond_problem: Problem) -> None:
@@ -53,7 +53,7 @@ def test_plans_are_equal_when_all_their_parts_are(diamond_problem: Problem) -> N
         Plan.of(diamond_problem, [0, 0, 1, 0], fusion=[0, 0, -1, -1]),
         Plan.of(diamond_problem, [0, 0, 1, 0], staging=[-1, -1]),
         replace(plan, ops=("a", "b", "c", "d")),
-        replace(plan, devices=("a", "b")),
+        replace(plan, device_names=("a", "b")),
     ]
     assert all(plan != other for other in others)
     assert plan != "plan"
@@ -115,7 +115,7 @@ def test_a_malformed_plan_is_refused(
     diamond_problem: Problem, parts: dict[str, object], message: str
 ) -> None:
     with pytest.raises(PlanError, match=f"^{re.escape(message)}$"):
-        Plan.of(diamond_problem, **({"device": [0] * 4} | parts))  # type: ignore[arg-type]
+        Plan.of(diamond_problem, **({"placement": [0] * 4} | parts))  # type: ignore[arg-type]
 
 
 def test_a_plan_that_breaks_a_pin_is_refused(diamond: Graph, in_a_row: Cluster) -> None:
@@ -167,8 +167,8 @@ def test_a_plan_is_fitted_by_names_whatever_the_order(
     other = Problem(other_graph, other_cluster)
     fitted = plan_for(other, plan)
     assert fitted.ops == ("top", "right", "left", "bottom")
-    assert fitted.devices == ("gpu1", "gpu0")
-    assert fitted.device.tolist() == [1, 0, 1, 1]
+    assert fitted.device_names == ("gpu1", "gpu0")
+    assert fitted.placement.tolist() == [1, 0, 1, 1]
     assert fitted.priority is not None
     assert fitted.priority.tolist() == [4, 2, 3, 1]
     assert fitted.fusion is not None
@@ -180,17 +180,17 @@ def test_a_plan_is_fitted_by_names_whatever_the_order(
 
 def test_a_hand_edited_plan_is_fitted(diamond_problem: Problem) -> None:
     plan = edited(Plan.of(diamond_problem, [0] * 4), left="gpu1")
-    assert plan_for(diamond_problem, plan).device.tolist() == [0, 1, 0, 0]
+    assert plan_for(diamond_problem, plan).placement.tolist() == [0, 1, 0, 0]
 
 
 def test_a_plan_fits_a_smaller_cluster_that_has_all_it_uses(
     diamond: Graph, shared_wire: Cluster
 ) -> None:
     plan = Plan.of(Problem(diamond, shared_wire), [1, 1, 2, 1], staging={"gpu1": 4})
-    smaller = Problem(diamond, shared_wire.only(["gpu1", "cpu"]))
+    smaller = Problem(diamond, shared_wire.subset(["gpu1", "cpu"]))
     fitted = plan_for(smaller, plan)
-    assert fitted.devices == ("gpu1", "cpu")
-    assert fitted.device.tolist() == [0, 0, 1, 0]
+    assert fitted.device_names == ("gpu1", "cpu")
+    assert fitted.placement.tolist() == [0, 0, 1, 0]
     assert fitted.staging is not None
     assert fitted.staging.tolist() == [4, -1]
 
@@ -225,7 +225,7 @@ def test_a_plan_that_stages_on_an_unknown_device_is_refused(
     diamond: Graph, shared_wire: Cluster
 ) -> None:
     plan = Plan.of(Problem(diamond, shared_wire), [1] * 4, staging={"gpu0": 4})
-    smaller = Problem(diamond, shared_wire.only(["gpu1", "cpu"]))
+    smaller = Problem(diamond, shared_wire.subset(["gpu1", "cpu"]))
     message = "the plan stages on device 'gpu0', which cluster 'shared_wire:gpu1,cpu' does not have"
     with pytest.raises(PlanError, match=f"^{re.escape(message)}: did you mean 'gpu1'"):
         plan_for(smaller, plan)

@@ -17,8 +17,12 @@ from placewright.files import load
 GIB = 2**30
 PCIE3, PCIE4, PCIE5 = (presets.preset_link(f"pcie{generation}") for generation in (3, 4, 5))
 
-every_device = pytest.mark.parametrize("preset", presets.names(), ids=lambda preset: preset.name)
-every_link = pytest.mark.parametrize("preset", presets.links(), ids=lambda preset: preset.name)
+every_device = pytest.mark.parametrize(
+    "preset", presets.device_presets(), ids=lambda preset: preset.name
+)
+every_link = pytest.mark.parametrize(
+    "preset", presets.link_presets(), ids=lambda preset: preset.name
+)
 
 
 def names(text: str) -> list[str]:
@@ -30,17 +34,19 @@ def models(text: str) -> list[str]:
 
 
 @every_device
-def test_every_preset_is_a_cluster_of_one(preset: presets.Preset) -> None:
+def test_every_preset_is_a_cluster_of_one(preset: presets.DevicePreset) -> None:
     for word in (preset.name, preset.name.upper(), *preset.also):
         (device,) = Cluster.parse(word).devices
         assert device.model == preset.name
         assert device.kind == preset.kind
         assert device.memory == preset.memory
-        assert device.bandwidth == preset.bandwidth
+        assert device.memory_bandwidth == preset.bandwidth
 
 
 @every_device
-def test_every_preset_has_figures_in_the_right_units_and_a_source(preset: presets.Preset) -> None:
+def test_every_preset_has_figures_in_the_right_units_and_a_source(
+    preset: presets.DevicePreset,
+) -> None:
     gpu = preset.kind == "gpu"
     assert gpu or preset.kind == "cpu"
     assert 12 * GIB <= preset.memory <= 256 * GIB
@@ -55,7 +61,7 @@ def test_every_preset_has_figures_in_the_right_units_and_a_source(preset: preset
 
 
 @every_device
-def test_every_preset_names_links_and_presets_that_there_are(preset: presets.Preset) -> None:
+def test_every_preset_names_links_and_presets_that_there_are(preset: presets.DevicePreset) -> None:
     assert presets.preset_link(preset.link).channel == ""
     if preset.peer:
         assert presets.preset_link(preset.peer).bandwidth > 1e9
@@ -74,16 +80,16 @@ def test_every_link_has_figures_in_the_right_units_and_a_source(preset: presets.
 
 
 def test_the_catalogue_holds_what_the_papers_and_people_of_today_use() -> None:
-    devices = {preset.name for preset in presets.names()}
+    devices = {preset.name for preset in presets.device_presets()}
     assert {"K40", "K80", "P100", "V100", "A100", "H100", "H200"} <= devices
     assert {"cpu", "Haswell", "Broadwell", "SapphireRapids", "Genoa"} <= devices
-    links = {word for preset in presets.links() for word in (preset.name, *preset.also)}
+    links = {word for preset in presets.link_presets() for word in (preset.name, *preset.also)}
     assert {"pcie3", "pcie4", "pcie5", "nvlink1", "nvlink2", "nvlink3", "nvlink4"} <= links
     assert {"10GbE", "25GbE", "100GbE", "infiniband", "EDR", "HDR", "NDR"} <= links
 
 
 def test_no_two_presets_share_a_name() -> None:
-    for made in (presets.names(), presets.links()):
+    for made in (presets.device_presets(), presets.link_presets()):
         words = [word.lower() for preset in made for word in (preset.name, *preset.also)]
         assert len(words) == len(set(words))
 
@@ -91,14 +97,14 @@ def test_no_two_presets_share_a_name() -> None:
 def test_a_preset_that_is_like_another_keeps_what_it_does_not_say() -> None:
     small, large = presets.preset_device("A100", "a"), presets.preset_device("A100-80GB", "a")
     assert (small.memory, large.memory) == (40 * GIB, 80 * GIB)
-    assert (small.bandwidth, large.bandwidth) == (1555e9, 2039e9)
+    assert (small.memory_bandwidth, large.memory_bandwidth) == (1555e9, 2039e9)
     assert small.rates == large.rates
 
 
 def test_a_k80_is_one_of_the_two_on_a_board() -> None:
     device = presets.preset_device("K80", "gpu0")
     assert device.memory == 24 * GIB // 2
-    assert device.bandwidth == 480e9 / 2
+    assert device.memory_bandwidth == 480e9 / 2
     assert device.rates["float32"] == pytest.approx(8.74e12 / 2)
 
 
@@ -108,7 +114,7 @@ def test_a_cpu_rate_is_cores_times_flops_a_cycle_times_clock() -> None:
 
 
 def test_float16_without_hardware_for_it_is_float32() -> None:
-    kepler = next(preset for preset in presets.names() if preset.name == "K40")
+    kepler = next(preset for preset in presets.device_presets() if preset.name == "K40")
     assert "float16" not in kepler.rates
     assert kepler.float16 == kepler.float32 == 4.29e12
 

@@ -45,8 +45,8 @@ def packed(everything: Graph, shared_wire: Cluster, exact: Roofline) -> Problem:
     """Everything on two GPUs, which one thread issues to, and a host; pinned and colocated."""
     gpu0, gpu1, cpu = shared_wire.devices
     devices = (
-        replace(gpu0, reserve=100, launch=0.5, issuer="main"),
-        replace(gpu1, reserve=50, launch=0.5, issuer="main"),
+        replace(gpu0, reserve=100, launch_overhead=0.5, issuer="main"),
+        replace(gpu1, reserve=50, launch_overhead=0.5, issuer="main"),
         cpu,
     )
     constraints = Constraints(
@@ -169,7 +169,7 @@ def test_labels_join_ops_across_constraints(two_devices: Cluster) -> None:
     constraints = Constraints(colocate=(("b", "c"),))
     a = Problem(Graph("g", ops), two_devices, constraints=constraints).arrays
     assert a.unit.tolist() == [0, 0, 0, 1]
-    assert a.head.tolist() == [0, 0, 0, 3]
+    assert a.unit_head.tolist() == [0, 0, 0, 3]
 
 
 def test_a_weight_that_nothing_reads_leads_itself(two_devices: Cluster) -> None:
@@ -181,7 +181,7 @@ def test_a_unit_that_nothing_reads_is_led_by_its_first(two_devices: Cluster) -> 
     ops = (Op("a"), *(Op(name, kind="weight", colocate="ws") for name in ("v", "w")))
     problem = Problem(Graph("g", ops), two_devices)
     assert problem.arrays.leader.tolist() == [0, 1, 1]
-    assert problem.settle(np.array([0, 1, 0])).tolist() == [0, 1, 1]
+    assert problem.legalize(np.array([0, 1, 0])).tolist() == [0, 1, 1]
 
 
 def test_a_weight_of_two_readers_follows_the_first(two_devices: Cluster) -> None:
@@ -192,7 +192,7 @@ def test_a_weight_of_two_readers_follows_the_first(two_devices: Cluster) -> None
 def test_a_view_of_a_tensor_takes_its_turn_and_goes_where_it_likes(two_devices: Cluster) -> None:
     ops = (Op("a"), Op("v", kind="view", inputs=((0, 0),)))
     a = Problem(Graph("g", ops), two_devices).arrays
-    assert (a.turn.tolist(), a.weight.tolist(), a.unit.tolist()) == ([T, T], [F, F], [0, 1])
+    assert (a.scheduled.tolist(), a.is_weight.tolist(), a.unit.tolist()) == ([T, T], [F, F], [0, 1])
 
 
 def test_without_a_host_an_input_may_be_anywhere(layers: Graph, two_devices: Cluster) -> None:
@@ -206,7 +206,7 @@ def test_a_pinned_input_leaves_the_host(layers: Graph, gpu_and_host: Cluster) ->
 
 
 def test_settling_puts_what_was_left_open_where_it_belongs(packed: Problem) -> None:
-    settled = packed.settle(np.zeros(9, dtype=np.int64))
+    settled = packed.legalize(np.zeros(9, dtype=np.int64))
     # all on gpu0, but: x is on the host, split and join are forbidden there and take the next
     # device, mm is pinned to gpu1 and takes w and its view along
     assert settled.tolist() == [2, 1, 1, 0, 1, 1, 0, 1, 0]
@@ -216,12 +216,12 @@ def test_settling_puts_what_was_left_open_where_it_belongs(packed: Problem) -> N
 def test_settling_many_plans_settles_each(packed: Problem) -> None:
     rng = np.random.default_rng(0)
     device = rng.integers(3, size=(4, 9))
-    settled = packed.settle(device)
+    settled = packed.legalize(device)
     assert settled.shape == (4, 9)
     for row, plan in zip(settled, device, strict=True):
-        assert row.tolist() == packed.settle(plan).tolist()
+        assert row.tolist() == packed.legalize(plan).tolist()
         assert packed.arrays.allowed[np.arange(9), row].all()
-        assert (row == row[packed.arrays.head]).all()
+        assert (row == row[packed.arrays.unit_head]).all()
 
 
 def test_a_limit_only_ever_lowers_the_memory(chain: Graph, two_devices: Cluster) -> None:

@@ -25,9 +25,9 @@ def test_the_gap_to_a_bound_of_zero_is_infinite_unless_reached(split_result: Res
 
 
 def test_value_and_gap_follow_the_objective(split_result: Result) -> None:
-    assert split_result.value == 0.016
+    assert split_result.objective_value == 0.016
     piped = replace(split_result, objective="period")
-    assert (piped.value, piped.gap) == (0.012, 0.0)
+    assert (piped.objective_value, piped.gap) == (0.012, 0.0)
 
 
 def test_results_compare_by_bytes_over_and_then_by_time(split_result: Result) -> None:

@@ -1,4 +1,4 @@
-"""Placewright: the fastest placement of a neural network on a set of devices, found and proven."""
+"""Placewright finds the fastest placement of a neural network on a set of devices."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from placewright.solvers import solve as solve
     from placewright.timeline import Timeline as Timeline
 
-_HOME = {
+_EXPORTS = {
     "cluster": ("Cluster", "Device", "Link"),
     "costs": ("CostModel", "Roofline", "Table"),
     "errors": ("PlacewrightError",),
@@ -65,7 +65,7 @@ _HOME = {
     "solvers": ("Gap", "MaxEvaluations", "MaxTime", "NoImprovement", "Search", "solve"),
     "timeline": ("Timeline",),
 }
-_ROOMS = (
+_SUBPACKAGES = (
     *(
         "explanations",
         "frontends",
@@ -81,15 +81,15 @@ _ROOMS = (
     *("transforms", "zoo"),
 )
 
-__all__ = [*(name for names in _HOME.values() for name in names), *_ROOMS]
+__all__ = [*(name for names in _EXPORTS.values() for name in names), *_SUBPACKAGES]
 
 
 def __getattr__(name: str) -> object:
     """Public names load on first use, so that `import placewright` costs next to nothing."""
-    for home, names in _HOME.items():
+    for module, names in _EXPORTS.items():
         if name in names:
-            return getattr(importlib.import_module(f"placewright.{home}"), name)
-    if name in _ROOMS:
+            return getattr(importlib.import_module(f"placewright.{module}"), name)
+    if name in _SUBPACKAGES:
         return importlib.import_module(f"placewright.{name}")
     raise AttributeError(f"module 'placewright' has no attribute {name!r}")
 

@@ -1,4 +1,4 @@
-"""`python -m placewright`: the command line."""
+"""`python -m placewright`: runs the command line."""
 
 from placewright.cli import main
 

@@ -1,4 +1,4 @@
-"""Arrays: a problem packed once into flat numpy arrays, which is all that the kernels see.
+"""Flat numpy arrays of a problem, packed once: the kernels' only input.
 
 Ops, tensors, devices, channels and units are numbered from 0. Tensors are numbered op by op, so a
 smaller tensor number means an earlier producer, then an earlier output. Lists of unequal length
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from placewright.cluster import HOST, Cluster, Link
 from placewright.costs import CostModel, Table, tensor_bytes
-from placewright.disjoint_sets import Union
+from placewright.disjoint_sets import DisjointSets
 from placewright.errors import ProblemError
 from placewright.graph import INPUT, STATE, VIEW, WEIGHT, Graph
 
@@ -37,11 +37,11 @@ class Arrays:
     compute: Seconds  # ops × devices: how long each op takes on each device
     allowed: Flags  # ops × devices: where each op may be
     unit: Ints  # ops: ops of one unit share a device; units are numbered by their first op
-    head: Ints  # ops: the first op of its unit
+    unit_head: Ints  # ops: the first op of its unit
     leader: Ints  # ops: whose device this op takes when a solver is silent about it
-    turn: Flags  # ops: false for what exists before the step: weights, states, inputs
-    weight: Flags  # ops: weights and views of weights, which may be streamed
-    stored: Flags  # ops: weights, their views and states, whose tensors are resident bytes
+    scheduled: Flags  # ops: false for what exists before the step: weights, states, inputs
+    is_weight: Flags  # ops: weights and views of weights, which may be streamed
+    is_resident: Flags  # ops: weights, their views and states, whose tensors are resident bytes
     resident: Bytes  # ops: bytes on the op's device for the whole step
     workspace: Bytes  # ops: bytes while the op runs
     first_tensor: Ints  # ops + 1
@@ -51,7 +51,7 @@ class Arrays:
     sizes: Bytes  # tensors
     producer: Ints  # tensors: the op that makes it
     alias: Ints  # tensors: the tensor whose memory it is, or -1
-    kept: Flags  # tensors: graph outputs, which live to the end of the step
+    is_output: Flags  # tensors: graph outputs, which live to the end of the step
     first_reader: Ints  # tensors + 1
     readers: Ints  # ops that read each tensor, in graph order
     transfer: Seconds  # link classes × tensors: how long each tensor takes over such a link
@@ -59,9 +59,9 @@ class Arrays:
     link_class: Ints  # devices × devices: which row of `transfer` holds, -1 on the diagonal
     channel: Ints  # devices × devices: which channel a transfer occupies, -1 on the diagonal
     capacity: Bytes  # devices: bytes a plan may use
-    host: Flags  # devices
+    is_host: Flags  # devices
     issuer: Ints  # devices: which issuer starts its ops, or -1
-    launch: Seconds  # devices: launch overhead, the time an issuer is taken by a start
+    launch_overhead: Seconds  # devices: launch overhead, the time an issuer is taken by a start
 
     @property
     def ops(self) -> int:
@@ -76,12 +76,12 @@ class Arrays:
         return int(self.channel.max(initial=-1)) + 1
 
     @cached_property
-    def family(self) -> NDArray[np.int64]:
+    def storage_root(self) -> NDArray[np.int64]:
         """For each tensor the one whose memory it is in the end."""
-        family = np.where(self.alias >= 0, self.alias, np.arange(len(self.sizes))).astype(np.int64)
-        while (further := family[family]).tobytes() != family.tobytes():
-            family = further
-        return family
+        root = np.where(self.alias >= 0, self.alias, np.arange(len(self.sizes))).astype(np.int64)
+        while (parent := root[root]).tobytes() != root.tobytes():
+            root = parent
+        return root
 
 
 def pack(
@@ -89,24 +89,24 @@ def pack(
     cluster: Cluster,
     costs: CostModel,
     allowed: Flags,
-    together: Sequence[Sequence[int]],
-    limit: Bytes,
+    colocation_groups: Sequence[Sequence[int]],
+    capacity: Bytes,
 ) -> Arrays:
     """The arrays of a problem.
 
     Args:
         allowed: Ops × devices: the constraints' own word, before colocation is taken into account.
-        together: Groups of ops that must share a device, beside the graph's own labels.
-        limit: Bytes a plan may use on each device.
+        colocation_groups: Groups of ops that must share a device, beside the graph's own labels.
+        capacity: Bytes a plan may use on each device.
     """
     ops = graph.ops
     first_tensor = _offsets([len(op.outputs) for op in ops])
-    read = [
+    tensors_read = [
         [int(first_tensor[source]) + output for source, output in dict.fromkeys(op.inputs)]
         for op in ops
     ]
-    first_input = _offsets([len(tensors) for tensors in read])
-    inputs = np.array([tensor for tensors in read for tensor in tensors], dtype=np.int32)
+    first_input = _offsets([len(tensors) for tensors in tensors_read])
+    inputs = np.array([tensor for tensors in tensors_read for tensor in tensors], dtype=np.int32)
     tensors = int(first_tensor[-1])
     # A stable sort by tensor leaves each tensor's readers in graph order.
     reader_of_input = np.repeat(np.arange(len(ops), dtype=np.int32), np.diff(first_input))
@@ -115,38 +115,38 @@ def pack(
     alias = np.full(tensors, -1, dtype=np.int32)
     for position, op in enumerate(ops):
         for output, source in op.aliases:
-            earlier, index = op.inputs[source]
-            alias[first_tensor[position] + output] = first_tensor[earlier] + index
-    kept = np.zeros(tensors, dtype=bool)
-    kept[[int(first_tensor[source]) + output for source, output in graph.outputs or ()]] = True
+            source_op, source_output = op.inputs[source]
+            alias[first_tensor[position] + output] = first_tensor[source_op] + source_output
+    is_output = np.zeros(tensors, dtype=bool)
+    is_output[[int(first_tensor[source]) + output for source, output in graph.outputs or ()]] = True
 
-    weight = _weights(graph)
-    turn = np.array([op.kind not in (WEIGHT, STATE, INPUT) for op in ops]) & ~weight
+    is_weight = _weight_flags(graph)
+    scheduled = np.array([op.kind not in (WEIGHT, STATE, INPUT) for op in ops]) & ~is_weight
     resident = np.array(
         [op.resident + (sum(op.outputs) if op.kind in (WEIGHT, STATE) else 0) for op in ops],
         dtype=np.int64,
     )
-    head = _heads(graph, weight, together)
-    unit = np.unique(head, return_inverse=True)[1].astype(np.int32)
-    allowed = _allowed_units(graph, unit, allowed)
-    links, link_class, channel = _links(cluster)
+    unit_head = _unit_heads(graph, is_weight, colocation_groups)
+    unit = np.unique(unit_head, return_inverse=True)[1].astype(np.int32)
+    allowed = _unit_allowed(graph, unit, allowed)
+    links, link_class, channel = _link_classes(cluster)
     compute = np.ascontiguousarray(costs.op_seconds(graph, cluster), dtype=np.float64)
     transfer = np.ascontiguousarray(costs.transfer_seconds(graph, links), dtype=np.float64)
     if not (np.isfinite(compute).all() and np.isfinite(transfer).all()):
         raise ProblemError(
             "an op or a transfer would take for ever: check the cluster's rates and bandwidths"
         )
-    names = [device.issuer for device in cluster.devices if device.issuer is not None]
-    issuers = {name: at for at, name in enumerate(dict.fromkeys(names))}
+    issuer_names = [device.issuer for device in cluster.devices if device.issuer is not None]
+    issuer_number = {name: at for at, name in enumerate(dict.fromkeys(issuer_names))}
     return Arrays(
         compute=compute,
         allowed=allowed,
         unit=unit,
-        head=head,
-        leader=_leaders(unit, turn, first_tensor, first_reader, readers),
-        turn=turn,
-        weight=weight,
-        stored=weight | np.array([op.kind == STATE for op in ops]),
+        unit_head=unit_head,
+        leader=_op_leaders(unit, scheduled, first_tensor, first_reader, readers),
+        scheduled=scheduled,
+        is_weight=is_weight,
+        is_resident=is_weight | np.array([op.kind == STATE for op in ops]),
         resident=resident,
         workspace=costs.op_workspace(graph)
         if isinstance(costs, Table)
@@ -157,19 +157,24 @@ def pack(
         sizes=tensor_bytes(graph),
         producer=np.repeat(np.arange(len(ops), dtype=np.int32), np.diff(first_tensor)),
         alias=alias,
-        kept=kept,
+        is_output=is_output,
         first_reader=first_reader,
         readers=readers,
         transfer=transfer,
         link_class=link_class,
         channel=channel,
-        capacity=limit,
-        host=np.array([device.kind == HOST for device in cluster.devices]),
+        capacity=capacity,
+        is_host=np.array([device.kind == HOST for device in cluster.devices]),
         issuer=np.array(
-            [-1 if device.issuer is None else issuers[device.issuer] for device in cluster.devices],
+            [
+                -1 if device.issuer is None else issuer_number[device.issuer]
+                for device in cluster.devices
+            ],
             dtype=np.int32,
         ),
-        launch=np.array([device.launch for device in cluster.devices], dtype=np.float64),
+        launch_overhead=np.array(
+            [device.launch_overhead for device in cluster.devices], dtype=np.float64
+        ),
     )
 
 
@@ -177,72 +182,76 @@ def _offsets(counts: Sequence[int] | NDArray[np.integer]) -> Ints:
     return np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
 
 
-def _weights(graph: Graph) -> Flags:
+def _weight_flags(graph: Graph) -> Flags:
     """Rule 6: weights, and views of nothing but weights."""
-    weight = np.zeros(len(graph), dtype=bool)
+    is_weight = np.zeros(len(graph), dtype=bool)
     for position, op in enumerate(graph.ops):
-        viewed = op.kind == VIEW and op.inputs and all(weight[source] for source, _ in op.inputs)
-        weight[position] = op.kind == WEIGHT or bool(viewed)
-    return weight
+        is_weight_view = (
+            op.kind == VIEW and op.inputs and all(is_weight[source] for source, _ in op.inputs)
+        )
+        is_weight[position] = op.kind == WEIGHT or bool(is_weight_view)
+    return is_weight
 
 
-def _heads(graph: Graph, weight: Flags, together: Sequence[Sequence[int]]) -> Ints:
+def _unit_heads(graph: Graph, is_weight: Flags, colocation_groups: Sequence[Sequence[int]]) -> Ints:
     """The first op of each op's unit.
 
     A unit shares a device: by label, by constraint, views with weights, states with readers.
     """
-    union = Union(len(graph))
-    first_of: dict[str, int] = {}
+    sets = DisjointSets(len(graph))
+    first_by_label: dict[str, int] = {}
     for position, op in enumerate(graph.ops):
         if op.colocate is not None:
-            union.join(first_of.setdefault(op.colocate, position), position)
+            sets.merge(first_by_label.setdefault(op.colocate, position), position)
         for source, _ in op.inputs:
-            if weight[position] or graph.ops[source].kind == STATE:
-                union.join(source, position)
-    for group in together:
+            if is_weight[position] or graph.ops[source].kind == STATE:
+                sets.merge(source, position)
+    for group in colocation_groups:
         for member in group:
-            union.join(group[0], member)
-    return np.array([union.find(op) for op in range(len(graph))], dtype=np.int32)
+            sets.merge(group[0], member)
+    return np.array([sets.find(op) for op in range(len(graph))], dtype=np.int32)
 
 
-def _allowed_units(graph: Graph, unit: Ints, allowed: Flags) -> Flags:
+def _unit_allowed(graph: Graph, unit: Ints, allowed: Flags) -> Flags:
     """Where each op may be once its whole unit must be there too."""
     joint = np.ones((int(unit.max()) + 1, allowed.shape[1]), dtype=bool)
     np.logical_and.at(joint, unit, allowed)
-    stuck = np.flatnonzero(~joint.any(axis=1))
-    if len(stuck):
-        members = [graph.ops[op].name for op in np.flatnonzero(unit == stuck[0])]
-        shown = ", ".join(map(repr, members[:4])) + (
+    blocked_units = np.flatnonzero(~joint.any(axis=1))
+    if len(blocked_units):
+        members = [graph.ops[op].name for op in np.flatnonzero(unit == blocked_units[0])]
+        member_names = ", ".join(map(repr, members[:4])) + (
             f" and {len(members) - 4} more" if len(members) > 4 else ""
         )
         raise ProblemError(
-            f"no device is left for {shown}: loosen a pin, a forbidden device or a colocation"
+            f"no device is left for {member_names}: loosen a pin, a forbidden device or a colocation"
         )
     return joint[unit]
 
 
-def _leaders(
-    unit: Ints, turn: Flags, first_tensor: Ints, first_reader: Ints, readers: Ints
+def _op_leaders(
+    unit: Ints, scheduled: Flags, first_tensor: Ints, first_reader: Ints, readers: Ints
 ) -> Ints:
     """A unit's first op that takes a turn leads it; a unit of none follows its first reader's."""
     positions = np.arange(len(unit))
-    nobody = len(unit)
-    lead = np.full(int(unit.max()) + 1, nobody)
-    np.minimum.at(lead, unit[turn], positions[turn])
-    follow = np.full(len(lead), nobody)
+    no_op = len(unit)
+    leader = np.full(int(unit.max()) + 1, no_op)
+    np.minimum.at(leader, unit[scheduled], positions[scheduled])
+    earliest_reader = np.full(len(leader), no_op)
     tensor_unit = np.repeat(unit, np.diff(first_tensor))
     np.minimum.at(
-        follow,
+        earliest_reader,
         np.repeat(tensor_unit, np.diff(first_reader)),
-        np.where(turn[readers], readers, nobody),
+        np.where(scheduled[readers], readers, no_op),
     )
-    followed = np.where(follow < nobody, lead[unit[np.minimum(follow, nobody - 1)]], nobody)
-    lead = np.where(lead < nobody, lead, followed)
-    first = np.unique(unit, return_index=True)[1]  # leads a unit that nothing reads
-    return np.where(lead < nobody, lead, first)[unit].astype(np.int32)
+    reader_leader = np.where(
+        earliest_reader < no_op, leader[unit[np.minimum(earliest_reader, no_op - 1)]], no_op
+    )
+    leader = np.where(leader < no_op, leader, reader_leader)
+    first_op = np.unique(unit, return_index=True)[1]  # leads a unit that nothing reads
+    return np.where(leader < no_op, leader, first_op)[unit].astype(np.int32)
 
 
-def _links(cluster: Cluster) -> tuple[list[Link], Ints, Ints]:
+def _link_classes(cluster: Cluster) -> tuple[list[Link], Ints, Ints]:
     """The distinct links, and per device pair which one it is and which channel it takes."""
     size = len(cluster)
     link_class = np.full((size, size), -1, dtype=np.int32)
@@ -250,12 +259,12 @@ def _links(cluster: Cluster) -> tuple[list[Link], Ints, Ints]:
     channels = {name: at for at, name in enumerate(cluster.channels)}
     classes: dict[tuple[float | None, ...], int] = {}
     links: list[Link] = []
-    for source, start in enumerate(cluster.devices):
-        for target, end in enumerate(cluster.devices):
+    for source, source_device in enumerate(cluster.devices):
+        for target, target_device in enumerate(cluster.devices):
             if source == target:
                 continue
-            link = cluster.links[start.name, end.name]
-            key = (link.bandwidth, link.latency, link.loose, link.handing)
+            link = cluster.links[source_device.name, target_device.name]
+            key = (link.bandwidth, link.latency, link.pageable_bandwidth, link.handoff_latency)
             if key not in classes:
                 classes[key] = len(classes)
                 links.append(link)

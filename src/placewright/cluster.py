@@ -26,8 +26,8 @@ class Device:
         memory: Bytes it has.
         reserve: Bytes of them that a plan must leave alone.
         rates: FLOP/s by dtype.
-        bandwidth: Bytes a second between its cores and its memory.
-        launch: Seconds it takes to start one op.
+        memory_bandwidth: Bytes a second between its cores and its memory.
+        launch_overhead: Seconds it takes to start one op.
         issuer: Name of the host thread that starts its ops, if it is shared with other devices.
     """
 
@@ -37,8 +37,8 @@ class Device:
     memory: int = 0
     reserve: int = 0
     rates: Mapping[str, float] = field(default_factory=dict)
-    bandwidth: float = math.inf
-    launch: float = 0.0
+    memory_bandwidth: float = math.inf
+    launch_overhead: float = 0.0
     issuer: str | None = None
 
     def __post_init__(self) -> None:
@@ -49,10 +49,14 @@ class Device:
                 f"device {self.name!r} has memory {self.memory!r} and reserve {self.reserve!r}: "
                 "expected >= 0"
             )
-        if not (self.bandwidth > 0 and math.isfinite(self.launch) and self.launch >= 0):
+        if not (
+            self.memory_bandwidth > 0
+            and math.isfinite(self.launch_overhead)
+            and self.launch_overhead >= 0
+        ):
             raise ClusterError(
-                f"device {self.name!r} has bandwidth {self.bandwidth!r} and launch "
-                f"{self.launch!r}: expected a bandwidth > 0 and a finite launch >= 0"
+                f"device {self.name!r} has bandwidth {self.memory_bandwidth!r} and launch "
+                f"{self.launch_overhead!r}: expected a bandwidth > 0 and a finite launch >= 0"
             )
         for dtype, rate in self.rates.items():
             if not rate > 0:
@@ -82,25 +86,25 @@ class Link:
         bandwidth: Bytes a second.
         latency: Seconds until the first byte arrives.
         channel: The wire's name; each direction has its own unless said.
-        loose: Bytes a second of tensors that are not stored, if that is less: a host has its
+        pageable_bandwidth: Bytes a second of tensors that are not stored, if that is less: a host has its
             weights in pinned memory, and what a caller or an op gives it anywhere.
-        handing: Seconds of latency of such tensors, if that is more: stored ones are copied ahead,
+        handoff_latency: Seconds of latency of such tensors, if that is more: stored ones are copied ahead,
             one after the other, and what an op makes is handed from one thread to another.
     """
 
     bandwidth: float
     latency: float = 0.0
     channel: str = ""
-    loose: float | None = None
-    handing: float | None = None
+    pageable_bandwidth: float | None = None
+    handoff_latency: float | None = None
 
     def __post_init__(self) -> None:
-        for rate in (self.bandwidth, self.loose):
+        for rate in (self.bandwidth, self.pageable_bandwidth):
             if rate is not None and not rate > 0:
                 raise ClusterError(f"a link has bandwidth {rate!r}: expected > 0")
-        for wait in (self.latency, self.handing):
-            if wait is not None and not (math.isfinite(wait) and wait >= 0):
-                raise ClusterError(f"a link has latency {wait!r}: expected a finite number >= 0")
+        for latency in (self.latency, self.handoff_latency):
+            if latency is not None and not (math.isfinite(latency) and latency >= 0):
+                raise ClusterError(f"a link has latency {latency!r}: expected a finite number >= 0")
 
 
 @dataclass(frozen=True)
@@ -122,8 +126,8 @@ class Cluster:
         names = [device.name for device in self.devices]
         known = set(names)
         if len(known) < len(names):
-            twice = next(name for name in names if names.count(name) > 1)
-            raise ClusterError(f"two devices are named {twice!r}: names must be unique")
+            duplicate = next(name for name in names if names.count(name) > 1)
+            raise ClusterError(f"two devices are named {duplicate!r}: names must be unique")
         links: dict[tuple[str, str], Link] = {}
         for (source, target), link in self.links.items():
             for end in (source, target):
@@ -131,9 +135,9 @@ class Cluster:
                     raise ClusterError(f"a link names device {end!r}: {nearest(end, names)}")
             if source == target:
                 raise ClusterError(f"a link leads from {source!r} to itself: expected two devices")
-            own = link if link.channel else replace(link, channel=f"{source}->{target}")
-            links[source, target] = own
-        object.__setattr__(self, "links", _routed(self.name, names, links))
+            named_link = link if link.channel else replace(link, channel=f"{source}->{target}")
+            links[source, target] = named_link
+        object.__setattr__(self, "links", _route_links(self.name, names, links))
 
     def __len__(self) -> int:
         return len(self.devices)
@@ -177,61 +181,65 @@ class Cluster:
             (
                 (device.name, device.kind, device.model, device.memory, device.reserve),
                 sorted((dtype, float(rate)) for dtype, rate in device.rates.items()),
-                (float(device.bandwidth), float(device.launch), device.issuer),
+                (float(device.memory_bandwidth), float(device.launch_overhead), device.issuer),
             )
             for device in self.devices
         ]
         links = sorted(
-            (pair, float(link.bandwidth), float(link.latency), link.channel, *_more(link))
+            (pair, float(link.bandwidth), float(link.latency), link.channel, *_unstored_rates(link))
             for pair, link in self.links.items()
         )
         content = devices, links
         return hashlib.blake2b(repr(content).encode(), digest_size=16).hexdigest()
 
-    def only(self, names: Iterable[str]) -> Cluster:
+    def subset(self, names: Iterable[str]) -> Cluster:
         """The same cluster with these devices alone, in the cluster's own order."""
-        chosen = list(names)
-        for name in chosen:
+        selection = list(names)
+        for name in selection:
             if name not in self.position:
                 raise ClusterError(
                     f"cluster {self.name!r} has no device {name!r}: {nearest(name, self.position)}"
                 )
-        devices = tuple(device for device in self.devices if device.name in chosen)
-        links = {pair: link for pair, link in self.links.items() if set(pair) <= set(chosen)}
+        devices = tuple(device for device in self.devices if device.name in selection)
+        links = {pair: link for pair, link in self.links.items() if set(pair) <= set(selection)}
         return Cluster(f"{self.name}:{','.join(d.name for d in devices)}", devices, links)
 
 
-def _routed(
-    cluster: str, names: list[str], links: dict[tuple[str, str], Link]
+def _route_links(
+    cluster_name: str, names: list[str], links: dict[tuple[str, str], Link]
 ) -> dict[tuple[str, str], Link]:
     """Links for every ordered pair: missing ones by the way that is quickest for a megabyte."""
     if len(links) == len(names) * (len(names) - 1):
         return links
-    quickest = {pair: link.latency + 1e6 / link.bandwidth for pair, link in links.items()}
-    routed = dict(links)
-    for through in names:
+    route_seconds = {pair: link.latency + 1e6 / link.bandwidth for pair, link in links.items()}
+    routes = dict(links)
+    for relay in names:
         for source in names:
             for target in names:
-                if source == target or through in (source, target) or (source, target) in links:
+                if source == target or relay in (source, target) or (source, target) in links:
                     continue
-                first, second = routed.get((source, through)), routed.get((through, target))
-                if first is None or second is None:
+                first_hop, second_hop = routes.get((source, relay)), routes.get((relay, target))
+                if first_hop is None or second_hop is None:
                     continue
-                seconds = quickest[source, through] + quickest[through, target]
-                if seconds < quickest.get((source, target), math.inf):
-                    quickest[source, target] = seconds
-                    narrow = first if first.bandwidth <= second.bandwidth else second
-                    routed[source, target] = replace(narrow, latency=first.latency + second.latency)
+                seconds = route_seconds[source, relay] + route_seconds[relay, target]
+                if seconds < route_seconds.get((source, target), math.inf):
+                    route_seconds[source, target] = seconds
+                    bottleneck = (
+                        first_hop if first_hop.bandwidth <= second_hop.bandwidth else second_hop
+                    )
+                    routes[source, target] = replace(
+                        bottleneck, latency=first_hop.latency + second_hop.latency
+                    )
     for source in names:
         for target in names:
-            if source != target and (source, target) not in routed:
+            if source != target and (source, target) not in routes:
                 raise ClusterError(
-                    f"cluster {cluster!r} has no way from {source!r} to {target!r}: add a link"
+                    f"cluster {cluster_name!r} has no way from {source!r} to {target!r}: add a link"
                 )
-    return routed
+    return routes
 
 
-def _more(link: Link) -> list[tuple[str, float]]:
+def _unstored_rates(link: Link) -> list[tuple[str, float]]:
     """What a link says of tensors that are not stored."""
-    said = ("loose", link.loose), ("handing", link.handing)
-    return [(name, float(value)) for name, value in said if value is not None]
+    rates = ("loose", link.pageable_bandwidth), ("handing", link.handoff_latency)
+    return [(name, float(value)) for name, value in rates if value is not None]

@@ -1,4 +1,4 @@
-"""Cost models: a graph and a cluster in, seconds per op and device and per tensor and link out."""
+"""Cost models: seconds of each op on each device and of each tensor over each link."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from placewright.graph import Tensor
 
 Seconds = NDArray[np.float64]
-FREE = frozenset({WEIGHT, STATE, INPUT, VIEW})
+FREE_KINDS = frozenset({WEIGHT, STATE, INPUT, VIEW})
 """Kinds that take no time on any device."""
 NOT_MEASURED = -1.0
 """The spread of seconds that were worked out from those of other ops."""
@@ -50,36 +50,36 @@ class FusedParts:
     read inside it.
 
     Args:
-        alone: Ops × devices: seconds of each op by itself.
+        unfused: Ops × devices: seconds of each op by itself.
         work: Ops × devices: seconds that an op adds to any group.
-        moved: Ops: bytes read from and written to memory, where the model counts them.
+        bytes_moved: Ops: bytes read from and written to memory, where the model counts them.
         free: Ops: those that only pass on what they read, as views do.
-        rate: Devices: bytes moved a second.
-        launch: Devices: seconds of a launch.
+        memory_bandwidth: Devices: bytes moved a second.
+        launch_overhead: Devices: seconds of a launch.
     """
 
-    alone: Seconds
+    unfused: Seconds
     work: Seconds
-    moved: NDArray[np.int64]
+    bytes_moved: NDArray[np.int64]
     free: NDArray[np.bool_]
-    rate: Seconds
-    launch: Seconds
+    memory_bandwidth: Seconds
+    launch_overhead: Seconds
 
     def seconds(self, graph: Graph, groups: Sequence[Sequence[int]]) -> Seconds:
         """Seconds of each group of ops, fused into one, on each device."""
-        fused = np.empty((len(groups), len(self.rate)))
-        for at, group in enumerate(groups):
-            alone, work, longest = (np.zeros(len(self.rate)) for _ in range(3))
+        group_seconds = np.empty((len(groups), len(self.memory_bandwidth)))
+        for row, group in enumerate(groups):
+            unfused, work, longest = (np.zeros(len(self.memory_bandwidth)) for _ in range(3))
             for op in sorted(group):  # one by one: kernels add in this order too
-                alone += self.alone[op]
+                unfused += self.unfused[op]
                 work += self.work[op]
-                longest = np.maximum(longest, self.alone[op])
-            head = np.minimum(longest, self.launch)
-            memory = float(self._traffic(graph, sorted(group))) / self.rate
-            fused[at] = np.minimum(head + np.maximum(work, memory), alone)
-        return fused
+                longest = np.maximum(longest, self.unfused[op])
+            overhead = np.minimum(longest, self.launch_overhead)
+            memory_seconds = float(self._bytes_left(graph, sorted(group))) / self.memory_bandwidth
+            group_seconds[row] = np.minimum(overhead + np.maximum(work, memory_seconds), unfused)
+        return group_seconds
 
-    def _traffic(self, graph: Graph, group: Sequence[int]) -> int:
+    def _bytes_left(self, graph: Graph, group: Sequence[int]) -> int:
         """Bytes that a group, in graph order, still moves.
 
         A read is saved if what is read was made inside, be it seen through views. A write is saved
@@ -87,37 +87,41 @@ class FusedParts:
         not the memory of a tensor from outside. What one op saves is never more than it moved.
         """
         members = set(group)
-        made: set[int] = set()  # ops whose outputs are data made inside
-        outside: set[Tensor] = set()  # tensors that are the memory of one from outside
+        internal: set[int] = set()  # ops whose outputs are data made inside
+        external: set[Tensor] = set()  # tensors that are the memory of one from outside
         for at in group:
             sources = graph.ops[at].inputs
-            if not self.free[at] or (sources and all(source in made for source, _ in sources)):
-                made.add(at)
+            if not self.free[at] or (sources and all(source in internal for source, _ in sources)):
+                internal.add(at)
             for output, viewed in dict(graph.ops[at].aliases).items():
-                if sources[viewed][0] not in members or sources[viewed] in outside:
-                    outside.add((at, output))
-        through: set[int] = set()  # views that are needed outside
+                if sources[viewed][0] not in members or sources[viewed] in external:
+                    external.add((at, output))
+        escaping_views: set[int] = set()  # views that are needed outside
 
-        def written(tensor: Tensor) -> bool:
+        def is_written(tensor: Tensor) -> bool:
             readers = graph.readers.get(tensor, ())
-            return graph.leaves(tensor, members) or any(reader in through for reader in readers)
+            return graph.escapes(tensor, members) or any(
+                reader in escaping_views for reader in readers
+            )
 
         total = 0
         for at in reversed(group):
             op = graph.ops[at]
-            made_here = [(at, output) for output in range(len(op.outputs))]
+            own_outputs = [(at, output) for output in range(len(op.outputs))]
             if self.free[at]:
-                if any(written(tensor) for tensor in made_here):
-                    through.add(at)
+                if any(is_written(tensor) for tensor in own_outputs):
+                    escaping_views.add(at)
                 continue
-            moved = int(self.moved[at])
-            moved -= sum(graph.ops[s].outputs[output] for s, output in op.inputs if s in made)
-            moved -= sum(
-                op.outputs[tensor[1]]
-                for tensor in made_here
-                if tensor in graph.readers and tensor not in outside and not written(tensor)
+            op_bytes = int(self.bytes_moved[at])
+            op_bytes -= sum(
+                graph.ops[s].outputs[output] for s, output in op.inputs if s in internal
             )
-            total += max(moved, 0)
+            op_bytes -= sum(
+                op.outputs[tensor[1]]
+                for tensor in own_outputs
+                if tensor in graph.readers and tensor not in external and not is_written(tensor)
+            )
+            total += max(op_bytes, 0)
         return total
 
 
@@ -129,13 +133,22 @@ def tensor_bytes(graph: Graph) -> NDArray[np.int64]:
 def _link_seconds(graph: Graph, links: Sequence[Link]) -> Seconds:
     """Latency + bytes / bandwidth (rule 5)."""
     sizes = tensor_bytes(graph).astype(np.float64)
-    stored = np.repeat(
+    is_resident = np.repeat(
         [op.kind in (WEIGHT, STATE) for op in graph.ops], [len(op.outputs) for op in graph.ops]
     ).astype(bool)
     with np.errstate(over="ignore"):  # what takes for ever is refused in a sentence later
         seconds = [
-            np.where(stored | (link.handing is None), link.latency, link.handing or 0.0)
-            + sizes / np.where(stored | (link.loose is None), link.bandwidth, link.loose or 1.0)
+            np.where(
+                is_resident | (link.handoff_latency is None),
+                link.latency,
+                link.handoff_latency or 0.0,
+            )
+            + sizes
+            / np.where(
+                is_resident | (link.pageable_bandwidth is None),
+                link.bandwidth,
+                link.pageable_bandwidth or 1.0,
+            )
             for link in links
         ]
     return np.array(seconds, dtype=np.float64).reshape(len(links), len(sizes))
@@ -161,13 +174,15 @@ class Roofline:
                 )
 
     def op_seconds(self, graph: Graph, cluster: Cluster) -> Seconds:
-        moved = np.array([op.moved for op in graph.ops], dtype=np.float64)
-        free = np.array([op.kind in FREE for op in graph.ops])
-        seconds = self._work(graph, cluster)
+        bytes_moved = np.array([op.bytes_moved for op in graph.ops], dtype=np.float64)
+        free = np.array([op.kind in FREE_KINDS for op in graph.ops])
+        seconds = self._compute_seconds(graph, cluster)
         for column, device in enumerate(cluster.devices):
             with np.errstate(over="ignore"):
-                work = np.maximum(seconds[:, column], moved / (device.bandwidth * self.memory))
-            seconds[:, column] = np.where(free, 0.0, device.launch + work)
+                work = np.maximum(
+                    seconds[:, column], bytes_moved / (device.memory_bandwidth * self.memory)
+                )
+            seconds[:, column] = np.where(free, 0.0, device.launch_overhead + work)
         return seconds
 
     def transfer_seconds(self, graph: Graph, links: Sequence[Link]) -> Seconds:
@@ -175,16 +190,18 @@ class Roofline:
 
     def fused_parts(self, graph: Graph, cluster: Cluster) -> FusedParts:
         """Rule 9: one launch, and tensors made and read inside never touch memory."""
-        moved = np.array([op.moved for op in graph.ops], dtype=np.int64)
-        free = np.array([op.kind in FREE for op in graph.ops])
-        rate = np.array([device.bandwidth * self.memory for device in cluster.devices])
+        bytes_moved = np.array([op.bytes_moved for op in graph.ops], dtype=np.int64)
+        free = np.array([op.kind in FREE_KINDS for op in graph.ops])
+        memory_bandwidth = np.array(
+            [device.memory_bandwidth * self.memory for device in cluster.devices]
+        )
         return FusedParts(
-            alone=self.op_seconds(graph, cluster),
-            work=np.where(free[:, None], 0.0, self._work(graph, cluster)),
-            moved=np.where(free, 0, moved),
+            unfused=self.op_seconds(graph, cluster),
+            work=np.where(free[:, None], 0.0, self._compute_seconds(graph, cluster)),
+            bytes_moved=np.where(free, 0, bytes_moved),
             free=free,
-            rate=rate,
-            launch=np.array([device.launch for device in cluster.devices]),
+            memory_bandwidth=memory_bandwidth,
+            launch_overhead=np.array([device.launch_overhead for device in cluster.devices]),
         )
 
     def fused_seconds(
@@ -193,12 +210,12 @@ class Roofline:
         """Seconds of each group of ops, fused into one, on each device."""
         return self.fused_parts(graph, cluster).seconds(graph, groups)
 
-    def _work(self, graph: Graph, cluster: Cluster) -> Seconds:
+    def _compute_seconds(self, graph: Graph, cluster: Cluster) -> Seconds:
         """Seconds of arithmetic."""
         flops = np.array([op.flops for op in graph.ops], dtype=np.float64)
         dtypes = sorted({op.dtype for op in graph.ops})
-        code = {dtype: number for number, dtype in enumerate(dtypes)}
-        dtype = np.array([code[op.dtype] for op in graph.ops])
+        dtype_number = {dtype: number for number, dtype in enumerate(dtypes)}
+        dtype = np.array([dtype_number[op.dtype] for op in graph.ops])
         seconds = np.empty((len(graph), len(cluster)))
         for column, device in enumerate(cluster.devices):
             rates = np.array([device.rate(name) for name in dtypes])[dtype]
@@ -247,15 +264,15 @@ class Table:
             object.__setattr__(self, "transfers", np.asarray(self.transfers, dtype=np.float64))
             _check_seconds("the transfer table", self.transfers)
         for name in ("issue", "spread"):
-            given = getattr(self, name)
-            if given is not None:
-                beside = np.asarray(given, dtype=np.float64)
-                if beside.shape != seconds.shape:
+            values = getattr(self, name)
+            if values is not None:
+                array = np.asarray(values, dtype=np.float64)
+                if array.shape != seconds.shape:
                     raise ProblemError(
-                        f"the cost table's {name} has shape {beside.shape}: "
+                        f"the cost table's {name} has shape {array.shape}: "
                         f"expected {seconds.shape}, as its seconds"
                     )
-                object.__setattr__(self, name, beside)
+                object.__setattr__(self, name, array)
         if self.issue is not None:
             _check_seconds("the cost table's issue", self.issue)
         if self.workspace is not None:
@@ -267,7 +284,7 @@ class Table:
                 )
             object.__setattr__(self, "workspace", workspace)
 
-    def replayed(self) -> Table:
+    def for_cuda_graphs(self) -> Table:
         """The same table for a runtime that starts ops without a host, as CUDA graphs do."""
         return replace(self, issue=None)
 
@@ -280,15 +297,17 @@ class Table:
                 "measure it"
             )
         rows = np.array([row[op.name] for op in graph.ops])
-        return np.stack([self._column(graph, device)[rows] for device in cluster.devices], axis=1)
+        return np.stack(
+            [self._device_seconds(graph, device)[rows] for device in cluster.devices], axis=1
+        )
 
     def op_workspace(self, graph: Graph) -> NDArray[np.int64]:
         """Bytes that each op needs while it runs: as its graph says, or as was measured."""
-        given = np.array([op.workspace for op in graph.ops], dtype=np.int64)
+        graph_workspace = np.array([op.workspace for op in graph.ops], dtype=np.int64)
         if self.workspace is None:
-            return given
+            return graph_workspace
         row = {name: at for at, name in enumerate(self.ops)}
-        return np.maximum(given, self.workspace[[row[op.name] for op in graph.ops]])
+        return np.maximum(graph_workspace, self.workspace[[row[op.name] for op in graph.ops]])
 
     def transfer_seconds(self, graph: Graph, links: Sequence[Link]) -> Seconds:
         if self.transfers is None:
@@ -304,14 +323,14 @@ class Table:
     def fused_parts(self, graph: Graph, cluster: Cluster) -> FusedParts:
         """Rule 9: with measured costs only the inner launch overheads go."""
         seconds = self.op_seconds(graph, cluster)
-        launch = np.array([device.launch for device in cluster.devices])
+        launch_overhead = np.array([device.launch_overhead for device in cluster.devices])
         return FusedParts(
-            alone=seconds,
-            work=np.maximum(seconds - launch, 0.0),  # what takes no time has no launch
-            moved=np.zeros(len(graph), dtype=np.int64),
-            free=np.array([op.kind in FREE for op in graph.ops]),
-            rate=np.full(len(cluster), np.inf),
-            launch=launch,
+            unfused=seconds,
+            work=np.maximum(seconds - launch_overhead, 0.0),  # what takes no time has no launch
+            bytes_moved=np.zeros(len(graph), dtype=np.int64),
+            free=np.array([op.kind in FREE_KINDS for op in graph.ops]),
+            memory_bandwidth=np.full(len(cluster), np.inf),
+            launch_overhead=launch_overhead,
         )
 
     def fused_seconds(
@@ -320,19 +339,19 @@ class Table:
         """Seconds of each group of ops, fused into one, on each device."""
         return self.fused_parts(graph, cluster).seconds(graph, groups)
 
-    def _column(self, graph: Graph, device: Device) -> Seconds:
-        for word in (device.name, device.model, device.kind):
-            if word in self.columns:
-                at = self.columns.index(word)
+    def _device_seconds(self, graph: Graph, device: Device) -> Seconds:
+        for label in (device.name, device.model, device.kind):
+            if label in self.columns:
+                column = self.columns.index(label)
                 if self.issue is None:
-                    return self.seconds[:, at]
-                taken: Seconds = np.maximum(self.seconds[:, at], self.issue[:, at])
-                return taken
+                    return self.seconds[:, column]
+                seconds: Seconds = np.maximum(self.seconds[:, column], self.issue[:, column])
+                return seconds
         if self.measured_on is not None and len(self.columns) == 1:
-            for place in (self.measured_on, device):
-                if not place.rates:
+            for rated_device in (self.measured_on, device):
+                if not rated_device.rates:
                     raise ProblemError(
-                        f"device {place.name!r} has no rates, so the cost table cannot be scaled "
+                        f"device {rated_device.name!r} has no rates, so the cost table cannot be scaled "
                         "to it: add them"
                     )
             dtype = {op.name: op.dtype for op in graph.ops}
@@ -350,7 +369,7 @@ class Table:
         )
 
 
-def _check_seconds(where: str, seconds: Seconds) -> None:
+def _check_seconds(subject: str, seconds: Seconds) -> None:
     if not (np.isfinite(seconds).all() and (seconds >= 0).all()):
         bad = seconds[~(np.isfinite(seconds) & (seconds >= 0))][0]
-        raise ProblemError(f"{where} holds {float(bad)!r} seconds: expected finite numbers >= 0")
+        raise ProblemError(f"{subject} holds {float(bad)!r} seconds: expected finite numbers >= 0")

@@ -1,9 +1,9 @@
-"""Sets that grow together, and who stands for each (union-find)."""
+"""Disjoint sets (union-find): each set is named by its smallest item."""
 
 from __future__ import annotations
 
 
-class Union:
+class DisjointSets:
     """The items 0 to size - 1, each a set of its own at first; the smallest stands for its set."""
 
     def __init__(self, size: int) -> None:
@@ -15,6 +15,6 @@ class Union:
             item = self.parent[item]
         return item
 
-    def join(self, one: int, other: int) -> None:
-        low, high = sorted((self.find(one), self.find(other)))
+    def merge(self, a: int, b: int) -> None:
+        low, high = sorted((self.find(a), self.find(b)))
         self.parent[high] = low

@@ -1,4 +1,4 @@
-"""Every error that Placewright raises on purpose.
+"""The errors that Placewright raises deliberately.
 
 PlacewrightError
 ├── GraphError          a graph is malformed, or a frontend met an op it cannot read
@@ -71,10 +71,10 @@ def nearest(word: str, known: Iterable[str]) -> str:
     words = [str(name) for name in known]
     if len(words) > 2_000:  # the comparison is slow: keep those that begin alike
         words = [name for name in words if name[:2] == word[:2]] or words[:2_000]
-    close = difflib.get_close_matches(word, words, n=1, cutoff=0.5)
-    if close:
-        return f"did you mean {close[0]!r}?"
+    matches = difflib.get_close_matches(word, words, n=1, cutoff=0.5)
+    if matches:
+        return f"did you mean {matches[0]!r}?"
     if not words:
         return "none is known"
-    shown = ", ".join(words[:8]) + (", ..." if len(words) > 8 else "")
-    return f"known: {shown}"
+    listing = ", ".join(words[:8]) + (", ..." if len(words) > 8 else "")
+    return f"known: {listing}"

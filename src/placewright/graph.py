@@ -1,4 +1,4 @@
-"""A graph: the ops of one network in topological order, with what each reads, makes and costs."""
+"""A graph: the ops of one network in topological order, with inputs, outputs and costs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STATE = "state"  # as a weight, but changed in place (a KV cache): read only whe
 INPUT = "input"  # exists before the step, on the host unless pinned elsewhere
 VIEW = "view"  # costs nothing; of a weight, it counts as the weight
 PHASES = ("forward", "backward", "update")
-MOST_BYTES = 2**50  # of one op: a petabyte, so that sums over a million ops stay exact
+MAX_BYTES = 2**50  # of one op: a petabyte, so that sums over a million ops stay exact
 
 Tensor = tuple[int, int]
 """An op's position in the graph and the index of one of its outputs."""
@@ -33,7 +33,7 @@ class Op:
         inputs: The tensors it reads, each an (earlier op, output index) pair.
         outputs: Bytes of each tensor it makes.
         flops: Floating-point operations, two for a multiply-add.
-        moved: Bytes read from and written to memory.
+        bytes_moved: Bytes read from and written to memory.
         resident: Bytes that stay on its device for the whole step (optimizer state, a cache).
         workspace: Bytes needed only while it runs.
         module: Where it stands in the model's own hierarchy, such as `encoder.layers.3`.
@@ -47,7 +47,7 @@ class Op:
     inputs: tuple[Tensor, ...] = ()
     outputs: tuple[int, ...] = (0,)
     flops: float = 0.0
-    moved: int = 0
+    bytes_moved: int = 0
     resident: int = 0
     workspace: int = 0
     dtype: str = "float32"
@@ -62,10 +62,10 @@ class Op:
             raise GraphError(
                 f"op {self.name!r} has flops {self.flops!r}: expected a finite number >= 0"
             )
-        for size in (self.moved, self.resident, self.workspace, *self.outputs):
-            if not 0 <= size <= MOST_BYTES:
+        for size in (self.bytes_moved, self.resident, self.workspace, *self.outputs):
+            if not 0 <= size <= MAX_BYTES:
                 raise GraphError(
-                    f"op {self.name!r} has moved {self.moved!r}, resident {self.resident!r}, "
+                    f"op {self.name!r} has moved {self.bytes_moved!r}, resident {self.resident!r}, "
                     f"workspace {self.workspace!r}, outputs {self.outputs!r}: "
                     "bytes must be 0 to 2**50"
                 )
@@ -113,19 +113,19 @@ class Graph:
                         f"which has {counts[source]} outputs"
                     )
         if len(self.position) != len(self.ops):
-            seen: set[str] = set()
+            names: set[str] = set()
             for op in self.ops:
-                if op.name in seen:
+                if op.name in names:
                     raise GraphError(f"two ops are named {op.name!r}: names must be unique")
-                seen.add(op.name)
+                names.add(op.name)
         if self.outputs is None:
-            read = {tensor for op in self.ops for tensor in op.inputs}
+            tensors_read = {tensor for op in self.ops for tensor in op.inputs}
             unread = [
                 (position, output)
                 for position, op in enumerate(self.ops)
                 if op.kind not in (WEIGHT, STATE)
                 for output in range(len(op.outputs))
-                if (position, output) not in read
+                if (position, output) not in tensors_read
             ]
             object.__setattr__(self, "outputs", tuple(unread))
         for source, output in self.outputs or ():
@@ -157,7 +157,7 @@ class Graph:
                 readers.setdefault(tensor, []).append(position)
         return readers
 
-    def leaves(self, tensor: Tensor, group: set[int]) -> bool:
+    def escapes(self, tensor: Tensor, group: set[int]) -> bool:
         """Whether a tensor made inside a group of ops is needed outside it."""
         readers = self.readers.get(tensor, ())
         return tensor in self.output_set or any(reader not in group for reader in readers)
@@ -170,7 +170,7 @@ class Graph:
             digest.update(
                 repr(
                     (
-                        (op.name, op.kind, op.inputs, op.outputs, float(op.flops), op.moved),
+                        (op.name, op.kind, op.inputs, op.outputs, float(op.flops), op.bytes_moved),
                         (op.resident, op.workspace, op.dtype, op.module, op.phase, op.colocate),
                         (op.runs_on, op.aliases),
                     )
@@ -180,7 +180,9 @@ class Graph:
         return digest.hexdigest()
 
 
-def in_order(name: str, ops: Sequence[Op], outputs: tuple[Tensor, ...] | None = None) -> Graph:
+def sort_topologically(
+    name: str, ops: Sequence[Op], outputs: tuple[Tensor, ...] | None = None
+) -> Graph:
     """A graph from ops in any order, whose inputs are positions in that order.
 
     Ops keep their given order as far as their inputs allow.
@@ -188,44 +190,45 @@ def in_order(name: str, ops: Sequence[Op], outputs: tuple[Tensor, ...] | None = 
     Raises:
         GraphError: The ops form a cycle; the message spells it out.
     """
-    waiting = [len({source for source, _ in op.inputs}) for op in ops]
+    pending = [len({source for source, _ in op.inputs}) for op in ops]
     readers: list[set[int]] = [set() for _ in ops]
     for position, op in enumerate(ops):
         for source, _ in op.inputs:
             if not 0 <= source < len(ops):
                 raise GraphError(f"op {op.name!r} reads from position {source}: no op stands there")
             readers[source].add(position)
-    ready = [position for position, count in enumerate(waiting) if count == 0]
+    ready = [position for position, count in enumerate(pending) if count == 0]
     heapq.heapify(ready)
     order: list[int] = []
     while ready:
         position = heapq.heappop(ready)
         order.append(position)
         for reader in readers[position]:
-            waiting[reader] -= 1
-            if waiting[reader] == 0:
+            pending[reader] -= 1
+            if pending[reader] == 0:
                 heapq.heappush(ready, reader)
     if len(order) < len(ops):
-        raise GraphError(f"graph {name!r} has a cycle: {_cycle(ops, waiting)}")
-    place = {old: new for new, old in enumerate(order)}
-    moved = [
+        raise GraphError(f"graph {name!r} has a cycle: {_cycle_text(ops, pending)}")
+    new_position = {old: new for new, old in enumerate(order)}
+    sorted_ops = [
         replace(
-            ops[old], inputs=tuple((place[source], output) for source, output in ops[old].inputs)
+            ops[old],
+            inputs=tuple((new_position[source], output) for source, output in ops[old].inputs),
         )
         for old in order
     ]
     if outputs is not None:
-        outputs = tuple((place[source], output) for source, output in outputs)
-    return Graph(name, tuple(moved), outputs)
+        outputs = tuple((new_position[source], output) for source, output in outputs)
+    return Graph(name, tuple(sorted_ops), outputs)
 
 
-def _cycle(ops: Sequence[Op], waiting: Sequence[int]) -> str:
+def _cycle_text(ops: Sequence[Op], pending: Sequence[int]) -> str:
     """One cycle among the ops that never became ready, as `'a' -> 'b' -> 'a'`."""
-    current = next(position for position, count in enumerate(waiting) if count)
+    current = next(position for position, count in enumerate(pending) if count)
     path: dict[int, int] = {}  # op → its place on the way, to be looked up at once
     while current not in path:
         path[current] = len(path)
-        current = next(source for source, _ in ops[current].inputs if waiting[source])
+        current = next(source for source, _ in ops[current].inputs if pending[source])
     cycle = [*list(path)[path[current] :], current][::-1]
     names = [repr(ops[position].name) for position in cycle]
     return " -> ".join(names if len(names) <= 8 else [*names[:4], "...", *names[-3:]])

@@ -1,4 +1,4 @@
-"""Two plans in, what differs between them out."""
+"""Compares two plans: moved ops, priorities, fusion and staging."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Move:
+class PlacementChange:
     """An op that two plans put on different devices."""
 
     op: str
@@ -28,67 +28,82 @@ class Move:
 
 
 @dataclass(frozen=True)
-class Difference:
+class PlanDiff:
     """What differs between a first and a second plan; ops and devices are matched by name."""
 
-    shared: int
+    shared_ops: int
     """Ops that both plans have."""
-    only: tuple[tuple[str, ...], tuple[str, ...]]
+    unshared_ops: tuple[tuple[str, ...], tuple[str, ...]]
     """Ops that one of them has."""
-    moves: tuple[Move, ...]
-    priorities: int | None
+    moves: tuple[PlacementChange, ...]
+    priority_changes: int | None
     """Ops of another priority; None where neither plan has any."""
-    fusions: int | None
+    fusion_changes: int | None
     """Ops fused with others than before; None where neither plan fuses."""
-    staging: tuple[tuple[str, int, int], ...]
+    staging_changes: tuple[tuple[str, int, int], ...]
     """(device, bytes before, bytes after), -1 for no room."""
 
     @property
-    def same(self) -> bool:
-        counts = len(self.moves), self.priorities or 0, self.fusions or 0, len(self.staging)
-        return not any((*counts, *map(len, self.only)))
+    def is_empty(self) -> bool:
+        counts = (
+            len(self.moves),
+            self.priority_changes or 0,
+            self.fusion_changes or 0,
+            len(self.staging_changes),
+        )
+        return not any((*counts, *map(len, self.unshared_ops)))
 
     @property
-    def ways(self) -> list[tuple[str, str, int]]:
+    def device_pairs(self) -> list[tuple[str, str, int]]:
         """From where to where, and how many ops; the most first."""
         counted = Counter((move.source, move.target) for move in self.moves)
         return [(source, target, count) for (source, target), count in counted.most_common()]
 
-    def modules(self, most: int | None = None) -> list[tuple[str, int]]:
+    def modules(self, limit: int | None = None) -> list[tuple[str, int]]:
         """How many ops of each module moved, in the order of the first plan.
 
         Args:
-            most: Modules to list at most: the inner ones are counted with those around them, and
+            limit: Modules to list at most: the inner ones are counted with those around them, and
                 where even the outermost are too many, all of these are listed.
         """
         paths = [move.module.split(".") for move in self.moves]
         for depth in range(max(map(len, paths), default=1), 0, -1):
             counted = Counter(".".join(path[:depth]) for path in paths)
-            if most is None or len(counted) <= most:
+            if limit is None or len(counted) <= limit:
                 break
         return list(counted.items())
 
 
-def difference(first: Plan | Result, second: Plan | Result) -> Difference:
+def compare_plans(first: Plan | Result, second: Plan | Result) -> PlanDiff:
     """What differs between two plans."""
-    one, other = plan_of(first), plan_of(second)
-    ours, theirs = _devices(one), _devices(other)
-    shared = [op for op in ours if op in theirs]
-    moves = (Move(op, ours[op], theirs[op]) for op in shared if ours[op] != theirs[op])
-    rooms = _rooms(one), _rooms(other)
-    return Difference(
-        shared=len(shared),
-        only=(
-            tuple(op for op in ours if op not in theirs),
-            tuple(op for op in theirs if op not in ours),
+    first_plan, second_plan = plan_of(first), plan_of(second)
+    first_devices, second_devices = _device_by_op(first_plan), _device_by_op(second_plan)
+    shared = [op for op in first_devices if op in second_devices]
+    moves = (
+        PlacementChange(op, first_devices[op], second_devices[op])
+        for op in shared
+        if first_devices[op] != second_devices[op]
+    )
+    staging = _staging_by_device(first_plan), _staging_by_device(second_plan)
+    return PlanDiff(
+        shared_ops=len(shared),
+        unshared_ops=(
+            tuple(op for op in first_devices if op not in second_devices),
+            tuple(op for op in second_devices if op not in first_devices),
         ),
         moves=tuple(moves),
-        priorities=_changed(_by_op(one, one.priority), _by_op(other, other.priority), shared),
-        fusions=_changed(_groups(one), _groups(other), shared),
-        staging=tuple(
-            (name, rooms[0].get(name, NO_STAGING), rooms[1].get(name, NO_STAGING))
-            for name in dict.fromkeys((*rooms[0], *rooms[1]))
-            if rooms[0].get(name) != rooms[1].get(name)
+        priority_changes=_count_changes(
+            _value_by_op(first_plan, first_plan.priority),
+            _value_by_op(second_plan, second_plan.priority),
+            shared,
+        ),
+        fusion_changes=_count_changes(
+            _fusion_groups(first_plan), _fusion_groups(second_plan), shared
+        ),
+        staging_changes=tuple(
+            (name, staging[0].get(name, NO_STAGING), staging[1].get(name, NO_STAGING))
+            for name in dict.fromkeys((*staging[0], *staging[1]))
+            if staging[0].get(name) != staging[1].get(name)
         ),
     )
 
@@ -98,31 +113,33 @@ def plan_of(noun: Plan | Result) -> Plan:
     return noun.plan if isinstance(noun, Result) else noun
 
 
-def _devices(plan: Plan) -> dict[str, str]:
-    return {op: plan.devices[at] for op, at in zip(plan.ops, plan.device.tolist(), strict=True)}
+def _device_by_op(plan: Plan) -> dict[str, str]:
+    return {
+        op: plan.device_names[at] for op, at in zip(plan.ops, plan.placement.tolist(), strict=True)
+    }
 
 
-def _rooms(plan: Plan) -> dict[str, int]:
+def _staging_by_device(plan: Plan) -> dict[str, int]:
     if plan.staging is None:
         return {}
-    rooms = zip(plan.devices, plan.staging.tolist(), strict=True)
+    rooms = zip(plan.device_names, plan.staging.tolist(), strict=True)
     return {name: size for name, size in rooms if size != NO_STAGING}
 
 
-def _by_op(plan: Plan, values: NDArray[Any] | None) -> dict[str, Any]:
+def _value_by_op(plan: Plan, values: NDArray[Any] | None) -> dict[str, Any]:
     return {} if values is None else dict(zip(plan.ops, values.tolist(), strict=True))
 
 
-def _groups(plan: Plan) -> dict[str, Any]:
+def _fusion_groups(plan: Plan) -> dict[str, Any]:
     """Each fused op with all ops it is fused with: numbers of groups mean nothing."""
     members: dict[int, list[str]] = {}
-    number = {op: group for op, group in _by_op(plan, plan.fusion).items() if group >= 0}
+    number = {op: group for op, group in _value_by_op(plan, plan.fusion).items() if group >= 0}
     for op, group in number.items():
         members.setdefault(group, []).append(op)
     return {op: frozenset(members[group]) for op, group in number.items()}
 
 
-def _changed(ours: dict[str, Any], theirs: dict[str, Any], shared: list[str]) -> int | None:
+def _count_changes(ours: dict[str, Any], theirs: dict[str, Any], shared: list[str]) -> int | None:
     if not (ours or theirs):
         return None
     return sum(1 for op in shared if ours.get(op) != theirs.get(op))

@@ -1,4 +1,4 @@
-"""A problem: graph, cluster, costs and constraints, all that must be known to judge a plan."""
+"""A problem: the graph, cluster, costs and constraints that plans are judged by."""
 
 from __future__ import annotations
 
@@ -82,10 +82,15 @@ class Problem:
     def arrays(self) -> Arrays:
         """The problem as flat arrays, packed on first use."""
         return pack(
-            self.graph, self.cluster, self.costs, self._allowed(), self._together(), self._limit()
+            self.graph,
+            self.cluster,
+            self.costs,
+            self._allowed_devices(),
+            self._colocation_groups(),
+            self._capacity(),
         )
 
-    def with_arrays(self, **changed: Any) -> Problem:
+    def with_arrays(self, **changes: Any) -> Problem:
         """The same problem with some of its arrays replaced, which is much quicker than packing.
 
         For asking what if: other times, rates or memory. Graph, cluster and costs still say what
@@ -93,32 +98,32 @@ class Problem:
         comes back forgets the change.
         """
         problem = replace(self)
-        problem.__dict__["arrays"] = replace(self.arrays, **changed)  # where the property looks
+        problem.__dict__["arrays"] = replace(self.arrays, **changes)  # where the property looks
         return problem
 
-    def settle(self, device: NDArray[np.integer]) -> NDArray[np.int32]:
+    def legalize(self, placement: NDArray[np.integer]) -> NDArray[np.int32]:
         """Devices (…, ops), with what the caller is silent about put where rule 6 says.
 
         Weights go with their first reader, units stay together, and what may not be where it was
         put goes to the first device that it may be on.
         """
         a = self.arrays
-        first = a.allowed.argmax(axis=1).astype(np.int32)
+        first_allowed = a.allowed.argmax(axis=1).astype(np.int32)
 
-        def lawful(device: NDArray[np.int32]) -> NDArray[np.int32]:
-            return np.where(a.allowed[np.arange(a.ops), device], device, first)
+        def to_allowed(device: NDArray[np.int32]) -> NDArray[np.int32]:
+            return np.where(a.allowed[np.arange(a.ops), device], device, first_allowed)
 
         # First the leaders, so that a weight follows its reader to where a pin sends it.
-        settled = lawful(np.asarray(device, dtype=np.int32))[..., a.leader]
-        return np.ascontiguousarray(lawful(settled))
+        by_leader = to_allowed(np.asarray(placement, dtype=np.int32))[..., a.leader]
+        return np.ascontiguousarray(to_allowed(by_leader))
 
-    def _allowed(self) -> NDArray[np.bool_]:
+    def _allowed_devices(self) -> NDArray[np.bool_]:
         cluster, graph = self.cluster, self.graph
         allowed = np.ones((len(graph), len(cluster)), dtype=bool)
-        known = [{device.name, device.model, device.kind} for device in cluster.devices]
+        device_labels = [{device.name, device.model, device.kind} for device in cluster.devices]
         for position, op in enumerate(graph.ops):
             if op.runs_on:
-                allowed[position] = [not words.isdisjoint(op.runs_on) for words in known]
+                allowed[position] = [not labels.isdisjoint(op.runs_on) for labels in device_labels]
                 if not allowed[position].any():
                     raise ProblemError(
                         f"op {op.name!r} runs only on {', '.join(op.runs_on)}: cluster "
@@ -126,13 +131,13 @@ class Problem:
                     )
         pinned: set[int] = set()
         for pattern, name in self.constraints.pins.items():
-            column = np.arange(len(cluster)) == self._device(name)
-            for position in self._matches(pattern):
+            column = np.arange(len(cluster)) == self._device_position(name)
+            for position in self._matching_ops(pattern):
                 allowed[position] &= column
                 pinned.add(position)
         for pattern, names in self.constraints.forbid.items():
-            columns = [self._device(name) for name in names]
-            for position in self._matches(pattern):
+            columns = [self._device_position(name) for name in names]
+            for position in self._matching_ops(pattern):
                 allowed[position, columns] = False
         if cluster.host is not None:  # rule 10
             for position, op in enumerate(graph.ops):
@@ -140,26 +145,28 @@ class Problem:
                     allowed[position] &= np.arange(len(cluster)) == cluster.host
         return allowed
 
-    def _together(self) -> list[list[int]]:
+    def _colocation_groups(self) -> list[list[int]]:
         groups = self.constraints.colocate
         return [
-            [op for pattern in group for op in self._matches(pattern)] for group in groups if group
+            [op for pattern in group for op in self._matching_ops(pattern)]
+            for group in groups
+            if group
         ]
 
-    def _limit(self) -> NDArray[np.int64]:
+    def _capacity(self) -> NDArray[np.int64]:
         limit = np.array([device.memory for device in self.cluster.devices], dtype=np.int64)
         for name, size in self.constraints.limits.items():
-            if not _whole(size):
+            if not _is_byte_count(size):
                 raise ProblemError(
                     f"the limit of device {name!r} is {size!r} bytes: expected a whole number "
                     ">= 0, such as 4 * 2**30 or units.parse_bytes('4GiB')"
                 )
-            limit[self._device(name)] = min(size, limit[self._device(name)])
+            limit[self._device_position(name)] = min(size, limit[self._device_position(name)])
         reserve = np.array([device.reserve for device in self.cluster.devices], dtype=np.int64)
         usable: NDArray[np.int64] = np.maximum(limit - reserve, 0)
         return usable
 
-    def _device(self, name: str) -> int:
+    def _device_position(self, name: str) -> int:
         position = self.cluster.position.get(name)
         if position is None:
             raise ProblemError(
@@ -168,15 +175,15 @@ class Problem:
             )
         return position
 
-    def _matches(self, pattern: str) -> list[int]:
+    def _matching_ops(self, pattern: str) -> list[int]:
         if pattern in self.graph.position:
             return [self.graph.position[pattern]]
         if "*" in pattern or "?" in pattern:
-            found = [
+            matches = [
                 at for at, op in enumerate(self.graph.ops) if fnmatch.fnmatchcase(op.name, pattern)
             ]
-            if found:
-                return found
+            if matches:
+                return matches
             raise ProblemError(f"a constraint names ops {pattern!r}: none of the graph's ops match")
         raise ProblemError(
             f"a constraint names op {pattern!r}, which the graph does not have: "
@@ -184,7 +191,7 @@ class Problem:
         )
 
 
-def _whole(size: float) -> bool:
+def _is_byte_count(size: float) -> bool:
     """Whether it is a number of bytes, be it written as 4e9; text and nan are none."""
     try:
         return int(size) == size and size >= 0

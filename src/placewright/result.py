@@ -1,4 +1,4 @@
-"""A result: the best plan a solver found, how good it is, and what it took to find."""
+"""A result: the best plan of a search, its quality, and the effort of finding it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class Use:
+class DeviceUse:
     """What a plan does with one device."""
 
     name: str
@@ -38,7 +38,7 @@ class Result:
         overflow: Bytes over the memory limits, all devices together.
         found_by: The part of the solver that found the plan, where it has several.
         history: (evaluations, seconds, best objective) each time the best improved.
-        asked: What the problem was asked for with on the command line, option by option, so that
+        options: What the problem was asked for with on the command line, option by option, so that
             it can be made again; empty where it was made in a program.
         problem: The problem that was solved; a result that comes from a file has none.
     """
@@ -54,14 +54,14 @@ class Result:
     evaluations: int
     seconds: float
     seed: int
-    devices: tuple[Use, ...]
+    devices: tuple[DeviceUse, ...]
     found_by: str = ""
     history: tuple[tuple[int, float, float], ...] = ()
-    asked: Mapping[str, str | bool | tuple[str, ...]] = field(default_factory=dict)
+    options: Mapping[str, str | bool | tuple[str, ...]] = field(default_factory=dict)
     problem: Problem | None = field(default=None, repr=False)
 
     @property
-    def value(self) -> float:
+    def objective_value(self) -> float:
         """The objective's own figure."""
         return self.step_time if self.objective == "step" else self.period
 
@@ -69,8 +69,8 @@ class Result:
     def gap(self) -> float:
         """How far above the bound the plan is, as a share of the bound."""
         if self.bound > 0:
-            return self.value / self.bound - 1
-        return 0.0 if self.value == 0 else float(np.inf)
+            return self.objective_value / self.bound - 1
+        return 0.0 if self.objective_value == 0 else float(np.inf)
 
     @property
     def fits(self) -> bool:
@@ -79,7 +79,7 @@ class Result:
     @property
     def key(self) -> tuple[int, float]:
         """What plans are compared by: bytes over, then the objective."""
-        return self.overflow, self.value
+        return self.overflow, self.objective_value
 
     def plot(self, what: str = "timeline", problem: Problem | None = None) -> Picture:
         """The plan's `timeline`, or its `graph` coloured by device, as a picture.
@@ -97,10 +97,10 @@ class Result:
         return plot(self, what, problem)
 
     def __str__(self) -> str:
-        what = "step time" if self.objective == "step" else "period"
+        objective_name = "step time" if self.objective == "step" else "period"
         fits = "fits" if self.fits else f"{self.overflow / 2**30:.2f} GiB over"
-        head = (
-            f"{self.solver}: {what} {self.value * 1e3:.4g} ms, bound {self.bound * 1e3:.4g} ms "
+        summary = (
+            f"{self.solver}: {objective_name} {self.objective_value * 1e3:.4g} ms, bound {self.bound * 1e3:.4g} ms "
             f"({self.bound_name}), gap {self.gap:.1%}, {fits}, {self.evaluations:,} evaluations"
         )
         rows = [
@@ -108,4 +108,4 @@ class Result:
             f"peak {use.peak / 2**30:8.3f} of {use.limit / 2**30:.3f} GiB"
             for use in self.devices
         ]
-        return "\n".join([head, *rows])
+        return "\n".join([summary, *rows])

@@ -36,7 +36,7 @@ class Transfers:
 
 
 @dataclass(frozen=True, eq=False)
-class Memory:
+class MemoryTrace:
     """Bytes in use on each device from `time` on, in order of time; changes only."""
 
     device: Ints
@@ -61,7 +61,7 @@ class Timeline:
     start: Seconds
     end: Seconds
     transfers: Transfers
-    memory: Memory
+    memory: MemoryTrace
     peak: Bytes
     capacity: Bytes
 
@@ -77,13 +77,15 @@ class Timeline:
     @property
     def busy(self) -> Seconds:
         """Seconds each device spends on ops; a fused group runs once."""
-        spent = self.end - self.start
+        op_seconds = self.end - self.start
         if self.plan.fusion is not None:
             groups = self.plan.fusion
-            first = np.unique(groups, return_index=True)[1]
-            again = (groups >= 0) & ~np.isin(np.arange(len(groups)), first)
-            spent = np.where(again, 0.0, spent)
-        busy: Seconds = np.bincount(self.plan.device, spent, len(self.peak)).astype(np.float64)
+            first_member = np.unique(groups, return_index=True)[1]
+            repeated = (groups >= 0) & ~np.isin(np.arange(len(groups)), first_member)
+            op_seconds = np.where(repeated, 0.0, op_seconds)
+        busy: Seconds = np.bincount(self.plan.placement, op_seconds, len(self.peak)).astype(
+            np.float64
+        )
         return busy
 
     def __repr__(self) -> str:

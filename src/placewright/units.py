@@ -1,4 +1,4 @@
-"""Units: text for a person in, bytes and seconds out, and back."""
+"""Parses and formats bytes and seconds."""
 
 from __future__ import annotations
 
@@ -58,29 +58,29 @@ def parse_seconds(text: str) -> float:
 
 def format_bytes(size: float) -> str:
     """Bytes as a person reads them, in powers of 1024: `1.5 GiB`."""
-    return _scaled(size, 1024, ("B", "KiB", "MiB", "GiB", "TiB", "PiB"))
+    return _format_scaled(size, 1024, ("B", "KiB", "MiB", "GiB", "TiB", "PiB"))
 
 
 def format_seconds(seconds: float) -> str:
     """Seconds as a person reads them: `20.08 ms`."""
     if not math.isfinite(seconds) or abs(seconds) >= 1:
-        return f"{_short(seconds)} s"
-    return _scaled(seconds * 1e9, 1000, ("ns", "µs", "ms", "s"))
+        return f"{_format_number(seconds)} s"
+    return _format_scaled(seconds * 1e9, 1000, ("ns", "µs", "ms", "s"))
 
 
-def _scaled(value: float, base: int, units: tuple[str, ...]) -> str:
-    *rest, last = units
-    for unit in rest:
+def _format_scaled(value: float, base: int, units: tuple[str, ...]) -> str:
+    *smaller, largest = units
+    for unit in smaller:
         if abs(float(f"{value:.4g}")) < base:  # as shown, so that 1023.99 KiB reads 1 MiB
-            return f"{_short(value)} {unit}"
+            return f"{_format_number(value)} {unit}"
         value /= base
-    return f"{_short(value)} {last}"
+    return f"{_format_number(value)} {largest}"
 
 
-def _short(value: float) -> str:
+def _format_number(value: float) -> str:
     """Four significant digits, never an exponent."""
     if not math.isfinite(value):
         return str(value)
     digits = max(0, 3 - math.floor(math.log10(abs(value)))) if value else 0
-    shown = f"{value:.{digits}f}"
-    return shown.rstrip("0").rstrip(".") if "." in shown else shown
+    text = f"{value:.{digits}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text

@@ -1,3 +1,3 @@
-"""The version, where every layer may import it."""
+"""The version number, importable from every layer."""
 
 __version__ = "0.1.0"

@@ -8,9 +8,9 @@ import pytest
 
 import placewright as pw
 from placewright import files
-from placewright.solvers import METHODS, UNASKED
+from placewright.solvers import METHODS, ON_REQUEST
 
-LEFT_OUT = {*UNASKED, "expert"}  # not run unasked; and there is an expert for networks alone
+LEFT_OUT = {*ON_REQUEST, "expert"}  # not run unasked; and there is an expert for networks alone
 
 ON = ("--on", "2xP100+cpu")
 
@@ -112,7 +112,7 @@ def test_what_does_not_fit_is_said_beneath(run):
 
 
 def test_the_methods_that_were_done_before_an_interruption_are_shown(run, monkeypatch):
-    class Hasty(pw.solvers.Random):
+    class Hasty(pw.solvers.RandomSearch):
         def run(self, search):
             raise KeyboardInterrupt
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 import placewright as pw
-from placewright.plan_diff import difference
+from placewright.plan_diff import compare_plans
 
 ON = ("--on", "2xP100+cpu")
 
@@ -22,7 +22,7 @@ def save(problem, tmp_path):
     """Save a plan of the problem with some ops moved from gpu0, where all can be, to gpu1."""
 
     def saved(name, *moved, **parts):
-        device = problem.settle([0] * len(problem.graph))
+        device = problem.legalize([0] * len(problem.graph))
         for op in moved:
             device[problem.graph.position[op]] = 1
         pw.save(pw.Plan.of(problem, device, **parts), tmp_path / name)
@@ -113,18 +113,18 @@ def test_ops_that_one_plan_alone_has_are_named(run, save, tmp_path):
 
 
 def test_devices_are_matched_by_name_not_by_number(problem):
-    plan = pw.Plan.of(problem, problem.settle([0] * len(problem.graph)))
-    other = pw.Plan(plan.ops, plan.devices[::-1], 2 - plan.device)
-    assert difference(plan, other).same
+    plan = pw.Plan.of(problem, problem.legalize([0] * len(problem.graph)))
+    other = pw.Plan(plan.ops, plan.device_names[::-1], 2 - plan.placement)
+    assert compare_plans(plan, other).is_empty
 
 
 def test_inner_modules_are_counted_with_those_around_them(problem):
-    plan = pw.Plan.of(problem, problem.settle([0] * len(problem.graph)))
-    moved = pw.Plan.of(problem, problem.settle([1] * len(problem.graph)))
-    found = difference(plan, moved)
+    plan = pw.Plan.of(problem, problem.legalize([0] * len(problem.graph)))
+    moved = pw.Plan.of(problem, problem.legalize([1] * len(problem.graph)))
+    found = compare_plans(plan, moved)
     assert sum(count for _, count in found.modules()) == len(found.moves)
-    assert dict(found.modules(most=3)).keys() == {"stem", "modules", "head"}
-    assert len(found.modules(most=1)) == 3  # the outermost
+    assert dict(found.modules(limit=3)).keys() == {"stem", "modules", "head"}
+    assert len(found.modules(limit=1)) == 3  # the outermost
 
 
 def test_something_else_is_no_plan(run, tmp_path):

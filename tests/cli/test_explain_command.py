@@ -39,7 +39,7 @@ def test_an_op_is_shown_on_every_other_device(run, placed, problem):
     for move in found["moves"]:
         if found["moves_with"]:
             break
-        device = placed.plan.device.copy()
+        device = placed.plan.placement.copy()
         device[at] = devices.index(move["device"])
         timeline = pw.simulate(problem, pw.Plan.of(problem, device, placed.plan.priority))
         assert move["value"] == timeline.step_time
@@ -100,7 +100,7 @@ def test_a_bare_plan_needs_to_be_told_its_model(run, placed, problem):
 
 def test_a_pin_typed_now_is_kept_to(run, placed, problem):
     op = problem.graph.ops[-1].name
-    where = problem.cluster.devices[placed.plan.device[-1]].name
+    where = problem.cluster.devices[placed.plan.placement[-1]].name
     found = run("explain", "plan.json", "--op", op, "--pin", f"{op}={where}", "--json").data
     assert [move["allowed"] for move in found["moves"]] == [False, False]
     assert found["policies"][0]["likely"][where] == pytest.approx(1)

@@ -72,7 +72,7 @@ def test_every_device_and_link_is_listed_with_its_source(run):
     assert (ran.status, ran.err) == (0, "")
     lines = ran.out.splitlines()
     flat = " ".join(ran.out.split())
-    for preset in (*presets.names(), *presets.links()):
+    for preset in (*presets.device_presets(), *presets.link_presets()):
         assert any(line.split()[:1] == [preset.name] for line in lines)
         assert " ".join(f"{preset.name}: {preset.source}".split()) in flat
     (p100,) = [line.split() for line in lines if line.startswith("P100 ")]

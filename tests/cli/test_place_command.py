@@ -154,7 +154,7 @@ def test_pins_forbidden_devices_and_colocation_hold(run, tmp_path):
     options = ("--pin", "op1*=gpu1", "--forbid", "op2=gpu0,gpu1", "--colocate", "op3,op4,op5")
     run("place", "layered:ops=20", *ON, *options, "-o", "plan.json")
     plan = files.load(tmp_path / "plan.json", "plan")
-    device = {op: plan.devices[at] for op, at in zip(plan.ops, plan.device, strict=True)}
+    device = {op: plan.device_names[at] for op, at in zip(plan.ops, plan.placement, strict=True)}
     assert {device[f"op{at}"] for at in (1, *range(10, 20))} == {"gpu1"}
     assert device["op2"] == "cpu"
     assert len({device["op3"], device["op4"], device["op5"]}) == 1
@@ -177,7 +177,7 @@ def test_pins_of_an_option_go_before_those_of_a_problem_file(run, tmp_path):
     pw.save(problem, tmp_path / "problem.json")
     run("place", "problem.json", "--pin", "op0=gpu1", "-o", "plan.json")
     result = files.load(tmp_path / "plan.json", "result")
-    placed = [result.plan.devices[at] for at in result.plan.device[:2]]
+    placed = [result.plan.device_names[at] for at in result.plan.placement[:2]]
     assert placed == ["gpu1", "gpu0"]
     assert result.objective == "period"
 
@@ -215,7 +215,7 @@ def test_a_budget_of_no_time_still_gives_an_answer(run):
 
 
 def test_the_best_plan_until_an_interruption_is_kept(run, monkeypatch, tmp_path):
-    class Impatient(pw.solvers.Random):
+    class Impatient(pw.solvers.RandomSearch):
         def run(self, search):
             super().run(search)
             raise KeyboardInterrupt
@@ -226,7 +226,8 @@ def test_the_best_plan_until_an_interruption_is_kept(run, monkeypatch, tmp_path)
     assert "stopped by hand: this is the best until then" in ran.out
     kept = files.load(tmp_path / "plan.json", "result")
     whole = pw.solve(
-        pw.Problem(pw.zoo.load("layered"), pw.Cluster.parse("2xP100+cpu")), pw.solvers.Random()
+        pw.Problem(pw.zoo.load("layered"), pw.Cluster.parse("2xP100+cpu")),
+        pw.solvers.RandomSearch(),
     )
     assert kept.plan == whole.plan
     assert kept.evaluations == whole.evaluations == 100
@@ -234,7 +235,7 @@ def test_the_best_plan_until_an_interruption_is_kept(run, monkeypatch, tmp_path)
 
 
 def test_an_interruption_before_any_plan_leaves_nothing(run, monkeypatch, tmp_path):
-    class Hasty(pw.solvers.Random):
+    class Hasty(pw.solvers.RandomSearch):
         def run(self, search):
             raise KeyboardInterrupt
 

@@ -12,8 +12,8 @@ import placewright as pw  # noqa: E402
 from placewright.cli.resolve import measure_costs  # noqa: E402
 from placewright.profiling import machine_profile as home  # noqa: E402
 from placewright.profiling import op_costs as measuring  # noqa: E402
-from placewright.profiling.device_rates import Ability  # noqa: E402
-from placewright.profiling.links import Wire  # noqa: E402
+from placewright.profiling.device_rates import DeviceRates  # noqa: E402
+from placewright.profiling.links import MeasuredLink  # noqa: E402
 from placewright.profiling.timing import Timing  # noqa: E402
 from placewright.runtime.machine import Machine  # noqa: E402
 
@@ -29,7 +29,7 @@ def build():
 @pytest.fixture
 def machine(monkeypatch, tmp_path):
     """A machine of two cores, whose ops take 10 µs each."""
-    able = Ability({"float32": 1e11, "bfloat16": 2e11}, 2e10, 2e-6, 2e-6, {})
+    able = DeviceRates({"float32": 1e11, "bfloat16": 2e11}, 2e10, 2e-6, 2e-6, {})
     both = (("cpu0", "cpu1"), ("cpu1", "cpu0"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(
@@ -39,9 +39,9 @@ def machine(monkeypatch, tmp_path):
     monkeypatch.setattr(
         home,
         "measure_links",
-        lambda sites, *_: [Wire(*pair, math.inf, 1e-5) for pair in both if len(sites) > 1],
+        lambda sites, *_: [MeasuredLink(*pair, math.inf, 1e-5) for pair in both if len(sites) > 1],
     )
-    monkeypatch.setattr(measuring, "may_run", lambda *_: False)
+    monkeypatch.setattr(measuring, "fits_host", lambda *_: False)
     monkeypatch.setattr(measuring, "measure_op", lambda *_: Timing(1e-5, 0.0, 5))
     monkeypatch.setattr(measuring, "measure_overhead", lambda *_: 0.0)
     (tmp_path / "model.py").write_text(MODEL)
@@ -102,7 +102,9 @@ def test_settings_of_the_models_file_are_those_its_times_are_kept_under(
 
 def test_a_limit_tells_whether_weights_will_stream(run, machine, monkeypatch):
     asked = []
-    monkeypatch.setattr(measuring, "streams", lambda *given: asked.append(given[2]) or False)
+    monkeypatch.setattr(
+        measuring, "needs_streaming", lambda *given: asked.append(given[2]) or False
+    )
     assert run("profile", "model.py:build", "--limit", "cpu0=1MiB").status == 0
     place = ("place", "model.py:build", "--on", "here", "--costs", "here", "--method", "single")
     assert run(*place, "--limit", "cpu0=2MiB").status == 0

@@ -51,7 +51,7 @@ def test_the_best_time_so_far_is_shown_and_the_line_is_gone_at_the_end(monkeypat
         progress.watch("heft")(search())
         best = pw.units.format_seconds(search().key[1])
         assert terminal.shows(f"heft: best step time {best}, 1 plan")
-        progress.watch("m-etf", at=1, of=2)
+        progress.watch("m-etf", index=1, total=2)
         assert terminal.shows(f"m-etf: best step time {best} ")
     assert terminal.getvalue().endswith("\x1b[2K")  # the line is wiped
 
@@ -68,15 +68,15 @@ def test_the_best_time_so_far_is_shown_and_the_line_is_gone_at_the_end(monkeypat
 def test_the_bar_is_as_long_as_the_stop_rule_says(stop, share):
     with Progress("reading", io.StringIO()) as progress:
         progress.watch("heft")(search(stop))
-        assert progress.share == share
+        assert progress.fraction == share
 
 
 def test_of_several_methods_the_bar_is_shared():
     with Progress("reading", io.StringIO()) as progress:
-        look = progress.watch("heft", at=2, of=4)
-        assert progress.share == 2 / 4
+        look = progress.watch("heft", index=2, total=4)
+        assert progress.fraction == 2 / 4
         look(search(pw.MaxEvaluations(2)))
-        assert progress.share == (2 + 1 / 2) / 4
+        assert progress.fraction == (2 + 1 / 2) / 4
 
 
 def test_nothing_is_shown_without_a_terminal():

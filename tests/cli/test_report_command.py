@@ -8,8 +8,8 @@ import pytest
 
 import placewright as pw
 from placewright import files
-from placewright.cli.problem_options import Asked
-from placewright.cli.saved_options import asked_again, words_of
+from placewright.cli.problem_options import ProblemOptions
+from placewright.cli.saved_options import options_from_dict, options_to_dict
 from placewright.errors import ConfigError
 from placewright.units import format_seconds
 
@@ -55,7 +55,7 @@ def test_compare_writes_a_page_of_all_methods(run, page):
     assert "report written to page.html: open it in a browser" in ran.out
     shown = page("page.html")
     names = [each["name"] for each in shown["methods"]]
-    left_out = {*pw.solvers.UNASKED, "expert"}
+    left_out = {*pw.solvers.ON_REQUEST, "expert"}
     assert names == [name for name in pw.solvers.METHODS if name not in left_out]
     assert [each[0] for each in shown["skipped"]] == ["expert"]
     assert all(each["plan"] is not None for each in shown["methods"])
@@ -85,7 +85,7 @@ def test_a_page_is_made_again_from_what_was_saved(run, page, tmp_path):
 def test_a_result_file_says_what_was_asked_for(run, tmp_path):
     run("place", MODEL, *ON, "--limit", "8GiB", "--reserve", "gpu0=2GiB", "-o", "plan.json")
     result = files.load(tmp_path / "plan.json", "result")
-    assert result.asked == {
+    assert result.options == {
         "model": MODEL,
         "on": "2xP100+cpu",
         "limit": ("8GiB",),
@@ -95,7 +95,7 @@ def test_a_result_file_says_what_was_asked_for(run, tmp_path):
 
 def test_a_plan_without_a_problem_asks_for_it(run, page, tmp_path):
     problem = pw.Problem(pw.zoo.load(MODEL), pw.Cluster.parse("2xP100+cpu"))
-    plan = pw.Plan.of(problem, problem.settle([0] * len(problem.graph)))
+    plan = pw.Plan.of(problem, problem.legalize([0] * len(problem.graph)))
     pw.save(plan, tmp_path / "mine.json")
     ran = run("report", "mine.json")
     assert ran.status == 1
@@ -162,7 +162,7 @@ def test_accelerate_is_rebuilt_as_its_runtime_runs_it(run, page):
 )
 def test_what_a_file_says_was_asked_for_is_not_trusted(words, message):
     with pytest.raises(ConfigError, match=message):
-        asked_again(words, {})
+        options_from_dict(words, {})
 
 
 def test_words_and_back():
@@ -173,11 +173,11 @@ def test_words_and_back():
         "dims": ("a=1", "b=2"),
         "costs": "c.json",
     }
-    asked = asked_again(words, {})
-    assert words_of(asked) == words
-    assert words_of(Asked("m")) == {"model": "m"}
-    other = asked_again(words, {"on": "4xP100", "dims": ["a=3"], "json": True})
-    assert words_of(other) == words | {"on": "4xP100", "dims": ("a=3",)}
+    asked = options_from_dict(words, {})
+    assert options_to_dict(asked) == words
+    assert options_to_dict(ProblemOptions("m")) == {"model": "m"}
+    other = options_from_dict(words, {"on": "4xP100", "dims": ["a=3"], "json": True})
+    assert options_to_dict(other) == words | {"on": "4xP100", "dims": ("a=3",)}
 
 
 def test_bad_places_are_told_before_any_work(run):

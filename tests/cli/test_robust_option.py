@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import placewright as pw
-from placewright.solvers import Baselines, Robust
+from placewright.solvers import Baselines, RobustChoice
 
 ON = ("--on", "2xP100+cpu")
 ROBUST = ("--robust", "--trials", "20")
@@ -28,8 +28,8 @@ def test_json_is_what_the_library_chooses(run):
     options = (*ROBUST, "--spread", "0.4", "--seed", "3")
     found = run("place", "layered:ops=60", *ON, "--method", "baselines", *options, "--json").data
     problem = pw.Problem(pw.zoo.load("layered:ops=60"), pw.Cluster.parse("2xP100+cpu"))
-    choose = Robust(trials=20, spread=0.4, seed=3)
-    same = pw.solve(problem, Baselines(), seed=3, choose=choose)
+    choose = RobustChoice(trials=20, spread=0.4, seed=3)
+    same = pw.solve(problem, Baselines(), seed=3, select=choose)
     assert found["step_time"] == same.step_time
     plans = found["robust"]["plans"]
     assert plans[0]["nominal"] == found["step_time"]
@@ -60,18 +60,18 @@ def test_without_the_option_nothing_is_said(run):
 
 def test_a_robust_choice_is_not_called_the_fastest(run, monkeypatch):
     """Everything on one device is chosen here though a faster plan was tried."""
-    monkeypatch.setattr(Robust, "rank", lambda self, search: _gpu0_first(rank(self, search)))
+    monkeypatch.setattr(RobustChoice, "rank", lambda self, search: _gpu0_first(rank(self, search)))
     ran = run("place", "branches:modules=2", *ON, *ROBUST)
     assert "everything on " in ran.out
     assert "nothing tried is faster" not in ran.out
 
 
-rank = Robust.rank
+rank = RobustChoice.rank
 
 
 def _gpu0_first(ranked):
     """Everything but the input on the first device goes before the rest."""
-    return sorted(ranked, key=lambda each: set(each.found.plan.device[1:].tolist()) != {0})
+    return sorted(ranked, key=lambda each: set(each.found.plan.placement[1:].tolist()) != {0})
 
 
 @pytest.mark.parametrize(

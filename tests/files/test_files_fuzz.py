@@ -185,7 +185,7 @@ def graphs(draw: st.DrawFn) -> Graph:
                 inputs=inputs,
                 outputs=outputs,
                 flops=draw(st.floats(0, allow_infinity=False)),
-                moved=draw(sizes),
+                bytes_moved=draw(sizes),
                 resident=draw(sizes),
                 workspace=draw(sizes),
                 dtype=draw(names),
@@ -217,8 +217,8 @@ def clusters(draw: st.DrawFn) -> Cluster:
             memory=draw(sizes),
             reserve=draw(sizes),
             rates=draw(st.dictionaries(names, rates, max_size=2)),
-            bandwidth=draw(rates),
-            launch=draw(seconds),
+            memory_bandwidth=draw(rates),
+            launch_overhead=draw(seconds),
             issuer=draw(st.none() | words),
         )
         for name in draw(st.lists(words, min_size=1, max_size=4, unique=True))

@@ -27,7 +27,7 @@ def test_every_field_of_an_op_is_kept_and_defaults_are_left_out(tmp_path: Path) 
         inputs=((0, 0), (0, 2)),
         outputs=(7, 8),
         flops=1.5e9,
-        moved=1,
+        bytes_moved=1,
         resident=2,
         workspace=3,
         dtype="float16",
@@ -48,9 +48,9 @@ def test_every_field_of_an_op_is_kept_and_defaults_are_left_out(tmp_path: Path) 
 
 
 def test_numbers_of_numpy_are_saved_as_numbers(tmp_path: Path) -> None:
-    op = Op("a", flops=np.float32(2), outputs=(np.int64(4),), moved=np.int32(3))  # type: ignore[arg-type]
+    op = Op("a", flops=np.float32(2), outputs=(np.int64(4),), bytes_moved=np.int32(3))  # type: ignore[arg-type]
     save(Graph("g", (op,)), tmp_path / "graph.json")
-    assert load(tmp_path / "graph.json").ops == (Op("a", flops=2.0, outputs=(4,), moved=3),)
+    assert load(tmp_path / "graph.json").ops == (Op("a", flops=2.0, outputs=(4,), bytes_moved=3),)
 
 
 def test_a_graph_has_one_op_a_line(tmp_path: Path, chain: Graph) -> None:
@@ -211,7 +211,7 @@ def test_the_work_of_loading_and_packing_a_graph_grows_no_faster_than_the_graph(
     for at in range(1, 25_000):
         inputs = tuple((max(0, at - back), 0) for back in (1, 7)[: 1 + at % 2])
         name = f"model.layer{at // 20}.op{at}"
-        ops.append(Op(name, "matmul", inputs, (4096 + at,), flops=1e6 * at, moved=3 * 4096))
+        ops.append(Op(name, "matmul", inputs, (4096 + at,), flops=1e6 * at, bytes_moved=3 * 4096))
     save(Graph("large", tuple(ops)), tmp_path / "large.json")
 
     def work() -> None:

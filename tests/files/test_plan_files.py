@@ -25,8 +25,8 @@ def test_a_plan_may_be_written_by_hand(write: Write) -> None:
     )
     plan = load(write(text), kind="plan")
     assert plan.ops == ("a", "b", "c")
-    assert plan.devices == ("gpu1", "cpu")
-    assert plan.device.tolist() == [0, 1, 0]
+    assert plan.device_names == ("gpu1", "cpu")
+    assert plan.placement.tolist() == [0, 1, 0]
     assert (plan.graph, plan.cluster) == ("", "")
 
 

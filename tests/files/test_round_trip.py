@@ -49,7 +49,7 @@ def test_graphs_clusters_and_plans_are_equal_when_loaded(
     save(nouns["plan"], tmp_path / "plan.json")
     plan = load(tmp_path / "plan.json", kind="plan")
     assert (plan.graph, plan.cluster) == (nouns["plan"].graph, nouns["plan"].cluster)
-    assert [array.dtype for array in (plan.device, plan.priority, plan.staging)] == [  # type: ignore[union-attr]
+    assert [array.dtype for array in (plan.placement, plan.priority, plan.staging)] == [  # type: ignore[union-attr]
         np.int32,
         np.float64,
         np.int64,

@@ -118,10 +118,10 @@ def test_inputs_weights_and_views_are_what_they_seem(read, captured):
     assert [op.outputs for op in graph.ops if op.kind == "input"] == [(4 * 8 * 16,)]
     for op in graph.ops:
         if op.kind in ("weight", "input"):
-            assert (op.inputs, op.flops, op.moved) == ((), 0, 0)
+            assert (op.inputs, op.flops, op.bytes_moved) == ((), 0, 0)
             assert len(op.outputs) == 1
         if op.kind == "view":
-            assert (op.flops, op.moved) == (0, 0)
+            assert (op.flops, op.bytes_moved) == (0, 0)
             assert op.aliases
         assert op.phase in PHASES
     made = [graph.ops[source].outputs[output] for source, output in graph.outputs]

@@ -47,7 +47,7 @@ def test_a_layer_has_the_flops_and_bytes_of_its_parts():
     graph = from_jax(layer, PARAMS, shape(8, 16), weights=(0,))
     assert graph.name == "layer"
     assert op(graph, "dot_general").flops == 2 * 8 * 16 * 32
-    assert op(graph, "dot_general").moved == 4 * (8 * 16 + 16 * 32 + 8 * 32)
+    assert op(graph, "dot_general").bytes_moved == 4 * (8 * 16 + 16 * 32 + 8 * 32)
     assert op(graph, "add").flops == 8 * 32
     assert op(graph, "add").module == "body"
     assert op(graph, "max").flops == 8 * 32  # the relu, out of its nested calls
@@ -131,7 +131,7 @@ def test_a_short_scan_becomes_its_steps_with_a_weight_each():
 def test_a_long_scan_is_one_op_of_its_length_times_its_body():
     graph = from_jax(stack, shape(100, 16, 16), shape(8, 16), weights=(0,))
     assert op(graph, "scan").flops == 100 * (2 * 8 * 16 * 16 + 8 * 16)
-    assert op(graph, "scan").moved == 100 * 4 * (8 * 16 + 16 * 16 + 8 * 16 + 2 * 8 * 16)
+    assert op(graph, "scan").bytes_moved == 100 * 4 * (8 * 16 + 16 * 16 + 8 * 16 + 2 * 8 * 16)
     assert weights(graph) == {"ws": 100 * 4 * 16 * 16}
     unrolled = from_jax(stack, shape(100, 16, 16), shape(8, 16), weights=(0,), unroll=100)
     assert flops(unrolled) == flops(graph)
@@ -227,7 +227,7 @@ def test_what_nothing_needs_is_left_out_but_arguments_stay():
 def test_a_primitive_without_a_cost_is_listed(caplog):
     graph = from_jax(lambda x: jnp.linalg.svd(x, compute_uv=False), shape(8, 8))
     assert op(graph, "svd").kind == "svd"
-    assert op(graph, "svd").moved == 4 * (64 + 8)
+    assert op(graph, "svd").bytes_moved == 4 * (64 + 8)
     assert "jax ops without a known cost, counted by their bytes alone: svd (1)" in caplog.text
 
 
@@ -238,7 +238,7 @@ def test_random_keys_and_lookups_are_read():
     graph = from_jax(sample, jax.eval_shape(lambda: jax.random.key(0)), shape(100, 4),
                      shape(3, dtype=jnp.int32))  # fmt: skip
     assert op(graph, "key").outputs == (8,)
-    assert op(graph, "gather").moved == 3 * 4 + 2 * 4 * 12  # indices; rows read and made
+    assert op(graph, "gather").bytes_moved == 3 * 4 + 2 * 4 * 12  # indices; rows read and made
     assert "random" in {op.kind for op in graph.ops}
 
 

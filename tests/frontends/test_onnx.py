@@ -42,7 +42,7 @@ def test_an_mlp_has_the_flops_and_bytes_of_its_layers(read):
     graph = read(mlp())
     assert graph.name == "model"
     assert op(graph, "/body/first/MatMul").flops == 2 * 8 * 16 * 32
-    assert op(graph, "/body/first/MatMul").moved == 4 * (8 * 16 + 16 * 32 + 8 * 32)
+    assert op(graph, "/body/first/MatMul").bytes_moved == 4 * (8 * 16 + 16 * 32 + 8 * 32)
     assert op(graph, "/body/first/Add").flops == 8 * 32
     assert op(graph, "/head/Gemm").flops == 2 * 8 * 32 * 4 + 8 * 4
     weights = [op for op in graph.ops if op.kind == "weight"]
@@ -118,7 +118,7 @@ def test_layout_changes_cost_nothing_but_a_transpose(read):
     assert kinds(graph) == ["input", "view", "view", "view", "copy", "view"]
     assert op(graph, "Reshape").aliases == ((0, 0),)
     assert op(graph, "Reshape").outputs == (2 * 3 * 4 * 4,)
-    assert (op(graph, "Transpose").flops, op(graph, "Transpose").moved) == (0, 2 * 96)
+    assert (op(graph, "Transpose").flops, op(graph, "Transpose").bytes_moved) == (0, 2 * 96)
 
 
 def test_what_computes_a_shape_is_no_op_of_the_graph(read):
@@ -181,7 +181,7 @@ def test_a_loop_costs_its_body_times_the_trips(read):
     step = node("MatMul", ["before", "w"], ["after"])
     graph = read(loop(step, weights=[zeros("w", 4, 4)]))
     assert op(graph, "loop").flops == 10 * (2 * 4 * 4 * 4)
-    assert op(graph, "loop").moved == 10 * (4 * 3 * 16)  # the condition's view is free
+    assert op(graph, "loop").bytes_moved == 10 * (4 * 3 * 16)  # the condition's view is free
     assert op(graph, "loop.w").kind == "weight"
     assert op(graph, "loop.w").outputs == (64,)
     assert op(graph, "loop").workspace == 64
@@ -199,7 +199,7 @@ def test_a_loop_whose_tensor_grows_is_costed_trip_by_trip(read):
     graph = read(loop(step))
     assert op(graph, "loop").outputs == (4 * (4 + 10 * 4) * 4,)
     # trip k reads k and 1 blocks of 64 bytes and makes k + 1 of them: 64 (2 k + 2)
-    assert op(graph, "loop").moved == sum(64 * (2 * k + 2) for k in range(1, 11))
+    assert op(graph, "loop").bytes_moved == sum(64 * (2 * k + 2) for k in range(1, 11))
 
 
 def test_a_loop_of_unknown_trip_count_costs_one_trip_and_is_listed(read, caplog):
@@ -254,7 +254,7 @@ def test_an_op_of_another_domain_is_listed_and_needs_its_shape(read, caplog):
         read(content)
     graph = read(content, shapes={"m": (3, 5)})
     assert (op(graph, "magic").kind, op(graph, "magic").flops) == ("Magic", 0)
-    assert op(graph, "magic").moved == 4 * (8 + 15)
+    assert op(graph, "magic").bytes_moved == 4 * (8 + 15)
     assert "onnx ops without a known cost, counted by their bytes alone: Magic (1)" in caplog.text
 
 
@@ -266,7 +266,7 @@ def test_an_op_that_borrows_a_name_of_ours_is_not_free(read, caplog):
         opsets=[helper.make_opsetid("mine", 1)],
     )
     graph = read(content, shapes={"y": (8,)})
-    assert (op(graph, "v").kind, op(graph, "v").moved) == ("onnx.view", 4 * 16)
+    assert (op(graph, "v").kind, op(graph, "v").bytes_moved) == ("onnx.view", 4 * 16)
     assert "onnx.view (1)" in caplog.text
 
 

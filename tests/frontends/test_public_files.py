@@ -34,7 +34,7 @@ def test_an_expert_split_has_the_published_period(workloads, name):
     problem = from_workload(folder / "throughput" / f"layer_{name}.json")
     split = name.replace("resnet50_training", "resnet50_inference")
     plan = read_split(problem, folder / "human-experts" / f"{split}_expert.json")
-    assert judge(problem, [plan.device]).period == pytest.approx(EXPERTS[name] / 1e3, rel=1e-4)
+    assert judge(problem, [plan.placement]).period == pytest.approx(EXPERTS[name] / 1e3, rel=1e-4)
     assert simulate(problem, plan).period == pytest.approx(EXPERTS[name] / 1e3, rel=1e-4)
 
 
@@ -44,7 +44,7 @@ def test_every_public_file_is_read(workloads):
     for path in files:
         for training in (True, False):
             problem = from_workload(path, training=training)
-            devices = problem.settle(np.zeros((1, len(problem.graph))))
+            devices = problem.legalize(np.zeros((1, len(problem.graph))))
             verdict = judge(problem, devices)
             busy = problem.arrays.compute[np.arange(len(problem.graph)), devices[0]].sum()
             assert verdict.step_time >= busy * (1 - 1e-12)

@@ -64,7 +64,7 @@ def test_an_mlp_has_the_flops_and_bytes_of_its_layers(read):
     graph = read(mlp())
     assert graph.name == "model"
     assert op(graph, "body/first/MatMul").flops == 2 * 8 * 16 * 32
-    assert op(graph, "body/first/MatMul").moved == 4 * (8 * 16 + 16 * 32 + 8 * 32)
+    assert op(graph, "body/first/MatMul").bytes_moved == 4 * (8 * 16 + 16 * 32 + 8 * 32)
     assert op(graph, "body/first/BiasAdd").flops == 8 * 32
     assert op(graph, "body/first/BiasAdd").module == "body.first"
     assert op(graph, "head/add").outputs == (4 * 8 * 4,)
@@ -141,7 +141,7 @@ def test_a_control_edge_is_a_tensor_of_no_bytes(read):
     assert sources(made, "first") == ["x"]  # an input is there from the start
     assert made.ops[made.position["barrier"]].inputs == ((made.position["first"], 1),)
     assert sources(made, "second") == ["x", "barrier"]
-    assert op(made, "second").moved == 4 * 2 * 8 * 16
+    assert op(made, "second").bytes_moved == 4 * 2 * 8 * 16
     assert op(made, "c").inputs == ()
 
 
@@ -241,7 +241,7 @@ def test_an_unknown_op_is_listed_and_needs_its_shape(read, caplog):
     with pytest.raises(GraphError, match=ask):
         read(graph)
     made = read(graph, shapes={"m": (3, 5)})
-    assert (op(made, "m").kind, op(made, "m").moved) == ("Magic", 4 * (8 + 15))
+    assert (op(made, "m").kind, op(made, "m").bytes_moved) == ("Magic", 4 * (8 + 15))
     assert "tensorflow ops without a known cost, counted by their bytes alone: Magic (1)" in (
         caplog.text
     )

@@ -136,18 +136,18 @@ def test_functions_that_call_without_end_are_refused(read, monkeypatch):
     node(nodes, "PartitionedCall", "again", "a", calls={"f": "f0"})
     with pytest.raises(GraphError, match="function 'f0' calls itself: that cannot be unrolled"):
         read(graph)
-    monkeypatch.setattr("placewright.frontends.graphdef.nodes.MOST_NODES", 1000)
+    monkeypatch.setattr("placewright.frontends.graphdef.nodes.MAX_NODES", 1000)
     del graph.library.function[:]
     for at in range(40):  # each calls the next one twice: 2**40 calls
         nodes = function(graph, f"f{at}", ["a"], {"r": "second:output:0"})
         node(nodes, "PartitionedCall", "first", "a", calls={"f": f"f{at + 1}"})
         node(nodes, "PartitionedCall", "second", "first:output:0", calls={"f": f"f{at + 1}"})
     node(function(graph, "f40", ["a"], {"r": "n:y:0"}), "Neg", "n", "a")
-    monkeypatch.setattr("placewright.frontends.graphdef.nodes.MOST_CALLS", 10)
+    monkeypatch.setattr("placewright.frontends.graphdef.nodes.MAX_CALL_DEPTH", 10)
     with pytest.raises(GraphError, match="its functions call one another more than 10 deep"):
         read(graph)
     monkeypatch.undo()
-    monkeypatch.setattr("placewright.frontends.graphdef.nodes.MOST_NODES", 1000)
+    monkeypatch.setattr("placewright.frontends.graphdef.nodes.MAX_NODES", 1000)
     with pytest.raises(GraphError, match="its functions call for more than 1,000 ops"):
         read(graph)
 

@@ -23,7 +23,7 @@ def test_a_linear_layer_makes_a_product_for_each_row_and_weight() -> None:
     linear = graph.ops[3]
     assert linear.kind == "matmul"
     assert linear.flops == 2 * 8 * 32 * 16 + 8 * 16
-    assert linear.moved == 4 * (8 * 32 + 32 * 16 + 16 + 8 * 16)
+    assert linear.bytes_moved == 4 * (8 * 32 + 32 * 16 + 16 + 8 * 16)
     assert linear.outputs == (4 * 8 * 16,)
     assert weight_bytes(graph) == 4 * (32 * 16 + 16)
     assert graph.outputs == ((3, 0),)
@@ -113,7 +113,7 @@ def test_an_embedding_moves_rows_forward_and_a_table_backward() -> None:
     graph = from_torch(nn.Embedding(1000, 16), torch.zeros(2, 10, dtype=torch.int64), training=True)
     forward = named(graph, "embedding")
     assert (forward.kind, forward.flops) == ("embedding", 0)
-    assert forward.moved == 20 * 16 * 4 + 20 * 8 + 20 * 16 * 4
+    assert forward.bytes_moved == 20 * 16 * 4 + 20 * 8 + 20 * 16 * 4
     backward = named(graph, "embedding.backward")
     assert (backward.kind, backward.flops) == ("scatter", 20 * 16)
     assert backward.outputs == (1000 * 16 * 4,)

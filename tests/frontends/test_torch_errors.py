@@ -65,7 +65,7 @@ def test_an_unknown_op_is_listed_and_costs_its_bytes(caplog: pytest.LogCaptureFi
     with caplog.at_level(logging.WARNING, "placewright"):
         graph = from_torch(Net(), torch.zeros(2, 8))
     (unknown,) = [op for op in graph.ops if op.kind == "aten::_fft_r2c"]
-    assert (unknown.flops, unknown.moved) == (0, 2 * 8 * 4 + 2 * 5 * 8)
+    assert (unknown.flops, unknown.bytes_moved) == (0, 2 * 8 * 4 + 2 * 5 * 8)
     expected = "torch ops without a known cost, counted by their bytes alone: aten::_fft_r2c (1)"
     assert told(caplog) == [expected]
 

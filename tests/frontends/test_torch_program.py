@@ -9,14 +9,14 @@ import pytest
 from torch_models import Perceptron, nn, torch
 
 from placewright.errors import ConfigError, GraphError
-from placewright.runtime.program.attention import attention, attention_backward
-from placewright.runtime.program.optimizer_step import Rule, Update
-from placewright.runtime.program.program import program_of
+from placewright.runtime.program.attention import flash_attention, flash_attention_backward
+from placewright.runtime.program.optimizer_step import OptimizerRule, WeightUpdate
+from placewright.runtime.program.program import build_program
 from placewright.runtime.program.sources import (
-    given,
-    made_up,
-    run_alone,
-    stored,
+    input_tensors,
+    model_tensors,
+    random_inputs,
+    run_on_one_device,
 )
 from placewright.zoo.networks import NETWORKS
 
@@ -32,9 +32,9 @@ def outputs(program, values):
 
 
 def alone(model, args, kwargs=None, **how):
-    program = program_of(model, args, kwargs, **how)
-    sources = stored(program, model) | given(program, args, kwargs or {})
-    return program, run_alone(program, sources, seed=1)
+    program = build_program(model, args, kwargs, **how)
+    sources = model_tensors(program, model) | input_tensors(program, args, kwargs or {})
+    return program, run_on_one_device(program, sources, seed=1)
 
 
 LONG = [pytest.param(name, marks=pytest.mark.slow) for name in ("gpt2", "llama-8b", "moe", "unet")]
@@ -48,7 +48,7 @@ def test_a_program_makes_what_the_network_makes(name):
     program, values = alone(model.eval(), args, kwargs)
     with torch.no_grad():
         expected = model(*copy.deepcopy(args), **copy.deepcopy(kwargs))
-    assert torch.equal(program.returned(outputs(program, values)), expected)
+    assert torch.equal(program.pack_outputs(outputs(program, values)), expected)
 
 
 @pytest.mark.parametrize("name", ["rnnlm-2", pytest.param("llama-8b", marks=pytest.mark.slow)])
@@ -78,7 +78,7 @@ def test_a_program_returns_the_models_own_structure():
 
     model, x = Told(), torch.randn(3, 16)
     program, values = alone(model, (x,), {"scale": 2})
-    made, expected = program.returned(outputs(program, values)), model(x, scale=2)
+    made, expected = program.pack_outputs(outputs(program, values)), model(x, scale=2)
     assert isinstance(made, OrderedDict)
     assert list(made) == ["logits", "none", "pair"]
     assert made["none"] is None
@@ -123,9 +123,9 @@ def test_a_state_is_written_in_place_or_as_a_copy():
     model, args = Cached(), (torch.ones(1, 3), torch.tensor([2]))
     program, values = alone(model, args)
     assert model.cache.sum() == 0  # the model's own state is left alone
-    changed = values[program.draft.changes["cache"]]
+    changed = values[program.builder.changes["cache"]]
     assert changed[2].tolist() == [1, 1, 1]
-    position = program.draft.changes["cache"][0]
+    position = program.builder.changes["cache"][0]
     op = program.graph.ops[position]
     assert op.aliases
     read = [values[tensor] for tensor in op.inputs]
@@ -138,7 +138,9 @@ def test_a_state_is_written_in_place_or_as_a_copy():
 def test_updates_are_those_of_torch_optim(name):
     torch.manual_seed(0)
     model, x = Perceptron(), torch.randn(3, 16)
-    program = program_of(model, x, training=True, optimizer=Rule(name, rate=0.1))
+    program = build_program(
+        model, x, training=True, optimizer=OptimizerRule(name, learning_rate=0.1)
+    )
     twin = copy.deepcopy(model)
     optimizer = (
         torch.optim.Adam(twin.parameters(), lr=0.1)
@@ -150,9 +152,11 @@ def test_updates_are_those_of_torch_optim(name):
         for position, op in enumerate(program.graph.ops)
         if op.kind == "optimizer"
     }
-    assert all(isinstance(update, Update) for update in updates.values())
+    assert all(isinstance(update, WeightUpdate) for update in updates.values())
     for _ in range(3):
-        values = run_alone(program, stored(program, model) | given(program, (x,), {}))
+        values = run_on_one_device(
+            program, model_tensors(program, model) | input_tensors(program, (x,), {})
+        )
         for position, update in updates.items():
             update([values[tensor] for tensor in program.graph.ops[position].inputs])
         optimizer.zero_grad()
@@ -164,28 +168,28 @@ def test_updates_are_those_of_torch_optim(name):
 
 def test_every_op_can_be_run_alone_with_made_up_inputs():
     model, args, kwargs = NETWORKS["dlrm"].build("test", training=True)
-    program = program_of(model, args, kwargs, training=True, optimizer="adam")
+    program = build_program(model, args, kwargs, training=True, optimizer="adam")
     ran = 0
     for position, op in enumerate(program.graph.ops):
         if position not in program.sources:
-            made = program.runner(position, "cpu")(made_up(program, position, "cpu"))
+            made = program.runner(position, "cpu")(random_inputs(program, position, "cpu"))
             assert [one.shape for one in made] == [
-                program.values[position, output].shape for output in range(len(op.outputs))
+                program.meta_tensors[position, output].shape for output in range(len(op.outputs))
             ]
             ran += 1
     assert ran > 100
 
 
 def test_what_cannot_be_run_says_so():
-    program = program_of(Perceptron(), torch.randn(3, 16))
+    program = build_program(Perceptron(), torch.randn(3, 16))
     with pytest.raises(GraphError, match="nothing to run"):
         program.runner(program.graph.position["up.weight"], "cpu")
     with pytest.raises(ConfigError, match="training is false"):
-        program_of(Perceptron(), torch.randn(3, 16), optimizer="adam")
+        build_program(Perceptron(), torch.randn(3, 16), optimizer="adam")
     with pytest.raises(ConfigError, match="'adam'"):
-        program_of(Perceptron(), torch.randn(3, 16), training=True, optimizer="adm")
+        build_program(Perceptron(), torch.randn(3, 16), training=True, optimizer="adm")
     with pytest.raises(GraphError, match="captured with"):
-        stored(program_of(nn.Linear(3, 4), torch.randn(1, 3)), nn.Linear(4, 4))
+        model_tensors(build_program(nn.Linear(3, 4), torch.randn(1, 3)), nn.Linear(4, 4))
 
 
 @pytest.mark.parametrize("how", ["plain", "causal", "shared", "masked"])
@@ -199,12 +203,14 @@ def test_attention_elsewhere_is_that_of_the_cpu(how):
     out, total = aten._scaled_dot_product_flash_attention_for_cpu(
         query, key, value, 0.0, causal, attn_mask=mask
     )
-    mine, sums = attention(query, key, value, 0.0, causal, attn_mask=mask)
+    mine, sums = flash_attention(query, key, value, 0.0, causal, attn_mask=mask)
     assert torch.allclose(mine, out, atol=1e-6)
     assert torch.allclose(sums, total, atol=1e-5)
     given_back = (gradient, query, key, value, out, total, 0.0, causal)
     expected = aten._scaled_dot_product_flash_attention_for_cpu_backward(
         *given_back, attn_mask=mask
     )
-    for one, other in zip(attention_backward(*given_back, attn_mask=mask), expected, strict=True):
+    for one, other in zip(
+        flash_attention_backward(*given_back, attn_mask=mask), expected, strict=True
+    ):
         assert torch.allclose(one, other, atol=1e-5)

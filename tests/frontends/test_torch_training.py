@@ -31,7 +31,9 @@ def test_each_weight_has_an_update_on_its_device(
         assert update.colocate == weight.colocate == weight.name
         assert update.resident == states * size
         assert update.flops == each * size / 4
-        assert update.moved == (3 + 2 * states) * size  # weight and gradient read, weight written
+        assert (
+            update.bytes_moved == (3 + 2 * states) * size
+        )  # weight and gradient read, weight written
         assert update.outputs == (0,)
 
 

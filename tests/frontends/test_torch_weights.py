@@ -99,7 +99,7 @@ def test_writing_a_row_of_a_cache_costs_the_row_and_no_memory() -> None:
     states = [op.name for op in graph.ops if op.kind == "state"]
     assert states == ["keys", "layers", "values"]
     writes = [op for op in graph.ops if op.kind == "scatter"]
-    assert [op.moved for op in writes] == [2 * row + 8, 2 * row, 2 * row]
+    assert [op.bytes_moved for op in writes] == [2 * row + 8, 2 * row, 2 * row]
     assert all(op.aliases == ((0, 0),) for op in writes)
     assert named(graph, "select_scatter").kind == "view"  # the layer's row was written already
 
@@ -118,7 +118,7 @@ def test_a_state_that_is_replaced_as_a_whole_is_written_by_a_copy() -> None:
     graph = from_torch(Memory(), torch.zeros(2, 4))
     write = named(graph, "last.write")
     assert inputs_of(graph, "last.write") == ["relu", "last"]
-    assert (write.kind, write.aliases, write.moved) == ("copy", ((0, 1),), 2 * 32)
+    assert (write.kind, write.aliases, write.bytes_moved) == ("copy", ((0, 1),), 2 * 32)
 
 
 def test_a_state_is_written_at_once_but_not_before_its_old_value_was_read() -> None:
@@ -146,7 +146,7 @@ def test_views_cost_nothing_and_are_their_inputs_memory() -> None:
     graph = from_torch(Net(), torch.zeros(1, 8))
     views = [op for op in graph.ops if op.kind == "view"]
     assert [op.name for op in views] == ["transpose", "split", "expand"]
-    assert all((op.flops, op.moved) == (0, 0) for op in views)
+    assert all((op.flops, op.bytes_moved) == (0, 0) for op in views)
     assert named(graph, "split").outputs == (16, 16)
     assert named(graph, "split").aliases == ((0, 0), (1, 0))
 
@@ -158,7 +158,7 @@ def test_a_broadcast_view_takes_the_bytes_it_really_has() -> None:
 
     graph = from_torch(Net(), torch.zeros(1, 5))
     assert named(graph, "expand").outputs == (20,)
-    assert named(graph, "relu").moved == 20 + 64 * 5 * 4
+    assert named(graph, "relu").bytes_moved == 20 + 64 * 5 * 4
     assert named(graph, "relu").flops == 64 * 5
 
 

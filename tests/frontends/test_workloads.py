@@ -133,7 +133,7 @@ def test_the_period_without_overlap_is_the_max_load(write):
     plan = read_split(problem, write(SPLIT, "split.json"))
     # gpu0: 1 + 2 + 4 + 1.5, sends 2 (0.5), receives 13 (0.5); gpu1: 3 + 6, the same two transfers.
     assert simulate(problem, plan).period == pytest.approx(10.0e-3)
-    assert judge(problem, [plan.device]).period == pytest.approx(10.0e-3)
+    assert judge(problem, [plan.placement]).period == pytest.approx(10.0e-3)
     # With the second pair on the CPU, which pays for nothing but its ops: 10 * (3 + 6).
     on_cpu = read_split(
         problem, write(changed(["fpgas", 1, "nodes"], [], SPLIT) | {"cpus": [{"nodes": [3]}]})
@@ -150,7 +150,7 @@ def test_sizes_are_all_that_takes_memory(write):
 def test_ops_that_the_split_leaves_out_follow_their_colour_class(write):
     problem = from_workload(write(TRAINING))
     plan = read_split(problem, write(SPLIT, "split.json"))
-    assert dict(zip(plan.ops, plan.device.tolist(), strict=True)) == {
+    assert dict(zip(plan.ops, plan.placement.tolist(), strict=True)) == {
         "1": 0, "2": 0, "3": 1, "13": 1, "12": 0, "11": 0,
     }  # fmt: skip
 
@@ -328,7 +328,7 @@ def test_measured_times_scale_by_the_rates_of_other_devices(write):
 def test_one_device_takes_the_sum_of_a_profile(write):
     problem = from_workload(write(PROFILE), cluster=v100s())
     # 1 + 0.5 + 3 forward, 5 + 0.25 + 2 backward, and 16 bytes of data at 1e9 bytes a second.
-    time = judge(problem, problem.settle(np.zeros((1, len(problem.graph))))).step_time
+    time = judge(problem, problem.legalize(np.zeros((1, len(problem.graph))))).step_time
     assert time == pytest.approx(11.75e-3 + 16e-9)
 
 

@@ -24,11 +24,11 @@ import numpy as np
 
 from placewright import Cluster, Constraints, MaxEvaluations, Plan, Problem, Result, zoo
 from placewright.frontends import from_onnx, from_torch, from_workload
-from placewright.policies.shipped import shipped
+from placewright.policies.shipped import shipped_policy
 from placewright.solvers import METHODS, Auto, solve
 from placewright.solvers.exact.solver import Exact
 from placewright.solvers.scout import Scout
-from placewright.training.policy_solver import PLACED
+from placewright.training.policy_solver import POLICY_SOLVERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -104,7 +104,7 @@ def problem(name: str) -> Problem:
 def of_plan(plan: Plan) -> str:
     """A digest of all that a plan decides."""
     digest = hashlib.sha256()
-    for part in (plan.device, plan.priority, plan.fusion, plan.staging):
+    for part in (plan.placement, plan.priority, plan.fusion, plan.staging):
         digest.update(b"none" if part is None else np.ascontiguousarray(part).tobytes())
     return digest.hexdigest()[:16]
 
@@ -139,7 +139,7 @@ def exact(name: str) -> list[str | int]:
 
 def network(name: str) -> str:
     """The fingerprint of a captured network at its test size."""
-    model, args, kwargs = zoo.built(f"{name}:size=test")
+    model, args, kwargs = zoo.build_network(f"{name}:size=test")
     training = name in ("resnet-50", "gpt2")
     return from_torch(model, args, kwargs, training=training).fingerprint
 
@@ -163,14 +163,16 @@ def workload(name: str) -> str:
 def policy(name: str, problem_name: str) -> list[Any]:
     """What a shipped policy chooses and how sure it is: any change in its features shows."""
     task = problem(problem_name)
-    result = solve(task, replace(PLACED[name](), drawn=3), stop=MaxEvaluations(40), seed=SEED)
+    result = solve(
+        task, replace(POLICY_SOLVERS[name](), samples=3), stop=MaxEvaluations(40), seed=SEED
+    )
     plan = [of_plan(result.plan), result.step_time.hex()]
     if name == "go":  # it acts through its proposer alone, which knows when ops run
         return plan
-    episodes = shipped(name).act(task, 2, SEED)
+    episodes = shipped_policy(name).act(task, 2, SEED)
     return [
         *plan,
-        hashlib.sha256(np.ascontiguousarray(episodes.device).tobytes()).hexdigest()[:16],
+        hashlib.sha256(np.ascontiguousarray(episodes.placements).tobytes()).hexdigest()[:16],
         float(np.float64(episodes.log_prob.sum())),
         float(np.float64((episodes.log_prob**2).sum())),
     ]
@@ -192,7 +194,7 @@ def parts(names: tuple[str, ...] = tuple(PROBLEMS)) -> dict[str, Callable[[], An
         made[f"network/{name}"] = lambda name=name: network(name)
     for name in ("tarnawski", "pipedream", "onnx"):
         made[f"workload/{name}"] = lambda name=name: workload(name)
-    for name in PLACED:
+    for name in POLICY_SOLVERS:
         for problem_name in POLICY_PROBLEMS:
             made[f"policy/{name}/{problem_name}"] = lambda n=name, p=problem_name: policy(n, p)
     return made

@@ -23,20 +23,20 @@ from placewright import (
     zoo,
 )
 from placewright.errors import ConfigError, FileError, ProblemError
-from placewright.policies.grouping import grouped
+from placewright.policies.grouping import group_ops
 
 torch = pytest.importorskip("torch")
-from placewright.training import Environment, Trainer, recipe, simulated  # noqa: E402
+from placewright.training import Environment, Trainer, find_recipe, simulate_plans  # noqa: E402
 
 SHAPES = {
-    "colocrl": {"rule": "coarse", "most": 8, "hidden": 32},
+    "colocrl": {"grouping": "coarse", "max_groups": 8, "hidden": 32},
     "go": {
         "hidden": 16,
         "segment": 4,
         "heads": 2,
         "tasks": ("device", "priority"),
         "drawn": 0,
-        "stay": 0.0,
+        "stay_bias": 0.0,
     },
     "hierarchical": {
         "groups": 8,
@@ -45,9 +45,15 @@ SHAPES = {
         "locality": 1.0,
         "home": "stretch",
     },
-    "pair": {"rule": "coarse", "most": 8},
-    "placeto": {"rule": "coarse", "most": 8, "hidden": 16, "rounds": 2},
-    "placeto-any": {"rule": "coarse", "most": 8, "hidden": 16, "rounds": 2, "shipped": False},
+    "pair": {"grouping": "coarse", "max_groups": 8},
+    "placeto": {"grouping": "coarse", "max_groups": 8, "hidden": 16, "rounds": 2},
+    "placeto-any": {
+        "grouping": "coarse",
+        "max_groups": 8,
+        "hidden": 16,
+        "rounds": 2,
+        "shipped": False,
+    },
 }
 """Each policy, small enough for the tests; groups of the eight ops are, or begin as, single ops:
 co-location would make two of them, in which the best plan is not to be had."""
@@ -61,7 +67,7 @@ def test_every_policy_is_tested_here():
 
 
 def small(name, **changed):
-    return policies.find(name).Shape(**{**SHAPES[name], **changed})
+    return policies.find_config(name)(**{**SHAPES[name], **changed})
 
 
 def placing(scores):
@@ -150,9 +156,9 @@ def test_entropy_is_that_of_the_choices(policy):
     scores = policy.score(eight(), policy.act(eight(), 3, seed=0))
     for head in scores.heads:
         assert head.log_prob.shape == head.entropy.shape
-        assert head.entropy.shape[1:] == head.most.shape
+        assert head.entropy.shape[1:] == head.max_entropy.shape
         assert (head.entropy >= 0).all()
-        assert (head.entropy <= head.most + 1e-5).all()
+        assert (head.entropy <= head.max_entropy + 1e-5).all()
         assert 0.5 < float(head.share.detach()) <= 1.00001  # fresh policies are undecided
     # Two devices; where groups may merge, all but the first also have somebody to merge with.
     merges = getattr(policy.shape, "merge", False)
@@ -164,11 +170,11 @@ def test_the_same_seed_gives_the_same_episodes_and_another_seed_others(policy):
     problem = eight()
     one, same = policy.act(problem, 5, seed=4), policy.act(problem, 5, seed=4)
     other = policy.act(problem, 5, seed=5)
-    assert (one.device == same.device).all()
+    assert (one.placements == same.placements).all()
     assert (one.log_prob == same.log_prob).all()
-    assert (one.device != other.device).any()
+    assert (one.placements != other.placements).any()
     assert len(one) == 5
-    assert one.owner.tolist() == [0, 1, 2, 3, 4]
+    assert one.episode_of.tolist() == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -186,7 +192,7 @@ def test_the_same_seed_makes_the_same_weights_and_leaves_torch_alone(name):
 def test_greedy_takes_the_likeliest_device_whatever_the_seed(policy):
     problem = eight()
     one, other = (policy.act(problem, 1, seed, greedy=True) for seed in (0, 1))
-    assert (one.device == other.device).all()
+    assert (one.placements == other.placements).all()
     assert (one.log_prob >= np.log(1 / 8) - 1e-6).all()  # the likeliest of at most 8
 
 
@@ -217,8 +223,8 @@ def test_plans_keep_the_constraints(policy):
     )
     fresh = small(policy.name).build(problem)
     episodes = fresh.act(problem, 20, seed=0)
-    judge(problem, episodes.device)  # raises where a plan breaks one
-    assert (episodes.device[:, 2] == 1).all()
+    judge(problem, episodes.placements)  # raises where a plan breaks one
+    assert (episodes.placements[:, 2] == 1).all()
 
 
 def test_a_saved_policy_is_the_same_policy(policy, tmp_path):
@@ -227,7 +233,7 @@ def test_a_saved_policy_is_the_same_policy(policy, tmp_path):
     loaded = policies.load(path)
     assert loaded.name == policy.name
     expected, found = policy.act(problem, 4, seed=9), loaded.act(problem, 4, seed=9)
-    assert (expected.device == found.device).all()
+    assert (expected.placements == found.placements).all()
     assert (expected.log_prob == found.log_prob).all()
     with torch.no_grad():
         next(policy.parameters()).add_(1.0)
@@ -267,7 +273,7 @@ def test_a_policy_for_other_devices_says_so(policy):
     cluster = Cluster("three", (*problem.cluster.devices, third), links)
     if policy.name in ("go", "pair", "placeto-any"):  # it serves any number of them
         episodes = policy.act(replace(problem, cluster=cluster), 30, seed=0)
-        assert set(np.unique(episodes.device)) == {0, 1, 2}
+        assert set(np.unique(episodes.placements)) == {0, 1, 2}
         return
     with pytest.raises(ProblemError, match="was made for 2 devices"):
         policy.act(replace(problem, cluster=cluster), 1, seed=0)
@@ -279,17 +285,21 @@ def test_it_reaches_the_optimum_of_eight_ops_on_two_devices(name):
     problem = eight()
     optimum = judge(problem, all_placements(problem)).value.min()
     assert optimum == pytest.approx(20)
-    made = recipe(name)
-    made = replace(made, shape=replace(made.shape, **SHAPES[name]))
+    made = find_recipe(name)
+    made = replace(made, policy_config=replace(made.policy_config, **SHAPES[name]))
 
     def learned(seed):
         environment = Environment(problem)
-        trainer = Trainer([environment], made, seed=seed, plans=400, device="cpu")
+        trainer = Trainer([environment], made, seed=seed, max_evaluations=400, device="cpu")
         trainer.run()
         assert environment.evaluations <= 400
         # It has learned, and not only been lucky: what it likes best is the best there is.
-        likeliest = trainer.policy.act(problem, 1, 0, greedy=True).device
-        return environment.key == (0, optimum) == (0, simulated(problem, likeliest).seconds[0])
+        likeliest = trainer.policy.act(problem, 1, 0, greedy=True).placements
+        return (
+            environment.best_key
+            == (0, optimum)
+            == (0, simulate_plans(problem, likeliest).seconds[0])
+        )
 
     assert any(learned(seed) for seed in (1, 2, 3))  # five of Hierarchical's six did
 
@@ -298,8 +308,8 @@ def test_one_episode_alone_scores_as_it_did_among_others(policy):
     problem = eight()
     episodes = policy.act(problem, 6, seed=1)
     for at in (0, 5):
-        alone = policy.only(episodes, at)
-        assert (alone.device == episodes.device[at]).all()
+        alone = policy.select(episodes, at)
+        assert (alone.placements == episodes.placements[at]).all()
         found = policy.score(problem, alone).log_prob.detach().numpy()
         np.testing.assert_allclose(found[0], episodes.log_prob[at], atol=2e-6)
 
@@ -310,7 +320,7 @@ def test_toward_is_what_another_episode_did_from_where_these_were(name):
     policy, problem = small(name).build(eight()), eight()
     episodes = policy.act(problem, 3, seed=1, noise=0.7)
     best = policy.only(policy.act(problem, 8, seed=2), 5)
-    toward = policy.score(problem, episodes, best).toward.detach().numpy()
+    toward = policy.score(problem, episodes, best).log_prob_of_best.detach().numpy()
     assert toward.shape == episodes.log_prob.shape
     assert (best.actions["device"] != episodes.actions["device"]).any(axis=1).all()
     plain = {key: val for key, val in episodes.actions.items() if "added" not in key}
@@ -333,8 +343,8 @@ def test_toward_itself_is_an_episodes_own_log_probability(name):
     policy, problem = small(name).build(eight()), eight()
     alone = policy.only(policy.act(problem, 4, seed=1), 2)
     scores = policy.score(problem, alone, alone)
-    np.testing.assert_allclose(scores.toward.detach().numpy(), alone.log_prob, atol=2e-6)
-    assert policy.score(problem, alone).toward is None
+    np.testing.assert_allclose(scores.log_prob_of_best.detach().numpy(), alone.log_prob, atol=2e-6)
+    assert policy.score(problem, alone).log_prob_of_best is None
 
 
 @pytest.mark.parametrize("name", SEQUENCES)
@@ -356,7 +366,7 @@ def test_ops_begin_in_the_group_of_their_home():
     for rule in ("coarse", "colocation"):
         shape = small("hierarchical", groups=4, locality=1000.0, home=rule)
         group = shape.build(problem).act(problem, 1, seed=0).actions["group"][0]
-        label = grouped(problem, rule, 4).group
+        label = group_ops(problem, rule, 4).group
         members = np.unique(problem.arrays.leader, return_index=True)[1]
         assert group.tolist() == label[np.sort(members)].tolist()
         assert len(set(group.tolist())) > 1

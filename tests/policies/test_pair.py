@@ -13,19 +13,21 @@ from strategies import problems
 from placewright import Cluster, MaxEvaluations, Plan, Problem, judge, solve, solvers, zoo
 from placewright.errors import ConfigError, FileError
 from placewright.policies import grouping as groups
-from placewright.policies.shipped import shipped
+from placewright.policies.shipped import shipped_policy
 from placewright.policies.transfer.features import FEATURES
-from placewright.policies.transfer.linear import Pair, Shape
-from placewright.scheduling.batched_schedules import Course, Lists
-from placewright.scheduling.list_scheduler import Listing
+from placewright.policies.transfer.linear import LinearConfig, LinearPolicy
+from placewright.scheduling.batched_schedules import BatchedSchedule, ScheduleOrder
+from placewright.scheduling.list_scheduler import ListSchedule
 from placewright.scheduling.ranks import upward_ranks
-from placewright.training.linear_trainer import PairTraining, gradients
-from placewright.training.policy_solver import Placed
+from placewright.training.linear_trainer import LinearTrainer, gradients
+from placewright.training.policy_solver import PolicySolver
 from placewright.zoo import families
 
 
-def fresh(seed=0, **shape) -> Pair:
-    return Pair(Shape(**shape), np.random.default_rng(seed).normal(size=len(FEATURES)))
+def fresh(seed=0, **shape) -> LinearPolicy:
+    return LinearPolicy(
+        LinearConfig(**shape), np.random.default_rng(seed).normal(size=len(FEATURES))
+    )
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +40,7 @@ def branches() -> Problem:
 def test_every_plan_keeps_the_constraints_of_any_problem(problem):
     policy = fresh(rule="op")
     episodes = policy.act(problem, 3, seed=0)
-    verdict = judge(problem, episodes.device, episodes.priority)  # raises where one is broken
+    verdict = judge(problem, episodes.placements, episodes.priority)  # raises where one is broken
     assert len(verdict.value) == 3
     assert np.isfinite(episodes.log_prob).all()
 
@@ -51,37 +53,37 @@ def test_estimates_are_those_of_the_list_scheduler(name, seed):
     """The same ops on the same devices in the same order: starts, ends and bytes in use agree."""
     problem = Problem(zoo.load(name), Cluster.parse("2xP100+K80+cpu"))
     a = problem.arrays
-    grouping = groups.grouped(problem, "op", 1000)
-    course = Course.of(problem, grouping, groups.legal_devices(problem, grouping))
+    grouping = groups.group_ops(problem, "op", 1000)
+    course = ScheduleOrder.of(problem, grouping, groups.legal_devices(problem, grouping))
     rng = np.random.default_rng(seed)
     choice = np.array([rng.choice(np.flatnonzero(row)) for row in course.legal])
-    lists, listing = Lists(course, 2), Listing(problem)
-    for turn in course.turns:
+    lists, listing = BatchedSchedule(course, 2), ListSchedule(problem)
+    for turn in course.ranked_ops:
         ready = listing.ready(turn.op)
-        found = lists.reach(turn.inputs, turn.sources)[0]
+        found = lists.arrival_times(turn.inputs, turn.sources)[0]
         np.testing.assert_allclose(found, [ready, ready])
         if turn.group >= 0:
-            lists.decide(turn.group, np.repeat(choice[turn.group], 2))
-        listing.add(turn.op, int(lists.device[0, turn.op]))
-        lists.add(turn)
-        np.testing.assert_allclose(lists.used[0], listing.used)
+            lists.place_group(turn.group, np.repeat(choice[turn.group], 2))
+        listing.add(turn.op, int(lists.placement[0, turn.op]))
+        lists.add_op(turn)
+        np.testing.assert_allclose(lists.used_bytes[0], listing.used)
     np.testing.assert_allclose(lists.start[1], listing.start)
     np.testing.assert_allclose(lists.end[0], listing.end)
-    np.testing.assert_allclose(lists.free[1], listing.free)
-    order = [turn.op for turn in course.turns]
+    np.testing.assert_allclose(lists.device_free[1], listing.free)
+    order = [turn.op for turn in course.ranked_ops]
     np.testing.assert_allclose(course.rank, upward_ranks(problem))
-    assert order == [op for op in np.argsort(-course.rank, kind="stable") if a.turn[op]]
+    assert order == [op for op in np.argsort(-course.rank, kind="stable") if a.scheduled[op]]
 
 
 def test_the_gradient_is_the_slope_of_log_probability_and_entropy(branches):
     policy = fresh(rule="coarse", most=12)
-    luck = policy.luck(branches, 3, np.random.default_rng(1))
-    walk = policy.walk(branches, luck=luck, keep=True)
+    luck = policy.gumbel(branches, 3, np.random.default_rng(1))
+    walk = policy.roll_out(branches, gumbel=luck, keep_features=True)
     of_log, of_entropy = gradients(policy, branches, walk)
     step = 1e-5
 
     def seen(weights):
-        other = Pair(policy.shape, weights)
+        other = LinearPolicy(policy.config, weights)
         logits = np.where(other.legal(branches)[:, None], walk.features @ weights, -1e9)
         sure = logits - np.log(np.exp(logits - logits.max()).sum(-1, keepdims=True)) - logits.max()
         chosen = np.take_along_axis(sure, walk.device.T[:, :, None].astype(int), 2)
@@ -98,7 +100,7 @@ def test_torch_finds_the_same_gradient(branches):
     pytest.importorskip("torch")
     policy = fresh(rule="coarse", most=12)
     episodes = policy.act(branches, 4, seed=2)
-    walk = policy.walk(branches, forced=episodes.actions["device"], keep=True)
+    walk = policy.roll_out(branches, forced_options=episodes.actions["device"], keep_features=True)
     (weights,) = policy.parameters()
     policy.score(branches, episodes).log_prob.sum().backward()
     expected = gradients(policy, branches, walk)[0].sum(axis=0)
@@ -110,18 +112,18 @@ def test_a_few_hundred_plans_reach_earliest_task_first_on_a_graph_and_cluster_ne
         return Problem(zoo.load(f"cifar10:graph={graph}"), Cluster.parse(cluster))
 
     train = [problem(0, "2xK80"), problem(1, "3xP100+cpu")]
-    policy = PairTraining(samples=8).run(train, plans=320, seed=0)
+    policy = LinearTrainer(episodes=8).run(train, max_evaluations=320, seed=0)
     ratios = []
     for graph, cluster in ((2, "2xK80"), (3, "4xK80+cpu")):
         unseen = problem(graph, cluster)
-        etf = solve(unseen, solvers.METF()).value
+        etf = solve(unseen, solvers.METF()).objective_value
         episodes = policy.act(unseen, 1, 0, greedy=True)
-        ratios.append(judge(unseen, episodes.device, episodes.priority).value[0] / etf)
+        ratios.append(judge(unseen, episodes.placements, episodes.priority).value[0] / etf)
     assert np.mean(ratios) < 1.0
 
 
 def test_the_same_seed_trains_the_same_policy(branches):
-    one, same, other = (PairTraining().run([branches], 64, seed).weights for seed in (0, 0, 1))
+    one, same, other = (LinearTrainer().run([branches], 64, seed).weights for seed in (0, 0, 1))
     assert (one == same).all()
     assert (one != other).any()
 
@@ -129,48 +131,50 @@ def test_the_same_seed_trains_the_same_policy(branches):
 def test_a_policy_is_one_readable_file(branches, tmp_path):
     policy, path = fresh(3), tmp_path / "pair.json"
     policy.save(path)
-    again = Pair.load(path)
+    again = LinearPolicy.load(path)
     assert (again.weights == policy.weights).all()
-    assert again.shape == policy.shape
+    assert again.config == policy.config
     path.write_text(path.read_text().replace('"load"', '"lead"'))
     with pytest.raises(FileError, match="is no pair policy of this release"):
-        Pair.load(path)
+        LinearPolicy.load(path)
 
 
 @pytest.mark.parametrize("cluster", ["2xK80", "3xP100+cpu", "8xP100"])
 def test_the_policy_that_ships_beats_the_list_schedulers_on_an_unseen_graph(cluster):
-    graph = zoo.load(f"cifar10:graph={families.TEST[0]}")
+    graph = zoo.load(f"cifar10:graph={families.TEST_GRAPHS[0]}")
     problem = Problem(graph, Cluster.parse(cluster))
-    found = solve(problem, Placed("pair", drawn=7), seed=0)
+    found = solve(problem, PolicySolver("pair", samples=7), seed=0)
     assert found.fits
     assert found.evaluations == 16  # 8 plans, each in two orders
-    lists = min(solve(problem, each).value for each in (solvers.METF(), solvers.HEFT()))
-    assert found.value < lists
+    lists = min(solve(problem, each).objective_value for each in (solvers.METF(), solvers.HEFT()))
+    assert found.objective_value < lists
 
 
 def test_where_memory_is_tight_it_is_shown_less_until_plans_fit():
     """Each device has 55 % of what the whole network needs."""
-    graph = zoo.load(f"cifar10:graph={families.TEST[0]}")
+    graph = zoo.load(f"cifar10:graph={families.TEST_GRAPHS[0]}")
     problem = Problem(graph, Cluster.parse("2xK80"))
     a = problem.arrays
     single = judge(problem, np.zeros(a.ops, dtype=np.int32)).peak.max()
     tight = problem.with_arrays(capacity=np.full(2, int(single * 0.55)))
-    policy = shipped("pair")
-    assert (judge(tight, policy.act(tight, 4, 0).device).overflow > 0).any()
-    found = solve(tight, Placed("pair", drawn=3), seed=0)
+    policy = shipped_policy("pair")
+    assert (judge(tight, policy.act(tight, 4, 0).placements).overflow > 0).any()
+    found = solve(tight, PolicySolver("pair", samples=3), seed=0)
     assert found.fits
     assert found.evaluations > 8  # it was tried again
 
 
 def test_it_stops_when_told_and_repeats_itself(branches):
-    one, same = (solve(branches, Placed("pair"), MaxEvaluations(30), seed=4) for _ in range(2))
+    one, same = (
+        solve(branches, PolicySolver("pair"), MaxEvaluations(30), seed=4) for _ in range(2)
+    )
     assert one.evaluations == 30
-    assert (one.plan.device == same.plan.device).all()
+    assert (one.plan.placement == same.plan.placement).all()
 
 
 def test_an_unknown_policy_is_refused(branches):
     with pytest.raises(ConfigError, match="no policy named 'pear' ships"):
-        shipped("pear")
+        shipped_policy("pear")
 
 
 def without_torch(method):
@@ -195,10 +199,10 @@ def test_placing_needs_no_torch_and_a_method_that_does_says_so():
 
 
 def test_what_it_thinks_of_a_plan_is_what_it_would_have_drawn_it_with(diamond_problem):
-    policy = shipped("pair")
+    policy = shipped_policy("pair")
     episodes = policy.act(diamond_problem, 1, seed=3)
-    plan = Plan.of(diamond_problem, episodes.device[0])
+    plan = Plan.of(diamond_problem, episodes.placements[0])
     likely = policy.move_probabilities(diamond_problem, plan)
     assert likely.sum(axis=1) == pytest.approx(np.ones(len(plan)))
-    chosen = likely[np.arange(len(plan)), plan.device]
+    chosen = likely[np.arange(len(plan)), plan.placement]
     assert np.log(chosen).sum() == pytest.approx(float(episodes.log_prob[0].sum()), abs=1e-4)

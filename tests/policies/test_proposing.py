@@ -7,12 +7,12 @@ import pytest
 
 from placewright import Cluster, Plan, Problem, judge
 from placewright.policies.proposers import (
-    FromPolicy,
-    PairProposer,
-    Shuffled,
-    untrained,
+    LinearProposer,
+    PolicyProposer,
+    ShuffledProposer,
+    untrained_proposer,
 )
-from placewright.policies.transfer.linear import Pair
+from placewright.policies.transfer.linear import LinearPolicy
 from placewright.zoo import load
 
 
@@ -22,70 +22,70 @@ def problem() -> Problem:
 
 
 def test_the_pair_policy_proposes_its_likeliest_plan_and_others(problem: Problem):
-    plans = list(PairProposer().propose(problem, 4, seed=0))
-    again = list(PairProposer().propose(problem, 4, seed=0))
+    plans = list(LinearProposer().propose(problem, 4, seed=0))
+    again = list(LinearProposer().propose(problem, 4, seed=0))
     assert plans == again
     assert len(plans) == 4
-    likeliest = PairProposer()._pair.act(problem, 1, 0, greedy=True).device[0]
-    assert plans[0].device.tolist() == likeliest.tolist()
-    alone = judge(problem, problem.settle(np.zeros(len(problem.graph), dtype=np.int32))[None])
-    best = min(float(judge(problem, plan.device[None]).value[0]) for plan in plans)
+    likeliest = LinearProposer()._linear.act(problem, 1, 0, greedy=True).placements[0]
+    assert plans[0].placement.tolist() == likeliest.tolist()
+    alone = judge(problem, problem.legalize(np.zeros(len(problem.graph), dtype=np.int32))[None])
+    best = min(float(judge(problem, plan.placement[None]).value[0]) for plan in plans)
     assert best < 0.9 * float(alone.value[0])
 
 
 def test_its_moves_are_its_own_probabilities(problem: Problem):
     """Of the plan that it likes best, the likeliest device of every op is the one it is on."""
-    proposer = PairProposer()
+    proposer = LinearProposer()
     plan = next(iter(proposer.propose(problem, 1, seed=0)))
     likely = proposer.move_probabilities(problem, plan)
     np.testing.assert_allclose(likely.sum(axis=1), 1.0)
-    turn = problem.arrays.turn
-    assert (likely.argmax(axis=1)[turn] == plan.device[turn]).all()
-    moved = plan.device.copy()
+    turn = problem.arrays.scheduled
+    assert (likely.argmax(axis=1)[turn] == plan.placement[turn]).all()
+    moved = plan.placement.copy()
     last = int(np.flatnonzero(turn)[-1])
     moved[last] = (moved[last] + 1) % 3
-    other = proposer.move_probabilities(problem, Plan.of(problem, problem.settle(moved)))
-    assert other[last].argmax() == plan.device[last]
+    other = proposer.move_probabilities(problem, Plan.of(problem, problem.legalize(moved)))
+    assert other[last].argmax() == plan.placement[last]
 
 
 def test_an_untrained_policy_knows_nothing(problem: Problem):
-    def best(proposer: PairProposer) -> float:
+    def best(proposer: LinearProposer) -> float:
         return min(
-            float(judge(problem, plan.device[None]).value[0])
+            float(judge(problem, plan.placement[None]).value[0])
             for plan in proposer.propose(problem, 4, seed=0)
         )
 
-    assert untrained().name == "untrained"
-    assert best(PairProposer()) < best(untrained())
+    assert untrained_proposer().name == "untrained"
+    assert best(LinearProposer()) < best(untrained_proposer())
 
 
 def test_shuffled_it_is_as_sure_of_other_ops(problem: Problem):
-    proposer = PairProposer()
+    proposer = LinearProposer()
     plan = next(iter(proposer.propose(problem, 1, seed=3)))
     likely = proposer.move_probabilities(problem, plan)
-    dealt = Shuffled(proposer).move_probabilities(problem, plan)
+    dealt = ShuffledProposer(proposer).move_probabilities(problem, plan)
     assert dealt is not None
-    assert Shuffled(proposer).name == "pair shuffled"
+    assert ShuffledProposer(proposer).name == "pair shuffled"
     np.testing.assert_allclose(dealt.sum(axis=1), 1.0)
     ops = np.arange(len(plan))
-    mine, theirs = likely[ops, plan.device], dealt[ops, plan.device]
+    mine, theirs = likely[ops, plan.placement], dealt[ops, plan.placement]
     np.testing.assert_allclose(np.sort(mine), np.sort(theirs))  # as many ops are to stay
     assert (mine != theirs).any()
-    for shuffled in Shuffled(proposer).propose(problem, 2, seed=0):
-        judge(problem, shuffled.device[None])  # raises if it is unlawful
+    for shuffled in ShuffledProposer(proposer).propose(problem, 2, seed=0):
+        judge(problem, shuffled.placement[None])  # raises if it is unlawful
 
 
 def test_any_policy_proposes_plans(problem: Problem):
-    policy = PairProposer()._pair
-    proposer = FromPolicy(policy)
+    policy = LinearProposer()._linear
+    proposer = PolicyProposer(policy)
     assert proposer.name == "pair"
     assert len(list(proposer.propose(problem, 3, seed=0))) == 3
     plan = next(iter(proposer.propose(problem, 1, seed=0)))
     moves = proposer.move_probabilities(problem, plan)
     np.testing.assert_allclose(moves, policy.move_probabilities(problem, plan))
 
-    class Silent(Pair):
+    class Silent(LinearPolicy):
         move_probabilities = None
 
-    silent = FromPolicy(Silent(policy.shape, policy.weights))
+    silent = PolicyProposer(Silent(policy.config, policy.weights))
     assert silent.move_probabilities(problem, plan) is None

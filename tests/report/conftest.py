@@ -12,12 +12,12 @@ import pytest
 
 from placewright import Cluster, MaxEvaluations, Problem, solve, solvers, zoo
 from placewright.problem import Constraints
-from placewright.reporting import gather, save_page
+from placewright.reporting import build_comparison, save_page
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from placewright.reporting import Content
+    from placewright.reporting import Comparison
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 WIDE, HIGH = 1366, 850  # a laptop
@@ -28,7 +28,7 @@ class Saved:
     """A page on disk and what it was made of."""
 
     path: Path
-    content: Content
+    content: Comparison
 
     @property
     def address(self) -> str:
@@ -128,7 +128,7 @@ def folder(tmp_path_factory) -> Path:
     return tmp_path_factory.mktemp("pages")
 
 
-def saved(folder: Path, name: str, content: Content) -> Saved:
+def saved(folder: Path, name: str, content: Comparison) -> Saved:
     path = folder / f"{name}.html"
     save_page(content, path)
     return Saved(path, content)
@@ -144,7 +144,9 @@ def small(folder) -> Saved:
     names = ("single", "accelerate", "round-robin", "balanced", "heft", "streamed")
     results = [solve(problem, solvers.METHODS[name]()) for name in names]
     skipped = [("expert", "no expert is known for <this>")]
-    return saved(folder, "small", gather("transformer:tokens=512", problem, results, skipped))
+    return saved(
+        folder, "small", build_comparison("transformer:tokens=512", problem, results, skipped)
+    )
 
 
 @pytest.fixture(scope="session")
@@ -152,7 +154,7 @@ def medium(folder) -> Saved:
     """2,000 ops, shared out over five devices."""
     problem = Problem(zoo.load("layered:ops=2000"), Cluster.parse("4xP100+cpu"))
     result = solve(problem, solvers.METF(), MaxEvaluations(4))
-    return saved(folder, "medium", gather("layered:ops=2000", problem, [result]))
+    return saved(folder, "medium", build_comparison("layered:ops=2000", problem, [result]))
 
 
 @pytest.fixture(scope="session")
@@ -160,4 +162,4 @@ def large(folder) -> Saved:
     """20,000 ops in turn on five devices: nearly every tensor is sent, so no page is larger."""
     problem = Problem(zoo.load("layered:ops=20000"), Cluster.parse("4xV100+cpu"))
     result = solve(problem, solvers.RoundRobin())
-    return saved(folder, "large", gather("layered:ops=20000", problem, [result]))
+    return saved(folder, "large", build_comparison("layered:ops=20000", problem, [result]))

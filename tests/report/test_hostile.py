@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 
 from placewright import Cluster, Graph, Op, Problem, solve, solvers
-from placewright.reporting import gather, html_page
+from placewright.reporting import build_comparison, html_page
 
 NAMES = (
     "<script>window.hacked = 1</script>",
@@ -45,13 +45,13 @@ def hostile() -> Problem:
 
 @pytest.fixture(scope="module")
 def results(hostile):
-    return [solve(hostile, solvers.RoundRobin()), solve(hostile, solvers.EverySingleDevice())]
+    return [solve(hostile, solvers.RoundRobin()), solve(hostile, solvers.SingleDevices())]
 
 
 def test_the_page_shows_every_name_and_runs_none(save_tab, hostile, results):
     labels = [NAMES[1], "single"]
     skipped = [(NAMES[0], NAMES[1])]
-    content = gather(NAMES[1], hostile, results, skipped, notes=[NAMES[3]], labels=labels)
+    content = build_comparison(NAMES[1], hostile, results, skipped, notes=[NAMES[3]], labels=labels)
     tab = save_tab(content)
     assert tab.text("#title").startswith("</script><script>window.hacked = 2</script> on")
     assert NAMES[3] in tab.text("#notes")
@@ -74,7 +74,7 @@ def test_the_page_shows_every_name_and_runs_none(save_tab, hostile, results):
 
 
 def test_no_name_gets_into_the_html_but_as_json(hostile, results):
-    page = html_page(gather(NAMES[0], hostile, results))
+    page = html_page(build_comparison(NAMES[0], hostile, results))
     assert page.lower().count("<script") == 2
     assert page.count("</script>") == 2
     head, _, rest = page.partition('id="data">')

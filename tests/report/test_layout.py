@@ -9,26 +9,26 @@ from hypothesis import given, settings
 from strategies import graphs
 
 from placewright import Graph, Op, zoo
-from placewright.reporting.layout import draw
+from placewright.reporting.layout import lay_out_graph
 from placewright.reporting.module_tree import (
-    MOST,
-    Box,
+    MAX_BOX_ITEMS,
+    ModuleBox,
     all_boxes,
-    module_tree,
+    build_tree,
 )
 
 
-def ops_of(box: Box) -> list[int]:
-    return [op for each in all_boxes(box) for op in each.items if not isinstance(op, Box)]
+def ops_of(box: ModuleBox) -> list[int]:
+    return [op for each in all_boxes(box) for op in each.items if not isinstance(op, ModuleBox)]
 
 
 def check(graph: Graph) -> None:
-    drawing = draw(graph)
+    drawing = lay_out_graph(graph)
     assert sorted(ops_of(drawing.tree[0])) == list(range(len(graph)))
     for box, inside in enumerate(drawing.tree):
         ids = [
             next(at for at, each in enumerate(drawing.tree) if each is item)
-            if isinstance(item, Box)
+            if isinstance(item, ModuleBox)
             else None
             for item in inside.items
         ]
@@ -66,14 +66,14 @@ def test_nothing_overlaps_on_networks(name):
 
 
 def test_modules_are_boxes_in_boxes(diamond):
-    tree = module_tree(zoo.load("transformer:blocks=2"))
+    tree = build_tree(zoo.load("transformer:blocks=2"))
     (blocks,) = tree.boxes
     assert blocks.name == "blocks"
     assert [box.name for box in blocks.boxes] == ["0", "1"]
     assert [box.name for box in blocks.boxes[0].boxes] == ["attention", "mlp"]
     assert blocks.edges == [(0, 1)]
-    assert module_tree(diamond).items == [0, 1, 2, 3]
-    assert module_tree(diamond).edges == [(0, 1), (0, 2), (1, 3), (2, 3)]
+    assert build_tree(diamond).items == [0, 1, 2, 3]
+    assert build_tree(diamond).edges == [(0, 1), (0, 2), (1, 3), (2, 3)]
 
 
 def test_a_box_of_one_thing_is_left_out():
@@ -82,7 +82,7 @@ def test_a_box_of_one_thing_is_left_out():
         Op("b", module="outer.inner.first", inputs=((0, 0),)),
         Op("c", module="alone.deep", inputs=((1, 0),)),
     )
-    tree = module_tree(Graph("g", ops))
+    tree = build_tree(Graph("g", ops))
     assert [box.name for box in tree.boxes] == ["outer.inner.first"]
     assert tree.items[1] == 2
 
@@ -94,28 +94,28 @@ def test_phases_have_boxes_of_their_own():
         Op("b", module="m", phase="backward", inputs=((1, 0),)),
         Op("c", module="m", phase="backward", inputs=((2, 0),)),
     )
-    tree = module_tree(Graph("g", ops))
+    tree = build_tree(Graph("g", ops))
     assert [box.name for box in tree.boxes] == ["forward.m", "backward.m"]
     assert tree.edges == [(0, 1)]
 
 
 def test_no_box_holds_more_than_can_be_looked_at():
-    for count in (MOST, MOST + 1, 5000, 20_000):
-        tree = module_tree(zoo.load(f"chain:ops={count}"))
+    for count in (MAX_BOX_ITEMS, MAX_BOX_ITEMS + 1, 5000, 20_000):
+        tree = build_tree(zoo.load(f"chain:ops={count}"))
         boxes = all_boxes(tree)
-        assert max(len(box.items) for box in boxes) <= MOST
+        assert max(len(box.items) for box in boxes) <= MAX_BOX_ITEMS
         assert sorted(ops_of(tree)) == list(range(count))
-    names = [box.name for box in module_tree(zoo.load("chain:ops=240")).boxes]
+    names = [box.name for box in build_tree(zoo.load("chain:ops=240")).boxes]
     assert names == ["ops 1–120", "ops 121–240"]
 
 
 def test_every_edge_shows_in_one_box():
     graph = zoo.load("branches:modules=2")
-    boxes = all_boxes(module_tree(graph))
+    boxes = all_boxes(build_tree(graph))
     flow = {(source, at) for at, op in enumerate(graph.ops) for source, _ in op.inputs}
 
     def holds(item):
-        return set(ops_of(item)) if isinstance(item, Box) else {item}
+        return set(ops_of(item)) if isinstance(item, ModuleBox) else {item}
 
     found = set()
     for box in boxes:
@@ -129,7 +129,7 @@ def test_every_edge_shows_in_one_box():
 
 
 def test_the_flow_goes_from_left_to_right_within_a_line(fork_join):
-    drawing = draw(fork_join)
+    drawing = lay_out_graph(fork_join)
     fork, *branches, join = (box[0] for box in drawing.ops)
     assert fork < min(branches)
     assert max(branches) < join

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import pytest
 
 from placewright import Cluster, Problem, solve, solvers, zoo
-from placewright.reporting import Learning, gather
-from placewright.reporting.learning_curve import POINTS
+from placewright.reporting import LearningCurve, build_comparison
+from placewright.reporting.learning_curve import MAX_POINTS
 from placewright.units import format_seconds
 
 
@@ -31,7 +31,7 @@ def curve(count: int) -> list[Update]:
 
 
 def test_few_updates_are_told_as_they_are():
-    data = Learning("colocrl", curve(3)).data()
+    data = LearningCurve("colocrl", curve(3)).data()
     assert data["recipe"] == "colocrl"
     assert data["rows"][0] == [5, 1.0, 2.0, None, 0.5, 0.25]
     assert data["rows"][2] == [
@@ -45,9 +45,9 @@ def test_few_updates_are_told_as_they_are():
 
 
 def test_of_many_the_last_best_and_the_mean_of_each_stretch_are_told():
-    rows = Learning("colocrl", curve(3 * POINTS)).data()["rows"]
-    assert len(rows) == POINTS
-    assert rows[-1][:2] == [15 * POINTS, pytest.approx(1 / (3 * POINTS), rel=1e-5)]
+    rows = LearningCurve("colocrl", curve(3 * MAX_POINTS)).data()["rows"]
+    assert len(rows) == MAX_POINTS
+    assert rows[-1][:2] == [15 * MAX_POINTS, pytest.approx(1 / (3 * MAX_POINTS), rel=1e-5)]
     assert rows[0][2] == pytest.approx((2 + 1 + 2 / 3) / 3, rel=1e-5)
     assert rows[0][3] == 1.0  # the update that has no number is left out of the mean
 
@@ -56,11 +56,15 @@ def test_the_curve_is_drawn_with_the_baselines_as_lines(save_tab):
     problem = Problem(zoo.load("branches:modules=1"), Cluster.parse("2xP100+cpu"))
     names = ("single", "heft", "balanced")
     results = [solve(problem, solvers.METHODS[name]()) for name in names]
-    tab = save_tab(gather("branches", problem, results, learning=Learning("colocrl", curve(40))))
+    tab = save_tab(
+        build_comparison(
+            "branches", problem, results, learning_curve=LearningCurve("colocrl", curve(40))
+        )
+    )
     assert tab.page.locator("#learning").is_visible()
     words = tab.text("#learning-chart")
     for result in results[1:]:
-        assert f"{result.solver} {format_seconds(result.value)}" in words
+        assert f"{result.solver} {format_seconds(result.objective_value)}" in words
     assert f"lower bound {format_seconds(results[0].bound)}" in words
     assert tab.page.locator("#learning-chart path").count() == 5
     tab.page.locator("#theme").click()

@@ -8,7 +8,7 @@ import pytest
 
 from placewright import Cluster, Graph, Op, Problem, solve, solvers, zoo
 from placewright.problem import Constraints
-from placewright.reporting import gather
+from placewright.reporting import build_comparison
 
 
 def weights_alone() -> Problem:
@@ -53,7 +53,7 @@ ODD = (weights_alone, no_time, one_op, host_alone, many_devices, too_large, pipe
 def test_an_odd_problem_has_a_page(save_tab, make):
     problem = make()
     results = [solve(problem, each()) for each in (solvers.RoundRobin, solvers.METF)]
-    tab = save_tab(gather(make.__name__, problem, results))
+    tab = save_tab(build_comparison(make.__name__, problem, results))
     assert tab.text("h1") == f"{make.__name__} on {problem.cluster.name}"
     assert tab.text("#why").endswith(".")
     for text in (tab.text("main"), tab.text("#problem")):
@@ -74,7 +74,7 @@ def test_an_odd_problem_has_a_page(save_tab, make):
 
 def test_the_least_busy_channels_are_shown_on_request(save_tab):
     problem = many_devices()
-    tab = save_tab(gather("many", problem, [solve(problem, solvers.RoundRobin())]))
+    tab = save_tab(build_comparison("many", problem, [solve(problem, solvers.RoundRobin())]))
     rows = "placewright.timeline.lanes.rows.filter(r => r.lane.kind === 'channel').length"
     every = tab.get("placewright.data.step(0).lanes.filter(l => l.kind === 'channel').length")
     assert every > 12

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from placewright import reporting
-from placewright.reporting.page import page_of
+from placewright.reporting.page import render_page
 from placewright.units import format_bytes, format_seconds
 
 SECTIONS = ("answer", "methods", "timeline", "memory", "graph", "ops", "search", "plans")
@@ -89,14 +89,14 @@ def test_a_method_is_looked_at_by_choosing_it(open_tab, small):
     tab.page.locator("#method-table").get_by_role("button", name="heft", exact=True).click()
     shown = tab.get("placewright.data.step(placewright.state.plan).plan")
     assert shown["method"] == at
-    assert shown["device"] == content.results[at].plan.device.tolist()
+    assert shown["device"] == content.results[at].plan.placement.tolist()
     assert tab.page.locator("#plan-shown option:checked").inner_text() == "heft"
     assert tab.page.locator("#method-table tr.shown td").first.inner_text() == "heft"
 
 
 def test_times_and_waits_in_the_page_are_the_timelines(shown):
     tab, content = shown, shown.saved.content
-    step, timeline = content.shown, content.shown.timeline
+    step, timeline = content.answer_step, content.answer_step.timeline
     tick = tab.get("placewright.data.tick")
     lanes = tab.get(
         "placewright.data.step(placewright.state.plan).lanes.map(l => ({kind: l.kind, at: l.at,"
@@ -106,7 +106,7 @@ def test_times_and_waits_in_the_page_are_the_timelines(shown):
     for lane in lanes:
         what = np.array(lane["what"], dtype=int)
         if lane["kind"] == "device":
-            assert (step.plan.device[what] == lane["at"]).all()
+            assert (step.plan.placement[what] == lane["at"]).all()
             np.testing.assert_allclose(
                 np.array(lane["start"]) * tick, timeline.start[what], atol=tick
             )
@@ -117,7 +117,7 @@ def test_times_and_waits_in_the_page_are_the_timelines(shown):
             here = timeline.transfers.channel == lane["at"]
             moved = timeline.transfers.end[here] - timeline.transfers.start[here]
             assert spent.sum() * tick == pytest.approx(moved.sum(), abs=tick * len(moved))
-    np.testing.assert_array_equal(ran, content.problem.arrays.turn)
+    np.testing.assert_array_equal(ran, content.problem.arrays.scheduled)
     path = tab.get("placewright.data.step(placewright.state.plan).path")
     assert [at for at in path if at >= 0] == [at for what, at in step.waits.path if what == "op"]
 
@@ -131,14 +131,14 @@ def test_memory_in_the_page_is_the_timelines(shown):
     )
     # thinned or not, the highest point is always there
     assert [each["peak"] for each in held] == [use.peak for use in result.devices]
-    split = content.shown.memory
+    split = content.answer_step.memory
     assert [each["weights"] for each in held] == split.weights.tolist()
     assert [each["staging"] for each in held] == split.staging.tolist()
 
 
 def test_pointing_at_an_op_says_all_about_it(open_tab, small):
     tab, content = open_tab(small), small.content
-    timeline, graph = content.shown.timeline, content.problem.graph
+    timeline, graph = content.answer_step.timeline, content.problem.graph
     op = graph.position["blocks.3.mlp.up"]
     spot = tab.get(
         f"(() => {{ const l = placewright.timeline.lanes, s = placewright.data.step("
@@ -227,7 +227,7 @@ def test_a_plain_wheel_scrolls_the_page_and_not_the_chart(open_tab, small):
 def test_an_op_of_the_graph_is_found_in_the_timeline_and_the_table(open_tab, size, request):
     saved = request.getfixturevalue(size)
     tab, content = open_tab(saved), saved.content
-    op = int(np.flatnonzero(content.problem.arrays.turn)[len(content.problem.graph) // 2])
+    op = int(np.flatnonzero(content.problem.arrays.scheduled)[len(content.problem.graph) // 2])
     tab.page.locator("#graph-chart").scroll_into_view_if_needed()
     spot = tab.get(
         f"(() => {{ const g = placewright.graph, [x, y, w, h] = g.rect({op});"
@@ -245,7 +245,7 @@ def test_an_op_of_the_graph_is_found_in_the_timeline_and_the_table(open_tab, siz
     assert table["y"] <= place["y"] <= table["y"] + table["height"]
     start, end = tab.get("[placewright.state.from, placewright.state.to]")
     tick = tab.get("placewright.data.tick")
-    timeline = content.shown.timeline
+    timeline = content.answer_step.timeline
     assert start * tick <= timeline.start[op] + tick
     assert timeline.end[op] - tick <= end * tick
 
@@ -315,7 +315,7 @@ def test_ops_are_found_by_words_and_sorted(open_tab, large):
     assert tab.text("#op-count") == "20,000 ops"
     tab.page.locator("#op-table").get_by_role("button", name="takes").click()
     tab.page.locator("#op-table").get_by_role("button", name="takes").click()
-    timeline = large.content.shown.timeline
+    timeline = large.content.answer_step.timeline
     longest = int((timeline.end - timeline.start).argmax())
     row = tab.page.locator("#op-table [aria-rowindex='2']")
     assert row.locator("span").first.inner_text() == graph.ops[longest].name
@@ -327,7 +327,7 @@ def test_the_search_is_drawn_with_what_it_is_held_to(open_tab, small):
     words = tab.text("#search-chart")
     result = content.results[content.answer]
     assert f"lower bound {format_seconds(result.bound)}" in words
-    assert f"cpu alone {format_seconds(content.results[content.single].value)}" in words
+    assert f"cpu alone {format_seconds(content.results[content.single].objective_value)}" in words
     marks = tab.page.locator("#search-chart circle").count()
     assert marks == sum(len(each.history) for each in content.results)
     assert "plans judged" in words
@@ -341,10 +341,10 @@ def test_two_plans_side_by_side(open_tab, small):
     tab.page.locator("#first-plan").select_option(label="heft")
     tab.page.locator("#second-plan").select_option(label="streamed")
     first, second = content.results[one], content.results[other]
-    moved = int((first.plan.device != second.plan.device).sum())
+    moved = int((first.plan.placement != second.plan.placement).sum())
     words = tab.text("#plans-words")
     assert f"{moved} ops of 289 are on another device" in words
-    less = 1 - second.value / first.value
+    less = 1 - second.objective_value / first.objective_value
     assert f"the second takes {less * 100:.1f} % less time" in words
     figures = {row[0]: row[1:] for row in cells(tab, "#plans-figures")[1:]}
     assert figures["step time"][:2] == [format_seconds(each.step_time) for each in (first, second)]
@@ -448,6 +448,6 @@ def test_no_script_but_our_own_can_run(open_tab, small):
 
 
 def test_what_looks_like_a_place_in_the_template_is_text():
-    page = page_of({"model": "{{script}}", "cluster": "{{data}}", "x": math.pi})
+    page = render_page({"model": "{{script}}", "cluster": "{{data}}", "x": math.pi})
     assert page.count("<script>") == 1
     assert "<title>{{script}} on {{data}}</title>" in page

@@ -9,44 +9,46 @@ import pytest
 
 from placewright import Plan, Problem, solve, zoo
 from placewright.cluster import Cluster
-from placewright.reporting import gather
-from placewright.reporting.memory import Over
+from placewright.reporting import build_comparison
+from placewright.reporting.memory import MemoryCurve
 from placewright.reporting.payload import (
-    payload,
-    shortened,
-    thinned,
-    tick_of,
+    page_data,
+    shorten_names,
+    thin_curve,
+    tick_seconds,
 )
-from placewright.solvers import METHODS, EverySingleDevice, RoundRobin
+from placewright.solvers import METHODS, RoundRobin, SingleDevices
 
 
 @pytest.fixture
 def content(diamond_problem):
-    return gather("diamond", diamond_problem, [solve(diamond_problem, EverySingleDevice())])
+    return build_comparison("diamond", diamond_problem, [solve(diamond_problem, SingleDevices())])
 
 
 def test_the_baselines_are_added_once(diamond_problem):
-    alone = gather("d", diamond_problem, [solve(diamond_problem, RoundRobin())])
+    alone = build_comparison("d", diamond_problem, [solve(diamond_problem, RoundRobin())])
     assert alone.labels == ("round-robin", "single", "accelerate")
     assert (alone.answer, alone.single, alone.default) == (0, 1, 2)
-    both = gather("d", diamond_problem, alone.results)
+    both = build_comparison("d", diamond_problem, alone.results)
     assert both.labels == alone.labels
-    assert both.results[both.answer].value == min(each.value for each in both.results)
+    assert both.results[both.answer].objective_value == min(
+        each.objective_value for each in both.results
+    )
 
 
 def test_a_method_that_stands_for_another_runtime_is_shown_on_its_terms(layers_problem):
     result = solve(layers_problem, METHODS["accelerate"]())
-    content = gather("layers", layers_problem, [result])
-    assert content.shown.timeline.step_time == result.step_time
+    content = build_comparison("layers", layers_problem, [result])
+    assert content.answer_step.timeline.step_time == result.step_time
 
 
 def test_a_tick_keeps_nine_digits_of_the_longest_step(content):
     # the longest of all plans takes 22 s
-    assert tick_of(content) == pytest.approx(1e-7)
+    assert tick_seconds(content) == pytest.approx(1e-7)
 
 
 def test_the_payload_is_strict_json_with_every_name_once(content):
-    data = payload(content)
+    data = page_data(content)
     text = json.dumps(data, allow_nan=False)
     for op in content.problem.graph.ops:
         assert text.count(f'"{op.name}"') == 1
@@ -57,7 +59,7 @@ def test_the_payload_is_strict_json_with_every_name_once(content):
 def test_the_split_diamonds_lanes_by_hand(diamond_problem):
     # gpu0: top 0-1, left 1-11, bottom 15-16; gpu1: right 3-13; transfers 1-3 and 13-15
     result = solve(diamond_problem, _Given(Plan.of(diamond_problem, [0, 0, 1, 0])))
-    data = payload(gather("diamond", diamond_problem, [result]))
+    data = page_data(build_comparison("diamond", diamond_problem, [result]))
     plan, second = data["plans"][0], round(1 / data["tick"])
     lanes = [
         [each // second if at % 3 else each for at, each in enumerate(lane)]
@@ -79,13 +81,13 @@ class _Given:
         self.plan = plan
 
     def run(self, search):
-        search.propose(self.plan)
+        search.judge_plan(self.plan)
 
 
 def test_a_fused_group_is_drawn_once(diamond_problem):
     fused = Plan.of(diamond_problem, [0, 0, 0, 0], fusion=[-1, 5, 5, -1])
     result = solve(diamond_problem, _Given(fused))
-    data = payload(gather("diamond", diamond_problem, [result]))
+    data = page_data(build_comparison("diamond", diamond_problem, [result]))
     step = data["plans"][0]
     assert step["lanes"][0][::3] == [0, 1, 3]  # top, left with right, bottom
     assert step["group"] == [0, 1, 1, 3]
@@ -95,20 +97,20 @@ def test_a_fused_group_is_drawn_once(diamond_problem):
 def test_thinning_keeps_the_highest_the_lowest_and_the_ends():
     rng = np.random.default_rng(0)
     used = rng.integers(0, 10**9, 50_000)
-    over = Over(np.arange(50_000) * 1e-6, used, np.zeros(50_000, dtype=np.int64))
-    keep = thinned(over, most=400)
+    over = MemoryCurve(np.arange(50_000) * 1e-6, used, np.zeros(50_000, dtype=np.int64))
+    keep = thin_curve(over, max_points=400)
     assert len(keep) <= 402
     assert {0, 49_999, int(used.argmax()), int(used.argmin())} <= set(keep.tolist())
     assert (np.diff(keep) > 0).all()
-    few = Over(over.time[:300], used[:300], over.copies[:300])
-    assert thinned(few, most=400).tolist() == list(range(300))
+    few = MemoryCurve(over.time[:300], used[:300], over.copies[:300])
+    assert thin_curve(few, max_points=400).tolist() == list(range(300))
 
 
 def test_names_are_whole_unless_they_would_be_too_long_together():
     names = ["a" * 1000, "b"]
-    assert shortened(names) == names
+    assert shorten_names(names) == names
     many = [f"{at:05d}" + "x" * 1000 + f"{at:05d}" for at in range(5000)]
-    cut = shortened(many)
+    cut = shorten_names(many)
     assert sum(map(len, cut)) < 1_000_000
     assert len(set(cut)) == 5000  # still told apart by their ends
     assert all("…" in name for name in cut)
@@ -116,5 +118,5 @@ def test_names_are_whole_unless_they_would_be_too_long_together():
 
 def test_a_step_without_time_has_a_page(one_device, exact):
     problem = Problem(zoo.load("chain:ops=1"), Cluster.parse("cpu"))
-    data = payload(gather("chain", problem, [solve(problem, EverySingleDevice())]))
+    data = page_data(build_comparison("chain", problem, [solve(problem, SingleDevices())]))
     assert data["devices"][0]["name"] == "cpu"

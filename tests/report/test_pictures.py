@@ -35,7 +35,9 @@ def test_the_graph_has_a_mark_for_each_op_in_its_devices_colour(problem, result)
         if title is not None:
             marks[title.text] = rect.get("fill")
     colours = device_colours(problem.cluster.devices)
-    wanted = {op.name: colours[result.plan.device[at]] for at, op in enumerate(problem.graph.ops)}
+    wanted = {
+        op.name: colours[result.plan.placement[at]] for at, op in enumerate(problem.graph.ops)
+    }
     assert marks == wanted
 
 

@@ -8,9 +8,9 @@ import pytest
 
 from placewright import Plan, Problem, solve
 from placewright.problem import Constraints
-from placewright.reporting import gather
-from placewright.reporting.sentence import why
-from placewright.solvers import Baselines, EverySingleDevice
+from placewright.reporting import build_comparison
+from placewright.reporting.sentence import answer_sentence
+from placewright.solvers import Baselines, SingleDevices
 
 
 class Given:
@@ -20,12 +20,12 @@ class Given:
         self.plan = plan
 
     def run(self, search):
-        search.propose(self.plan)
+        search.judge_plan(self.plan)
 
 
 def said(problem, device, **more):
     result = solve(problem, Given(Plan.of(problem, device, **more)))
-    return why(gather("g", problem, [result]))
+    return answer_sentence(build_comparison("g", problem, [result]))
 
 
 def test_a_split_says_what_it_saves_and_what_it_waits_for(diamond_problem):
@@ -40,11 +40,11 @@ def test_a_split_says_what_it_saves_and_what_it_waits_for(diamond_problem):
 def test_one_device_says_how_much_could_be_saved(fork_join, slow_link, exact):
     problem = Problem(fork_join, slow_link, exact)
     problem = problem.with_arrays(transfer=problem.arrays.transfer / 10)
-    found = why(gather("g", problem, [solve(problem, Baselines())]))
+    found = answer_sentence(build_comparison("g", problem, [solve(problem, Baselines())]))
     # 22 s on one device; what must be sent for less takes at least 17.3 s
     assert found.startswith("Everything runs on gpu0: of ")
     assert "plans tried none is faster, and no plan can save more than 21 %" in found
-    alone = why(gather("g", problem, [solve(problem, EverySingleDevice())]))
+    alone = answer_sentence(build_comparison("g", problem, [solve(problem, SingleDevices())]))
     assert alone.startswith("Everything runs on gpu0, and no plan can save more than 21 %")
 
 

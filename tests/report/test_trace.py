@@ -106,7 +106,7 @@ def check_arrows(trace, tracks):
 def random_plan(problem, seed):
     a = problem.arrays
     device = np.random.default_rng(seed).integers(0, a.devices, size=a.ops)
-    return Plan.of(problem, problem.settle(device))
+    return Plan.of(problem, problem.legalize(device))
 
 
 @pytest.fixture
@@ -132,7 +132,7 @@ def test_the_trace_of_any_plan_is_one_that_perfetto_shows(name, cluster, discipl
     timeline = simulate(problem, random_plan(problem, seed=1))
     trace = chrome_trace(problem, timeline)
     check(trace)
-    taking_turns = int(problem.arrays.turn.sum())
+    taking_turns = int(problem.arrays.scheduled.sum())
     ops = [e for e in trace["traceEvents"] if e["ph"] in "Xi" and e["pid"] == DEVICES]
     assert len(ops) == taking_turns
     sends = [e for e in trace["traceEvents"] if e["ph"] in "Xi" and e["pid"] == CHANNELS]

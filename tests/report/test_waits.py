@@ -9,14 +9,14 @@ from strategies import STREAMING, plans, problems
 
 from placewright import Cluster, Device, Graph, Link, Op, Plan, Problem, Table, simulate
 from placewright.reporting import waits as w
-from placewright.reporting.waits import find_waits, shares
+from placewright.reporting.waits import find_waits, path_seconds
 
 
 def check_path(problem, timeline):
     """Each part of the path begins when the one before it ends, from 0 to the step time."""
     found = find_waits(problem, timeline)
     moved, until = timeline.transfers, 0.0
-    launch = problem.arrays.launch[timeline.plan.device]
+    launch = problem.arrays.launch_overhead[timeline.plan.placement]
     previous = None
     for what, at in found.path:
         times = timeline if what == "op" else moved
@@ -28,9 +28,9 @@ def check_path(problem, timeline):
             assert times.start[at] == timeline.start[of] + launch[of]
         else:
             assert times.start[at] == until
-            assert (("op" if kind in w.OF_OPS else "send"), of) == previous
+            assert (("op" if kind in w.OP_WAITS else "send"), of) == previous
         until, previous = times.end[at], (what, at)
-    if problem.arrays.turn.any():
+    if problem.arrays.scheduled.any():
         assert until == timeline.step_time
     return found
 
@@ -50,7 +50,7 @@ def test_the_critical_path_has_no_gap_whatever_the_ops(data):
     device, priority, staging = data.draw(plans(problem, staged=data.draw(st.booleans())))
     timeline = simulate(problem, Plan.of(problem, device, priority, staging=staging))
     found = check_path(problem, timeline)
-    devices, channels = shares(found, timeline)
+    devices, channels = path_seconds(found, timeline)
     total = sum(devices.values()) + sum(channels.values())
     assert total == np.float64(timeline.step_time) or abs(total - timeline.step_time) < 1e-9
 
@@ -62,7 +62,7 @@ def test_the_split_diamond_waits_for_its_transfers(diamond_problem: Problem, spl
     assert found.ops == [(w.NOTHING, -1), (w.INPUT, 0), (w.ARRIVAL, 0), (w.ARRIVAL, 1)]
     assert found.sends == [(w.INPUT, 0), (w.INPUT, 2)]
     # gpu0: 1 + 1, gpu1: 10, two transfers of 2
-    assert shares(found, split_timeline) == ({0: 2.0, 1: 10.0}, {0: 2.0, 1: 2.0})
+    assert path_seconds(found, split_timeline) == ({0: 2.0, 1: 10.0}, {0: 2.0, 1: 2.0})
 
 
 def test_a_second_transfer_waits_for_the_wire(fork_join, two_devices, exact):
@@ -70,7 +70,7 @@ def test_a_second_transfer_waits_for_the_wire(fork_join, two_devices, exact):
     problem = Problem(fork_join, two_devices, exact)
     timeline = simulate(problem, Plan.of(problem, [0, 1, 1, 1, 1, 1]))
     found = check_path(problem, timeline)
-    assert found.sends == [(w.INPUT, 0), (w.WIRE, 0)]
+    assert found.sends == [(w.INPUT, 0), (w.CHANNEL_BUSY, 0)]
 
 
 def test_a_streamed_weight_waits_for_room(layers_problem: Problem):
@@ -79,15 +79,15 @@ def test_a_streamed_weight_waits_for_room(layers_problem: Problem):
     timeline = simulate(layers_problem, plan)
     found = check_path(layers_problem, timeline)
     streamed = np.flatnonzero(timeline.transfers.reader >= 0)
-    assert found.sends[streamed[1]] == (w.ROOM, 2)
+    assert found.sends[streamed[1]] == (w.STAGING, 2)
 
 
 def test_an_op_waits_for_the_thread_that_launches_it():
     # a runs from 0 and b, once a is launched, from 0.25 s; both end at 1 s. Then c is launched
     # until 1.25 s, and d by the same thread after it.
     devices = (
-        Device("d0", rates={"float32": 1.0}, launch=0.25, issuer="thread"),
-        Device("d1", rates={"float32": 1.0}, launch=0.0, issuer="thread"),
+        Device("d0", rates={"float32": 1.0}, launch_overhead=0.25, issuer="thread"),
+        Device("d1", rates={"float32": 1.0}, launch_overhead=0.0, issuer="thread"),
     )
     link = Link(1.0)
     cluster = Cluster("two", devices, {("d0", "d1"): link, ("d1", "d0"): link})

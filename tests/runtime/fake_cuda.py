@@ -14,7 +14,7 @@ from models import torch
 from placewright.runtime import executor, real_devices
 from placewright.runtime.cuda import issuer as streams
 from placewright.runtime.cuda import streams as lanes
-from placewright.runtime.micro_batches import Gathered
+from placewright.runtime.micro_batches import AccumulatingUpdate
 
 capturing = []
 """The graph that is being captured, if one is."""
@@ -49,7 +49,7 @@ class Stream:
 def install(monkeypatch):
     """Make this machine one with GPUs; to be called once models have been captured."""
     current = Stream()
-    monkeypatch.setattr(executor.Executor, "_check_places", lambda run: None)
+    monkeypatch.setattr(executor.Executor, "_check_devices", lambda run: None)
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "Stream", Stream)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: current)
@@ -59,7 +59,7 @@ def install(monkeypatch):
     monkeypatch.setattr(torch.Tensor, "record_stream", lambda tensor, stream: None)
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor)
     monkeypatch.setattr(lanes, "pinned_like", torch.empty_like)
-    monkeypatch.setattr(real_devices.Place, "torch_name", "cpu")
+    monkeypatch.setattr(real_devices.RealDevice, "torch_name", "cpu")
 
 
 class Graph:
@@ -104,7 +104,7 @@ def install_graphs(monkeypatch):
         turn, run = job.part.turns[index], job.runners[index]
         places = env, job.home, lane.rooms.slots if lane.rooms else ()
         read = [places[where][key] for where, key in turn.inputs]
-        if isinstance(run, Gathered):  # which would change a weight
+        if isinstance(run, AccumulatingUpdate):  # which would change a weight
             made = [torch.empty(0)]
         elif turn.in_place:
             copies = [one.clone() for one in read]
@@ -114,14 +114,14 @@ def install_graphs(monkeypatch):
         env.update({(turn.position, output): value for output, value in enumerate(made)})
         capturing[-1].calls.append((run, read, made))
 
-    bring = lanes._Rooms._bring
+    bring = lanes._StagingBuffer._copy_batch
 
     def brought(rooms, haul):
         bring(rooms, haul)
         for slot, weight in haul.pairs if capturing else ():
             capturing[-1].calls.append((list, [weight], [slot]))
 
-    monkeypatch.setattr(lanes._Rooms, "_bring", brought)
+    monkeypatch.setattr(lanes._StagingBuffer, "_copy_batch", brought)
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
     monkeypatch.setattr(torch.cuda, "graph", capture)
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", object)

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 torch.set_num_threads(1)
 
 from placewright import Cluster, Device, Link, Plan, Problem  # noqa: E402
-from placewright.runtime.program.program import Program, program_of  # noqa: E402
+from placewright.runtime.program.program import Program, build_program  # noqa: E402
 
 nn = torch.nn
 
@@ -61,13 +61,13 @@ KNOWN: dict[str, Program] = {}
 def capture(model, args, cluster=None, **how):
     """A program and its problem on some workers."""
     if type(model) not in (Branches, Cached):
-        program = program_of(model, args, **how)
+        program = build_program(model, args, **how)
     else:
         tensors = [*model.parameters(), *([args] if isinstance(args, torch.Tensor) else args)]
         seen = [(each.shape, each.dtype, each.stride(), each.requires_grad) for each in tensors]
         key = str((model, model.training, seen, how))
         if key not in KNOWN:
-            KNOWN[key] = program_of(model, args, **how)
+            KNOWN[key] = build_program(model, args, **how)
         program = KNOWN[key]
     return program, Problem(program.graph, cluster or workers())
 
@@ -76,11 +76,11 @@ def plans(problem: Problem, count: int, seed: int = 0, staged: bool = False) -> 
     """Random plans: any device, any order; if staged, with weights at home on the first device."""
     rng, a, found = np.random.default_rng(seed), problem.arrays, []
     for at in range(count):
-        device = problem.settle(rng.integers(0, len(problem.cluster), len(problem.graph)))
+        device = problem.legalize(rng.integers(0, len(problem.cluster), len(problem.graph)))
         staging = None
         if staged:
-            device[a.weight] = 0
-            device = device[a.head]
+            device[a.is_weight] = 0
+            device = device[a.unit_head]
             sizes = [
                 sum(int(a.sizes[t]) for t in a.inputs[a.first_input[op] : a.first_input[op + 1]])
                 for op in range(a.ops)

@@ -15,8 +15,8 @@ from models import nn, torch
 
 import placewright as pw
 from placewright.errors import ExecutionError
-from placewright.runtime.call_cache import Watched, call_key
-from placewright.runtime.program.optimizer_step import Rule
+from placewright.runtime.call_cache import ModelFingerprint, call_key
+from placewright.runtime.program.optimizer_step import OptimizerRule
 
 
 def placed(model, *example, staged=0, training=False):
@@ -27,9 +27,9 @@ def placed(model, *example, staged=0, training=False):
         device = np.array([op.kind == "weight" for op in graph.ops], dtype=np.int32)
         plan = pw.Plan.of(problem, device, staging=np.array([staged, -1], dtype=np.int64))
     else:
-        device = problem.settle(np.arange(len(graph), dtype=np.int32) % 2)
+        device = problem.legalize(np.arange(len(graph), dtype=np.int32) % 2)
         plan = pw.Plan.of(problem, device)
-    return pw.apply(plan, model, optimizer=Rule("adam", 0.01) if training else None)
+    return pw.apply(plan, model, optimizer=OptimizerRule("adam", 0.01) if training else None)
 
 
 class Difference(nn.Module):
@@ -160,12 +160,12 @@ def test_the_optimizer_goes_on_whatever_the_size_of_a_batch():
     with torch.enable_grad():
         placed(model, *batches[0], training=True)
         for at, batch in enumerate(batches):
-            model.placed.step(*batch)
+            model.placed.train_step(*batch)
             adam.zero_grad()
             twin(*batch).backward()
             adam.step()
             if at == 3:
-                model.placed.forget()  # as a cast of the model does
+                model.placed.recapture()  # as a cast of the model does
     for mine, theirs in zip(model.parameters(), twin.parameters(), strict=True):
         assert torch.allclose(mine, theirs, atol=1e-6)
 
@@ -177,7 +177,7 @@ def test_calls_between_those_of_a_stream_take_no_room_from_it():
     placed(model, calls[0], staged=2 * (16 * 16 + 16) * 4)
     for _ in range(2):
         model(other)  # captured when it comes again
-    streamed = model.placed.stream(((x,) for x in calls), in_flight=3)
+    streamed = model.placed.pipeline(((x,) for x in calls), in_flight=3)
     for made, right in zip(streamed, expected, strict=True):
         assert torch.allclose(made, right, atol=1e-6)
         assert torch.allclose(model(other), beside, atol=1e-6)
@@ -188,7 +188,7 @@ def test_a_last_batch_that_is_smaller_streams_too():
     calls = [torch.randn(size, 16) for size in (4, 4, 4, 1)]
     expected = [model(x) for x in calls]
     placed(model, calls[0])
-    for made, right in zip(model.placed.stream((x,) for x in calls), expected, strict=True):
+    for made, right in zip(model.placed.pipeline((x,) for x in calls), expected, strict=True):
         assert torch.allclose(made, right, atol=1e-6)
 
 
@@ -196,12 +196,12 @@ def test_a_stream_that_is_left_leaves_nothing_behind():
     model, x = Deep().eval(), torch.randn(3, 16)
     placed(model, x)
     for _ in range(3):
-        for _ in model.placed.stream(((x,) for _ in range(9)), in_flight=4):
+        for _ in model.placed.pipeline(((x,) for _ in range(9)), in_flight=4):
             break
     gc.collect()
     (executor,) = model.placed.executors.values()
-    assert not executor._steps
-    assert not executor._waiting
+    assert not executor._in_flight
+    assert not executor._done_by_step
 
 
 def test_the_model_keeps_its_signature_and_says_that_it_cannot_be_copied():
@@ -225,7 +225,7 @@ def test_a_model_that_nobody_has_any_more_is_let_go():
 
 def test_keys_are_equal_for_what_is_alike():
     model, x = small(), torch.randn(3, 4)
-    watched = Watched(model)
+    watched = ModelFingerprint(model)
     assert call_key(watched, (x,), {}) == call_key(watched, (x + 1,), {})
     assert call_key(watched, (x,), {"mask": None}) != call_key(watched, (x,), {})
     assert call_key(watched, (object(),), {}) is None

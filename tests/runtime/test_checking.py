@@ -14,7 +14,7 @@ from placewright.runtime import (
     verify,
 )
 from placewright.runtime.program import program as torch_program
-from placewright.runtime.program.optimizer_step import Rule
+from placewright.runtime.program.optimizer_step import OptimizerRule
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,7 @@ def branches():
 def learning():
     torch.manual_seed(0)
     model, x = Branches(), torch.randn(4, 8)
-    return model, x, *capture(model, x, training=True, optimizer=Rule("adam"))
+    return model, x, *capture(model, x, training=True, optimizer=OptimizerRule("adam"))
 
 
 @pytest.mark.parametrize("staged", [False, True])
@@ -37,7 +37,7 @@ def test_an_honest_run_passes(branches, learning, staged):
     for plan in plans(problem, 3, staged=staged):
         seen = verify(program, twin(model), plan, (x,), problem=problem)
         assert seen.difference < 1e-6
-        assert seen.ops == sum(problem.arrays.turn)
+        assert seen.ops == sum(problem.arrays.scheduled)
         assert set(seen.peak) <= set(seen.predicted)
         for name, most in seen.peak.items():
             assert 0 < most <= seen.predicted[name] * 1.1 + 4096
@@ -52,7 +52,7 @@ def test_an_honest_run_passes(branches, learning, staged):
 
 def test_the_states_of_an_optimizer_are_counted(learning):
     model, x, adam, problem = learning
-    sgd, _ = capture(model, x, training=True, optimizer=Rule("sgd"))
+    sgd, _ = capture(model, x, training=True, optimizer=OptimizerRule("sgd"))
     plan = Plan.of(problem, np.zeros(len(problem.graph), dtype=int))
     assert [op.name for op in sgd.graph.ops] == list(plan.ops)
     peak = [verify(one, twin(model), plan, (x,)).peak["cpu0"] for one in (sgd, adam)]
@@ -125,20 +125,20 @@ def test_a_wrong_gradient_is_caught(learning, monkeypatch):
 
 def test_an_op_on_another_device_is_caught(branches, monkeypatch):
     model, x, program, problem = branches
-    honest = instructions.write_script
+    honest = instructions.compile_graph
     swapped = {0: 1, 1: 0, 2: 2}
 
     def elsewhere(graph, device, *rest):
         return honest(graph, [swapped[at] for at in device], *rest)
 
-    monkeypatch.setattr(instructions, "write_script", elsewhere)
+    monkeypatch.setattr(instructions, "compile_graph", elsewhere)
     with pytest.raises(VerifyError, match=r"ran on 'cpu\d': the plan has it on 'cpu\d'"):
         verify(program, twin(model), plans(problem, 1)[0], (x,))
 
 
 def test_memory_beyond_the_prediction_is_caught(branches, monkeypatch):
     model, x, program, problem = branches
-    monkeypatch.setattr(verification, "SLACK", 0)
+    monkeypatch.setattr(verification, "LIBRARY_BYTES", 0)
     plan = plans(problem, 1)[0]
     verify(program, twin(model), plan, (x,), problem=problem)
     light = problem.with_arrays(resident=problem.arrays.resident * 0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from placewright.graph import Graph, Op
-from placewright.profiling.cache_model import SHARE, coldness
+from placewright.profiling.cache_model import CACHE_DIVISOR, cache_states
 
 KEPT = Graph(
     "training",
@@ -18,12 +18,12 @@ KEPT = Graph(
 
 
 def cold(graph, cache):
-    return [str(one) for one in coldness(graph, cache)][1:]
+    return [str(one) for one in cache_states(graph, cache)][1:]
 
 
 def test_what_is_read_again_much_later_is_cold():
-    assert [one[:-1] for one in cold(KEPT, SHARE * 210)] == ["c", "-", "-", "-c"]
-    assert [one[:-1] for one in cold(KEPT, SHARE * 260)] == ["c", "-", "-", "--"]
+    assert [one[:-1] for one in cold(KEPT, CACHE_DIVISOR * 210)] == ["c", "-", "-", "-c"]
+    assert [one[:-1] for one in cold(KEPT, CACHE_DIVISOR * 260)] == ["c", "-", "-", "--"]
 
 
 def test_an_input_that_went_by_with_a_large_weight_is_cold():
@@ -32,21 +32,21 @@ def test_an_input_that_went_by_with_a_large_weight_is_cold():
         Op("logits", inputs=((0, 0),), outputs=(100,)),
         Op("softmax", inputs=((1, 0),), outputs=(100,)),
     )
-    assert cold(Graph("head", ops), SHARE * 500)[1][0] == "c"
-    assert cold(Graph("head", ops), SHARE * 600)[1][0] == "-"
+    assert cold(Graph("head", ops), CACHE_DIVISOR * 500)[1][0] == "c"
+    assert cold(Graph("head", ops), CACHE_DIVISOR * 600)[1][0] == "-"
 
 
 def test_what_takes_the_place_of_what_was_just_freed_is_warm():
     chain = [Op("x", "input", outputs=(100,))]
     chain += [Op(f"op{at}", inputs=((at, 0),), outputs=(100,)) for at in range(8)]
-    assert {one[-1] for one in cold(Graph("chain", tuple(chain)), SHARE * 150)} == {"-"}
+    assert {one[-1] for one in cold(Graph("chain", tuple(chain)), CACHE_DIVISOR * 150)} == {"-"}
 
 
 def test_what_a_step_keeps_goes_where_the_step_before_kept_it():
     keeping = [Op("x", "input", outputs=(100,))]
     keeping += [Op(f"op{at}", inputs=((at, 0),), outputs=(100,)) for at in range(8)]
     keeping += [Op("back", inputs=tuple((at, 0) for at in range(9)), outputs=(4,))]
-    found = cold(Graph("kept", tuple(keeping)), SHARE * 250)
+    found = cold(Graph("kept", tuple(keeping)), CACHE_DIVISOR * 250)
     # All of it was read at the end of the step before: the first take what is still warm.
     assert "".join(one[-1] for one in found[:8]) == "---ccccc"
 
@@ -59,7 +59,7 @@ def test_a_view_holds_on_to_memory_and_writes_none():
         Op("b", inputs=((0, 0),), outputs=(300,)),
         Op("c", inputs=((2, 0), (3, 0)), outputs=(100,)),
     )
-    found = cold(Graph("viewed", ops), SHARE * 350)
+    found = cold(Graph("viewed", ops), CACHE_DIVISOR * 350)
     assert found[1] == "--"  # nothing is written
     assert found[3][:2] == "--"  # 300 and a half of 100 went by since
-    assert cold(Graph("viewed", ops), SHARE * 290)[3][0] == "c"
+    assert cold(Graph("viewed", ops), CACHE_DIVISOR * 290)[3][0] == "c"

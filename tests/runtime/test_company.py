@@ -11,15 +11,15 @@ torch = pytest.importorskip("torch")
 
 from placewright.cluster import Cluster  # noqa: E402
 from placewright.graph import Graph, Op  # noqa: E402
-from placewright.profiling.copy_load import Company, streams  # noqa: E402
+from placewright.profiling.copy_load import CopyLoad, needs_streaming  # noqa: E402
 from placewright.profiling.timing import Timing  # noqa: E402
-from placewright.profiling.timing_cache import Kept  # noqa: E402
+from placewright.profiling.timing_cache import TimingCache  # noqa: E402
 from placewright.runtime.machine import this_machine  # noqa: E402
 
 
 def test_without_gpus_nothing_runs_beside():
     before = threading.active_count()
-    with Company([]).kept():
+    with CopyLoad([]).running():
         assert threading.active_count() == before
 
 
@@ -27,16 +27,16 @@ def test_weights_stream_if_gpus_may_not_hold_them_all():
     ops = (Op("w", "weight", outputs=(6 << 30,)), Op("a", "matmul", inputs=((0, 0),), outputs=(8,)))
     graph = Graph("one weight", ops)
     cluster = Cluster.parse("2xP100+cpu")  # of 16 GB each
-    assert not streams(graph, cluster, {})
-    assert not streams(graph, cluster, {"gpu0": 2 << 30})
-    assert streams(graph, cluster, {"gpu0": 2 << 30, "gpu1": 3 << 30})
+    assert not needs_streaming(graph, cluster, {})
+    assert not needs_streaming(graph, cluster, {"gpu0": 2 << 30})
+    assert needs_streaming(graph, cluster, {"gpu0": 2 << 30, "gpu1": 3 << 30})
 
 
 def test_times_in_company_are_kept_apart_from_times_alone(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert Company([]).name == ""
+    assert CopyLoad([]).name == ""
     alone, beside = (
-        Kept(this_machine(), {"host": one.name}) for one in (Company([]), Company([0]))
+        TimingCache(this_machine(), {"host": one.name}) for one in (CopyLoad([]), CopyLoad([0]))
     )
     alone.put("host", "an op", Timing(1.0, 0.0, 5))
     alone.put("gpu", "an op", Timing(2.0, 0.0, 5))
@@ -48,10 +48,10 @@ def test_times_in_company_are_kept_apart_from_times_alone(monkeypatch, tmp_path)
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_a_gpu_is_fed_until_the_block_is_over():
-    company = Company([0])
+    company = CopyLoad([0])
     for _ in range(2):
         before = threading.active_count()
-        with company.kept():
+        with company.running():
             assert threading.active_count() == before + 1
             time.sleep(0.05)
         assert threading.active_count() == before

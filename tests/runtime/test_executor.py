@@ -13,8 +13,8 @@ from models import Branches, Cached, capture, nn, plans, torch, twin, workers
 from placewright import Plan
 from placewright.errors import ExecutionError, PlanError
 from placewright.runtime import Executor
-from placewright.runtime.in_flight import in_order
-from placewright.runtime.program.optimizer_step import Rule
+from placewright.runtime.in_flight import pipelined_results
+from placewright.runtime.program.optimizer_step import OptimizerRule
 from placewright.zoo.networks import NETWORKS
 
 
@@ -35,7 +35,7 @@ def test_any_plan_gives_the_models_outputs(staged):
 def test_any_plan_trains_as_one_device_does():
     model, args, kwargs = NETWORKS["rnnlm-2"].build("test", training=True)
     program, problem = capture(
-        model, args, workers(3), kwargs=kwargs, training=True, optimizer=Rule("adam", 0.01)
+        model, args, workers(3), kwargs=kwargs, training=True, optimizer=OptimizerRule("adam", 0.01)
     )
     reference = twin(model)
     optimizer = torch.optim.Adam(reference.parameters(), lr=0.01)
@@ -139,8 +139,8 @@ def test_steps_in_flight_can_be_let_end_before_they_are_asked_for():
     program, problem = capture(model, x)
     with Executor(program, twin(model), plans(problem, 1)[0]) as run:
         numbers = [run.submit(x + at) for at in range(3)]
-        run.finish()
-        run.finish()
+        run.finish_steps()
+        run.finish_steps()
         assert torch.equal(run(x + 7)["made"], model(x + 7)["made"])
         for at, number in enumerate(numbers):
             assert torch.equal(run.result(number)["made"], model(x + at)["made"])
@@ -150,10 +150,10 @@ def test_who_leaves_a_pipeline_leaves_nothing_in_flight():
     model, x = Branches(), torch.randn(4, 8)
     program, problem = capture(model, x)
     with Executor(program, twin(model), plans(problem, 1)[0]) as run:
-        for _ in in_order(run, (x,), [(x,)] * 9, 4):
+        for _ in pipelined_results(run, (x,), [(x,)] * 9, 4):
             break
-        assert not run._steps
-        assert not run._waiting
+        assert not run._in_flight
+        assert not run._done_by_step
 
 
 def test_an_executor_that_nobody_has_any_more_ends_its_threads():

@@ -12,19 +12,19 @@ import pytest
 from placewright import Cluster, Plan, Problem, Roofline, Table, zoo
 from placewright.errors import FileError
 from placewright.profiling.fidelity import (
-    Run,
-    append,
-    blame,
-    compare,
+    MeasuredRun,
+    append_row,
+    compare_plans,
+    error_breakdown,
+    fidelity_row,
     read_rows,
     row_key,
-    row_of,
     spearman,
-    summary,
+    summarise,
 )
-from placewright.profiling.host_sensitivity import lean
-from placewright.profiling.varied import streamed_bytes, varied_plans
-from placewright.reporting.scatter import scatter
+from placewright.profiling.host_sensitivity import scale_host
+from placewright.profiling.varied import diverse_plans, streamed_bytes
+from placewright.reporting.scatter import scatter_svg
 from placewright.simulator import judge, simulate
 
 
@@ -40,16 +40,16 @@ def plans(diamond_problem):
 def test_errors_are_shares_of_what_was_measured(diamond_problem, plans):
     took = {0: 20.0, 1: 22.0, 2: 10.0}  # off by +10 %, 0 and +60 %
     rows = [
-        row_of(diamond_problem, name, plan, Run(took[at], peak={"gpu0": 10 * at}))
+        fidelity_row(diamond_problem, name, plan, MeasuredRun(took[at], peak={"gpu0": 10 * at}))
         for at, (name, plan) in enumerate(plans)
     ]
     assert [row.predicted for row in rows] == [22, 22, 16]
-    assert rows[2].off == pytest.approx(0.6)
-    found = summary(rows)
+    assert rows[2].relative_error == pytest.approx(0.6)
+    found = summarise(rows)
     assert (found.plans, found.failed) == (3, 0)
     assert found.error == pytest.approx(0.1)
     peak = [row.predicted_peak["gpu0"] for row in rows]
-    assert found.memory == pytest.approx(
+    assert found.memory_error == pytest.approx(
         np.median([abs(peak[1] - 10) / 10, abs(peak[2] - 20) / 20])
     )
 
@@ -61,18 +61,20 @@ def test_a_slower_host_is_told_from_a_wrong_prediction():
     models = tuple(device.model for device in cluster.devices)
     table = Table(tuple(op.name for op in graph.ops), models, seconds)
     problem = Problem(graph, cluster, table)
-    plan = Plan.of(problem, problem.settle(np.ones(len(graph), dtype=int)))
-    twice = simulate(lean(problem, 2.0), plan).step_time
-    row = row_of(problem, "on the host", plan, Run(twice, pace=2.0))
+    plan = Plan.of(problem, problem.legalize(np.ones(len(graph), dtype=int)))
+    twice = simulate(scale_host(problem, 2.0), plan).step_time
+    row = fidelity_row(problem, "on the host", plan, MeasuredRun(twice, pace=2.0))
     assert row.paced == twice > row.predicted
-    found = summary([row, row])
-    assert found.paced == 0
+    found = summarise([row, row])
+    assert found.adjusted_error == 0
     assert found.error == pytest.approx(1 - row.predicted / twice)
 
 
 def test_a_plan_that_could_not_be_run_is_counted_apart(diamond_problem, plans):
-    rows = compare(diamond_problem, plans, lambda plan: Run(math.inf, error="out of memory"), None)
-    found = summary(rows)
+    rows = compare_plans(
+        diamond_problem, plans, lambda plan: MeasuredRun(math.inf, error="out of memory"), None
+    )
+    found = summarise(rows)
     assert (found.plans, found.failed) == (0, 3)
     assert math.isnan(found.error)
 
@@ -97,15 +99,15 @@ def test_what_the_file_holds_is_not_measured_again(diamond_problem, plans, tmp_p
         measured.append(plan)
         if len(measured) == 3:
             raise KeyboardInterrupt
-        return Run(20.0, ops={"left": (1.0, 12.0)})
+        return MeasuredRun(20.0, ops={"left": (1.0, 12.0)})
 
     with pytest.raises(KeyboardInterrupt):
-        compare(diamond_problem, plans, measure, path)
+        compare_plans(diamond_problem, plans, measure, path)
     path.write_text(path.read_text() + '{"model": "dia')  # cut off in the middle
-    rows = compare(diamond_problem, plans, measure, path)
+    rows = compare_plans(diamond_problem, plans, measure, path)
     assert len(measured) == 4
     assert len(rows) == len(plans)
-    assert compare(diamond_problem, plans, measure, path) == rows
+    assert compare_plans(diamond_problem, plans, measure, path) == rows
     assert len(measured) == 4
 
 
@@ -118,8 +120,8 @@ def test_a_file_of_something_else_is_refused(tmp_path):
 
 def test_a_row_comes_back_as_it_was_written(diamond_problem, plans, tmp_path):
     path = tmp_path / "rows.jsonl"
-    row = row_of(diamond_problem, *plans[0], Run(math.inf, error="a\nb"))
-    append(row, path)
+    row = fidelity_row(diamond_problem, *plans[0], MeasuredRun(math.inf, error="a\nb"))
+    append_row(row, path)
     (again,) = read_rows(path)
     assert (again.measured, again.error, again.key) == (math.inf, "a\nb", row.key)
     assert all(json.loads(line) for line in path.read_text().splitlines())
@@ -137,11 +139,11 @@ def test_the_error_is_laid_at_the_door_of_the_op_that_took_longer(diamond_proble
     ran = {
         op.name: (float(timeline.start[at]), float(timeline.end[at])) for at, op in enumerate(ops)
     }
-    exact = blame(diamond_problem, timeline, Run(timeline.step_time, ops=ran))
+    exact = error_breakdown(diamond_problem, timeline, MeasuredRun(timeline.step_time, ops=ran))
     assert all(row["predicted"] == row["measured"] for row in exact)
     ran["left"] = (1.0, 15.0)  # 14 s, not 10
     ran["bottom"] = (19.0, 20.0)
-    rows = blame(diamond_problem, timeline, Run(20.0, ops=ran))
+    rows = error_breakdown(diamond_problem, timeline, MeasuredRun(20.0, ops=ran))
     worst = next(row for row in rows if row["what"] == "op")
     assert (worst["name"], worst["predicted"], worst["measured"]) == ("left", 10.0, 14.0)
     gaps = {row["device"]: row for row in rows if row["what"] == "gaps"}
@@ -154,31 +156,32 @@ def test_varied_plans_differ_fit_and_come_again_with_the_seed():
     weights = sum(sum(op.outputs) for op in graph.ops if op.kind == "weight")
     problem = Problem(graph, Cluster.parse("P100+cpu"))
     assert weights < problem.arrays.capacity[0]
-    found = varied_plans(problem, 12, seed=1, evaluations=200)
+    found = diverse_plans(problem, 12, seed=1, evaluations=200)
     assert len(found) == len({plan for _, plan in found}) == 12
     names = [name for name, _ in found]
     assert names[:2] == ["all on gpu0", "all on cpu"]
     streamed = [plan for name, plan in found if name.startswith("streamed at random")]
     assert streamed
     for plan in streamed:
-        need = streamed_bytes(problem, plan.device, 0).max()
+        need = streamed_bytes(problem, plan.placement, 0).max()
         assert 0 <= need <= plan.staging[0]
     times = [
-        judge(problem, plan.device, plan.priority, plan.staging).step_time[0] for _, plan in found
+        judge(problem, plan.placement, plan.priority, plan.staging).step_time[0]
+        for _, plan in found
     ]
     assert max(times) > 1.5 * min(times)
-    again = varied_plans(problem, 12, seed=1, evaluations=200)
+    again = diverse_plans(problem, 12, seed=1, evaluations=200)
     assert [name for name, _ in again] == names
     assert all(one == other for (_, one), (_, other) in zip(found, again, strict=True))
 
 
 def test_the_scatter_is_a_picture_with_a_mark_a_plan():
     points = {"a <b>": [("x", 1e-3, 1.1e-3), ("y", 2e-2, 1e-2)], "c": [("z", 1.0, math.inf)]}
-    root = ET.fromstring(scatter(points))
+    root = ET.fromstring(scatter_svg(points))
     marks = root.findall("{http://www.w3.org/2000/svg}circle")
     assert len(marks) == 2
     assert "a <b>, x: 1 ms predicted, 1.1 ms measured" in marks[0][0].text
     # 1.1 ms stands right of 1 ms, and larger predictions stand higher
     assert float(marks[1].get("cx")) > float(marks[0].get("cx"))
     assert float(marks[1].get("cy")) < float(marks[0].get("cy"))
-    assert ET.fromstring(scatter({})) is not None
+    assert ET.fromstring(scatter_svg({})) is not None

@@ -12,7 +12,7 @@ from models import Branches, Cached, capture, nn, plans, torch, twin
 import placewright as pw
 from placewright import Cluster, Device, Link, Plan
 from placewright.runtime import Executor, verify
-from placewright.runtime.program.optimizer_step import Rule
+from placewright.runtime.program.optimizer_step import OptimizerRule
 from placewright.zoo.networks import NETWORKS
 
 pytestmark = [
@@ -38,7 +38,7 @@ def machine(*names: str) -> Cluster:
 
 
 def all_on(problem, number):
-    return problem.settle(np.full(len(problem.graph), number))
+    return problem.legalize(np.full(len(problem.graph), number))
 
 
 @pytest.mark.parametrize("graphs", [False, True])
@@ -52,7 +52,7 @@ def test_any_plan_gives_the_networks_outputs(name, staged, graphs):
     with torch.no_grad():
         expected = model(*args, **kwargs)
     for plan in plans(problem, 3, staged=staged):
-        with Executor(program, twin(model), plan, graphs=graphs) as run:
+        with Executor(program, twin(model), plan, cuda_graphs=graphs) as run:
             for _ in range(4):
                 made = run(*args, **kwargs)
         assert torch.allclose(made.cpu(), expected, **CLOSE)
@@ -63,11 +63,13 @@ def test_graphs_replay_what_was_captured_with_new_inputs_and_keep_old_outputs():
     model, args, kwargs = NETWORKS["gpt2"].build("test", training=False)
     program, problem = capture(model.eval(), args, machine("gpu0"), kwargs=kwargs)
     plan = Plan.of(problem, all_on(problem, 1))
-    with Executor(program, twin(model), plan, graphs=True) as run:
+    with Executor(program, twin(model), plan, cuda_graphs=True) as run:
         for _ in range(3):
             first = run(*args, **kwargs)
         kept = first.clone()
-        assert any(segment.graph is not None for segment in run.issuer.graphs.segments.values())
+        assert any(
+            segment.graph is not None for segment in run.issuer.cuda_graphs.segments.values()
+        )
         other = [torch.zeros_like(one) for one in args]
         with torch.no_grad():
             expected = model(*other, **kwargs)
@@ -85,7 +87,7 @@ def test_states_are_kept_on_the_gpu():
     for plan in [Plan.of(problem, all_on(problem, 1)), *plans(problem, 3)]:
         for graphs in (False, True):
             mine = twin(model)
-            with Executor(program, mine, plan, graphs=graphs) as run:
+            with Executor(program, mine, plan, cuda_graphs=graphs) as run:
                 for row, wanted in zip(rows, expected, strict=True):
                     for one, other in zip(run(*row), wanted, strict=True):
                         assert torch.allclose(one.cpu(), other, **CLOSE)
@@ -98,7 +100,12 @@ def test_a_training_step_is_that_of_the_cpu(name, staged):
     torch.manual_seed(0)
     model, args, kwargs = NETWORKS[name].build("test", training=True)
     program, problem = capture(
-        model, args, machine("gpu0"), kwargs=kwargs, training=True, optimizer=Rule("sgd", 0.1)
+        model,
+        args,
+        machine("gpu0"),
+        kwargs=kwargs,
+        training=True,
+        optimizer=OptimizerRule("sgd", 0.1),
     )
     one = Plan.of(problem, all_on(problem, 0))
     trained = twin(model)
@@ -133,7 +140,7 @@ def test_streamed_weights_stay_within_their_room_and_run_at_the_links_speed(requ
     model, x = Deep(layers, width), torch.randn(8, width)
     program, problem = capture(model, x, machine("gpu0"))
     device = all_on(problem, 1)
-    device[problem.arrays.weight] = 0
+    device[problem.arrays.is_weight] = 0
     with torch.no_grad():
         expected = model(x)
     seconds = {}
@@ -178,7 +185,7 @@ def test_graphs_never_take_the_memory_that_a_step_needs(request, spare, captured
     expected = model(x)
     total = torch.cuda.get_device_properties(0).total_memory
     request.addfinalizer(lambda: torch.cuda.set_per_process_memory_fraction(1.0))
-    with Executor(program, model, plan, graphs=True) as run:
+    with Executor(program, model, plan, cuda_graphs=True) as run:
         gc.collect()
         torch.cuda.reset_peak_memory_stats()
         assert torch.allclose(run(x).cpu(), expected, **CLOSE)  # op by op
@@ -187,28 +194,28 @@ def test_graphs_never_take_the_memory_that_a_step_needs(request, spare, captured
         torch.cuda.set_per_process_memory_fraction(limit / total)
         for _ in range(4):
             assert torch.allclose(run(x).cpu(), expected, **CLOSE)
-        assert bool(run.issuer.graphs.segments) == captured
+        assert bool(run.issuer.cuda_graphs.segments) == captured
 
 
 def test_a_captured_training_step_over_both_needs_little_more_than_op_by_op():
     """16 MiB each: weights, their gradients, which are there at the end, and activations."""
     layers = [layer for _ in range(10) for layer in (nn.Linear(2048, 2048, bias=False), nn.Tanh())]
     model, x = nn.Sequential(*layers, nn.Linear(2048, 1)), torch.randn(2048, 2048)
-    how = {"training": True, "optimizer": Rule("sgd", 1e-3)}
+    how = {"training": True, "optimizer": OptimizerRule("sgd", 1e-3)}
     program, problem = capture(model, x, machine("gpu0"), **how)
     device = all_on(problem, 1)
     last = [at for at, op in enumerate(problem.graph.ops) if op.module == "20" and op.inputs]
     device[[at for at in last if max(problem.graph.ops[at].outputs) < 2**20]] = 0
-    plan, peaks, losses = Plan.of(problem, problem.settle(device)), [], []
+    plan, peaks, losses = Plan.of(problem, problem.legalize(device)), [], []
     for graphs in (False, True):
-        with Executor(program, twin(model), plan, graphs=graphs) as run:
+        with Executor(program, twin(model), plan, cuda_graphs=graphs) as run:
             gc.collect()
             before = torch.cuda.memory_allocated()
             torch.cuda.reset_peak_memory_stats()
             losses.append([run(x).sum().item() for _ in range(4)])
             torch.cuda.synchronize()
             peaks.append(torch.cuda.max_memory_allocated() - before)
-            assert ("graph" in run.issued) == graphs
+            assert ("graph" in run.issue_mode) == graphs
     assert losses[1] == pytest.approx(losses[0], rel=1e-3)
     assert peaks[1] < 1.1 * peaks[0]
 
@@ -267,7 +274,7 @@ def test_multiprocessors_can_be_shared_out():
     with torch.no_grad():
         expected = model(x)["made"]
     for plan in plans(problem, 2):
-        with Executor(program, twin(model), plan, where=where, graphs=False) as run:
+        with Executor(program, twin(model), plan, device_map=where, cuda_graphs=False) as run:
             for _ in range(3):
                 made = run(x)["made"]
         assert torch.allclose(made.cpu(), expected, **CLOSE)
@@ -282,7 +289,7 @@ def test_verified_plans_keep_within_predicted_memory(name, training):
     program, problem = capture(model, args, machine("gpu0"), kwargs=kwargs, **how)
     for plan in [Plan.of(problem, all_on(problem, 1)), *plans(problem, 2)]:
         seen = verify(program, twin(model), plan, args, kwargs, problem=problem)
-        assert seen.ops == sum(problem.arrays.turn)
+        assert seen.ops == sum(problem.arrays.scheduled)
 
 
 class Decoder(nn.Module):

@@ -9,11 +9,11 @@ if not torch.cuda.is_available():
     pytest.skip("there is no GPU", allow_module_level=True)
 
 from placewright import Plan, Problem, simulate  # noqa: E402
-from placewright.profiling.machine_profile import here  # noqa: E402
+from placewright.profiling.machine_profile import profile_machine  # noqa: E402
 from placewright.profiling.op_costs import profile_ops  # noqa: E402
 from placewright.profiling.sites import sites_of  # noqa: E402
 from placewright.profiling.timing import time_on_gpu  # noqa: E402
-from placewright.runtime.program.program import program_of  # noqa: E402
+from placewright.runtime.program.program import build_program  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.gpu
 def profile(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        yield here(again=True)
+        yield profile_machine(refresh=True)
 
 
 def test_a_gpu_is_faster_than_its_host_and_its_links_are_real(profile):
@@ -57,11 +57,11 @@ def test_the_table_predicts_a_run_on_the_gpu(profile, width):
     layers = [torch.nn.Linear(width, width) for _ in range(8)]
     model = torch.nn.Sequential(*layers, torch.nn.ReLU()).to(torch.bfloat16).eval()
     call = (torch.rand(256, width, dtype=torch.bfloat16),)
-    program = program_of(model, call)
+    program = build_program(model, call)
     chosen = sites_of(profile.machine)
-    found = profile_ops(program, profile.machine, profile.cluster, chosen, 20, again=True)
+    found = profile_ops(program, profile.machine, profile.cluster, chosen, 20, refresh=True)
     assert found.failed == {}
-    problem = Problem(program.graph, profile.cluster.only(["gpu0"]), found.table)
+    problem = Problem(program.graph, profile.cluster.subset(["gpu0"]), found.table)
     predicted = simulate(problem, Plan.of(problem, [0] * len(program.graph))).step_time
     model, given = model.to("cuda"), call[0].to("cuda")
     runs = []

@@ -15,7 +15,7 @@ from placewright.runtime.cuda import graph_exclusions, streams
 
 def on_gpu(problem, *host):
     """All on the GPU, but for ops of these names."""
-    device = problem.settle([1] * len(problem.graph))
+    device = problem.legalize([1] * len(problem.graph))
     device[[problem.graph.position[name] for name in host]] = 0
     return Plan.of(problem, device)
 
@@ -49,12 +49,12 @@ def test_a_state_that_is_changed_between_graphs_is_changed_where_it_lies(first, 
     program, problem = capture(model, (torch.randn(1, 8), rows), machine(1))
     install(monkeypatch)
     mine, right = twin(model), twin(model)
-    with Executor(program, mine, on_gpu(problem, "relu", "exp"), graphs=True) as run:
+    with Executor(program, mine, on_gpu(problem, "relu", "exp"), cuda_graphs=True) as run:
         for _ in range(4):
             x = torch.randn(1, 8)
             assert torch.allclose(run(x, rows), right(x, rows))
             assert torch.allclose(mine.cache, right.cache)
-        assert run.issued == "2 graphs"
+        assert run.issue_mode == "2 graphs"
 
 
 def test_a_view_of_what_a_graph_makes_is_not_overwritten(monkeypatch):
@@ -67,11 +67,11 @@ def test_a_view_of_what_a_graph_makes_is_not_overwritten(monkeypatch):
     model, x = Parts().eval(), torch.randn(4, 8)
     program, problem = capture(model, x, machine(1))
     install(monkeypatch)
-    with Executor(program, twin(model), on_gpu(problem, "relu"), graphs=True) as run:
+    with Executor(program, twin(model), on_gpu(problem, "relu"), cuda_graphs=True) as run:
         for _ in range(3):
             _, part = run(x)
         run(torch.randn(4, 8))
-        assert run.issued == "1 graph"
+        assert run.issue_mode == "1 graph"
     assert torch.allclose(part, model(x)[1])
 
 
@@ -88,30 +88,30 @@ def test_after_a_whole_graph_each_op_runs_on_its_own_lane(monkeypatch):
 
     model, x = Speaker().eval(), torch.randn(4, 8)
     program, problem = capture(model, x, streams_of_one())
-    monkeypatch.setattr(graph_exclusions, "LARGE", 4 * 4 * 64)
+    monkeypatch.setattr(graph_exclusions, "LARGE_OUTPUT_BYTES", 4 * 4 * 64)
     install(monkeypatch)
-    device = problem.settle([0] * len(problem.graph))
-    device[problem.arrays.turn.nonzero()[0][6:]] = 1
+    device = problem.legalize([0] * len(problem.graph))
+    device[problem.arrays.scheduled.nonzero()[0][6:]] = 1
     with Executor(
-        program, twin(model), Plan.of(problem, problem.settle(device)), graphs=True
+        program, twin(model), Plan.of(problem, problem.legalize(device)), cuda_graphs=True
     ) as run:
         for _ in range(4):
             x = torch.randn(4, 8)
             assert torch.allclose(run(x), model(x), atol=1e-6)
-        assert run.issued == "1 graph"
+        assert run.issue_mode == "1 graph"
 
 
 def test_streamed_steps_in_flight_after_graphs_read_their_weights(monkeypatch):
     model, x = nn.Sequential(*(nn.Linear(8, 8) for _ in range(6))), torch.randn(2, 8)
     program, problem = capture(model, x, machine(1))
     install(monkeypatch)
-    device = problem.settle([1] * len(problem.graph))
-    device[problem.arrays.weight] = 0
+    device = problem.legalize([1] * len(problem.graph))
+    device[problem.arrays.is_weight] = 0
     plan = Plan.of(problem, device, staging={"gpu0": 2 * 512})
-    with Executor(program, twin(model), plan, graphs=True) as run:
+    with Executor(program, twin(model), plan, cuda_graphs=True) as run:
         for _ in range(3):
             assert torch.equal(run(x), model(x))
-        assert run.issued == "1 graph"
+        assert run.issue_mode == "1 graph"
         several = [torch.randn(2, 8) for _ in range(3)]
         numbers = [run.submit(one) for one in several]
         for number, one in zip(numbers, several, strict=True):
@@ -122,13 +122,13 @@ def test_what_is_captured_for_inference_serves_other_calls(monkeypatch):
     model, x = nn.Sequential(*(nn.Tanh() for _ in range(9))), torch.randn(2, 8)
     program, problem = capture(model, x, machine(1))
     install(monkeypatch)
-    with Executor(program, twin(model), on_gpu(problem), graphs=True) as run:
+    with Executor(program, twin(model), on_gpu(problem), cuda_graphs=True) as run:
         with torch.inference_mode():
             for _ in range(3):
                 run(torch.randn(2, 8))
         x = torch.randn(2, 8)
         assert torch.equal(run(x), model(x))
-        assert run.issued == "1 graph"
+        assert run.issue_mode == "1 graph"
 
 
 class Skips(nn.Module):
@@ -149,10 +149,10 @@ def test_out_of_memory_is_said_where_graphs_hold_what_is_needed(monkeypatch):
     model, x = Skips().eval(), torch.randn(4, 8)
     program, problem = capture(model, x, machine(1))
     install(monkeypatch)
-    with Executor(program, twin(model), on_gpu(problem, "relu", "sin"), graphs=True) as run:
+    with Executor(program, twin(model), on_gpu(problem, "relu", "sin"), cuda_graphs=True) as run:
         for _ in range(3):
             assert torch.allclose(run(x), model(x), atol=1e-6)
-        assert run.issued == "2 graphs"
+        assert run.issue_mode == "2 graphs"
         job = run.jobs[1]
 
         def failing(read):
@@ -177,12 +177,12 @@ def test_graphs_leave_memory_for_what_has_no_place_in_them(room, monkeypatch):
 
     model, x = Sums().eval(), torch.randn(4, 8)
     program, problem = capture(model, x, machine(1))
-    monkeypatch.setattr(graph_exclusions, "BULKY", x.nbytes)
+    monkeypatch.setattr(graph_exclusions, "LARGE_TRANSFER_BYTES", x.nbytes)
     install(monkeypatch)
-    receive, empty, failed = streams.Lane.receive, torch.empty, []
+    receive, empty, failed = streams.CudaDevice.receive, torch.empty, []
 
     def received(lane, value, after, place=None):
-        if room == "received" and run.issuer.graphs.captured and value.nbytes == x.nbytes:
+        if room == "received" and run.issuer.cuda_graphs.has_graphs and value.nbytes == x.nbytes:
             failed.append(value)
             raise torch.OutOfMemoryError("CUDA out of memory")
         return receive(lane, value, after, place)
@@ -193,12 +193,12 @@ def test_graphs_leave_memory_for_what_has_no_place_in_them(room, monkeypatch):
             raise torch.OutOfMemoryError("CUDA out of memory")
         return empty(*size, **how)
 
-    monkeypatch.setattr(streams.Lane, "receive", received)
+    monkeypatch.setattr(streams.CudaDevice, "receive", received)
     monkeypatch.setattr(torch, "empty", reserved)
-    with Executor(program, twin(model), on_gpu(problem, "relu"), graphs=True) as run:
+    with Executor(program, twin(model), on_gpu(problem, "relu"), cuda_graphs=True) as run:
         for _ in range(4):
             x = torch.randn(4, 8)
             assert torch.allclose(run(x), model(x), atol=1e-6)
-        assert run.issued == "op by op: there is no memory for graphs"
+        assert run.issue_mode == "op by op: there is no memory for graphs"
     assert len(failed) == 1
     assert room == "received" or failed[0][0] >= x.nbytes

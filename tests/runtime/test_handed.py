@@ -11,10 +11,10 @@ from models import capture, nn, torch, twin
 from test_streams import machine, streams_of_one
 
 from placewright import Graph, Op, Plan, Table
-from placewright.profiling.as_executed import with_copies
+from placewright.profiling.as_executed import with_output_copies
 from placewright.runtime import Executor
 from placewright.runtime.cuda import graph_exclusions
-from placewright.runtime.cuda.graph_exclusions import handed_out, held_beside
+from placewright.runtime.cuda.graph_exclusions import graph_resident_bytes, large_output_ops
 
 WORDS = 150_000
 """Columns of an output: two rows of float32 are more than 1 MiB."""
@@ -38,7 +38,7 @@ class Speaker(nn.Module):
 @pytest.fixture(autouse=True)
 def lower(monkeypatch):
     """Outputs of 1 MiB count as large, so that models can be small."""
-    monkeypatch.setattr(graph_exclusions, "LARGE", 1 << 20)
+    monkeypatch.setattr(graph_exclusions, "LARGE_OUTPUT_BYTES", 1 << 20)
 
 
 def ops_named(graph, *names):
@@ -53,13 +53,13 @@ def test_large_outputs_are_made_after_the_graph_and_never_copied(how, shaped, mo
     program, problem = capture(model, x, cluster)
     fake_cuda.install(monkeypatch)
     fake_cuda.install_graphs(monkeypatch)
-    device = problem.settle([1] * len(problem.graph))
-    turns = problem.arrays.turn.nonzero()[0]
+    device = problem.legalize([1] * len(problem.graph))
+    turns = problem.arrays.scheduled.nonzero()[0]
     small = ops_named(problem.graph, *(f"layers.{at}.{kind}" for at in range(6) for kind in KINDS))
     if how == "staged":
         device[sorted(small)] = 0
     if how == "mixed":
-        device[turns[-1]] = 0 if turns[-1] not in handed_out(problem.graph) else 1
+        device[turns[-1]] = 0 if turns[-1] not in large_output_ops(problem.graph) else 1
         device[turns[0]] = 0
     if how == "two streams":
         device[turns[::2]] = 0
@@ -71,12 +71,12 @@ def test_large_outputs_are_made_after_the_graph_and_never_copied(how, shaped, mo
         return clone(value)
 
     calls = [torch.randn(2, 8) for _ in range(6)]
-    with Executor(program, twin(model), plan, graphs=True) as run:
+    with Executor(program, twin(model), plan, cuda_graphs=True) as run:
         with monkeypatch.context() as patch:
             patch.setattr(torch.Tensor, "clone", guarded)
             made = [run(one) for one in calls]
-        replayed = [one for one in run.issuer.graphs.segments.values() if one.graph]
-        assert how == "mixed" or [one.whole for one in replayed] == [
+        replayed = [one for one in run.issuer.cuda_graphs.segments.values() if one.graph]
+        assert how == "mixed" or [one.step_ops for one in replayed] == [
             len(turns) - (3 if shaped else 2)
         ]
     for got, given in zip(made, calls, strict=True):  # all of them are still what they were
@@ -92,14 +92,14 @@ def test_streamed_weights_of_a_large_output_are_part_of_the_graph(monkeypatch):
     program, problem = capture(model, x, machine(1))
     fake_cuda.install(monkeypatch)
     fake_cuda.install_graphs(monkeypatch)
-    device = problem.settle([1] * len(problem.graph))
-    device[problem.arrays.weight] = 0
+    device = problem.legalize([1] * len(problem.graph))
+    device[problem.arrays.is_weight] = 0
     plan = Plan.of(problem, device, staging={"gpu0": 4 * WORDS * 9 + 1024})
     calls = [torch.randn(2, 8) for _ in range(4)]
-    with Executor(program, twin(model), plan, graphs=True) as run:
+    with Executor(program, twin(model), plan, cuda_graphs=True) as run:
         made = [run(one) for one in calls]
-        (segment,) = run.issuer.graphs.segments.values()
-        assert segment.whole == len(run.issuer.order)
+        (segment,) = run.issuer.cuda_graphs.segments.values()
+        assert segment.step_ops == len(run.issuer.order)
     for got, given in zip(made, calls, strict=True):
         assert torch.allclose(got[0], model(given)[0], atol=1e-5)
 
@@ -113,16 +113,16 @@ def test_what_is_made_all_along_a_step_is_replayed():
             return early, x
 
     _, problem = capture(Early(), torch.randn(2, 8), machine(1))
-    assert handed_out(problem.graph) == frozenset()
+    assert large_output_ops(problem.graph) == frozenset()
 
 
 def test_views_of_a_large_output_are_handed_out_with_it():
     _, problem = capture(Speaker(shaped=True), torch.randn(2, 8), machine(1))
     graph = problem.graph
-    found = handed_out(graph)
+    found = large_output_ops(graph)
     assert {graph.ops[at].outputs for at in found} == {(2 * WORDS * 4,)}
     assert len(found) == 2
-    assert held_beside(graph) == 2 * (2 * 8 * 4)  # a layer's input and output
+    assert graph_resident_bytes(graph) == 2 * (2 * 8 * 4)  # a layer's input and output
 
 
 def test_a_plan_keeps_room_for_what_graphs_hold_and_not_for_a_second_output():
@@ -139,10 +139,10 @@ def test_a_plan_keeps_room_for_what_graphs_hold_and_not_for_a_second_output():
     table = Table(
         tuple(op.name for op in ops), ("gpu",), np.ones((len(ops), 1)), workspace=needs.copy()
     )
-    room = with_copies(table, graph).workspace
+    room = with_output_copies(table, graph).workspace
     assert room is not None
-    assert held_beside(graph) == (5 << 20) + 64
-    assert held_beside(graph, needs.tolist()) == (5 << 20) + 64 + 1000
+    assert graph_resident_bytes(graph) == (5 << 20) + 64
+    assert graph_resident_bytes(graph, needs.tolist()) == (5 << 20) + 64 + 1000
     assert room[3] == 7 + (5 << 20) + 64 + 1000 + (20 << 20) < size
     assert room[4] == 4  # a small output is copied
 
@@ -161,21 +161,21 @@ class Tied(nn.Module):
 
 
 def test_what_is_large_and_goes_between_devices_has_no_place_in_a_graph(monkeypatch):
-    monkeypatch.setattr(graph_exclusions, "BULKY", 1 << 20)
+    monkeypatch.setattr(graph_exclusions, "LARGE_TRANSFER_BYTES", 1 << 20)
     model, tokens = Tied(), torch.arange(3)
     program, problem = capture(model, tokens, machine(1), training=True, optimizer="sgd")
     fake_cuda.install(monkeypatch)
     fake_cuda.install_graphs(monkeypatch)
     ops = problem.graph.ops
     at_host = [op.name.startswith("words") for op in ops]  # the weight, its gradient's sum, update
-    plan = Plan.of(problem, problem.settle(np.where(at_host, 0, 1)))
+    plan = Plan.of(problem, problem.legalize(np.where(at_host, 0, 1)))
     other = copy.deepcopy(model)
-    alone = Plan.of(problem, problem.settle(np.zeros(len(ops), dtype=int)))
-    with Executor(program, model, plan, graphs=True) as run:
+    alone = Plan.of(problem, problem.legalize(np.zeros(len(ops), dtype=int)))
+    with Executor(program, model, plan, cuda_graphs=True) as run:
         made = [run(tokens).item() for _ in range(5)]
-        graphs = run.issuer.graphs
-        assert graphs.captured
-        turns = run.jobs[1].part.turns
+        graphs = run.issuer.cuda_graphs
+        assert graphs.has_graphs
+        turns = run.jobs[1].instructions.sequence
         sent = {
             ops[turn.position].name
             for turn in turns
@@ -192,7 +192,7 @@ def test_what_is_large_and_goes_between_devices_has_no_place_in_a_graph(monkeypa
 
 
 def test_what_meets_a_bulky_op_over_something_large_is_issued_with_it():
-    large, small = graph_exclusions.BULKY, 64
+    large, small = graph_exclusions.LARGE_TRANSFER_BYTES, 64
     ops = [
         Op("x", "input", (), (large,)),
         Op("early", "matmul", ((0, 0),), (large,)),
@@ -203,6 +203,6 @@ def test_what_meets_a_bulky_op_over_something_large_is_issued_with_it():
         Op("far", "elementwise", ((4, 1), (5, 0)), (small,)),
     ]
     graph = Graph("met", tuple(ops), outputs=((6, 0),))
-    found = graph_exclusions.beside_bulky(graph, {4})
+    found = graph_exclusions.adjacent_ops(graph, {4})
     assert {graph.ops[at].name for at in found} == {"maker", "view", "reader"}
-    assert graph_exclusions.beside_bulky(graph, ()) == set()
+    assert graph_exclusions.adjacent_ops(graph, ()) == set()

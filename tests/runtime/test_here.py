@@ -14,28 +14,28 @@ import numpy as np  # noqa: E402
 from placewright import Cluster, Device, Link, Problem, Table, files  # noqa: E402
 from placewright.errors import ClusterError  # noqa: E402
 from placewright.profiling import machine_profile as home  # noqa: E402
-from placewright.profiling.as_executed import as_run  # noqa: E402
-from placewright.profiling.device_rates import Ability, measure_device  # noqa: E402
-from placewright.profiling.links import Wire, measure_links  # noqa: E402
+from placewright.profiling.as_executed import executed_problem  # noqa: E402
+from placewright.profiling.device_rates import DeviceRates, measure_device  # noqa: E402
+from placewright.profiling.links import MeasuredLink, measure_links  # noqa: E402
 from placewright.profiling.machine_profile import (  # noqa: E402
-    assemble,
-    here,
-    kept_at,
-    parse_here,
+    build_cluster,
+    parse_workers,
+    profile_machine,
+    profile_path,
 )
-from placewright.profiling.overhead import measure_handing  # noqa: E402
+from placewright.profiling.overhead import measure_handoff  # noqa: E402
 from placewright.profiling.sites import sites_of  # noqa: E402
 from placewright.runtime.machine import (  # noqa: E402
     Gpu,
     Machine,
     _versions,
-    spared,
+    issuing_cores,
     this_machine,
 )
 
 MACHINE = Machine("EPYC", tuple(range(8)), 64 << 30, versions={"torch": "2.13"})
 WITH_GPU = replace(MACHINE, gpus=(Gpu("H200", 140 << 30),))
-ABLE = Ability({"float32": 1e11}, 2e10, 2e-6, 1e-6, {"launch": 0.1})
+ABLE = DeviceRates({"float32": 1e11}, 2e10, 2e-6, 1e-6, {"launch": 0.1})
 
 
 @pytest.fixture
@@ -57,19 +57,19 @@ def machine(monkeypatch, tmp_path):
 
 
 def _wire(source, target):
-    return Wire(source, target, math.inf, 1e-5)
+    return MeasuredLink(source, target, math.inf, 1e-5)
 
 
 def test_a_machine_is_measured_once_and_equal_workers_once_among_them(machine):
     notes: list[str] = []
-    first, second = here(note=notes.append), here(note=notes.append)
+    first, second = profile_machine(notify=notes.append), profile_machine(notify=notes.append)
     assert machine == ["cpu0"]
     assert first.fresh
     assert not second.fresh
     assert len(notes) == 1
     assert "8 cores" in notes[0]
     assert second.cluster.fingerprint == first.cluster.fingerprint
-    assert files.load(first.kept, "cluster").fingerprint == first.cluster.fingerprint
+    assert files.load(first.path, "cluster").fingerprint == first.cluster.fingerprint
 
 
 @pytest.mark.parametrize(
@@ -83,33 +83,33 @@ def test_a_machine_is_measured_once_and_equal_workers_once_among_them(machine):
     ids=lambda change: next(iter(change)),
 )
 def test_a_machine_that_has_changed_is_measured_again(machine, monkeypatch, change):
-    here()
+    profile_machine()
     monkeypatch.setattr(home, "this_machine", lambda: replace(MACHINE, **change))
-    assert here().fresh
+    assert profile_machine().fresh
     assert machine == ["cpu0", "cpu0"]
 
 
 def test_a_kept_profile_that_is_damaged_is_measured_again(machine):
-    kept = here().kept
+    kept = profile_machine().path
     kept.write_text(kept.read_text()[:40])
-    assert here().fresh
-    assert not here().fresh
+    assert profile_machine().fresh
+    assert not profile_machine().fresh
 
 
 def test_a_kept_profile_is_measured_again_when_asked_for(machine):
-    here()
-    assert here(again=True).fresh
+    profile_machine()
+    assert profile_machine(refresh=True).fresh
 
 
 def test_profiles_of_several_numbers_of_workers_are_kept_side_by_side():
-    names = {kept_at(MACHINE, sites_of(MACHINE, count)).name for count in (1, 2, 4)}
+    names = {profile_path(MACHINE, sites_of(MACHINE, count)).name for count in (1, 2, 4)}
     assert len(names) == 3
 
 
 def test_workers_share_the_cores_and_the_memory():
     chosen = sites_of(MACHINE, 3)
     assert [site.cores for site in chosen] == [(0, 1, 2), (3, 4), (5, 6, 7)]
-    cluster = assemble(
+    cluster = build_cluster(
         MACHINE,
         chosen,
         {site.name: ABLE for site in chosen},
@@ -126,11 +126,11 @@ def test_beside_a_gpu_cores_are_one_device_but_for_those_that_issue():
     assert [site.name for site in chosen] == ["gpu0", "cpu"]
     able = {site.name: ABLE for site in chosen}
     wires = [_wire("cpu", "gpu0"), _wire("gpu0", "cpu")]
-    gpu, host = assemble(WITH_GPU, chosen, able, wires).devices
-    assert (gpu.kind, gpu.issuer, gpu.launch) == ("gpu", "here", 2e-6)
+    gpu, host = build_cluster(WITH_GPU, chosen, able, wires).devices
+    assert (gpu.kind, gpu.issuer, gpu.launch_overhead) == ("gpu", "here", 2e-6)
     assert (host.kind, host.issuer) == ("cpu", None)
     assert host.model == "EPYC x6"
-    assert [spared(count) for count in (1, 2, 3, 7, 8, 64)] == [0, 0, 1, 1, 2, 2]
+    assert [issuing_cores(count) for count in (1, 2, 3, 7, 8, 64)] == [0, 0, 1, 1, 2, 2]
 
 
 def test_more_workers_than_cores_are_refused():
@@ -141,12 +141,12 @@ def test_more_workers_than_cores_are_refused():
 @pytest.mark.parametrize("text", ["here:4", "here:workers=x", "here:workers=", "here:cores=2"])
 def test_what_else_stands_behind_here_is_refused(text):
     with pytest.raises(ClusterError, match="expected here, or such as here:workers=2"):
-        parse_here(text)
+        parse_workers(text)
 
 
 def test_here_says_how_many_workers():
-    assert parse_here("here") is None
-    assert parse_here(" here:workers=4") == 4
+    assert parse_workers("here") is None
+    assert parse_workers(" here:workers=4") == 4
 
 
 def test_settings_that_change_the_speed_of_ops_make_another_machine():
@@ -203,13 +203,13 @@ def test_work_on_a_worker_has_its_cores_and_leaves_the_others_alone():
 def test_what_is_replayed_needs_no_host_to_start_its_ops(chain):
     chosen = sites_of(WITH_GPU)
     able = {site.name: ABLE for site in chosen}
-    cluster = assemble(WITH_GPU, chosen, able, [_wire("cpu", "gpu0"), _wire("gpu0", "cpu")])
+    cluster = build_cluster(WITH_GPU, chosen, able, [_wire("cpu", "gpu0"), _wire("gpu0", "cpu")])
     facts = {"devices": {"gpu0": {"own": 1e-6}, "cpu": {"own": 2e-6}}}
     profile = home.Profile(WITH_GPU, cluster, facts, False, None)
     table = Table(("a", "b", "c"), ("H200", "cpu"), np.ones((3, 2)), issue=np.full((3, 2), 5.0))
-    problem = as_run(Problem(chain, cluster, table), profile)
+    problem = executed_problem(Problem(chain, cluster, table), profile)
     gpu = problem.cluster.devices[0]
-    assert (gpu.issuer, gpu.launch) == (None, 1e-6)
+    assert (gpu.issuer, gpu.launch_overhead) == (None, 1e-6)
     assert (problem.arrays.compute == 1).all()
     assert (Problem(chain, cluster, table).arrays.compute[:, 0] == 5).all()
 
@@ -218,5 +218,5 @@ def test_handing_a_tensor_over_takes_a_moment():
     names = "cpu0", "cpu1"
     devices = tuple(Device(name, "cpu", memory=2**30) for name in names)
     links = {(one, other): Link(1e9) for one in names for other in names if one != other}
-    took = measure_handing(Cluster("two", devices, links), *names)
+    took = measure_handoff(Cluster("two", devices, links), *names)
     assert 1e-7 < took < 0.1

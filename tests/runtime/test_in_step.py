@@ -9,20 +9,20 @@ from models import Branches, Cached, nn, torch
 from test_ops import Everything
 
 from placewright.profiling import op_costs, whole_step
-from placewright.profiling.machine_profile import here
-from placewright.profiling.op_signatures import STORED
+from placewright.profiling.machine_profile import profile_machine
+from placewright.profiling.op_signatures import STORED_KINDS
 from placewright.profiling.sites import Site, sites_of
 from placewright.profiling.timing import Timing
 from placewright.profiling.whole_step import (
-    FEWEST,
-    Steps,
-    _sources,
-    may_run,
-    shared,
-    step_on_gpu,
+    MIN_STEPS,
+    StepTimer,
+    _initial_tensors,
+    fits_host,
+    mean_timing,
+    time_gpu_step,
 )
 from placewright.runtime.machine import this_machine
-from placewright.runtime.program.program import program_of
+from placewright.runtime.program.program import build_program
 
 
 class Speaker(nn.Module):
@@ -42,7 +42,7 @@ def site():
 
 
 def timed(program, seconds=10.0):
-    steps = Steps(program, site())
+    steps = StepTimer(program, site())
     return steps.timings() if steps.site.run(lambda: steps.run(seconds)) else None
 
 
@@ -51,11 +51,11 @@ def test_every_op_is_timed(training):
     model, x = (
         (Speaker(), torch.tensor([[4, 1]])) if not training else (Branches(), torch.ones(2, 8))
     )
-    program = program_of(model, (x,), training=training)
+    program = build_program(model, (x,), training=training)
     taken = timed(program)
-    turns = [at for at, op in enumerate(program.graph.ops) if op.kind not in STORED]
+    turns = [at for at, op in enumerate(program.graph.ops) if op.kind not in STORED_KINDS]
     assert list(taken) == turns
-    assert all(one.seconds > 0 and one.samples >= FEWEST for one in taken.values())
+    assert all(one.seconds > 0 and one.samples >= MIN_STEPS for one in taken.values())
 
 
 @pytest.mark.parametrize("training", [False, True], ids=["inference", "training"])
@@ -67,51 +67,51 @@ def test_ops_of_all_kinds_run_in_a_step(training):
         torch.randperm(44),
     )
     rule = "adam" if training else None
-    program = program_of(Everything(), call, training=training, optimizer=rule)
-    assert len(timed(program)) == sum(op.kind not in STORED for op in program.graph.ops)
+    program = build_program(Everything(), call, training=training, optimizer=rule)
+    assert len(timed(program)) == sum(op.kind not in STORED_KINDS for op in program.graph.ops)
 
 
 def test_states_are_written_where_they_are():
-    program = program_of(Cached(), (torch.randn(1, 8), torch.tensor([2])))
-    assert len(timed(program)) == sum(op.kind not in STORED for op in program.graph.ops)
+    program = build_program(Cached(), (torch.randn(1, 8), torch.tensor([2])))
+    assert len(timed(program)) == sum(op.kind not in STORED_KINDS for op in program.graph.ops)
 
 
 def test_numbers_stay_numbers_and_places_are_there():
-    program = program_of(Speaker(), (torch.tensor([[4, 1]]),))
-    env = _sources(program, site())
+    program = build_program(Speaker(), (torch.tensor([[4, 1]]),))
+    env = _initial_tensors(program, site())
     assert {int(one) for one in env[program.graph.position["words"], 0].flatten()} <= set(range(5))
     for at, op in enumerate(program.graph.ops):
-        if op.kind not in STORED:
+        if op.kind not in STORED_KINDS:
             made = program.runner(at, "cpu")([env[tensor] for tensor in op.inputs])
             env |= {(at, output): value for output, value in enumerate(made)}
             assert all(value.isfinite().all() and value.abs().max() < 1e3 for value in made)
 
 
 def test_a_step_that_takes_too_long_or_too_much_is_not_run():
-    program = program_of(Speaker(), (torch.tensor([[4, 1]]),))
+    program = build_program(Speaker(), (torch.tensor([[4, 1]]),))
     assert timed(program, seconds=0.0) is None
     machine = this_machine()
-    assert may_run(program, machine)
-    assert not may_run(program, replace(machine, memory=whole_step.PART * 100))
+    assert fits_host(program, machine)
+    assert not fits_host(program, replace(machine, memory=whole_step.HOST_MEMORY_DIVISOR * 100))
 
 
 def test_what_delays_an_op_now_and_then_counts_with_the_steps_it_delays():
-    program = program_of(Speaker(), (torch.tensor([[4, 1]]),))
-    steps = Steps(program, site())
-    count = len(steps.turns)
-    steps.taken = [
+    program = build_program(Speaker(), (torch.tensor([[4, 1]]),))
+    steps = StepTimer(program, site())
+    count = len(steps.positions)
+    steps.step_seconds = [
         [(0.5, 1.0 + 5.0 * (at == step % count)) for at in range(count)] for step in range(9)
     ]
     taken = steps.timings()
     assert sum(one.seconds + one.issue for one in taken.values()) == pytest.approx(1.5 * count + 5)
     assert {one.seconds for one in taken.values()} == {2 * one.issue for one in taken.values()}
     assert len({one.seconds for one in taken.values()}) == 1
-    assert not steps.taken
+    assert not steps.step_seconds
 
 
 def test_what_the_worker_does_between_ops_is_told_apart_from_them():
-    program = program_of(Speaker(), (torch.tensor([[4, 1]]),))
-    steps = Steps(program, site())
+    program = build_program(Speaker(), (torch.tensor([[4, 1]]),))
+    steps = StepTimer(program, site())
     steps.site.run(lambda: steps.run(10.0))
     first, *others = steps.timings().values()
     assert first.issue == 0  # from the first op on
@@ -119,13 +119,13 @@ def test_what_the_worker_does_between_ops_is_told_apart_from_them():
 
 
 def test_an_op_that_fails_in_a_step_says_so():
-    program = program_of(Speaker(), (torch.tensor([[4, 1]]),))
-    steps = Steps(program, site())
+    program = build_program(Speaker(), (torch.tensor([[4, 1]]),))
+    steps = StepTimer(program, site())
 
     def refused(_):
         raise RuntimeError("an op refuses its sample")
 
-    worker = steps._worker()
+    worker = steps._make_worker()
     worker.job.runners[1] = refused
     steps.worker = worker
     with pytest.raises(RuntimeError, match="refuses"):
@@ -133,10 +133,10 @@ def test_an_op_that_fails_in_a_step_says_so():
 
 
 def test_steps_of_several_moments_add_up():
-    program = program_of(Speaker(), (torch.tensor([[4, 1]]),))
-    steps = Steps(program, site())
+    program = build_program(Speaker(), (torch.tensor([[4, 1]]),))
+    steps = StepTimer(program, site())
     for _ in range(2):
-        assert steps.site.run(lambda: steps.run(10.0, most=6))
+        assert steps.site.run(lambda: steps.run(10.0, max_steps=6))
     assert {one.samples for one in steps.timings().values()} == {12}
 
 
@@ -148,7 +148,7 @@ class Pretended(Site):
 
 @pytest.mark.parametrize("training", [False, True], ids=["inference", "training"])
 def test_a_whole_step_is_captured_with_sound_numbers_in_all_its_ops(training, monkeypatch):
-    program = program_of(Branches(), (torch.ones(2, 8),), training=training)
+    program = build_program(Branches(), (torch.ones(2, 8),), training=training)
     gpu, free, steps = Pretended("gpu0", (), 0, "a GPU", 0), [1 << 30], []
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda index: (free[0], 1 << 30))
 
@@ -156,31 +156,31 @@ def test_a_whole_step_is_captured_with_sound_numbers_in_all_its_ops(training, mo
         steps.append((index, calls, step(0)))
         return Timing(1e-3, 0.0, 5)
 
-    monkeypatch.setattr(whole_step, "time_replayed", replayed)
+    monkeypatch.setattr(whole_step, "time_cuda_graph", replayed)
     with torch.no_grad():
-        assert step_on_gpu(program, gpu) == Timing(1e-3, 0.0, 5)
+        assert time_gpu_step(program, gpu) == Timing(1e-3, 0.0, 5)
         assert steps == [(0, 1, None)]
         free[0] = 1000  # it may not fit
-        assert step_on_gpu(program, gpu) is None
+        assert time_gpu_step(program, gpu) is None
         free[0] = 1 << 30
 
         def refused(*_):
             raise RuntimeError("an op refuses its sample")
 
-        monkeypatch.setattr(whole_step, "time_replayed", refused)
-        assert step_on_gpu(program, gpu) is None
+        monkeypatch.setattr(whole_step, "time_cuda_graph", refused)
+        assert time_gpu_step(program, gpu) is None
 
 
 def test_equal_ops_share_their_mean():
     taken = {3: Timing(1.0, 0.1, 9, 0.2), 5: Timing(2.0, 0.3, 7, 0.4), 8: Timing(9.0, 0.3, 7)}
-    assert shared(taken, [3, 5]) == Timing(1.5, 0.2, 7, pytest.approx(0.3))
-    assert shared(taken, [4]).seconds == 0  # a view of a weight, which nobody runs
+    assert mean_timing(taken, [3, 5]) == Timing(1.5, 0.2, 7, pytest.approx(0.3))
+    assert mean_timing(taken, [4]).seconds == 0  # a view of a weight, which nobody runs
 
 
 def test_a_profile_takes_what_a_step_says_and_else_times_op_by_op(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    program = program_of(Speaker(), (torch.tensor([[4, 1]]),))
-    profile = here(1)
+    program = build_program(Speaker(), (torch.tensor([[4, 1]]),))
+    profile = profile_machine(1)
     alone = []
     measure = op_costs.measure_op
     monkeypatch.setattr(
@@ -190,21 +190,21 @@ def test_a_profile_takes_what_a_step_says_and_else_times_op_by_op(monkeypatch, t
     def profiled():
         sites = sites_of(profile.machine, 1)
         return op_costs.profile_ops(
-            program, profile.machine, profile.cluster, sites, 8.0, again=True
+            program, profile.machine, profile.cluster, sites, 8.0, refresh=True
         )
 
     found = profiled()
     assert not alone
-    assert found.worked_out == 0
+    assert found.estimated == 0
     assert not found.failed
-    monkeypatch.setattr(Steps, "run", lambda *_: False)
-    assert profiled().worked_out == 0
-    assert len(alone) == found.different
+    monkeypatch.setattr(StepTimer, "run", lambda *_: False)
+    assert profiled().estimated == 0
+    assert len(alone) == found.distinct
 
     def refused(*_):
         raise RuntimeError("an op refuses its sample")
 
     alone.clear()
-    monkeypatch.setattr(Steps, "run", refused)
-    assert profiled().worked_out == 0
-    assert len(alone) == found.different
+    monkeypatch.setattr(StepTimer, "run", refused)
+    assert profiled().estimated == 0
+    assert len(alone) == found.distinct

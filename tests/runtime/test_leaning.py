@@ -14,15 +14,15 @@ from placewright.graph import Graph, Op
 torch = pytest.importorskip("torch")
 
 from placewright.profiling.host_sensitivity import (  # noqa: E402
-    lean,
-    leaning_plans,
-    leans,
+    host_matters,
+    host_variants,
+    scale_host,
 )
 from placewright.profiling.selection import (  # noqa: E402
-    Remeasured,
-    Wary,
+    CautiousChoice,
+    MeasuredChoice,
 )
-from placewright.runtime import Measured, Meter  # noqa: E402
+from placewright.runtime import Measurement, Meter  # noqa: E402
 
 LAYERS = 6
 MEASURED = 3.0
@@ -45,7 +45,7 @@ def problem() -> pw.Problem:
 
 
 def really(problem: pw.Problem, plan: pw.Plan) -> float:
-    return pw.simulate(lean(problem, MEASURED), plan).step_time
+    return pw.simulate(scale_host(problem, MEASURED), plan).step_time
 
 
 class Real(Meter):
@@ -53,37 +53,37 @@ class Real(Meter):
 
     problem: pw.Problem
 
-    def _ask(self, plan):
-        return Measured(really(self.problem, plan))
+    def _request(self, plan):
+        return Measurement(really(self.problem, plan))
 
 
 def test_only_a_host_beside_others_leans(problem):
-    assert leans(problem)
-    alone = replace(problem, cluster=problem.cluster.only(["cpu"]))
-    assert not leans(alone)
-    before, after = problem.costs.seconds, lean(problem, 2.0).costs.seconds
+    assert host_matters(problem)
+    alone = replace(problem, cluster=problem.cluster.subset(["cpu"]))
+    assert not host_matters(alone)
+    before, after = problem.costs.seconds, scale_host(problem, 2.0).costs.seconds
     assert (after[:, 0] == before[:, 0]).all()
     assert (after[:, 1] == 2 * before[:, 1]).all()
-    assert lean(problem, 1.0) is problem
-    links = lean(problem, 1.0, 2.0).cluster.links
+    assert scale_host(problem, 1.0) is problem
+    links = scale_host(problem, 1.0, 2.0).cluster.links
     assert links["cpu", "gpu0"].bandwidth == problem.cluster.links["cpu", "gpu0"].bandwidth / 2
-    late = lean(problem, 1.0, late=0.5).cluster.links["gpu0", "cpu"]
-    assert late.handing == problem.cluster.links["gpu0", "cpu"].latency + 0.5
+    late = scale_host(problem, 1.0, wake_delay=0.5).cluster.links["gpu0", "cpu"]
+    assert late.handoff_latency == problem.cluster.links["gpu0", "cpu"].latency + 0.5
     assert late.latency == problem.cluster.links["gpu0", "cpu"].latency
-    less = lean(problem, 1.0, 1.0, 0.5)
+    less = scale_host(problem, 1.0, 1.0, 0.5)
     assert less.constraints.limits == {"gpu0": 1750}
-    assert lean(less, 1.0, 1.0, 0.5).constraints.limits == {"gpu0": 875}
+    assert scale_host(less, 1.0, 1.0, 0.5).constraints.limits == {"gpu0": 875}
 
 
 def test_what_is_measured_chooses_among_leanings(problem):
     stop = pw.MaxEvaluations(3000)
-    firm, *others = leaning_plans(problem, pw.solvers.Auto(), stop)
+    firm, *others = host_variants(problem, pw.solvers.Auto(), stop)
     assert others
     meter = Real("never built")
     meter.problem = problem
-    choice = Remeasured(meter, k=1)
-    result = pw.solve(problem, pw.solvers.Auto(), stop, choose=choice)
-    assert any(one.found.found_by == "leaning" for one in choice.ranked)
+    choice = MeasuredChoice(meter, k=1)
+    result = pw.solve(problem, pw.solvers.Auto(), stop, select=choice)
+    assert any(one.candidate.found_by == "leaning" for one in choice.ranking)
     assert really(problem, result.plan) < really(problem, firm)
 
 
@@ -106,19 +106,19 @@ def two_ops(host: float) -> pw.Problem:
 def test_unmeasured_the_host_must_gain_enough(host, used):
     problem, stop = two_ops(host), pw.MaxEvaluations(500)
     best = pw.solve(problem, pw.solvers.Auto(), stop)
-    assert len({*best.plan.device[1:]}) == 2
+    assert len({*best.plan.placement[1:]}) == 2
     assert best.step_time < 2.0
-    wary = pw.solve(problem, pw.solvers.Auto(), stop, choose=Wary())
+    wary = pw.solve(problem, pw.solvers.Auto(), stop, select=CautiousChoice())
     # At 1.6 times 1.9 s the host would make the step half as long again as the GPU alone does.
-    assert (len({*wary.plan.device[1:]}) == 2) == used
+    assert (len({*wary.plan.placement[1:]}) == 2) == used
     assert wary.step_time == pytest.approx(best.step_time if used else 2.0, abs=0.01)
 
 
 def test_without_a_host_beside_others_the_best_is_taken():
     problem = two_ops(1.0)
-    alone = replace(problem, cluster=problem.cluster.only(["cpu"]))
+    alone = replace(problem, cluster=problem.cluster.subset(["cpu"]))
     best = pw.solve(alone, pw.solvers.Auto())
-    assert pw.solve(alone, pw.solvers.Auto(), choose=Wary()).plan == best.plan
+    assert pw.solve(alone, pw.solvers.Auto(), select=CautiousChoice()).plan == best.plan
 
 
 def test_a_plan_that_is_to_be_trusted_does_not_wake_the_host_for_little():
@@ -136,11 +136,13 @@ def test_a_plan_that_is_to_be_trusted_does_not_wake_the_host_for_little():
     problem = pw.Problem(graph, cluster, Table(names, ("G", "C"), takes))
     stop = pw.MaxEvaluations(300)
     best = pw.solve(problem, pw.solvers.Auto(), stop)
-    assert best.plan.device[11] == 1  # 3.0 ms against 3.2
+    assert best.plan.placement[11] == 1  # 3.0 ms against 3.2
     assert best.step_time < 3.1e-3
-    wary = pw.solve(problem, pw.solvers.Auto(), stop, choose=Wary())
-    assert wary.plan.device[11] == 1  # it ends in time even if the host wakes late
+    wary = pw.solve(problem, pw.solvers.Auto(), stop, select=CautiousChoice())
+    assert wary.plan.placement[11] == 1  # it ends in time even if the host wakes late
     tight = replace(graph, ops=(*ops[:11], replace(ops[11], inputs=((9, 0),))))
     problem = pw.Problem(tight, cluster, Table(names, ("G", "C"), takes))
-    assert pw.solve(problem, pw.solvers.Auto(), stop).plan.device[11] == 1
-    assert pw.solve(problem, pw.solvers.Auto(), stop, choose=Wary()).plan.device[11] == 0
+    assert pw.solve(problem, pw.solvers.Auto(), stop).plan.placement[11] == 1
+    assert (
+        pw.solve(problem, pw.solvers.Auto(), stop, select=CautiousChoice()).plan.placement[11] == 0
+    )

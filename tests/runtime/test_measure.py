@@ -14,10 +14,10 @@ import placewright as pw
 from placewright.errors import ConfigError, ExecutionError, VerifyError
 from placewright.frontends import from_python
 from placewright.problem import Constraints
-from placewright.profiling.selection import Remeasured, rerank
+from placewright.profiling.selection import MeasuredChoice, rerank
 from placewright.runtime import (
     Executor,
-    Measured,
+    Measurement,
     Meter,
     time_steps,
 )
@@ -54,24 +54,24 @@ TURNS = range(7, 14)  # the ops of `Branches` that are neither weights nor input
 class Told(Meter):
     """A meter that is told what plans take, instead of measuring."""
 
-    def _ask(self, plan):
+    def _request(self, plan):
         self.asked = [*getattr(self, "asked", []), plan]
-        placed = {plan.devices[plan.device[at]] for at in TURNS}
-        return Measured(1.0 if len(placed) == 1 else 2.0)
+        placed = {plan.device_names[plan.placement[at]] for at in TURNS}
+        return Measurement(1.0 if len(placed) == 1 else 2.0)
 
 
 def test_the_choice_never_loses_to_the_best_single_device(problem):
-    assert [at for at in range(14) if problem.arrays.turn[at]] == list(TURNS)
+    assert [at for at in range(14) if problem.arrays.scheduled[at]] == list(TURNS)
     ranked = rerank(problem, plans(problem, 5), Told(build), k=2)
     assert len(ranked) == 4  # two plans, two devices
-    assert ranked[0].found.found_by.startswith("all on cpu")
-    assert [one.measured.seconds for one in ranked] == [1, 1, 2, 2]
-    choice = Remeasured(Told(build), k=2)
-    result = pw.solve(problem, pw.solvers.Auto(), pw.MaxEvaluations(200), choose=choice)
+    assert ranked[0].candidate.found_by.startswith("all on cpu")
+    assert [one.measurement.seconds for one in ranked] == [1, 1, 2, 2]
+    choice = MeasuredChoice(Told(build), k=2)
+    result = pw.solve(problem, pw.solvers.Auto(), pw.MaxEvaluations(200), select=choice)
     assert result.found_by in ("single", "all on cpu0", "all on cpu1")
-    assert len(choice.ranked) >= 3
+    assert len(choice.ranking) >= 3
     with pytest.raises(ConfigError, match="expected 1 or more"):
-        Remeasured(Told(build), k=0)
+        MeasuredChoice(Told(build), k=0)
 
 
 class Larger(Told):
@@ -79,32 +79,32 @@ class Larger(Told):
 
     fails = "none"
 
-    def _ask(self, plan):
-        placed = {plan.devices[plan.device[at]] for at in TURNS}
+    def _request(self, plan):
+        placed = {plan.device_names[plan.placement[at]] for at in TURNS}
         fails = self.fails == "all" or (self.fails == "spread" and len(placed) > 1)
         if fails:
-            return Measured(math.inf, failure=f"no room for {len(placed)}\nbecause of it")
-        return Measured(1.0 if len(placed) == 1 else 2.0)
+            return Measurement(math.inf, failure=f"no room for {len(placed)}\nbecause of it")
+        return Measurement(1.0 if len(placed) == 1 else 2.0)
 
 
 def test_a_plan_over_the_limit_is_not_chosen_however_quick(problem):
     """All on one device is over the limit, and would be quicker."""
-    alone = pw.Plan.of(problem, problem.settle(np.zeros(len(problem.graph), dtype=int)))
+    alone = pw.Plan.of(problem, problem.legalize(np.zeros(len(problem.graph), dtype=int)))
     most = int(pw.simulate(problem, alone).peak.max())
     limits = dict.fromkeys(("cpu0", "cpu1"), most - 1)
     limited = replace(problem, constraints=Constraints(limits=limits))
     fits = [one for one in plans(problem, 20) if not pw.simulate(limited, one).overflow][:2]
     assert len(fits) == 2
     ranked = rerank(limited, [alone, *fits], Larger(build))
-    assert [one.measured.seconds for one in ranked] == [2, 2, 1]
-    assert [one.found.key[0] > 0 for one in ranked] == [False, False, True]
+    assert [one.measurement.seconds for one in ranked] == [2, 2, 1]
+    assert [one.candidate.key[0] > 0 for one in ranked] == [False, False, True]
     failing = Larger(build)
     failing.fails = "spread"
     with pytest.raises(ExecutionError, match="none of the 2 plans that fit the memory could be"):
         rerank(limited, [alone, *fits], failing)
     tight = replace(problem, constraints=Constraints(limits=dict.fromkeys(limits, 1)))
     over = rerank(tight, [*fits, alone], failing)
-    assert over[0].measured.seconds == 1  # nothing fits: then what could be run
+    assert over[0].measurement.seconds == 1  # nothing fits: then what could be run
 
 
 def test_where_no_plan_could_be_run_there_is_no_choice(problem):
@@ -113,16 +113,16 @@ def test_where_no_plan_could_be_run_there_is_no_choice(problem):
     with pytest.raises(ExecutionError, match=r"none of the 4 plans could .* met: no room for \d$"):
         rerank(problem, plans(problem, 2), failing)
     with pytest.raises(ExecutionError, match="plans could be run"):
-        pw.solve(problem, pw.solvers.Auto(), pw.MaxEvaluations(50), choose=Remeasured(failing))
+        pw.solve(problem, pw.solvers.Auto(), pw.MaxEvaluations(50), select=MeasuredChoice(failing))
 
 
 def test_a_plan_is_measured_once_and_serves_a_trainer(problem):
     meter = Told(build)
     environment = Environment(problem, measure=meter)
-    rows = np.stack([plan.device for plan in plans(problem, 3)])
+    rows = np.stack([plan.placement for plan in plans(problem, 3)])
     judged = environment.judge(np.concatenate([rows, rows]), "test")
     assert len(meter.asked) == len({row.tobytes() for row in rows})
-    assert judged.valid.all()
+    assert judged.feasible.all()
     assert environment.evaluations == 6
 
 
@@ -168,9 +168,9 @@ def deadly(tmp_path):
     act = next(at for at, op in enumerate(problem.graph.ops) if op.name.endswith("act"))
 
     def measured(device):
-        placement = problem.settle(np.zeros(len(problem.graph), dtype=int))
+        placement = problem.legalize(np.zeros(len(problem.graph), dtype=int))
         placement[act] = device
-        return meter._ask(pw.Plan.of(problem, placement))
+        return meter._request(pw.Plan.of(problem, placement))
 
     with Meter(spec, timeout=4) as meter:
         yield measured
@@ -181,7 +181,7 @@ def test_errors_and_crashes_are_infeasible_plans(deadly):
     failed = deadly(3)
     assert failed.seconds == math.inf
     assert "no room" in failed.failure
-    assert deadly(1) == Measured(math.inf, failure="the process that ran it died")
+    assert deadly(1) == Measurement(math.inf, failure="the process that ran it died")
 
 
 @pytest.mark.slow
@@ -200,18 +200,18 @@ def test_a_model_that_cannot_be_built_is_an_error(tmp_path, problem):
     ):
         meter.measure(plans(problem, 1)[0])
     with pytest.raises(ConfigError, match="expected more steps"):
-        Meter(build, steps=5, dropped=5)
+        Meter(build, steps=5, warmup_steps=5)
 
 
 def test_a_process_that_does_not_get_ready_is_waited_for_once(problem, monkeypatch):
-    monkeypatch.setattr(measure, "START", 0.01)
-    monkeypatch.setattr(measure, "PATIENCE", 0.01)
+    monkeypatch.setattr(measure, "START_TIMEOUT", 0.01)
+    monkeypatch.setattr(measure, "EXIT_TIMEOUT", 0.01)
     with (
         Meter(build) as meter,
         pytest.raises(ExecutionError, match=r"was not built and captured in 0\.01 seconds"),
     ):
-        meter(problem, np.stack([plan.device for plan in plans(problem, 3)]))
-    assert not meter.measured  # which would say that a plan took too long
+        meter(problem, np.stack([plan.placement for plan in plans(problem, 3)]))
+    assert not meter.measurements  # which would say that a plan took too long
     assert not multiprocessing.active_children()
 
 
@@ -255,8 +255,8 @@ def test_whatever_goes_wrong_in_a_plan_is_told(problem, monkeypatch, error, said
     monkeypatch.setattr(measure, "time_steps", fail)
     plan = plans(problem, 1)[0]
     pipe = Pipe((plan, {}, 1, 10, 5), (plan, {}, 1, 10, 5))
-    measure.serve(pipe, build, False, None)
-    assert pipe.answers == [None, *[Measured(math.inf, failure=said)] * 2]
+    measure.serve_plans(pipe, build, False, None)
+    assert pipe.answers == [None, *[Measurement(math.inf, failure=said)] * 2]
 
 
 class Tied(nn.Module):
@@ -277,11 +277,11 @@ def test_tied_weights_on_meta_stay_tied():
             return Tied().eval(), (torch.zeros(2, 3, dtype=torch.int64),)
 
     program, problem = capture(*tied())
-    model, args, kwargs = measure.build(tied)
+    model, args, kwargs = measure.load_model(tied)
     assert model.head.weight is model.words.weight
     assert not model.head.weight.is_meta
     with Executor(program, model, plans(problem, 1)[0]) as run:
         assert run(*args, **kwargs).shape == (2, 3, 10)
     pipe = Pipe((plans(problem, 1)[0], {}, 1, 10, 5))
-    measure.serve(pipe, tied, False, None)
+    measure.serve_plans(pipe, tied, False, None)
     assert pipe.answers[1].failure == ""

@@ -8,8 +8,8 @@ from torch import nn
 
 from placewright.errors import ConfigError, ExecutionError
 from placewright.runtime import Executor
-from placewright.runtime.micro_batches import train_step
-from placewright.runtime.program.optimizer_step import Rule
+from placewright.runtime.micro_batches import train_micro_batches
+from placewright.runtime.program.optimizer_step import OptimizerRule
 
 OPTIMIZERS = {
     "sgd": lambda p: torch.optim.SGD(p, lr=0.05),
@@ -41,7 +41,9 @@ def test_a_step_in_parts_is_the_step_of_the_whole_batch(name, in_flight):
     torch.manual_seed(0)
     model = Loss()
     part = tuple(one[:3] for one in batch(0))
-    program, problem = capture(model, part, workers(2), training=True, optimizer=Rule(name, 0.05))
+    program, problem = capture(
+        model, part, workers(2), training=True, optimizer=OptimizerRule(name, 0.05)
+    )
     reference = twin(model)
     optimizer = OPTIMIZERS[name](reference.parameters())
     for plan in plans(problem, 3):
@@ -50,7 +52,9 @@ def test_a_step_in_parts_is_the_step_of_the_whole_batch(name, in_flight):
         with Executor(program, trained, plan) as run:
             for seed in range(3):
                 x, y = batch(seed)
-                losses = train_step(run, zip(x.split(3), y.split(3), strict=True), in_flight)
+                losses = train_micro_batches(
+                    run, zip(x.split(3), y.split(3), strict=True), in_flight
+                )
                 optimizer.zero_grad()
                 whole = right(x, y)
                 whole.backward()
@@ -79,7 +83,7 @@ def test_a_part_that_fails_changes_no_weight():
         job, *_ = run.jobs.values()
         job.runners[0] = once(job.runners[0])
         with pytest.raises(ExecutionError, match="failed on"):
-            train_step(run, [(x[:3], y[:3])] * 2)
+            train_micro_batches(run, [(x[:3], y[:3])] * 2)
     for mine, theirs in zip(trained.parameters(), model.parameters(), strict=True):
         assert torch.equal(mine, theirs)
 
@@ -97,13 +101,13 @@ def test_what_cannot_be_run_in_parts_is_said():
     program, problem = capture(Normed(), (x, y), training=True, optimizer="sgd")
     with Executor(program, Normed(), plans(problem, 1)[0]) as run:
         with pytest.raises(ExecutionError, match="one in flight"):
-            train_step(run, [(x, y), (x, y)])
+            train_micro_batches(run, [(x, y), (x, y)])
         with pytest.raises(ConfigError, match="no parts"):
-            train_step(run, [])
-        assert len(train_step(run, [(x, y), (x, y)], in_flight=1)) == 2
+            train_micro_batches(run, [])
+        assert len(train_micro_batches(run, [(x, y), (x, y)], in_flight=1)) == 2
     program, problem = capture(Loss(), (x, y))
     with (
         Executor(program, Loss(), plans(problem, 1)[0]) as run,
         pytest.raises(ConfigError, match="training step"),
     ):
-        train_step(run, [(x, y)])
+        train_micro_batches(run, [(x, y)])

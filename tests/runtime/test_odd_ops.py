@@ -8,7 +8,7 @@ from models import capture, nn, plans, torch, twin
 from placewright.errors import GraphError
 from placewright.frontends.pytorch import writes
 from placewright.runtime import Executor
-from placewright.runtime.program.runners import Read, runner
+from placewright.runtime.program.runners import InputRead, node_runner
 
 
 class Odd(nn.Module):
@@ -116,17 +116,17 @@ def test_any_plan_trains_a_recurrent_layer(kind):
 
 def test_values_that_an_op_needs_and_does_not_read_are_not_made_up():
     program, _ = capture(Odd(fill_new), torch.randn(4, 8))
-    fill = next(node for node in program.draft.own if node.name == "fill")
+    fill = next(node for node in program.builder.own if node.name == "fill")
     with pytest.raises(GraphError, match="op 'fill' needs the values of 'sum_1'"):
-        runner(fill, {}, torch.device("cpu"))
-    runner(fill, {fill.args[1]: Read(0)}, torch.device("cpu"))
+        node_runner(fill, {}, torch.device("cpu"))
+    node_runner(fill, {fill.args[1]: InputRead(0)}, torch.device("cpu"))
 
 
 def test_an_unforeseen_error_names_the_op(monkeypatch):
     def failing(node):
         raise IndexError("list index out of range")
 
-    monkeypatch.setattr(writes, "meaning", failing)
+    monkeypatch.setattr(writes, "describe_node", failing)
     message = "IndexError: list index out of range, at op 'linear'"
     with pytest.raises(GraphError, match=message):
         capture(nn.Linear(8, 8), torch.randn(4, 8))

@@ -9,7 +9,7 @@ import pytest
 
 from placewright.profiling import sites
 from placewright.profiling.sites import Site
-from placewright.runtime.openmp import send_team_home
+from placewright.runtime.openmp import release_openmp_team
 
 torch = pytest.importorskip("torch")
 TASKS = "/proc/self/task"
@@ -39,7 +39,7 @@ def test_a_team_is_sent_home_and_made_anew():
         torch.set_num_threads(3)  # which starts threads of other libraries, too
         work_together()
         busy = threads()
-        told = send_team_home()
+        told = release_openmp_team()
         return busy, told, threads(), work_together(), threads()
 
     busy, told, home, made, again = in_thread(work)
@@ -51,7 +51,7 @@ def test_a_team_is_sent_home_and_made_anew():
 
 
 def test_who_measures_has_no_team_meanwhile(monkeypatch):
-    monkeypatch.setattr(sites, "in_kept_memory", lambda work: work())  # in its first thread
+    monkeypatch.setattr(sites, "run_in_main_arena", lambda work: work())  # in its first thread
 
     def work():
         torch.set_num_threads(3)

@@ -19,21 +19,21 @@ from placewright.profiling import isolated  # noqa: E402
 from placewright.profiling import op_costs as measuring  # noqa: E402
 from placewright.profiling.op_costs import profile_ops  # noqa: E402
 from placewright.profiling.op_signatures import (  # noqa: E402
-    STORED,
+    STORED_KINDS,
     equal_ops,
-    in_place,
+    writes_in_place,
 )
-from placewright.profiling.sample_inputs import index_limits, sample  # noqa: E402
+from placewright.profiling.sample_inputs import index_limits, sample_like  # noqa: E402
 from placewright.profiling.sites import Site, sites_of  # noqa: E402
 from placewright.profiling.timing import (  # noqa: E402
     Timing,
-    summed_up,
+    summarise,
     time_on_host,
 )
-from placewright.profiling.timing_cache import Kept  # noqa: E402
+from placewright.profiling.timing_cache import TimingCache  # noqa: E402
 from placewright.runtime.machine import this_machine  # noqa: E402
 from placewright.runtime.models import find_program  # noqa: E402
-from placewright.runtime.program.program import program_of  # noqa: E402
+from placewright.runtime.program.program import build_program  # noqa: E402
 
 
 class Tower(nn.Module):
@@ -73,7 +73,7 @@ class Everything(nn.Module):
 def machine(monkeypatch, tmp_path):
     """This one without GPUs, where ops are timed one by one (whole steps: `test_in_step.py`)."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(measuring, "may_run", lambda *_: False)
+    monkeypatch.setattr(measuring, "fits_host", lambda *_: False)
     return replace(this_machine(), gpus=())
 
 
@@ -87,7 +87,7 @@ def one(machine):
 
 @pytest.fixture(scope="module")
 def tower():
-    return program_of(Tower().eval(), (torch.rand(64, 96),))
+    return build_program(Tower().eval(), (torch.rand(64, 96),))
 
 
 def counted(monkeypatch, seconds=1e-4, wait=0.0):
@@ -113,7 +113,7 @@ def test_ops_of_a_gpu_add_up_to_a_whole_step(tower, machine, one, monkeypatch):
     site = Alike("gpu0", (), 0, "a GPU", 0)
     asked, took = [], [Timing(2.1e-3, 0.0, 5)]
     monkeypatch.setattr(
-        measuring, "step_on_gpu", lambda program, site: asked.append(site.name) or took[0]
+        measuring, "time_gpu_step", lambda program, site: asked.append(site.name) or took[0]
     )
     table = profile_ops(tower, machine, cluster, [site, host]).table
     assert table.columns == (host.model, "a GPU")
@@ -122,21 +122,21 @@ def test_ops_of_a_gpu_add_up_to_a_whole_step(tower, machine, one, monkeypatch):
     assert (profile_ops(tower, machine, cluster, [site, host]).table.seconds == table.seconds).all()
     assert asked == ["gpu0"]  # what is known is kept
     took[0] = None  # which cannot be run
-    again = profile_ops(tower, machine, cluster, [site, host], again=True)
+    again = profile_ops(tower, machine, cluster, [site, host], refresh=True)
     assert again.table.seconds[:, 1].sum() == pytest.approx(7e-4)
 
 
 def test_a_whole_step_that_had_no_room_is_tried_again(tower, machine, monkeypatch):
     took = [None]
-    monkeypatch.setattr(measuring, "step_on_gpu", lambda *_: took[0])
-    kept, site = Kept(machine), Alike("gpu0", (), 0, "a GPU", 0)
-    assert measuring._whole(kept, tower, site, False) == 0
+    monkeypatch.setattr(measuring, "time_gpu_step", lambda *_: took[0])
+    kept, site = TimingCache(machine), Alike("gpu0", (), 0, "a GPU", 0)
+    assert measuring._gpu_step_seconds(kept, tower, site, False) == 0
     assert not kept.rows
     took[0] = Timing(2e-3, 0.0, 5)
-    assert measuring._whole(kept, tower, site, False) == 2e-3
+    assert measuring._gpu_step_seconds(kept, tower, site, False) == 2e-3
     took[0] = None
-    assert measuring._whole(kept, tower, site, False) == 2e-3
-    assert measuring._whole(kept, tower, site, True) == 0
+    assert measuring._gpu_step_seconds(kept, tower, site, False) == 2e-3
+    assert measuring._gpu_step_seconds(kept, tower, site, True) == 0
 
 
 class Alike(Site):
@@ -154,11 +154,11 @@ def test_equal_ops_are_measured_once(tower, machine, one, monkeypatch):
     layers = [op.name for op in tower.graph.ops if op.kind == "matmul"]
     relus = [op.name for op in tower.graph.ops if op.kind == "elementwise"]
     assert (len(layers), len(relus)) == (4, 3)
-    assert len(seen) == found.measured == found.different == 3
+    assert len(seen) == found.measured == found.distinct == 3
     assert len(set(seen) & set(layers)) == 2
     row = dict(zip(found.table.ops, found.table.seconds[:, 0], strict=True))
     assert all(row[name] == 1e-4 for name in (*layers, *relus))
-    assert all(row[op.name] == 0 for op in tower.graph.ops if op.kind in STORED)
+    assert all(row[op.name] == 0 for op in tower.graph.ops if op.kind in STORED_KINDS)
 
 
 def test_equal_devices_are_measured_once(tower, machine, one, monkeypatch):
@@ -180,9 +180,9 @@ def test_what_was_measured_before_is_known_until_the_machine_changes(
     seen = counted(monkeypatch)
     first = profile_ops(tower, machine, *one)
     second = profile_ops(tower, machine, *one)
-    assert (second.measured, second.known, len(seen)) == (0, 3, 3)
+    assert (second.measured, second.cached, len(seen)) == (0, 3, 3)
     assert np.array_equal(second.table.seconds, first.table.seconds)
-    assert profile_ops(tower, machine, *one, again=True).measured == 3
+    assert profile_ops(tower, machine, *one, refresh=True).measured == 3
     newer = replace(machine, versions={**machine.versions, "torch": "9.9"})
     assert profile_ops(tower, newer, *one).measured == 3
 
@@ -202,7 +202,7 @@ def test_the_budget_is_obeyed_and_the_heaviest_come_first(tower, machine, one, m
     assert time.monotonic() - began < 5.0
     assert len(seen) == 1
     assert seen[0] == next(op.name for op in tower.graph.ops if op.kind == "matmul")
-    assert (found.measured, found.worked_out) == (1, 2)
+    assert (found.measured, found.estimated) == (1, 2)
     rows = found.table
     guessed = rows.spread[:, 0] == NOT_MEASURED
     names = {name for name, guess in zip(rows.ops, guessed, strict=True) if guess}
@@ -226,7 +226,7 @@ def test_one_of_each_kind_comes_before_a_second_of_any(tower, machine, one, monk
 def test_inputs_come_again_elsewhere_with_their_strides(steps):
     size = (3, 4)
     value = torch.arange(64.0).as_strided(size, steps)
-    again = isolated._another(value)
+    again = isolated._strided_clone(value)
     assert torch.equal(again, value)
     assert again.stride() == steps
     assert again.untyped_storage().data_ptr() != value.untyped_storage().data_ptr()
@@ -235,7 +235,7 @@ def test_inputs_come_again_elsewhere_with_their_strides(steps):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.complex64])
 def test_large_samples_repeat_what_was_drawn(dtype):
     length = (1 << 20) + (1 << 19) + 3
-    made = sample(torch.empty(length, dtype=dtype), torch.device("cpu"))
+    made = sample_like(torch.empty(length, dtype=dtype), torch.device("cpu"))
     assert made.shape == (length,)
     assert torch.equal(made[1 << 20 :], made[: length - (1 << 20)])
     assert len({complex(one) for one in made[:1000].tolist()}) > 50
@@ -247,7 +247,7 @@ def test_the_runtimes_own_time_comes_to_every_op_that_is_run(tower, machine, one
     monkeypatch.setattr(measuring, "measure_overhead", lambda *_: asked.append(1) or 4e-6)
     for _ in range(2):
         table = profile_ops(tower, machine, *one).table
-    run = np.array([op.kind not in STORED for op in tower.graph.ops])
+    run = np.array([op.kind not in STORED_KINDS for op in tower.graph.ops])
     assert table.seconds[run, 0] == pytest.approx(1.04e-4)
     assert (table.seconds[~run] == 0).all()
     assert len(asked) == 1  # it is kept
@@ -269,8 +269,8 @@ def test_an_op_that_a_device_cannot_run_is_worked_out_and_said(tower, machine, o
 
 @pytest.mark.parametrize("training", [False, True], ids=["inference", "training"])
 def test_every_op_runs_on_its_samples(training, machine, one, monkeypatch):
-    monkeypatch.setattr(measuring, "LONGEST", 0.01)
-    monkeypatch.setattr(isolated, "MOST_COPIES", 4)
+    monkeypatch.setattr(measuring, "MAX_OP_SECONDS", 0.01)
+    monkeypatch.setattr(isolated, "MAX_COPIES", 4)
     monkeypatch.setattr(measuring, "measure_overhead", lambda *_: 0.0)
     call = (
         torch.randint(11, (2, 6)),
@@ -278,38 +278,40 @@ def test_every_op_runs_on_its_samples(training, machine, one, monkeypatch):
         torch.tensor([1, 4]),
         torch.randperm(44),
     )
-    program = program_of(
+    program = build_program(
         Everything(), call, training=training, optimizer="adam" if training else None
     )
     cluster, (site,) = one
     lonely = replace(site, cores=site.cores[:1])  # threads that wait for one another take long
     found = profile_ops(program, machine, cluster, [lonely], budget=20)
     assert found.failed == {}
-    assert found.measured == found.different
+    assert found.measured == found.distinct
     assert np.isfinite(found.table.seconds).all()
 
 
 def test_a_cache_is_written_in_place_and_its_rows_differ():
     program = find_program("llama-8b:size=test,mode=decode,layers=1")
     written = [
-        at for at, op in enumerate(program.graph.ops) if op.kind != "view" and in_place(program, at)
+        at
+        for at, op in enumerate(program.graph.ops)
+        if op.kind != "view" and writes_in_place(program, at)
     ]
     assert len(written) == 2  # keys and values
-    node = program.draft.made_by[written[0]]
+    node = program.builder.op_nodes[written[0]]
     limits = index_limits(node)
     assert set(limits.values()) == {6}  # steps of the context
-    drawn = sample(torch.empty(6, dtype=torch.int64), torch.device("cpu"), 6, once=True)
+    drawn = sample_like(torch.empty(6, dtype=torch.int64), torch.device("cpu"), 6, is_unique=True)
     assert sorted(drawn.tolist()) == [0, 1, 2, 3, 4, 5]
 
 
 def test_samples_have_the_layout_and_are_positive():
     like = torch.empty(4, 5, dtype=torch.bfloat16).t()
-    made = sample(like, torch.device("cpu"))
+    made = sample_like(like, torch.device("cpu"))
     assert (made.shape, made.stride(), made.dtype) == (like.shape, like.stride(), like.dtype)
     assert 0.4 < float(made.min()) <= float(made.max()) <= 1.6
     wide = torch.empty(3, 1).expand(3, 4)
-    assert sample(wide, torch.device("cpu")).stride() == wide.stride()
-    assert sample(torch.empty(0, 3), torch.device("cpu")).numel() == 0
+    assert sample_like(wide, torch.device("cpu")).stride() == wide.stride()
+    assert sample_like(torch.empty(0, 3), torch.device("cpu")).numel() == 0
 
 
 def test_a_measured_table_predicts_a_serial_run(machine):
@@ -317,23 +319,23 @@ def test_a_measured_table_predicts_a_serial_run(machine):
     site = sites_of(machine, len(machine.cores))[0]
     device = Device(site.name, "cpu", site.model, 1 << 34, 0, {"float32": 5e10}, 1e10, 3e-6)
     cluster = Cluster("here", (device,), {})
-    program = program_of(Tower(512).eval(), (torch.rand(128, 512),))
+    program = build_program(Tower(512).eval(), (torch.rand(128, 512),))
 
     def predict():
-        found = profile_ops(program, machine, cluster, [site], budget=5, again=True)
+        found = profile_ops(program, machine, cluster, [site], budget=5, refresh=True)
         problem = Problem(program.graph, cluster, found.table)
         return simulate(problem, Plan.of(problem, [0] * len(program.graph))).step_time
 
     def step():
         values = {
-            at: [sample(program.values[at, 0], torch.device("cpu"))]
+            at: [sample_like(program.meta_tensors[at, 0], torch.device("cpu"))]
             for at, op in enumerate(program.graph.ops)
-            if op.kind in STORED
+            if op.kind in STORED_KINDS
         }
         runs = {
             at: program.runner(at, "cpu")
             for at, op in enumerate(program.graph.ops)
-            if op.kind not in STORED
+            if op.kind not in STORED_KINDS
         }
 
         def once(_):
@@ -375,7 +377,7 @@ def test_an_op_takes_no_less_than_its_start_unless_it_is_replayed(chain):
     )
     cluster = Cluster("one", (Device("gpu0"),), {})
     assert table.op_seconds(chain, cluster)[:, 0].tolist() == [2.0, 5.0, 3.0]
-    assert table.replayed().op_seconds(chain, cluster)[:, 0].tolist() == [1.0, 5.0, 0.0]
+    assert table.for_cuda_graphs().op_seconds(chain, cluster)[:, 0].tolist() == [1.0, 5.0, 0.0]
 
 
 @pytest.mark.parametrize("name", ["issue", "spread"])
@@ -394,7 +396,7 @@ def test_equal_ops_differ_by_shape_dtype_and_attributes():
         def forward(self, x, y):
             return x.sum(0), x.sum(1), y.sum(0), y.double().sum(0), (x + 1), (x + 1) + 2
 
-    program = program_of(Model(), (torch.rand(4, 4), torch.rand(5, 4)))
+    program = build_program(Model(), (torch.rand(4, 4), torch.rand(5, 4)))
     groups = [
         sorted(program.graph.ops[at].name for at in several)
         for several in equal_ops(program).values()
@@ -404,7 +406,7 @@ def test_equal_ops_differ_by_shape_dtype_and_attributes():
 
 
 def test_a_timing_is_a_median_with_its_spread():
-    took = summed_up([1.0, 2.0, 3.0, 4.0, 100.0])
+    took = summarise([1.0, 2.0, 3.0, 4.0, 100.0])
     assert (took.seconds, took.samples) == (3.0, 5)
     assert took.spread == pytest.approx((4 - 2) / 3)
     slow = time_on_host(lambda _: time.sleep(0.02), 0.01)

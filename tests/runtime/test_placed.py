@@ -9,7 +9,7 @@ from models import Branches, Cached, capture, nn, plans, torch, twin
 import placewright as pw
 from placewright import Plan
 from placewright.errors import ExecutionError, FileError, PlanError
-from placewright.runtime.program.optimizer_step import Rule
+from placewright.runtime.program.optimizer_step import OptimizerRule
 
 safetensors = pytest.importorskip("safetensors.torch")
 
@@ -92,7 +92,7 @@ def test_a_cache_that_grows_and_arguments_of_any_kind_never_fail():
         for _ in range(5):
             assert torch.equal(model(x, cache=mine), reference(x, cache=theirs))
         assert torch.equal(model(x), reference(x))
-    assert "neither a tensor" in model.placed.reason((x, mine))
+    assert "neither a tensor" in model.placed.why_not_captured((x, mine))
 
 
 def test_a_model_whose_branches_depend_on_values_is_right_for_all_values():
@@ -124,21 +124,21 @@ def test_a_training_plan_runs_whole_steps():
     model, x = Branches(), torch.randn(4, 8)
     _, problem = capture(model, x, training=True)
     reference = twin(model)
-    pw.apply(split(problem), model, optimizer=Rule("sgd", 0.1))
+    pw.apply(split(problem), model, optimizer=OptimizerRule("sgd", 0.1))
     optimizer = torch.optim.SGD(reference.parameters(), lr=0.1)
     for _ in range(3):
         optimizer.zero_grad()
         loss = reference(x)["made"].sum()
         loss.backward()
         optimizer.step()
-        assert model.placed.step(x).item() == pytest.approx(loss.item(), rel=1e-5)
+        assert model.placed.train_step(x).item() == pytest.approx(loss.item(), rel=1e-5)
     with torch.no_grad():
         made = model.eval()(x)["made"]
         assert torch.allclose(made, reference(x)["made"], atol=1e-5)
     _, plain = capture(reference, x)
     pw.apply(split(plain), reference)
     with pytest.raises(PlanError, match="not one of a training step"):
-        reference.placed.step(x)
+        reference.placed.train_step(x)
 
 
 def test_states_stay_the_models_own():
@@ -161,7 +161,7 @@ def test_calls_stream_through_in_order():
     _, problem = capture(model, calls[0])
     reference = twin(model)
     pw.apply(split(problem), model)
-    made = list(model.placed.stream(iter(calls), in_flight=3))
+    made = list(model.placed.pipeline(iter(calls), in_flight=3))
     assert len(made) == 9
     for one, (x,) in zip(made, calls, strict=True):
         assert torch.equal(one["made"], reference(x)["made"])
@@ -169,7 +169,7 @@ def test_calls_stream_through_in_order():
     _, other = capture(cached, (torch.randn(1, 8), torch.tensor([1])))
     pw.apply(split(other), cached)
     with pytest.raises(ExecutionError, match="cannot overlap"):
-        list(cached.placed.stream(iter([(torch.randn(1, 8), torch.tensor([1]))] * 3)))
+        list(cached.placed.pipeline(iter([(torch.randn(1, 8), torch.tensor([1]))] * 3)))
 
 
 @pytest.mark.parametrize("several", [False, True])
@@ -215,7 +215,7 @@ def test_plans_of_other_models_and_missing_devices_are_refused():
         plan = Plan.of(there, np.zeros(len(problem.graph), dtype=int))
         with pytest.raises(ExecutionError, match="has none"):
             pw.apply(plan, model)
-        pw.apply(plan, model, where={"gpu0": "cpu"})
+        pw.apply(plan, model, device_map={"gpu0": "cpu"})
         assert model.eval()(x)["made"].shape == (4, 8)
 
 
@@ -232,7 +232,7 @@ def test_a_training_plan_steps_in_parts_of_a_batch():
     reference = twin(model)
     _, problem = capture(model, (x[:3],), training=True, optimizer="sgd")
     placed = pw.apply(plans(problem, 1)[0], model)
-    losses = placed.placed.step_in_parts([(x[:3],), (x[3:],)])
+    losses = placed.placed.train_micro_batches([(x[:3],), (x[3:],)])
     loss = reference(x)
     loss.backward()
     with torch.no_grad():

@@ -10,8 +10,8 @@ from placewright import Cluster, Device, Link, Plan
 from placewright.errors import ExecutionError
 from placewright.runtime import Executor
 from placewright.runtime.cuda.issuer import Issuer
-from placewright.runtime.micro_batches import train_step
-from placewright.runtime.program.optimizer_step import Rule
+from placewright.runtime.micro_batches import train_micro_batches
+from placewright.runtime.program.optimizer_step import OptimizerRule
 
 
 def machine(gpus: int = 2) -> Cluster:
@@ -36,7 +36,7 @@ def test_any_plan_gives_the_models_outputs(staged, monkeypatch):
     fake_cuda.install(monkeypatch)
     expected = model(x)
     for plan in plans(problem, 8, staged=staged):
-        with Executor(program, twin(model), plan, graphs=False) as run:
+        with Executor(program, twin(model), plan, cuda_graphs=False) as run:
             for _ in range(3):
                 made = run(x)
             assert torch.equal(made["made"], expected["made"])
@@ -46,13 +46,13 @@ def test_states_and_training_work_on_gpus_too(monkeypatch):
     model = Cached()
     row = (torch.randn(1, 8), torch.tensor([2]))
     program, problem = capture(model, row, machine())
-    how = {"training": True, "optimizer": Rule("momentum", 0.01)}
+    how = {"training": True, "optimizer": OptimizerRule("momentum", 0.01)}
     other, x = Branches(), torch.randn(4, 8)
     learning, learned = capture(other, x, machine(), **how)
     fake_cuda.install(monkeypatch)
     for plan in plans(problem, 4):
         mine, reference = twin(model), twin(model)
-        with Executor(program, mine, plan, graphs=False) as run, torch.no_grad():
+        with Executor(program, mine, plan, cuda_graphs=False) as run, torch.no_grad():
             for _ in range(2):
                 for one, same in zip(run(*row), reference(*row), strict=True):
                     assert torch.allclose(one, same)
@@ -69,33 +69,33 @@ def test_states_and_training_work_on_gpus_too(monkeypatch):
 def test_captured_training_steps_go_on_learning(rule, monkeypatch):
     layers = [nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8), nn.ReLU()]
     model, x = nn.Sequential(*layers, nn.Linear(8, 1)), torch.randn(16, 8)
-    how = {"training": True, "optimizer": Rule(rule, 0.01)}
+    how = {"training": True, "optimizer": OptimizerRule(rule, 0.01)}
     program, problem = capture(model, x, machine(1), **how)
     fake_cuda.install(monkeypatch)
     fake_cuda.install_graphs(monkeypatch)
-    everything = Plan.of(problem, problem.settle([1] * len(problem.graph)))
-    with Executor(program, twin(model), everything, graphs=False) as run:
+    everything = Plan.of(problem, problem.legalize([1] * len(problem.graph)))
+    with Executor(program, twin(model), everything, cuda_graphs=False) as run:
         expected = [run(x).item() for _ in range(8)]
     assert len(set(expected)) == 8
     for plan in [everything, *plans(problem, 3), *plans(problem, 2, staged=True)]:
-        with Executor(program, twin(model), plan, graphs=True) as run:
+        with Executor(program, twin(model), plan, cuda_graphs=True) as run:
             assert [run(x).item() for _ in range(8)] == pytest.approx(expected, rel=1e-5)
-            replayed = [one for one in run.issuer.graphs.segments.values() if one.graph]
+            replayed = [one for one in run.issuer.cuda_graphs.segments.values() if one.graph]
         assert replayed or plan is not everything
 
 
 def test_gradients_are_gathered_op_by_op_and_then_replays_go_on(monkeypatch):
     model, x = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 1)), torch.randn(16, 8)
-    how = {"training": True, "optimizer": Rule("momentum", 0.01)}
+    how = {"training": True, "optimizer": OptimizerRule("momentum", 0.01)}
     program, problem = capture(model, x, machine(1), **how)
     fake_cuda.install(monkeypatch)
     fake_cuda.install_graphs(monkeypatch)
-    plan = Plan.of(problem, problem.settle([1] * len(problem.graph)))
+    plan = Plan.of(problem, problem.legalize([1] * len(problem.graph)))
     losses = []
     for graphs in (False, True):
-        with Executor(program, twin(model), plan, graphs=graphs) as run:
+        with Executor(program, twin(model), plan, cuda_graphs=graphs) as run:
             made = [run(x).item() for _ in range(3)]
-            made += [one.item() for one in train_step(run, [(x,), (x + 1,)], in_flight=1)]
+            made += [one.item() for one in train_micro_batches(run, [(x,), (x + 1,)], in_flight=1)]
             made += [run(x).item() for _ in range(2)]
         losses.append(made)
     assert losses[1] == pytest.approx(losses[0], rel=1e-5)
@@ -105,14 +105,14 @@ def test_copies_run_ahead_as_far_as_the_room_permits_and_no_further(monkeypatch)
     model, x = nn.Sequential(*(nn.Linear(8, 8, bias=False) for _ in range(6))), torch.randn(2, 8)
     program, problem = capture(model, x, machine(1))
     fake_cuda.install(monkeypatch)
-    device = problem.settle([1] * len(problem.graph))
-    device[problem.arrays.weight] = 0
+    device = problem.legalize([1] * len(problem.graph))
+    device[problem.arrays.is_weight] = 0
     plan = Plan.of(problem, device, staging={"gpu0": 2 * 256})
-    with Executor(program, twin(model), plan, graphs=False) as run:
+    with Executor(program, twin(model), plan, cuda_graphs=False) as run:
         run(x)
-        rooms = run.issuer.lanes[1].rooms
-        assert rooms.staging.room == 512
-        assert [copy.after for copy in rooms.staging.copies] == [0, 0, 1, 2, 3, 4]
+        rooms = run.issuer.cuda_devices[1].staging
+        assert rooms.staging.capacity == 512
+        assert [copy.readers_before for copy in rooms.staging.copies] == [0, 0, 1, 2, 3, 4]
         assert [copy.offset for copy in rooms.staging.copies] == [0, 256] * 3
         assert torch.equal(run(x), model(x))
 
@@ -131,12 +131,12 @@ def test_small_weights_come_in_one_copy_and_tied_or_strange_ones_alone(monkeypat
     model, x = Net().eval(), torch.randn(2, 24)
     program, problem = capture(model, x, machine(1))
     fake_cuda.install(monkeypatch)
-    device = problem.settle([1] * len(problem.graph))
-    device[problem.arrays.weight] = 0
+    device = problem.legalize([1] * len(problem.graph))
+    device[problem.arrays.is_weight] = 0
     plan = Plan.of(problem, device, staging={"gpu0": 64 * 1024})
     mine = twin(model)
-    with Executor(program, mine, plan, graphs=False) as run:
-        hauls = run.issuer.lanes[1].rooms.hauls
+    with Executor(program, mine, plan, cuda_graphs=False) as run:
+        hauls = run.issuer.cuda_devices[1].staging.batches
         for _ in range(3):
             given = torch.randn(2, 24)
             assert torch.allclose(run(given), model(given), atol=1e-5)
@@ -144,7 +144,7 @@ def test_small_weights_come_in_one_copy_and_tied_or_strange_ones_alone(monkeypat
         assert several
         assert any(len(haul.pairs) == 1 for haul in several)  # in one copy
         assert any(len(haul.pairs) > 1 for haul in several)  # as they are
-    with Executor(program, mine, plan, graphs=False) as run:  # all stand where they stood
+    with Executor(program, mine, plan, cuda_graphs=False) as run:  # all stand where they stood
         assert torch.allclose(run(x), model(x), atol=1e-5)
     for name, value in model.state_dict().items():
         assert torch.equal(mine.state_dict()[name], value)
@@ -156,7 +156,7 @@ def test_several_steps_in_flight_keep_their_order(monkeypatch):
     program, problem = capture(model, inputs[0], machine())
     fake_cuda.install(monkeypatch)
     for plan in [*plans(problem, 2), *plans(problem, 2, staged=True)]:
-        with Executor(program, twin(model), plan, graphs=False) as run:
+        with Executor(program, twin(model), plan, cuda_graphs=False) as run:
             numbers = [run.submit(x) for x in inputs]
             made = [run.result(number)["made"] for number in numbers]
         for one, x in zip(made, inputs, strict=True):
@@ -169,21 +169,21 @@ def test_captured_runs_of_ops_read_new_inputs_and_leave_old_outputs_alone(monkey
     program, problem = capture(model, x, machine(2))
     fake_cuda.install(monkeypatch)
     fake_cuda.install_graphs(monkeypatch)
-    device = problem.settle([1] * len(problem.graph))
-    device[problem.arrays.turn.nonzero()[0][8:9]] = 0  # one op in the middle on the host
+    device = problem.legalize([1] * len(problem.graph))
+    device[problem.arrays.scheduled.nonzero()[0][8:9]] = 0  # one op in the middle on the host
     calls = [torch.randn(4, 8) for _ in range(6)]
     for plan in [Plan.of(problem, device), *plans(problem, 3)]:
-        with Executor(program, twin(model), plan, graphs=True) as run:
+        with Executor(program, twin(model), plan, cuda_graphs=True) as run:
             made = [run(one) for one in calls]
-            captured = [one for one in run.issuer.graphs.segments.values() if one.graph]
+            captured = [one for one in run.issuer.cuda_graphs.segments.values() if one.graph]
         for one, given in zip(made, calls, strict=True):
             assert torch.allclose(one, model(given), atol=1e-6)
-        assert all(len(segment.turns) >= 6 for segment in captured)
-    with Executor(program, twin(model), Plan.of(problem, device), graphs=True) as run:
+        assert all(len(segment.op_indices) >= 6 for segment in captured)
+    with Executor(program, twin(model), Plan.of(problem, device), cuda_graphs=True) as run:
         for one in calls:
             run(one)
-        assert len([one for one in run.issuer.graphs.segments.values() if one.graph]) == 1
-        assert run.issuer.graphs.mode == "replay"
+        assert len([one for one in run.issuer.cuda_graphs.segments.values() if one.graph]) == 1
+        assert run.issuer.cuda_graphs.mode == "replay"
 
 
 def test_what_graphs_read_has_one_place_and_what_they_alone_have_read_is_let_go(monkeypatch):
@@ -203,20 +203,20 @@ def test_what_graphs_read_has_one_place_and_what_they_alone_have_read_is_let_go(
     program, problem = capture(model, x, machine(2))
     fake_cuda.install(monkeypatch)
     fake_cuda.install_graphs(monkeypatch)
-    device = problem.settle([1] * len(problem.graph))
-    order = problem.arrays.turn.nonzero()[0]
+    device = problem.legalize([1] * len(problem.graph))
+    order = problem.arrays.scheduled.nonzero()[0]
     host = [order[0], order[len(order) // 2]]
     device[host] = 0
-    with Executor(program, twin(model), Plan.of(problem, device), graphs=True) as run:
+    with Executor(program, twin(model), Plan.of(problem, device), cuda_graphs=True) as run:
         calls = [torch.randn(4, 8) for _ in range(5)]
         made = [run(one) for one in calls]
-        graphs = run.issuer.graphs
+        graphs = run.issuer.cuda_graphs
         first, second = graphs.segments.values()
         shared = {id(one) for one in first.inputs.values()} & {
             id(one) for one in second.inputs.values()
         }
         sent = {(1, (turn.position, 0)) for turn in first_turns(run) if turn.sends}
-        assert len(graphs.places) == 2
+        assert len(graphs.static_inputs) == 2
     for one, given in zip(made, calls, strict=True):
         assert torch.allclose(one, model(given), atol=1e-6)
     assert len(shared) == 1
@@ -237,12 +237,12 @@ def test_a_capture_frees_tensors_where_a_step_does(monkeypatch):
     """What graphs alone read must not stay until the capture ends: its room serves later ops."""
     layers = [layer for _ in range(8) for layer in (nn.Linear(8, 8), nn.Tanh())]
     model, x = nn.Sequential(*layers, nn.Linear(8, 1)), torch.randn(4, 8)
-    how = {"training": True, "optimizer": Rule("sgd", 0.01)}
+    how = {"training": True, "optimizer": OptimizerRule("sgd", 0.01)}
     program, problem = capture(model, x, machine(1), **how)
     fake_cuda.install(monkeypatch)
     fake_cuda.install_graphs(monkeypatch)
-    device = problem.settle([1] * len(problem.graph))
-    order = problem.arrays.turn.nonzero()[0]
+    device = problem.legalize([1] * len(problem.graph))
+    order = problem.arrays.scheduled.nonzero()[0]
     device[order[len(order) // 2 - 2]] = 0  # between the passes
     issue, held = Issuer.issue, []
 
@@ -255,19 +255,19 @@ def test_a_capture_frees_tensors_where_a_step_does(monkeypatch):
             held.append([key for key in step.env[1] if key not in kept | later and key[0] != own])
 
     monkeypatch.setattr(Issuer, "issue", watched)
-    with Executor(program, twin(model), Plan.of(problem, device), graphs=False) as run:
+    with Executor(program, twin(model), Plan.of(problem, device), cuda_graphs=False) as run:
         expected = [run(x).item() for _ in range(4)]
-    with Executor(program, twin(model), Plan.of(problem, device), graphs=True) as run:
+    with Executor(program, twin(model), Plan.of(problem, device), cuda_graphs=True) as run:
         assert [run(x).item() for _ in range(4)] == pytest.approx(expected, rel=1e-5)
-        assert run.issuer.graphs.captured
+        assert run.issuer.cuda_graphs.has_graphs
     assert len(held) > 20
     assert not any(held)
 
 
 def test_a_run_of_ops_that_cannot_be_captured_is_left_out_of_the_others(monkeypatch):
     model, program, problem = deep(monkeypatch, 12, 1)
-    device = problem.settle([1] * len(problem.graph))
-    device[problem.arrays.turn.nonzero()[0][[8, 16]]] = 0
+    device = problem.legalize([1] * len(problem.graph))
+    device[problem.arrays.scheduled.nonzero()[0][[8, 16]]] = 0
     issue = Issuer.issue
 
     def refused(issuer, step, lane, index):
@@ -276,28 +276,28 @@ def test_a_run_of_ops_that_cannot_be_captured_is_left_out_of_the_others(monkeypa
         issue(issuer, step, lane, index)
 
     monkeypatch.setattr(Issuer, "issue", refused)
-    with Executor(program, twin(model), Plan.of(problem, device), graphs=True) as run:
+    with Executor(program, twin(model), Plan.of(problem, device), cuda_graphs=True) as run:
         for _ in range(4):
             x = torch.randn(4, 8)
             assert torch.allclose(run(x), model(x), atol=1e-6)
-        assert run.issued == "2 graphs"
+        assert run.issue_mode == "2 graphs"
 
 
 def test_runs_of_ops_beside_a_worker_wait_for_their_streamed_weights_together(monkeypatch):
     model, program, problem = deep(monkeypatch, 24, 2)
-    weight = problem.arrays.weight
-    device = problem.settle([1] * len(problem.graph))
+    weight = problem.arrays.is_weight
+    device = problem.legalize([1] * len(problem.graph))
     device[weight] = 0
-    order = problem.arrays.turn.nonzero()[0]
+    order = problem.arrays.scheduled.nonzero()[0]
     device[order[20]] = 0  # an op on the host in the middle
     one = 4 * 8 * 9  # bytes of a layer
     for layers_ahead, longest in ((1, 0), (12, 8), (1000, 28)):
         plan = Plan.of(problem, device, staging={"gpu0": layers_ahead * one})
         calls = [torch.randn(4, 8) for _ in range(5)]
-        with Executor(program, twin(model), plan, graphs=True) as run:
+        with Executor(program, twin(model), plan, cuda_graphs=True) as run:
             made = [run(one) for one in calls]
-            segments = list(run.issuer.graphs.segments.values())
-            assert run.issuer.graphs.mode == ("replay" if longest else "eager")
+            segments = list(run.issuer.cuda_graphs.segments.values())
+            assert run.issuer.cuda_graphs.mode == ("replay" if longest else "eager")
         for got, given in zip(made, calls, strict=True):
             assert torch.allclose(got, model(given), atol=1e-6)
         sizes = [len(segment.turns) for segment in segments if segment.graph]
@@ -307,11 +307,11 @@ def test_runs_of_ops_beside_a_worker_wait_for_their_streamed_weights_together(mo
 @pytest.mark.parametrize("short", ["capture", "outputs", "beside"])
 def test_without_memory_for_graphs_ops_are_issued_one_by_one(short, monkeypatch):
     model, program, problem = deep(monkeypatch, 12, 2)
-    whole = problem.settle([1] * len(problem.graph))
+    whole = problem.legalize([1] * len(problem.graph))
     mixed = whole.copy()
-    mixed[problem.arrays.turn.nonzero()[0][[12, 15]]] = 0  # what is between is no graph
+    mixed[problem.arrays.scheduled.nonzero()[0][[12, 15]]] = 0  # what is between is no graph
     streamed = whole.copy()
-    streamed[problem.arrays.weight] = 0
+    streamed[problem.arrays.is_weight] = 0
     issue, failed = Issuer.issue, []
 
     def issued(issuer, step, lane, index):
@@ -339,19 +339,19 @@ def test_without_memory_for_graphs_ops_are_issued_one_by_one(short, monkeypatch)
     for plan in plans:
         failed.clear()
         calls = [torch.randn(4, 8) for _ in range(5)]
-        with Executor(program, twin(model), plan, graphs=True) as run:
+        with Executor(program, twin(model), plan, cuda_graphs=True) as run:
             with monkeypatch.context() as patch:
                 patch.setattr(torch.Tensor, "clone", clone)
                 made = [run(one) for one in calls]
             assert failed
-            assert not run.issuer.graphs.segments
-            assert run.issued == "op by op: there is no memory for graphs"
+            assert not run.issuer.cuda_graphs.segments
+            assert run.issue_mode == "op by op: there is no memory for graphs"
         for got, given in zip(made, calls, strict=True):
             assert torch.allclose(got, model(given), atol=1e-6)
 
 
 def first_turns(run):
-    (lane,) = run.issuer.lanes.values()
+    (lane,) = run.issuer.cuda_devices.values()
     segment = next(iter(run.issuer.graphs.segments.values()))
     return [lane.job.part.turns[at] for at in segment.turns]
 
@@ -361,9 +361,9 @@ def test_capturing_is_given_up_where_it_is_not_quicker_or_steps_overlap(monkeypa
     program, problem = capture(model, x, machine(1))
     fake_cuda.install(monkeypatch)
     fake_cuda.install_graphs(monkeypatch)
-    plan = Plan.of(problem, problem.settle([1] * len(problem.graph)))
+    plan = Plan.of(problem, problem.legalize([1] * len(problem.graph)))
     with Executor(program, twin(model), plan) as run:
-        graphs = run.issuer.graphs
+        graphs = run.issuer.cuda_graphs
         for _ in range(7):
             run(x)
             if graphs.seconds["replay"]:
@@ -371,7 +371,7 @@ def test_capturing_is_given_up_where_it_is_not_quicker_or_steps_overlap(monkeypa
         assert len(graphs.seconds["eager"]) == 3
         assert torch.equal(run(x), model(x))
         assert not graphs.segments
-    with Executor(program, twin(model), plan, graphs=True) as run:
+    with Executor(program, twin(model), plan, cuda_graphs=True) as run:
         numbers = [run.submit(one) for one in (x, x + 1)]
         assert torch.equal(run.result(numbers[0]), model(x))
         assert torch.equal(run.result(numbers[1]), model(x + 1))
@@ -386,8 +386,8 @@ def test_a_failure_on_either_side_stops_the_other(monkeypatch):
     program, problem = capture(model, x, machine())
     fake_cuda.install(monkeypatch)
     for plan in plans(problem, 4):
-        for number, place in enumerate(plan.devices):
-            run = Executor(program, twin(model), plan, graphs=False)
+        for number, place in enumerate(plan.device_names):
+            run = Executor(program, twin(model), plan, cuda_graphs=False)
             if number in run.jobs:
                 run.jobs[number].runners[0] = failing
                 with pytest.raises(ExecutionError, match=f"failed on '{place}': out of luck"):
@@ -402,7 +402,7 @@ def test_a_gpu_that_is_not_here_is_named():
         pytest.skip("it is here")
     with pytest.raises(ExecutionError, match="where="):
         Executor(program, model, plans(problem, 1)[0])
-    with Executor(program, model, plans(problem, 1)[0], where={"gpu0": "cpu"}) as run:
+    with Executor(program, model, plans(problem, 1)[0], device_map={"gpu0": "cpu"}) as run:
         assert torch.equal(run(x)["made"], model(x)["made"])
 
 
@@ -414,9 +414,9 @@ def test_a_step_on_several_streams_of_one_gpu_is_one_graph(fails, monkeypatch):
     fake_cuda.install_graphs(monkeypatch)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: None)
     for plan in plans(problem, 6):
-        with Executor(program, twin(model), plan, graphs=True) as run:
-            graphs = run.issuer.graphs
-            assert run.issuer.alone
+        with Executor(program, twin(model), plan, cuda_graphs=True) as run:
+            graphs = run.issuer.cuda_graphs
+            assert run.issuer.is_single_gpu
             job = run.jobs[run.issuer.order[-1][0]]
             last = job.runners[-1]
 
@@ -444,11 +444,11 @@ def test_streamed_steps_go_on_without_graphs_that_fail_or_are_slower(fails, monk
     fake_cuda.install(monkeypatch)
     fake_cuda.install_graphs(monkeypatch)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: None)
-    device = problem.settle([1] * len(problem.graph))
-    device[problem.arrays.weight] = 0
+    device = problem.legalize([1] * len(problem.graph))
+    device[problem.arrays.is_weight] = 0
     plan = Plan.of(problem, device, staging={"gpu0": 2 * 512})
     with Executor(program, twin(model), plan) as run:
-        graphs = run.issuer.graphs
+        graphs = run.issuer.cuda_graphs
         last = run.jobs[1].runners[-1]
 
         def out_of_memory(read):
@@ -464,7 +464,7 @@ def test_streamed_steps_go_on_without_graphs_that_fail_or_are_slower(fails, monk
                 graphs.seconds["replay"][-1] = 1.0  # slow
         assert not graphs.segments
         assert len(graphs.seconds["replay"]) == (0 if fails else 3)
-        assert ("out of memory" if fails else "a replay took 1000.00 ms") in run.issued
+        assert ("out of memory" if fails else "a replay took 1000.00 ms") in run.issue_mode
 
 
 @pytest.mark.parametrize("staged", [False, True])
@@ -473,20 +473,20 @@ def test_a_step_of_one_gpu_is_one_graph(staged, monkeypatch):
     program, problem = capture(model, x, machine(1))
     fake_cuda.install(monkeypatch)
     fake_cuda.install_graphs(monkeypatch)
-    device = problem.settle([1] * len(problem.graph))
+    device = problem.legalize([1] * len(problem.graph))
     if staged:
-        device[problem.arrays.weight] = 0
+        device[problem.arrays.is_weight] = 0
     plan = Plan.of(problem, device, staging={"gpu0": 2 * 512} if staged else None)
-    with Executor(program, twin(model), plan, graphs=True) as run:
+    with Executor(program, twin(model), plan, cuda_graphs=True) as run:
         for _ in range(5):
             x = torch.randn(2, 8)
             assert torch.equal(run(x), model(x))
-        (segment,) = run.issuer.graphs.segments.values()
-        assert segment.whole
-        assert run.issued == "1 graph"
-        assert run.issuer.graphs.covers
+        (segment,) = run.issuer.cuda_graphs.segments.values()
+        assert segment.step_ops
+        assert run.issue_mode == "1 graph"
+        assert run.issuer.cuda_graphs.covers_step
         if staged:
-            for parameter in run.homes[0].values():  # copies are part of what is replayed
+            for parameter in run.resident[0].values():  # copies are part of what is replayed
                 parameter.zero_()
             assert torch.equal(run(x), torch.zeros(2, 8))
 
@@ -503,15 +503,15 @@ def test_states_given_anew_are_changed_where_graphs_know_them(monkeypatch):
     program, problem = capture(model, (torch.zeros(4), row), machine(1))
     fake_cuda.install(monkeypatch)
     fake_cuda.install_graphs(monkeypatch)
-    plan = Plan.of(problem, problem.settle([1] * len(problem.graph)))
-    with Executor(program, twin(model), plan, graphs=True) as run:
+    plan = Plan.of(problem, problem.legalize([1] * len(problem.graph)))
+    with Executor(program, twin(model), plan, cuda_graphs=True) as run:
         for _ in range(5):
             cache = torch.randn(4)
             mine = cache.clone()
             made = run(mine, row)
             assert torch.allclose(made, model(cache, row))
             assert torch.allclose(mine, cache)
-        assert run.issued == "1 graph"
+        assert run.issue_mode == "1 graph"
 
 
 @pytest.mark.parametrize("error", [RuntimeError, torch.OutOfMemoryError])
@@ -519,8 +519,8 @@ def test_an_op_that_fails_among_many_is_named_and_memory_is_tried_again(error, m
     model = nn.Sequential(*(nn.Tanh() for _ in range(9)))
     program, problem = capture(model, torch.randn(2, 8), machine(1))
     fake_cuda.install(monkeypatch)
-    plan = Plan.of(problem, problem.settle([1] * len(problem.graph)))
-    with Executor(program, twin(model), plan, graphs=None) as run:
+    plan = Plan.of(problem, problem.legalize([1] * len(problem.graph)))
+    with Executor(program, twin(model), plan, cuda_graphs=None) as run:
         x = torch.randn(2, 8)
         run(x)
         job, failed = run.jobs[1], []
@@ -538,7 +538,7 @@ def test_an_op_that_fails_among_many_is_named_and_memory_is_tried_again(error, m
                 run(x)
         else:
             assert torch.equal(run(x), model(x))
-            assert not run.issuer.graphs.segments
+            assert not run.issuer.cuda_graphs.segments
         assert failed
 
 
@@ -551,12 +551,12 @@ def test_cublas_keeps_its_room_while_there_are_graphs_that_work_in_it(monkeypatc
     fake_cuda.install_graphs(monkeypatch)
     monkeypatch.setattr(*clear, raising=False)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    plan = Plan.of(problem, problem.settle([1] * len(problem.graph)))
-    with Executor(program, twin(model), plan, graphs=True) as run:
+    plan = Plan.of(problem, problem.legalize([1] * len(problem.graph)))
+    with Executor(program, twin(model), plan, cuda_graphs=True) as run:
         for _ in range(3):
             run(x)
-        assert run.issuer.graphs.captured
-        with Executor(program, twin(model), plan, graphs=False) as other:
+        assert run.issuer.cuda_graphs.has_graphs
+        with Executor(program, twin(model), plan, cuda_graphs=False) as other:
             other(x)
         assert not cleared
     assert cleared == [1]

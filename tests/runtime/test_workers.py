@@ -12,7 +12,7 @@ from placewright import Plan
 from placewright.errors import ExecutionError
 from placewright.graph import WEIGHT
 from placewright.runtime import Executor
-from placewright.runtime.cpu_worker import Note, Streamer
+from placewright.runtime.cpu_worker import Message, WeightStreamer
 
 WIDTH, LAYERS = 64, 6
 
@@ -101,11 +101,11 @@ def test_a_step_that_begins_later_never_comes_before_one_that_waits(streamed):
             send=lambda target, note: sent.append(note),
             report=lambda done: pytest.fail(str(done)),
         )
-        streamer = Streamer(job, lambda tensor: run.homes[1][tensor])
-        reads = [Note("read")] * len(streamer.staging.readers)
-        begins = [Note("begin", step, None, {}) for step in range(4)]
+        streamer = WeightStreamer(job, lambda tensor: run.resident[1][tensor])
+        reads = [Message("read")] * len(streamer.staging.readers)
+        begins = [Message("begin", step, None, {}) for step in range(4)]
         # The second waits from within the first; the others come when the first is read.
-        said = [*begins[:2], *reads, *begins[2:], *reads, *reads, *reads, Note("stop")]
+        said = [*begins[:2], *reads, *begins[2:], *reads, *reads, *reads, Message("stop")]
         for note in said:
             streamer.inbox.put(note)
         within(20, streamer.run)
@@ -168,7 +168,7 @@ def test_a_worker_that_cannot_begin_is_told(streamed, left, monkeypatch):
     def fails(_):
         raise RuntimeError("no thread")
 
-    monkeypatch.setattr("placewright.runtime.cpu_worker.in_kept_memory", fails)
+    monkeypatch.setattr("placewright.runtime.cpu_worker.run_in_main_arena", fails)
     run = Executor(program, twin(model), plan)
     with pytest.raises(ExecutionError, match="failed on 'cpu0': no thread"):
         within(20, lambda: run(torch.randn(4, WIDTH)))
@@ -180,8 +180,8 @@ def test_a_copy_that_fails_is_told_with_the_op_that_reads_it(streamed, left):
     run = Executor(program, twin(model), plan)
     x = torch.randn(4, WIDTH)
     within(20, lambda: run(x))
-    copy = run.script.parts[0].staging.copies[-1]
-    run.homes[1][copy.tensor] = torch.randn(999, 999)  # as `.data =` of another shape would
+    copy = run.instructions.per_device[0].staging.copies[-1]
+    run.resident[1][copy.tensor] = torch.randn(999, 999)  # as `.data =` of another shape would
     name = program.graph.ops[copy.reader].name
     with pytest.raises(
         ExecutionError, match=f"op '{name}' failed on 'cpu0': a weight that it reads cannot be"

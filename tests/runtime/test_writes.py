@@ -12,14 +12,14 @@ from placewright.runtime import real_devices
 from placewright.runtime.in_place import find_writes
 from placewright.runtime.instructions import (
     ENV,
-    HOME,
-    ROOM,
-    write_script,
+    RESIDENT,
+    STAGED,
+    compile_graph,
 )
 from placewright.runtime.real_devices import (
-    Place,
-    find_places,
-    keeping_to,
+    RealDevice,
+    cpu_affinity,
+    find_real_devices,
     spare_cores,
 )
 
@@ -39,7 +39,7 @@ def test_a_cache_that_is_read_after_the_write_is_written_in_place():
     graph = cached(Op("read", inputs=((2, 0),)))
     writes = find_writes(graph, [0] * 4, {(0, 0): (2, 0)})
     assert writes.in_place == {2}
-    assert writes.left == ()
+    assert writes.write_backs == ()
 
 
 def test_what_reads_the_old_value_runs_before_the_write_whatever_its_priority():
@@ -51,18 +51,20 @@ def test_what_reads_the_old_value_runs_before_the_write_whatever_its_priority():
     )
     graph = Graph("ordered", ops)
     changes = {(0, 0): (3, 0)}
-    script = write_script(graph, [0] * 4, 1, [0, 0, 9, 1], changes=changes)
+    script = compile_graph(graph, [0] * 4, 1, [0, 0, 9, 1], changes=changes)
     assert script.order == (2, 3)
-    apart = write_script(graph, [0, 0, 1, 0], 2, [0, 0, 9, 1], changes=changes)
-    assert apart.parts[0].turns[0].after == [2]  # the write waits for a reader elsewhere
-    assert apart.parts[1].turns[0].tells == [0]
+    apart = compile_graph(graph, [0, 0, 1, 0], 2, [0, 0, 9, 1], changes=changes)
+    assert apart.per_device[0].sequence[0].waits_for == [
+        2
+    ]  # the write waits for a reader elsewhere
+    assert apart.per_device[1].sequence[0].notifies == [0]
 
 
 def test_an_old_value_that_is_still_read_after_the_write_forbids_it():
     late = cached(Op("old", inputs=((0, 0), (2, 0))))
     writes = find_writes(late, [0] * 4, {(0, 0): (2, 0)})
     assert writes.in_place == frozenset()
-    assert writes.left == (((0, 0), (2, 0)),)
+    assert writes.write_backs == (((0, 0), (2, 0)),)
     kept = cached(outputs=((0, 0), (2, 0)))  # the model returns the old cache, too
     assert find_writes(kept, [0] * 3, {(0, 0): (2, 0)}).in_place == frozenset()
 
@@ -70,7 +72,7 @@ def test_an_old_value_that_is_still_read_after_the_write_forbids_it():
 def test_a_write_on_another_device_is_no_write_in_place():
     writes = find_writes(cached(), [0, 0, 1], {(0, 0): (2, 0)})
     assert writes.in_place == frozenset()
-    assert writes.left == (((0, 0), (2, 0)),)
+    assert writes.write_backs == (((0, 0), (2, 0)),)
 
 
 def test_an_update_waits_for_all_that_read_its_weight():
@@ -82,9 +84,9 @@ def test_an_update_waits_for_all_that_read_its_weight():
         Op("w.update", "optimizer", ((1, 0), (2, 0))),
     )
     graph = Graph("updated", ops)
-    script = write_script(graph, [0, 0, 0, 1, 0], 2, [0, 0, 0, 5, 1])
+    script = compile_graph(graph, [0, 0, 0, 1, 0], 2, [0, 0, 0, 5, 1])
     assert script.order == (2, 3, 4)
-    assert script.parts[0].turns[1].after == [3]
+    assert script.per_device[0].sequence[1].waits_for == [3]
 
 
 def test_a_script_says_what_is_read_where_and_freed_when():
@@ -96,55 +98,57 @@ def test_a_script_says_what_is_read_where_and_freed_when():
         Op("c", inputs=((3, 0), (2, 0))),
     )
     graph = Graph("told", ops)
-    first, second = write_script(graph, [0, 0, 0, 1, 0], 2).parts
-    a, c = first.turns
-    (b,) = second.turns
-    assert a.inputs == [(ENV, (0, 0)), (HOME, (1, 0))]
+    first, second = compile_graph(graph, [0, 0, 0, 1, 0], 2).per_device
+    a, c = first.sequence
+    (b,) = second.sequence
+    assert a.inputs == [(ENV, (0, 0)), (RESIDENT, (1, 0))]
     assert a.sends == [(0, 1)]
     assert a.frees == [(0, 0)]
-    assert b.inputs == [(ENV, (2, 0)), (HOME, (1, 0))]  # threads share their memory
-    assert (b.needs, b.sends, sorted(b.frees)) == ([(2, 0)], [(0, 0)], [(2, 0), (3, 0)])
-    assert (c.needs, sorted(c.frees)) == ([(3, 0)], [(2, 0), (3, 0)])
+    assert b.inputs == [(ENV, (2, 0)), (RESIDENT, (1, 0))]  # threads share their memory
+    assert (b.remote_inputs, b.sends, sorted(b.frees)) == ([(2, 0)], [(0, 0)], [(2, 0), (3, 0)])
+    assert (c.remote_inputs, sorted(c.frees)) == ([(3, 0)], [(2, 0), (3, 0)])
     assert first.outputs == [(4, 0)]
-    assert second.borrowed == [(1, 0)]
-    _, sent = write_script(graph, [0, 0, 0, 1, 0], 2, apart=[1]).parts
-    assert sent.turns[0].inputs == [(ENV, (2, 0)), (ENV, (1, 0))]  # a GPU gets a copy
-    _, staged = write_script(graph, [0, 0, 0, 1, 0], 2, staging=[-1, 4], apart=[1]).parts
-    assert staged.turns[0].inputs == [(ENV, (2, 0)), (ROOM, 0)]
+    assert second.shared == [(1, 0)]
+    _, sent = compile_graph(graph, [0, 0, 0, 1, 0], 2, separate_memory=[1]).per_device
+    assert sent.sequence[0].inputs == [(ENV, (2, 0)), (ENV, (1, 0))]  # a GPU gets a copy
+    _, staged = compile_graph(
+        graph, [0, 0, 0, 1, 0], 2, staging=[-1, 4], separate_memory=[1]
+    ).per_device
+    assert staged.sequence[0].inputs == [(ENV, (2, 0)), (STAGED, 0)]
 
 
 def test_a_worker_beside_a_gpu_leaves_cores_to_who_issues(monkeypatch):
-    monkeypatch.setattr(real_devices, "own_cores", lambda: tuple(range(16)))
-    _, worker = find_places(("gpu0", "cpu"))
+    monkeypatch.setattr(real_devices, "available_cores", lambda: tuple(range(16)))
+    _, worker = find_real_devices(("gpu0", "cpu"))
     assert worker.cores == tuple(range(14))
     assert worker.threads == 14
 
 
 def test_places_are_found_by_name_or_as_written():
-    gpu, one, two = find_places(("gpu1.2", "cpu0", "cpu1"), {"cpu1": "cpu:1"})
+    gpu, one, two = find_real_devices(("gpu1.2", "cpu0", "cpu1"), {"cpu1": "cpu:1"})
     assert (gpu.kind, gpu.index, gpu.stream, gpu.torch_name) == ("cuda", 1, 2, "cuda:1")
     assert (one.kind, two.kind, two.threads, one.torch_name) == ("cpu", "cpu", 1, "cpu")
     assert not set(one.cores) & set(two.cores)
-    assert find_places(("cpu",))[0].cores == ()  # alone, it may use any
-    (part,) = find_places(("fast",), {"fast": "cuda:0/1@64"})
+    assert find_real_devices(("cpu",))[0].cores == ()  # alone, it may use any
+    (part,) = find_real_devices(("fast",), {"fast": "cuda:0/1@64"})
     assert (part.index, part.stream, part.multiprocessors) == (0, 1, 64)
     with pytest.raises(ConfigError, match="'tpu7' says no place"):
-        find_places(("tpu7",))
+        find_real_devices(("tpu7",))
     with pytest.raises(ConfigError, match="has place 'cuda-0'"):
-        find_places(("gpu0",), {"gpu0": "cuda-0"})
+        find_real_devices(("gpu0",), {"gpu0": "cuda-0"})
     with pytest.raises(ConfigError, match="the devices are gpu0"):
-        find_places(("gpu0",), {"gpu1": "cpu"})
+        find_real_devices(("gpu0",), {"gpu1": "cpu"})
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="threads keep to no cores here")
 def test_who_issues_keeps_to_the_cores_that_workers_leave():
     cores = sorted(os.sched_getaffinity(0))
-    assert spare_cores([Place("gpu0", "cuda"), Place("cpu")]) == ()
-    taken = Place("cpu", cores=tuple(cores[1:]))
-    assert spare_cores([Place("gpu0", "cuda"), taken]) in ((cores[0],), ())
-    with keeping_to(cores[:1]):
+    assert spare_cores([RealDevice("gpu0", "cuda"), RealDevice("cpu")]) == ()
+    taken = RealDevice("cpu", cores=tuple(cores[1:]))
+    assert spare_cores([RealDevice("gpu0", "cuda"), taken]) in ((cores[0],), ())
+    with cpu_affinity(cores[:1]):
         assert os.sched_getaffinity(0) == {cores[0]}
     assert sorted(os.sched_getaffinity(0)) == cores
-    with pytest.raises(ZeroDivisionError), keeping_to(cores[:1]):
+    with pytest.raises(ZeroDivisionError), cpu_affinity(cores[:1]):
         _ = 1 / 0
     assert sorted(os.sched_getaffinity(0)) == cores

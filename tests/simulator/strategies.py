@@ -60,7 +60,7 @@ def clusters(draw: st.DrawFn, most: int = 4) -> Cluster:
             f"d{at}",
             kind=draw(st.sampled_from(["gpu", "gpu", "cpu"])),
             memory=draw(st.integers(0, 40)),
-            launch=draw(st.sampled_from([0.0, 0.25, 1.0])),
+            launch_overhead=draw(st.sampled_from([0.0, 0.25, 1.0])),
             issuer=issuer if draw(st.booleans()) else None,
         )
         for at in range(count)
@@ -148,9 +148,9 @@ def needed_room(problem: Problem, device: np.ndarray, place: int) -> int:
     """The most bytes of weights from elsewhere that one op on this device reads."""
     a = problem.arrays
     most = 0
-    for op in np.flatnonzero(a.turn & (device == place)):
+    for op in np.flatnonzero(a.scheduled & (device == place)):
         tensors = a.inputs[a.first_input[op] : a.first_input[op + 1]]
-        remote = a.weight[a.producer[tensors]] & (device[a.producer[tensors]] != place)
+        remote = a.is_weight[a.producer[tensors]] & (device[a.producer[tensors]] != place)
         most = max(most, int(a.sizes[tensors][remote].sum()))
     return most
 
@@ -168,13 +168,13 @@ def fusible_problems(draw: st.DrawFn, most: int = 12) -> Problem:
         kind = draw(st.sampled_from(MEMBERS)) if op.kind == "op" else op.kind
         work = draw(st.sampled_from([0.0, 1.0, 2.5, 7.0]))
         moved = draw(st.sampled_from([0, 3, 11, 30]))
-        ops.append(replace(op, kind=kind, flops=work, moved=moved))
+        ops.append(replace(op, kind=kind, flops=work, bytes_moved=moved))
     graph = replace(problem.graph, ops=tuple(ops))
     if draw(st.booleans()):
         return replace(problem, graph=graph)
     rates = st.sampled_from([1.0, 3.0, float("inf")])
     devices = tuple(
-        replace(device, rates={"float32": draw(rates)}, bandwidth=draw(rates))
+        replace(device, rates={"float32": draw(rates)}, memory_bandwidth=draw(rates))
         for device in problem.cluster.devices
     )
     cluster = replace(problem.cluster, devices=devices)

@@ -48,7 +48,9 @@ def test_a_fused_batch_equals_the_contracted_problems_bit_for_bit(data):
     ]
     if staging is not None:  # a fused op needs room for the weights of all its members
         for place in np.flatnonzero(staging >= 0):
-            needs = [needed_room(small.problem, small.plan.device, place) for small in contracted]
+            needs = [
+                needed_room(small.problem, small.plan.placement, place) for small in contracted
+            ]
             staging[place] = max(staging[place], *needs)
     verdict = judge(
         problem,
@@ -61,12 +63,12 @@ def test_a_fused_batch_equals_the_contracted_problems_bit_for_bit(data):
     for at, small in enumerate(contracted):
         in_order = problem.discipline == "in order"
         plan, arrays = small.plan, small.problem.arrays
-        trace = reference.run(arrays, in_order, plan.device, plan.priority, staging)
+        trace = reference.run(arrays, in_order, plan.placement, plan.priority, staging)
         assert verdict.step_time[at] == trace.step_time
         assert verdict.peak[at].tolist() == trace.peak
         rooms = None if staging is None else staging.tolist()
-        assert verdict.period[at] == period.period(
-            arrays, plan.device.tolist(), rooms, problem.overlap
+        assert verdict.period[at] == period.reference_period(
+            arrays, plan.placement.tolist(), rooms, problem.overlap
         )
 
 
@@ -92,7 +94,7 @@ def test_any_groups_are_judged_or_refused_as_the_contraction_does(data):
 
 def chain(kinds: list[str], moved: int = 0, size: int = 4) -> Problem:
     ops = tuple(
-        Op(f"op{at}", kind, ((at - 1, 0),) if at else (), (size,), flops=1, moved=moved)
+        Op(f"op{at}", kind, ((at - 1, 0),) if at else (), (size,), flops=1, bytes_moved=moved)
         for at, kind in enumerate(kinds)
     )
     return Problem(Graph("chain", ops), Cluster.parse("2xP100"))
@@ -101,7 +103,7 @@ def chain(kinds: list[str], moved: int = 0, size: int = 4) -> Problem:
 def test_two_heavy_ops_are_not_one_group():
     problem = chain(["matmul", "relu", "matmul"])
     message = "ops 'op0' and 'op2' are fused: a fused group holds one matrix product"
-    for refuse in (simulate, lambda p, plan: judge(p, plan.device, fusion=plan.fusion)):
+    for refuse in (simulate, lambda p, plan: judge(p, plan.placement, fusion=plan.fusion)):
         with pytest.raises(PlanError, match=f"^{message}"):
             refuse(problem, Plan.of(problem, [0, 0, 0], fusion=[0, 0, 0]))
 
@@ -156,13 +158,13 @@ def memory_bound(rng: np.random.Generator, ops: int = 40) -> Problem:
                 kind,
                 inputs,
                 (int(rng.integers(0, 20)),),
-                moved=0 if kind == "view" else int(rng.integers(0, 60)),
+                bytes_moved=0 if kind == "view" else int(rng.integers(0, 60)),
                 workspace=int(rng.integers(0, 9)),
                 aliases=((0, int(rng.integers(len(inputs)))),) if in_place else (),
             )
         )
-    device = Device("d0", memory=10**9, bandwidth=3.0, launch=0.5)
-    devices = (device, replace(device, name="d1", bandwidth=7.0))
+    device = Device("d0", memory=10**9, memory_bandwidth=3.0, launch_overhead=0.5)
+    devices = (device, replace(device, name="d1", memory_bandwidth=7.0))
     links = {("d0", "d1"): Link(5.0, 0.25), ("d1", "d0"): Link(4.0)}
     outputs = ((ops - 1, 0),) if rng.random() < 0.5 else None  # then what nobody reads is lost
     return Problem(Graph("bound", tuple(made), outputs), Cluster("two", devices, links))
@@ -173,9 +175,9 @@ def test_batches_of_larger_memory_bound_plans_equal_their_contractions(seed):
     rng = np.random.default_rng(seed)
     problem = memory_bound(rng)
     ops, plans = problem.arrays.ops, 12
-    device = problem.settle((rng.random((plans, ops)) < 0.25).astype(np.int32))
-    device[:, ~problem.arrays.turn] = rng.integers(0, 2)  # weights on one side, to be sent
-    device = device[:, problem.arrays.head]
+    device = problem.legalize((rng.random((plans, ops)) < 0.25).astype(np.int32))
+    device[:, ~problem.arrays.scheduled] = rng.integers(0, 2)  # weights on one side, to be sent
+    device = device[:, problem.arrays.unit_head]
     urgency = rng.integers(0, 6, size=(plans, ops))
     fusion = fuse(problem, device, urgency)
     assert (fusion >= 0).sum() > plans * ops / 4

@@ -54,7 +54,9 @@ def test_the_kernel_equals_the_reference_bit_for_bit(data):
     )
     assert rows == trace.memory
     rooms = None if staging is None else staging.tolist()
-    assert timeline.period == period.period(problem.arrays, device.tolist(), rooms, problem.overlap)
+    assert timeline.period == period.reference_period(
+        problem.arrays, device.tolist(), rooms, problem.overlap
+    )
 
 
 @settings(ANY, max_examples=200)  # of three plans each
@@ -73,7 +75,7 @@ def test_a_batch_equals_its_plans_one_by_one_on_any_number_of_threads(data):
         assert verdict.peak[at].tolist() == trace.peak
         over = np.maximum(np.array(trace.peak) - problem.arrays.capacity, 0).sum()
         assert verdict.overflow[at] == over
-        assert verdict.period[at] == period.period(
+        assert verdict.period[at] == period.reference_period(
             problem.arrays, row.tolist(), None, problem.overlap
         )
 

@@ -12,7 +12,7 @@ from strategies import STREAMING, plans, problems
 
 from placewright import Cluster, Device, Graph, Link, Op, Plan, Problem, Table, simulate
 from placewright.errors import PlanError
-from placewright.simulator import critical_path, loads
+from placewright.simulator import find_critical_path, loads
 
 ANY = settings(
     max_examples=120,
@@ -25,8 +25,8 @@ def told(problem, path):
     """Each piece in words: (kind, op, from, to, what the next one waited for, seconds)."""
     name = [device.name for device in problem.cluster.devices]
     return [
-        (p.kind, path.names[p.op], name[p.source], name[p.device], p.held, p.seconds)
-        for p in path.pieces
+        (p.kind, path.op_names[p.op], name[p.source], name[p.device], p.wait_reason, p.seconds)
+        for p in path.segments
     ]
 
 
@@ -37,7 +37,7 @@ def test_every_moment_of_a_step_is_in_one_piece(data):
     problem = data.draw(problems(kinds=STREAMING) if streaming else problems())
     device, priority, staging = data.draw(plans(problem, staged=streaming))
     timeline = simulate(problem, Plan.of(problem, device, priority, staging=staging))
-    pieces = critical_path(problem, timeline).pieces
+    pieces = find_critical_path(problem, timeline).segments
     moments = [piece.start for piece in pieces] + [timeline.step_time]
     if pieces:
         assert moments[0] == 0
@@ -56,21 +56,21 @@ def really_ran(problem, timeline, pieces):
     for at, piece in enumerate(pieces):
         after = pieces[at + 1] if at + 1 < len(pieces) else None
         if piece.kind == "compute":
-            assert timeline.plan.device[piece.op] == piece.device
+            assert timeline.plan.placement[piece.op] == piece.device
             assert (timeline.start[piece.op], timeline.end[piece.op]) == (piece.start, piece.end)
         elif piece.kind == "issue":
             assert piece.held == "issuer"
             assert after is not None
             assert after.kind == "compute" or after.kind == "issue"
             assert a.issuer[piece.device] == a.issuer[after.device] >= 0
-            assert piece.end == piece.start + a.launch[piece.device]
+            assert piece.end == piece.start + a.launch_overhead[piece.device]
         else:
             assert (piece.op, piece.channel, piece.start, piece.end) in rows
             assert a.channel[piece.source, piece.device] == piece.channel
-        assert (piece.held == "end") == (after is None)
-        if piece.held == "device":
+        assert (piece.wait_reason == "end") == (after is None)
+        if piece.wait_reason == "device":
             assert piece.kind == "compute"
-        if piece.held == "room":
+        if piece.wait_reason == "room":
             assert piece.kind == "compute"
             assert timeline.plan.staging[piece.device] > 0
 
@@ -93,7 +93,7 @@ def test_a_transfer_that_waits_is_told_apart_from_one_that_is_late(
     diamond_problem: Problem,
 ) -> None:
     timeline = simulate(diamond_problem, Plan.of(diamond_problem, [0, 0, 1, 0]))
-    path = critical_path(diamond_problem, timeline)
+    path = find_critical_path(diamond_problem, timeline)
     assert told(diamond_problem, path) == [
         ("compute", "top", "gpu0", "gpu0", "input", 1.0),
         ("send", "top", "gpu0", "gpu1", "input", 2.0),
@@ -112,8 +112,8 @@ def test_a_transfer_that_waits_is_told_apart_from_one_that_is_late(
 
 def test_an_op_waits_for_its_device(diamond_problem: Problem) -> None:
     timeline = simulate(diamond_problem, Plan.of(diamond_problem, [0, 0, 0, 0]))
-    path = critical_path(diamond_problem, timeline)
-    assert [(piece.op, piece.held) for piece in path.pieces] == [
+    path = find_critical_path(diamond_problem, timeline)
+    assert [(piece.op, piece.wait_reason) for piece in path.segments] == [
         (0, "input"),
         (1, "device"),  # `right` has its input, `left` has the device
         (2, "input"),
@@ -124,7 +124,7 @@ def test_an_op_waits_for_its_device(diamond_problem: Problem) -> None:
 def test_copies_wait_for_channel_and_room(layers_problem: Problem) -> None:
     # 8 bytes of x first, then w1 and w2, 50 bytes each, over a link of 2 bytes a second.
     roomy = Plan.of(layers_problem, [1, 1, 0, 1, 1, 0], staging={"gpu0": 100})
-    path = critical_path(layers_problem, simulate(layers_problem, roomy))
+    path = find_critical_path(layers_problem, simulate(layers_problem, roomy))
     assert told(layers_problem, path) == [
         ("send", "x", "cpu", "gpu0", "channel", 4.0),
         ("stream", "w1", "cpu", "gpu0", "channel", 25.0),
@@ -132,18 +132,26 @@ def test_copies_wait_for_channel_and_room(layers_problem: Problem) -> None:
         ("compute", "layer2", "gpu0", "gpu0", "end", pytest.approx(0.4)),
     ]
     tight = Plan.of(layers_problem, [1, 1, 0, 1, 1, 0], staging={"gpu0": 50})
-    path = critical_path(layers_problem, simulate(layers_problem, tight))
-    assert [piece.held for piece in path.pieces] == ["channel", "input", "room", "input", "end"]
+    path = find_critical_path(layers_problem, simulate(layers_problem, tight))
+    assert [piece.wait_reason for piece in path.segments] == [
+        "channel",
+        "input",
+        "room",
+        "input",
+        "end",
+    ]
 
 
 def test_an_issuer_is_waited_for() -> None:
-    gpus = tuple(Device(f"gpu{at}", memory=9, launch=3.0, issuer="thread") for at in range(2))
+    gpus = tuple(
+        Device(f"gpu{at}", memory=9, launch_overhead=3.0, issuer="thread") for at in range(2)
+    )
     link = Link(1.0)
     cluster = Cluster("pair", gpus, {("gpu0", "gpu1"): link, ("gpu1", "gpu0"): link})
     graph = Graph("apart", (Op("a", outputs=(1,)), Op("b", outputs=(1,))))
     costs = Table(("a", "b"), ("gpu",), np.array([[4.0], [5.0]]))
     problem = Problem(graph, cluster, costs)
-    path = critical_path(problem, simulate(problem, Plan.of(problem, [0, 1])))
+    path = find_critical_path(problem, simulate(problem, Plan.of(problem, [0, 1])))
     assert told(problem, path) == [
         ("issue", "a", "gpu0", "gpu0", "issuer", 3.0),
         ("compute", "b", "gpu1", "gpu1", "end", 5.0),
@@ -171,7 +179,7 @@ def test_a_copy_that_takes_no_time_may_have_waited_for_its_channel() -> None:
     )
     problem = Problem(graph, Cluster("pair", (host, gpu), bus), costs)
     plan = Plan.of(problem, [0, 0, 1, 1], staging={"gpu0": 0})
-    path = critical_path(problem, simulate(problem, plan))
+    path = find_critical_path(problem, simulate(problem, plan))
     assert told(problem, path) == [
         ("send", "x", "cpu", "gpu0", "channel", 5.0),
         ("compute", "reader", "gpu0", "gpu0", "end", 2.0),
@@ -196,15 +204,18 @@ def test_a_copy_that_takes_no_time_may_have_waited_for_room() -> None:
     costs = Table(tuple(op.name for op in graph.ops), ("cpu", "gpu"), seconds)
     problem = Problem(graph, cluster, costs, discipline="ready")
     plan = Plan.of(problem, [0, 0, 0, 1, 1], staging={"gpu0": 1})
-    path = critical_path(problem, simulate(problem, plan))
-    assert [(path.names[p.op], p.seconds) for p in path.pieces] == [("early", 3.0), ("waits", 2.0)]
+    path = find_critical_path(problem, simulate(problem, plan))
+    assert [(path.op_names[p.op], p.seconds) for p in path.segments] == [
+        ("early", 3.0),
+        ("waits", 2.0),
+    ]
 
 
 def test_a_fused_group_is_one_piece(diamond_problem: Problem) -> None:
     plan = Plan.of(diamond_problem, [0, 0, 0, 0], fusion=[0, 0, -1, -1])
     timeline = simulate(diamond_problem, plan)
-    path = critical_path(diamond_problem, timeline)
-    assert [(path.names[piece.op], piece.seconds) for piece in path.pieces] == [
+    path = find_critical_path(diamond_problem, timeline)
+    assert [(path.op_names[piece.op], piece.seconds) for piece in path.segments] == [
         ("top", 11.0),
         ("right", 10.0),
         ("bottom", 1.0),
@@ -215,10 +226,10 @@ def test_a_fused_group_is_one_piece(diamond_problem: Problem) -> None:
 def test_a_strange_timeline_is_refused(diamond_problem: Problem, layers_problem: Problem) -> None:
     timeline = simulate(diamond_problem, Plan.of(diamond_problem, [0, 0, 1, 0]))
     with pytest.raises(PlanError, match=r"the timeline has 4 ops: the graph has 6"):
-        critical_path(layers_problem, timeline)
+        find_critical_path(layers_problem, timeline)
     moved = replace(timeline, start=timeline.start + np.array([0, 0, 0, 0.5]))
     with pytest.raises(PlanError, match=r"begins at 15\.5 s but nothing ends then"):
-        critical_path(diamond_problem, moved)
+        find_critical_path(diamond_problem, moved)
     longer = replace(timeline, step_time=17.0)
     with pytest.raises(PlanError, match=r"begins at 17\.0 s but nothing ends then"):
-        critical_path(diamond_problem, longer)
+        find_critical_path(diamond_problem, longer)

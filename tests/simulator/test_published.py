@@ -72,7 +72,7 @@ def test_an_op_of_no_time_leaves_its_device_free_at_once():
 def test_it_ranks_placements_much_as_our_rules_do_though_its_times_are_others():
     on = Problem(zoo.load("branches:modules=2"), Cluster.parse("2xP100"), discipline="ready")
     rng = np.random.default_rng(0)
-    plans = on.settle(rng.integers(0, 2, (30, len(on.graph))))
+    plans = on.legalize(rng.integers(0, 2, (30, len(on.graph))))
     plans[0] = 0
     theirs = np.array([placeto_seconds(on, plan) for plan in plans])
     ours = judge(on, plans).value

@@ -214,7 +214,7 @@ def test_a_tensor_interrupts_a_streamed_weight_which_then_resumes():
 
 
 def test_an_issuer_spaces_the_starts_of_its_devices():
-    place = cluster(2, issuer="thread", launch=1.0)
+    place = cluster(2, issuer="thread", launch_overhead=1.0)
     timeline = run(problem([Op("a"), Op("b"), Op("c")], [5, 5, 0], place), [0, 1, 1])
     assert timeline.start.tolist() == [0, 1, 6]  # c takes no time and needs no issuer
 
@@ -265,7 +265,7 @@ def test_inputs_are_on_the_host_and_take_no_turn():
     place = Cluster("test", devices, links)
     ops = [Op("x", "input", outputs=(4,)), Op("a", inputs=((0, 0),), outputs=(0,))]
     given = problem(ops, [0, 1], place)
-    assert run(given, given.settle(np.array([0, 0]))).step_time == 4 / 2 + 1
+    assert run(given, given.legalize(np.array([0, 0]))).step_time == 4 / 2 + 1
     with pytest.raises(PlanError, match="op 'x' is on 'gpu': the constraints allow it on host"):
         Plan.of(given, [0, 0])
     pinned = problem(ops, [0, 1], place, constraints=Constraints(pins={"x": "gpu"}))
@@ -311,7 +311,7 @@ def test_a_fused_group_is_one_op_without_its_inner_launches():
         Op("b", inputs=((0, 0),), outputs=(4,)),
         Op("c", inputs=((1, 0),), outputs=(2,)),
     ]
-    given = problem(ops, [2, 2, 2], cluster(2, launch=0.5))
+    given = problem(ops, [2, 2, 2], cluster(2, launch_overhead=0.5))
     timeline = run(given, [0, 0, 0], fusion=[7, 7, -1])
     assert timeline.step_time == (2 + 2 - 0.5) + 2
     assert timeline.start.tolist() == [0, 0, 3.5]

@@ -25,7 +25,7 @@ def contiguous_splits(problem: Problem) -> NDArray[np.int32]:
     """
     a, graph = problem.arrays, problem.graph
     placements = all_placements(problem)
-    placements = placements[(problem.settle(placements) == placements).all(axis=1)]
+    placements = placements[(problem.legalize(placements) == placements).all(axis=1)]
     forward = [op.phase == "forward" for op in graph.ops]
     for at, op in enumerate(graph.ops):
         if not forward[at]:
@@ -36,7 +36,7 @@ def contiguous_splits(problem: Problem) -> NDArray[np.int32]:
     movable = a.allowed.sum(axis=1) > 1
     for at, op in enumerate(graph.ops):
         for source, _ in op.inputs:
-            if all(a.turn[end] and forward[end] and movable[end] for end in (source, at)):
+            if all(a.scheduled[end] and forward[end] and movable[end] for end in (source, at)):
                 arrows[every, placements[:, source], placements[:, at]] = True
     arrows[:, np.arange(a.devices), np.arange(a.devices)] = False
     ways = arrows.copy()

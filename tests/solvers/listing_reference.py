@@ -80,9 +80,9 @@ class Listing:
         a = self.a
         ready = _Ready(a, late, rank)
         waiting = np.bincount(
-            _reader_of(a.first_input)[a.turn[a.producer[a.inputs]]], minlength=a.ops
+            _reader_of(a.first_input)[a.scheduled[a.producer[a.inputs]]], minlength=a.ops
         )
-        for op in np.flatnonzero(a.turn & (waiting == 0)).tolist():
+        for op in np.flatnonzero(a.scheduled & (waiting == 0)).tolist():
             ready.put(op, self)
         kept_for = np.full(a.devices, -1)  # the favourite child that each device waits for
         while ready.count:
@@ -134,7 +134,7 @@ class Listing:
 
     def placement(self, problem):
         """The devices of all ops; what nothing added reads goes where the problem settles it."""
-        rest = problem.settle(np.maximum(self.device, 0))
+        rest = problem.legalize(np.maximum(self.device, 0))
         return np.where(self.device < 0, rest, self.device)
 
     def _placed_inputs(self, op):
@@ -193,11 +193,13 @@ class Ledger:
         self.a, self.capacity = a, capacity
         self.used = np.zeros(a.devices, dtype=np.int64)
         self._unit_bytes = np.bincount(a.unit, weights=a.resident, minlength=int(a.unit.max()) + 1)
-        self._family = a.family
+        self._family = a.storage_root
         self._held = np.zeros((len(a.sizes), a.devices), dtype=np.int64)
         readers = np.diff(a.first_reader)
         # Outputs of the graph have one reader more, which never comes.
-        self._left = np.bincount(self._family, weights=readers + a.kept, minlength=len(a.sizes))
+        self._left = np.bincount(
+            self._family, weights=readers + a.is_output, minlength=len(a.sizes)
+        )
 
     def spare(self, op, units):
         """Bytes each device would have left with this op and these units, or lack if negative."""
@@ -211,7 +213,7 @@ class Ledger:
         """A unit has its device: its resident bytes are there, and graph inputs."""
         a = self.a
         self.used[device] += int(a.resident[members].sum())
-        for op in members[~a.turn[members] & ~a.stored[members]]:
+        for op in members[~a.scheduled[members] & ~a.is_resident[members]]:
             for tensor in range(a.first_tensor[op], a.first_tensor[op + 1]):
                 self.hold(tensor, device)
 

@@ -31,8 +31,8 @@ def test_it_takes_what_was_measured_on_a_real_gpu() -> None:
     problem = chain_of_blocks()
     result = solve(problem, Accelerate())
     # Six blocks stay, one block of room is left for copies, ten are copied at 6.3 GB/s.
-    assert result.plan.device[0::2].tolist() == [0] * 6 + [1] * 10
-    assert result.plan.device[1::2].tolist() == [0] * 16
+    assert result.plan.placement[0::2].tolist() == [0] * 6 + [1] * 10
+    assert result.plan.placement[1::2].tolist() == [0] * 16
     assert result.step_time == pytest.approx(16 * 0.21e-3 + 10 * BLOCK / 6.3e9, rel=0.01)
     assert result.step_time == pytest.approx(591e-3, rel=0.01)
     assert result.fits
@@ -46,12 +46,12 @@ def test_streaming_with_prefetch_is_much_faster() -> None:
 
 def test_it_fills_one_accelerator_after_another() -> None:
     result = solve(chain_of_blocks(gpus=2, room=9), Accelerate())
-    assert result.plan.device[0::2].tolist() == [0] * 8 + [1] * 8
-    assert result.plan.device[1::2].tolist() == [0] * 8 + [1] * 8
+    assert result.plan.placement[0::2].tolist() == [0] * 8 + [1] * 8
+    assert result.plan.placement[1::2].tolist() == [0] * 8 + [1] * 8
 
 
 def test_a_model_that_fits_stays_on_one_device() -> None:
     result = solve(chain_of_blocks(room=17), Accelerate())
-    assert set(result.plan.device.tolist()) == {0}
+    assert set(result.plan.placement.tolist()) == {0}
     assert result.plan.staging is not None
     assert result.plan.staging.tolist() == [-1, -1]

@@ -25,7 +25,7 @@ from placewright import (
 )
 from placewright.errors import ConfigError
 from placewright.solvers import Auto, Baselines, Search, Stop
-from placewright.solvers.searches.annealing import elite
+from placewright.solvers.searches.annealing import elite_plans
 from placewright.zoo import load
 
 any_problem = cache(random_problem)  # bounds are worked out once for a problem
@@ -52,7 +52,7 @@ def test_streaming_and_computing_are_interleaved_where_that_is_best():
     result = solve(problem, Auto(exact=False), MaxEvaluations(20_000))
     assert result.fits
     assert result.step_time <= 0.0368
-    weight, block = result.plan.device.reshape(-1, 2).T
+    weight, block = result.plan.placement.reshape(-1, 2).T
     computed, streamed = int((block == 1).sum()), int(((block == 0) & (weight == 1)).sum())
     assert computed >= 3
     assert streamed >= 3
@@ -62,7 +62,7 @@ def test_all_is_streamed_where_the_host_is_slow():
     problem = offload(2.69e-3, 0.5)
     result = solve(problem, Auto(exact=False), MaxEvaluations(20_000))
     assert result.fits
-    assert not result.plan.device.reshape(-1, 2)[:, 1].any()
+    assert not result.plan.placement.reshape(-1, 2)[:, 1].any()
     assert result.step_time <= 0.0700  # the first resident and the rest streamed take 72.6 ms
 
 
@@ -84,7 +84,7 @@ def test_it_is_no_worse_than_the_baselines_and_fits_if_they_do(seed, objective):
     result = solve(problem, Auto(exact=False), MaxEvaluations(baselines.evaluations + 20_000))
     assert result.overflow <= baselines.overflow
     if baselines.fits:
-        assert result.bound <= result.value <= baselines.value
+        assert result.bound <= result.objective_value <= baselines.objective_value
 
 
 def test_it_ends_when_the_bound_is_reached():
@@ -102,7 +102,7 @@ def test_a_plan_over_memory_is_repaired():
         constraints=Constraints(limits={"gpu0": 2**30 + 800 * 2**20, "gpu1": 2**30 + 800 * 2**20}),
     )
     search = Search(problem, Stop(), seed=0)
-    search.judge(problem.settle(np.zeros(len(problem.graph), dtype=np.int32)))
+    search.judge(problem.legalize(np.zeros(len(problem.graph), dtype=np.int32)))
     assert search.key[0] > 0
     assert solve(problem, Auto(exact=False), MaxEvaluations(300)).fits
 
@@ -118,7 +118,7 @@ class _Single:
 
     def propose(self, problem, count, seed):
         self.asked.append(count)
-        yield Plan.of(problem, problem.settle(np.zeros(len(problem.graph), dtype=np.int32)))
+        yield Plan.of(problem, problem.legalize(np.zeros(len(problem.graph), dtype=np.int32)))
 
     def move_probabilities(self, problem, plan):
         return None
@@ -128,9 +128,9 @@ def test_proposers_are_judged():
     slow = Problem(load("layered:ops=40"), Cluster.parse("2xP100"))
     proposer = _Single()
     search = Search(slow, MaxEvaluations(2_000), seed=0)
-    Auto(first=10, exact=False, proposers=(proposer,)).run(search)
+    Auto(first_evaluations=10, exact=False, proposers=(proposer,)).run(search)
     assert proposer.asked == [8]
-    assert search.parts["single plan"].key[1] > search.key[1]
+    assert search.best_by_phase["single plan"].key[1] > search.key[1]
 
 
 def test_fusing_is_done_when_asked_for():
@@ -146,7 +146,9 @@ def test_fusing_is_done_when_asked_for():
 def test_fusing_never_costs_anything():
     problem = Problem(load("cifar10"), Cluster.parse("2xP100+cpu"))
     stop = MaxEvaluations(4_000)
-    plain, together = (solve(problem, Auto(first=50, fuse=fuse), stop) for fuse in (False, True))
+    plain, together = (
+        solve(problem, Auto(first_evaluations=50, fuse=fuse), stop) for fuse in (False, True)
+    )
     assert together.step_time <= 1.05 * plain.step_time  # a few plans fewer were walked
 
 
@@ -154,10 +156,10 @@ def test_starts_differ():
     problem = random_problem(2, ops=14)
     search = Search(problem, MaxEvaluations(2_000), seed=0)
     Baselines().run(search)
-    plans = elite(search, 3)
+    plans = elite_plans(search, 3)
     assert plans[0] == search.best
-    assert len({plan.device.tobytes() for plan in plans}) == 3
-    assert elite(search, 2, skip=1)[1] != plans[1]
+    assert len({plan.placement.tobytes() for plan in plans}) == 3
+    assert elite_plans(search, 2, skip=1)[1] != plans[1]
 
 
 def test_seconds_are_enough_for_a_good_plan():
@@ -171,7 +173,7 @@ def test_seconds_are_enough_for_a_good_plan():
 def test_a_larger_graph_may_be_stopped_at_any_time():
     problem = Problem(load("layered:ops=450"), Cluster.parse("2xP100+cpu"))
     for evaluations in (1, 2, 60, 130, 200, 333, 400):
-        result = solve(problem, Auto(first=20), MaxEvaluations(evaluations))
+        result = solve(problem, Auto(first_evaluations=20), MaxEvaluations(evaluations))
         assert result.evaluations <= evaluations
 
 

@@ -27,9 +27,9 @@ def tried(search: Search, monkeypatch: pytest.MonkeyPatch) -> set[int]:
         counts.add(len(room))
         return split(seconds, sizes, room)
 
-    split = balanced.split
-    monkeypatch.setattr(balanced, "split", counted)
-    assert len(balanced.splits(search)) >= 1
+    split = balanced.balanced_split
+    monkeypatch.setattr(balanced, "balanced_split", counted)
+    assert len(balanced.balanced_placements(search)) >= 1
     return counts
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from placewright import Cluster, Constraints, Graph, Problem, Roofline, Table, zoo
 from placewright.explanations.cluster_changes import (
+    channel_description,
     channel_name,
-    channel_words,
     faster_channels,
     faster_device,
     more_memory,
@@ -30,7 +30,7 @@ def same(changed: Problem, rebuilt: Problem) -> None:
     for source, target in np.argwhere(a.link_class >= 0):
         one, other = (x.transfer[x.link_class[source, target]] for x in (a, b))
         assert np.allclose(one, other, rtol=1e-12)
-    assert a.launch.tolist() == b.launch.tolist()
+    assert a.launch_overhead.tolist() == b.launch_overhead.tolist()
     assert a.capacity.tolist() == b.capacity.tolist()
     assert not np.array_equal(rebuilt.arrays.compute, 0)
 
@@ -43,22 +43,24 @@ def with_devices(problem: Problem, change) -> Problem:
 def test_a_faster_device_has_twice_the_rates_and_the_same_launches(problem: Problem) -> None:
     def twice(at, device):
         rates = {dtype: 2 * rate for dtype, rate in device.rates.items()}
-        fast = replace(device, rates=rates, bandwidth=2 * device.bandwidth)
+        fast = replace(device, rates=rates, bandwidth=2 * device.memory_bandwidth)
         return fast if at == 1 else device
 
     change = faster_device(problem, 1)
-    assert (change.words, change.where) == ("gpu1 twice as fast", "gpu1")
+    assert (change.description, change.location) == ("gpu1 twice as fast", "gpu1")
     same(change.apply(problem), with_devices(problem, twice))
 
 
 def test_launches_are_halved_on_every_device(problem: Problem) -> None:
-    rebuilt = with_devices(problem, lambda _, device: replace(device, launch=device.launch / 2))
+    rebuilt = with_devices(
+        problem, lambda _, device: replace(device, launch=device.launch_overhead / 2)
+    )
     same(shorter_launches(problem).apply(problem), rebuilt)
 
 
 def test_memory_is_added_to_one_device(problem: Problem) -> None:
     change = more_memory(problem, 0, 2**31)
-    assert change.words == "2 GiB more on gpu0"
+    assert change.description == "2 GiB more on gpu0"
     more = with_devices(
         problem, lambda at, d: replace(d, memory=d.memory + 2**31) if at == 0 else d
     )
@@ -67,11 +69,11 @@ def test_memory_is_added_to_one_device(problem: Problem) -> None:
 
 def test_a_quarter_is_added_to_several_devices(problem: Problem) -> None:
     change = quarter_more_memory(problem, [0, 1])
-    assert change.words == "a quarter more memory on gpu0 and gpu1"
+    assert change.description == "a quarter more memory on gpu0 and gpu1"
     before, after = problem.arrays.capacity, change.apply(problem).arrays.capacity
     assert after.tolist() == [before[0] * 5 // 4, before[1] * 5 // 4, before[2]]
     many = Problem(problem.graph, Cluster.parse("5xP100"))
-    assert quarter_more_memory(many, [0, 1, 3, 4]).words == (
+    assert quarter_more_memory(many, [0, 1, 3, 4]).description == (
         "a quarter more memory on gpu0, gpu1 and 2 others"
     )
 
@@ -107,6 +109,6 @@ def test_channels_are_called_after_their_link_or_by_name(
     problem = Problem(layers, shared_wire, exact, Constraints())
     names = {channel_name(problem, at) for at in range(problem.arrays.channels)}
     assert names == {"gpu0→gpu1", "gpu1→gpu0", "up", "down"}
-    spoken = {channel_words(problem, at) for at in range(problem.arrays.channels)}
+    spoken = {channel_description(problem, at) for at in range(problem.arrays.channels)}
     assert {"the link gpu0→gpu1", "the channel up"} < spoken
-    assert faster_channels(problem, [0, 1]).words == "all links twice as fast"
+    assert faster_channels(problem, [0, 1]).description == "all links twice as fast"

@@ -28,7 +28,7 @@ from placewright.solvers import (
     HEFT,
     LNS,
     METHODS,
-    UNASKED,
+    ON_REQUEST,
     Annealing,
     Auto,
     CPoP,
@@ -38,14 +38,14 @@ from placewright.solvers import (
     FusionSearch,
     Genetic,
     LocalSearch,
-    Schedule,
+    OrderSearch,
     Search,
     SingleDevice,
     Solver,
     Stop,
     solve,
 )
-from placewright.training.policy_solver import PLACED
+from placewright.training.policy_solver import POLICY_SOLVERS
 
 if TYPE_CHECKING:
     from placewright.problem import Discipline, Objective
@@ -55,18 +55,18 @@ SOLVERS: dict[str, Solver] = {
     # The expert knows the networks of the zoo alone: see tests/zoo/test_capture.py.
     **{name: make() for name, make in METHODS.items() if name != "expert"},
     # As little walking as shows all that they do.
-    "annealing": Annealing(rounds=2, first=30),
-    "auto": Auto(first=10, exact=False),
+    "annealing": Annealing(rounds=2, first_round=30),
+    "auto": Auto(first_evaluations=10, exact=False),
     # Searches, which would go on for thousands of plans.
-    "local-search": LocalSearch(batch=8, most=100),
-    "genetic": Genetic(population=12, most=100),
-    "cross-entropy": CrossEntropy(batch=20, most=100),
-    "schedule": Schedule(batch=8, most=60),
-    "fusion-search": FusionSearch(batch=8, most=60),
+    "local-search": LocalSearch(batch=8, max_plans=100),
+    "genetic": Genetic(population=12, max_plans=100),
+    "cross-entropy": CrossEntropy(batch=20, max_plans=100),
+    "schedule": OrderSearch(batch=8, max_plans=60),
+    "fusion-search": FusionSearch(batch=8, max_plans=60),
     "single gpu0": SingleDevice("gpu0"),
     **{
-        name: replace(make(), drawn=3)
-        for name, make in PLACED.items()
+        name: replace(make(), samples=3)
+        for name, make in POLICY_SOLVERS.items()
         if name == "pair" or find_spec("torch")
     },
     "heft-contended": HEFT(contended=True),
@@ -94,9 +94,9 @@ LACKS = {
 }
 """Solvers that ask for a device which the cluster does not have."""
 
-NO_BASELINES = {*UNASKED, *PLACED, "auto", "cpop-contended", "fusion-search"} - {"baselines"} | {
-    name for name in SOLVERS if name.startswith(PARTITIONERS)
-}
+NO_BASELINES = {*ON_REQUEST, *POLICY_SOLVERS, "auto", "cpop-contended", "fusion-search"} - {
+    "baselines"
+} | {name for name in SOLVERS if name.startswith(PARTITIONERS)}
 """Searches, a variant, and what needs packages beside the core."""
 
 every_solver = pytest.mark.parametrize("name", SOLVERS)
@@ -170,8 +170,8 @@ def test_a_result_is_what_the_simulator_says(
     assert result.step_time == timeline.step_time
     assert result.period == timeline.period
     assert result.overflow == timeline.overflow
-    assert result.value == result.history[-1][2]
-    assert result.value >= result.bound
+    assert result.objective_value == result.history[-1][2]
+    assert result.objective_value >= result.bound
     assert result.solver == SOLVERS[name].name
 
 
@@ -202,8 +202,8 @@ def test_random_problems_get_plans_that_keep_their_constraints(
 ) -> None:
     problem = any_problem(seed, discipline, objective)
     result = run(problem, name)
-    assert Plan.of(problem, result.plan.device) is not None  # it would raise
-    assert result.value >= result.bound
+    assert Plan.of(problem, result.plan.placement) is not None  # it would raise
+    assert result.objective_value >= result.bound
 
 
 @every_solver
@@ -216,7 +216,7 @@ def test_pins_forbidden_devices_and_colocation_are_kept(
         colocate=(("branch1", "branch3"),),
     )
     problem = Problem(fork_join, request.getfixturevalue("shared_wire"), constraints=constraints)
-    device = dict(zip(problem.graph.position, run(problem, name).plan.device, strict=True))
+    device = dict(zip(problem.graph.position, run(problem, name).plan.placement, strict=True))
     assert device["branch0"] == 2
     assert device["join"] == 1
     assert device["branch1"] == device["branch3"]
@@ -230,8 +230,8 @@ def test_one_op_on_one_device_is_placed(
     graph, cluster = Graph("one", (Op("only", flops=3),)), request.getfixturevalue("one_device")
     costs = request.getfixturevalue("exact")
     result = run(Problem(graph, cluster, costs, discipline=discipline, objective=objective), name)
-    assert result.plan.device.tolist() == [0]
-    assert result.value == 3.0
+    assert result.plan.placement.tolist() == [0]
+    assert result.objective_value == 3.0
     assert result.gap == pytest.approx(0)
 
 

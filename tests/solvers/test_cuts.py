@@ -19,14 +19,14 @@ from contiguous import (
 from tiny import random_graph
 
 from placewright import Cluster, Constraints, Device, Graph, Link, Op, Problem, Roofline
-from placewright.simulator.period import period
+from placewright.simulator.period import reference_period
 from placewright.solvers import Cuts, Search, Stop, solve
-from placewright.solvers.contiguous.coarse_graph import Pieces
-from placewright.solvers.contiguous.cuts import orders
-from placewright.solvers.contiguous.device_order import fleets
-from placewright.solvers.contiguous.interval_costs import Prefixes, cheap_marks
-from placewright.solvers.contiguous.stage_costs import Room
-from placewright.solvers.contiguous.stages import Reach, walks
+from placewright.solvers.contiguous.coarse_graph import CoarseGraph
+from placewright.solvers.contiguous.cuts import cut_orders
+from placewright.solvers.contiguous.device_order import device_orders
+from placewright.solvers.contiguous.interval_costs import IntervalCosts, cheap_cut_points
+from placewright.solvers.contiguous.stage_costs import StageMemory
+from placewright.solvers.contiguous.stages import StageWindow, stage_paths
 
 if TYPE_CHECKING:
     from placewright.problem import Objective
@@ -36,8 +36,8 @@ FLEETS = [([1.0, 1.0, 1.0], False), ([1.0, 2.0, 2.0], False), ([3.0, 3.0, 1.0], 
 SEEDS = range(4)
 
 
-def all_room(pieces: Pieces) -> Room:
-    return Room(pieces.resident, np.full(pieces.seconds.shape[1], UNLIMITED))
+def all_room(pieces: CoarseGraph) -> StageMemory:
+    return StageMemory(pieces.resident, np.full(pieces.seconds.shape[1], UNLIMITED))
 
 
 def search_of(problem: Problem) -> Search:
@@ -79,11 +79,11 @@ def test_backward_ops_go_with_their_forward_ops(seed: int) -> None:
     search = search_of(problem)
     Cuts().run(search)
     assert search.key[1] <= best_contiguous(problem)[1] * (1 + 1e-12)
-    pieces = Pieces.of(problem)
+    pieces = CoarseGraph.of(problem)
     assert len(pieces) == 5
     for at, op in enumerate(graph.ops[5:], 5):
-        assert pieces.piece[at] == pieces.piece[graph.position[op.name.split(".")[0]]]
-    assert {(0, 1), (1, 2), (2, 3), (3, 4)} <= pieces.before
+        assert pieces.node_of[at] == pieces.node_of[graph.position[op.name.split(".")[0]]]
+    assert {(0, 1), (1, 2), (2, 3), (3, 4)} <= pieces.precedence
 
 
 def test_a_backward_op_without_a_forward_op_is_mirrored() -> None:
@@ -98,10 +98,10 @@ def test_a_backward_op_without_a_forward_op_is_mirrored() -> None:
             Op("ga", module="ga", colocate="a", inputs=((3, 0),), phase="backward"),
         ),
     )
-    pieces = Pieces.of(Problem(graph, even_cluster([1.0, 1.0]), EXACT))
+    pieces = CoarseGraph.of(Problem(graph, even_cluster([1.0, 1.0]), EXACT))
     assert len(pieces) == 3
-    a, b, gradient = pieces.piece[0], pieces.piece[1], pieces.piece[3]
-    assert pieces.before == {(a, b), (gradient, b), (a, gradient)}
+    a, b, gradient = pieces.node_of[0], pieces.node_of[1], pieces.node_of[3]
+    assert pieces.precedence == {(a, b), (gradient, b), (a, gradient)}
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -111,24 +111,24 @@ def test_stage_costs_are_those_of_the_simulator(seed: int) -> None:
     cluster = even_cluster([1.0, 2.0, 3.0, 1.0], host=bool(seed % 2))
     graph = training(rng, 5) if seed % 3 == 0 else random_graph(rng, 9)
     problem = Problem(graph, cluster, EXACT, objective="period", overlap=False)
-    pieces = Pieces.of(problem)
-    (fleet,) = fleets(pieces, most=1000)
+    pieces = CoarseGraph.of(problem)
+    (fleet,) = device_orders(pieces, max_states=1000)
     order = rng.permutation(len(pieces))
-    costs = Prefixes(pieces, order, all_room(pieces))
+    costs = IntervalCosts(pieces, order, all_room(pieces))
     for _ in range(5):
         cuts = np.sort(rng.integers(0, len(pieces) + 1, 3)).tolist()
         ends = list(itertools.pairwise([0, *cuts, len(pieces)]))
         device = np.zeros(len(pieces), dtype=np.int32)
-        largest = float(pieces.apart.max())
+        largest = float(pieces.fixed_seconds.max())
         for place, (start, end) in enumerate(ends):
             device[order[start:end]] = place
             kind = next(k for k, members in enumerate(fleet.classes) if place in members)
             used = tuple(int(k == kind) for k in range(len(fleet.classes)))
             if end > start:
-                seat = fleet.seat(used, kind)
+                seat = fleet.stage_device(used, kind)
                 stage = costs.seconds(seat, np.array([start]), np.array([end]), np.inf)
                 largest = max(largest, float(stage[0, 0]))
-        truth = period(problem.arrays, pieces.placement(device).tolist(), overlap=False)
+        truth = reference_period(problem.arrays, pieces.placement(device).tolist(), overlap=False)
         assert largest == pytest.approx(truth, rel=1e-9)
 
 
@@ -152,7 +152,7 @@ def test_the_slow_link_of_two_machines_gets_the_small_tensor() -> None:
         Graph("row", tuple(ops)), Cluster("two", devices, links), EXACT, objective="period"
     )
     result = solve(problem, Cuts())
-    assert result.value == 8.0
+    assert result.objective_value == 8.0
     assert result.key == best_contiguous(problem)
 
 
@@ -161,16 +161,16 @@ def test_more_kinds_of_devices_than_states_stand_in_a_row() -> None:
     problem = Problem(
         graph, even_cluster([1.0, 2.0, 3.0, 4.0]), EXACT, objective="period", overlap=False
     )
-    pieces = Pieces.of(problem)
-    rows = fleets(pieces, most=3)
+    pieces = CoarseGraph.of(problem)
+    rows = device_orders(pieces, max_states=3)
     assert [fleet.classes for fleet in rows] == [((0, 1, 2, 3),), ((3, 2, 1, 0),)]
-    costs = Prefixes(pieces, np.arange(7), all_room(pieces))
-    found = [walks(costs, fleet, True, np.inf, lambda: False)[0].value for fleet in rows]
+    costs = IntervalCosts(pieces, np.arange(7), all_room(pieces))
+    found = [stage_paths(costs, fleet, True, np.inf, lambda: False)[0].value for fleet in rows]
     splits = contiguous_splits(problem)
     rising = splits[(np.diff(splits, axis=1) >= 0).all(axis=1)]
     falling = splits[(np.diff(splits, axis=1) <= 0).all(axis=1)]
     for value, some in zip(found, (rising, falling), strict=True):
-        truth = min(period(problem.arrays, row.tolist(), overlap=False) for row in some)
+        truth = min(reference_period(problem.arrays, row.tolist(), overlap=False) for row in some)
         assert value == pytest.approx(truth, rel=1e-12)
 
 
@@ -181,15 +181,16 @@ def test_a_bound_leaves_out_stages_but_no_better_way() -> None:
         problem = Problem(
             graph, even_cluster([1.0, 2.0, 2.0, 1.0]), EXACT, objective="period", overlap=False
         )
-        pieces = Pieces.of(problem)
-        (fleet,) = fleets(pieces, most=1000)
-        costs = Prefixes(pieces, np.arange(30), all_room(pieces))
-        free = walks(costs, fleet, True, np.inf, lambda: False)
-        tight = walks(costs, fleet, True, free[0].value, lambda: False)
+        pieces = CoarseGraph.of(problem)
+        (fleet,) = device_orders(pieces, max_states=1000)
+        costs = IntervalCosts(pieces, np.arange(30), all_room(pieces))
+        free = stage_paths(costs, fleet, True, np.inf, lambda: False)
+        tight = stage_paths(costs, fleet, True, free[0].value, lambda: False)
         assert tight[0] == free[0]
-        assert not walks(costs, fleet, True, free[0].value * 0.999, lambda: False)
+        assert not stage_paths(costs, fleet, True, free[0].value * 0.999, lambda: False)
         few, all_ = (
-            Reach(costs.work, fleet, True, bound).pairs() for bound in (free[0].value, np.inf)
+            StageWindow(costs.work, fleet, True, bound).count_stages()
+            for bound in (free[0].value, np.inf)
         )
         assert few < all_ / 3
 
@@ -202,38 +203,42 @@ def test_an_order_with_too_many_places_is_cut_where_that_is_cheap() -> None:
     ]
     graph = Graph("row", (Op("op0", flops=1, outputs=(40,)), *ops))
     problem = Problem(graph, even_cluster([1.0, 1.0]), EXACT, objective="period", overlap=False)
-    pieces = Pieces.of(problem)
-    assert cheap_marks(pieces, np.arange(12), 4).tolist() == [0, 1, 3, 6, 9, 12]
-    assert cheap_marks(pieces, np.arange(12), 13).tolist() == list(range(13))
+    pieces = CoarseGraph.of(problem)
+    assert cheap_cut_points(pieces, np.arange(12), 4).tolist() == [0, 1, 3, 6, 9, 12]
+    assert cheap_cut_points(pieces, np.arange(12), 13).tolist() == list(range(13))
     # 6 ops, and 0.125 s + 1 byte at 4 bytes a second
-    assert solve(problem, Cuts(limit=4)).value == solve(problem, Cuts()).value == 6.375
+    assert (
+        solve(problem, Cuts(max_cuts=4)).objective_value
+        == solve(problem, Cuts()).objective_value
+        == 6.375
+    )
 
 
 def test_a_long_chain_is_cut_nearly_as_well_at_fewer_places() -> None:
     graph = chain(np.random.default_rng(5), 300)
     problem = Problem(graph, even_cluster([1.0, 1.0, 1.0]), EXACT, objective="period")
-    fine, coarse = solve(problem, Cuts()), solve(problem, Cuts(limit=100))
-    assert fine.value <= coarse.value <= 1.05 * fine.value
+    fine, coarse = solve(problem, Cuts()), solve(problem, Cuts(max_cuts=100))
+    assert fine.objective_value <= coarse.objective_value <= 1.05 * fine.objective_value
 
 
 def test_pieces_can_be_made_fewer_without_a_circle() -> None:
     graph = random_graph(np.random.default_rng(2), 40)
-    pieces = Pieces.of(Problem(graph, even_cluster([1.0, 1.0]), EXACT))
-    few = pieces.coarser(8)
+    pieces = CoarseGraph.of(Problem(graph, even_cluster([1.0, 1.0]), EXACT))
+    few = pieces.coarsen(8)
     assert len(few) <= 8 < len(pieces)
-    assert all(source < target for source, target in few.before)
+    assert all(source < target for source, target in few.precedence)
     assert few.seconds.sum() == pytest.approx(pieces.seconds.sum())
-    for source, target in pieces.before:
-        ops = (np.flatnonzero(pieces.piece == at)[0] for at in (source, target))
-        one, other = (few.piece[op] for op in ops)
-        assert one == other or (one, other) in few.before
+    for source, target in pieces.precedence:
+        ops = (np.flatnonzero(pieces.node_of == at)[0] for at in (source, target))
+        one, other = (few.node_of[op] for op in ops)
+        assert one == other or (one, other) in few.precedence
 
 
 def test_orders_hold_every_piece_once() -> None:
     graph = random_graph(np.random.default_rng(1), 12)
     problem = Problem(graph, even_cluster([1.0, 1.0]), EXACT)
-    pieces = Pieces.of(problem)
-    found = orders(pieces)
+    pieces = CoarseGraph.of(problem)
+    found = cut_orders(pieces)
     assert len(found) > 1
     for order in found:
         assert sorted(order.tolist()) == list(range(len(pieces)))
@@ -252,11 +257,14 @@ def test_pinned_ops_are_set_apart_and_their_device_is_charged() -> None:
         Constraints(pins={"pinned": "d0"}),
         objective="period",
     )
-    pieces = Pieces.of(problem)
-    assert pieces.piece.tolist() == [-1, 0, 1, 2, 3]
-    assert pieces.apart.tolist() == [9.0, 0.0]
-    assert solve(problem, Cuts()).value == 12.0
-    assert solve(replace(problem, overlap=False), Cuts()).value == best_contiguous(problem)[1]
+    pieces = CoarseGraph.of(problem)
+    assert pieces.node_of.tolist() == [-1, 0, 1, 2, 3]
+    assert pieces.fixed_seconds.tolist() == [9.0, 0.0]
+    assert solve(problem, Cuts()).objective_value == 12.0
+    assert (
+        solve(replace(problem, overlap=False), Cuts()).objective_value
+        == best_contiguous(problem)[1]
+    )
 
 
 def test_ops_that_wait_for_each_other_in_a_circle_are_one_piece() -> None:
@@ -266,6 +274,6 @@ def test_ops_that_wait_for_each_other_in_a_circle_are_one_piece() -> None:
         Op("c", inputs=((1, 0),), colocate="left"),
         Op("d", inputs=((2, 0),)),
     )
-    pieces = Pieces.of(Problem(Graph("g", ops), even_cluster([1.0, 1.0]), EXACT))
-    assert pieces.piece.tolist() == [0, 0, 0, 1]
-    assert pieces.before == {(0, 1)}
+    pieces = CoarseGraph.of(Problem(Graph("g", ops), even_cluster([1.0, 1.0]), EXACT))
+    assert pieces.node_of.tolist() == [0, 0, 0, 1]
+    assert pieces.precedence == {(0, 1)}

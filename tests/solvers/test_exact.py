@@ -37,9 +37,14 @@ from placewright import (
 from placewright.errors import MissingDependency, PlacewrightError
 from placewright.solvers import Exact, SingleDevice, Stop, solve
 from placewright.solvers.exact import process as exact_process
-from placewright.solvers.exact.integer_problem import Numbers
-from placewright.solvers.exact.process import Worker, borrowed
-from placewright.solvers.exact.solver import Limits, solutions, solve_model, streamable
+from placewright.solvers.exact.integer_problem import IntegerProblem
+from placewright.solvers.exact.process import SolverWorker, borrow_worker
+from placewright.solvers.exact.solver import (
+    SolveLimits,
+    has_streamable_weights,
+    solutions,
+    solve_model,
+)
 from placewright.transforms import Grouping, by_heavy_edges
 
 if TYPE_CHECKING:
@@ -80,7 +85,7 @@ def test_the_optimum_is_that_of_trying_every_plan(
         if (problem.arrays.issuer >= 0).any() and objective == "step":
             continue  # who of those that share an issuer is served first is not modelled
         assert result.overflow == 0
-        assert result.value <= best * (1 + 1e-12)
+        assert result.objective_value <= best * (1 + 1e-12)
         proven += result.gap < ROUNDING
     assert proven >= 6
 
@@ -89,7 +94,7 @@ def test_the_optimum_is_that_of_trying_every_plan(
 def test_no_plan_that_streams_weights_beats_the_bound(objective: Objective) -> None:
     tried = 0
     for problem in problems(range(60, 80), "in order", objective):
-        if streamable(problem):
+        if has_streamable_weights(problem):
             over, best = optimum(problem, rooms=True)
             result = solve(problem, Exact(deterministic=0.1))
             if not over:
@@ -121,13 +126,13 @@ def test_first_come_first_served_is_in_the_model(exact: Roofline) -> None:
     pins = {"bulk": "gpu0", "urgent": "gpu1", "slow": "gpu2", "quick": "gpu2"}
     problem = Problem(graph, Cluster("wire", devices, links), exact, Constraints(pins=pins))
     result = solve(problem, Exact())
-    assert result.value == 20.0
+    assert result.objective_value == 20.0
     assert result.gap < ROUNDING
     assert result.bound_name == "exact"
 
 
 def test_whole_durations_are_not_rounded(diamond_problem: Problem) -> None:
-    numbers = Numbers.of(diamond_problem, 22.0)
+    numbers = IntegerProblem.of(diamond_problem, 22.0)
     assert (numbers.tick, numbers.slack) == (1.0, 0)
     assert numbers.payload["horizon"] == 23
 
@@ -135,7 +140,7 @@ def test_whole_durations_are_not_rounded(diamond_problem: Problem) -> None:
 def test_rounding_is_below_a_millionth_of_the_step(diamond_problem: Problem) -> None:
     thirds = replace(diamond_problem, costs=Roofline(compute=0.3, memory=1))
     value = float(judge(thirds, [0, 0, 0, 0]).value[0])
-    numbers = Numbers.of(thirds, value)
+    numbers = IntegerProblem.of(thirds, value)
     assert numbers.slack == 4 + 4  # ops, and tensors to the other device
     assert 0 < numbers.slack * numbers.tick < 1e-6 * value
     assert np.log2(numbers.tick) % 1 == 0
@@ -145,7 +150,7 @@ def test_memory_that_binds_is_respected(layers_problem: Problem) -> None:
     """Two layers of 50 bytes fill the GPU of 100, so one of them must stay on the slow host."""
     result = solve(layers_problem, Exact())
     assert result.fits
-    assert result.value <= solve(layers_problem, SingleDevice("cpu")).value
+    assert result.objective_value <= solve(layers_problem, SingleDevice("cpu")).objective_value
     assert result.gap < ROUNDING
 
 
@@ -190,19 +195,19 @@ def test_only_what_is_free_changes(two_devices: Cluster, exact: Roofline) -> Non
     free = np.array([False] * 3 + [True] * 3)
     solution = solve_model(problem, start=start, free=free, seconds=20)
     assert solution.status == "optimal"
-    assert solution.device is not None
-    assert solution.device.tolist() == [0, 0, 0, 1, 1, 1]
-    assert judge(problem, solution.device, solution.priority).value.tolist() == [6.0]
+    assert solution.placement is not None
+    assert solution.placement.tolist() == [0, 0, 0, 1, 1, 1]
+    assert judge(problem, solution.placement, solution.priority).value.tolist() == [6.0]
     stuck = solve_model(problem, start=start, free=np.zeros(6, dtype=bool), seconds=20)
-    assert stuck.device is not None
-    assert stuck.device.tolist() == [0] * 6
+    assert stuck.placement is not None
+    assert stuck.placement.tolist() == [0] * 6
 
 
 def test_the_same_seed_and_work_give_the_same_answer() -> None:
     problem = random_problem(3, ops=12)
     answers = [solve_model(problem, seconds=60, deterministic=0.05, seed=7) for _ in range(2)]
     assert answers[0].value == answers[1].value
-    assert np.array_equal(answers[0].device, answers[1].device)
+    assert np.array_equal(answers[0].placement, answers[1].placement)
     assert np.array_equal(answers[0].priority, answers[1].priority)
 
 
@@ -210,59 +215,59 @@ def test_the_same_seed_and_work_give_the_same_answer() -> None:
 def test_groups_are_placed_whole(objective: Objective, shared_wire: Cluster) -> None:
     problem = Problem(chains((6, 6, 6)), shared_wire, objective=objective)
     result = solve(problem, Exact(group=lambda problem: by_heavy_edges(problem, 6)))
-    assert result.value <= solve(problem, SingleDevice("gpu0")).value
+    assert result.objective_value <= solve(problem, SingleDevice("gpu0")).objective_value
     grouping = by_heavy_edges(problem, 6)
     solution = solve_model(problem, seconds=20, grouping=grouping)
-    assert solution.device is not None
+    assert solution.placement is not None
     for members in grouping.members():
-        assert len(set(solution.device[members])) == 1
+        assert len(set(solution.placement[members])) == 1
 
 
 def test_groups_that_wait_for_themselves_are_placed_op_by_op(two_devices: Cluster) -> None:
     problem = Problem(chains((4,)), two_devices)
     circle = Grouping.of("circle", problem, ["a", "b", "a", "b"])
-    assert not circle.convex(problem)
+    assert not circle.is_convex(problem)
     solution = solve_model(problem, seconds=20, grouping=circle)
-    assert solution.device is not None
-    assert solution.device[0] == solution.device[2]
-    assert solution.device[1] == solution.device[3]
+    assert solution.placement is not None
+    assert solution.placement[0] == solution.placement[2]
+    assert solution.placement[1] == solution.placement[3]
 
 
 def test_a_child_that_hangs_is_killed(diamond_problem: Problem) -> None:
-    with Worker() as worker:
-        request = {**Numbers.of(diamond_problem, 22.0).payload, **LIMITS}
-        assert [answer["kind"] for answer in worker.ask(request, 20)][-1] == "done"
+    with SolverWorker() as worker:
+        request = {**IntegerProblem.of(diamond_problem, 22.0).payload, **LIMITS}
+        assert [answer["kind"] for answer in worker.submit(request, 20)][-1] == "done"
         os.kill(worker._process.pid, signal.SIGSTOP)
         start = time.perf_counter()
-        assert [answer["kind"] for answer in worker.ask(request, 0.1)] == ["late"]
+        assert [answer["kind"] for answer in worker.submit(request, 0.1)] == ["late"]
         assert time.perf_counter() - start < 15
-        assert not worker.alive
+        assert not worker.is_alive
 
 
 LIMITS = {"deterministic": None, "workers": 1, "seed": 0}
 
 
 def test_an_interrupt_kills_the_child(diamond_problem: Problem) -> None:
-    request = {**Numbers.of(diamond_problem, 22.0).payload, **LIMITS}
-    with pytest.raises(KeyboardInterrupt), borrowed() as worker:  # noqa: PT012
-        for _ in worker.ask(request, 20):
+    request = {**IntegerProblem.of(diamond_problem, 22.0).payload, **LIMITS}
+    with pytest.raises(KeyboardInterrupt), borrow_worker() as worker:  # noqa: PT012
+        for _ in worker.submit(request, 20):
             raise KeyboardInterrupt
-    assert not worker.alive
+    assert not worker.is_alive
 
 
 def test_a_waiting_child_is_used_again() -> None:
-    with borrowed() as one:
+    with borrow_worker() as one:
         pass
-    with borrowed() as other:
+    with borrow_worker() as other:
         assert other is one
-        with borrowed() as third:
+        with borrow_worker() as third:
             assert third is not one
-    assert [third.alive, one.alive] == [True, False]  # one is kept, the first that came back
+    assert [third.is_alive, one.is_alive] == [True, False]  # one is kept, the first that came back
 
 
 def test_an_error_in_the_child_is_told() -> None:
-    with Worker() as worker, pytest.raises(PlacewrightError, match="the exact solver failed"):
-        list(worker.ask({"objective": "step", **LIMITS}, 20))
+    with SolverWorker() as worker, pytest.raises(PlacewrightError, match="the exact solver failed"):
+        list(worker.submit({"objective": "step", **LIMITS}, 20))
 
 
 def test_the_child_ends_with_its_parent(tmp_path: Path) -> None:
@@ -292,7 +297,7 @@ def _running(process: int) -> bool:
 def test_without_ortools_the_extra_is_named(
     monkeypatch: pytest.MonkeyPatch, diamond_problem: Problem
 ) -> None:
-    monkeypatch.setattr(exact_process, "_idle", [])
+    monkeypatch.setattr(exact_process, "_idle_workers", [])
     monkeypatch.setattr(exact_process.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(MissingDependency, match=r"pip install 'placewright\[exact\]'"):
         solve(diamond_problem, Exact())
@@ -356,9 +361,9 @@ def bound_holds(problem: Problem) -> None:
             continue
         for extra in (False, True):
             more = {"strict": extra} if problem.objective == "step" else {"scheduled": extra}
-            numbers = Numbers.of(problem, np.inf, streaming=rooms, **more)
-            with borrowed() as worker:
-                *_, found = solutions(worker, numbers, Limits(20, deterministic=0.05))
+            numbers = IntegerProblem.of(problem, np.inf, streaming=rooms, **more)
+            with borrow_worker() as worker:
+                *_, found = solutions(worker, numbers, SolveLimits(20, deterministic=0.05))
             assert found.value_bound <= best
 
 
@@ -368,9 +373,9 @@ def test_with_all_it_knows_the_model_is_exact() -> None:
         problem = busy_problem(seed)
         over, best = optimum(problem) if small(problem) else (1, 0.0)
         if not over:
-            numbers = Numbers.of(problem, np.inf, strict=True)
-            with borrowed() as worker:
-                *_, found = solutions(worker, numbers, Limits(20, deterministic=0.3))
+            numbers = IntegerProblem.of(problem, np.inf, strict=True)
+            with borrow_worker() as worker:
+                *_, found = solutions(worker, numbers, SolveLimits(20, deterministic=0.3))
             assert found.value_bound == pytest.approx(best, rel=ROUNDING)
 
 

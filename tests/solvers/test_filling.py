@@ -8,11 +8,20 @@ from yardstick import lengths
 
 from placewright import Cluster, Constraints, Device, Graph, Link, Op, Problem, Roofline
 from placewright.errors import ConfigError
-from placewright.solvers import Balanced, MTopo, Random, RoundRobin, Search, Stop, Streamed, solve
-from placewright.solvers.balanced import as_needed, folded, split
-from placewright.solvers.m_topo import fill
-from placewright.solvers.streamed import _smallest
-from placewright.transforms.bundles import Teams
+from placewright.solvers import (
+    Balanced,
+    MTopo,
+    RandomSearch,
+    RoundRobin,
+    Search,
+    Stop,
+    Streamed,
+    solve,
+)
+from placewright.solvers.balanced import balanced_split, demand_positions, folded_positions
+from placewright.solvers.m_topo import fill_devices
+from placewright.solvers.streamed import _smallest_units
+from placewright.transforms.bundles import Bundles
 
 
 def linked(*devices: Device, bandwidth: float = 1.0) -> Cluster:
@@ -51,7 +60,7 @@ def blocks(count: int, weight: int, flops: float = 1.0) -> Graph:
 
 
 def test_a_team_is_a_leader_with_its_unit_and_its_weights(layers: Graph) -> None:
-    teams = Teams.of(Problem(layers, linked(gpu("gpu0"), host())))
+    teams = Bundles.of(Problem(layers, linked(gpu("gpu0"), host())))
     assert teams.leader.tolist() == [2, 5]  # layer1 leads x and w1, layer2 leads w2 and its view
     # x (8) and w1 (50) and layer1's output (8); w2 (50), whose view adds nothing, and an output (8)
     assert teams.bytes.tolist() == [66, 58]
@@ -59,21 +68,21 @@ def test_a_team_is_a_leader_with_its_unit_and_its_weights(layers: Graph) -> None
 
 def test_round_robin_deals_to_the_accelerators_alone() -> None:
     problem = Problem(chain_of(1, 1, 1, 1, 1), linked(host(), gpu("gpu0"), gpu("gpu1")))
-    assert solve(problem, RoundRobin()).plan.device.tolist() == [1, 2, 1, 2, 1]
+    assert solve(problem, RoundRobin()).plan.placement.tolist() == [1, 2, 1, 2, 1]
 
 
 def test_random_draws_every_device_that_is_allowed_and_no_other() -> None:
     graph = Graph("apart", tuple(Op(f"op{at}", flops=1) for at in range(400)))
     cluster = linked(gpu("gpu0"), gpu("gpu1"), gpu("gpu2"))
     problem = Problem(graph, cluster, constraints=Constraints(forbid={"op?": ("gpu1",)}))
-    device = solve(problem, Random(1)).plan.device
+    device = solve(problem, RandomSearch(1)).plan.placement
     assert set(device[:10].tolist()) == {0, 2}
     assert (np.bincount(device[10:]) > 100).all()  # 130 each is expected
 
 
 def test_random_needs_a_plan_to_make() -> None:
     with pytest.raises(ConfigError, match=r"Random of 0 plans: expected at least 1"):
-        Random(0)
+        RandomSearch(0)
 
 
 # -- m-TOPO ---------------------------------------------------------------------------------------
@@ -82,13 +91,13 @@ def test_random_needs_a_plan_to_make() -> None:
 def test_m_topo_fills_each_device_up_to_the_papers_cap() -> None:
     # 6 ops of 10 bytes on 2 devices: 60 / 2 + 10 = 40 bytes, so four there and two here.
     problem = Problem(chain_of(*[1] * 6, resident=10), linked(gpu("gpu0"), gpu("gpu1")))
-    assert fill(problem).tolist() == [0, 0, 0, 0, 1, 1]
+    assert fill_devices(problem).tolist() == [0, 0, 0, 0, 1, 1]
 
 
 def test_m_topo_never_fills_a_device_beyond_its_memory() -> None:
     cluster = linked(gpu("gpu0", memory=20), gpu("gpu1", memory=30), host())
     problem = Problem(chain_of(*[1] * 6, resident=10), cluster)
-    assert fill(problem).tolist() == [0, 0, 1, 1, 1, 2]  # the last one is left for the host
+    assert fill_devices(problem).tolist() == [0, 0, 1, 1, 1, 2]  # the last one is left for the host
     assert solve(problem, MTopo()).fits
 
 
@@ -98,26 +107,40 @@ def test_m_topo_never_fills_a_device_beyond_its_memory() -> None:
 def test_a_chain_is_cut_where_the_loads_are_equal() -> None:
     # 1 + 2 | 3
     seconds = np.array([[1.0, 1.0], [2.0, 2.0], [3.0, 3.0]])
-    assert split(seconds, np.zeros(3, dtype=np.int64), np.full(2, np.inf)).tolist() == [0, 0, 1]
+    assert balanced_split(seconds, np.zeros(3, dtype=np.int64), np.full(2, np.inf)).tolist() == [
+        0,
+        0,
+        1,
+    ]
 
 
 def test_a_faster_device_gets_the_longer_stretch() -> None:
     # Ops of 3 s, or 1.5 s on the second device: 3 | 4.5 is the best cut; 6 | 3 and 0 | 6 are worse.
     seconds = np.tile([3.0, 1.5], (4, 1))
-    assert split(seconds, np.zeros(4, dtype=np.int64), np.full(2, np.inf)).tolist() == [0, 1, 1, 1]
+    assert balanced_split(seconds, np.zeros(4, dtype=np.int64), np.full(2, np.inf)).tolist() == [
+        0,
+        1,
+        1,
+        1,
+    ]
 
 
 def test_a_stretch_ends_where_memory_does() -> None:
     seconds, sizes = np.ones((4, 2)), np.full(4, 10)
-    assert split(seconds, sizes, np.array([10.0, 30.0])).tolist() == [0, 1, 1, 1]
-    assert split(seconds, sizes, np.array([10.0, 10.0])).tolist() == [0, 1, 1, 1]  # fits nowhere
+    assert balanced_split(seconds, sizes, np.array([10.0, 30.0])).tolist() == [0, 1, 1, 1]
+    assert balanced_split(seconds, sizes, np.array([10.0, 10.0])).tolist() == [
+        0,
+        1,
+        1,
+        1,
+    ]  # fits nowhere
 
 
 def test_the_least_largest_load_is_found() -> None:
     rng = np.random.default_rng(0)
     for _ in range(20):
         seconds = rng.integers(0, 9, (7, 3)).astype(np.float64)
-        found = split(seconds, np.zeros(7, dtype=np.int64), np.full(3, np.inf))
+        found = balanced_split(seconds, np.zeros(7, dtype=np.int64), np.full(3, np.inf))
         assert (np.diff(found) >= 0).all()
         largest = [
             max(seconds[:one, 0].sum(), seconds[one:two, 1].sum(), seconds[two:, 2].sum())
@@ -132,7 +155,7 @@ def test_a_balanced_split_halves_the_period(exact: Roofline) -> None:
         chain_of(1, 2, 3), linked(gpu("gpu0"), gpu("gpu1"), host()), exact, objective="period"
     )
     result = solve(problem, Balanced())
-    assert result.plan.device.tolist() == [0, 0, 1]
+    assert result.plan.placement.tolist() == [0, 0, 1]
     assert result.period == 3.0
 
 
@@ -149,7 +172,7 @@ def test_an_op_may_stand_just_before_it_is_needed() -> None:
     )
     problem = Problem(graph, linked(gpu("gpu0"), gpu("gpu1")))
     # early, one, late, two; then aside, the second end of the graph
-    assert as_needed(problem).tolist() == [2, 0, 1, 3, 4]
+    assert demand_positions(problem).tolist() == [2, 0, 1, 3, 4]
 
 
 def test_a_backward_op_stands_with_its_forward_op() -> None:
@@ -169,7 +192,7 @@ def test_a_backward_op_stands_with_its_forward_op() -> None:
     problem = Problem(graph, linked(gpu("gpu0"), gpu("gpu1")), objective="period")
     # w leads from its reader, 1; three.grad reads 3 and 2; scale follows it; two.grad reads 1 of
     # the forward ops; the update reads the weight, which stands at 1.
-    assert folded(problem).tolist() == [1, 1, 2, 3, 3, 3, 1, 1]
+    assert folded_positions(problem).tolist() == [1, 1, 2, 3, 3, 3, 1, 1]
 
 
 # -- streamed -------------------------------------------------------------------------------------
@@ -186,8 +209,8 @@ def test_streaming_hides_the_copies_behind_computation(exact: Roofline) -> None:
     assert result.step_time == 4.0
     assert result.plan.staging is not None
     assert result.plan.staging.tolist() == [20, -1]
-    assert result.plan.device.tolist() == [0, 0, 1, 0, 1, 0, 1, 0]
-    assert solve(problem, Streamed(ahead=(1,))).step_time == 5.0
+    assert result.plan.placement.tolist() == [0, 0, 1, 0, 1, 0, 1, 0]
+    assert solve(problem, Streamed(lookahead=(1,))).step_time == 5.0
 
 
 def test_a_model_that_fits_is_not_streamed(exact: Roofline) -> None:
@@ -201,7 +224,7 @@ def test_a_model_that_fits_is_not_streamed(exact: Roofline) -> None:
 def test_the_streaming_device_is_the_one_that_does_best(exact: Roofline) -> None:
     cluster = linked(gpu("slow", 30, rate=0.5), gpu("fast", 30), host(), bandwidth=10)
     result = solve(Problem(blocks(4, weight=10), cluster, exact), Streamed())
-    assert result.plan.device[1] == 1
+    assert result.plan.placement[1] == 1
     assert result.step_time == 4.0
 
 
@@ -211,9 +234,9 @@ def test_weights_that_stay_may_be_spread_evenly(exact: Roofline) -> None:
     # leaves all 2 s of three of them. The copy after b0 begins when b0 gives its room back.
     cluster = linked(gpu("gpu0", memory=50), host(), bandwidth=5)
     problem = Problem(blocks(8, weight=10), cluster, exact)
-    result = solve(problem, Streamed(ahead=(1,)))
+    result = solve(problem, Streamed(lookahead=(1,)))
     assert result.fits
-    streamed = [at for at in range(8) if result.plan.device[2 * at] == 1]
+    streamed = [at for at in range(8) if result.plan.placement[2 * at] == 1]
     assert streamed == [0, 2, 4, 6]
     # b0 at 2-3; w2 at 3-5, b1 at 3-4, b2 at 5-6; so each pair takes 3 s: 3 + 3 + 3 + 3, and b7 1 s.
     assert result.step_time == 13.0
@@ -236,9 +259,9 @@ def test_a_weight_read_twice_stays_rather_than_one_read_once(exact: Roofline) ->
         ),
     )
     cluster = linked(gpu("gpu0", memory=20), host(), bandwidth=10)
-    result = solve(Problem(graph, cluster, exact), Streamed(ahead=(1,)))
+    result = solve(Problem(graph, cluster, exact), Streamed(lookahead=(1,)))
     assert result.fits
-    assert result.plan.device[:3].tolist() == [1, 0, 1]
+    assert result.plan.placement[:3].tolist() == [1, 0, 1]
     assert result.step_time == 5.0
 
 
@@ -261,7 +284,7 @@ def test_few_large_copies_where_each_takes_a_moment_and_the_largest_stays(exact:
     cluster = Cluster("linked", devices, {("gpu0", "cpu"): link, ("cpu", "gpu0"): link})
     result = solve(Problem(graph, cluster, exact), Streamed())
     assert result.fits
-    streamed = [op.name for at, op in enumerate(ops) if result.plan.device[at] == 1]
+    streamed = [op.name for at, op in enumerate(ops) if result.plan.placement[at] == 1]
     assert streamed == ["0.large", "2.large", "4.large"]
     assert result.step_time == pytest.approx(9.0, abs=0.3)
 
@@ -269,7 +292,7 @@ def test_few_large_copies_where_each_takes_a_moment_and_the_largest_stays(exact:
 @pytest.mark.parametrize("space", [-5, 0, 7, 100, 1000, 10**6])
 def test_the_smallest_that_fit_stay(space: int) -> None:
     sizes = np.random.default_rng(space + 5).integers(0, 20, 80)
-    kept, left = _smallest(sizes, space), max(0, space)
+    kept, left = _smallest_units(sizes, space), max(0, space)
     for size in np.unique(sizes):
         count = int((sizes == size).sum())
         fitting = count if not size else min(count, left // int(size))
@@ -296,7 +319,7 @@ def test_weights_that_may_not_be_on_the_host_stay(exact: Roofline) -> None:
     cluster = linked(gpu("gpu0", memory=30), host(), bandwidth=10)
     kept = Constraints(forbid={"w3": ("cpu",)}, pins={"w0": "cpu"})
     result = solve(Problem(blocks(4, weight=10), cluster, exact, kept), Streamed())
-    device = result.plan.device[::2].tolist()
+    device = result.plan.placement[::2].tolist()
     assert (device[0], device[3]) == (1, 0)
     assert result.fits
 

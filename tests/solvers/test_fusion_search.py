@@ -9,7 +9,7 @@ from placewright import Cluster, MaxEvaluations, Plan, Problem, Roofline, judge,
 from placewright.errors import ConfigError
 from placewright.graph import Graph, Op
 from placewright.solvers import FusionSearch
-from placewright.transforms import greedy
+from placewright.transforms import fuse_greedily
 from placewright.zoo import load
 
 
@@ -28,28 +28,28 @@ def hasty(two_devices: Cluster, exact: Roofline) -> Problem:
 
 def test_groups_that_keep_others_waiting_are_left_alone(hasty: Problem) -> None:
     plan = Plan.of(hasty, [0, 1, 0, 0])
-    all_fused = judge(hasty, plan.device, fusion=[0, -1, 0, 0]).step_time[0]
+    all_fused = judge(hasty, plan.placement, fusion=[0, -1, 0, 0]).step_time[0]
     assert all_fused == 7 + 1 + 6  # b gets a's tensor when the group has ended
     result = solve(hasty, FusionSearch(plan), MaxEvaluations(60), seed=1)
     assert result.step_time == 1 + 1 + 6
-    assert result.plan.device.tolist() == [0, 1, 0, 0]
+    assert result.plan.placement.tolist() == [0, 1, 0, 0]
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_it_is_no_worse_than_a_compiler_or_nothing(seed: int) -> None:
     problem = random_problem(seed, ops=12)
-    plan = solve(problem, FusionSearch(most=20), seed=seed).plan
-    bare = Plan.of(problem, plan.device, plan.priority, staging=plan.staging)
-    best = solve(problem, FusionSearch(bare, most=20), seed=seed).key
-    for fusion in (None, greedy(problem, plan.device)):
-        verdict = judge(problem, bare.device, bare.priority, bare.staging, fusion=fusion)
+    plan = solve(problem, FusionSearch(max_plans=20), seed=seed).plan
+    bare = Plan.of(problem, plan.placement, plan.priority, staging=plan.staging)
+    best = solve(problem, FusionSearch(bare, max_plans=20), seed=seed).key
+    for fusion in (None, fuse_greedily(problem, plan.placement)):
+        verdict = judge(problem, bare.placement, bare.priority, bare.staging, fusion=fusion)
         assert best <= verdict.key(0)
 
 
 def test_a_network_gains_more_than_by_a_compilers_default() -> None:
     problem = Problem(load("cifar10"), Cluster.parse("P100"))
     plan = Plan.of(problem, [0] * len(problem.graph))
-    default = Plan.of(problem, plan.device, fusion=greedy(problem, plan.device))
+    default = Plan.of(problem, plan.placement, fusion=fuse_greedily(problem, plan.placement))
     found = solve(problem, FusionSearch(plan), MaxEvaluations(300), seed=0)
     assert (
         found.step_time < simulate(problem, default).step_time < simulate(problem, plan).step_time
@@ -60,4 +60,4 @@ def test_settings_that_mean_nothing_are_refused() -> None:
     with pytest.raises(ConfigError, match="FusionSearch in batches of 0: expected 1 or more"):
         FusionSearch(batch=0)
     with pytest.raises(ConfigError, match="FusionSearch of 0 plans"):
-        FusionSearch(most=0)
+        FusionSearch(max_plans=0)

@@ -14,11 +14,11 @@ from tiny import random_graph, random_problem
 from placewright import Graph, Op, Problem, Roofline
 from placewright.frontends import from_workload
 from placewright.solvers import Cuts, Ideals, Search, Stop, solve
-from placewright.solvers.contiguous.coarse_graph import Pieces
-from placewright.solvers.contiguous.device_order import fleets
-from placewright.solvers.contiguous.ideal_sets import IdealCosts, ideals
-from placewright.solvers.contiguous.interval_costs import Prefixes
-from placewright.solvers.contiguous.stage_costs import Room
+from placewright.solvers.contiguous.coarse_graph import CoarseGraph
+from placewright.solvers.contiguous.device_order import device_orders
+from placewright.solvers.contiguous.ideal_sets import IdealCosts, enumerate_ideals
+from placewright.solvers.contiguous.interval_costs import IntervalCosts
+from placewright.solvers.contiguous.stage_costs import StageMemory
 
 if TYPE_CHECKING:
     from placewright.cluster import Cluster
@@ -111,7 +111,10 @@ def test_ideals_find_splits_that_cuts_of_orders_miss() -> None:
     for seed in range(12):
         graph = random_graph(np.random.default_rng(seed), 14)
         problem = pipelined(graph, even_cluster([1.0, 1.0, 1.0]))
-        cut, split = solve(problem, Cuts()).value, solve(problem, Ideals()).value
+        cut, split = (
+            solve(problem, Cuts()).objective_value,
+            solve(problem, Ideals()).objective_value,
+        )
         assert split <= cut
         better += split < cut
     assert better
@@ -119,21 +122,21 @@ def test_ideals_find_splits_that_cuts_of_orders_miss() -> None:
 
 def test_the_numbers_of_ideals_are_known() -> None:
     cluster = even_cluster([1.0, 1.0])
-    row = Pieces.of(pipelined(chain(np.random.default_rng(0), 9), cluster))
-    found = ideals(row, 100)
+    row = CoarseGraph.of(pipelined(chain(np.random.default_rng(0), 9), cluster))
+    found = enumerate_ideals(row, 100)
     assert found is not None
     assert len(found) == 10  # a row of n has n + 1
-    fan = Pieces.of(pipelined(wide(6), cluster))
-    found = ideals(fan, 100)
+    fan = CoarseGraph.of(pipelined(wide(6), cluster))
+    found = enumerate_ideals(fan, 100)
     assert found is not None
     assert len(found) == 2**6 + 2  # none, the fork with any of the branches, and all
     assert not found[0].any()
     assert found[-1].all()
-    for source, target in fan.before:
+    for source, target in fan.precedence:
         assert (found[:, source] | ~found[:, target]).all()
     assert len(np.unique(found, axis=0)) == len(found)
-    assert ideals(fan, 2**6 + 2) is not None
-    assert ideals(fan, 2**6 + 1) is None
+    assert enumerate_ideals(fan, 2**6 + 2) is not None
+    assert enumerate_ideals(fan, 2**6 + 1) is None
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -144,18 +147,18 @@ def test_prefixes_cost_the_same_as_ideals(seed: int, overlap: bool) -> None:
     graph = training(rng, 6) if seed % 3 == 0 else random_graph(rng, 10)
     problem = pipelined(graph, even_cluster([1.0, 2.0, 1.0], host=True), overlap)
     problem = replace(problem, objective="step" if seed % 2 else "period")
-    pieces = Pieces.of(problem)
-    room = Room(pieces.resident, np.full(3, 20))
+    pieces = CoarseGraph.of(problem)
+    room = StageMemory(pieces.resident, np.full(3, 20))
     count = len(pieces)
     inside = np.tri(count + 1, count, -1, dtype=bool)
     rows, sets = (
-        Prefixes(pieces, np.arange(count), room),
+        IntervalCosts(pieces, np.arange(count), room),
         IdealCosts(pieces, inside, room),
     )
-    (fleet,) = fleets(pieces, most=100)
+    (fleet,) = device_orders(pieces, max_states=100)
     every = np.arange(count + 1)
     for kind in range(len(fleet.classes)):
-        seat = fleet.seat(tuple(int(at == kind) for at in range(len(fleet.classes))), kind)
+        seat = fleet.stage_device(tuple(int(at == kind) for at in range(len(fleet.classes))), kind)
         one, other = (costs.seconds(seat, every, every, np.inf) for costs in (rows, sets))
         np.fill_diagonal(other, np.inf)  # an empty stage is no stage
         assert np.allclose(one, other, rtol=1e-9, atol=1e-9)
@@ -163,10 +166,10 @@ def test_prefixes_cost_the_same_as_ideals(seed: int, overlap: bool) -> None:
 
 def test_a_graph_of_too_many_ideals_is_coarsened_and_nothing_is_proved() -> None:
     problem = pipelined(wide(30), even_cluster([1.0, 1.0]))
-    proof, key = proved(problem, Ideals(limit=200))
+    proof, key = proved(problem, Ideals(max_ideals=200))
     assert not proof
     assert key[0] == 0
-    assert key[1] <= solve(problem, Cuts()).value
+    assert key[1] <= solve(problem, Cuts()).objective_value
     # With no limit in the way it would be; 2^9 + 2 ideals are few.
     assert proved(pipelined(wide(9), even_cluster([1.0, 1.0])))[0]
 
@@ -180,15 +183,15 @@ def test_pieces_that_take_no_time_join_the_only_other_they_deal_with() -> None:
         Op("print", inputs=((3, 0),)),
     )
     problem = pipelined(Graph("g", ops), even_cluster([1.0, 1.0]))
-    pieces = Pieces.of(problem)
+    pieces = CoarseGraph.of(problem)
     assert len(pieces) == 5
-    assert pieces.without_trifles().piece.tolist() == [0, 0, 1, 1, 1]
+    assert pieces.without_trivial_nodes().node_of.tolist() == [0, 0, 1, 1, 1]
     proof, key = proved(problem)
     assert proof
     assert key == best_contiguous(problem)
     short = replace(ops[0], resident=UNLIMITED), *ops[1:]
-    pieces = Pieces.of(pipelined(Graph("g", short), even_cluster([1.0, 1.0], memory=9)))
-    assert pieces.without_trifles().piece.tolist() == [0, 1, 2, 2, 2]
+    pieces = CoarseGraph.of(pipelined(Graph("g", short), even_cluster([1.0, 1.0], memory=9)))
+    assert pieces.without_trivial_nodes().node_of.tolist() == [0, 1, 2, 2, 2]
 
 
 def test_unlike_links_and_a_search_that_is_over_prove_nothing() -> None:

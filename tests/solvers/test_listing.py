@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from placewright import Cluster, Constraints, Device, Graph, Link, Op, Problem, Roofline, Table, zoo
-from placewright.scheduling.list_scheduler import Listing
+from placewright.scheduling.list_scheduler import ListSchedule
 from placewright.scheduling.ranks import upward_ranks
 from placewright.solvers import METF, MSCT, CPoP, cpop, heft, m_etf, m_sct, solve
 
@@ -92,7 +92,7 @@ def test_downward_ranks_are_those_of_the_paper(paper: Problem) -> None:
 def test_cpop_schedules_the_papers_example_in_86(paper: Problem) -> None:
     """Its critical path is n1, n2, n9, n10, 108 long and fastest on P2: 16 + 19 + 12 + 7."""
     upward = upward_ranks(paper)
-    path = cpop.critical_path(paper, upward)
+    path = cpop.critical_path_ops(paper, upward)
     assert [at + 1 for at in path] == [1, 2, 9, 10]
     through = upward + cpop.downward_ranks(paper)
     assert through[path] == pytest.approx(108)
@@ -121,7 +121,7 @@ def test_cpop_leaves_the_path_where_its_device_is_full(exact: Roofline) -> None:
     problem = Problem(Graph("pair", ops), linked("gpu0", "gpu1", memory=100), exact)
     result = solve(problem, CPoP())
     assert result.fits
-    assert sorted(result.plan.device.tolist()) == [0, 1]
+    assert sorted(result.plan.placement.tolist()) == [0, 1]
 
 
 def test_heft_puts_an_op_into_a_gap(exact: Roofline) -> None:
@@ -176,7 +176,7 @@ def test_the_ledger_lets_go_of_what_nobody_reads_any_more(exact: Roofline) -> No
     ops = [Op("op0", outputs=(10,))]
     ops += [Op(f"op{at}", inputs=((at - 1, 0),), outputs=(10,)) for at in range(1, 5)]
     problem = Problem(Graph("chain", tuple(ops)), linked("gpu0", "gpu1", memory=20), exact)
-    listing = Listing(problem)
+    listing = ListSchedule(problem)
     for op in range(4):
         assert listing.choices(op).tolist() == [True, True]
         listing.add(op, 0)
@@ -194,7 +194,7 @@ def test_the_ledger_counts_a_view_with_what_it_views(exact: Roofline) -> None:
             Op("read", inputs=((1, 0),), outputs=(1,)),
         ),
     )
-    listing = Listing(Problem(graph, linked("gpu0"), exact))
+    listing = ListSchedule(Problem(graph, linked("gpu0"), exact))
     used = []
     for op in range(3):
         listing.add(op, 0)
@@ -211,7 +211,7 @@ def test_a_weight_goes_with_the_first_op_added_that_reads_it(exact: Roofline) ->
             Op("two", flops=1, inputs=((0, 0),)),
         ),
     )
-    listing = Listing(Problem(graph, linked("gpu0", "gpu1"), exact))
+    listing = ListSchedule(Problem(graph, linked("gpu0", "gpu1"), exact))
     listing.add(2, 1)
     assert listing.device.tolist() == [1, -1, 1]
     assert listing.ready(1).tolist() == [5.0, 0.0]  # 5 bytes at 1 byte a second, or none
@@ -352,7 +352,7 @@ def test_compiled_schedules_are_those_of_plain_python(name, cluster, slack, monk
 
 
 def test_what_is_no_op_or_device_is_refused(exact: Roofline) -> None:
-    listing = Listing(Problem(Graph("one", (Op("one", flops=1),)), linked("gpu0"), exact))
+    listing = ListSchedule(Problem(Graph("one", (Op("one", flops=1),)), linked("gpu0"), exact))
     for wrong in ((1, 0), (-1, 0), (0, 1), (0, -1)):
         with pytest.raises(IndexError, match="no such"):
             listing.add(*wrong)

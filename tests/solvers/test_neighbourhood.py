@@ -12,12 +12,12 @@ from tiny import random_problem
 from placewright import Cluster, MaxEvaluations, Plan, Problem, Search, simulate, zoo
 from placewright.solvers import LNS, Stop, solve
 from placewright.solvers.exact.lns import (
-    around,
-    border,
-    critical,
-    stretch,
+    boundary_ops,
+    critical_ops,
+    graph_neighbourhood,
+    time_window,
 )
-from placewright.solvers.exact.solver import judge_starts
+from placewright.solvers.exact.solver import judge_baselines
 
 if TYPE_CHECKING:
     from placewright import Timeline
@@ -28,14 +28,16 @@ def test_the_critical_path_of_the_split_diamond(
     diamond_problem: Problem, split_timeline: Timeline
 ) -> None:
     """bottom (3) waits for right (2), which waits for top (0), both sent across."""
-    assert critical(diamond_problem, split_timeline).tolist() == [3, 2, 0]
+    assert critical_ops(diamond_problem, split_timeline).tolist() == [3, 2, 0]
 
 
 def test_a_window_around_an_op_is_connected(
     diamond_problem: Problem, split_timeline: Timeline
 ) -> None:
     for seed in range(8):
-        found = around(diamond_problem, split_timeline, np.random.default_rng(seed)).tolist()
+        found = graph_neighbourhood(
+            diamond_problem, split_timeline, np.random.default_rng(seed)
+        ).tolist()
         assert sorted(found) == [0, 1, 2, 3]
         near = {0: {1, 2}, 1: {0, 3}, 2: {0, 3}, 3: {1, 2}}
         for at in range(1, 4):
@@ -46,7 +48,7 @@ def test_a_stretch_is_around_a_moment_of_the_critical_path(
     diamond_problem: Problem, split_timeline: Timeline
 ) -> None:
     first = {
-        int(stretch(diamond_problem, split_timeline, np.random.default_rng(seed))[0])
+        int(time_window(diamond_problem, split_timeline, np.random.default_rng(seed))[0])
         for seed in range(20)
     }
     # At 0 top runs, at 3 both left and right do (left stands first), at 15 bottom does.
@@ -56,13 +58,13 @@ def test_a_stretch_is_around_a_moment_of_the_critical_path(
 def test_a_border_is_what_two_devices_send_each_other(
     diamond_problem: Problem, split_timeline: Timeline
 ) -> None:
-    found = border(diamond_problem, split_timeline, np.random.default_rng(0))
+    found = boundary_ops(diamond_problem, split_timeline, np.random.default_rng(0))
     assert sorted(found.tolist()) == [0, 2, 3]  # top → right and right → bottom; left is not in it
 
 
 def test_without_sends_the_border_is_a_window_around_an_op(diamond_problem: Problem) -> None:
     together = simulate(diamond_problem, Plan.of(diamond_problem, [0] * 4))
-    found = border(diamond_problem, together, np.random.default_rng(0))
+    found = boundary_ops(diamond_problem, together, np.random.default_rng(0))
     assert sorted(found.tolist()) == [0, 1, 2, 3]
 
 
@@ -76,9 +78,9 @@ class TestSearch:
         graph = zoo.load("layered:ops=24,seed=1,weights=no")
         problem = Problem(graph, Cluster.parse("3xV100"), objective=objective)
         start = Search(problem, Stop(), seed=0)
-        judge_starts(start)
+        judge_baselines(start)
         result = solve(problem, LNS(window=8, work=0.02, patience=3))
-        assert result.value < start.key[1]
+        assert result.objective_value < start.key[1]
 
     def test_the_same_seed_gives_the_same_plan(self) -> None:
         problem = random_problem(2, ops=14)

@@ -12,7 +12,7 @@ from strategies import fusible_problems, plans
 
 from placewright import Cluster, Constraints, Graph, Op, Plan, Problem, Roofline, simulate
 from placewright.explanations import explain_op, neighbours
-from placewright.explanations.moves import goes_along
+from placewright.explanations.moves import move_mask
 from placewright.transforms import fuse
 
 
@@ -30,7 +30,7 @@ def test_a_move_is_what_the_simulator_says_of_the_moved_plan(data):
     assert sorted(move.device for move in found.moves) == sorted(
         set(range(len(problem.cluster))) - {int(device[op])}
     )
-    along = goes_along(problem, plan, op)
+    along = move_mask(problem, plan, op)
     for move in found.moves:
         moved = np.where(along, move.device, device)
         if move.value is None:
@@ -40,7 +40,7 @@ def test_a_move_is_what_the_simulator_says_of_the_moved_plan(data):
         if fusion is not None:  # a group that would be on two devices is dissolved
             apart = {g for g in fusion.tolist() if g >= 0 and len(set(moved[fusion == g])) > 1}
             groups = np.where(np.isin(fusion, list(apart)), -1, fusion)
-            assert move.parted == int(((fusion >= 0) & (groups < 0)).sum())
+            assert move.unfused_count == int(((fusion >= 0) & (groups < 0)).sum())
         if staging is not None:
             continue  # rooms may have grown
         timeline = simulate(problem, Plan.of(problem, moved, priority, groups))
@@ -70,14 +70,14 @@ def test_slack_is_how_much_longer_an_op_may_take(fork: Problem) -> None:
     assert slow.on_path == "no"
     assert slow.slack == pytest.approx(1.0, abs=1e-5)
     assert (slow.start, slow.end) == (2, 4)
-    assert [(each.op, each.start, each.end) for each in slow.arriving] == [(0, 1, 2)]
-    assert [(each.op, each.start, each.end) for each in slow.leaving] == [(2, 4, 5)]
+    assert [(each.op, each.start, each.end) for each in slow.incoming] == [(0, 1, 2)]
+    assert [(each.op, each.start, each.end) for each in slow.outgoing] == [(2, 4, 5)]
     critical = explain_op(fork, plan, 1)
     assert critical.on_path == "runs"
     assert critical.slack == 0.0
     # With c on gpu0 the step is 1 + 5 + 2 + 1.
     assert [(move.device, move.value) for move in slow.moves] == [(0, 9.0)]
-    assert slow.moves[0].change == pytest.approx(9 / 7 - 1)
+    assert slow.moves[0].relative_change == pytest.approx(9 / 7 - 1)
 
 
 def test_what_nothing_waits_for_may_take_a_whole_step(fork: Problem) -> None:
@@ -91,17 +91,17 @@ def test_the_moves_that_gain_most_come_first(fork: Problem) -> None:
         fork, [0, 0, 0, 0]
     )  # 9 s; with c elsewhere 7, with b elsewhere 1 + 1 + 5 + 1 + 1
     found = neighbours(fork, plan)
-    assert (found.tried, found.ops, found.where) == (4, 4, "on the critical path")
-    assert [(move.op, move.device, move.value) for move in found.gaining] == [(2, 1, 7.0)]
-    assert found.moves[0].along == 0
+    assert (found.tried_ops, found.binding_ops, found.location) == (4, 4, "on the critical path")
+    assert [(move.op, move.device, move.value) for move in found.improving_moves] == [(2, 1, 7.0)]
+    assert found.moves[0].follower_count == 0
 
 
 def test_for_a_period_the_ops_that_bind_it_are_moved(fork: Problem) -> None:
     pipelined = replace(fork, objective="period")
     device = neighbours(pipelined, Plan.of(pipelined, [0, 0, 0, 0]))
-    assert device.where == "on gpu0, the busiest device"
+    assert device.location == "on gpu0, the busiest device"
     # b elsewhere: 1 + 2 + 1 and 5; c elsewhere: 1 + 5 + 1; a or d elsewhere: 8
-    assert [(move.op, move.value) for move in device.gaining] == [
+    assert [(move.op, move.value) for move in device.improving_moves] == [
         (1, 5.0),
         (2, 7.0),
         (0, 8.0),
@@ -110,10 +110,10 @@ def test_for_a_period_the_ops_that_bind_it_are_moved(fork: Problem) -> None:
     ops = tuple(replace(op, outputs=(9,)) for op in fork.graph.ops)
     heavy = replace(pipelined, graph=Graph("heavy", ops))
     wire = neighbours(heavy, Plan.of(heavy, [0, 0, 1, 1]))  # a's and b's tensors: 18 s on the wire
-    assert wire.where == "at the ends of the busiest channel"
-    assert wire.ops == 4
+    assert wire.location == "at the ends of the busiest channel"
+    assert wire.binding_ops == 4
     # With a, b or d on the other side one tensor is left to go each way; with c still two.
-    found = [(move.op, move.device, move.value) for move in wire.gaining]
+    found = [(move.op, move.device, move.value) for move in wire.improving_moves]
     assert found == [(0, 1, 9.0), (1, 1, 9.0), (3, 0, 9.0)]
 
 
@@ -121,10 +121,10 @@ def test_weights_move_with_their_reader_and_stay_where_a_plan_keeps_them_apart()
     ops = (Op("w", "weight", outputs=(8,)), Op("a", "matmul", ((0, 0),), (1,)))
     problem = Problem(Graph("small", ops), Cluster.parse("2xP100"))
     together, apart = Plan.of(problem, [0, 0]), Plan.of(problem, [1, 0])
-    assert explain_op(problem, together, 1).along == (0,)
-    assert explain_op(problem, apart, 1).along == ()
+    assert explain_op(problem, together, 1).followers == (0,)
+    assert explain_op(problem, apart, 1).followers == ()
     weight = explain_op(problem, together, 0)
-    assert weight.along == ()
+    assert weight.followers == ()
     assert weight.slack is None
     sent = explain_op(problem, apart, 0)
     assert sent.on_path == "sent"
@@ -158,5 +158,5 @@ def test_a_fused_op_is_explained_with_its_group(fork: Problem) -> None:
     assert found.on_path == "runs"
     assert found.slack == 0.0
     (move,) = found.moves
-    assert move.parted == 2  # a and b on two devices are one op no more
+    assert move.unfused_count == 2  # a and b on two devices are one op no more
     assert move.value == simulate(problem, Plan.of(problem, [0, 1, 1, 0])).step_time

@@ -12,10 +12,10 @@ from placewright import Cluster, Constraints, Device, Graph, Link, Op, Problem, 
 from placewright.errors import MissingDependency
 from placewright.solvers import METIS, KaHIP, MinCut, Scotch, solve
 from placewright.solvers.partition import libraries
-from placewright.solvers.partition.affinity import Ties, link_seconds
-from placewright.solvers.partition.libraries import Web
-from placewright.solvers.partition.partition_solvers import _blocks, _Cut
-from placewright.transforms.bundles import Teams
+from placewright.solvers.partition.affinity import Affinity, link_seconds
+from placewright.solvers.partition.libraries import CsrGraph
+from placewright.solvers.partition.partition_solvers import _block_counts, _PartitionProblem
+from placewright.transforms.bundles import Bundles
 
 KINDS = (METIS, KaHIP, Scotch, MinCut)
 every_kind = pytest.mark.parametrize("kind", KINDS)
@@ -86,9 +86,9 @@ def test_a_team_weighs_its_mean_time_over_devices_of_unequal_taste() -> None:
     ops = (Op("x", outputs=(1,)), Op("y", inputs=((0, 0),)))
     table = Table(("x", "y"), ("a", "b"), np.array([[1.0, 3.0], [5.0, 3.0]]))
     problem = Problem(Graph("taste", ops), cluster({"a": 1.0, "b": 1.0}), table)
-    cut = _Cut.of(problem, np.arange(2))
+    cut = _PartitionProblem.of(problem, np.arange(2))
     assert cut.share.tolist() == [0.5, 0.5]
-    assert cut.web.load.tolist() == [2**30 // 3, 2**30 - 2**30 // 3]  # 2 and 4 of 6 s
+    assert cut.csr.load.tolist() == [2**30 // 3, 2**30 - 2**30 // 3]  # 2 and 4 of 6 s
 
 
 def test_scotch_uses_the_host_and_the_others_do_not(exact: Roofline) -> None:
@@ -216,13 +216,13 @@ def test_integers_are_in_proportion_and_do_not_overflow() -> None:
     # The largest of seconds, and the smallest: sums must stay below 2**31, nothing at 0.
     load = np.array([1e300, 1e300, 1e-300, 0.0])
     one, other = np.array([0, 1, 2]), np.array([1, 2, 3])
-    web = Web.of(load, one, other, np.array([1e-9, 3e-9, 0.0]))
+    web = CsrGraph.of(load, one, other, np.array([1e-9, 3e-9, 0.0]))
     assert web.load.tolist() == [2**29, 2**29, 1, 1]
-    assert web.first.tolist() == [0, 1, 3, 5, 6]
-    assert web.other.tolist() == [1, 0, 2, 1, 3, 2]
-    assert web.weight.tolist() == [2**27, 2**27, 3 * 2**27, 3 * 2**27, 1, 1]
-    assert web.weight.sum() < 2**31
-    assert Web.of(np.zeros(2), one[:0], other[:0], load[:0]).load.tolist() == [1, 1]
+    assert web.first_edge.tolist() == [0, 1, 3, 5, 6]
+    assert web.neighbour.tolist() == [1, 0, 2, 1, 3, 2]
+    assert web.edge_weight.tolist() == [2**27, 2**27, 3 * 2**27, 3 * 2**27, 1, 1]
+    assert web.edge_weight.sum() < 2**31
+    assert CsrGraph.of(np.zeros(2), one[:0], other[:0], load[:0]).load.tolist() == [1, 1]
 
 
 def test_a_tensor_read_by_many_costs_no_more_than_sending_it_everywhere(exact: Roofline) -> None:
@@ -235,8 +235,8 @@ def test_a_tensor_read_by_many_costs_no_more_than_sending_it_everywhere(exact: R
         Op("b2", inputs=((0, 0),)),
     )
     problem = Problem(Graph("many", ops), cluster(dict.fromkeys("abcd", 1.0)), exact)
-    ties = Ties.between(problem, np.array([0, 1, 2, 3, 4, 1]), devices=4)
-    assert list(zip(ties.one.tolist(), ties.other.tolist(), strict=True)) == [
+    ties = Affinity.between_groups(problem, np.array([0, 1, 2, 3, 4, 1]), devices=4)
+    assert list(zip(ties.group.tolist(), ties.other_group.tolist(), strict=True)) == [
         (0, 1),
         (0, 2),
         (0, 3),
@@ -244,16 +244,16 @@ def test_a_tensor_read_by_many_costs_no_more_than_sending_it_everywhere(exact: R
         (3, 4),
     ]
     assert ties.seconds.tolist() == [6.0, 6.0, 6.0, 6.0, 2.0]
-    two = Ties.between(problem, np.array([0, 1, 2, 3, 4, 1]), devices=2)
+    two = Affinity.between_groups(problem, np.array([0, 1, 2, 3, 4, 1]), devices=2)
     assert two.seconds.tolist() == [2.0, 2.0, 2.0, 2.0, 2.0]
-    pull = ties.pull(np.array([0, 0, 1, 1, 1]), 5, 2)
+    pull = ties.seconds_by_device(np.array([0, 0, 1, 1, 1]), 5, 2)
     assert pull.tolist() == [[6, 18], [6, 0], [6, 0], [6, 2], [6, 2]]
 
 
 def test_equal_blocks_stand_for_unequal_shares() -> None:
-    assert _blocks(np.array([0.25, 0.25, 0.25, 0.25])).tolist() == [1, 1, 1, 1]
-    assert _blocks(np.array([0.5, 0.25, 0.25])).tolist() == [2, 1, 1]
-    assert _blocks(np.array([0.4, 0.6])).tolist() == [2, 3]
+    assert _block_counts(np.array([0.25, 0.25, 0.25, 0.25])).tolist() == [1, 1, 1, 1]
+    assert _block_counts(np.array([0.5, 0.25, 0.25])).tolist() == [2, 1, 1]
+    assert _block_counts(np.array([0.4, 0.6])).tolist() == [2, 3]
 
 
 @every_kind
@@ -288,5 +288,5 @@ def test_a_partition_is_judged_as_it_is_and_repaired_if_asked(kind: type, exact:
     assert blind.evaluations == 1
     assert repaired.fits
     assert repaired.solver == f"{blind.solver}-repaired"
-    teams = Teams.of(problem)
+    teams = Bundles.of(problem)
     assert teams.bytes.sum() > 0.9 * problem.arrays.capacity.sum()

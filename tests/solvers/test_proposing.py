@@ -11,17 +11,17 @@ from placewright import Cluster, Plan, Problem
 from placewright.errors import PlanError
 from placewright.solvers import Auto, MaxEvaluations, MaxTime, Search, Stop, solve
 from placewright.solvers.proposer import (
-    Allowance,
-    Asked,
+    BudgetedProposer,
     Proposer,
+    ProposerBudget,
 )
-from placewright.solvers.searches.annealing import levels
+from placewright.solvers.searches.annealing import grouping_levels
 from placewright.solvers.searches.annealing_chains import (
-    Changes,
+    AnnealingChains,
     Cooling,
-    Guide,
-    Rows,
-    Walker,
+    MoveGuide,
+    MoveShares,
+    PlanBatch,
 )
 from placewright.zoo import load
 
@@ -39,7 +39,7 @@ class Opinion:
 
     def propose(self, problem, count, seed):
         self.asked[0] += 1
-        yield Plan.of(problem, problem.settle(np.full(len(problem.graph), self.target)))
+        yield Plan.of(problem, problem.legalize(np.full(len(problem.graph), self.target)))
 
     def move_probabilities(self, problem, plan):
         self.asked[1] += 1
@@ -61,50 +61,50 @@ def test_anything_with_the_three_members_is_a_proposer():
 def test_moves_go_where_the_proposer_wants_them(problem: Problem):
     """Without heat only better plans are kept, so only what is proposed can be found."""
     search = Search(problem, Stop(), seed=0)
-    start = Plan.of(problem, problem.settle(np.zeros(len(problem.graph), dtype=np.int32)))
-    search.propose(start)
-    walker = Walker(search, levels(problem))
-    rows = Rows.of(problem, [start], order=False, stream=False)
-    only_moves = Changes(move=1.0, swap=0.0, stretch=0.0)
-    asked = Asked(Opinion(target=2), Allowance(search))
-    guide = Guide(asked.likely, share=1.0, every=50)
-    best = walker.walk(rows, 400, Cooling(0.0, 0.0), only_moves, guide=guide)
+    start = Plan.of(problem, problem.legalize(np.zeros(len(problem.graph), dtype=np.int32)))
+    search.judge_plan(start)
+    walker = AnnealingChains(search, grouping_levels(problem))
+    rows = PlanBatch.of(problem, [start], with_priorities=False, with_staging=False)
+    only_moves = MoveShares(move=1.0, swap=0.0, move_run=0.0)
+    asked = BudgetedProposer(Opinion(target=2), ProposerBudget(search))
+    guide = MoveGuide(asked.move_probabilities, share=1.0, interval=50)
+    best = walker.run(rows, 400, Cooling(0.0, 0.0), only_moves, guide=guide)
     assert set(best.device[0].tolist()) == {0, 2}
     assert asked.proposer.asked[1] == 1  # a walk this short has one stretch
-    free = walker.walk(rows, 400, Cooling(0.0, 0.0), only_moves)
+    free = walker.run(rows, 400, Cooling(0.0, 0.0), only_moves)
     assert set(free.device[0].tolist()) == {0, 1, 2}
 
 
 def test_a_plan_budget_leaves_the_clock_out(problem: Problem):
     """60 ops × 1.5e-7 s × 1,000 plans are 9 ms, of which a fifth are 1.8."""
     search = Search(problem, MaxEvaluations(1_000), seed=0)
-    allowance = Allowance(search)
+    allowance = ProposerBudget(search)
     ops = problem.arrays.ops
     room = 0.2 * 1_000 * ops * 1.5e-7
-    assert allowance.covers(0.99 * room)
-    assert not allowance.covers(1.01 * room)
-    with allowance.spent(0.6 * room):
+    assert allowance.allows(0.99 * room)
+    assert not allowance.allows(1.01 * room)
+    with allowance.measure(0.6 * room):
         pass
-    allowance.took = 100.0  # which no clock may decide on
-    assert allowance.covers(0.39 * room)
-    assert not allowance.covers(0.41 * room)
+    allowance.seconds_used = 100.0  # which no clock may decide on
+    assert allowance.allows(0.39 * room)
+    assert not allowance.allows(0.41 * room)
 
 
 def test_a_time_budget_is_measured(problem: Problem):
     search = Search(problem, MaxTime(100.0), seed=0)
-    allowance = Allowance(search)
-    assert allowance.covers(19.9)
-    assert not allowance.covers(20.1)
-    with allowance.spent(1.0):
+    allowance = ProposerBudget(search)
+    assert allowance.allows(19.9)
+    assert not allowance.allows(20.1)
+    with allowance.measure(1.0):
         pass
-    allowance.took = 4.0  # four times what it said
-    assert allowance.covers(3.9)
-    assert not allowance.covers(4.1)
+    allowance.seconds_used = 4.0  # four times what it said
+    assert allowance.allows(3.9)
+    assert not allowance.allows(4.1)
 
 
 def test_a_slow_proposer_is_not_asked(problem: Problem):
     slow, quick = Opinion(plan_seconds=1.0, move_seconds=1.0), Opinion()
-    auto = Auto(first=20, exact=False, chains=1, proposers=(slow, quick))
+    auto = Auto(first_evaluations=20, exact=False, chains=1, proposers=(slow, quick))
     solve(problem, auto, MaxEvaluations(1_500))
     assert slow.asked == [0, 0]
     assert quick.asked[0] == 1
@@ -112,13 +112,13 @@ def test_a_slow_proposer_is_not_asked(problem: Problem):
 
 
 def test_the_same_seed_gives_the_same_plan(problem: Problem):
-    auto = Auto(first=20, exact=False, proposers=(Opinion(),))
+    auto = Auto(first_evaluations=20, exact=False, proposers=(Opinion(),))
     one, two = (solve(problem, auto, MaxEvaluations(1_500), seed=3) for _ in range(2))
     assert one.plan == two.plan
 
 
 def test_moves_must_be_probabilities(problem: Problem):
-    auto = Auto(first=20, exact=False, proposers=(Opinion(wrong=0.5),))
+    auto = Auto(first_evaluations=20, exact=False, proposers=(Opinion(wrong=0.5),))
     with pytest.raises(PlanError, match=r"moves that are no probabilities: .* sum to 1"):
         solve(problem, auto, MaxEvaluations(1_500))
 
@@ -126,8 +126,8 @@ def test_moves_must_be_probabilities(problem: Problem):
 def test_streamed_plans_are_shown_as_they_are_judged():
     """A walk's room may be smaller than what it needs, and is raised when it is judged."""
     problem = Problem(load("transformer:blocks=2,tokens=64"), Cluster.parse("P100+cpu"))
-    device = problem.settle(np.zeros(len(problem.graph), dtype=np.int32))
-    device[problem.arrays.weight] = 1
+    device = problem.legalize(np.zeros(len(problem.graph), dtype=np.int32))
+    device[problem.arrays.is_weight] = 1
     shown: list[Plan] = []
 
     class Looks(Opinion):
@@ -137,7 +137,9 @@ def test_streamed_plans_are_shown_as_they_are_judged():
 
     search = Search(problem, Stop(), seed=0)
     rooms = np.array([[0, -1]], dtype=np.int64)
-    Asked(Looks(), Allowance(search)).likely(Rows(device[None], None, rooms))
-    search.propose(shown[0])  # which raises if the room is too small
+    BudgetedProposer(Looks(), ProposerBudget(search)).move_probabilities(
+        PlanBatch(device[None], None, rooms)
+    )
+    search.judge_plan(shown[0])  # which raises if the room is too small
     assert shown[0].staging is not None
     assert shown[0].staging[0] > 0

@@ -22,8 +22,8 @@ from placewright import (
     simulator,
 )
 from placewright.solvers import METIS, MaxEvaluations, Scotch, repair, solve
-from placewright.solvers.partition.capacity_repair import rounds
-from placewright.solvers.partition.movable_groups import Pieces
+from placewright.solvers.partition.capacity_repair import repair_rounds
+from placewright.solvers.partition.movable_groups import MovableGroups
 
 
 def linked(count: int, memory: int, host: int = 0) -> Cluster:
@@ -96,7 +96,7 @@ def over(problem: Problem, device: np.ndarray) -> int:
 def test_a_placement_that_fits_is_left_alone(exact: Roofline) -> None:
     problem = Problem(chain([10, 10]), linked(2, 100), exact)
     given_ = np.array([0, 1], dtype=np.int32)
-    assert list(rounds(problem, given_)) == []
+    assert list(repair_rounds(problem, given_)) == []
     assert repair(problem, given_).tolist() == [0, 1]
 
 
@@ -119,7 +119,7 @@ def test_what_is_quick_anywhere_goes_to_the_slow_host(exact: Roofline) -> None:
 
 def test_a_weight_moves_with_its_team(layers: Graph, gpu_and_host: Cluster) -> None:
     problem = Problem(layers, gpu_and_host)  # two weights of 50 and tensors, on 100 bytes
-    device = repair(problem, problem.settle(np.zeros(6)))
+    device = repair(problem, problem.legalize(np.zeros(6)))
     assert over(problem, device) == 0
     assert device[1] == device[2]  # w1 and layer1
     assert device[3] == device[4] == device[5]  # w2, its view and layer2
@@ -173,9 +173,9 @@ def test_blind_partitions_fit_where_memory_exceeds_the_need_by_a_tenth(
     assert not blind.fits
     assert repaired.fits
     # The first plan judged is the blind one; at most half of the ops are elsewhere now.
-    assert (blind.plan.device != repaired.plan.device).mean() < 0.5
-    assert repaired.value < 1.25 * blind.value
-    assert repaired.overflow == over(problem, repair(problem, blind.plan.device))
+    assert (blind.plan.placement != repaired.plan.placement).mean() < 0.5
+    assert repaired.objective_value < 1.25 * blind.objective_value
+    assert repaired.overflow == over(problem, repair(problem, blind.plan.placement))
 
 
 def test_repair_of_the_period_leaves_the_busiest_device_alone() -> None:
@@ -197,10 +197,10 @@ def test_what_pieces_hold_is_what_the_simulator_finds() -> None:
     for seed in range(4):
         problem = tight(network(seed, 40, training=True), 3, margin=0.1)
         device = np.random.default_rng(seed).integers(0, 3, len(problem.graph))
-        plan = Plan.of(problem, problem.settle(device))
+        plan = Plan.of(problem, problem.legalize(device))
         timeline = simulate(problem, plan)
-        pieces = Pieces.of(problem, plan.device)
-        held = np.bincount(pieces.start, pieces.held(timeline), 3)
+        pieces = MovableGroups.of(problem, plan.placement)
+        held = np.bincount(pieces.initial_device, pieces.held_bytes(timeline), 3)
         assert held == pytest.approx(timeline.peak, abs=1)
 
 

@@ -10,13 +10,21 @@ from strategies import plans, problems
 
 from placewright import Cluster, Device, Graph, Link, Op, Plan, Problem, Search, Table, judge
 from placewright.errors import ConfigError
-from placewright.solvers import Baselines, Random, Robust, Stop, perturbed, robustness, solve
+from placewright.solvers import (
+    Baselines,
+    RandomSearch,
+    RobustChoice,
+    Stop,
+    perturbed_problems,
+    robustness,
+    solve,
+)
 from placewright.solvers import cost_perturbation as module
 from placewright.solvers.best_plans import (
-    MOST,
-    Few,
-    Found,
-    mark,
+    MAX_PLANS,
+    BestPlans,
+    Candidate,
+    plan_fingerprint,
 )
 
 TOGETHER, SPLIT = [0, 0, 0, 0], [0, 0, 1, 0]
@@ -27,7 +35,7 @@ def test_factors_stay_within_the_spread_and_are_joint_where_they_should_be(
 ) -> None:
     a = diamond_problem.arrays
     own, joint = [], []
-    for changed in perturbed(diamond_problem, trials=200, spread=0.3):
+    for changed in perturbed_problems(diamond_problem, trials=200, spread=0.3):
         factor = changed.arrays.compute / a.compute
         assert factor.min() >= 0.7**2
         assert factor.max() <= 1.3**2
@@ -45,7 +53,7 @@ def test_factors_stay_within_the_spread_and_are_joint_where_they_should_be(
 def test_every_channel_has_a_factor_of_its_own(diamond_problem: Problem) -> None:
     assert len(diamond_problem.arrays.transfer) == 1  # both ways are equally fast
     there, back = [], []
-    for changed in perturbed(diamond_problem, trials=200):
+    for changed in perturbed_problems(diamond_problem, trials=200):
         a = changed.arrays
         there.append(a.transfer[a.link_class[0, 1], 0])
         back.append(a.transfer[a.link_class[1, 0], 0])
@@ -55,18 +63,22 @@ def test_every_channel_has_a_factor_of_its_own(diamond_problem: Problem) -> None
 def test_a_cluster_with_too_many_channels_shares_factors_by_speed(
     diamond_problem: Problem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_WIRES", 1)
-    (changed,) = perturbed(diamond_problem, trials=1)
+    monkeypatch.setattr(module, "_MAX_CHANNEL_TIMES", 1)
+    (changed,) = perturbed_problems(diamond_problem, trials=1)
     assert changed.arrays.link_class is diamond_problem.arrays.link_class
     assert changed.arrays.transfer.shape == diamond_problem.arrays.transfer.shape
     assert (changed.arrays.transfer != diamond_problem.arrays.transfer).all()
 
 
 def test_the_first_trials_do_not_depend_on_their_number(diamond_problem: Problem) -> None:
-    few = [changed.arrays.compute for changed in perturbed(diamond_problem, trials=2, seed=5)]
-    many = [changed.arrays.compute for changed in perturbed(diamond_problem, trials=4, seed=5)]
+    few = [
+        changed.arrays.compute for changed in perturbed_problems(diamond_problem, trials=2, seed=5)
+    ]
+    many = [
+        changed.arrays.compute for changed in perturbed_problems(diamond_problem, trials=4, seed=5)
+    ]
     assert np.array_equal(few, many[:2])
-    (other,) = perturbed(diamond_problem, trials=1, seed=6)
+    (other,) = perturbed_problems(diamond_problem, trials=1, seed=6)
     assert not np.array_equal(other.arrays.compute, few[0])
 
 
@@ -79,7 +91,7 @@ def test_without_a_spread_every_trial_is_the_nominal_one(data: st.DataObject) ->
     for plan, found in zip(made, robustness(problem, made, trials=3, spread=0.0), strict=True):
         rooms = None if plan.staging is None else plan.staging[None]
         order = None if plan.priority is None else plan.priority[None]
-        verdict = judge(problem, plan.device[None], order, rooms)
+        verdict = judge(problem, plan.placement[None], order, rooms)
         same = found.nominal, found.median, found.p95, found.worst
         assert same == pytest.approx((float(verdict.value[0]),) * 4, abs=0)
         assert found.tail == pytest.approx(found.nominal)
@@ -91,7 +103,7 @@ def test_robustness_is_what_the_simulator_says_of_the_trials(diamond_problem: Pr
     (found,) = robustness(diamond_problem, [plan], trials=20, spread=0.2, seed=3)
     values = sorted(
         float(judge(changed, [SPLIT]).value[0])
-        for changed in perturbed(diamond_problem, trials=20, spread=0.2, seed=3)
+        for changed in perturbed_problems(diamond_problem, trials=20, spread=0.2, seed=3)
     )
     assert (found.nominal, found.worst) == (16.0, values[-1])
     assert found.median == pytest.approx((values[9] + values[10]) / 2)
@@ -126,13 +138,16 @@ def test_the_choice_is_the_plan_whose_bad_trials_are_least_bad() -> None:
     search = Search(problem, Stop(), seed=0)
     search.judge([[1, 0], [1, 1], [0, 0], [0, 1]])
     # 1 + 4 + 1 over the wire, 5 + 1 or 1 + 5.2 on one device, 5 + 4 + 5.2 the wrong way
-    assert [found.key[1] for found in search.few] == [6.0, 6.0, 6.2, 14.2]
-    ranked = Robust(trials=60, spread=0.4).rank(search)
+    assert [found.key[1] for found in search.top_plans] == [6.0, 6.0, 6.2, 14.2]
+    ranked = RobustChoice(trials=60, spread=0.4).rank(search)
     tails = [each.robustness.tail for each in ranked]
     assert tails == sorted(tails)
-    assert ranked[0].found.plan.device.tolist() == [1, 0]  # three factors even out more than two
-    chosen = solve(problem, Random(50), choose=Robust(trials=60, spread=0.4))
-    assert chosen.plan.device.tolist() == [1, 0]
+    assert ranked[0].candidate.plan.placement.tolist() == [
+        1,
+        0,
+    ]  # three factors even out more than two
+    chosen = solve(problem, RandomSearch(50), select=RobustChoice(trials=60, spread=0.4))
+    assert chosen.plan.placement.tolist() == [1, 0]
     assert chosen.step_time == 6.0
 
 
@@ -160,24 +175,24 @@ def test_a_plan_that_may_go_over_memory_loses() -> None:
     assert 0 < found.over < 50
     assert safe.over == 0
     search = Search(problem, Stop(), seed=0)
-    search.judge([meeting.device, alone.device])
+    search.judge([meeting.placement, alone.placement])
     assert search.best == meeting
-    assert Robust(trials=50)(search).plan == alone
+    assert RobustChoice(trials=50)(search).plan == alone
 
 
 def test_where_nothing_fits_the_nearest_is_chosen(layers_problem: Problem) -> None:
     tight = layers_problem.with_arrays(capacity=np.array([0, 10]))
     best = solve(tight, Baselines())
-    chosen = solve(tight, Baselines(), choose=Robust(trials=3))
+    chosen = solve(tight, Baselines(), select=RobustChoice(trials=3))
     assert not chosen.fits
     assert chosen.overflow == best.overflow
 
 
 def test_nonsense_is_refused(diamond_problem: Problem) -> None:
     with pytest.raises(ConfigError, match=r"0 trials: expected at least 1"):
-        Robust(trials=0)
+        RobustChoice(trials=0)
     with pytest.raises(ConfigError, match=r"a spread of 1\.5: expected from 0 to below 1"):
-        list(perturbed(diamond_problem, spread=1.5))
+        list(perturbed_problems(diamond_problem, spread=1.5))
 
 
 def test_a_search_remembers_the_best_few_that_differ(diamond_problem: Problem) -> None:
@@ -185,36 +200,46 @@ def test_a_search_remembers_the_best_few_that_differ(diamond_problem: Problem) -
     every = np.array([[n >> bit & 1 for bit in range(4)] for n in range(16)])
     search.judge(every[::-1], priority=[3, 2, 1, 0])
     verdict = search.judge(every)
-    few = search.few
-    assert len(few) == MOST
+    few = search.top_plans
+    assert len(few) == MAX_PLANS
     assert [found.key for found in few] == sorted(found.key for found in few)
     assert few[0].key == search.key
     assert few[0].plan == search.best
-    assert len({found.plan.device.tobytes() for found in few}) == MOST
-    assert [found.key[1] for found in few] == sorted(verdict.value.tolist())[:MOST]
+    assert len({found.plan.placement.tobytes() for found in few}) == MAX_PLANS
+    assert [found.key[1] for found in few] == sorted(verdict.value.tolist())[:MAX_PLANS]
 
 
 def test_ties_go_to_the_first_found_also_where_a_plan_improves(diamond_problem: Problem) -> None:
     plan = Plan.of(diamond_problem, TOGETHER)
-    few = Few()
+    few = BestPlans()
     for key, name in [(5.0, "a"), (3.0, "b"), (3.0, "a"), (4.0, "b")]:
-        few.remember(Found((0, key), name, lambda: plan), name.encode())
+        few.add(Candidate((0, key), name, lambda: plan), name.encode())
     assert [(found.key[1], found.found_by) for found in few.best_first()] == [
         (3.0, "b"),
         (3.0, "a"),
     ]
-    for at in range(2 * MOST):
-        few.remember(Found((0, 9.0), str(at), lambda: plan), bytes([at]))
-    assert [found.found_by for found in few.best_first()][2:] == [str(at) for at in range(MOST - 2)]
+    for at in range(2 * MAX_PLANS):
+        few.add(Candidate((0, 9.0), str(at), lambda: plan), bytes([at]))
+    assert [found.found_by for found in few.best_first()][2:] == [
+        str(at) for at in range(MAX_PLANS - 2)
+    ]
 
 
 def test_marks_tell_placement_staging_and_fusion_apart() -> None:
     device = np.array([0, 1], dtype=np.int32)
     none, some = np.array([-1, -1]), np.array([-1, 5])
     fused = np.array([0, 0], dtype=np.int32)
-    assert mark(device) == mark(device, none)
+    assert plan_fingerprint(device) == plan_fingerprint(device, none)
     assert (
-        len({mark(device), mark(device, some), mark(device[::-1]), mark(device, None, fused)}) == 4
+        len(
+            {
+                plan_fingerprint(device),
+                plan_fingerprint(device, some),
+                plan_fingerprint(device[::-1]),
+                plan_fingerprint(device, None, fused),
+            }
+        )
+        == 4
     )
 
 

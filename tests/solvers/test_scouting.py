@@ -8,20 +8,20 @@ import pytest
 from placewright import Cluster, Plan, Problem
 from placewright.errors import FileError
 from placewright.solvers import Auto, MaxEvaluations, Search, Stop, solve
-from placewright.solvers.baselines import baselines
+from placewright.solvers.baselines import constructive_solvers
 from placewright.solvers.proposer import Proposer
 from placewright.solvers.scout import (
-    FEATURES,
-    Network,
+    FEATURE_COUNT,
     Scout,
-    shipped,
+    ScoutNetwork,
+    shipped_network,
 )
-from placewright.solvers.searches.annealing import elite, levels
+from placewright.solvers.searches.annealing import elite_plans, grouping_levels
 from placewright.solvers.searches.annealing_chains import (
-    Changes,
+    AnnealingChains,
     Cooling,
-    Rows,
-    Walker,
+    MoveShares,
+    PlanBatch,
 )
 from placewright.zoo import load
 
@@ -34,19 +34,19 @@ def problem() -> Problem:
 @pytest.fixture(scope="module")
 def start(problem: Problem) -> Plan:
     search = Search(problem, Stop(), seed=0)
-    for solver in baselines(problem, installed=False)[0]:
-        search.trying = solver.name
+    for solver in constructive_solvers(problem, with_partitioners=False)[0]:
+        search.phase = solver.name
         solver.run(search)
-    return elite(search, 1)[0]
+    return elite_plans(search, 1)[0]
 
 
 def walked(problem: Problem, start: Plan, scout: Scout | None, seed: int) -> float:
     search = Search(problem, Stop(), seed)
-    search.propose(start)
-    rows = Rows.of(problem, [start], order=False, stream=False)
+    search.judge_plan(start)
+    rows = PlanBatch.of(problem, [start], with_priorities=False, with_staging=False)
     net = None if scout is None else scout.network(problem)
-    walker = Walker(search, levels(problem))
-    walker.walk(rows, 1_000, Cooling(0.005, 1e-4), Changes(), scout=net)
+    walker = AnnealingChains(search, grouping_levels(problem))
+    walker.run(rows, 1_000, Cooling(0.005, 1e-4), MoveShares(), scout=net)
     assert search.evaluations == 1_001
     return search.key[1]
 
@@ -66,17 +66,19 @@ def test_it_gains_more_than_a_blind_one(problem: Problem, start: Plan):
 
 def test_it_likes_moves_that_gain(problem: Problem, start: Plan):
     search = Search(problem, Stop(), seed=0)
-    search.propose(start)
-    rows = Rows.of(problem, [start], order=False, stream=False)
-    features, change = Walker(search, levels(problem)).moves(rows, 400, seed=1)
-    assert features.shape == (len(change), FEATURES)
+    search.judge_plan(start)
+    rows = PlanBatch.of(problem, [start], with_priorities=False, with_staging=False)
+    features, change = AnnealingChains(search, grouping_levels(problem)).sample_moves(
+        rows, 400, seed=1
+    )
+    assert features.shape == (len(change), FEATURE_COUNT)
     assert np.isfinite(features).all()
-    likes = chances(shipped(), features)
+    likes = chances(shipped_network(), features)
     gains = change < -1e-7
     assert likes[gains].mean() > 1.5 * likes[~gains].mean()
 
 
-def chances(net: Network, features: np.ndarray) -> np.ndarray:
+def chances(net: ScoutNetwork, features: np.ndarray) -> np.ndarray:
     """The network in plain words: layer by layer, biases and then each input's weights."""
     weights, values = list(net.weights), features.astype(float)
     for place, width in enumerate((*net.widths, 1)):
@@ -92,7 +94,7 @@ def chances(net: Network, features: np.ndarray) -> np.ndarray:
 
 
 def test_with_auto_the_same_seed_gives_the_same_plan(problem: Problem):
-    auto = Auto(first=50, exact=False, proposers=(Scout(),))
+    auto = Auto(first_evaluations=50, exact=False, proposers=(Scout(),))
     one, two = (solve(problem, auto, MaxEvaluations(600), seed=3) for _ in range(2))
     assert one.plan == two.plan
 
@@ -106,16 +108,16 @@ def test_it_has_nothing_to_say_of_periods_and_small_graphs(problem: Problem):
 
 
 def test_a_network_comes_back_from_its_file(tmp_path):
-    net = Network.untrained([4, 3], seed=1)
+    net = ScoutNetwork.random([4, 3], seed=1)
     net.save(tmp_path / "net.json", "a command")
-    again = Network.load(tmp_path / "net.json")
+    again = ScoutNetwork.load(tmp_path / "net.json")
     assert again.widths == (4, 3)
     np.testing.assert_allclose(again.weights, net.weights, rtol=1e-4)
 
 
 def test_a_network_of_the_wrong_size_is_refused(tmp_path):
     with pytest.raises(FileError, match=r"has 3 weights: expected 39 finite numbers"):
-        Network((1,), (0.0, 1.0, 2.0))
+        ScoutNetwork((1,), (0.0, 1.0, 2.0))
     (tmp_path / "net.json").write_text('{"placewright": "policy", "version": 1, "config": {}}')
     with pytest.raises(FileError, match="is no scout of this release"):
-        Network.load(tmp_path / "net.json")
+        ScoutNetwork.load(tmp_path / "net.json")

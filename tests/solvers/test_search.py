@@ -9,7 +9,7 @@ import pytest
 
 from placewright import MaxEvaluations, Plan, Problem, Search, simulate
 from placewright.errors import ConfigError, PlanError
-from placewright.solvers import Baselines, EverySingleDevice, Random, Stop, search, solve
+from placewright.solvers import Baselines, RandomSearch, SingleDevices, Stop, search, solve
 
 TOGETHER, SPLIT, OTHER_SPLIT = [0, 0, 0, 0], [0, 0, 1, 0], [0, 1, 0, 0]
 
@@ -19,9 +19,9 @@ def test_the_best_plan_is_kept_and_the_first_found_wins_ties(diamond_problem: Pr
     verdict = found.judge([TOGETHER, SPLIT, OTHER_SPLIT])
     assert verdict.value.tolist() == [22.0, 16.0, 16.0]
     assert found.best is not None
-    assert found.best.device.tolist() == SPLIT
+    assert found.best.placement.tolist() == SPLIT
     found.judge(OTHER_SPLIT)
-    assert found.best.device.tolist() == SPLIT
+    assert found.best.placement.tolist() == SPLIT
     assert [(count, value) for count, _, value in found.history] == [(2, 16.0)]
     assert found.evaluations == 4
 
@@ -31,7 +31,7 @@ def test_a_plan_that_fits_beats_a_faster_one_that_does_not(layers_problem: Probl
     gpu, cpu = [1, 0, 0, 0, 0, 0], [1] * 6
     found.judge([gpu, cpu])
     assert found.best is not None
-    assert found.best.device.tolist() == cpu
+    assert found.best.placement.tolist() == cpu
     assert found.key == (0, 8.0)  # two layers of 4 FLOPs at 1 FLOP a second
 
 
@@ -52,14 +52,14 @@ def test_a_large_batch_is_judged_in_parts_with_the_same_verdict(
     seen: list[int] = []
     plans = np.random.default_rng(0).integers(0, 2, (10, 4))
     whole = Search(diamond_problem, Stop(), seed=0).judge(plans)
-    monkeypatch.setattr(search, "_BATCH", 4 * 3)
+    monkeypatch.setattr(search, "_BATCH_WORK", 4 * 3)
     found = Search(diamond_problem, Stop(), 0, lambda at: seen.append(at.evaluations))
     parts = found.judge(plans)
     assert seen == [3, 6, 9, 10]
     assert parts.value.tolist() == whole.value.tolist()
     assert parts.peak.tolist() == whole.peak.tolist()
     assert found.best is not None
-    assert found.best.device.tolist() == plans[whole.best()].tolist()
+    assert found.best.placement.tolist() == plans[whole.best()].tolist()
 
 
 def test_a_plan_that_breaks_a_rule_is_refused(diamond_problem: Problem) -> None:
@@ -75,7 +75,7 @@ def test_a_plan_that_breaks_a_rule_is_refused(diamond_problem: Problem) -> None:
 def test_a_proposed_plan_is_judged_whole(diamond_problem: Problem) -> None:
     found = Search(diamond_problem, Stop(), seed=0)
     plan = Plan.of(diamond_problem, SPLIT, priority=[0, 2, 1, 3])
-    found.propose(plan)
+    found.judge_plan(plan)
     assert found.best == plan
     assert found.key == (0, 16.0)
 
@@ -85,10 +85,10 @@ def test_a_proposed_plan_with_a_fusion_is_what_the_simulator_says(
 ) -> None:
     found = Search(diamond_problem, MaxEvaluations(1), seed=0)
     plan = Plan.of(diamond_problem, SPLIT, fusion=[-1, -1, -1, -1])
-    found.propose(plan)
+    found.judge_plan(plan)
     assert found.best == plan
     assert found.key == (0, simulate(diamond_problem, plan).step_time)
-    found.propose(plan)
+    found.judge_plan(plan)
     assert found.evaluations == 1
 
 
@@ -98,14 +98,14 @@ def test_a_plan_of_another_problem_is_refused(
     found = Search(diamond_problem, Stop(), seed=0)
     stranger = Plan.of(layers_problem, [1] * 6)
     with pytest.raises(PlanError, match=r"the plan has 6 ops: graph 'diamond' has 4"):
-        found.propose(stranger)
+        found.judge_plan(stranger)
     moved = Problem(diamond_problem.graph, layers_problem.cluster)
     with pytest.raises(PlanError, match=r"for devices gpu0, gpu1: the problem has gpu0, cpu: fit"):
-        Search(moved, Stop(), seed=0).propose(Plan.of(diamond_problem, TOGETHER))
+        Search(moved, Stop(), seed=0).judge_plan(Plan.of(diamond_problem, TOGETHER))
 
 
 def test_a_result_says_what_the_simulator_says(diamond_problem: Problem) -> None:
-    result = solve(diamond_problem, Random(40), seed=7)
+    result = solve(diamond_problem, RandomSearch(40), seed=7)
     timeline = simulate(diamond_problem, result.plan)
     # `top` and `left` here, `right` and `bottom` there: 1 + 10 + 2 + 1, all else overlaps
     assert result.step_time == timeline.step_time == 14.0
@@ -123,16 +123,18 @@ def test_a_result_says_what_the_simulator_says(diamond_problem: Problem) -> None
 
 def test_a_solve_is_no_worse_than_the_plan_it_starts_from(diamond_problem: Problem) -> None:
     start = Plan.of(diamond_problem, SPLIT)
-    result = solve(diamond_problem, EverySingleDevice(), start=start)
+    result = solve(diamond_problem, SingleDevices(), start=start)
     assert result.plan == start
     assert result.evaluations == 3
-    assert solve(diamond_problem, Random(50), MaxEvaluations(1), start=start).evaluations == 1
+    assert solve(diamond_problem, RandomSearch(50), MaxEvaluations(1), start=start).evaluations == 1
 
 
 def test_progress_is_told_after_each_batch(diamond_problem: Problem) -> None:
     told: list[tuple[int, float]] = []
     solve(
-        diamond_problem, Random(130), progress=lambda at: told.append((at.evaluations, at.key[1]))
+        diamond_problem,
+        RandomSearch(130),
+        progress=lambda at: told.append((at.evaluations, at.key[1])),
     )
     assert [count for count, _ in told] == [64, 128, 130]
     assert told[-1][1] == 14.0
@@ -142,7 +144,7 @@ def test_progress_is_told_after_each_batch(diamond_problem: Problem) -> None:
     ("given", "message"),
     [
         ({"solver": "auto"}, r"expected a solver such as solvers\.Auto\(\), found 'auto'"),
-        ({"solver": Random}, r"expected a solver such as .*, found the class Random"),
+        ({"solver": RandomSearch}, r"expected a solver such as .*, found the class Random"),
         ({"stop": 5}, r"found 5 as the stop rule: expected one such as MaxTime\(5\)"),
         ({"seed": -1}, r"seed -1: expected a whole number, 0 or more"),
         ({"seed": 0.5}, r"seed 0\.5: expected a whole number, 0 or more"),
@@ -152,7 +154,7 @@ def test_what_is_no_solver_rule_or_seed_is_refused(
     diamond_problem: Problem, given: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
-        solve(diamond_problem, **{"solver": Random(5), **given})
+        solve(diamond_problem, **{"solver": RandomSearch(5), **given})
 
 
 class Idle:
@@ -175,5 +177,5 @@ def test_a_result_says_which_part_found_the_plan(diamond_problem: Problem) -> No
     result = solve(diamond_problem, Baselines())
     assert result.solver == "baselines"
     assert result.found_by in {"balanced", "m-etf", "heft"}  # two devices beat one here
-    start = Plan.of(diamond_problem, result.plan.device, result.plan.priority)
-    assert solve(diamond_problem, EverySingleDevice(), start=start).found_by == "start"
+    start = Plan.of(diamond_problem, result.plan.placement, result.plan.priority)
+    assert solve(diamond_problem, SingleDevices(), start=start).found_by == "start"

@@ -7,13 +7,13 @@ import pytest
 
 from placewright import Gap, MaxEvaluations, MaxTime, NoImprovement, Problem, Search
 from placewright.errors import ConfigError
-from placewright.solvers import Random, Stop, solve
+from placewright.solvers import RandomSearch, Stop, solve
 
 TOGETHER, SPLIT = np.array([0, 0, 0, 0]), np.array([0, 0, 1, 0])
 
 
 def test_without_a_rule_the_solver_runs_to_its_own_end(diamond_problem: Problem) -> None:
-    assert solve(diamond_problem, Random(37)).evaluations == 37
+    assert solve(diamond_problem, RandomSearch(37)).evaluations == 37
 
 
 def test_max_evaluations_is_exact(diamond_problem: Problem) -> None:
@@ -63,7 +63,7 @@ def test_gap_does_not_stop_at_a_plan_that_overflows(layers_problem: Problem) -> 
 
 def test_joined_rules_stop_when_the_first_does(diamond_problem: Problem) -> None:
     stop = MaxTime(1e6) | MaxEvaluations(4) | NoImprovement(1000)
-    assert solve(diamond_problem, Random(100), stop).evaluations == 4
+    assert solve(diamond_problem, RandomSearch(100), stop).evaluations == 4
     assert not Stop()(Search(diamond_problem, stop, seed=0))
 
 

@@ -12,34 +12,34 @@ from strategies import problems
 from tiny import random_problem
 
 from placewright import MaxEvaluations, Plan, simulator
-from placewright.simulator._kernel import WalkSettings
+from placewright.simulator._kernel import AnnealingSettings
 from placewright.simulator.evaluation import kernel
 from placewright.solvers import Search, Stop
-from placewright.solvers.searches.annealing import levels
+from placewright.solvers.searches.annealing import grouping_levels
 from placewright.solvers.searches.annealing_chains import (
-    Changes,
+    AnnealingChains,
     Cooling,
-    Rows,
-    Walker,
-    _blocks,
+    MoveShares,
+    PlanBatch,
+    _block_arrays,
 )
 
 
 def walked(problem, evaluations, seed, order=True, stream=True, hot=0.5):
     """The compiled walk itself from everything on the first device."""
     a = problem.arrays
-    config = WalkSettings()
+    config = AnnealingSettings()
     config.evaluations, config.hot, config.cold = evaluations, hot, 1e-3
     config.penalty, config.doublings = 1.0, 4
     config.in_order = problem.discipline == "in order"
     config.period, config.overlap = problem.objective == "period", problem.overlap
-    config.change_share = [1.0] * 8
-    grouped = levels(problem)
+    config.move_share = [1.0] * 8
+    grouped = grouping_levels(problem)
     config.level_share = [1.0] * len(grouped)
-    config.capacity, config.kept_back = a.capacity.tolist(), [0] * a.devices
-    start = problem.settle(np.zeros((1, a.ops), dtype=np.int32))
-    blocks = kernel(a).blocks(*_blocks(problem, grouped))
-    return kernel(a).walk(
+    config.capacity, config.memory_margin = a.capacity.tolist(), [0] * a.devices
+    start = problem.legalize(np.zeros((1, a.ops), dtype=np.int32))
+    blocks = kernel(a).move_blocks(*_block_arrays(problem, grouped))
+    return kernel(a).anneal(
         blocks,
         config,
         start,
@@ -54,7 +54,7 @@ def walked(problem, evaluations, seed, order=True, stream=True, hot=0.5):
 def test_the_best_of_a_walk_is_worth_what_the_simulator_says(problem, seed, order, stream):
     (device, priority, staging), _, overflow, value = walked(problem, 60, seed, order, stream)
     plan = Plan.of(problem, device[0])  # raises if a constraint is broken
-    verdict = simulator.judge(problem, plan.device, priority, staging)
+    verdict = simulator.judge(problem, plan.placement, priority, staging)
     assert value[0] == pytest.approx(verdict.value[0], rel=1e-9, abs=1e-12)
     if problem.objective == "step":
         assert value[0] == verdict.value[0]
@@ -87,17 +87,21 @@ def test_priorities_stay_in_the_order_of_the_graph():
     for op in range(a.ops):
         for tensor in a.inputs[a.first_input[op] : a.first_input[op + 1]]:
             source = a.producer[tensor]
-            if a.turn[source] and a.turn[op]:
+            if a.scheduled[source] and a.scheduled[op]:
                 assert priority[0][source] <= priority[0][op]
 
 
 def test_a_search_counts_what_was_walked_and_sees_the_best():
     problem = random_problem(5, ops=12)
     search = Search(problem, MaxEvaluations(400), seed=0)
-    search.judge(problem.settle(np.zeros(problem.arrays.ops, dtype=np.int32)))
-    walker = Walker(search, levels(problem))
-    rows = Rows.of(problem, [search.best, search.best], order=True, stream=True)
-    best = walker.walk(rows, 10_000, Cooling(), Changes.fit(order=True, stream=True))
+    search.judge(problem.legalize(np.zeros(problem.arrays.ops, dtype=np.int32)))
+    walker = AnnealingChains(search, grouping_levels(problem))
+    rows = PlanBatch.of(
+        problem, [search.best, search.best], with_priorities=True, with_staging=True
+    )
+    best = walker.run(
+        rows, 10_000, Cooling(), MoveShares.for_search(with_priorities=True, with_staging=True)
+    )
     assert 398 <= search.evaluations <= 400
     verdict = simulator.judge(problem, best.device, best.priority, best.staging)
     assert min(zip(verdict.overflow, verdict.value, strict=True)) == search.key
@@ -107,10 +111,10 @@ def test_the_period_keeps_back_memory_for_activations():
     for seed in range(30):
         problem = random_problem(seed, objective="period", ops=12)
         search = Search(problem, Stop(), seed=0)
-        search.judge(problem.settle(np.zeros(problem.arrays.ops, dtype=np.int32)))
-        walker = Walker(search, levels(problem))
-        rows = Rows.of(problem, [search.best], order=False, stream=False)
-        walker.walk(rows, 500, Cooling(), Changes())
-        if walker._kept_back.any():
+        search.judge(problem.legalize(np.zeros(problem.arrays.ops, dtype=np.int32)))
+        walker = AnnealingChains(search, grouping_levels(problem))
+        rows = PlanBatch.of(problem, [search.best], with_priorities=False, with_staging=False)
+        walker.run(rows, 500, Cooling(), MoveShares())
+        if walker._memory_margin.any():
             return
     pytest.fail("no seed gave a plan whose activations did not fit")

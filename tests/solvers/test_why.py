@@ -16,8 +16,8 @@ from placewright.explanations import explain
 from placewright.explanations.cluster_changes import faster_device
 from placewright.solvers import (
     Baselines,
-    EverySingleDevice,
     MTopo,
+    SingleDevices,
     Streamed,
     bound,
     solve,
@@ -40,10 +40,10 @@ def test_any_plan_has_a_sentence_and_true_shares(data: st.DataObject) -> None:
     else:  # what a channel sends and what it streams are two shares
         loads: dict[str, float] = {}
         for share in why.shares:
-            loads[share.where] = loads.get(share.where, 0.0) + share.seconds
+            loads[share.location] = loads.get(share.location, 0.0) + share.seconds
         assert max(loads.values(), default=0.0) == pytest.approx(timeline.period)
-    for each in why.helps:
-        assert (each.over_after, each.after) < (each.over_before, each.before)
+    for each in why.improvements:
+        assert (each.overflow_after, each.after) < (each.overflow_before, each.before)
 
 
 def test_a_split_that_does_not_pay_says_what_it_would_cost(
@@ -61,10 +61,10 @@ def test_a_split_that_does_not_pay_says_what_it_would_cost(
 
 def test_one_device_that_is_not_best_is_not_called_so(diamond_problem: Problem) -> None:
     problem = diamond_problem.with_arrays(transfer=diamond_problem.arrays.transfer / 100)
-    why = explain(problem, solve(problem, EverySingleDevice()))
+    why = explain(problem, solve(problem, SingleDevices()))
     assert why.sentence.startswith("gpu0 does everything, though a contiguous split takes ")
-    assert why.helps[0].kind == "plan"
-    assert why.helps[0].before == 22.0
+    assert why.improvements[0].kind == "plan"
+    assert why.improvements[0].before == 22.0
 
 
 def test_the_critical_path_is_told_with_the_memory_that_forbids_better(
@@ -78,7 +78,7 @@ def test_the_critical_path_is_told_with_the_memory_that_forbids_better(
         "the critical path is 32 % tensors over cpu→gpu0, 32 % tensors over gpu0→cpu and "
         "32 % compute on cpu; gpu0 alone would take 4.8 s, but lacks 16 B of memory"
     )
-    assert [(s.kind, s.where, s.seconds) for s in why.shares[1:3]] == [
+    assert [(s.kind, s.location, s.seconds) for s in why.shares[1:3]] == [
         ("send", "gpu0→cpu", 4.0),
         ("compute", "cpu", 4.0),
     ]
@@ -96,7 +96,7 @@ def test_streaming_says_what_is_held_and_how_busy_the_link_is(layers_problem: Pr
         "gpu0 holds 50 B of 100 B of weights, and the link cpu→gpu0 is busy 85 % of the step "
         "streaming others to it; the critical path is 85 % weights over cpu→gpu0"
     )
-    faster = next(each for each in why.helps if each.kind == "plan")
+    faster = next(each for each in why.improvements if each.kind == "plan")
     assert faster.after == pytest.approx(4.8)  # everything on the GPU, which fits now
 
 
@@ -106,22 +106,22 @@ def test_the_period_is_the_busiest_ones(diamond_problem: Problem) -> None:
     assert why.sentence == (
         "gpu0 is busy with its ops for all of the period; next is gpu1, busy 83 % of it"
     )
-    assert why.path is None
-    assert [(s.where, s.seconds) for s in why.shares[:2]] == [("gpu0", 12.0), ("gpu1", 10.0)]
+    assert why.critical_path is None
+    assert [(s.location, s.seconds) for s in why.shares[:2]] == [("gpu0", 12.0), ("gpu1", 10.0)]
     slow = problem.with_arrays(transfer=problem.arrays.transfer * 10)
     why = explain(slow, Plan.of(problem, [0, 0, 1, 0]))
     assert why.sentence.startswith("the link gpu0→gpu1 is busy sending tensors for all of the")
-    assert any(each.kind == "link" for each in why.helps)
+    assert any(each.kind == "link" for each in why.improvements)
 
 
 def test_a_plan_at_its_bound_says_that_none_is_faster(chain: Graph, one_device: Cluster) -> None:
     problem = Problem(chain, one_device, Roofline(1, 1))
-    why = explain(problem, solve(problem, EverySingleDevice()))
+    why = explain(problem, solve(problem, SingleDevices()))
     assert why.sentence == (
         "the critical path is 100 % compute on gpu0; no plan can be faster (critical path)"
     )
-    assert [str(each) for each in why.helps] == ["gpu0 twice as fast: 6 s → 3 s (−50 %)"]
-    assert why.helps[0].same_plan
+    assert [str(each) for each in why.improvements] == ["gpu0 twice as fast: 6 s → 3 s (−50 %)"]
+    assert why.improvements[0].same_plan
 
 
 def test_gains_are_what_the_simulator_says_of_the_changed_cluster() -> None:
@@ -132,8 +132,10 @@ def test_gains_are_what_the_simulator_says_of_the_changed_cluster() -> None:
     )
     result = solve(problem, Streamed())
     why = explain(problem, result)
-    kinds = {each.kind: each for each in why.helps}
-    (link,) = [each for each in why.helps if each.where == "cpu→gpu0" and each.kind == "link"]
+    kinds = {each.kind: each for each in why.improvements}
+    (link,) = [
+        each for each in why.improvements if each.location == "cpu→gpu0" and each.kind == "link"
+    ]
     pair = ("cpu", "gpu0")
     links = problem.cluster.links
     wide = {**links, pair: replace(links[pair], bandwidth=2 * links[pair].bandwidth)}
@@ -146,8 +148,12 @@ def test_gains_are_what_the_simulator_says_of_the_changed_cluster() -> None:
     roomy = solve(replace(problem, constraints=limits), Streamed(), start=result.plan)
     assert kinds["memory"].after == pytest.approx(roomy.step_time)
     assert not kinds["memory"].same_plan
-    assert [each.gain for each in why.helps] == sorted((e.gain for e in why.helps), reverse=True)
-    assert [each.kind for each in why.best_helps] == list(dict.fromkeys(e.kind for e in why.helps))
+    assert [each.gain for each in why.improvements] == sorted(
+        (e.gain for e in why.improvements), reverse=True
+    )
+    assert [each.kind for each in why.best_improvements] == list(
+        dict.fromkeys(e.kind for e in why.improvements)
+    )
 
 
 def test_what_does_not_fit_is_helped_by_memory_alone() -> None:
@@ -156,11 +162,11 @@ def test_what_does_not_fit_is_helped_by_memory_alone() -> None:
         Cluster.parse("P100"),
         constraints=Constraints(limits={"gpu0": 3 * 2**30}),
     )
-    why = explain(problem, solve(problem, EverySingleDevice()))
+    why = explain(problem, solve(problem, SingleDevices()))
     assert why.sentence == "gpu0 lacks 3.5 GiB of memory: the plan holds 5.5 GiB at its peak there"
-    assert str(why.helps[0]).startswith("3.5 GiB more on gpu0: it fits, ")
-    assert {each.kind for each in why.helps} == {"memory"}
-    assert str(why.helps[1]) == "512 MiB more on gpu0: 3.5 GiB → 3 GiB over memory"
+    assert str(why.improvements[0]).startswith("3.5 GiB more on gpu0: it fits, ")
+    assert {each.kind for each in why.improvements} == {"memory"}
+    assert str(why.improvements[1]) == "512 MiB more on gpu0: 3.5 GiB → 3 GiB over memory"
 
 
 def test_new_plans_may_come_from_elsewhere(diamond_problem: Problem) -> None:
@@ -174,7 +180,7 @@ def test_new_plans_may_come_from_elsewhere(diamond_problem: Problem) -> None:
     assert asked[0] is diamond_problem
     twice = faster_device(diamond_problem, 1).apply(diamond_problem).arrays.compute
     assert any(np.array_equal(each.arrays.compute, twice) for each in asked)
-    (gpu1,) = [each for each in why.helps if each.where == "gpu1"]
+    (gpu1,) = [each for each in why.improvements if each.location == "gpu1"]
     # 16 s with the plan; on a faster gpu1 `left` is the last: 1 + 10 + 1 s
     assert (gpu1.before, gpu1.after, gpu1.same_plan) == (16.0, 12.0, True)
 
@@ -182,9 +188,9 @@ def test_new_plans_may_come_from_elsewhere(diamond_problem: Problem) -> None:
 def test_a_fused_plan_is_explained_as_it_runs(diamond_problem: Problem) -> None:
     plan = Plan.of(diamond_problem, [0, 0, 0, 0], fusion=[0, 0, 0, -1])
     why = explain(diamond_problem, plan)
-    assert why.path is not None
-    assert len(why.path) == 2
-    faster = next(each for each in why.helps if each.where == "gpu0")
+    assert why.critical_path is not None
+    assert len(why.critical_path) == 2
+    faster = next(each for each in why.improvements if each.location == "gpu0")
     assert faster.after <= 11.0  # half of 22 s
 
 

@@ -45,11 +45,15 @@ def tight_problem(seed: int, discipline: Discipline, objective: Objective) -> Pr
         memory = int(total * rng.choice([0.5, 0.7, 1.0])) + int(rng.integers(1, 6))
         launch = float(rng.choice([0.0, 0.3]))
         if at == count - 1:
-            devices.append(Device("cpu", "cpu", memory=1000, launch=launch, issuer=issuer))
+            devices.append(Device("cpu", "cpu", memory=1000, launch_overhead=launch, issuer=issuer))
         elif at and equal:
-            devices.append(Device(f"gpu{at}", memory=devices[0].memory, launch=devices[0].launch))
+            devices.append(
+                Device(
+                    f"gpu{at}", memory=devices[0].memory, launch_overhead=devices[0].launch_overhead
+                )
+            )
         else:
-            devices.append(Device(f"gpu{at}", memory=memory, launch=launch, issuer=issuer))
+            devices.append(Device(f"gpu{at}", memory=memory, launch_overhead=launch, issuer=issuer))
     names = [device.name for device in devices]
     links = {
         pair: Link(float(rng.choice([1, 2, 4, 20])), float(rng.choice([0, 0.3])), wire)

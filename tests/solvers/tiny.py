@@ -50,7 +50,7 @@ def random_cluster(rng: np.random.Generator, devices: int) -> Cluster:
             "cpu" if at == devices - 1 else "gpu",
             memory=int(rng.integers(5, 80)),
             rates={"float32": float(rng.choice([1.0, 1.0, 2.0, 7.0]))},
-            launch=float(rng.choice([0.0, 0.5])),
+            launch_overhead=float(rng.choice([0.0, 0.5])),
             issuer=issuer,
         )
         for at in range(devices)
@@ -84,16 +84,16 @@ def random_problem(
 def all_placements(problem: Problem) -> NDArray[np.int32]:
     """Every placement that keeps the constraints."""
     a = problem.arrays
-    heads = np.unique(a.head)
+    heads = np.unique(a.unit_head)
     choices = [np.flatnonzero(a.allowed[head]) for head in heads]
     combinations = np.array(list(itertools.product(*choices)), dtype=np.int32)
-    return combinations[:, np.searchsorted(heads, a.head)]
+    return combinations[:, np.searchsorted(heads, a.unit_head)]
 
 
 def all_orders(problem: Problem) -> NDArray[np.float64]:
     """Every topological order of the ops that take a turn, as priorities."""
     a = problem.arrays
-    turns = np.flatnonzero(a.turn).tolist()
+    turns = np.flatnonzero(a.scheduled).tolist()
     reads = [
         {int(op) for op in a.producer[a.inputs[a.first_input[op] : a.first_input[op + 1]]]}
         & set(turns)

@@ -7,64 +7,68 @@ import json
 import numpy as np
 import pytest
 
-from placewright.policies import Episodes, Head, Scores
+from placewright.policies import Episodes, HeadScores, Scores
 from placewright.training import (
     PPO,
-    Always,
     BatchNormalised,
     Constant,
-    Graded,
-    Judged,
+    FixedPenalty,
+    GradedPenalty,
+    Linear,
     MovingAverage,
+    Outcome,
     PerGraph,
     PerStep,
-    Pressure,
+    Regularization,
     Reinforce,
     Staircase,
-    Straight,
-    Until,
+    Step,
 )
-from placewright.training.rewards import returns
+from placewright.training.rewards import step_returns
 
 torch = pytest.importorskip("torch")
 
-JUDGED = Judged(np.array([4.0, 1.0, np.inf]), np.array([0, 50, 0]), np.array([0.0, 0.5, 0.0]))
+JUDGED = Outcome(np.array([4.0, 1.0, np.inf]), np.array([0, 50, 0]), np.array([0.0, 0.5, 0.0]))
 """A plan that fits, one over by half a device's memory, one that could not be run."""
 ALL = np.ones(2, dtype=bool)
 
 
 def test_the_papers_reward_is_minus_a_root_or_a_constant():
-    assert JUDGED.valid.tolist() == [True, False, False]
-    assert Constant(10.0)(JUDGED, 1.0).tolist() == [-2.0, -10.0, -10.0]
-    assert Constant(10.0)(JUDGED, 4.0)[0] == -1.0  # relative to the reference
+    assert JUDGED.feasible.tolist() == [True, False, False]
+    assert FixedPenalty(10.0)(JUDGED, 1.0).tolist() == [-2.0, -10.0, -10.0]
+    assert FixedPenalty(10.0)(JUDGED, 4.0)[0] == -1.0  # relative to the reference
 
 
 def test_the_graded_reward_makes_a_plan_longer_the_more_it_is_over():
     """1 s · (1 + 10 · 0.5) = 6 s, and with a step of 3 it is 9 s."""
-    assert Graded(c=10.0)(JUDGED, 1.0) == pytest.approx([-2.0, -np.sqrt(6), -10.0])
-    assert Graded(c=10.0, step=3.0)(JUDGED, 1.0) == pytest.approx([-2.0, -3.0, -10.0])
+    assert GradedPenalty(overflow_weight=10.0)(JUDGED, 1.0) == pytest.approx(
+        [-2.0, -np.sqrt(6), -10.0]
+    )
+    assert GradedPenalty(overflow_weight=10.0, overflow_step=3.0)(JUDGED, 1.0) == pytest.approx(
+        [-2.0, -3.0, -10.0]
+    )
 
 
 def test_returns_of_episodes_with_several_plans_are_later_improvements():
-    one = returns(np.array([-3.0, -1.0]), np.array([0, 1]), 2)
+    one = step_returns(np.array([-3.0, -1.0]), np.array([0, 1]), 2)
     assert one.tolist() == [[-3.0], [-1.0]]
-    several = returns(np.array([-3.0, -2.0, -1.0]), np.array([0, 0, 0]), 1)
+    several = step_returns(np.array([-3.0, -2.0, -1.0]), np.array([0, 0, 0]), 1)
     assert several.tolist() == [[2.0, 1.0]]  # two steps from the first of three plans
     with pytest.raises(ValueError, match="out of order"):
-        returns(np.array([-3.0, -1.0]), np.array([1, 0]), 2)
+        step_returns(np.array([-3.0, -1.0]), np.array([1, 0]), 2)
 
 
 def test_a_moving_average_compares_with_what_was_before():
-    baseline = MovingAverage(decay=0.9, start=-10.0)
+    baseline = MovingAverage(decay=0.9, initial=-10.0)
     rows = np.array([[-1.0], [-3.0]])
     assert baseline.advantage(rows, ALL, "g").tolist() == [[9.0], [7.0]]
-    assert baseline.value == pytest.approx(-9.2)  # 0.9 · -10 + 0.1 · -2
+    assert baseline.average == pytest.approx(-9.2)  # 0.9 · -10 + 0.1 · -2
     only = np.array([True, False])  # what is not counted moves neither policy nor average
     assert baseline.advantage(rows, only, "g")[1] == 0
-    assert baseline.value == pytest.approx(0.9 * -9.2 - 0.1)
+    assert baseline.average == pytest.approx(0.9 * -9.2 - 0.1)
     none = np.zeros(2, dtype=bool)
     assert not baseline.advantage(rows, none, "g").any()
-    assert baseline.value == pytest.approx(0.9 * -9.2 - 0.1)
+    assert baseline.average == pytest.approx(0.9 * -9.2 - 0.1)
 
 
 def test_a_baseline_per_graph_keeps_graphs_apart():
@@ -102,10 +106,10 @@ def test_a_baseline_goes_on_from_its_state(make):
 
 
 def test_schedules_go_by_the_share_of_the_budget():
-    assert Always(2.0)(0.7) == 2.0
-    assert [Until(0.5, 1.0)(share) for share in (0.0, 0.49, 0.5, 1.0)] == [1.0, 1.0, 0.0, 0.0]
-    assert [Straight(1.0, 0.0)(share) for share in (0.0, 0.25, 1.0)] == [1.0, 0.75, 0.0]
-    assert Straight(1.0, 3.0, 0.5, 0.75)(0.625) == 2.0
+    assert Constant(2.0)(0.7) == 2.0
+    assert [Step(0.5, 1.0)(share) for share in (0.0, 0.49, 0.5, 1.0)] == [1.0, 1.0, 0.0, 0.0]
+    assert [Linear(1.0, 0.0)(share) for share in (0.0, 0.25, 1.0)] == [1.0, 0.75, 0.0]
+    assert Linear(1.0, 3.0, 0.5, 0.75)(0.625) == 2.0
     stairs = Staircase(8.0, 0.5, 0.5, 2)
     assert [stairs(share) for share in (0.0, 0.5, 0.74, 0.75, 1.0)] == [8.0, 8.0, 8.0, 4.0, 2.0]
 
@@ -126,7 +130,7 @@ class Coin(torch.nn.Module):
         none = torch.nn.functional.logsigmoid(-self.logit)
         drawn = torch.as_tensor(episodes.actions["coin"])
         entropy = -(one.exp() * one + none.exp() * none)
-        head = Head(
+        head = HeadScores(
             "coin",
             torch.where(drawn > 0, one, none)[:, None],
             entropy.expand(len(drawn))[:, None],
@@ -152,7 +156,7 @@ def learn(algorithm, advantage, pressure=None, rate=0.1, policy=None):
     policy = policy or Coin()
     optimizer = torch.optim.SGD(policy.parameters(), lr=rate)
     said = algorithm.update(
-        policy, None, TOSSED, np.array(advantage)[:, None], optimizer, pressure or Pressure()
+        policy, None, TOSSED, np.array(advantage)[:, None], optimizer, pressure or Regularization()
     )
     return policy, said
 
@@ -165,7 +169,7 @@ def test_reinforce_takes_one_step_along_the_policy_gradient():
 
 
 def test_gradients_are_clipped():
-    policy, said = learn(Reinforce(), [4.0, -4.0, 4.0, -4.0], Pressure(clip=1.0))
+    policy, said = learn(Reinforce(), [4.0, -4.0, 4.0, -4.0], Regularization(max_grad_norm=1.0))
     assert said["gradient"] == pytest.approx(2.0)
     assert float(policy.logit.detach()) == pytest.approx(0.1, rel=1e-4)
 
@@ -178,9 +182,9 @@ def test_a_gradient_that_is_no_number_changes_nothing():
 def test_ppo_stops_at_its_clip_and_reinforce_would_not():
     """Its probability may move from 0.5 to 0.6 before gains count no more: logit ln(0.6 / 0.4)."""
     advantage = [1.0, -1.0, 1.0, -1.0]
-    policy, _ = learn(PPO(epochs=200, clip=0.2, kl=100.0), advantage, rate=0.05)
+    policy, _ = learn(PPO(epochs=200, clip_ratio=0.2, max_kl=100.0), advantage, rate=0.05)
     assert np.log(1.5) < float(policy.logit.detach()) < np.log(1.5) + 0.05
-    stopped, _ = learn(PPO(epochs=200, clip=0.2, kl=0.002), advantage, rate=0.05)
+    stopped, _ = learn(PPO(epochs=200, clip_ratio=0.2, max_kl=0.002), advantage, rate=0.05)
     assert 0 < float(stopped.logit.detach()) < 0.2
 
 
@@ -192,11 +196,11 @@ def test_entropy_is_pushed_up_below_its_floor_alone(algorithm):
     for floor, moved in ((0.5, True), (0.01, False)):
         with torch.no_grad():
             sure.logit.fill_(4.0)
-        learn(algorithm, [0.0] * 4, Pressure(floor=floor), policy=sure)
+        learn(algorithm, [0.0] * 4, Regularization(entropy_floor=floor), policy=sure)
         assert (float(sure.logit.detach()) < 4.0) == moved
     with torch.no_grad():
         sure.logit.fill_(4.0)
-    learn(algorithm, [0.0] * 4, Pressure(bonus=0.1), policy=sure)
+    learn(algorithm, [0.0] * 4, Regularization(entropy_bonus=0.1), policy=sure)
     assert float(sure.logit.detach()) < 4.0
 
 
@@ -204,10 +208,10 @@ def test_entropy_is_pushed_up_below_its_floor_alone(algorithm):
 def test_a_value_learns_what_the_baseline_leaves_and_is_subtracted(algorithm):
     policy = Coin(valued=True)
     for _ in range(100):
-        learn(algorithm, [3.0] * 4, Pressure(clip=0.0), rate=0.5, policy=policy)
+        learn(algorithm, [3.0] * 4, Regularization(max_grad_norm=0.0), rate=0.5, policy=policy)
     assert float(policy.value.detach()) == pytest.approx(3.0, abs=0.01)
     before = float(policy.logit.detach())
-    learn(algorithm, [3.0] * 4, Pressure(clip=0.0), rate=0.5, policy=policy)
+    learn(algorithm, [3.0] * 4, Regularization(max_grad_norm=0.0), rate=0.5, policy=policy)
     assert float(policy.logit.detach()) == pytest.approx(before, abs=1e-3)
 
 
@@ -225,8 +229,13 @@ def test_the_best_episode_is_imitated_whether_or_not_a_policy_can_say_toward(
         np.full((1, 1), np.log(0.5), dtype=np.float32),
     )
     policy, _ = learn(
-        algorithm, [0.0] * 4, Pressure(clip=0.0, imitate=2.0, best=best), policy=Coin(leads=leads)
+        algorithm,
+        [0.0] * 4,
+        Regularization(max_grad_norm=0.0, self_imitation=2.0, best_episode=best),
+        policy=Coin(leads=leads),
     )
     assert float(policy.logit.detach()) == pytest.approx(0.1 if side else -0.1)
-    policy, _ = learn(algorithm, [0.0] * 4, Pressure(best=best), policy=Coin(leads=leads))
+    policy, _ = learn(
+        algorithm, [0.0] * 4, Regularization(best_episode=best), policy=Coin(leads=leads)
+    )
     assert float(policy.logit.detach()) == 0.0

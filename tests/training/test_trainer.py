@@ -18,16 +18,16 @@ from placewright.errors import ConfigError, FileError
 from placewright.training import (
     PPO,
     RECIPES,
-    Constant,
     Environment,
-    Judged,
-    Learned,
+    FixedPenalty,
+    Outcome,
+    TrainedSolver,
     Trainer,
-    recipe,
-    result_of,
-    simulated,
+    find_recipe,
+    simulate_plans,
+    training_result,
 )
-from placewright.training.run import Run
+from placewright.training.run import TrainingRun
 
 pytest.importorskip("torch")
 
@@ -40,7 +40,7 @@ def problem() -> Problem:
 
 def small(name, **changed):
     groups = None if name == "go" else 8
-    made = recipe(name, groups=groups, hidden=None if name == "pair" else 16)
+    made = find_recipe(name, groups=groups, hidden=None if name == "pair" else 16)
     return replace(made, **changed)
 
 
@@ -52,30 +52,32 @@ def trained(problem, name="colocrl", plans=60, seed=0, **changed):
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_recipe_runs_within_its_budget_and_repeats_itself(problem, name):
-    each = 9 if getattr(small(name).shape, "steps", False) else 1  # plans of an episode
+    each = 9 if getattr(small(name).policy_config, "steps", False) else 1  # plans of an episode
     plans = 40 * each
     one, same, other = (trained(problem, name, plans=plans, seed=seed) for seed in (0, 0, 1))
     environment = one.environments[0]
-    assert one.rows == same.rows
-    assert one.rows != other.rows
-    assert one.over
+    assert one.log == same.log
+    assert one.log != other.log
+    assert one.finished
     assert environment.evaluations <= plans
-    assert environment.evaluations > plans - 2 * each * one.recipe.samples - 1
-    order = environment.order
-    assert environment.key[1] == judge(problem, environment.best, order).value[0]
-    assert environment.history[-1][2] == environment.key[1]
-    assert [row.update for row in one.rows] == list(range(1, len(one.rows) + 1))
+    assert environment.evaluations > plans - 2 * each * one.recipe.episodes - 1
+    order = environment.best_priority
+    assert environment.best_key[1] == judge(problem, environment.best_placement, order).value[0]
+    assert environment.history[-1][2] == environment.best_key[1]
+    assert [row.update for row in one.log] == list(range(1, len(one.log) + 1))
 
 
 def test_ppo_trains_too(problem):
     trainer = trained(problem, algorithm=PPO(epochs=2))
-    assert trainer.environments[0].best is not None
-    assert trainer.rows[-1].gradient > 0
+    assert trainer.environments[0].best_placement is not None
+    assert trainer.log[-1].gradient > 0
 
 
 def test_the_argmax_plan_is_judged_as_often_as_the_recipe_asks(problem):
-    every, third, never = (trained(problem, samples=4, plans=48, asked=n) for n in (1, 3, 0))
-    assert all(np.isfinite(row.likeliest) for row in every.rows)
+    every, third, never = (
+        trained(problem, episodes=4, plans=48, greedy_every=n) for n in (1, 3, 0)
+    )
+    assert all(np.isfinite(row.likeliest) for row in every.log)
     asked = [np.isfinite(row.likeliest) for row in third.rows]
     assert asked == [row.update % 3 == 0 for row in third.rows]
     assert not any(np.isfinite(row.likeliest) for row in never.rows)
@@ -87,7 +89,7 @@ def test_the_argmax_plan_is_judged_and_counted_when_it_changes(problem):
 
     def measure(problem, device):
         judged.append(device.copy())
-        return simulated(problem, device)
+        return simulate_plans(problem, device)
 
     trainer = Trainer([Environment(problem, measure)], small("colocrl"), 0, 60, device="cpu")
     trainer.run()
@@ -102,30 +104,30 @@ def test_anything_that_measures_can_take_the_simulators_place(problem):
     host = problem.cluster.host
 
     def measure(problem, device):
-        seconds = (device[:, problem.arrays.turn] != 0).sum(axis=1) + 1.0
-        failed = (device[:, problem.arrays.turn] == host).any(axis=1)
+        seconds = (device[:, problem.arrays.scheduled] != 0).sum(axis=1) + 1.0
+        failed = (device[:, problem.arrays.scheduled] == host).any(axis=1)
         nothing = np.zeros(len(device))
-        return Judged(np.where(failed, np.inf, seconds), nothing.astype(np.int64), nothing)
+        return Outcome(np.where(failed, np.inf, seconds), nothing.astype(np.int64), nothing)
 
-    environment = Environment(problem, measure, reference=10.0)
-    Trainer([environment], small("colocrl", reward=Constant()), 0, 200, device="cpu").run()
-    assert environment.key[1] < (problem.arrays.turn.sum()) / 2
+    environment = Environment(problem, measure, reference_seconds=10.0)
+    Trainer([environment], small("colocrl", reward=FixedPenalty()), 0, 200, device="cpu").run()
+    assert environment.best_key[1] < (problem.arrays.scheduled.sum()) / 2
 
 
 def test_late_in_training_plans_that_do_not_fit_are_left_out(problem):
     def never(problem, device):
-        found = simulated(problem, device)
-        return replace(found, over=found.over + 1, share=found.share + 1)
+        found = simulate_plans(problem, device)
+        return replace(found, overflow=found.overflow + 1, overflow_share=found.overflow_share + 1)
 
     seen = []
     for share in (1.0, 0.0):
-        made = small("colocrl", valid_only=share)
+        made = small("colocrl", drop_infeasible_after=share)
         trainer = Trainer([Environment(problem, never)], made, 0, 40, device="cpu")
         before = [each.detach().clone() for each in trainer.policy.parameters()]
         trainer.run()
         after = trainer.policy.parameters()
         seen.append(all((a == b).all() for a, b in zip(before, after, strict=True)))
-        assert {row.invalid for row in trainer.rows} == {1.0}
+        assert {row.infeasible for row in trainer.log} == {1.0}
     assert seen == [False, True]
 
 
@@ -139,37 +141,39 @@ def test_several_problems_take_turns(problem):
 
 
 def test_a_recipe_is_a_method_too(problem):
-    method = Learned(small("colocrl"), plans=50)
+    method = TrainedSolver(small("colocrl"), max_evaluations=50)
     result = solve(problem, method, MaxEvaluations(30), seed=0)
     assert result.solver == "colocrl"
     assert result.evaluations == 30
     whole = solve(problem, method, seed=0)
     assert whole.evaluations <= 50
-    assert whole.value == result_of(trained(problem, plans=50)).value
+    assert whole.objective_value == training_result(trained(problem, plans=50)).objective_value
 
 
 @pytest.mark.parametrize("name", ["colocrl", "hierarchical", "colocrl-paper"])
 def test_a_run_that_goes_on_ends_as_one_never_stopped(problem, name, tmp_path):
     whole = trained(problem, name, plans=80)
-    first = Run(Trainer([Environment(problem)], small(name), 0, 80, device="cpu"), tmp_path, {})
+    first = TrainingRun(
+        Trainer([Environment(problem)], small(name), 0, 80, device="cpu"), tmp_path, {}
+    )
     for _ in range(3):
         first.trainer.update()
     first.save()
     fresh = Trainer([Environment(problem)], small(name), 0, 80, device="cpu")
-    second = Run(fresh, tmp_path, {})
+    second = TrainingRun(fresh, tmp_path, {})
     second.resume()
     assert fresh.updates == 3
     assert second.train()
-    assert fresh.rows == whole.rows
-    assert (fresh.environments[0].best == whole.environments[0].best).all()
-    assert fresh.environments[0].key == whole.environments[0].key
+    assert fresh.log == whole.log
+    assert (fresh.environments[0].best_placement == whole.environments[0].best_placement).all()
+    assert fresh.environments[0].best_key == whole.environments[0].best_key
     state, expected = fresh.policy.state_dict(), whole.policy.state_dict()
     assert all((state[key] == expected[key]).all() for key in expected)
 
 
 def test_an_interrupt_saves_the_end_of_an_update_and_says_it_is_not_over(problem, tmp_path):
     trainer = Trainer([Environment(problem)], small("colocrl"), 0, 200, device="cpu")
-    run = Run(trainer, tmp_path, {"kept": "word"})
+    run = TrainingRun(trainer, tmp_path, {"kept": "word"})
 
     def watch(trainer):
         if trainer.updates == 2:
@@ -186,8 +190,8 @@ def test_an_interrupt_saves_the_end_of_an_update_and_says_it_is_not_over(problem
 
 def test_checkpoints_of_other_runs_and_damaged_ones_are_refused(problem, tmp_path):
     def fresh(seed=0, plans=40, **sizes):
-        made = recipe("colocrl", **{"groups": 8, "hidden": 16, **sizes})
-        return Run(Trainer([Environment(problem)], made, seed, plans), tmp_path, {})
+        made = find_recipe("colocrl", **{"groups": 8, "hidden": 16, **sizes})
+        return TrainingRun(Trainer([Environment(problem)], made, seed, plans), tmp_path, {})
 
     with pytest.raises(FileError, match="no such file"):
         fresh().resume()
@@ -216,11 +220,11 @@ def test_torch_is_loaded_when_it_is_needed_and_not_before():
 
 def test_unknown_recipes_and_sizes_are_named():
     with pytest.raises(ConfigError, match="did you mean 'colocrl'"):
-        recipe("colocr")
+        find_recipe("colocr")
     with pytest.raises(ConfigError, match="expected 2 or more"):
-        recipe("colocrl", groups=1)
+        find_recipe("colocrl", groups=1)
     with pytest.raises(ConfigError, match="even"):
-        recipe("colocrl", hidden=17)
+        find_recipe("colocrl", hidden=17)
     with pytest.raises(ConfigError, match="learns its groups"):
-        recipe("hierarchical", rule="coarse")
-    assert recipe("hierarchical", groups=7).shape.groups == 7
+        find_recipe("hierarchical", grouping="coarse")
+    assert find_recipe("hierarchical", groups=7).policy_config.groups == 7

@@ -10,8 +10,8 @@ from strategies import fusible_problems, placements
 
 from placewright import Cluster, Graph, Op, Plan, Problem, simulate
 from placewright.errors import PlanError
-from placewright.transforms import HEAVY, REDUCTION, contract, dissolved, fuse, greedy
-from placewright.transforms.fusible import HEAVY_ROLE, NEVER, REDUCTION_ROLE, roles
+from placewright.transforms import HEAVY, REDUCTION, contract, dissolve_groups, fuse, fuse_greedily
+from placewright.transforms.fusible import HEAVY_ROLE, NEVER_ROLE, REDUCTION_ROLE, fusion_roles
 
 ANY = settings(
     max_examples=120,
@@ -24,7 +24,7 @@ MOST_SOURCES = 8  # as in cpp/fuser.hpp
 def network(*ops: tuple[str, list[int]], outputs: tuple[tuple[int, int], ...] | None = None):
     """A problem on two devices from (kind, producers)."""
     made = tuple(
-        Op(f"op{at}", kind, tuple((source, 0) for source in sources), (8,), flops=1, moved=16)
+        Op(f"op{at}", kind, tuple((source, 0) for source in sources), (8,), flops=1, bytes_moved=16)
         for at, (kind, sources) in enumerate(ops)
     )
     return Problem(Graph("small", made, outputs), Cluster.parse("2xP100"))
@@ -32,14 +32,16 @@ def network(*ops: tuple[str, list[int]], outputs: tuple[tuple[int, int], ...] | 
 
 def expected(problem: Problem, device: np.ndarray, urgency: np.ndarray) -> list[int]:
     """`fuse` in plain code: every union is tried, and kept if the contracted graph has no cycle."""
-    a, role, group = problem.arrays, roles(problem), list(range(problem.arrays.ops))
+    a, role, group = problem.arrays, fusion_roles(problem), list(range(problem.arrays.ops))
     reads = {
         op: sorted(
             {int(a.producer[t]) for t in a.inputs[a.first_input[op] : a.first_input[op + 1]]}
         )
         for op in range(a.ops)
     }
-    reads = {op: [s for s in found if a.turn[s] and a.turn[op]] for op, found in reads.items()}
+    reads = {
+        op: [s for s in found if a.scheduled[s] and a.scheduled[op]] for op, found in reads.items()
+    }
 
     def sources(members: set[int]) -> int:
         return len({s for op in members for s in reads[op]} - members)
@@ -64,7 +66,7 @@ def expected(problem: Problem, device: np.ndarray, urgency: np.ndarray) -> list[
     def join(source: int, reader: int) -> None:
         if group[source] == group[reader] or device[source] != device[reader]:
             return
-        if min(urgency[source], urgency[reader]) <= 0 or NEVER in (role[source], role[reader]):
+        if min(urgency[source], urgency[reader]) <= 0 or NEVER_ROLE in (role[source], role[reader]):
             return
         one, other = (
             {op for op in range(a.ops) if group[op] == group[end]} for end in (source, reader)
@@ -97,7 +99,7 @@ def test_fusing_by_urgency_is_what_plain_code_says(data):
 def test_what_a_compiler_fuses_is_lawful_too(data):
     problem = data.draw(fusible_problems(most=14))
     device = data.draw(placements(problem))
-    group = greedy(problem, device)
+    group = fuse_greedily(problem, device)
     contract(problem, Plan.of(problem, device, fusion=group))  # a cycle would raise
     for first in set(group.tolist()) - {-1}:
         kinds = [problem.graph.ops[op].kind for op in np.flatnonzero(group == first)]
@@ -107,7 +109,7 @@ def test_what_a_compiler_fuses_is_lawful_too(data):
 def test_an_epilogue_joins_a_matrix_product_and_what_feeds_it_does_not():
     problem = network(("relu", []), ("matmul", [0]), ("add", [1]), ("relu", [2]))
     assert fuse(problem, [0] * 4, [9, 1, 2, 3]).tolist() == [-1, 1, 1, 1]
-    assert greedy(problem, [0] * 4).tolist() == [-1, 1, 1, 1]
+    assert fuse_greedily(problem, [0] * 4).tolist() == [-1, 1, 1, 1]
 
 
 def test_a_group_never_feeds_its_heavy_op_by_another_way():
@@ -118,7 +120,12 @@ def test_a_group_never_feeds_its_heavy_op_by_another_way():
 
 def test_a_reduction_takes_what_is_before_and_behind_it_but_no_second_one():
     problem = network(("relu", []), ("softmax", [0]), ("cast", [1]), ("reduce", [2]))
-    assert greedy(problem, [0] * 4).tolist() == [0, 0, 2, 2]  # from the end: the cast is taken
+    assert fuse_greedily(problem, [0] * 4).tolist() == [
+        0,
+        0,
+        2,
+        2,
+    ]  # from the end: the cast is taken
     assert fuse(problem, [0] * 4, [4, 3, 2, 1]).tolist() == [0, 0, 0, -1]  # the first come first
 
 
@@ -136,14 +143,14 @@ def test_an_op_of_urgency_zero_stays_alone_whoever_asks():
 
 def test_devices_part_groups():
     problem = network(("relu", []), ("relu", [0]), ("relu", [1]), ("relu", [2]))
-    assert greedy(problem, [[0, 0, 1, 1], [0, 1, 0, 1]]).tolist() == [[0, 0, 2, 2], [-1] * 4]
+    assert fuse_greedily(problem, [[0, 0, 1, 1], [0, 1, 0, 1]]).tolist() == [[0, 0, 2, 2], [-1] * 4]
 
 
 def test_a_compiler_fuses_into_all_readers_or_none():
     shared = network(("relu", []), ("relu", [0]), ("relu", [0]))
-    assert greedy(shared, [0] * 3).tolist() == [0, 0, 0]
+    assert fuse_greedily(shared, [0] * 3).tolist() == [0, 0, 0]
     one_heavy = network(("relu", []), ("relu", [0]), ("matmul", [0]))
-    assert greedy(one_heavy, [0] * 3).tolist() == [-1] * 3
+    assert fuse_greedily(one_heavy, [0] * 3).tolist() == [-1] * 3
     assert fuse(one_heavy, [0] * 3, [1, 1, 1]).tolist() == [0, 0, -1]
 
 
@@ -159,7 +166,7 @@ def test_a_way_around_keeps_two_ops_apart():
 def test_long_sums_are_cut_so_that_not_all_terms_are_alive_at_once():
     terms = [("gather", []) for _ in range(20)]
     sums = [("add", [0, 1])] + [("add", [at + 2, 20 + at]) for at in range(18)]
-    group = greedy(network(*terms, *sums), [0] * 39)
+    group = fuse_greedily(network(*terms, *sums), [0] * 39)
     sizes = np.bincount(group[group >= 0])
     assert sizes.max() == MOST_SOURCES - 1  # so many sums of eight terms
 
@@ -177,7 +184,7 @@ def test_large_graphs_stay_without_cycles():
     problem = network(*ops)
     device = (rng.random((20, 400)) < 0.1).astype(np.int32)
     urgency = rng.integers(0, 20, size=(20, 400))
-    for rows in (fuse(problem, device, urgency, threads=2), greedy(problem, device)):
+    for rows in (fuse(problem, device, urgency, threads=2), fuse_greedily(problem, device)):
         for row, places in zip(rows, device, strict=True):
             assert simulate(problem, Plan.of(problem, places, fusion=row)).step_time > 0
             assert np.bincount(row[row >= 0]).max() > 2
@@ -186,7 +193,7 @@ def test_large_graphs_stay_without_cycles():
 def test_without_a_group_what_is_left_is_lawful():
     fusion = np.array([0, 0, -1, 3, 3])
     moved = np.array([True, False, True, False, False])
-    assert dissolved(fusion, moved).tolist() == [-1, -1, -1, 3, 3]
+    assert dissolve_groups(fusion, moved).tolist() == [-1, -1, -1, 3, 3]
 
 
 def test_wrong_shapes_are_refused_with_a_sentence():

@@ -16,7 +16,7 @@ from placewright.transforms import (
     by_heavy_edges,
     by_module,
     by_module_count,
-    fold,
+    find_repeated_blocks,
     forward_ops,
 )
 
@@ -131,7 +131,7 @@ def test_coarsening_gives_convex_groups_of_the_asked_number(name, count):
     problem = problem_of(name)
     grouping = by_heavy_edges(problem, count)
     assert len(grouping) == count
-    assert grouping.convex(problem)
+    assert grouping.is_convex(problem)
 
 
 @settings(max_examples=60, deadline=None)
@@ -147,7 +147,7 @@ def test_coarse_groups_are_convex_on_any_graph(seed, count):
         ops.append(Op(f"o{at}", inputs=tuple((s, 0) for s in reads), outputs=(size,), flops=1e9))
     problem = problem_of(Graph("random", ops))
     grouping = by_heavy_edges(problem, count)
-    assert grouping.convex(problem)
+    assert grouping.is_convex(problem)
     assert len(grouping) <= max(count, 1)
 
 
@@ -155,7 +155,7 @@ def test_a_training_step_can_be_coarsened():
     problem = problem_of(training_step())
     grouping = by_heavy_edges(problem, 3)
     assert len(grouping) <= 3
-    assert grouping.convex(problem)
+    assert grouping.is_convex(problem)
 
 
 def test_heavy_tensors_stay_inside():
@@ -171,8 +171,8 @@ def test_heavy_tensors_stay_inside():
 def test_a_grouping_that_goes_out_and_back_is_not_convex():
     ops = [Op("a"), Op("b", inputs=((0, 0),)), Op("c", inputs=((1, 0),))]
     problem = problem_of(Graph("g", ops))
-    assert not Grouping.of("odd", problem, ["x", "y", "x"]).convex(problem)
-    assert Grouping.of("even", problem, ["x", "x", "y"]).convex(problem)
+    assert not Grouping.of("odd", problem, ["x", "y", "x"]).is_convex(problem)
+    assert Grouping.of("even", problem, ["x", "x", "y"]).is_convex(problem)
 
 
 def test_expanding_gives_placements_the_problem_accepts():
@@ -181,7 +181,7 @@ def test_expanding_gives_placements_the_problem_accepts():
     )
     grouping = by_heavy_edges(problem, 5)
     rng = np.random.default_rng(0)
-    placements = problem.settle(grouping.expand(rng.integers(0, 2, size=(8, len(grouping)))))
+    placements = problem.legalize(grouping.expand(rng.integers(0, 2, size=(8, len(grouping)))))
     assert judge(problem, placements).step_time.shape == (8,)
     assert [len(members) for members in grouping.members()] == np.bincount(grouping.group).tolist()
 
@@ -196,15 +196,15 @@ def test_labels_must_match_the_graph():
 
 def test_repeated_blocks_are_found_and_aligned():
     graph = zoo.load("transformer:blocks=6,width=64,hidden=128,heads=4")
-    (blocks,) = fold(graph)
-    assert blocks.path == "blocks."
-    assert blocks.numbers == tuple(range(6))
+    (blocks,) = find_repeated_blocks(graph)
+    assert blocks.module_prefix == "blocks."
+    assert blocks.block_numbers == tuple(range(6))
     names = [[graph.ops[op].name for op in row] for row in blocks.ops]
     assert [name.replace("blocks.0", "") for name in names[0]] == [
         name.replace("blocks.5", "") for name in names[5]
     ]
     base = np.zeros(len(graph), dtype=np.int32)
-    spread = blocks.spread(np.arange(blocks.ops.shape[1], dtype=np.int32), base)
+    spread = blocks.broadcast(np.arange(blocks.ops.shape[1], dtype=np.int32), base)
     assert (spread[blocks.ops[3]] == np.arange(blocks.ops.shape[1])).all()
     outside = np.setdiff1d(np.arange(len(graph)), blocks.ops)
     assert (spread[outside] == 0).all()
@@ -212,10 +212,10 @@ def test_repeated_blocks_are_found_and_aligned():
 
 def test_blocks_that_differ_are_not_folded():
     ops = [Op("a", flops=1.0, module="m.0"), Op("b", inputs=((0, 0),), flops=2.0, module="m.1")]
-    assert fold(Graph("g", ops)) == []
+    assert find_repeated_blocks(Graph("g", ops)) == []
     same = [
         Op("a", flops=1.0, module="m.0"),
         Op("b", flops=1.0, module="m.1"),
         Op("c", module="m.3"),
     ]
-    assert [blocks.numbers for blocks in fold(Graph("g", same))] == [(0, 1)]
+    assert [blocks.block_numbers for blocks in find_repeated_blocks(Graph("g", same))] == [(0, 1)]

@@ -8,14 +8,14 @@ from hypothesis import given, settings
 from strategies import problems
 
 from placewright import Cluster, Problem
-from placewright.transforms import nested
+from placewright.transforms import nested_groupings
 from placewright.zoo import load
 
 
 @settings(max_examples=40, deadline=None)
 @given(problems())
 def test_groups_nest_and_hold_whole_teams(problem):
-    groupings = nested(problem, smallest=2)
+    groupings = nested_groupings(problem, smallest=2)
     assert np.array_equal(groupings[0].group[problem.arrays.leader], groupings[0].group)
     for finer, coarser in pairwise(groupings):
         assert len(coarser) < len(finer)
@@ -28,7 +28,7 @@ def test_groups_nest_and_hold_whole_teams(problem):
 def test_coarse_groups_keep_most_bytes_inside(name):
     problem = Problem(load(name), Cluster.parse("2xP100+cpu"))
     a = problem.arrays
-    coarse = nested(problem)[-1]
+    coarse = nested_groupings(problem)[-1]
     assert 6 <= len(coarse) <= 40
     reader = np.repeat(np.arange(a.ops), np.diff(a.first_input))
     apart = coarse.group[a.producer[a.inputs]] != coarse.group[reader]
@@ -39,4 +39,4 @@ def test_coarse_groups_keep_most_bytes_inside(name):
 
 def test_training_graphs_whose_units_are_not_convex_nest_too():
     problem = Problem(load("cifar10"), Cluster.parse("2xP100+cpu"))
-    assert len(nested(problem)) >= 3
+    assert len(nested_groupings(problem)) >= 3

@@ -94,7 +94,7 @@ def test_arguments_are_checked_before_anything_is_captured():
 def test_the_expert_puts_a_layer_on_each_gpu():
     graph = zoo.load(STEP)
     problem = Problem(graph, Cluster.parse("2xP100+cpu"))
-    device = solve(problem, Expert()).plan.device
+    device = solve(problem, Expert()).plan.placement
     layers = {
         layer: {
             int(device[at]) for at, op in enumerate(graph.ops) if f"layers.{layer}." in op.module

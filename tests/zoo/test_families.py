@@ -6,7 +6,7 @@ import pytest
 
 from placewright import Cluster, Problem, zoo
 from placewright.errors import ConfigError
-from placewright.zoo.families import GRAPHS, TEST, family
+from placewright.zoo.families import FAMILY_SIZE, TEST_GRAPHS, family
 
 
 @pytest.mark.parametrize("name", ["cifar10", "ptb", "nmt"])
@@ -23,12 +23,12 @@ def test_a_family_is_32_different_training_steps_that_never_change(name):
 
 @pytest.mark.parametrize("name", ["cifar10", "ptb", "nmt"])
 def test_the_split_is_fixed_and_covers_the_family(name):
-    assert TEST == (0, 6, 9, 13, 19, 21, 27, 31)
+    assert TEST_GRAPHS == (0, 6, 9, 13, 19, 21, 27, 31)
     train, test = family(name, "train"), family(name, "test")
     assert (len(train), len(test)) == (24, 8)
     everything = {graph.name for graph in family(name)}
     assert {graph.name for graph in train} | {graph.name for graph in test} == everything
-    assert len(everything) == GRAPHS
+    assert len(everything) == FAMILY_SIZE
 
 
 @pytest.mark.parametrize("name", ["cifar10", "ptb", "nmt"])

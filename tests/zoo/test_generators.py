@@ -41,7 +41,7 @@ def test_a_random_graph_has_as_many_ops_as_asked_for_and_one_for_a_seed(name, op
     graph = RANDOM[name](ops=ops, seed=seed)
     assert len(graph) == ops
     assert graph.fingerprint == RANDOM[name](ops=ops, seed=seed).fingerprint
-    assert all(op.flops > 0 and op.moved > 0 and op.outputs[0] > 0 for op in graph.ops)
+    assert all(op.flops > 0 and op.bytes_moved > 0 and op.outputs[0] > 0 for op in graph.ops)
 
 
 @pytest.mark.parametrize("name", RANDOM)
@@ -59,7 +59,7 @@ def test_weights_come_on_top_and_change_nothing_else(name):
     ops = by_name(weighted)
     for op in plain.ops:
         assert ops[op.name].flops == op.flops
-        more = ops[op.name].moved - op.moved
+        more = ops[op.name].bytes_moved - op.bytes_moved
         assert more == (sum(ops[f"{op.name}.weight"].outputs) if op.kind == "linear" else 0)
 
 
@@ -146,10 +146,10 @@ def test_a_transformer_block_is_written_op_by_op():
     qkv = ops["blocks.3.attention.qkv"]
     assert qkv.module == "blocks.3.attention"
     assert qkv.flops == 2 * 3 * 8 * 24  # two for a multiply-add
-    assert qkv.moved == 2 * (3 * 8 + 8 * 24 + 3 * 24)  # in, weight, out, two bytes each
+    assert qkv.bytes_moved == 2 * (3 * 8 + 8 * 24 + 3 * 24)  # in, weight, out, two bytes each
     assert ops["blocks.3.attention.qkv.weight"].outputs == (2 * 8 * 24,)
     assert ops["blocks.3.attention.heads"].aliases == ((0, 0),)
-    assert ops["blocks.3.attention.heads"].moved == 0
+    assert ops["blocks.3.attention.heads"].bytes_moved == 0
     # Scores and their sum over 3 keys in 8 channels; the softmax of 2 heads of 3 by 3.
     assert ops["blocks.3.attention.attend"].flops == 2 * (2 * 3 * 3 * 8) + 5 * 2 * 3 * 3
     assert ops["blocks.3.mlp.down"].flops == 2 * 3 * 20 * 8

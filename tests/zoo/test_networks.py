@@ -11,7 +11,7 @@ import pytest
 from placewright.cluster import Cluster
 from placewright.errors import ConfigError, MissingDependency
 from placewright.zoo.networks import NETWORKS
-from placewright.zoo.networks.experts import Expert
+from placewright.zoo.networks.experts import ExpertRule
 
 NAMES = [
     *("inception-v3", "resnet-50", "resnet-152", "nasnet-a", "amoebanet-d"),
@@ -261,9 +261,9 @@ def test_a_cache_is_a_buffer_that_decode_changes_in_one_row(torch):
 
 def mixture(torch, capacity):
     """A small mixture, 6 tokens, and what each expert would make of each of them."""
-    from placewright.zoo.networks.moe import Mixture
+    from placewright.zoo.networks.moe import MixtureOfExperts
 
-    layer = Mixture(width=4, hidden=8, experts=3, chosen=2, room=capacity)
+    layer = MixtureOfExperts(width=4, hidden=8, experts=3, top_k=2, capacity=capacity)
     x_ND = torch.randn(6, 4)
     shares_NX = layer.router(x_ND).softmax(-1)
     made_XND = torch.stack([expert(x_ND) for expert in layer.experts])
@@ -304,11 +304,11 @@ def test_a_cell_is_a_step_of_torch_s_lstm(torch):
 
 
 def test_transformer_xl_scores_a_step_by_its_distance(torch):
-    from placewright.zoo.networks.transformer_xl import shift
+    from placewright.zoo.networks.transformer_xl import relative_shift
 
     steps, memory = 3, 2
     distances = torch.arange(memory + steps - 1, -1, -1)  # farthest first
-    shifted = shift(distances.expand(1, 1, steps, memory + steps).contiguous())[0, 0]
+    shifted = relative_shift(distances.expand(1, 1, steps, memory + steps).contiguous())[0, 0]
     for step in range(steps):
         for source in range(memory + step + 1):
             assert shifted[step, source] == memory + step - source
@@ -378,7 +378,9 @@ def test_an_expert_cuts_inception_into_contiguous_parts_of_about_as_many_layers(
 
 
 def test_an_expert_is_silent_on_modules_it_does_not_name():
-    expert = Expert("a block a GPU", rows=(("blocks",),), first=("stem",), last=("head",))
+    expert = ExpertRule(
+        "a block a GPU", module_chains=(("blocks",),), on_first_gpu=("stem",), on_last_gpu=("head",)
+    )
     paths = ["", "stem", "stems", "blocks", "blocks.0", "blocks.1.norm", "head.linear"]
     assert expert.place(paths, 2) == {
         "stem": 0,

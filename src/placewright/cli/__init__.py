@@ -1,4 +1,7 @@
-"""The command line: arguments in, tables or one JSON object out. One file a command."""
+"""The command line: parses arguments, and prints tables or one JSON object.
+
+One file a command.
+"""
 
 from __future__ import annotations
 
@@ -38,8 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(1)
     except OSError as error:
         # Files are opened where their errors are told: one without a name is of the output.
-        what = f"{error.filename or 'the output'}: {error.strerror or error}"
-        print("placewright:", " ".join(what.split("\n")), file=sys.stderr)
+        message = f"{error.filename or 'the output'}: {error.strerror or error}"
+        print("placewright:", " ".join(message.split("\n")), file=sys.stderr)
         _drop_output()
         sys.exit(1)
     except KeyboardInterrupt:  # typer answers those that come later

@@ -1,4 +1,4 @@
-"""A problem and a method or a plan in, an answer out: the judged plan and what to hold it to."""
+"""Evaluates a method or a plan beside the best single device, for printing."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ if TYPE_CHECKING:
     from placewright.plan import Plan
     from placewright.problem import Problem
     from placewright.result import Result
-    from placewright.solvers import Found, Search, Solver, Stop
+    from placewright.solvers import Candidate, Search, Solver, Stop
     from placewright.timeline import Timeline
 
-INTERRUPTED = 130  # the exit status of a command that a person stopped
+INTERRUPTED_STATUS = 130  # the exit status of a command that a person stopped
 
 
 @dataclass(frozen=True)
-class Single:
+class SingleDeviceResult:
     """The best plan that has everything on one device, so far as the constraints let it."""
 
     device: str
     step_time: float
     period: float
-    value: float
+    objective_value: float
     overflow: int
 
     @property
@@ -38,7 +38,7 @@ class Single:
 
 
 @dataclass(frozen=True)
-class Answer:
+class Evaluation:
     """A judged plan with all that is shown of it.
 
     Args:
@@ -49,7 +49,7 @@ class Answer:
     model: str
     problem: Problem
     result: Result
-    single: Single
+    single_device: SingleDeviceResult
     interrupted: bool = False
 
     @cached_property
@@ -57,44 +57,44 @@ class Answer:
         return simulator.simulate(self.problem, self.result.plan)
 
     @cached_property
-    def sent(self) -> tuple[int, int]:
+    def bytes_sent(self) -> tuple[int, int]:
         """Bytes of tensors and of streamed weights that go between devices in one step."""
-        sends = self.timeline.transfers
+        transfers = self.timeline.transfers
         # An interrupted copy has several rows.
-        rows = np.unique(np.stack([sends.tensor, sends.target, sends.reader]), axis=1)
+        rows = np.unique(np.stack([transfers.tensor, transfers.target, transfers.reader]), axis=1)
         sizes, streamed = self.problem.arrays.sizes[rows[0]], rows[2] >= 0
         return int(sizes[~streamed].sum()), int(sizes[streamed].sum())
 
     @cached_property
-    def computing(self) -> list[str]:
+    def computing_devices(self) -> list[str]:
         """The devices that run ops."""
-        used = np.unique(self.result.plan.device[self.problem.arrays.turn])
-        return [self.result.plan.devices[at] for at in used]
+        devices = np.unique(self.result.plan.placement[self.problem.arrays.scheduled])
+        return [self.result.plan.device_names[at] for at in devices]
 
 
 @dataclass(frozen=True)
-class Given:
+class FixedPlan:
     """A plan that is there already, as a method."""
 
     name: str
     plan: Plan
 
     def run(self, search: Search) -> None:
-        search.propose(self.plan)
+        search.judge_plan(self.plan)
 
 
-def best_single(problem: Problem) -> Single:
+def best_single_device(problem: Problem) -> SingleDeviceResult:
     """Everything on one device, for the device on which that is best."""
     devices = np.arange(len(problem.cluster))
     everything = np.repeat(devices[:, None], len(problem.graph), axis=1)
-    settled = problem.settle(everything)
-    verdict = simulator.judge(problem, settled)
+    placements = problem.legalize(everything)
+    verdict = simulator.judge(problem, placements)
     at = verdict.best()
     # Pins and colocation may have moved the ops: it is called after the device that has most.
-    ops = np.bincount(settled[at][problem.arrays.turn], minlength=len(devices))
-    most = at if ops[at] == ops.max() else int(ops.argmax())
-    return Single(
-        problem.cluster.devices[most].name,
+    ops = np.bincount(placements[at][problem.arrays.scheduled], minlength=len(devices))
+    named_device = at if ops[at] == ops.max() else int(ops.argmax())
+    return SingleDeviceResult(
+        problem.cluster.devices[named_device].name,
         float(verdict.step_time[at]),
         float(verdict.period[at]),
         float(verdict.value[at]),
@@ -102,24 +102,24 @@ def best_single(problem: Problem) -> Single:
     )
 
 
-def judge(problem: Problem, name: str, plan: Plan) -> Result:
+def evaluate_plan(problem: Problem, name: str, plan: Plan) -> Result:
     """A plan that is there already, judged."""
-    return solvers.solve(problem, Given(name, plan))
+    return solvers.solve(problem, FixedPlan(name, plan))
 
 
-def search(
+def run_search(
     problem: Problem,
-    method: Solver,
+    solver: Solver,
     stop: Stop,
     seed: int,
-    watch: Callable[[Search], None],
+    on_progress: Callable[[Search], None],
     start: Plan | None = None,
-    choose: Callable[[Search], Found] | None = None,
+    select: Callable[[Search], Candidate] | None = None,
 ) -> tuple[Result, bool]:
     """What a method finds, and whether a person stopped it; the best plan until then is kept.
 
     Args:
-        choose: Takes one of the best few plans of a search that came to its end.
+        select: Takes one of the best few plans of a search that came to its end.
 
     Raises:
         KeyboardInterrupt: A person stopped it before it had judged a plan.
@@ -128,19 +128,19 @@ def search(
 
     def progress(search: Search) -> None:
         latest[:] = [search]
-        watch(search)
+        on_progress(search)
 
     try:
-        return solvers.solve(problem, method, stop, seed, progress, start, choose), False
+        return solvers.solve(problem, solver, stop, seed, progress, start, select), False
     except KeyboardInterrupt:
         if not latest or latest[0].best is None:
             raise
-        last, kept = latest[0], judge(problem, method.name, latest[0].best)
-        history = tuple(last.history)
+        last_search, result = latest[0], evaluate_plan(problem, solver.name, latest[0].best)
+        history = tuple(last_search.history)
         return replace(
-            kept,
-            evaluations=last.evaluations,
-            seconds=last.seconds,
+            result,
+            evaluations=last_search.evaluations,
+            seconds=last_search.seconds,
             seed=seed,
             history=history,
         ), True

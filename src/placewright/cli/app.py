@@ -1,4 +1,4 @@
-"""The commands: the words of a command line in, the function of its file called."""
+"""The Typer application: registers every command."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ app.command("models", short_help="List the networks that need no file.")(list_mo
 app.command("clusters", short_help="List devices and links that can be named.")(list_clusters)
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(requested: bool) -> None:
+    if requested:
         from placewright.version import __version__
 
         print(f"placewright {__version__}")
@@ -53,7 +53,7 @@ def _print_version(wanted: bool) -> None:
 
 
 @app.callback()
-def start(
+def root_command(
     version: Annotated[
         bool,
         typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version."),

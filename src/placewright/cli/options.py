@@ -1,4 +1,4 @@
-"""Options: what several commands ask for, each with its name and its line of help."""
+"""Options that several commands share, with their names and help."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -10,23 +10,23 @@ PLACE_BUDGET, COMPARE_BUDGET = "30s", "10s"
 """How long a method may take where neither a time nor a number of plans is given."""
 
 
-class Objective(StrEnum):
+class ObjectiveChoice(StrEnum):
     """What is to be made small."""
 
     STEP = "step"
     PERIOD = "period"
 
 
-class Discipline(StrEnum):
+class DisciplineChoice(StrEnum):
     """How a device chooses its next op."""
 
     IN_ORDER = "in-order"
     READY = "ready"
 
     @property
-    def word(self) -> Literal["in order", "ready"]:
+    def problem_value(self) -> Literal["in order", "ready"]:
         """What a problem calls it."""
-        return "ready" if self is Discipline.READY else "in order"
+        return "ready" if self is DisciplineChoice.READY else "in order"
 
 
 Model = Annotated[
@@ -51,21 +51,21 @@ On = Annotated[
         "Workloads and problems bring one.",
     ),
 ]
-Goal = Annotated[
-    Objective | None,
+ObjectiveOption = Annotated[
+    ObjectiveChoice | None,
     typer.Option(
         "--objective",
         help="Time of one step, or time between pipelined steps. [default: step]",
     ),
 ]
-Rule = Annotated[
-    Discipline | None,
+DisciplineOption = Annotated[
+    DisciplineChoice | None,
     typer.Option(
         "--discipline",
         help="A device runs its ops in the plan's order, or whatever is ready. [default: in-order]",
     ),
 ]
-Use = Annotated[
+UseDevices = Annotated[
     str | None,
     typer.Option("--use", metavar="NAMES", help="These devices alone, such as gpu0,cpu."),
 ]
@@ -135,7 +135,7 @@ Evaluations = Annotated[
     typer.Option("--evaluations", metavar="N", min=1, help="Stop after so many plans."),
 ]
 Seed = Annotated[int, typer.Option("--seed", metavar="N", min=0, help="For all that is random.")]
-Start = Annotated[
+WarmStart = Annotated[
     Path | None,
     typer.Option("--start", metavar="FILE", help="A plan to start from: the result is no worse."),
 ]
@@ -157,11 +157,11 @@ Robust = Annotated[
         "--robust", help="Of the best few plans take the one that bears wrong costs best."
     ),
 ]
-Trials = Annotated[
+CostTrials = Annotated[
     int | None,
     typer.Option("--trials", metavar="N", min=1, help="Of --robust: wrong costs to try, 100."),
 ]
-Spread = Annotated[
+CostNoise = Annotated[
     float | None,
     typer.Option("--spread", metavar="SHARE", help="Of --robust: how wrong they may be, 0.2."),
 ]

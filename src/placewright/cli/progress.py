@@ -1,4 +1,4 @@
-"""Progress: searches in, on a terminal a bar with the best time so far out, gone at the end."""
+"""A progress bar on stderr with the best time so far."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 from contextlib import redirect_stdout
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
-from placewright.cli.render.text import count
+from placewright.cli.render.text import format_count
 from placewright.units import format_seconds
 
 if TYPE_CHECKING:
@@ -30,19 +30,19 @@ class Progress:
 
     def __init__(self, text: str, stream: TextIO | None = None, delay: float = 1.0) -> None:
         self.text = text
-        self.share: float | None = None
+        self.fraction: float | None = None
         self.stream = sys.stderr if stream is None else stream
         self._best: tuple[tuple[float, float], str] | None = None
         self._started = time.monotonic()
-        self._timer = threading.Timer(delay, self._show)
+        self._timer = threading.Timer(delay, self._start_bar)
         self._timer.daemon = True
         self._lock = threading.Lock()
         self._bar: Any = None
-        self._over = False
-        self._aside = redirect_stdout(sys.stderr)
+        self._closed = False
+        self._stdout_redirect = redirect_stdout(sys.stderr)
 
     def __enter__(self) -> Self:
-        self._aside.__enter__()
+        self._stdout_redirect.__enter__()
         if self.stream is not None and self.stream.isatty():  # None: stderr is closed
             self._timer.start()
         return self
@@ -50,47 +50,47 @@ class Progress:
     def __exit__(self, *_: object) -> None:
         self._timer.cancel()
         with self._lock:
-            self._over = True
+            self._closed = True
             if self._bar is not None:
                 self._bar.stop()  # first: it puts back the stdout that it found
-        self._aside.__exit__(None, None, None)
+        self._stdout_redirect.__exit__(None, None, None)
 
-    def watch(self, name: str, at: int = 0, of: int = 1) -> Callable[[Search], None]:
+    def watch(self, name: str, index: int = 0, total: int = 1) -> Callable[[Search], None]:
         """Begin a search, the one at that place of so many; call what comes back to go on.
 
         The best time shown is that of all searches so far.
         """
 
-        def look(search: Search) -> None:
+        def on_progress(search: Search) -> None:
             if self._best is None or search.key < self._best[0]:
                 what = "step time" if search.problem.objective == "step" else "period"
                 fits = ", does not fit" if search.key[0] else ""
                 best = f"best {what} {format_seconds(search.key[1])}{fits}"
                 self._best = search.key, best
-            done = _share(search)
-            share = done if of == 1 else (at + (done or 0.0)) / of
-            plans = count(search.evaluations, "plan")
-            self.say(f"{name}: {self._best[1]}, {plans}", share)
+            done = _fraction_done(search)
+            fraction = done if total == 1 else (index + (done or 0.0)) / total
+            plans = format_count(search.evaluations, "plan")
+            self.update(f"{name}: {self._best[1]}, {plans}", fraction)
 
         so_far = "" if self._best is None else f": {self._best[1]}"
-        self.say(f"{name}{so_far}", None if of == 1 else at / of)
-        return look
+        self.update(f"{name}{so_far}", None if total == 1 else index / total)
+        return on_progress
 
-    def say(self, text: str, share: float | None) -> None:
+    def update(self, text: str, fraction: float | None) -> None:
         """Show a text, and how much of the whole is done, where that is known."""
         with self._lock:
-            self.text, self.share = text, share
+            self.text, self.fraction = text, fraction
             if self._bar is not None:
                 self._bar.update(self._bar.task_ids[0], **self._task())
 
-    def _show(self) -> None:
+    def _start_bar(self) -> None:
         """Runs in the timer's thread, since a search that is busy does not call us."""
         from rich.console import Console
         from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
         from rich.progress import Progress as Bar
 
         with self._lock:
-            if self._over:
+            if self._closed:
                 return
             self._bar = Bar(
                 SpinnerColumn(),
@@ -105,18 +105,18 @@ class Progress:
             self._bar.start()
 
     def _task(self) -> dict[str, Any]:
-        total = None if self.share is None else 1.0
-        return {"description": self.text, "total": total, "completed": self.share or 0.0}
+        total = None if self.fraction is None else 1.0
+        return {"description": self.text, "total": total, "completed": self.fraction or 0.0}
 
 
-def _share(search: Search) -> float | None:
+def _fraction_done(search: Search) -> float | None:
     """How much of what the stop rule allows is used up, where it says."""
     from placewright.solvers import MaxEvaluations, MaxTime
 
-    shares = []
+    fractions = []
     for rule in getattr(search.stop, "rules", (search.stop,)):
         if isinstance(rule, MaxTime):
-            shares.append(search.seconds / max(rule.seconds, 1e-9))
+            fractions.append(search.seconds / max(rule.seconds, 1e-9))
         elif isinstance(rule, MaxEvaluations):
-            shares.append(search.evaluations / rule.count)
-    return min(1.0, max(shares)) if shares else None
+            fractions.append(search.evaluations / rule.count)
+    return min(1.0, max(fractions)) if fractions else None

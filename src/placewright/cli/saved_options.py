@@ -1,4 +1,4 @@
-"""What a problem was asked for with in, words for a result file out, and back."""
+"""Saves problem options in result files, and restores them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from placewright.cli.options import Discipline, Objective
-from placewright.cli.problem_options import Asked
+from placewright.cli.options import DisciplineChoice, ObjectiveChoice
+from placewright.cli.problem_options import ProblemOptions
 from placewright.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
@@ -16,30 +16,30 @@ if TYPE_CHECKING:
     from placewright.plan import Plan
     from placewright.result import Result
 
-Words = dict[str, str | bool | tuple[str, ...]]
+SavedWords = dict[str, str | bool | tuple[str, ...]]
 
-_LISTS = ("reserve", "limit", "pin", "forbid", "colocate", "dims")
-_FLAGS = ("training",)
-_ENUMS = {"objective": Objective, "discipline": Discipline}
+_LIST_OPTIONS = ("reserve", "limit", "pin", "forbid", "colocate", "dims")
+_FLAG_OPTIONS = ("training",)
+_ENUM_OPTIONS = {"objective": ObjectiveChoice, "discipline": DisciplineChoice}
 
 
-def words_of(asked: Asked) -> Words:
+def options_to_dict(options: ProblemOptions) -> SavedWords:
     """What is asked for, option by option; what is left at its default is left out."""
-    said: Words = {}
-    for each in fields(asked):
-        value = getattr(asked, each.name)
+    saved: SavedWords = {}
+    for option in fields(options):
+        value = getattr(options, option.name)
         if isinstance(value, list):
-            said |= {each.name: tuple(value)} if value else {}
+            saved |= {option.name: tuple(value)} if value else {}
         elif isinstance(value, bool):
-            said |= {each.name: value} if value else {}
+            saved |= {option.name: value} if value else {}
         elif value is not None:
-            said[each.name] = str(value)
-    return said
+            saved[option.name] = str(value)
+    return saved
 
 
-def asked_of(
-    paths: Sequence[Path], nouns: Sequence[Plan | Result], typed: Mapping[str, Any]
-) -> Asked:
+def options_from_files(
+    paths: Sequence[Path], nouns: Sequence[Plan | Result], arguments: Mapping[str, Any]
+) -> ProblemOptions:
     """What the problem is: as the first file that knows it says, but for what is typed now.
 
     Raises:
@@ -47,54 +47,54 @@ def asked_of(
     """
     from placewright.result import Result
 
-    words = next((each.asked for each in nouns if isinstance(each, Result) and each.asked), {})
-    if not words and typed["model"] is None:
+    saved = next((noun.options for noun in nouns if isinstance(noun, Result) and noun.options), {})
+    if not saved and arguments["model"] is None:
         raise ConfigError(
             f"{paths[0]}: does not say which problem it is of: name the model with --model and "
             "the cluster with --on, as when it was made"
         )
-    return asked_again(words, typed)
+    return options_from_dict(saved, arguments)
 
 
-def asked_again(words: Mapping[str, object], typed: Mapping[str, Any]) -> Asked:
+def options_from_dict(saved: Mapping[str, object], arguments: Mapping[str, Any]) -> ProblemOptions:
     """What was once asked for, but for what is typed now.
 
     Raises:
         ConfigError: A word is unknown or ill-typed, or names a Python file, which is run only where
             a person typed its name.
     """
-    known = [each.name for each in fields(Asked)]
-    now = {name: value for name, value in typed.items() if name in known and value}
-    found: dict[str, Any] = {}
-    for name, value in words.items():
+    known = [option.name for option in fields(ProblemOptions)]
+    overrides = {name: value for name, value in arguments.items() if name in known and value}
+    restored: dict[str, Any] = {}
+    for name, value in saved.items():
         if name not in known:
             raise ConfigError(f"the result was asked for with {name!r}: {nearest(name, known)}")
-        if name not in now:
-            found[name] = _value(name, value)
-    model = found.get("model", "")
+        if name not in overrides:
+            restored[name] = _restore_value(name, value)
+    model = restored.get("model", "")
     if model.partition(":")[0].endswith(".py"):
         raise ConfigError(
             f"the result is of {model!r}, which has to be run: name it with --model if you trust it"
         )
-    return Asked(**(found | now))
+    return ProblemOptions(**(restored | overrides))
 
 
-def _value(name: str, value: object) -> Any:
-    kind, what = (
+def _restore_value(name: str, value: object) -> Any:
+    kind, expected = (
         (tuple, "a list of texts")
-        if name in _LISTS
+        if name in _LIST_OPTIONS
         else (bool, "true or false")
-        if name in _FLAGS
+        if name in _FLAG_OPTIONS
         else (str, "text")
     )
     if not isinstance(value, kind):
-        raise ConfigError(f"the result was asked for with {name} {value!r}: expected {what}")
+        raise ConfigError(f"the result was asked for with {name} {value!r}: expected {expected}")
     if isinstance(value, tuple):
         return list(value)
-    if name in _ENUMS and value not in list(_ENUMS[name]):
+    if name in _ENUM_OPTIONS and value not in list(_ENUM_OPTIONS[name]):
         raise ConfigError(
-            f"the result was asked for with {name} {value!r}: {nearest(str(value), _ENUMS[name])}"
+            f"the result was asked for with {name} {value!r}: {nearest(str(value), _ENUM_OPTIONS[name])}"
         )
-    if name in _ENUMS:
-        return _ENUMS[name](str(value))
+    if name in _ENUM_OPTIONS:
+        return _ENUM_OPTIONS[name](str(value))
     return Path(str(value)) if name == "costs" else value

@@ -1,16 +1,16 @@
-"""Why a plan takes as long as it does, and what would help."""
+"""Explanations: why a plan takes as long as it does, and what would help."""
 
-from placewright.explanations.explanation import Why, explain
-from placewright.explanations.moves import Move, Neighbours, neighbours
-from placewright.explanations.op_explanation import OneOp, explain_op
-from placewright.explanations.what_if import Help
+from placewright.explanations.explanation import Explanation, explain
+from placewright.explanations.moves import Neighbours, OpMove, neighbours
+from placewright.explanations.op_explanation import OpExplanation, explain_op
+from placewright.explanations.what_if import Improvement
 
 __all__ = [
-    "Help",
-    "Move",
+    "Explanation",
+    "Improvement",
     "Neighbours",
-    "OneOp",
-    "Why",
+    "OpExplanation",
+    "OpMove",
     "explain",
     "explain_op",
     "neighbours",

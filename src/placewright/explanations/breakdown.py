@@ -1,4 +1,4 @@
-"""Seen: a problem and a plan in, what is looked at to explain the plan's time out."""
+"""Breakdown: what a plan's time goes into, for explaining it."""
 
 from __future__ import annotations
 
@@ -18,95 +18,103 @@ if TYPE_CHECKING:
 
     from placewright.plan import Plan
     from placewright.problem import Problem
-    from placewright.simulator import Loads, Path
+    from placewright.simulator import CriticalPath, Loads
     from placewright.timeline import Timeline
 
     Seconds = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Share:
+class TimeShare:
     """A part of the time.
 
     Args:
         kind: `compute`, `send`, `stream` or `issue`, as in `simulator.Piece`.
-        where: The device, or the channel: `cpu→gpu0`, or its name where several links share it.
-        share: Of the step time or period. Those of a step add up to 1; of a period they do not,
+        location: The device, or the channel: `cpu→gpu0`, or its name where several links share it.
+        fraction: Of the step time or period. Those of a step add up to 1; of a period they do not,
             since all devices and channels work at once.
     """
 
     kind: Literal["compute", "send", "stream", "issue"]
-    where: str
+    location: str
     seconds: float
-    share: float
+    fraction: float
 
 
 @dataclass(frozen=True, eq=False)
-class Seen:
+class Breakdown:
     """A plan with all that is looked at to explain it."""
 
     problem: Problem
     plan: Plan
     timeline: Timeline
-    given: Bound | None
+    known_bound: Bound | None
 
     @cached_property
     def bound(self) -> Bound:
-        if self.given is not None:
-            return self.given
-        fused = self.plan.fusion is not None
-        return bound(contract(self.problem, self.plan).problem if fused else self.problem)
+        if self.known_bound is not None:
+            return self.known_bound
+        is_fused = self.plan.fusion is not None
+        return bound(contract(self.problem, self.plan).problem if is_fused else self.problem)
 
     @property
-    def value(self) -> float:
-        stepwise = self.problem.objective == "step"
-        return self.timeline.step_time if stepwise else self.timeline.period
+    def objective_value(self) -> float:
+        is_step = self.problem.objective == "step"
+        return self.timeline.step_time if is_step else self.timeline.period
 
     @property
     def gap(self) -> float:
-        return self.value / self.bound.seconds - 1 if self.bound.seconds > 0 else float("inf")
+        return (
+            self.objective_value / self.bound.seconds - 1
+            if self.bound.seconds > 0
+            else float("inf")
+        )
 
     @cached_property
-    def path(self) -> Path:
-        return simulator.critical_path(self.problem, self.timeline)
+    def critical_path(self) -> CriticalPath:
+        return simulator.find_critical_path(self.problem, self.timeline)
 
     @cached_property
     def loads(self) -> Loads:
         return simulator.loads(self.problem, self.plan)
 
     @cached_property
-    def spent(self) -> tuple[Seconds, Seconds]:
+    def busy_seconds(self) -> tuple[Seconds, Seconds]:
         """Seconds that count for the objective, of each device and of each channel."""
         if self.problem.objective == "period":
             return self.loads.device, self.loads.channel
         devices = np.zeros(len(self.problem.cluster))
         channels = np.zeros(self.problem.arrays.channels)
-        for (kind, at), seconds in self.path.seconds().items():
-            (channels if kind in ("send", "stream") else devices)[at] += seconds
+        for (kind, index), seconds in self.critical_path.seconds().items():
+            (channels if kind in ("send", "stream") else devices)[index] += seconds
         return devices, channels
 
     @cached_property
-    def computing(self) -> list[str]:
-        used = np.unique(self.plan.device[self.problem.arrays.turn])
-        return [self.plan.devices[at] for at in used]
+    def computing_devices(self) -> list[str]:
+        used_devices = np.unique(self.plan.placement[self.problem.arrays.scheduled])
+        return [self.plan.device_names[device] for device in used_devices]
 
     @cached_property
-    def shares(self) -> tuple[Share, ...]:
+    def shares(self) -> tuple[TimeShare, ...]:
         problem = self.problem
         if problem.objective == "step":
-            seconds = self.path.seconds()
+            seconds = self.critical_path.seconds()
         else:
             channels = range(problem.arrays.channels)
             loads = self.loads
-            seconds = {("compute", at): float(load) for at, load in enumerate(loads.device)}
+            seconds = {("compute", index): float(load) for index, load in enumerate(loads.device)}
             if problem.overlap:  # else devices pay for transfers, and that is in their loads
-                sent = loads.channel - loads.streamed
-                seconds |= {("stream", at): float(loads.streamed[at]) for at in channels}
-                seconds |= {("send", at): float(sent[at]) for at in channels}
+                send_seconds = loads.channel - loads.streamed
+                seconds |= {("stream", index): float(loads.streamed[index]) for index in channels}
+                seconds |= {("send", index): float(send_seconds[index]) for index in channels}
         shares = []
-        for (kind, at), spent in sorted(seconds.items(), key=lambda item: -item[1]):
-            moves = kind in ("send", "stream")
-            where = channel_name(problem, at) if moves else problem.cluster.devices[at].name
-            if spent > 0:
-                shares.append(Share(kind, where, spent, spent / self.value))
+        for (kind, index), busy_seconds in sorted(seconds.items(), key=lambda item: -item[1]):
+            is_transfer = kind in ("send", "stream")
+            location = (
+                channel_name(problem, index) if is_transfer else problem.cluster.devices[index].name
+            )
+            if busy_seconds > 0:
+                shares.append(
+                    TimeShare(kind, location, busy_seconds, busy_seconds / self.objective_value)
+                )
         return tuple(shares)

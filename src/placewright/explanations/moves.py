@@ -1,4 +1,4 @@
-"""One op moved: a problem and a plan in, what the objective becomes with an op elsewhere out."""
+"""Single moves: what the objective becomes with one op on another device."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placewright import simulator
-from placewright.transforms import dissolved
+from placewright.transforms import dissolve_groups
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,41 +20,41 @@ if TYPE_CHECKING:
 
     Flags = NDArray[np.bool_]
 
-_WORK = 20_000_000  # ops × plans that a look at the critical path judges at most: some seconds
+_MAX_WORK = 20_000_000  # ops × plans that a look at the critical path judges at most: some seconds
 
 
 @dataclass(frozen=True)
-class Move:
+class OpMove:
     """A plan with one op, and what goes with it, on another device.
 
     Args:
         op: The op that was asked about.
-        along: How many ops move with it: its unit, and weights that follow it.
+        follower_count: How many ops move with it: its unit, and weights that follow it.
         device: Where it goes.
         value: The objective then; None where the constraints forbid it.
         overflow: Bytes over the memory limits then.
-        before: Bytes over and objective of the plan as it is.
-        parted: Ops that are fused no more, since their group would be on two devices.
+        current_key: Bytes over and objective of the plan as it is.
+        unfused_count: Ops that are fused no more, since their group would be on two devices.
     """
 
     op: int
-    along: int
+    follower_count: int
     device: int
     value: float | None
     overflow: int
-    before: tuple[int, float]
-    parted: int = 0
+    current_key: tuple[int, float]
+    unfused_count: int = 0
 
     @property
-    def change(self) -> float:
+    def relative_change(self) -> float:
         """How much longer the objective gets, as a share; less than nothing for a gain."""
         if self.value is None:
             return float("inf")
-        return self.value / self.before[1] - 1 if self.before[1] > 0 else 0.0
+        return self.value / self.current_key[1] - 1 if self.current_key[1] > 0 else 0.0
 
     @property
-    def gains(self) -> bool:
-        return self.value is not None and (self.overflow, self.value) < self.before
+    def is_improvement(self) -> bool:
+        return self.value is not None and (self.overflow, self.value) < self.current_key
 
     @property
     def key(self) -> tuple[float, float]:
@@ -62,22 +62,24 @@ class Move:
         return (np.inf, np.inf) if self.value is None else (self.overflow, self.value)
 
 
-def goes_along(problem: Problem, plan: Plan, op: int) -> Flags:
+def move_mask(problem: Problem, plan: Plan, op: int) -> Flags:
     """The ops that move with an op: its unit, and what follows the unit and is with it now.
 
     Weights that a plan keeps elsewhere, to be sent or streamed, stay there.
     """
     a = problem.arrays
     unit = a.unit == a.unit[op]
-    followers = (a.leader == a.leader[op]) & (plan.device == plan.device[op])
-    along: Flags = unit | (followers & (a.unit[a.leader[op]] == a.unit[op]))
-    return along
+    followers = (a.leader == a.leader[op]) & (plan.placement == plan.placement[op])
+    mask: Flags = unit | (followers & (a.unit[a.leader[op]] == a.unit[op]))
+    return mask
 
 
-def moves_of(problem: Problem, plan: Plan, op: int) -> list[Move]:
+def op_moves(problem: Problem, plan: Plan, op: int) -> list[OpMove]:
     """An op on every other device, the best first; forbidden ones last."""
-    others = [at for at in range(len(problem.cluster)) if at != plan.device[op]]
-    return judge_moves(problem, plan, [(op, at) for at in others])
+    other_devices = [
+        device for device in range(len(problem.cluster)) if device != plan.placement[op]
+    ]
+    return judge_moves(problem, plan, [(op, device) for device in other_devices])
 
 
 @dataclass(frozen=True)
@@ -86,22 +88,22 @@ class Neighbours:
 
     Args:
         moves: The best first.
-        tried: Ops that were moved.
-        ops: Ops that could have been.
-        where: Where these are, in words.
+        tried_ops: Ops that were moved.
+        binding_ops: Ops that could have been.
+        location: Where these are, in words.
     """
 
-    moves: tuple[Move, ...]
-    tried: int
-    ops: int
-    where: str
+    moves: tuple[OpMove, ...]
+    tried_ops: int
+    binding_ops: int
+    location: str
 
     @property
-    def gaining(self) -> list[Move]:
+    def improving_moves(self) -> list[OpMove]:
         """Each op's best move, where it gains, the best first."""
-        best: dict[int, Move] = {}
+        best: dict[int, OpMove] = {}
         for move in self.moves:
-            if move.gains:
+            if move.is_improvement:
                 best.setdefault(move.op, move)
         return list(best.values())
 
@@ -114,140 +116,154 @@ def neighbours(problem: Problem, plan: Plan) -> Neighbours:
     """
     a = problem.arrays
     if problem.objective == "step":
-        where, ops = "on the critical path", _on_path(problem, plan)
+        location, ops = "on the critical path", _critical_ops(problem, plan)
     else:
-        where, ops = _at_busiest(problem, plan)
-    spent: dict[int, float] = {}
-    first: dict[int, int] = {}  # what moves together is moved once, for its first op here
+        location, ops = _bottleneck_ops(problem, plan)
+    op_seconds: dict[int, float] = {}
+    first_op: dict[int, int] = {}  # what moves together is moved once, for its first op here
     for op, seconds in ops:
-        leading = first.setdefault(int(a.leader[op]), op)
-        spent[leading] = spent.get(leading, 0.0) + seconds
+        representative = first_op.setdefault(int(a.leader[op]), op)
+        op_seconds[representative] = op_seconds.get(representative, 0.0) + seconds
     devices = len(problem.cluster)
-    most = max(1, _WORK // (a.ops * max(devices - 1, 1)))
-    tried = sorted(spent, key=lambda op: -spent[op])[:most]
-    wanted = [(op, at) for op in tried for at in range(devices) if at != plan.device[op]]
-    moves = judge_moves(problem, plan, wanted)
-    return Neighbours(tuple(moves), len(tried), len(spent), where)
+    max_ops = max(1, _MAX_WORK // (a.ops * max(devices - 1, 1)))
+    tried_ops = sorted(op_seconds, key=lambda op: -op_seconds[op])[:max_ops]
+    pairs = [
+        (op, device)
+        for op in tried_ops
+        for device in range(devices)
+        if device != plan.placement[op]
+    ]
+    moves = judge_moves(problem, plan, pairs)
+    return Neighbours(tuple(moves), len(tried_ops), len(op_seconds), location)
 
 
-def _on_path(problem: Problem, plan: Plan) -> list[tuple[int, float]]:
+def _critical_ops(problem: Problem, plan: Plan) -> list[tuple[int, float]]:
     """Ops that run on the critical path, and for how long."""
-    path = simulator.critical_path(problem, simulator.simulate(problem, plan))
+    path = simulator.find_critical_path(problem, simulator.simulate(problem, plan))
     position = problem.graph.position
     return [
-        (position[path.names[piece.op]], piece.seconds)
-        for piece in path.pieces
-        if piece.kind == "compute"
+        (position[path.op_names[segment.op]], segment.seconds)
+        for segment in path.segments
+        if segment.kind == "compute"
     ]
 
 
-def _at_busiest(problem: Problem, plan: Plan) -> tuple[str, list[tuple[int, float]]]:
+def _bottleneck_ops(problem: Problem, plan: Plan) -> tuple[str, list[tuple[int, float]]]:
     """Ops on the busiest device, or those that make or read what the busiest channel carries."""
     a, load = problem.arrays, simulator.loads(problem, plan)
-    place = int(load.device.argmax())
+    device = int(load.device.argmax())
     channels = load.channel if problem.overlap else np.zeros(1)
-    if not len(channels) or load.device[place] >= channels.max():
-        here = np.flatnonzero(a.turn & (plan.device == place))
-        where = f"on {problem.cluster.devices[place].name}, the busiest device"
-        return where, [(int(op), float(a.compute[op, place])) for op in here]
-    moved = simulator.simulate(problem, plan).transfers
-    rows = np.flatnonzero(moved.channel == channels.argmax())
+    if not len(channels) or load.device[device] >= channels.max():
+        local_ops = np.flatnonzero(a.scheduled & (plan.placement == device))
+        location = f"on {problem.cluster.devices[device].name}, the busiest device"
+        return location, [(int(op), float(a.compute[op, device])) for op in local_ops]
+    transfers = simulator.simulate(problem, plan).transfers
+    rows = np.flatnonzero(transfers.channel == channels.argmax())
     ops: list[tuple[int, float]] = []
     for row in rows.tolist():
-        tensor, seconds = int(moved.tensor[row]), float(moved.end[row] - moved.start[row])
+        tensor, seconds = (
+            int(transfers.tensor[row]),
+            float(transfers.end[row] - transfers.start[row]),
+        )
         readers = a.readers[a.first_reader[tensor] : a.first_reader[tensor + 1]]
-        ends = [a.producer[tensor], *readers[plan.device[readers] == moved.target[row]]]
-        ops += [(int(op), seconds) for op in ends]
+        endpoints = [a.producer[tensor], *readers[plan.placement[readers] == transfers.target[row]]]
+        ops += [(int(op), seconds) for op in endpoints]
     return "at the ends of the busiest channel", ops
 
 
-def judge_moves(problem: Problem, plan: Plan, wanted: Sequence[tuple[int, int]]) -> list[Move]:
+def judge_moves(problem: Problem, plan: Plan, pairs: Sequence[tuple[int, int]]) -> list[OpMove]:
     """Judge (op, device) pairs, the best first."""
     a = problem.arrays
-    own = simulator.judge(problem, plan.device, plan.priority, plan.staging, fusion=plan.fusion)
-    before = own.key(0)
-    moves: list[Move] = []
-    lawful: list[tuple[int, int, Flags]] = []
-    for op, device in wanted:
-        along = goes_along(problem, plan, op)
-        if a.allowed[along, device].all():
-            lawful.append((op, device, along))
+    verdict = simulator.judge(
+        problem, plan.placement, plan.priority, plan.staging, fusion=plan.fusion
+    )
+    current_key = verdict.key(0)
+    moves: list[OpMove] = []
+    allowed_moves: list[tuple[int, int, Flags]] = []
+    for op, device in pairs:
+        mask = move_mask(problem, plan, op)
+        if a.allowed[mask, device].all():
+            allowed_moves.append((op, device, mask))
         else:
-            moves.append(Move(op, int(along.sum()) - 1, device, None, 0, before))
+            moves.append(OpMove(op, int(mask.sum()) - 1, device, None, 0, current_key))
     batch = max(1, 2_000_000 // a.ops)
-    for first in range(0, len(lawful), batch):
-        moves += _judged(problem, plan, lawful[first : first + batch], before)
+    for offset in range(0, len(allowed_moves), batch):
+        moves += _judge_batch(problem, plan, allowed_moves[offset : offset + batch], current_key)
     return sorted(moves, key=lambda move: (move.key, move.op, move.device))
 
 
-def _judged(
+def _judge_batch(
     problem: Problem,
     plan: Plan,
-    lawful: Sequence[tuple[int, int, Flags]],
-    before: tuple[int, float],
-) -> list[Move]:
-    count = len(lawful)
-    device = np.repeat(plan.device[None], count, axis=0)
+    allowed_moves: Sequence[tuple[int, int, Flags]],
+    current_key: tuple[int, float],
+) -> list[OpMove]:
+    count = len(allowed_moves)
+    placements = np.repeat(plan.placement[None], count, axis=0)
     fusion = None if plan.fusion is None else np.repeat(plan.fusion[None], count, axis=0)
     staging = None if plan.staging is None else np.repeat(plan.staging[None], count, axis=0)
     priority = None if plan.priority is None else np.repeat(plan.priority[None], count, axis=0)
-    parted = [0] * count
-    for row, (_, target, along) in enumerate(lawful):
-        device[row, along] = target
+    unfused_counts = [0] * count
+    for row, (_, target, mask) in enumerate(allowed_moves):
+        placements[row, mask] = target
         if fusion is not None:
-            fusion[row] = _kept_groups(fusion[row], device[row])
+            fusion[row] = _intact_groups(fusion[row], placements[row])
             assert plan.fusion is not None
-            parted[row] = int(((plan.fusion >= 0) & (fusion[row] < 0)).sum())
+            unfused_counts[row] = int(((plan.fusion >= 0) & (fusion[row] < 0)).sum())
         if staging is not None:
             groups = None if fusion is None else fusion[row]
-            staging[row] = _large_enough(problem, device[row], staging[row], groups)
-    verdict = simulator.judge(problem, device, priority, staging, fusion=fusion)
+            staging[row] = _required_staging(problem, placements[row], staging[row], groups)
+    verdict = simulator.judge(problem, placements, priority, staging, fusion=fusion)
     return [
-        Move(
+        OpMove(
             op,
-            int(along.sum()) - 1,
+            int(mask.sum()) - 1,
             target,
             float(verdict.value[row]),
             int(verdict.overflow[row]),
-            before,
-            parted[row],
+            current_key,
+            unfused_counts[row],
         )
-        for row, (op, target, along) in enumerate(lawful)
+        for row, (op, target, mask) in enumerate(allowed_moves)
     ]
 
 
-def _kept_groups(fusion: NDArray[np.int32], device: NDArray[np.int32]) -> NDArray[np.int32]:
+def _intact_groups(fusion: NDArray[np.int32], placement: NDArray[np.int32]) -> NDArray[np.int32]:
     """The fused groups but for those that are on two devices now."""
-    number, group = np.unique(fusion, return_inverse=True)
-    low = np.full(len(number), device.max())
-    high = np.zeros(len(number), dtype=np.int64)
-    np.minimum.at(low, group, device)
-    np.maximum.at(high, group, device)
-    return dissolved(fusion, (fusion >= 0) & (low != high)[group])
+    group_ids, group = np.unique(fusion, return_inverse=True)
+    lowest = np.full(len(group_ids), placement.max())
+    highest = np.zeros(len(group_ids), dtype=np.int64)
+    np.minimum.at(lowest, group, placement)
+    np.maximum.at(highest, group, placement)
+    return dissolve_groups(fusion, (fusion >= 0) & (lowest != highest)[group])
 
 
-def _large_enough(
+def _required_staging(
     problem: Problem,
-    device: NDArray[np.int32],
+    placement: NDArray[np.int32],
     staging: NDArray[np.int64],
     fusion: NDArray[np.int32] | None,
 ) -> NDArray[np.int64]:
     """Staging rooms that hold all weights which any one op, or fused group, streams."""
     a = problem.arrays
-    whole = np.arange(a.ops) if fusion is None else np.where(fusion >= 0, fusion, np.arange(a.ops))
+    group_of = (
+        np.arange(a.ops) if fusion is None else np.where(fusion >= 0, fusion, np.arange(a.ops))
+    )
     reader = np.repeat(np.arange(a.ops), np.diff(a.first_input))
     source = a.producer[a.inputs]
-    streams = (
-        a.weight[source]
-        & a.turn[reader]
-        & (device[source] != device[reader])
-        & (staging[device[reader]] >= 0)
+    is_streamed = (
+        a.is_weight[source]
+        & a.scheduled[reader]
+        & (placement[source] != placement[reader])
+        & (staging[placement[reader]] >= 0)
     )
     # Group numbers may be any: count by the first op of each.
-    _, first, name = np.unique(whole, return_index=True, return_inverse=True)
-    need = np.bincount(name[reader[streams]], a.sizes[a.inputs[streams]], len(first))
-    rooms = staging.copy()
-    places = device[first]
-    held = rooms[places] >= 0
-    np.maximum.at(rooms, places[held], need[held].astype(np.int64))
-    return rooms
+    _, first_op, group_index = np.unique(group_of, return_index=True, return_inverse=True)
+    required_bytes = np.bincount(
+        group_index[reader[is_streamed]], a.sizes[a.inputs[is_streamed]], len(first_op)
+    )
+    sizes = staging.copy()
+    group_device = placement[first_op]
+    has_staging = sizes[group_device] >= 0
+    np.maximum.at(sizes, group_device[has_staging], required_bytes[has_staging].astype(np.int64))
+    return sizes

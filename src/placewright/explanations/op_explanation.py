@@ -1,4 +1,4 @@
-"""One op explained: a problem, a plan and an op in, what it does in the step out."""
+"""Explains one op: what it does in the step, how critical it is, and what moving it does."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import numpy as np
 
 from placewright import simulator
 from placewright.explanations.moves import (
-    Move,
-    goes_along,
-    moves_of,
+    OpMove,
+    move_mask,
+    op_moves,
 )
 from placewright.transforms import contract
 
@@ -26,12 +26,12 @@ _HALVINGS = 20  # of the step time: to a millionth of it
 
 
 @dataclass(frozen=True)
-class Sent:
+class TensorTransfer:
     """A tensor, or a streamed weight, on its way.
 
     Args:
         op: The op that made it, or the weight.
-        streamed: Whether it is a streamed weight.
+        is_streamed: Whether it is a streamed weight.
         start, end: From when until when; a copy that was interrupted is one, with its pauses.
     """
 
@@ -41,11 +41,11 @@ class Sent:
     start: float
     end: float
     bytes: int
-    streamed: bool
+    is_streamed: bool
 
 
 @dataclass(frozen=True)
-class OneOp:
+class OpExplanation:
     """What an op does in the step of a plan.
 
     Args:
@@ -55,7 +55,7 @@ class OneOp:
         on_path: Whether it runs, or what it makes is sent, on the critical path, or neither.
         slack: Seconds that it may take longer before the objective grows; infinite if it may
             take as long as the whole step; None for what takes no turn.
-        along: The other ops that move with it.
+        followers: The other ops that move with it.
         fused_with: The other ops of its fused group.
         arriving, leaving: What it reads from other devices, and what it makes that is sent.
         moves: What becomes of the objective on every other device, the best first.
@@ -67,75 +67,81 @@ class OneOp:
     end: float
     on_path: Literal["runs", "sent", "no"]
     slack: float | None
-    along: tuple[int, ...]
+    followers: tuple[int, ...]
     fused_with: tuple[int, ...]
-    arriving: tuple[Sent, ...]
-    leaving: tuple[Sent, ...]
-    moves: tuple[Move, ...]
+    incoming: tuple[TensorTransfer, ...]
+    outgoing: tuple[TensorTransfer, ...]
+    moves: tuple[OpMove, ...]
 
 
-def explain_op(problem: Problem, plan: Plan, op: int) -> OneOp:
+def explain_op(problem: Problem, plan: Plan, op: int) -> OpExplanation:
     """What an op does in the step, how critical it is, and what moving it does."""
     timeline = simulator.simulate(problem, plan)
-    moved = timeline.transfers.tensor
-    path = simulator.critical_path(problem, timeline)
+    sent_tensors = timeline.transfers.tensor
+    path = simulator.find_critical_path(problem, timeline)
     members = [op]
     if plan.fusion is not None and plan.fusion[op] >= 0:
         members = np.flatnonzero(plan.fusion == plan.fusion[op]).tolist()
     name = problem.graph.ops[members[0]].name  # a group is called after its first member
-    kinds = {piece.kind for piece in path.pieces if path.names[piece.op] == name}
+    kinds = {segment.kind for segment in path.segments if path.op_names[segment.op] == name}
     on_path: Literal["runs", "sent", "no"] = "no"
     if "compute" in kinds:
         on_path = "runs"
     elif kinds & {"send", "stream"}:
         on_path = "sent"
     a = problem.arrays
-    along = goes_along(problem, plan, op)
-    along[op] = False
-    return OneOp(
+    mask = move_mask(problem, plan, op)
+    mask[op] = False
+    return OpExplanation(
         op=op,
-        device=int(plan.device[op]),
+        device=int(plan.placement[op]),
         start=float(timeline.start[op]),
         end=float(timeline.end[op]),
         on_path=on_path,
-        slack=_slack(problem, plan, op) if a.turn[op] else None,
-        along=tuple(np.flatnonzero(along).tolist()),
-        fused_with=tuple(each for each in members if each != op),
-        arriving=_arriving(problem, timeline, op, members[0]),
-        leaving=_sent(problem, timeline, problem.arrays.producer[moved] == op),
-        moves=tuple(moves_of(problem, plan, op)),
+        slack=_slack(problem, plan, op) if a.scheduled[op] else None,
+        followers=tuple(np.flatnonzero(mask).tolist()),
+        fused_with=tuple(member for member in members if member != op),
+        incoming=_incoming_transfers(problem, timeline, op, members[0]),
+        outgoing=_op_transfers(problem, timeline, problem.arrays.producer[sent_tensors] == op),
+        moves=tuple(op_moves(problem, plan, op)),
     )
 
 
-def _arriving(problem: Problem, timeline: Timeline, op: int, group: int) -> tuple[Sent, ...]:
+def _incoming_transfers(
+    problem: Problem, timeline: Timeline, op: int, group_head: int
+) -> tuple[TensorTransfer, ...]:
     """What an op reads from other devices; weights are streamed to its group's first member."""
-    a, moved = problem.arrays, timeline.transfers
-    read = np.isin(moved.tensor, a.inputs[a.first_input[op] : a.first_input[op + 1]])
-    here = moved.target == timeline.plan.device[op]
-    return _sent(problem, timeline, read & here & np.isin(moved.reader, (-1, group)))
+    a, transfers = problem.arrays, timeline.transfers
+    is_read = np.isin(transfers.tensor, a.inputs[a.first_input[op] : a.first_input[op + 1]])
+    is_local = transfers.target == timeline.plan.placement[op]
+    return _op_transfers(
+        problem, timeline, is_read & is_local & np.isin(transfers.reader, (-1, group_head))
+    )
 
 
-def _sent(problem: Problem, timeline: Timeline, rows: NDArray[np.bool_]) -> tuple[Sent, ...]:
+def _op_transfers(
+    problem: Problem, timeline: Timeline, selected: NDArray[np.bool_]
+) -> tuple[TensorTransfer, ...]:
     """These rows of the transfers, each copy once, by time."""
-    a, moved = problem.arrays, timeline.transfers
-    found: dict[tuple[int, int, int], Sent] = {}
-    for row in np.flatnonzero(rows).tolist():  # by start
+    a, transfers = problem.arrays, timeline.transfers
+    copies: dict[tuple[int, int, int], TensorTransfer] = {}
+    for row in np.flatnonzero(selected).tolist():  # by start
         tensor, target, reader = (
-            int(moved.tensor[row]),
-            int(moved.target[row]),
-            int(moved.reader[row]),
+            int(transfers.tensor[row]),
+            int(transfers.target[row]),
+            int(transfers.reader[row]),
         )
-        first = found.get((tensor, target, reader))
-        found[tensor, target, reader] = Sent(
+        previous = copies.get((tensor, target, reader))
+        copies[tensor, target, reader] = TensorTransfer(
             op=int(a.producer[tensor]),
-            source=int(moved.source[row]),
+            source=int(transfers.source[row]),
             target=target,
-            start=float(moved.start[row]) if first is None else first.start,
-            end=float(moved.end[row]),
+            start=float(transfers.start[row]) if previous is None else previous.start,
+            end=float(transfers.end[row]),
             bytes=int(a.sizes[tensor]),
-            streamed=reader >= 0,
+            is_streamed=reader >= 0,
         )
-    return tuple(found.values())
+    return tuple(copies.values())
 
 
 def _slack(problem: Problem, plan: Plan, op: int) -> float:
@@ -144,25 +150,25 @@ def _slack(problem: Problem, plan: Plan, op: int) -> float:
     So everything counts that the rules know: who waits for whom, devices, channels, staging rooms.
     """
     if plan.fusion is not None:
-        small = contract(problem, plan)
-        problem, plan, op = small.problem, small.plan, int(small.op[op])
-    place = int(plan.device[op])
+        contracted = contract(problem, plan)
+        problem, plan, op = contracted.problem, contracted.plan, int(contracted.contracted_op[op])
+    device = int(plan.placement[op])
 
-    def value(longer: float) -> float:
+    def value(extra_seconds: float) -> float:
         compute = problem.arrays.compute.copy()
-        compute[op, place] += longer
-        asked = problem.with_arrays(compute=compute)
-        verdict = simulator.judge(asked, plan.device, plan.priority, plan.staging)
+        compute[op, device] += extra_seconds
+        slowed_problem = problem.with_arrays(compute=compute)
+        verdict = simulator.judge(slowed_problem, plan.placement, plan.priority, plan.staging)
         return float(verdict.value[0])
 
-    now = value(0.0)
-    grown = now * (1 + 1e-12)
-    low, high = 0.0, now
-    if value(high) <= grown:
+    current = value(0.0)
+    threshold = current * (1 + 1e-12)
+    low, high = 0.0, current
+    if value(high) <= threshold:
         return float("inf")
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        if value(middle) <= grown:
+        if value(middle) <= threshold:
             low = middle
         else:
             high = middle

@@ -1,4 +1,4 @@
-"""A problem and a plan in, where trained policies would put each op out."""
+"""Policy preferences: where trained policies would put each op of a plan."""
 
 from __future__ import annotations
 
@@ -20,40 +20,40 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class Preferred:
+class PolicyPreference:
     """What one policy thinks.
 
     Args:
         policy: Its name.
-        likely: Ops × devices: how likely each is the right one, the rest of the plan as it is;
+        probabilities: Ops × devices: how likely each is the right one, the rest of the plan as it is;
             devices that an op may not be on are left out.
     """
 
     policy: str
-    likely: NDArray[np.floating[Any]]
+    probabilities: NDArray[np.floating[Any]]
 
-    def best(self, op: int) -> tuple[int, float]:
+    def best_device(self, op: int) -> tuple[int, float]:
         """The device that it likes best for an op, and how surely."""
-        row = self.likely[op]
+        row = self.probabilities[op]
         return int(row.argmax()), float(row.max())
 
 
 def preferences(
     problem: Problem, plan: Plan, policies: Mapping[str, Callable[[], Proposer]]
-) -> tuple[list[Preferred], list[str]]:
+) -> tuple[list[PolicyPreference], list[str]]:
     """What each of these policies thinks of a plan; and why others are silent."""
-    found, silent = [], []
+    by_policy, unavailable = [], []
     for name, load in policies.items():
         try:
-            likely = load().move_probabilities(problem, plan)
+            probabilities = load().move_probabilities(problem, plan)
         except MissingDependency as error:
-            silent.append(f"policy {name} is not asked: {error}")
+            unavailable.append(f"policy {name} is not asked: {error}")
             continue
-        if likely is not None:
+        if probabilities is not None:
             # A group of ops may be liked where one of them may not be.
-            lawful = np.where(problem.arrays.allowed, likely, 0.0)
-            total = lawful.sum(axis=1, keepdims=True)
-            found.append(Preferred(name, lawful / np.where(total > 0, total, 1.0)))
-    if not found:
-        silent.append("no policy that ships can say what it prefers")
-    return found, silent
+            allowed = np.where(problem.arrays.allowed, probabilities, 0.0)
+            total = allowed.sum(axis=1, keepdims=True)
+            by_policy.append(PolicyPreference(name, allowed / np.where(total > 0, total, 1.0)))
+    if not by_policy:
+        unavailable.append("no policy that ships can say what it prefers")
+    return by_policy, unavailable

@@ -1,4 +1,4 @@
-"""Quick plans: a problem in, a plan that takes no search out, for asking what if time and again."""
+"""Quick plans: plans that take no search, for asking what if repeatedly."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placewright.solvers.balanced import as_needed, split
+from placewright.solvers.balanced import balanced_split, demand_positions
 from placewright.solvers.search import Search
 from placewright.solvers.stop import Stop
 from placewright.solvers.streamed import Streamed
 from placewright.transforms.bundles import (
-    Teams,
+    Bundles,
     accelerators,
     accelerators_first,
 )
@@ -23,30 +23,32 @@ if TYPE_CHECKING:
     from placewright.plan import Plan
     from placewright.problem import Problem
 
-_LARGE = 20_000  # ops above which streamed plans look ahead by one number of readers alone
+_LARGE_GRAPH_OPS = (
+    20_000  # ops above which streamed plans look ahead by one number of readers alone
+)
 
 
 @dataclass(frozen=True, eq=False)
-class Quick:
+class QuickPlans:
     """A few plans that take no search: single devices, contiguous stretches, streamed weights.
 
     Args:
         orders: Orders of the teams to cut into stretches.
-        main: The accelerator to stream weights to.
+        main_device: The accelerator to stream weights to.
     """
 
     orders: tuple[NDArray[np.int64], ...]
-    main: int
+    main_device: int
     name = "quick"
 
     @classmethod
-    def of(cls, problem: Problem, plan: Plan) -> Quick:
+    def of(cls, problem: Problem, plan: Plan) -> QuickPlans:
         """Streaming goes to the accelerator that has most ops in this plan."""
-        a, leader, fast = problem.arrays, Teams.of(problem).leader, accelerators(problem)
-        places = [np.arange(a.ops), as_needed(problem)]
-        ops = np.bincount(plan.device[a.turn], minlength=a.devices)
-        orders = tuple(place[leader].argsort(kind="stable") for place in places)
-        return cls(orders, int(fast[ops[fast].argmax()]))
+        a, leader, fast_devices = problem.arrays, Bundles.of(problem).leader, accelerators(problem)
+        positions = [np.arange(a.ops), demand_positions(problem)]
+        ops = np.bincount(plan.placement[a.scheduled], minlength=a.devices)
+        orders = tuple(op_positions[leader].argsort(kind="stable") for op_positions in positions)
+        return cls(orders, int(fast_devices[ops[fast_devices].argmax()]))
 
     def __call__(self, problem: Problem) -> Plan:
         search = Search(problem, Stop(), seed=0)
@@ -56,34 +58,46 @@ class Quick:
 
     def run(self, search: Search) -> None:
         problem = search.problem
-        search.judge(problem.settle(np.stack([*_singles(problem), *self.stretches(problem)])))
-        few = problem.arrays.ops > _LARGE
-        (Streamed((2,), to=(self.main,)) if few else Streamed(to=(self.main,))).run(search)
+        search.judge(
+            problem.legalize(
+                np.stack(
+                    [*_single_device_placements(problem), *self.contiguous_placements(problem)]
+                )
+            )
+        )
+        is_large = problem.arrays.ops > _LARGE_GRAPH_OPS
+        (
+            Streamed((2,), targets=(self.main_device,))
+            if is_large
+            else Streamed(targets=(self.main_device,))
+        ).run(search)
 
-    def stretches(self, problem: Problem) -> list[NDArray[np.int32]]:
+    def contiguous_placements(self, problem: Problem) -> list[NDArray[np.int32]]:
         """Placements in which every device has one stretch of the graph, balanced by load."""
-        teams, fast = Teams.of(problem), accelerators(problem)
-        everything = accelerators_first(problem)
+        bundles, fast_devices = Bundles.of(problem), accelerators(problem)
+        all_devices = accelerators_first(problem)
         capacity = problem.arrays.capacity.astype(np.float64)
         plans: dict[bytes, NDArray[np.int32]] = {}
-        for devices in [fast, everything] if len(fast) < len(everything) else [fast]:
+        for devices in (
+            [fast_devices, all_devices] if len(fast_devices) < len(all_devices) else [fast_devices]
+        ):
             for order in self.orders:
-                cuts = split(
-                    teams.seconds[order][:, devices], teams.bytes[order], capacity[devices]
+                cuts = balanced_split(
+                    bundles.seconds[order][:, devices], bundles.bytes[order], capacity[devices]
                 )
-                device = np.empty(len(teams), dtype=np.int32)
-                device[order] = devices[cuts]
-                placement = teams.placement(device)
+                bundle_device = np.empty(len(bundles), dtype=np.int32)
+                bundle_device[order] = devices[cuts]
+                placement = bundles.placement(bundle_device)
                 plans[placement.tobytes()] = placement
         return list(plans.values())
 
 
-def _singles(problem: Problem) -> list[NDArray[np.int32]]:
+def _single_device_placements(problem: Problem) -> list[NDArray[np.int32]]:
     """Everything on one device, for one device of each sort."""
     a, host = problem.arrays, problem.cluster.host or 0
-    sorts: dict[tuple[object, ...], int] = {}
-    for at in range(a.devices):
-        reached = int(a.link_class[host, at]), int(a.link_class[at, host])
-        times = a.compute[:, at].tobytes(), a.allowed[:, at].tobytes()
-        sorts.setdefault((int(a.capacity[at]), reached, times), at)
-    return [np.full(a.ops, at, dtype=np.int32) for at in sorts.values()]
+    device_kinds: dict[tuple[object, ...], int] = {}
+    for device in range(a.devices):
+        link_classes = int(a.link_class[host, device]), int(a.link_class[device, host])
+        times = a.compute[:, device].tobytes(), a.allowed[:, device].tobytes()
+        device_kinds.setdefault((int(a.capacity[device]), link_classes, times), device)
+    return [np.full(a.ops, device, dtype=np.int32) for device in device_kinds.values()]

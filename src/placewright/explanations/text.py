@@ -1,4 +1,4 @@
-"""Sentences: a plan with what is seen of it in, why it takes as long as it does, in words, out."""
+"""Explanation text: why a plan takes as long as it does, in one sentence."""
 
 from __future__ import annotations
 
@@ -7,109 +7,119 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placewright import simulator
-from placewright.explanations.cluster_changes import channel_words
-from placewright.explanations.quick_plans import Quick
+from placewright.explanations.cluster_changes import channel_description
+from placewright.explanations.quick_plans import QuickPlans
 from placewright.plan import Plan
 from placewright.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
-    from placewright.explanations.breakdown import Seen
+    from placewright.explanations.breakdown import Breakdown
 
-_NEAR = 0.02  # two times that differ by this share or less are near each other
-_TELL = 0.05  # share of the time from which on a part of it is told
-_PROVED = 1e-9  # a gap this small is rounding
+_NEAR_SHARE = 0.02  # two times that differ by this share or less are near each other
+_MIN_SHARE = 0.05  # share of the time from which on a part of it is told
+_PROVEN_GAP = 1e-9  # a gap this small is rounding
 
 
-def sentence(seen: Seen) -> str:
+def sentence(breakdown: Breakdown) -> str:
     """What binds a plan."""
-    if not seen.timeline.fits:
-        main = _does_not_fit(seen)
-    elif not seen.value > 0:
-        main = "nothing in it takes time"
-    elif seen.problem.objective == "period":
-        main = _busiest(seen)
-    elif seen.loads.streamed.any():
-        main = _streaming(seen)
-    elif len(seen.computing) == 1:
-        main = _one_device(seen)
+    if not breakdown.timeline.fits:
+        cause = _overflow_sentence(breakdown)
+    elif not breakdown.objective_value > 0:
+        cause = "nothing in it takes time"
+    elif breakdown.problem.objective == "period":
+        cause = _bottleneck_sentence(breakdown)
+    elif breakdown.loads.streamed.any():
+        cause = _streaming_sentence(breakdown)
+    elif len(breakdown.computing_devices) == 1:
+        cause = _single_device_sentence(breakdown)
     else:
-        main = _parts(seen)
-    return main + _near_the_bound(seen)
+        cause = _critical_path_sentence(breakdown)
+    return cause + _bound_clause(breakdown)
 
 
-def _does_not_fit(seen: Seen) -> str:
-    over = seen.timeline.peak - seen.timeline.capacity
-    worst = int(over.argmax())
-    name, lacks = seen.plan.devices[worst], format_bytes(int(over[worst]))
-    held = f"{format_bytes(int(seen.timeline.peak[worst]))} at its peak"
-    return f"{name} lacks {lacks} of memory: the plan holds {held} there"
+def _overflow_sentence(breakdown: Breakdown) -> str:
+    overflow = breakdown.timeline.peak - breakdown.timeline.capacity
+    worst = int(overflow.argmax())
+    name, missing = breakdown.plan.device_names[worst], format_bytes(int(overflow[worst]))
+    peak_text = f"{format_bytes(int(breakdown.timeline.peak[worst]))} at its peak"
+    return f"{name} lacks {missing} of memory: the plan holds {peak_text} there"
 
 
-def _busiest(seen: Seen) -> str:
+def _bottleneck_sentence(breakdown: Breakdown) -> str:
     """The device or channel whose load is the period, and the next one."""
-    loads, problem = seen.loads, seen.problem
-    parts = [
+    loads, problem = breakdown.loads, breakdown.problem
+    loads_by_name = [
         (float(load), device.name, "with its ops" if problem.overlap else "with ops and transfers")
         for load, device in zip(loads.device, problem.cluster.devices, strict=True)
     ]
     if problem.overlap:
-        for at, load in enumerate(loads.channel.tolist()):
-            doing = "streaming weights" if loads.streamed[at] > load / 2 else "sending tensors"
-            parts.append((load, channel_words(problem, at), doing))
-    parts.sort(key=lambda part: -part[0])
-    (_, who, doing), *rest = parts
-    told = f"{who} is busy {doing} for all of the period"
-    if rest and rest[0][0] > 0:
-        told += f"; next is {rest[0][1]}, busy {_percent(rest[0][0] / seen.value)} of it"
-    return told
+        for channel, load in enumerate(loads.channel.tolist()):
+            activity = (
+                "streaming weights" if loads.streamed[channel] > load / 2 else "sending tensors"
+            )
+            loads_by_name.append((load, channel_description(problem, channel), activity))
+    loads_by_name.sort(key=lambda entry: -entry[0])
+    (_, busiest, activity), *others = loads_by_name
+    text = f"{busiest} is busy {activity} for all of the period"
+    if others and others[0][0] > 0:
+        text += f"; next is {others[0][1]}, busy {_percent(others[0][0] / breakdown.objective_value)} of it"
+    return text
 
 
-def _streaming(seen: Seen) -> str:
-    a, plan, streamed = seen.problem.arrays, seen.plan, seen.loads.streamed
-    at = int(streamed.argmax())
-    moved = seen.timeline.transfers
-    copies = (moved.reader >= 0) & (moved.channel == at)
-    target = int(np.bincount(moved.target[copies], (moved.end - moved.start)[copies]).argmax())
-    weights = int(a.resident[a.weight].sum())
-    held = int(a.resident[a.weight & (plan.device == target)].sum())
+def _streaming_sentence(breakdown: Breakdown) -> str:
+    a, plan, streamed = breakdown.problem.arrays, breakdown.plan, breakdown.loads.streamed
+    channel = int(streamed.argmax())
+    transfers = breakdown.timeline.transfers
+    copies = (transfers.reader >= 0) & (transfers.channel == channel)
+    target = int(
+        np.bincount(transfers.target[copies], (transfers.end - transfers.start)[copies]).argmax()
+    )
+    weight_bytes = int(a.resident[a.is_weight].sum())
+    held_bytes = int(a.resident[a.is_weight & (plan.placement == target)].sum())
     return (
-        f"{plan.devices[target]} holds {format_bytes(held)} of {format_bytes(weights)} of weights, "
-        f"and {channel_words(seen.problem, at)} is busy {_percent(streamed[at] / seen.value)} of "
-        f"the step streaming others to it; the critical path is {_told(seen)}"
+        f"{plan.device_names[target]} holds {format_bytes(held_bytes)} of {format_bytes(weight_bytes)} of weights, "
+        f"and {channel_description(breakdown.problem, channel)} is busy {_percent(streamed[channel] / breakdown.objective_value)} of "
+        f"the step streaming others to it; the critical path is {_largest_shares(breakdown)}"
     )
 
 
-def _one_device(seen: Seen) -> str:
+def _single_device_sentence(breakdown: Breakdown) -> str:
     """Why nothing is split: what the best split tried pays for transfers, what it could gain."""
-    problem, name = seen.problem, seen.computing[0]
-    if len(problem.cluster) == 1 or seen.plan.fusion is not None or seen.gap <= _PROVED:
-        return _parts(seen)
-    turn = problem.arrays.turn
-    tried = Quick.of(problem, seen.plan).stretches(problem)
-    splits = [row for row in tried if len(np.unique(row[turn])) > 1]
+    problem, name = breakdown.problem, breakdown.computing_devices[0]
+    if (
+        len(problem.cluster) == 1
+        or breakdown.plan.fusion is not None
+        or breakdown.gap <= _PROVEN_GAP
+    ):
+        return _critical_path_sentence(breakdown)
+    scheduled = problem.arrays.scheduled
+    placements = QuickPlans.of(problem, breakdown.plan).contiguous_placements(problem)
+    splits = [placement for placement in placements if len(np.unique(placement[scheduled])) > 1]
     if not splits:
-        return _parts(seen)
+        return _critical_path_sentence(breakdown)
     verdict = simulator.judge(problem, np.stack(splits))
-    at = verdict.best()
-    value = float(verdict.value[at])
-    if value < seen.value and not verdict.overflow[at]:
+    best = verdict.best()
+    value = float(verdict.value[best])
+    if value < breakdown.objective_value and not verdict.overflow[best]:
         return f"{name} does everything, though a contiguous split takes {format_seconds(value)}"
-    plan = Plan.of(problem, splits[at])
-    path = simulator.critical_path(problem, simulator.simulate(problem, plan))
-    moving = sum(s for (kind, _), s in path.seconds().items() if kind in ("send", "stream"))
-    room = "" if not verdict.overflow[at] else " and does not fit"
+    plan = Plan.of(problem, splits[best])
+    path = simulator.find_critical_path(problem, simulator.simulate(problem, plan))
+    transfer_seconds = sum(
+        seconds for (kind, _), seconds in path.seconds().items() if kind in ("send", "stream")
+    )
+    overflow_text = "" if not verdict.overflow[best] else " and does not fit"
     return (
-        f"splitting does not pay: the best contiguous split takes {format_seconds(value)}{room}, "
-        f"{format_seconds(moving)} of its critical path on transfers, where no plan can gain more "
-        f"than {format_seconds(max(0.0, seen.value - seen.bound.seconds))}"
+        f"splitting does not pay: the best contiguous split takes {format_seconds(value)}{overflow_text}, "
+        f"{format_seconds(transfer_seconds)} of its critical path on transfers, where no plan can gain more "
+        f"than {format_seconds(max(0.0, breakdown.objective_value - breakdown.bound.seconds))}"
     )
 
 
-def _parts(seen: Seen) -> str:
-    return f"the critical path is {_told(seen)}{_memory(seen)}"
+def _critical_path_sentence(breakdown: Breakdown) -> str:
+    return f"the critical path is {_largest_shares(breakdown)}{_memory_clause(breakdown)}"
 
 
-def _told(seen: Seen) -> str:
+def _largest_shares(breakdown: Breakdown) -> str:
     """The largest parts of the critical path in words."""
     words = {
         "compute": "compute on {}",
@@ -117,34 +127,45 @@ def _told(seen: Seen) -> str:
         "stream": "weights over {}",
         "issue": "issuing ops of {}",
     }
-    told = [share for share in seen.shares if share.share >= _TELL][:3] or seen.shares[:1]
-    parts = [f"{_percent(each.share)} {words[each.kind].format(each.where)}" for each in told]
+    largest = [share for share in breakdown.shares if share.fraction >= _MIN_SHARE][
+        :3
+    ] or breakdown.shares[:1]
+    parts = [
+        f"{_percent(part_share.fraction)} {words[part_share.kind].format(part_share.location)}"
+        for part_share in largest
+    ]
     return ", ".join(parts[:-1]) + (" and " if parts[1:] else "") + parts[-1]
 
 
-def _memory(seen: Seen) -> str:
+def _memory_clause(breakdown: Breakdown) -> str:
     """The device that would be faster alone, if only it had the memory."""
-    problem = seen.problem
-    everything = np.repeat(np.arange(len(problem.cluster))[:, None], problem.arrays.ops, axis=1)
-    verdict = simulator.judge(problem, problem.settle(everything))
-    wanted = np.flatnonzero((verdict.overflow > 0) & (verdict.value < seen.value * (1 - _NEAR)))
-    if not len(wanted):
+    problem = breakdown.problem
+    single_device = np.repeat(np.arange(len(problem.cluster))[:, None], problem.arrays.ops, axis=1)
+    verdict = simulator.judge(problem, problem.legalize(single_device))
+    faster = np.flatnonzero(
+        (verdict.overflow > 0) & (verdict.value < breakdown.objective_value * (1 - _NEAR_SHARE))
+    )
+    if not len(faster):
         return ""
-    at = int(wanted[verdict.value[wanted].argmin()])
-    alone = format_seconds(float(verdict.value[at]))
+    device = int(faster[verdict.value[faster].argmin()])
+    seconds_text = format_seconds(float(verdict.value[device]))
     return (
-        f"; {seen.plan.devices[at]} alone would take {alone}, but lacks "
-        f"{format_bytes(int(verdict.overflow[at]))} of memory"
+        f"; {breakdown.plan.device_names[device]} alone would take {seconds_text}, but lacks "
+        f"{format_bytes(int(verdict.overflow[device]))} of memory"
     )
 
 
-def _near_the_bound(seen: Seen) -> str:
-    if not seen.timeline.fits or not seen.bound.seconds > 0 or seen.gap > _NEAR:
+def _bound_clause(breakdown: Breakdown) -> str:
+    if (
+        not breakdown.timeline.fits
+        or not breakdown.bound.seconds > 0
+        or breakdown.gap > _NEAR_SHARE
+    ):
         return ""
-    if seen.gap <= _PROVED:
-        return f"; no plan can be faster ({seen.bound.name})"
-    gain = _percent(1 - seen.bound.seconds / seen.value)
-    return f"; no plan can gain more than {gain} ({seen.bound.name})"
+    if breakdown.gap <= _PROVEN_GAP:
+        return f"; no plan can be faster ({breakdown.bound.name})"
+    gain = _percent(1 - breakdown.bound.seconds / breakdown.objective_value)
+    return f"; no plan can gain more than {gain} ({breakdown.bound.name})"
 
 
 def _percent(share: float) -> str:

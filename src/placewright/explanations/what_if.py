@@ -1,4 +1,4 @@
-"""What if: a problem and a plan in, what a faster or larger cluster would be worth out.
+"""What if: what a faster or larger cluster, or another plan, would be worth.
 
 A plan is judged again under each change, and so are quick new plans for the changed cluster, since
 more memory, say, is worth nothing to a plan that was made without it.
@@ -14,15 +14,15 @@ import numpy as np
 
 from placewright import simulator
 from placewright.explanations.cluster_changes import (
-    Change,
-    Kind,
+    ChangeKind,
+    ClusterChange,
     faster_channels,
     faster_device,
     more_memory,
     quarter_more_memory,
     shorter_launches,
 )
-from placewright.explanations.quick_plans import Quick
+from placewright.explanations.quick_plans import QuickPlans
 from placewright.plan import Plan
 from placewright.problem import Problem
 from placewright.transforms import contract
@@ -38,33 +38,33 @@ if TYPE_CHECKING:
 Replan = Callable[[Problem], Plan]
 """Makes a plan for a problem whose arrays may be changed; called a dozen times, so be quick."""
 
-_MOST = 3  # devices, and channels, that are asked about
-_FULL = 0.85  # of a device's memory: from here on we ask what more would be worth
-_MEMORY = 2 * 2**30  # bytes more to ask about, or a quarter of what the device has
-_WORTH = 0.005  # share of time that a change must gain to be told
+_MAX_CHANGES = 3  # devices, and channels, that are asked about
+_NEARLY_FULL = 0.85  # of a device's memory: from here on we ask what more would be worth
+_EXTRA_MEMORY = 2 * 2**30  # bytes more to ask about, or a quarter of what the device has
+_MIN_GAIN = 0.005  # share of time that a change must gain to be told
 
 
 @dataclass(frozen=True)
-class Help:
+class Improvement:
     """What a change would be worth.
 
     Args:
         change: Such as `2 GiB more on gpu0`.
         kind: `device`, `link`, `memory` or `launch`; `plan` where no change is needed but another
             plan.
-        where: The device or channel, if it is one.
+        location: The device or channel, if it is one.
         before, after: The objective without and with the change, each with the best plan known.
         over_before, over_after: Bytes over memory likewise.
         same_plan: Whether the plan itself gains this, unchanged.
     """
 
     change: str
-    kind: Kind
-    where: str
+    kind: ChangeKind
+    location: str
     before: float
     after: float
-    over_before: int
-    over_after: int
+    overflow_before: int
+    overflow_after: int
     same_plan: bool
 
     @property
@@ -73,17 +73,17 @@ class Help:
         return 1 - self.after / self.before if self.before > 0 else 0.0
 
     def __str__(self) -> str:
-        again = "" if self.same_plan or self.kind == "plan" else " with another plan"
-        if self.over_before and not self.over_after:
+        suffix = "" if self.same_plan or self.kind == "plan" else " with another plan"
+        if self.overflow_before and not self.overflow_after:
             return f"{self.change}: it fits, {format_seconds(self.after)}"
-        if self.over_before:
-            over = f"{format_bytes(self.over_before)} → {format_bytes(self.over_after)}"
-            return f"{self.change}: {over} over memory"
+        if self.overflow_before:
+            overflow = f"{format_bytes(self.overflow_before)} → {format_bytes(self.overflow_after)}"
+            return f"{self.change}: {overflow} over memory"
         times = f"{format_seconds(self.before)} → {format_seconds(self.after)}"
-        return f"{self.change}: {times} (−{self.gain:.0%}{again})".replace("%", " %")
+        return f"{self.change}: {times} (−{self.gain:.0%}{suffix})".replace("%", " %")
 
 
-Key = tuple[int, float]
+PlanKey = tuple[int, float]
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,103 +101,116 @@ class WhatIf:
 
     @classmethod
     def of(cls, problem: Problem, plan: Plan, replan: Replan | None = None) -> WhatIf:
-        return cls(problem, plan, Quick.of(problem, plan) if replan is None else replan)
+        return cls(problem, plan, QuickPlans.of(problem, plan) if replan is None else replan)
 
-    def helps(self, timeline: Timeline, devices: Seconds, channels: Seconds) -> tuple[Help, ...]:
+    def improvements(
+        self, timeline: Timeline, devices: Seconds, channels: Seconds
+    ) -> tuple[Improvement, ...]:
         """What would help, the largest gain first; nothing that gains less than half a per cent.
 
         Args:
             timeline: The plan's own.
             devices, channels: Seconds that count for the objective, of each device and channel.
         """
-        own = self._key(self.plan)
-        again = self.replan(self.problem)
-        replanned = self._key(again)
-        known, found = [self.plan], []
-        if _clearly(replanned, own):
+        current_key = self._key(self.plan)
+        new_plan = self.replan(self.problem)
+        new_key = self._key(new_plan)
+        known_plans, improvements = [self.plan], []
+        if _is_better(new_key, current_key):
             # What a change gains must not count what another plan gains without it.
-            known.append(again)
-            found.append(_help(Change("plan", "another plan", "", _same), own, replanned, False))
-        base = min(own, replanned)
-        changes = self._larger(timeline)
+            known_plans.append(new_plan)
+            improvements.append(
+                _improvement(
+                    ClusterChange("plan", "another plan", "", _unchanged),
+                    current_key,
+                    new_key,
+                    False,
+                )
+            )
+        base = min(current_key, new_key)
+        changes = self._memory_changes(timeline)
         if not base[0]:  # where nothing fits, speed is worth nothing
-            changes += self._faster(devices, channels)
+            changes += self._speed_changes(devices, channels)
         for change in changes:
-            plans = [*known, self.replan(change.apply(self.problem))]
+            plans = [*known_plans, self.replan(change.apply(self.problem))]
             keys = [self._key(plan, change) for plan in plans]
-            if _clearly(min(keys), base):
-                same = base == own and not _clearly(min(keys), keys[0])
-                found.append(_help(change, base, min(keys), same))
-        found.sort(key=lambda help_: (help_.over_after, -help_.gain))
-        return tuple(found)
+            if _is_better(min(keys), base):
+                same_plan = base == current_key and not _is_better(min(keys), keys[0])
+                improvements.append(_improvement(change, base, min(keys), same_plan))
+        improvements.sort(key=lambda improvement: (improvement.overflow_after, -improvement.gain))
+        return tuple(improvements)
 
-    def _larger(self, timeline: Timeline) -> list[Change]:
+    def _memory_changes(self, timeline: Timeline) -> list[ClusterChange]:
         """More memory on devices that are nearly full, or that weights are streamed to."""
         a = self.problem.arrays
-        staged = np.full(a.devices, -1) if self.plan.staging is None else self.plan.staging
-        full = (timeline.peak > _FULL * a.capacity) | (staged >= 0)
+        staging = np.full(a.devices, -1) if self.plan.staging is None else self.plan.staging
+        is_full = (timeline.peak > _NEARLY_FULL * a.capacity) | (staging >= 0)
         fullest = np.argsort(-timeline.peak / np.maximum(a.capacity, 1), kind="stable")
-        devices = [at for at in fullest.tolist() if full[at]]
+        devices = [device for device in fullest.tolist() if is_full[device]]
         changes = []
         if len(devices) > 1:
             changes.append(quarter_more_memory(self.problem, sorted(devices)))
-        for at in devices[:_MOST]:
-            quarter = int(a.capacity[at]) // 4
-            over = int(timeline.peak[at] - a.capacity[at])
-            for extra in sorted({min(_MEMORY, quarter), quarter, over}):
-                changes += [more_memory(self.problem, at, extra)] if extra > 0 else []
+        for device in devices[:_MAX_CHANGES]:
+            quarter = int(a.capacity[device]) // 4
+            overflow = int(timeline.peak[device] - a.capacity[device])
+            for extra_bytes in sorted({min(_EXTRA_MEMORY, quarter), quarter, overflow}):
+                changes += (
+                    [more_memory(self.problem, device, extra_bytes)] if extra_bytes > 0 else []
+                )
         return changes
 
-    def _faster(self, devices: Seconds, channels: Seconds) -> list[Change]:
+    def _speed_changes(self, devices: Seconds, channels: Seconds) -> list[ClusterChange]:
         problem = self.problem
-        changes = [faster_device(problem, at) for at in _largest(devices)]
-        busy = _largest(channels)
-        changes += [faster_channels(problem, [at]) for at in busy]
-        if len(busy) > 1:
+        changes = [faster_device(problem, index) for index in _busiest(devices)]
+        busiest_channels = _busiest(channels)
+        changes += [faster_channels(problem, [index]) for index in busiest_channels]
+        if len(busiest_channels) > 1:
             changes.append(faster_channels(problem, range(problem.arrays.channels)))
-        if any(device.launch > 0 for device in problem.cluster.devices):
+        if any(device.launch_overhead > 0 for device in problem.cluster.devices):
             changes.append(shorter_launches(problem))
         return changes
 
-    def _key(self, plan: Plan, change: Change | None = None) -> Key:
+    def _key(self, plan: Plan, change: ClusterChange | None = None) -> PlanKey:
         """Bytes over and objective of a plan; fused ops are contracted before anything changes."""
         problem = self.problem
         if plan.fusion is not None:
-            fused = contract(problem, plan)
-            problem, plan = fused.problem, fused.plan
+            contracted = contract(problem, plan)
+            problem, plan = contracted.problem, contracted.plan
         if change is not None:
             problem = change.apply(problem)
         priority = None if plan.priority is None else plan.priority[None]
         staging = None if plan.staging is None else plan.staging[None]
-        verdict = simulator.judge(problem, plan.device[None], priority, staging)
+        verdict = simulator.judge(problem, plan.placement[None], priority, staging)
         return int(verdict.overflow[0]), float(verdict.value[0])
 
 
-def _largest(seconds: Seconds) -> list[int]:
+def _busiest(seconds: Seconds) -> list[int]:
     """The few places where most time goes, none where no time goes."""
-    order = np.argsort(-seconds, kind="stable")[:_MOST]
-    return [int(at) for at in order if seconds[at] > 0]
+    order = np.argsort(-seconds, kind="stable")[:_MAX_CHANGES]
+    return [int(index) for index in order if seconds[index] > 0]
 
 
-def _help(change: Change, before: Key, after: Key, same: bool) -> Help:
-    return Help(
-        change=change.words,
+def _improvement(
+    change: ClusterChange, before: PlanKey, after: PlanKey, same_plan: bool
+) -> Improvement:
+    return Improvement(
+        change=change.description,
         kind=change.kind,
-        where=change.where,
+        location=change.location,
         before=before[1],
         after=after[1],
-        over_before=before[0],
-        over_after=after[0],
-        same_plan=same,
+        overflow_before=before[0],
+        overflow_after=after[0],
+        same_plan=same_plan,
     )
 
 
-def _clearly(better: Key, than: Key) -> bool:
+def _is_better(candidate: PlanKey, reference: PlanKey) -> bool:
     """Whether it is better by enough to be worth a word; speed is none where nothing fits."""
-    if better[0] or than[0]:
-        return better[0] < than[0]
-    return better[1] < than[1] * (1 - _WORTH)
+    if candidate[0] or reference[0]:
+        return candidate[0] < reference[0]
+    return candidate[1] < reference[1] * (1 - _MIN_GAIN)
 
 
-def _same(problem: Problem) -> Problem:
+def _unchanged(problem: Problem) -> Problem:
     return problem

@@ -1,4 +1,4 @@
-"""Export: a plan in, the same plan in another runtime's own words out, and what that costs."""
+"""Exporters: a plan in the terms of another runtime, and what that costs."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from placewright.errors import ConfigError, nearest
 from placewright.exporters.base import (
-    Ask,
-    Cost,
-    Exported,
-    Figures,
-    fitted,
+    ExportCost,
+    ExportedPlan,
+    ExportRequest,
+    PlanMetrics,
+    fit_plan,
 )
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from placewright.plan import Plan
     from placewright.problem import Problem
 
-__all__ = ["TARGETS", "WRITE_MODELS", "Cost", "Exported", "Figures", "export"]
+__all__ = ["TARGETS", "WRITE_MODELS", "ExportCost", "ExportedPlan", "PlanMetrics", "export"]
 
 TARGETS: Mapping[str, str] = {
     "accelerate": "device_map of Hugging Face Accelerate and Transformers, as Python",
@@ -38,7 +38,7 @@ TARGETS: Mapping[str, str] = {
 WRITE_MODELS = ("onnxruntime", "onnx", "tensorflow")
 """Targets whose export is the model's own file, written anew."""
 
-_HOME = {
+_MODULES = {
     "accelerate": "accelerate_map",
     "llama.cpp": "llama_cpp",
     "onnx": "onnx_devices",
@@ -58,7 +58,7 @@ def export(
     names: Mapping[str, str] | None = None,
     dims: Mapping[str, int] | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
-) -> Exported:
+) -> ExportedPlan:
     """A plan in another runtime's own words, with what that runtime cannot express.
 
     Args:
@@ -75,14 +75,14 @@ def export(
     """
     if to not in TARGETS:
         raise ConfigError(f"no target is named {to!r}: {nearest(to, TARGETS)}")
-    ask = Ask(
+    request = ExportRequest(
         problem,
-        fitted(problem, plan),
+        fit_plan(problem, plan),
         None if model is None else Path(model),
         names or {},
         dims or {},
         shapes or {},
     )
-    target = importlib.import_module(f"{__name__}.{_HOME[to]}")
-    made: Exported = target.export(ask)
-    return made
+    exporter = importlib.import_module(f"{__name__}.{_MODULES[to]}")
+    exported: ExportedPlan = exporter.export(request)
+    return exported

@@ -1,4 +1,4 @@
-"""A plan in, a `device_map` of Hugging Face Accelerate and Transformers out.
+"""Exports a plan as a `device_map` of Hugging Face Accelerate and Transformers.
 
 In a map, a number is an accelerator. `"cpu"` and `"disk"` are homes, not places to compute: such a
 module's weights are copied to the main device each time it is called. A module that is computed on
@@ -14,19 +14,19 @@ import numpy as np
 
 from placewright.errors import MissingDependency, PlanError
 from placewright.exporters.base import (
-    Ask,
-    Exported,
+    ExportedPlan,
+    ExportRequest,
+    evaluate_export,
     general_notes,
-    priced,
-    streamed,
+    streamed_weights,
 )
-from placewright.exporters.device_names import is_host, named
+from placewright.exporters.device_names import is_host, target_names
 from placewright.exporters.module_flow import (
     ANYWHERE,
     ROOT,
-    Flow,
-    Modules,
-    upwards,
+    ModulePlacement,
+    ModuleUnits,
+    enclosing_paths,
 )
 from placewright.graph import INPUT, STATE, WEIGHT
 from placewright.solvers.accelerate_map import Accelerate
@@ -37,51 +37,59 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
-HOME = "cpu"  # where offloaded weights are
-COMPUTES = "host"  # a module that is computed on the host
+OFFLOAD_DEVICE = "cpu"  # where offloaded weights are
+HOST_DEVICE = "host"  # a module that is computed on the host
 
 
-def export(ask: Ask) -> Exported:
+def export(request: ExportRequest) -> ExportedPlan:
     """A map from modules to devices that `dispatch_model` and `from_pretrained` take.
 
     A module that the plan splits and Accelerate cannot goes where most of its time is planned.
     """
-    names = named(ask, "{}", COMPUTES)
-    main = _main_device(ask)
-    modules = Modules(ask)
-    flow = modules.settle(main)
-    away = _offloaded(ask, modules, flow, main)
-    if away:
-        flow = _with_away(flow, away, main)
-    words = {unit: HOME if unit in away else names[at] for unit, at in flow.device.items()}
-    found = _shortest(ask, modules, flow, words, names[main])
-    device = np.where(flow.at == ANYWHERE, main, flow.at)
-    for position, op in enumerate(ask.problem.graph.ops):
-        if op.kind == WEIGHT and modules.unit(op.module) in away:
-            device[position] = ask.plan.device[position]
-        if op.kind == INPUT:
-            device[position] = ask.plan.device[position]
-    as_run = Accelerate().as_run(ask.problem) if away else None
-    plan, cost, notes = priced(ask, device, streams_to=main if away else None, as_run=as_run)
-    data = {
-        "device_map": {key: _value(word) for key, word in found.items()},
-        "main_device": _value(names[main]),
-        "force_hooks": set(found.values()) == {HOME},
+    names = target_names(request, "{}", HOST_DEVICE)
+    main_device = _main_device(request)
+    modules = ModuleUnits(request)
+    placement = modules.place_units(main_device)
+    offloaded = _offloaded_modules(request, modules, placement, main_device)
+    if offloaded:
+        placement = _with_offloaded(placement, offloaded, main_device)
+    unit_names = {
+        unit: OFFLOAD_DEVICE if unit in offloaded else names[at]
+        for unit, at in placement.unit_device.items()
     }
-    more = ", force_hooks=True" if data["force_hooks"] else ""
-    return Exported(
+    device_map = _shortest_map(request, modules, placement, unit_names, names[main_device])
+    device = np.where(placement.op_device == ANYWHERE, main_device, placement.op_device)
+    for position, op in enumerate(request.problem.graph.ops):
+        if op.kind == WEIGHT and modules.unit(op.module) in offloaded:
+            device[position] = request.plan.placement[position]
+        if op.kind == INPUT:
+            device[position] = request.plan.placement[position]
+    target_problem = Accelerate().as_executed(request.problem) if offloaded else None
+    plan, cost, notes = evaluate_export(
+        request,
+        device,
+        streaming_device=main_device if offloaded else None,
+        target_problem=target_problem,
+    )
+    data = {
+        "device_map": {key: _map_value(name) for key, name in device_map.items()},
+        "main_device": _map_value(names[main_device]),
+        "force_hooks": set(device_map.values()) == {OFFLOAD_DEVICE},
+    }
+    extra = ", force_hooks=True" if data["force_hooks"] else ""
+    return ExportedPlan(
         target="accelerate",
-        text=_source(data),
+        text=_python_source(data),
         data=data,
-        usage=f"dispatch_model(model, device_map, main_device=main_device{more})",
-        notes=(*_notes(ask, modules, flow, away, main), *notes),
+        usage=f"dispatch_model(model, device_map, main_device=main_device{extra})",
+        notes=(*_notes(request, modules, placement, offloaded, main_device), *notes),
         cost=cost,
         plan=plan,
     )
 
 
 def dispatch(
-    model: torch.nn.Module, exported: Exported, offload_dir: str | Path | None = None
+    model: torch.nn.Module, exported: ExportedPlan, offload_dir: str | Path | None = None
 ) -> torch.nn.Module:
     """The model with Accelerate's hooks on it, as the export says, and each weight's home checked.
 
@@ -97,164 +105,196 @@ def dispatch(
         from accelerate import dispatch_model
     except ImportError:
         raise MissingDependency("accelerate", "export") from None
-    words: dict[str, Any] = exported.data["device_map"]
+    device_map: dict[str, Any] = exported.data["device_map"]
     for name in model.state_dict():
-        if _word(words, name) is None:
+        if _lookup_device(device_map, name) is None:
             raise PlanError(f"weight {name!r} of the model has no device: export with its own plan")
     host = torch.device("cpu")
-    real: dict[Any, Any] = {COMPUTES: host, HOME: HOME if offload_dir is None else "disk"}
-    placed: torch.nn.Module = dispatch_model(
+    torch_devices: dict[Any, Any] = {
+        HOST_DEVICE: host,
+        OFFLOAD_DEVICE: OFFLOAD_DEVICE if offload_dir is None else "disk",
+    }
+    dispatched: torch.nn.Module = dispatch_model(
         model,
-        {key: real.get(word, word) for key, word in words.items()},
-        main_device=real.get(exported.data["main_device"], exported.data["main_device"]),
+        {key: torch_devices.get(target, target) for key, target in device_map.items()},
+        main_device=torch_devices.get(exported.data["main_device"], exported.data["main_device"]),
         offload_dir=offload_dir,
         force_hooks=exported.data["force_hooks"],
     )
-    for name, parameter in placed.named_parameters():
-        word = _word(words, name)
-        wanted = torch.device("meta" if word == HOME else real.get(word, word))
-        if parameter.device != wanted:
-            raise PlanError(f"weight {name!r} is on {parameter.device}: the map says {wanted}")
-    return placed
+    for name, parameter in dispatched.named_parameters():
+        target = _lookup_device(device_map, name)
+        expected = torch.device(
+            "meta" if target == OFFLOAD_DEVICE else torch_devices.get(target, target)
+        )
+        if parameter.device != expected:
+            raise PlanError(f"weight {name!r} is on {parameter.device}: the map says {expected}")
+    return dispatched
 
 
-def _word(words: dict[str, Any], name: str) -> Any:
-    return next((words[path] for path in upwards(name) if path in words), None)
+def _lookup_device(device_map: dict[str, Any], name: str) -> Any:
+    return next((device_map[path] for path in enclosing_paths(name) if path in device_map), None)
 
 
-def _source(data: dict[str, Any]) -> str:
+def _python_source(data: dict[str, Any]) -> str:
     """The map as Python."""
-    host = COMPUTES in (*data["device_map"].values(), data["main_device"])
+    host = HOST_DEVICE in (*data["device_map"].values(), data["main_device"])
     lines = ["import torch", "", 'host = torch.device("cpu")  # computes here', ""] if host else []
 
-    def written(word: int | str) -> str:
-        return COMPUTES if word == COMPUTES else repr(word)
+    def literal(device: int | str) -> str:
+        return HOST_DEVICE if device == HOST_DEVICE else repr(device)
 
     lines.append("device_map = {")
-    lines += [f"    {key!r}: {written(word)}," for key, word in data["device_map"].items()]
-    lines += ["}", f"main_device = {written(data['main_device'])}"]
+    lines += [f"    {key!r}: {literal(device)}," for key, device in data["device_map"].items()]
+    lines += ["}", f"main_device = {literal(data['main_device'])}"]
     return "\n".join(lines) + "\n"
 
 
-def _main_device(ask: Ask) -> int:
+def _main_device(request: ExportRequest) -> int:
     """Where offloaded modules are computed and the model's inputs go."""
-    a, plan = ask.problem.arrays, ask.plan
+    a, plan = request.problem.arrays, request.plan
     reader = np.repeat(np.arange(a.ops), np.diff(a.first_input))
-    weights = streamed(ask)[a.producer[a.inputs]] & a.turn[reader]
-    bytes_to = np.bincount(
-        plan.device[reader[weights]], weights=a.sizes[a.inputs[weights]], minlength=a.devices
+    is_streamed = streamed_weights(request)[a.producer[a.inputs]] & a.scheduled[reader]
+    streamed_bytes = np.bincount(
+        plan.placement[reader[is_streamed]],
+        weights=a.sizes[a.inputs[is_streamed]],
+        minlength=a.devices,
     )
-    bytes_to[a.host] = 0
-    if bytes_to.any():
-        return int(bytes_to.argmax())
-    seconds = a.compute[np.arange(a.ops), plan.device] * a.turn
-    first = np.flatnonzero(seconds > 0)
-    return int(plan.device[first[0]]) if len(first) else int(plan.device[0])
+    streamed_bytes[a.is_host] = 0
+    if streamed_bytes.any():
+        return int(streamed_bytes.argmax())
+    seconds = a.compute[np.arange(a.ops), plan.placement] * a.scheduled
+    computing = np.flatnonzero(seconds > 0)
+    return int(plan.placement[computing[0]]) if len(computing) else int(plan.placement[0])
 
 
-def _offloaded(ask: Ask, modules: Modules, flow: Flow, main: int) -> set[str]:
+def _offloaded_modules(
+    request: ExportRequest, modules: ModuleUnits, placement: ModulePlacement, main_device: int
+) -> set[str]:
     """The modules most of whose weights live on a host and are read on an accelerator."""
-    if is_host(ask, main):
+    if is_host(request, main_device):
         return set()
-    a, graph = ask.problem.arrays, ask.problem.graph
-    apart = streamed(ask)
-    at_home: dict[str, int] = {}
-    total: dict[str, int] = {}
+    a, graph = request.problem.arrays, request.problem.graph
+    is_streamed = streamed_weights(request)
+    host_bytes: dict[str, int] = {}
+    total_bytes: dict[str, int] = {}
     for position, op in enumerate(graph.ops):
         unit = modules.unit(op.module)
         if op.kind != WEIGHT or unit is None:
             continue
         size = int(a.resident[position])
-        total[unit] = total.get(unit, 0) + size
-        if apart[position] and a.host[ask.plan.device[position]]:
-            at_home[unit] = at_home.get(unit, 0) + size
+        total_bytes[unit] = total_bytes.get(unit, 0) + size
+        if is_streamed[position] and a.is_host[request.plan.placement[position]]:
+            host_bytes[unit] = host_bytes.get(unit, 0) + size
     return {
         unit
-        for unit, size in at_home.items()
-        if 2 * size > total[unit]
-        and not is_host(ask, flow.device[unit])
-        and not modules.read_by_root(unit)
+        for unit, size in host_bytes.items()
+        if 2 * size > total_bytes[unit]
+        and not is_host(request, placement.unit_device[unit])
+        and not modules.is_read_by_root(unit)
     }
 
 
-def _with_away(flow: Flow, away: set[str], main: int) -> Flow:
+def _with_offloaded(
+    placement: ModulePlacement, offloaded: set[str], main_device: int
+) -> ModulePlacement:
     """The same, with offloaded modules computed on the main device."""
-    moved = [at for unit, at in flow.units.items() if unit in away]
-    flow.at[np.isin(flow.group, moved)] = main
-    flow.device.update(dict.fromkeys(away, main))
-    return flow
+    unit_numbers = [at for unit, at in placement.units.items() if unit in offloaded]
+    placement.op_device[np.isin(placement.op_unit, unit_numbers)] = main_device
+    placement.unit_device.update(dict.fromkeys(offloaded, main_device))
+    return placement
 
 
-def _shortest(
-    ask: Ask, modules: Modules, flow: Flow, words: dict[str, str], main: str
+def _shortest_map(
+    request: ExportRequest,
+    modules: ModuleUnits,
+    placement: ModulePlacement,
+    unit_names: dict[str, str],
+    main_device: str,
 ) -> dict[str, str]:
     """The map with as few keys as say the same, in order of first use."""
-    placed = {unit: word for unit, word in words.items() if flow.device[unit] != ANYWHERE}
-    inside: dict[str, set[str]] = {}  # a module → what the modules in it say
-    itself: dict[str, set[int]] = {}  # a module → where it and they compute between these
-    for unit, word in placed.items():
-        for path in upwards(unit):
-            inside.setdefault(path, set()).add(word)
-    own: list[str] = []
-    for position, op in enumerate(ask.problem.graph.ops):
-        if flow.group[position] >= 0 or op.kind == INPUT or flow.at[position] == ANYWHERE:
+    fixed = {
+        unit: name for unit, name in unit_names.items() if placement.unit_device[unit] != ANYWHERE
+    }
+    names_inside: dict[str, set[str]] = {}  # a module → what the modules in it say
+    own_devices: dict[str, set[int]] = {}  # a module → where it and they compute between these
+    for unit, name in fixed.items():
+        for path in enclosing_paths(unit):
+            names_inside.setdefault(path, set()).add(name)
+    own_weights: list[str] = []
+    for position, op in enumerate(request.problem.graph.ops):
+        if (
+            placement.op_unit[position] >= 0
+            or op.kind == INPUT
+            or placement.op_device[position] == ANYWHERE
+        ):
             continue
         if op.kind in (WEIGHT, STATE):
-            own.append(op.name)
+            own_weights.append(op.name)
         if op.phase == "forward":
-            for path in upwards(op.module):
-                itself.setdefault(path, set()).add(int(flow.at[position]))
-    found: dict[str, str] = {}
-    for unit, word in placed.items():
-        same = [
+            for path in enclosing_paths(op.module):
+                own_devices.setdefault(path, set()).add(int(placement.op_device[position]))
+    device_map: dict[str, str] = {}
+    for unit, name in fixed.items():
+        equal_paths = [
             path
-            for path in upwards(unit)
-            if inside[path] == {word} and itself.get(path, set()) <= {flow.device[unit]}
+            for path in enclosing_paths(unit)
+            if names_inside[path] == {name}
+            and own_devices.get(path, set()) <= {placement.unit_device[unit]}
         ]
-        found.setdefault(same[-1], word)
-    if ROOT not in found:
+        device_map.setdefault(equal_paths[-1], name)
+    if ROOT not in device_map:
         # The root's own weights go to the main device whatever is said, but they must be named.
-        found.update(dict.fromkeys(own, main))
-    return found or {ROOT: main}
+        device_map.update(dict.fromkeys(own_weights, main_device))
+    return device_map or {ROOT: main_device}
 
 
-def _value(word: str) -> int | str:
-    return int(word) if word.isdecimal() else word
+def _map_value(name: str) -> int | str:
+    return int(name) if name.isdecimal() else name
 
 
-def _notes(ask: Ask, modules: Modules, flow: Flow, away: set[str], main: int) -> list[str]:
-    notes = general_notes(ask, "Accelerate", streams=True)
-    split = [(path, why) for path, why in modules.why.items() if _was_split(ask, path)]
+def _notes(
+    request: ExportRequest,
+    modules: ModuleUnits,
+    placement: ModulePlacement,
+    offloaded: set[str],
+    main_device: int,
+) -> list[str]:
+    notes = general_notes(request, "Accelerate", can_stream=True)
+    split = [(path, reason) for path, reason in modules.reasons.items() if _is_split(request, path)]
     if split:
-        path, why = split[0]
-        others = f"; {len(split) - 1} other modules likewise" if len(split) > 1 else ""
-        what = f"module {path!r}" if path else "the model"
-        notes.append(f"split: {what} stays whole, as {why}{others}")
-    mixed = [unit for unit in flow.units if unit not in modules.why and _was_split(ask, unit)]
+        path, reason = split[0]
+        suffix = f"; {len(split) - 1} other modules likewise" if len(split) > 1 else ""
+        subject = f"module {path!r}" if path else "the model"
+        notes.append(f"split: {subject} stays whole, as {reason}{suffix}")
+    mixed = [
+        unit for unit in placement.units if unit not in modules.reasons and _is_split(request, unit)
+    ]
     if mixed:
-        others = f"; {len(mixed) - 1} other modules likewise" if len(mixed) > 1 else ""
-        notes.append(f"split: ops of module {mixed[0]!r} are not placed one by one{others}")
-    if away:
-        name = ask.problem.cluster.devices[main].name
+        suffix = f"; {len(mixed) - 1} other modules likewise" if len(mixed) > 1 else ""
+        notes.append(f"split: ops of module {mixed[0]!r} are not placed one by one{suffix}")
+    if offloaded:
+        name = request.problem.cluster.devices[main_device].name
         notes.append(
-            f"streaming: Accelerate copies the weights of {len(away)} modules to {name} op by op, "
+            f"streaming: Accelerate copies the weights of {len(offloaded)} modules to {name} op by op, "
             "from pageable memory and with nothing ahead"
         )
-        if ask.plan.staging is not None and (ask.plan.staging > 0).sum() > 1:
+        if request.plan.staging is not None and (request.plan.staging > 0).sum() > 1:
             notes.append(f"streaming: all offloaded modules are computed on {name}")
-    kinds = [device for at, device in enumerate(ask.problem.cluster.devices) if is_host(ask, at)]
-    if len(kinds) > 1:
+    hosts = [
+        device for at, device in enumerate(request.problem.cluster.devices) if is_host(request, at)
+    ]
+    if len(hosts) > 1:
         notes.append("hosts: Accelerate knows one host, so all of them are the same")
     return notes
 
 
-def _was_split(ask: Ask, path: str) -> bool:
-    a = ask.problem.arrays
+def _is_split(request: ExportRequest, path: str) -> bool:
+    a = request.problem.arrays
     devices: NDArray[np.int32] = np.array(
         [
-            ask.plan.device[at]
-            for at, op in enumerate(ask.problem.graph.ops)
-            if a.turn[at] and path in upwards(op.module)
+            request.plan.placement[at]
+            for at, op in enumerate(request.problem.graph.ops)
+            if a.scheduled[at] and path in enclosing_paths(op.module)
         ],
         dtype=np.int32,
     )

@@ -1,4 +1,4 @@
-"""A plan and what another runtime can express of it in, the export and what it costs out."""
+"""What all exporters share: the request, the exported plan and its cost."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class Ask:
+class ExportRequest:
     """What is to be exported.
 
     Args:
@@ -43,7 +43,7 @@ class Ask:
 
 
 @dataclass(frozen=True)
-class Figures:
+class PlanMetrics:
     """How good a plan is, simulated: seconds, seconds, and bytes over the memory."""
 
     step_time: float
@@ -51,29 +51,29 @@ class Figures:
     overflow: int
 
     @classmethod
-    def of(cls, timeline: Timeline) -> Figures:
+    def of(cls, timeline: Timeline) -> PlanMetrics:
         return cls(timeline.step_time, timeline.period, timeline.overflow)
 
 
 @dataclass(frozen=True)
-class Cost:
+class ExportCost:
     """What is lost on the way to a target that cannot express the whole plan.
 
     Args:
-        time: The share of the plan's computing time that the target spends on another device.
-        bytes: The share of the weights' bytes whose home is another device.
+        moved_time: The share of the plan's computing time that the target spends on another device.
+        moved_bytes: The share of the weights' bytes whose home is another device.
         planned: The plan as it is.
         exported: What the target will run.
     """
 
-    time: float
-    bytes: float
-    planned: Figures
-    exported: Figures
+    moved_time: float
+    moved_bytes: float
+    planned: PlanMetrics
+    exported: PlanMetrics
 
 
 @dataclass(frozen=True, eq=False)
-class Exported:
+class ExportedPlan:
     """A plan in another runtime's own words.
 
     Args:
@@ -90,7 +90,7 @@ class Exported:
     data: Any
     usage: str
     notes: tuple[str, ...]
-    cost: Cost
+    cost: ExportCost
     plan: Plan
     model: bytes | None = None
     source: Path | None = None
@@ -102,24 +102,24 @@ class Exported:
             FileError: A file cannot be written, or the model's weights would not be found there.
         """
         path = Path(path)
-        written: list[tuple[Path, bytes]] = [(path, self.text.encode())]
+        contents: list[tuple[Path, bytes]] = [(path, self.text.encode())]
         if self.model is not None:
             if self.source is not None and path.resolve() == self.source.resolve():
                 raise FileError(f"{path}: is the model itself: give the export another name")
-            written = [
+            contents = [
                 (path, self.model),
                 (path.with_name(f"{path.name}.json"), self.text.encode()),
             ]
-        for file, content in written:
+        for file, content in contents:
             try:
                 file.write_bytes(content)
             except OSError as error:
                 reason = (error.strerror or str(error)).lower()
                 raise FileError(f"{file}: cannot be written: {reason}") from None
-        return [file for file, _ in written]
+        return [file for file, _ in contents]
 
 
-def fitted(problem: Problem, plan: Plan) -> Plan:
+def fit_plan(problem: Problem, plan: Plan) -> Plan:
     """The plan as one of this problem's.
 
     Raises:
@@ -134,104 +134,115 @@ def fitted(problem: Problem, plan: Plan) -> Plan:
     return plan_for(problem, plan)
 
 
-def priced(
-    ask: Ask,
-    device: NDArray[np.integer[Any]],
+def evaluate_export(
+    request: ExportRequest,
+    placement: NDArray[np.integer[Any]],
     weights_follow: bool = False,
-    streams_to: int | None = None,
-    as_run: Problem | None = None,
-) -> tuple[Plan, Cost, list[str]]:
+    streaming_device: int | None = None,
+    target_problem: Problem | None = None,
+) -> tuple[Plan, ExportCost, list[str]]:
     """What a target will run, what that costs, and a note where it breaks a constraint.
 
     Args:
-        device: Each op's device as the target places it; ops run in the graph's order.
-        weights_follow: Whether each weight is where it is read first, whatever `device` says.
-        streams_to: The device to which weights from elsewhere are copied, op by op.
-        as_run: The problem with the costs of the target's own runtime.
+        placement: Each op's device as the target places it; ops run in the graph's order.
+        weights_follow: Whether each weight is where it is read first, whatever `placement` says.
+        streaming_device: The device to which weights from elsewhere are copied, op by op.
+        target_problem: The problem with the costs of the target's own runtime.
     """
-    problem, plan = ask.problem, ask.plan
+    problem, plan = request.problem, request.plan
     a = problem.arrays
-    wanted = np.asarray(device, dtype=np.int32)
-    placed = wanted[a.leader] if weights_follow else wanted[a.head]
-    legal = a.allowed[np.arange(a.ops), placed]
-    lawful = np.where(legal, placed, plan.device).astype(np.int32)
-    lawful = lawful[a.leader] if weights_follow else lawful
-    lawful = np.where(a.allowed[np.arange(a.ops), lawful], lawful, plan.device)[a.head]
-    target = as_run or problem
-    staging = None if streams_to is None else _one_op_ahead(problem, lawful, streams_to)
-    coarse = Plan.of(target, lawful, staging=staging)
-    busy = a.compute[np.arange(a.ops), plan.device] * a.turn
-    sizes = np.where(a.stored, a.resident, 0)
-    cost = Cost(
-        time=_share(busy, lawful != plan.device),
-        bytes=_share(sizes, lawful != plan.device),
-        planned=Figures.of(simulate(problem, plan)),
-        exported=Figures.of(simulate(target, coarse)),
+    requested = np.asarray(placement, dtype=np.int32)
+    unit_placement = requested[a.leader] if weights_follow else requested[a.unit_head]
+    is_allowed = a.allowed[np.arange(a.ops), unit_placement]
+    allowed_placement = np.where(is_allowed, unit_placement, plan.placement).astype(np.int32)
+    allowed_placement = allowed_placement[a.leader] if weights_follow else allowed_placement
+    allowed_placement = np.where(
+        a.allowed[np.arange(a.ops), allowed_placement], allowed_placement, plan.placement
+    )[a.unit_head]
+    executed = target_problem or problem
+    staging = (
+        None
+        if streaming_device is None
+        else _one_op_staging(problem, allowed_placement, streaming_device)
+    )
+    exported_plan = Plan.of(executed, allowed_placement, staging=staging)
+    seconds = a.compute[np.arange(a.ops), plan.placement] * a.scheduled
+    weight_bytes = np.where(a.is_resident, a.resident, 0)
+    cost = ExportCost(
+        moved_time=_share(seconds, allowed_placement != plan.placement),
+        moved_bytes=_share(weight_bytes, allowed_placement != plan.placement),
+        planned=PlanMetrics.of(simulate(problem, plan)),
+        exported=PlanMetrics.of(simulate(executed, exported_plan)),
     )
     notes = []
-    moved = [problem.graph.ops[at].name for at in np.flatnonzero(a.turn & (wanted != lawful))]
-    if moved:
+    moved_ops = [
+        problem.graph.ops[at].name
+        for at in np.flatnonzero(a.scheduled & (requested != allowed_placement))
+    ]
+    if moved_ops:
         notes.append(
-            f"constraints: the target puts {moved[0]!r}"
-            + (f" and {len(moved) - 1} other ops" if len(moved) > 1 else "")
+            f"constraints: the target puts {moved_ops[0]!r}"
+            + (f" and {len(moved_ops) - 1} other ops" if len(moved_ops) > 1 else "")
             + " where the problem does not allow it; the figures leave it where the plan has it"
         )
-    return coarse, cost, notes
+    return exported_plan, cost, notes
 
 
-def general_notes(ask: Ask, target: str, streams: bool = False, trains: bool = False) -> list[str]:
+def general_notes(
+    request: ExportRequest, target: str, can_stream: bool = False, can_train: bool = False
+) -> list[str]:
     """What almost no target can express, where the plan has it.
 
     Args:
-        streams: Whether the target streams weights.
-        trains: Whether the target runs training steps under a placement.
+        can_stream: Whether the target streams weights.
+        can_train: Whether the target runs training steps under a placement.
     """
-    plan, graph = ask.plan, ask.problem.graph
+    plan, graph = request.plan, request.problem.graph
     notes = []
     if plan.priority is not None and (np.diff(plan.priority) < 0).any():
         notes.append(f"order: {target} runs ops in its own order, not in the plan's")
     if plan.fusion is not None and (plan.fusion >= 0).any():
         notes.append(f"fusion: {target} decides itself which ops are fused")
-    if not streams and streamed(ask).any():
+    if not can_stream and streamed_weights(request).any():
         notes.append(f"streaming: {target} keeps each weight on the device that reads it first")
-    if not trains and any(op.phase != "forward" for op in graph.ops):
+    if not can_train and any(op.phase != "forward" for op in graph.ops):
         notes.append(f"training: {target} places the forward ops, and this is for inference")
     return notes
 
 
-def streamed(ask: Ask) -> NDArray[np.bool_]:
+def streamed_weights(request: ExportRequest) -> NDArray[np.bool_]:
     """Ops that are weights with a home away from the op that reads them first.
 
     One that is home there and read elsewhere too is shared, which is another matter.
     """
-    a, device, graph = ask.problem.arrays, ask.plan.device, ask.problem.graph
-    found = np.zeros(a.ops, dtype=bool)
-    for op in np.flatnonzero(a.weight).tolist():
+    a, device, graph = request.problem.arrays, request.plan.placement, request.problem.graph
+    is_streamed = np.zeros(a.ops, dtype=bool)
+    for op in np.flatnonzero(a.is_weight).tolist():
         readers = [
             reader
             for output in range(len(graph.ops[op].outputs))
             for reader in graph.readers.get((op, output), ())
-            if a.turn[reader]
+            if a.scheduled[reader]
         ]
-        found[op] = bool(readers) and device[min(readers)] != device[op]
-    return found
+        is_streamed[op] = bool(readers) and device[min(readers)] != device[op]
+    return is_streamed
 
 
-def _one_op_ahead(
-    problem: Problem, device: NDArray[np.integer[Any]], place: int
+def _one_op_staging(
+    problem: Problem, placement: NDArray[np.integer[Any]], target: int
 ) -> NDArray[np.int64]:
     """A staging room on one device that holds any one op's weights from elsewhere, no more."""
     a = problem.arrays
     reader = np.repeat(np.arange(a.ops), np.diff(a.first_input))
     source = a.producer[a.inputs]
-    apart = a.weight[source] & a.turn[reader] & (device[reader] == place)
-    apart &= device[source] != place
-    sums = np.bincount(reader[apart], weights=a.sizes[a.inputs[apart]], minlength=1)
-    rooms = np.full(a.devices, NO_STAGING, dtype=np.int64)
-    rooms[place] = int(sums.max())
-    return rooms
+    is_remote = a.is_weight[source] & a.scheduled[reader] & (placement[reader] == target)
+    is_remote &= placement[source] != target
+    op_bytes = np.bincount(reader[is_remote], weights=a.sizes[a.inputs[is_remote]], minlength=1)
+    staging = np.full(a.devices, NO_STAGING, dtype=np.int64)
+    staging[target] = int(op_bytes.max())
+    return staging
 
 
-def _share(amount: NDArray[Any], where: NDArray[np.bool_]) -> float:
+def _share(amount: NDArray[Any], mask: NDArray[np.bool_]) -> float:
     total = float(amount.sum())
-    return float(amount[where].sum()) / total if total > 0 else 0.0
+    return float(amount[mask].sum()) / total if total > 0 else 0.0

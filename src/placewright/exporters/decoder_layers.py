@@ -1,4 +1,4 @@
-"""A graph in, the layers of the decoder that it is out."""
+"""Finds the repeated layers of a decoder in a graph."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ if TYPE_CHECKING:
 
 _LAYER = re.compile(r"^(?:(.*?)\.)?(\d+)(?:\.|$)")
 INPUT_SIDE, OUTPUT_SIDE = -1, -2
-LARGE = 0.1  # share of the weights from which on a second stack of layers counts
+STACK_SHARE = 0.1  # share of the weights from which on a second stack of layers counts
 
 
 @dataclass(frozen=True, eq=False)
-class Layers:
+class DecoderLayers:
     """The repeated layers of a decoder.
 
     Args:
         prefix: The path of their list, such as `model.layers`.
         count: How many there are.
-        of: Each op's layer; what comes before the first is INPUT_SIDE, after the last OUTPUT_SIDE.
+        op_layer: Each op's layer; what comes before the first is INPUT_SIDE, after the last OUTPUT_SIDE.
     """
 
     prefix: str
     count: int
-    of: NDArray[np.int64]
+    op_layer: NDArray[np.int64]
 
-    def folded(self) -> NDArray[np.int64]:
+    def clamped(self) -> NDArray[np.int64]:
         """Each op's layer, with what comes before in the first and what comes after in the last."""
-        ends = np.where(self.of == INPUT_SIDE, 0, self.count - 1)
-        return np.where(self.of >= 0, self.of, ends)
+        ends = np.where(self.op_layer == INPUT_SIDE, 0, self.count - 1)
+        return np.where(self.op_layer >= 0, self.op_layer, ends)
 
 
-def decoder_layers(graph: Graph, target: str) -> Layers:
+def find_layers(graph: Graph, target: str) -> DecoderLayers:
     """The layers of a graph, as its module paths tell them.
 
     Raises:
@@ -54,55 +54,55 @@ def decoder_layers(graph: Graph, target: str) -> Layers:
     for op in graph.ops:
         if op.kind == WEIGHT:
             total += sum(op.outputs)
-            found = _LAYER.match(op.module)
-            if found:
-                prefix = found[1] or ""
+            match = _LAYER.match(op.module)
+            if match:
+                prefix = match[1] or ""
                 stacks[prefix] = stacks.get(prefix, 0) + sum(op.outputs)
-    large = sorted(prefix for prefix, size in stacks.items() if size > LARGE * total)
-    if not large:
+    large_stacks = sorted(prefix for prefix, size in stacks.items() if size > STACK_SHARE * total)
+    if not large_stacks:
         raise PlanError(
             f"graph {graph.name!r} has no numbered layers: {target} takes decoder models, "
             "whose modules are named such as 'model.layers.0.mlp'"
         )
-    if len(large) > 1:
+    if len(large_stacks) > 1:
         raise PlanError(
-            f"graph {graph.name!r} has layers in {large[0]!r} and in {large[1]!r}: {target} takes "
+            f"graph {graph.name!r} has layers in {large_stacks[0]!r} and in {large_stacks[1]!r}: {target} takes "
             "decoder models, which have one list of them"
         )
-    return _numbered(graph, large[0], target)
+    return _number_ops(graph, large_stacks[0], target)
 
 
-def _numbered(graph: Graph, prefix: str, target: str) -> Layers:
-    own = np.full(len(graph), -1, dtype=np.int64)
+def _number_ops(graph: Graph, prefix: str, target: str) -> DecoderLayers:
+    layer_number = np.full(len(graph), -1, dtype=np.int64)
     numbers: set[int] = set()
     for position, op in enumerate(graph.ops):
-        found = _LAYER.match(op.module)
-        if found and (found[1] or "") == prefix:
-            own[position] = int(found[2])
-            numbers.add(int(found[2]))
+        match = _LAYER.match(op.module)
+        if match and (match[1] or "") == prefix:
+            layer_number[position] = int(match[2])
+            numbers.add(int(match[2]))
     if numbers != set(range(len(numbers))):
         raise PlanError(
             f"the layers of {prefix!r} are numbered {sorted(numbers)[:8]}: {target} expects 0 to "
             f"{len(numbers) - 1}"
         )
-    turns = [at for at in range(len(graph)) if own[at] >= 0 and graph.ops[at].inputs]
-    first, last = (turns[0], turns[-1]) if turns else (0, 0)
-    of = own.copy()
-    now = 0
+    layer_ops = [at for at in range(len(graph)) if layer_number[at] >= 0 and graph.ops[at].inputs]
+    first, last = (layer_ops[0], layer_ops[-1]) if layer_ops else (0, 0)
+    op_layer = layer_number.copy()
+    current = 0
     for position, op in enumerate(graph.ops):
-        if own[position] >= 0:
-            now = int(own[position]) if op.inputs else now
+        if layer_number[position] >= 0:
+            current = int(layer_number[position]) if op.inputs else current
         elif op.inputs:  # between two layers it belongs to the one before
-            of[position] = _side(position, first, last, now)
+            op_layer[position] = _side(position, first, last, current)
         else:
-            of[position] = _side(_first_reader(graph, position), first, last, now)
-    return Layers(prefix, len(numbers), of)
+            op_layer[position] = _side(_first_reader(graph, position), first, last, current)
+    return DecoderLayers(prefix, len(numbers), op_layer)
 
 
-def _side(position: int, first: int, last: int, now: int) -> int:
+def _side(position: int, first: int, last: int, current: int) -> int:
     if position < first:
         return INPUT_SIDE
-    return OUTPUT_SIDE if position > last else now
+    return OUTPUT_SIDE if position > last else current
 
 
 def _first_reader(graph: Graph, position: int) -> int:

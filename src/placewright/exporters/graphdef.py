@@ -1,4 +1,4 @@
-"""A plan and a GraphDef in, the GraphDef with devices out, through the protobufs of tensorboard."""
+"""Exports a plan as a GraphDef with devices, through the protobufs of tensorboard."""
 
 from __future__ import annotations
 
@@ -9,90 +9,99 @@ import numpy as np
 
 from placewright.errors import ConfigError, PlanError
 from placewright.exporters.base import (
-    Ask,
-    Exported,
+    ExportedPlan,
+    ExportRequest,
+    evaluate_export,
     general_notes,
-    priced,
 )
-from placewright.exporters.device_names import named
+from placewright.exporters.device_names import target_names
 from placewright.frontends.graphdef.frontend import from_tensorflow, load_graph
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-def export(ask: Ask) -> Exported:
+def export(request: ExportRequest) -> ExportedPlan:
     """A GraphDef whose nodes name their device; as text if the model's file is.
 
     Raises:
         ConfigError: No file is given.
         PlanError: The file is not the one that the graph was read from.
     """
-    if ask.model is None:
+    if request.model is None:
         raise ConfigError("tensorflow writes the model's file anew: name it with --model or model=")
-    position = ask.problem.graph.position
-    if from_tensorflow(ask.model, ask.shapes).fingerprint != ask.problem.graph.fingerprint:
+    position = request.problem.graph.position
+    if (
+        from_tensorflow(request.model, request.shapes).fingerprint
+        != request.problem.graph.fingerprint
+    ):
         raise PlanError(
-            f"{ask.model}: is not the model of the plan: give the file, with the same shapes, that "
+            f"{request.model}: is not the model of the plan: give the file, with the same shapes, that "
             "the plan was made for"
         )
-    graph = load_graph(ask.model)
-    names = named(ask, "/device:GPU:{}", "/device:CPU:{}")
-    words: dict[str, str] = {}
+    graph = load_graph(request.model)
+    names = target_names(request, "/device:GPU:{}", "/device:CPU:{}")
+    node_devices: dict[str, str] = {}
     for node in graph.node:
         if node.name in position:
-            words[node.name] = node.device = names[ask.plan.device[position[node.name]]]
-    calls, device = _calls(ask, graph, words, names)
-    plan, cost, more = priced(ask, device)
-    notes = general_notes(ask, "TensorFlow", streams=True, trains=True)
+            node_devices[node.name] = node.device = names[
+                request.plan.placement[position[node.name]]
+            ]
+    calls, placement = _place_calls(request, graph, node_devices, names)
+    plan, cost, extra = evaluate_export(request, placement)
+    notes = general_notes(request, "TensorFlow", can_stream=True, can_train=True)
     if calls:
         notes.append(
             f"functions: ops of {calls[0]!r}"
             + (f" and {len(calls) - 1} other calls" if len(calls) > 1 else "")
             + " have no node of their own; the call goes where most of them are"
         )
-    if ask.plan.staging is not None:
+    if request.plan.staging is not None:
         notes.append("streaming: TensorFlow sends a weight to its readers each step, unstaged")
-    return Exported(
+    return ExportedPlan(
         target="tensorflow",
-        text=json.dumps(words, indent=2) + "\n",
-        data=words,
+        text=json.dumps(node_devices, indent=2) + "\n",
+        data=node_devices,
         usage="tf.graph_util.import_graph_def(graph_def); soft placement moves what has no kernel",
-        notes=(*notes, *more),
+        notes=(*notes, *extra),
         cost=cost,
         plan=plan,
-        model=_written(graph, ask.model.suffix in (".pbtxt", ".txt")),
-        source=ask.model,
+        model=_serialise(graph, request.model.suffix in (".pbtxt", ".txt")),
+        source=request.model,
     )
 
 
-def _calls(
-    ask: Ask, graph: Any, words: dict[str, str], names: list[str]
+def _place_calls(
+    request: ExportRequest, graph: Any, node_devices: dict[str, str], names: list[str]
 ) -> tuple[list[str], NDArray[np.int32]]:
     """Put calls of functions where most of their ops' time is; which these are, and all devices."""
-    a, device = ask.problem.arrays, ask.plan.device.copy()
-    nodes = {node.name: node for node in graph.node if node.name not in words}
-    inside: dict[str, list[int]] = {}
-    for at, op in enumerate(ask.problem.graph.ops):
-        if op.name not in words:
-            call = next((path for path in _folders(op.name) if path in nodes), None)
+    a, placement = request.problem.arrays, request.plan.placement.copy()
+    nodes = {node.name: node for node in graph.node if node.name not in node_devices}
+    call_ops: dict[str, list[int]] = {}
+    for at, op in enumerate(request.problem.graph.ops):
+        if op.name not in node_devices:
+            call = next((path for path in _enclosing_scopes(op.name) if path in nodes), None)
             if call is not None:
-                inside.setdefault(call, []).append(at)
-    for name, members in inside.items():
-        times = np.zeros(a.devices)
-        np.add.at(times, device[members], a.compute.min(axis=1)[members] * a.turn[members])
-        place = int(times.argmax())
-        words[name] = nodes[name].device = names[place]
-        device[members] = place
-    return list(inside), device
+                call_ops.setdefault(call, []).append(at)
+    for name, members in call_ops.items():
+        device_seconds = np.zeros(a.devices)
+        np.add.at(
+            device_seconds,
+            placement[members],
+            a.compute.min(axis=1)[members] * a.scheduled[members],
+        )
+        call_device = int(device_seconds.argmax())
+        node_devices[name] = nodes[name].device = names[call_device]
+        placement[members] = call_device
+    return list(call_ops), placement
 
 
-def _folders(name: str) -> list[str]:
+def _enclosing_scopes(name: str) -> list[str]:
     parts = name.split("/")
     return ["/".join(parts[:count]) for count in range(len(parts) - 1, 0, -1)]
 
 
-def _written(graph: Any, as_text: bool) -> bytes:
+def _serialise(graph: Any, as_text: bool) -> bytes:
     from google.protobuf import text_format
 
     if as_text:

@@ -1,4 +1,4 @@
-"""A plan in, the flags of llama.cpp that come nearest to it out, for decoder models.
+"""Exports a plan as the nearest flags of llama.cpp, for decoder models.
 
 How llama.cpp places (`load_tensors`, as of 2026): the last `-ngl` of the layers, the output counted
 as one more, are on accelerators, shared out in order in the proportions of `-ts`; the others and
@@ -15,20 +15,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placewright.exporters.base import (
-    Ask,
-    Exported,
+    ExportedPlan,
+    ExportRequest,
+    evaluate_export,
     general_notes,
-    priced,
-    streamed,
+    streamed_weights,
 )
 from placewright.exporters.decoder_layers import (
     INPUT_SIDE,
     OUTPUT_SIDE,
-    Layers,
-    decoder_layers,
+    DecoderLayers,
+    find_layers,
 )
-from placewright.exporters.device_names import is_host, named
-from placewright.exporters.module_votes import majority
+from placewright.exporters.device_names import is_host, target_names
+from placewright.exporters.module_votes import majority_devices
 from placewright.graph import STATE, WEIGHT
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 # What a weight's path inside its layer says → the name of the tensor in a GGUF file.
-_TENSORS = (
+_GGUF_NAMES = (
     (r"experts?\..*(gate|w1)", "ffn_gate_exps"),
     (r"experts?\..*(up|w3)", "ffn_up_exps"),
     (r"experts?\..*(down|w2)", "ffn_down_exps"),
@@ -53,162 +53,184 @@ _TENSORS = (
 )
 
 
-def export(ask: Ask) -> Exported:
+def export(request: ExportRequest) -> ExportedPlan:
     """`-ngl`, `-ts`, `-dev` and `-ot`.
 
     Raises:
         PlanError: The graph is no decoder.
     """
-    layers = decoder_layers(ask.problem.graph, "llama.cpp")
-    names = named(ask, "CUDA{}", "CPU")
-    host = ask.problem.cluster.host
-    home = _layer_devices(ask, layers)
-    output = int(majority(ask, np.where(layers.of == OUTPUT_SIDE, 0, -1), 1)[0])
-    kept = _host_first(ask, home)
-    accelerated = [int(at) for at in home[kept:] if not is_host(ask, int(at))]
-    order, counts = _shares(ask, home[kept:], output)
+    layers = find_layers(request.problem.graph, "llama.cpp")
+    names = target_names(request, "CUDA{}", "CPU")
+    host = request.problem.cluster.host
+    layer_device = _layer_devices(request, layers)
+    planned_output = int(
+        majority_devices(request, np.where(layers.op_layer == OUTPUT_SIDE, 0, -1), 1)[0]
+    )
+    host_layers = _leading_host_layers(request, layer_device)
+    accelerated = [int(at) for at in layer_device[host_layers:] if not is_host(request, int(at))]
+    order, counts = _device_shares(request, layer_device[host_layers:], planned_output)
     overrides: list[str] = []
-    flags: list[str] = ["-ngl", str(len(home) - kept + 1 if accelerated else 0)]
-    moved: dict[int, list[int]] = {}  # a device → layers among another's
+    flags: list[str] = ["-ngl", str(len(layer_device) - host_layers + 1 if accelerated else 0)]
+    moved_layers: dict[int, list[int]] = {}  # a device → layers among another's
     if accelerated:
         flags += ["-dev", ",".join(names[at] for at in order)]
         flags += ["-ts", ",".join(map(str, counts))] if len(order) > 1 else []
-        base = np.repeat(order, counts)[: len(home) - kept]
-        for layer, at in enumerate(base.tolist(), start=kept):
-            if home[layer] != at:
-                moved.setdefault(int(home[layer]), []).append(layer)
-    single, unknown = _single(ask, layers, home)
-    single = single if accelerated else {}
-    for at, where in sorted(moved.items()):
-        overrides.append(f"{_layers(where)}={names[at]}")
+        base_devices = np.repeat(order, counts)[: len(layer_device) - host_layers]
+        for layer, at in enumerate(base_devices.tolist(), start=host_layers):
+            if layer_device[layer] != at:
+                moved_layers.setdefault(int(layer_device[layer]), []).append(layer)
+    moved_weights, unknown = _moved_weights(request, layers, layer_device)
+    moved_weights = moved_weights if accelerated else {}
+    for at, numbers in sorted(moved_layers.items()):
+        overrides.append(f"{_layer_pattern(numbers)}={names[at]}")
     # The first pattern that fits a tensor counts, so single tensors go before whole layers.
-    overrides = [f"{pattern}={names[at]}" for pattern, at in _patterns(single)] + overrides
-    last = order[-1] if accelerated else (host if host is not None else 0)
-    if accelerated and output >= 0 and output != last:
-        overrides.append(f"^output\\.weight={names[output]}")
-        last = output
+    overrides = [
+        f"{pattern}={names[at]}" for pattern, at in _weight_patterns(moved_weights)
+    ] + overrides
+    output_device = order[-1] if accelerated else (host if host is not None else 0)
+    if accelerated and planned_output >= 0 and planned_output != output_device:
+        overrides.append(f"^output\\.weight={names[planned_output]}")
+        output_device = planned_output
     flags += [word for override in overrides for word in ("-ot", override)]
-    plan, cost, more = priced(ask, _as_run(ask, layers, home, single, last))
-    caches = [layer for where in moved.values() for layer in where]
-    notes = _notes(ask, layers, caches, unknown)
-    return Exported(
+    plan, cost, extra = evaluate_export(
+        request, _executed_placement(request, layers, layer_device, moved_weights, output_device)
+    )
+    cache_layers = [layer for numbers in moved_layers.values() for layer in numbers]
+    notes = _notes(request, layers, cache_layers, unknown)
+    return ExportedPlan(
         target="llama.cpp",
         text=shlex.join(flags) + "\n",
         data=flags,
         usage=f"llama-server -m MODEL.gguf {shlex.join(flags)}",
-        notes=(*notes, *more),
+        notes=(*notes, *extra),
         cost=cost,
         plan=plan,
     )
 
 
-def _layer_devices(ask: Ask, layers: Layers) -> NDArray[np.int32]:
+def _layer_devices(request: ExportRequest, layers: DecoderLayers) -> NDArray[np.int32]:
     """Each layer's device: where its cache is, or else where most of its time is planned."""
-    cached = np.array([op.kind == STATE for op in ask.problem.graph.ops])
-    inside = np.where(layers.of >= 0, layers.of, -1)
-    cache = majority(ask, np.where(cached, inside, -1), layers.count)
-    home = majority(ask, inside, layers.count)
-    return np.where(cache >= 0, cache, np.maximum(home, 0)).astype(np.int32)
+    is_cache = np.array([op.kind == STATE for op in request.problem.graph.ops])
+    op_layer = np.where(layers.op_layer >= 0, layers.op_layer, -1)
+    cache_device = majority_devices(request, np.where(is_cache, op_layer, -1), layers.count)
+    compute_device = majority_devices(request, op_layer, layers.count)
+    return np.where(cache_device >= 0, cache_device, np.maximum(compute_device, 0)).astype(np.int32)
 
 
-def _host_first(ask: Ask, home: NDArray[np.int32]) -> int:
+def _leading_host_layers(request: ExportRequest, layer_device: NDArray[np.int32]) -> int:
     """How many of the first layers are on the host: what `-ngl` can say."""
-    for layer, at in enumerate(home.tolist()):
-        if not is_host(ask, at):
+    for layer, at in enumerate(layer_device.tolist()):
+        if not is_host(request, at):
             return layer
-    return len(home)
+    return len(layer_device)
 
 
-def _shares(ask: Ask, home: NDArray[np.int32], output: int) -> tuple[list[int], list[int]]:
+def _device_shares(
+    request: ExportRequest, layer_device: NDArray[np.int32], output: int
+) -> tuple[list[int], list[int]]:
     """The accelerators in the order of their layers, and how many layers each, the output last.
 
     A layer that lies among another's, or on the host, is counted with the stretch around it.
     """
-    seen: list[int] = []
+    order: list[int] = []
     count: dict[int, int] = {}
-    now = None
-    for at in home.tolist():
-        if not is_host(ask, at) and (at not in count or at == now):
-            now = at
-        if now is None:
+    current = None
+    for at in layer_device.tolist():
+        if not is_host(request, at) and (at not in count or at == current):
+            current = at
+        if current is None:
             continue
-        if now not in count:
-            seen.append(now)
-            count[now] = 0
-        count[now] += 1
-    if not seen:
+        if current not in count:
+            order.append(current)
+            count[current] = 0
+        count[current] += 1
+    if not order:
         return [], []
-    count[seen[-1]] += 1  # the output
-    return seen, [count[at] for at in seen]
+    count[order[-1]] += 1  # the output
+    return order, [count[at] for at in order]
 
 
-def _single(
-    ask: Ask, layers: Layers, home: NDArray[np.int32]
+def _moved_weights(
+    request: ExportRequest, layers: DecoderLayers, layer_device: NDArray[np.int32]
 ) -> tuple[dict[tuple[int, str], int], list[str]]:
     """Weights whose op is not where its layer is, as tensors of a file; and those without a name.
 
     All experts of a layer are one tensor, which goes where most of its bytes are.
     """
-    graph, a = ask.problem.graph, ask.problem.arrays
+    graph, a = request.problem.graph, request.problem.arrays
     votes: dict[tuple[int, str], dict[int, int]] = {}
     unknown: list[str] = []
     for position, op in enumerate(graph.ops):
-        layer = int(layers.of[position])
+        layer = int(layers.op_layer[position])
         readers = graph.readers.get((position, 0), ())
-        outside = layer < 0 or not op.name.startswith(f"{layers.prefix}.{layer}.".lstrip("."))
-        if op.kind != WEIGHT or outside or not readers:
+        is_outside = layer < 0 or not op.name.startswith(f"{layers.prefix}.{layer}.".lstrip("."))
+        if op.kind != WEIGHT or is_outside or not readers:
             continue
-        at = int(ask.plan.device[position if a.host[ask.plan.device[position]] else readers[0]])
-        tensor = _tensor(op.name, layers.prefix)
+        at = int(
+            request.plan.placement[
+                position if a.is_host[request.plan.placement[position]] else readers[0]
+            ]
+        )
+        tensor = _gguf_name(op.name, layers.prefix)
         if tensor:
-            places = votes.setdefault((layer, tensor), {})
-            places[at] = places.get(at, 0) + int(a.resident[position])
-        elif at != home[layer] and a.resident[position] > 0 and "norm" not in op.name:
+            device_bytes = votes.setdefault((layer, tensor), {})
+            device_bytes[at] = device_bytes.get(at, 0) + int(a.resident[position])
+        elif at != layer_device[layer] and a.resident[position] > 0 and "norm" not in op.name:
             unknown.append(op.name)
-    found = {key: max(places, key=lambda at: places[at]) for key, places in votes.items()}
-    return {key: at for key, at in found.items() if at != home[key[0]]}, unknown
+    devices = {
+        key: max(device_bytes, key=lambda at: device_bytes[at])
+        for key, device_bytes in votes.items()
+    }
+    return {key: at for key, at in devices.items() if at != layer_device[key[0]]}, unknown
 
 
-def _tensor(weight: str, prefix: str) -> str | None:
+def _gguf_name(weight: str, prefix: str) -> str | None:
     """A weight's name in a GGUF file, without its layer and `.weight`."""
     inner = weight.removeprefix(f"{prefix}.").partition(".")[2].rpartition(".")[0]
     return next(
-        (name for pattern, name in _TENSORS if re.search(rf"(^|[._]){pattern}", inner)), None
+        (name for pattern, name in _GGUF_NAMES if re.search(rf"(^|[._]){pattern}", inner)), None
     )
 
 
-def _patterns(single: Mapping[tuple[int, str], int]) -> list[tuple[str, int]]:
+def _weight_patterns(moved_weights: Mapping[tuple[int, str], int]) -> list[tuple[str, int]]:
     """Regular expressions for tensors, layers with the same ones in one."""
-    of_layer: dict[tuple[int, int], list[str]] = {}
-    for (layer, tensor), at in sorted(single.items()):
-        of_layer.setdefault((layer, at), []).append(tensor)
-    alike: dict[tuple[str, int], list[int]] = {}
-    for (layer, at), tensors in of_layer.items():
-        alike.setdefault(("|".join(tensors), at), []).append(layer)
-    return [(rf"{_layers(where)}({names})\.", at) for (names, at), where in alike.items()]
+    tensors_by_layer: dict[tuple[int, int], list[str]] = {}
+    for (layer, tensor), at in sorted(moved_weights.items()):
+        tensors_by_layer.setdefault((layer, at), []).append(tensor)
+    layers_by_tensors: dict[tuple[str, int], list[int]] = {}
+    for (layer, at), tensors in tensors_by_layer.items():
+        layers_by_tensors.setdefault(("|".join(tensors), at), []).append(layer)
+    return [
+        (rf"{_layer_pattern(numbers)}({names})\.", at)
+        for (names, at), numbers in layers_by_tensors.items()
+    ]
 
 
-def _layers(numbers: list[int]) -> str:
+def _layer_pattern(numbers: list[int]) -> str:
     return rf"blk\.({'|'.join(map(str, sorted(numbers)))})\."
 
 
-def _as_run(
-    ask: Ask,
-    layers: Layers,
-    home: NDArray[np.int32],
-    single: Mapping[tuple[int, str], int],
-    output: int,
+def _executed_placement(
+    request: ExportRequest,
+    layers: DecoderLayers,
+    layer_device: NDArray[np.int32],
+    moved_weights: Mapping[tuple[int, str], int],
+    output_device: int,
 ) -> NDArray[np.int32]:
     """Where llama.cpp runs each op: with its layer, or with its weight where that was moved."""
-    graph = ask.problem.graph
-    host = ask.problem.cluster.host
-    device = np.where(layers.of >= 0, home[np.maximum(layers.of, 0)], output).astype(np.int32)
+    graph = request.problem.graph
+    host = request.problem.cluster.host
+    device = np.where(
+        layers.op_layer >= 0, layer_device[np.maximum(layers.op_layer, 0)], output_device
+    ).astype(np.int32)
     if host is not None:
-        device[layers.of == INPUT_SIDE] = host
+        device[layers.op_layer == INPUT_SIDE] = host
     for position, op in enumerate(graph.ops):
-        if op.kind != WEIGHT or layers.of[position] < 0:
+        if op.kind != WEIGHT or layers.op_layer[position] < 0:
             continue
-        at = single.get((int(layers.of[position]), _tensor(op.name, layers.prefix) or ""))
+        at = moved_weights.get(
+            (int(layers.op_layer[position]), _gguf_name(op.name, layers.prefix) or "")
+        )
         if at is not None:
             device[position] = at
             for reader in graph.readers.get((position, 0), ()):
@@ -216,16 +238,23 @@ def _as_run(
     return device
 
 
-def _notes(ask: Ask, layers: Layers, caches: list[int], unknown: list[str]) -> list[str]:
-    notes = general_notes(ask, "llama.cpp", streams=True)
-    a = ask.problem.arrays
-    before = (layers.of == INPUT_SIDE) & (a.turn | a.weight)
-    if ask.problem.cluster.host is not None and (~a.host[ask.plan.device[before]]).any():
+def _notes(
+    request: ExportRequest, layers: DecoderLayers, cache_layers: list[int], unknown: list[str]
+) -> list[str]:
+    notes = general_notes(request, "llama.cpp", can_stream=True)
+    a = request.problem.arrays
+    is_embedding = (layers.op_layer == INPUT_SIDE) & (a.scheduled | a.is_weight)
+    if (
+        request.problem.cluster.host is not None
+        and (~a.is_host[request.plan.placement[is_embedding]]).any()
+    ):
         notes.append("embedding: llama.cpp keeps the token embedding on the host")
-    if caches:
-        shown = ", ".join(map(str, sorted(caches)[:4])) + (", ..." if len(caches) > 4 else "")
+    if cache_layers:
+        preview = ", ".join(map(str, sorted(cache_layers)[:4])) + (
+            ", ..." if len(cache_layers) > 4 else ""
+        )
         notes.append(
-            f"cache: -ot moves the weights of layers {shown} and not their KV cache, which stays "
+            f"cache: -ot moves the weights of layers {preview} and not their KV cache, which stays "
             "where -ngl and -ts put the layer; the figures count it as moved"
         )
     if unknown:
@@ -234,7 +263,7 @@ def _notes(ask: Ask, layers: Layers, caches: list[int], unknown: list[str]) -> l
             + (f", nor for {len(unknown) - 1} others" if len(unknown) > 1 else "")
             + ": it stays with its layer"
         )
-    if streamed(ask).any():
+    if streamed_weights(request).any():
         notes.append(
             "streaming: llama.cpp computes on the host what its weights are there for, and copies "
             "them only for batches of 32 tokens and more; the figures count the former"

@@ -1,4 +1,4 @@
-"""Modules of a PyTorch model in, which of them can be placed as a whole, and where, out.
+"""Finds which modules of a PyTorch model can be placed as a whole, and where.
 
 Accelerate moves tensors where a module that its map names is called, and nowhere else. So a module
 can be split over devices only if
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placewright.exporters.module_votes import majority
+from placewright.exporters.module_votes import majority_devices
 from placewright.graph import INPUT, STATE, WEIGHT
 
 if TYPE_CHECKING:
@@ -25,129 +25,133 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from placewright.exporters.base import Ask
+    from placewright.exporters.base import ExportRequest
 
 ANYWHERE = -1  # a tensor made from nothing, such as a range: it goes where it is read
 ROOT = ""
 
 
 @dataclass(eq=False)
-class Modules:
+class ModuleUnits:
     """The model's modules as far as ops and weights name them.
 
     Args:
         whole: Modules that are placed as a whole, as far as is known.
-        why: For each that had to be, the reason.
+        reasons: For each that had to be, the reason.
     """
 
-    ask: Ask
+    request: ExportRequest
     whole: set[str] = field(default_factory=set)
-    why: dict[str, str] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        ops = self.ask.problem.graph.ops
-        self.paths = {path for op in ops for path in upwards(op.module)} | {ROOT}
-        parents = {_parent(path) for path in self.paths if path != ROOT}
+        ops = self.request.problem.graph.ops
+        self.paths = {path for op in ops for path in enclosing_paths(op.module)} | {ROOT}
+        parents = {_parent_path(path) for path in self.paths if path != ROOT}
         self.whole |= self.paths - parents
         for position, op in enumerate(ops):
             if op.kind in (WEIGHT, STATE):
                 if op.module not in (ROOT, *self.whole):
-                    self._fold(op.module, f"it holds {op.name!r} itself")
-                for reader in self._readers(position):
-                    if reader != ROOT and _inside(op.module, reader) and reader != op.module:
-                        self._fold(reader, f"it reads {op.name!r} without calling its module")
+                    self._keep_whole(op.module, f"it holds {op.name!r} itself")
+                for reader in self._reader_modules(position):
+                    if reader != ROOT and _is_inside(op.module, reader) and reader != op.module:
+                        self._keep_whole(reader, f"it reads {op.name!r} without calling its module")
 
-    def _readers(self, position: int) -> list[str]:
-        graph = self.ask.problem.graph
-        found = graph.readers.get((position, 0), ())
-        return [graph.ops[reader].module for reader in found]
+    def _reader_modules(self, position: int) -> list[str]:
+        graph = self.request.problem.graph
+        readers = graph.readers.get((position, 0), ())
+        return [graph.ops[reader].module for reader in readers]
 
-    def _fold(self, path: str, why: str) -> None:
+    def _keep_whole(self, path: str, reason: str) -> None:
         if path not in self.whole:
             self.whole.add(path)
-            self.why[path] = why
+            self.reasons[path] = reason
 
     def unit(self, path: str) -> str | None:
         """The outermost whole module around a path, if there is one."""
-        return next((outer for outer in reversed(list(upwards(path))) if outer in self.whole), None)
+        return next(
+            (outer for outer in reversed(list(enclosing_paths(path))) if outer in self.whole), None
+        )
 
     def units(self) -> dict[str, int]:
         """The modules that are placed as a whole, in order of their first op, numbered."""
-        found: dict[str, int] = {}
-        for op in self.ask.problem.graph.ops:
+        numbers: dict[str, int] = {}
+        for op in self.request.problem.graph.ops:
             unit = self.unit(op.module)
             if unit is not None:
-                found.setdefault(unit, len(found))
-        return found
+                numbers.setdefault(unit, len(numbers))
+        return numbers
 
-    def settle(self, main: int) -> Flow:
+    def place_units(self, main_device: int) -> ModulePlacement:
         """Fold modules until everything can run, and say where each op then does."""
         while True:
-            flow = Flow(self, main)
-            if flow.clash is None:
-                return flow
-            position, devices = flow.clash
-            op = self.ask.problem.graph.ops[position]
-            names = [self.ask.problem.cluster.devices[at].name for at in devices]
-            self._fold(op.module, f"{op.name!r} reads tensors of {names[0]} and {names[1]}")
+            placement = ModulePlacement(self, main_device)
+            if placement.conflict is None:
+                return placement
+            position, devices = placement.conflict
+            op = self.request.problem.graph.ops[position]
+            names = [self.request.problem.cluster.devices[at].name for at in devices]
+            self._keep_whole(op.module, f"{op.name!r} reads tensors of {names[0]} and {names[1]}")
 
-    def read_by_root(self, unit: str) -> bool:
+    def is_read_by_root(self, unit: str) -> bool:
         """Whether the root reads weights of a unit without calling it."""
-        ops = self.ask.problem.graph.ops
+        ops = self.request.problem.graph.ops
         return any(
-            op.kind == WEIGHT and self.unit(op.module) == unit and ROOT in self._readers(position)
+            op.kind == WEIGHT
+            and self.unit(op.module) == unit
+            and ROOT in self._reader_modules(position)
             for position, op in enumerate(ops)
         )
 
 
-class Flow:
+class ModulePlacement:
     """Where each op runs under a placement of whole modules.
 
     Attributes:
-        device: Each unit's device.
-        at: Each op's device, or ANYWHERE.
-        clash: The first op that reads tensors of several devices, and which, if there is one.
+        unit_device: Each unit's device.
+        op_device: Each op's device, or ANYWHERE.
+        conflict: The first op that reads tensors of several devices, and which, if there is one.
     """
 
-    def __init__(self, modules: Modules, main: int) -> None:
-        ask = modules.ask
-        graph = ask.problem.graph
+    def __init__(self, modules: ModuleUnits, main_device: int) -> None:
+        request = modules.request
+        graph = request.problem.graph
         self.units = modules.units()
-        group = np.array([self.units.get(modules.unit(op.module) or "?", -1) for op in graph.ops])
+        op_unit = np.array([self.units.get(modules.unit(op.module) or "?", -1) for op in graph.ops])
         if ROOT in self.units:
-            group[:] = self.units[ROOT]
-        chosen = majority(ask, group, len(self.units))
-        self.group = group
-        self.device = {unit: int(chosen[at]) for unit, at in self.units.items()}
-        self.at: NDArray[np.int32] = np.full(len(graph), ANYWHERE, dtype=np.int32)
-        self.clash: tuple[int, list[int]] | None = None
+            op_unit[:] = self.units[ROOT]
+        unit_devices = majority_devices(request, op_unit, len(self.units))
+        self.op_unit = op_unit
+        self.unit_device = {unit: int(unit_devices[at]) for unit, at in self.units.items()}
+        self.op_device: NDArray[np.int32] = np.full(len(graph), ANYWHERE, dtype=np.int32)
+        self.conflict: tuple[int, list[int]] | None = None
         for position, op in enumerate(graph.ops):
             if op.kind == INPUT:
-                self.at[position] = main
-            elif group[position] >= 0 and chosen[group[position]] >= 0:
-                self.at[position] = chosen[group[position]]
+                self.op_device[position] = main_device
+            elif op_unit[position] >= 0 and unit_devices[op_unit[position]] >= 0:
+                self.op_device[position] = unit_devices[op_unit[position]]
             elif op.kind in (WEIGHT, STATE):
-                self.at[position] = main
+                self.op_device[position] = main_device
             else:
-                sources = [int(self.at[source]) for source, _ in op.inputs]
-                devices = [at for at in dict.fromkeys(sources) if at != ANYWHERE]
-                self.at[position] = devices[0] if devices else ANYWHERE
+                input_devices = [int(self.op_device[source]) for source, _ in op.inputs]
+                devices = [at for at in dict.fromkeys(input_devices) if at != ANYWHERE]
+                self.op_device[position] = devices[0] if devices else ANYWHERE
                 # Backward ops are autograd's, which moves gradients as the forward op did tensors.
-                if len(devices) > 1 and self.clash is None and op.phase == "forward":
-                    self.clash = position, devices
+                if len(devices) > 1 and self.conflict is None and op.phase == "forward":
+                    self.conflict = position, devices
 
 
-def upwards(path: str) -> Iterator[str]:
+def enclosing_paths(path: str) -> Iterator[str]:
     """A path and those around it, the root last."""
     while path:
         yield path
-        path = _parent(path)
+        path = _parent_path(path)
     yield ROOT
 
 
-def _parent(path: str) -> str:
+def _parent_path(path: str) -> str:
     return path.rpartition(".")[0]
 
 
-def _inside(path: str, outer: str) -> bool:
+def _is_inside(path: str, outer: str) -> bool:
     return outer == ROOT or path == outer or path.startswith(f"{outer}.")

@@ -1,4 +1,4 @@
-"""Ops and their groups in, one device per group or per stretch of groups out."""
+"""Chooses one device per group, or per run of groups, by where its time is planned."""
 
 from __future__ import annotations
 
@@ -11,70 +11,76 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from placewright.exporters.base import Ask
+    from placewright.exporters.base import ExportRequest
 
 
-def loads(ask: Ask, group: NDArray[np.integer[Any]], count: int) -> NDArray[np.float64]:
+def group_loads(
+    request: ExportRequest, group: NDArray[np.integer[Any]], count: int
+) -> NDArray[np.float64]:
     """Groups × devices: computing time of the ops planned there; -1 is no group.
 
     An op counts with the time that it takes on the device that is fastest at it: on a slow one it
     is no more important for taking long. A group without computing time is decided by its bytes:
     these are added at a scale on which they never outweigh time.
     """
-    a, device = ask.problem.arrays, ask.plan.device
-    inside = group >= 0
-    busy = np.zeros((count, a.devices))
-    held = np.zeros((count, a.devices))
-    seconds = a.compute.min(axis=1) * a.turn
-    np.add.at(busy, (group[inside], device[inside]), seconds[inside])
-    np.add.at(held, (group[inside], device[inside]), a.resident[inside])
-    smallest = busy[busy > 0].min(initial=1.0)
-    weight: NDArray[np.float64] = busy + held * (1e-6 * smallest / max(held.max(initial=0.0), 1.0))
-    return weight
+    a, device = request.problem.arrays, request.plan.placement
+    is_grouped = group >= 0
+    seconds_on = np.zeros((count, a.devices))
+    bytes_on = np.zeros((count, a.devices))
+    seconds = a.compute.min(axis=1) * a.scheduled
+    np.add.at(seconds_on, (group[is_grouped], device[is_grouped]), seconds[is_grouped])
+    np.add.at(bytes_on, (group[is_grouped], device[is_grouped]), a.resident[is_grouped])
+    smallest = seconds_on[seconds_on > 0].min(initial=1.0)
+    load: NDArray[np.float64] = seconds_on + bytes_on * (
+        1e-6 * smallest / max(bytes_on.max(initial=0.0), 1.0)
+    )
+    return load
 
 
-def majority(ask: Ask, group: NDArray[np.integer[Any]], count: int) -> NDArray[np.int32]:
+def majority_devices(
+    request: ExportRequest, group: NDArray[np.integer[Any]], count: int
+) -> NDArray[np.int32]:
     """Each group's device: where most of its time is planned; -1 where it has no time or bytes."""
-    weight = loads(ask, group, count)
-    return np.where(weight.any(axis=1), weight.argmax(axis=1), -1).astype(np.int32)
+    load = group_loads(request, group, count)
+    return np.where(load.any(axis=1), load.argmax(axis=1), -1).astype(np.int32)
 
 
-def stretches(weight: NDArray[np.float64]) -> NDArray[np.int32]:
+def contiguous_devices(load: NDArray[np.float64]) -> NDArray[np.int32]:
     """A device for each block, every device on one stretch of blocks at most.
 
     The devices follow each other by where most of their load stands; the cuts between them keep
     as much load on its planned device as possible. A device without load gets no block.
 
     Args:
-        weight: Blocks × devices: the load that is planned there.
+        load: Blocks × devices: the load that is planned there.
     """
-    blocks, devices = weight.shape
-    used = [d for d in range(devices) if weight[:, d].any()]
-    middle = {d: float(weight[:, d] @ np.arange(blocks) / weight[:, d].sum()) for d in used}
-    order = sorted(used, key=lambda d: (middle[d], d))
+    blocks, devices = load.shape
+    loaded = [d for d in range(devices) if load[:, d].any()]
+    centroid = {d: float(load[:, d] @ np.arange(blocks) / load[:, d].sum()) for d in loaded}
+    order = sorted(loaded, key=lambda d: (centroid[d], d))
     if not order:
         return np.zeros(blocks, dtype=np.int32)
     best = np.zeros((blocks + 1, len(order)))
-    came: NDArray[np.int64] = np.zeros((blocks + 1, len(order)), dtype=np.int64)
+    previous: NDArray[np.int64] = np.zeros((blocks + 1, len(order)), dtype=np.int64)
     for block in range(blocks):
         for k, device in enumerate(order):
-            before = int(best[block, : k + 1].argmax())
-            came[block + 1, k] = before
-            best[block + 1, k] = best[block, before] + weight[block, device]
+            source = int(best[block, : k + 1].argmax())
+            previous[block + 1, k] = source
+            best[block + 1, k] = best[block, source] + load[block, device]
     k = int(best[blocks].argmax())
-    chosen = np.zeros(blocks, dtype=np.int32)
+    assignment = np.zeros(blocks, dtype=np.int32)
     for block in range(blocks, 0, -1):
-        chosen[block - 1] = order[k]
-        k = int(came[block, k])
-    return chosen
+        assignment[block - 1] = order[k]
+        k = int(previous[block, k])
+    return assignment
 
 
-def runs(values: Sequence[int]) -> list[tuple[int, int]]:
+def run_lengths(values: Sequence[int]) -> list[tuple[int, int]]:
     """(value, how often) of each run of equal values."""
-    found: list[tuple[int, int]] = []
+    lengths: list[tuple[int, int]] = []
     for value in values:
-        if found and found[-1][0] == value:
-            found[-1] = (value, found[-1][1] + 1)
+        if lengths and lengths[-1][0] == value:
+            lengths[-1] = (value, lengths[-1][1] + 1)
         else:
-            found.append((value, 1))
-    return found
+            lengths.append((value, 1))
+    return lengths

@@ -1,4 +1,4 @@
-"""A plan and an ONNX file in, the file with ONNX's own device configurations out (IR version 11).
+"""Exports a plan as an ONNX file with ONNX's own device configurations (IR version 11).
 
 The model names the devices. A node says, for each tensor that it makes, which device holds it, and
 its pipeline stage where the plan is a chain of stages.
@@ -12,73 +12,75 @@ import numpy as np
 
 from placewright.exporters import onnx_files
 from placewright.exporters.base import (
-    Ask,
-    Exported,
+    ExportedPlan,
+    ExportRequest,
+    evaluate_export,
     general_notes,
-    priced,
 )
-from placewright.exporters.device_names import named
+from placewright.exporters.device_names import target_names
 
 CONFIGURATION = "placewright"
 IR_VERSION = 11
 
 
-def export(ask: Ask) -> Exported:
+def export(request: ExportRequest) -> ExportedPlan:
     """A model whose nodes name their device.
 
     Raises:
         ConfigError: No file is given.
         PlanError: The file is not the one that the graph was read from.
     """
-    model, ops = onnx_files.load(ask, "onnx")
+    model, ops = onnx_files.load_model(request, "onnx")
     model.ir_version = max(model.ir_version, IR_VERSION)
-    for entry in [each for each in model.configuration if each.name == CONFIGURATION]:
+    for entry in [existing for existing in model.configuration if existing.name == CONFIGURATION]:
         model.configuration.remove(entry)
-    names = named(ask, "gpu{}", "cpu{}")
+    names = target_names(request, "gpu{}", "cpu{}")
     model.configuration.add(name=CONFIGURATION, num_devices=len(names), device=names)
-    stages = _stages(ask)
+    stages = _pipeline_stages(request)
     nodes: dict[str, int] = {}
-    device = ask.plan.device.copy()
-    for node, place in onnx_files.node_devices(ask, model, ops, device):
+    device = request.plan.placement.copy()
+    for node, device_index in onnx_files.node_devices(request, model, ops, device):
         for entry in [e for e in node.device_configurations if e.configuration_id == CONFIGURATION]:
             node.device_configurations.remove(entry)
-        said = node.device_configurations.add(configuration_id=CONFIGURATION)
+        configuration = node.device_configurations.add(configuration_id=CONFIGURATION)
         if stages:
-            said.pipeline_stage = stages[place]
+            configuration.pipeline_stage = stages[device_index]
         for tensor in filter(None, node.output):
-            said.sharding_spec.add(tensor_name=tensor, device=[place])
-        nodes[node.name or next(filter(None, node.output))] = place
-    plan, cost, more = priced(ask, device)
+            configuration.sharding_spec.add(tensor_name=tensor, device=[device_index])
+        nodes[node.name or next(filter(None, node.output))] = device_index
+    plan, cost, extra = evaluate_export(request, device)
     data = {
         "devices": names,
         "stages": {names[at]: stage for at, stage in stages.items()},
         "nodes": nodes,
     }
-    notes = general_notes(ask, "ONNX")
+    notes = general_notes(request, "ONNX")
     if not stages:
         notes.append("stages: the plan goes back and forth between devices, so none is written")
-    return Exported(
+    return ExportedPlan(
         target="onnx",
         text=json.dumps(data, indent=2) + "\n",
         data=data,
         usage=f"model.configuration and node.device_configurations, named {CONFIGURATION!r}",
-        notes=(*notes, *onnx_files.external_note(ask, model), *more),
+        notes=(*notes, *onnx_files.external_data_note(request, model), *extra),
         cost=cost,
         plan=plan,
         model=model.SerializeToString(),
-        source=ask.model,
+        source=request.model,
     )
 
 
-def _stages(ask: Ask) -> dict[int, int]:
+def _pipeline_stages(request: ExportRequest) -> dict[int, int]:
     """Each device's stage, if tensors only ever go to a later one."""
-    a, device = ask.problem.arrays, ask.plan.device
-    used = np.unique(device[a.turn])
-    first = {int(at): int(np.flatnonzero(a.turn & (device == at))[0]) for at in used}
-    stage = {at: number for number, at in enumerate(sorted(first, key=lambda at: first[at]))}
+    a, device = request.problem.arrays, request.plan.placement
+    used_devices = np.unique(device[a.scheduled])
+    first_op = {
+        int(at): int(np.flatnonzero(a.scheduled & (device == at))[0]) for at in used_devices
+    }
+    stage = {at: number for number, at in enumerate(sorted(first_op, key=lambda at: first_op[at]))}
     reader = np.repeat(np.arange(a.ops), np.diff(a.first_input))
     source = a.producer[a.inputs]
-    for start, end in zip(source[a.turn[source]], reader[a.turn[source]], strict=True):
+    for start, end in zip(source[a.scheduled[source]], reader[a.scheduled[source]], strict=True):
         if stage[int(device[start])] > stage[int(device[end])]:
             return {}
     return stage

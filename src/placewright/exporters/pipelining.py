@@ -1,4 +1,4 @@
-"""A plan in, the split points of `torch.distributed.pipelining` out.
+"""Exports a plan as split points of `torch.distributed.pipelining`.
 
 A split point cuts the traced graph where a module is called: what comes before, in the order of the
 trace, is one stage, what comes after the next. So a stage is a stretch of the graph, each device
@@ -14,17 +14,17 @@ import numpy as np
 
 from placewright.errors import PlanError
 from placewright.exporters.base import (
-    Ask,
-    Exported,
+    ExportedPlan,
+    ExportRequest,
+    evaluate_export,
     general_notes,
-    priced,
 )
-from placewright.exporters.device_names import named
-from placewright.exporters.module_flow import upwards
+from placewright.exporters.device_names import target_names
+from placewright.exporters.module_flow import enclosing_paths
 from placewright.exporters.module_votes import (
-    loads,
-    runs,
-    stretches,
+    contiguous_devices,
+    group_loads,
+    run_lengths,
 )
 from placewright.graph import WEIGHT
 
@@ -34,98 +34,101 @@ if TYPE_CHECKING:
     from placewright.graph import Graph
 
 
-def export(ask: Ask) -> Exported:
+def export(request: ExportRequest) -> ExportedPlan:
     """A `split_spec`, and the device of each stage.
 
     Raises:
         PlanError: No op says which module it belongs to.
     """
-    graph = ask.problem.graph
-    cuts = _cuts(ask)
+    graph = request.problem.graph
+    cuts = _cut_points(request)
     if not cuts:
         raise PlanError(
             f"graph {graph.name!r} has no modules to split at: pipelining takes PyTorch models"
         )
-    block = _blocks(ask, cuts)
-    chosen = stretches(loads(ask, block, len(cuts) + 1))
-    stages = runs(chosen.tolist())
-    names = named(ask, "cuda:{}", "cpu")
+    block = _blocks(request, cuts)
+    block_device = contiguous_devices(group_loads(request, block, len(cuts) + 1))
+    stages = run_lengths(block_device.tolist())
+    names = target_names(request, "cuda:{}", "cpu")
     spec: dict[str, str] = {}
-    first = 0
+    start = 0
     for _, length in stages[:-1]:
-        first += length
-        spec[cuts[first - 1][1]] = "BEGINNING"
+        start += length
+        spec[cuts[start - 1][1]] = "BEGINNING"
     devices = [names[at] for at, _ in stages]
-    turns = ask.problem.arrays.turn
-    device = np.where(turns, chosen[block], ask.plan.device)
-    plan, cost, more = priced(ask, device, weights_follow=True)
+    scheduled = request.problem.arrays.scheduled
+    placement = np.where(scheduled, block_device[block], request.plan.placement)
+    plan, cost, extra = evaluate_export(request, placement, weights_follow=True)
     data = {"split_spec": spec, "devices": devices}
-    return Exported(
+    return ExportedPlan(
         target="pipelining",
-        text=_source(data),
+        text=_python_source(data),
         data=data,
         usage="pipe = pipeline(model, mb_args=example, split_spec=split_spec); "
         "stage = pipe.build_stage(rank, devices[rank])",
-        notes=(*_notes(ask, block, device), *more),
+        notes=(*_notes(request, block, placement), *extra),
         cost=cost,
         plan=plan,
     )
 
 
-def _cuts(ask: Ask) -> list[tuple[int, str]]:
+def _cut_points(request: ExportRequest) -> list[tuple[int, str]]:
     """Where the trace can be cut: the position of an op, and the module whose call begins there.
 
     A module that is called several times would cut several times, and one that no op names may
     never be called: a list of modules is not.
     """
-    graph, turn = ask.problem.graph, ask.problem.arrays.turn
-    called = {op.module for op in graph.ops if op.module}
-    often = _called_again(graph, turn)
+    graph, scheduled = request.problem.graph, request.problem.arrays.scheduled
+    module_paths = {op.module for op in graph.ops if op.module}
+    repeated = _repeated_modules(graph, scheduled)
     cuts: list[tuple[int, str]] = []
-    seen: set[str] = set()
-    started = False
+    visited: set[str] = set()
+    has_started = False
     for position, op in enumerate(graph.ops):
-        if not turn[position] or op.phase != "forward":
+        if not scheduled[position] or op.phase != "forward":
             continue
-        new = [path for path in upwards(op.module) if path and path not in seen]
-        seen.update(new)
-        fit = [path for path in new if path in called and path not in often]
-        if fit and started:
-            cuts.append((position, fit[-1]))
-        started = True
+        entered = [path for path in enclosing_paths(op.module) if path and path not in visited]
+        visited.update(entered)
+        candidates = [path for path in entered if path in module_paths and path not in repeated]
+        if candidates and has_started:
+            cuts.append((position, candidates[-1]))
+        has_started = True
     return cuts
 
 
-def _called_again(graph: Graph, turn: NDArray[np.bool_]) -> set[str]:
+def _repeated_modules(graph: Graph, scheduled: NDArray[np.bool_]) -> set[str]:
     """Modules whose ops do not stand together: they are called more than once."""
-    inside: set[str] = set()
-    left: set[str] = set()
-    again: set[str] = set()
+    active: set[str] = set()
+    past: set[str] = set()
+    repeated: set[str] = set()
     for position, op in enumerate(graph.ops):
-        if turn[position] and op.phase == "forward":
-            now = {path for path in upwards(op.module) if path}
-            again |= now & left
-            left |= inside - now
-            inside = now
-    return again
+        if scheduled[position] and op.phase == "forward":
+            current = {path for path in enclosing_paths(op.module) if path}
+            repeated |= current & past
+            past |= active - current
+            active = current
+    return repeated
 
 
-def _blocks(ask: Ask, cuts: list[tuple[int, str]]) -> NDArray[np.int64]:
+def _blocks(request: ExportRequest, cuts: list[tuple[int, str]]) -> NDArray[np.int64]:
     """Each op's block, the graph between two cuts; backward ops go with their module's forward."""
-    graph = ask.problem.graph
-    bounds = np.array([position for position, _ in cuts])
-    block = np.searchsorted(bounds, np.arange(len(graph)), side="right")
-    home: dict[str, int] = {}
+    graph = request.problem.graph
+    cut_positions = np.array([position for position, _ in cuts])
+    block = np.searchsorted(cut_positions, np.arange(len(graph)), side="right")
+    module_block: dict[str, int] = {}
     for position, op in enumerate(graph.ops):
-        if op.phase == "forward" and ask.problem.arrays.turn[position]:
-            home.setdefault(op.module, int(block[position]))
+        if op.phase == "forward" and request.problem.arrays.scheduled[position]:
+            module_block.setdefault(op.module, int(block[position]))
         elif op.phase != "forward":
-            known = next((home[path] for path in upwards(op.module) if path in home), 0)
-            block[position] = known
-    return np.where(ask.problem.arrays.turn, block, -1)
+            forward_block = next(
+                (module_block[path] for path in enclosing_paths(op.module) if path in module_block),
+                0,
+            )
+            block[position] = forward_block
+    return np.where(request.problem.arrays.scheduled, block, -1)
 
 
-def _source(data: dict[str, Any]) -> str:
+def _python_source(data: dict[str, Any]) -> str:
     """The data as Python that can be imported."""
     lines = ["from torch.distributed.pipelining import SplitPoint", "", "split_spec = {"]
     lines += [
@@ -135,24 +138,26 @@ def _source(data: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _shared(ask: Ask, device: NDArray[np.int32]) -> list[str]:
+def _shared_weights(request: ExportRequest, placement: NDArray[np.int32]) -> list[str]:
     """Weights that ops of several devices read."""
-    graph = ask.problem.graph
+    graph = request.problem.graph
     return [
         op.name
         for position, op in enumerate(graph.ops)
         if op.kind == WEIGHT
-        and len({int(device[reader]) for reader in graph.readers.get((position, 0), ())}) > 1
+        and len({int(placement[reader]) for reader in graph.readers.get((position, 0), ())}) > 1
     ]
 
 
-def _notes(ask: Ask, block: NDArray[np.int64], device: NDArray[np.int32]) -> list[str]:
-    notes = general_notes(ask, "pipelining", trains=True)
-    inside = block >= 0
-    wrong = int((inside & (device != ask.plan.device)).sum())
-    if wrong:
-        count = f"{wrong} of {int(inside.sum())} ops"
-        planned = runs(ask.plan.device[inside].tolist())
+def _notes(
+    request: ExportRequest, block: NDArray[np.int64], placement: NDArray[np.int32]
+) -> list[str]:
+    notes = general_notes(request, "pipelining", can_train=True)
+    is_scheduled = block >= 0
+    moved_count = int((is_scheduled & (placement != request.plan.placement)).sum())
+    if moved_count:
+        count = f"{moved_count} of {int(is_scheduled.sum())} ops"
+        planned = run_lengths(request.plan.placement[is_scheduled].tolist())
         if len(planned) > len({at for at, _ in planned}):
             notes.append(
                 f"stages: the plan is no chain of stages in the model's order; {count} are on "
@@ -160,7 +165,9 @@ def _notes(ask: Ask, block: NDArray[np.int64], device: NDArray[np.int32]) -> lis
             )
         else:
             notes.append(f"stages: the plan cuts inside a module; {count} are on another device")
-    shared = _shared(ask, device)
-    if shared:
-        notes.append(f"weights: {shared[0]!r} is read by several stages, and is in each of them")
+    shared_weights = _shared_weights(request, placement)
+    if shared_weights:
+        notes.append(
+            f"weights: {shared_weights[0]!r} is read by several stages, and is in each of them"
+        )
     return notes

@@ -1,4 +1,4 @@
-"""Files: a noun and a path in, a versioned JSON or TOML file out, and back."""
+"""Files: saves and loads the library's objects as versioned JSON or TOML."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Noun", "from_data", "load", "plan_for", "save", "to_data", "to_json"]
 
-File = str | os.PathLike[str]
+FilePath = str | os.PathLike[str]
 
 
-def save(noun: Noun, path: File) -> None:
+def save(noun: Noun, path: FilePath) -> None:
     """Write a noun to a file; `.toml` for clusters and constraints, `.gz` at the end to compress.
 
     Raises:
@@ -46,30 +46,30 @@ def save(noun: Noun, path: File) -> None:
             raise FileError(f"a {data['placewright']} is written as JSON: end the name in .json")
         write_data(data, target)
     except PlacewrightError as error:
-        raise _of(path, error) from error
+        raise _with_path(path, error) from error
 
 
 @overload
-def load(path: File, kind: Literal["graph"]) -> Graph: ...
+def load(path: FilePath, kind: Literal["graph"]) -> Graph: ...
 @overload
-def load(path: File, kind: Literal["cluster"]) -> Cluster: ...
+def load(path: FilePath, kind: Literal["cluster"]) -> Cluster: ...
 @overload
-def load(path: File, kind: Literal["costs"]) -> Roofline | Table: ...
+def load(path: FilePath, kind: Literal["costs"]) -> Roofline | Table: ...
 @overload
-def load(path: File, kind: Literal["constraints"]) -> Constraints: ...
+def load(path: FilePath, kind: Literal["constraints"]) -> Constraints: ...
 @overload
-def load(path: File, kind: Literal["problem"]) -> Problem: ...
+def load(path: FilePath, kind: Literal["problem"]) -> Problem: ...
 @overload
-def load(path: File, kind: Literal["plan"]) -> Plan: ...
+def load(path: FilePath, kind: Literal["plan"]) -> Plan: ...
 @overload
-def load(path: File, kind: Literal["timeline"]) -> Timeline: ...
+def load(path: FilePath, kind: Literal["timeline"]) -> Timeline: ...
 @overload
-def load(path: File, kind: Literal["result"]) -> Result: ...
+def load(path: FilePath, kind: Literal["result"]) -> Result: ...
 @overload
-def load(path: File, kind: str | None = None) -> Any: ...
+def load(path: FilePath, kind: str | None = None) -> Any: ...
 
 
-def load(path: File, kind: str | None = None) -> Any:
+def load(path: FilePath, kind: str | None = None) -> Any:
     """The noun that a file holds; a result's file will also do where a plan is wanted.
 
     Args:
@@ -83,23 +83,23 @@ def load(path: File, kind: str | None = None) -> Any:
         with _collector_paused():
             return from_data(read_data(Path(path)), kind)
     except RecursionError:
-        raise _of(path, FileError("is nested too deeply to be read")) from None
+        raise _with_path(path, FileError("is nested too deeply to be read")) from None
     except PlacewrightError as error:
-        raise _of(path, error) from error
+        raise _with_path(path, error) from error
 
 
 @contextmanager
 def _collector_paused() -> Iterator[None]:
     """No garbage collection: the objects of a large graph all stay, and scanning them is slow."""
-    running = gc.isenabled()
+    was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        if running:
+        if was_enabled:
             gc.enable()
 
 
-def _of(path: File, error: PlacewrightError) -> PlacewrightError:
+def _with_path(path: FilePath, error: PlacewrightError) -> PlacewrightError:
     """The same error with the file's name before it, on one line whatever names it quotes."""
     return type(error)(" ".join(f"{os.fspath(path)}: {error}".splitlines()))

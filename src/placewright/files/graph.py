@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from placewright.errors import GraphError, nearest
 from placewright.files import validation
-from placewright.files.header import body, head
-from placewright.graph import Graph, Op, Tensor, in_order
+from placewright.files.header import body, make_header
+from placewright.graph import Graph, Op, Tensor, sort_topologically
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from placewright.files.validation import Data
 
 _DEFAULTS = {field.name: field.default for field in fields(Op) if field.default is not MISSING}
-_PLAIN: dict[str, Callable[[Any], Any]] = {  # numpy's numbers and tuples are not plain data
+_TO_PLAIN: dict[str, Callable[[Any], Any]] = {  # numpy's numbers and tuples are not plain data
     "outputs": lambda sizes: [int(size) for size in sizes],
     "flops": float,
-    "moved": int,
+    "bytes_moved": int,
     "resident": int,
     "workspace": int,
     "runs_on": list,
@@ -30,7 +30,7 @@ _PLAIN: dict[str, Callable[[Any], Any]] = {  # numpy's numbers and tuples are no
 def graph_data(graph: Graph) -> Data:
     """A graph as plain data."""
     ops = graph.ops
-    data = head("graph") | {"name": graph.name, "ops": [_op_data(op, ops) for op in ops]}
+    data = make_header("graph") | {"name": graph.name, "ops": [_op_data(op, ops) for op in ops]}
     if graph.outputs != Graph(graph.name, ops).outputs:
         data["outputs"] = _tensor_names(graph.outputs or (), ops)
     return data
@@ -38,24 +38,24 @@ def graph_data(graph: Graph) -> Data:
 
 def read_graph(data: object, where: str = "") -> Graph:
     """The graph that plain data describe."""
-    found = validation.fields(body(data, "graph", where), _GRAPH, where, need=("name", "ops"))
-    entries: list[Data] = found["ops"]
+    values = validation.fields(body(data, "graph", where), _GRAPH, where, required=("name", "ops"))
+    entries: list[Data] = values["ops"]
     position = {entry["name"]: at for at, entry in enumerate(entries)}
     if len(position) < len(entries):
-        twice = next(e["name"] for at, e in enumerate(entries) if position[e["name"]] != at)
-        raise GraphError(f"two ops are named {twice!r}: names must be unique")
-    sorted_already = True
+        duplicate = next(e["name"] for at, e in enumerate(entries) if position[e["name"]] != at)
+        raise GraphError(f"two ops are named {duplicate!r}: names must be unique")
+    is_sorted = True
     for at, entry in enumerate(entries):
         inputs = entry.get("inputs")
         if inputs:
-            entry["inputs"] = _tensors(inputs, position, f"op {entry['name']!r} reads from")
-            sorted_already = sorted_already and max(entry["inputs"])[0] < at
+            entry["inputs"] = _find_tensors(inputs, position, f"op {entry['name']!r} reads from")
+            is_sorted = is_sorted and max(entry["inputs"])[0] < at
     ops = [Op(**entry) for entry in entries]
     outputs = None
-    if "outputs" in found:
-        outputs = _tensors(found["outputs"], position, "the graph's outputs name")
-    name: str = found["name"]
-    return Graph(name, tuple(ops), outputs) if sorted_already else in_order(name, ops, outputs)
+    if "outputs" in values:
+        outputs = _find_tensors(values["outputs"], position, "the graph's outputs name")
+    name: str = values["name"]
+    return Graph(name, tuple(ops), outputs) if is_sorted else sort_topologically(name, ops, outputs)
 
 
 def _op_data(op: Op, ops: tuple[Op, ...]) -> Data:
@@ -63,7 +63,7 @@ def _op_data(op: Op, ops: tuple[Op, ...]) -> Data:
     for key, default in _DEFAULTS.items():
         value = getattr(op, key)
         if value != default:
-            data[key] = _PLAIN[key](value) if key in _PLAIN else value
+            data[key] = _TO_PLAIN[key](value) if key in _TO_PLAIN else value
     if op.inputs:
         data["inputs"] = _tensor_names(op.inputs, ops)
     return data
@@ -77,35 +77,35 @@ def _tensor_names(tensors: tuple[Tensor, ...], ops: tuple[Op, ...]) -> list[obje
     ]
 
 
-def _tensors(
-    names: tuple[tuple[str, int], ...], position: dict[str, int], what: str
+def _find_tensors(
+    names: tuple[tuple[str, int], ...], position: dict[str, int], subject: str
 ) -> tuple[Tensor, ...]:
     try:
         return tuple([(position[name], output) for name, output in names])
     except KeyError:
         unknown = next(name for name, _ in names if name not in position)
         raise GraphError(
-            f"{what} op {unknown!r}, which is not there: {nearest(unknown, position)}"
+            f"{subject} op {unknown!r}, which is not there: {nearest(unknown, position)}"
         ) from None
 
 
-def _named_tensors(value: object, where: str) -> tuple[tuple[str, int], ...]:
+def _read_tensor_names(value: object, where: str) -> tuple[tuple[str, int], ...]:
     """A list of tensors, each `"op"` or `["op", output]`."""
     return tuple(
         [
-            (one, 0) if type(one) is str else _named_tensor(one, where)
-            for one in validation.items(value, where)
+            (entry, 0) if type(entry) is str else _read_tensor_name(entry, where)
+            for entry in validation.items(value, where)
         ]
     )
 
 
-def _named_tensor(value: object, where: str) -> tuple[str, int]:
+def _read_tensor_name(value: object, where: str) -> tuple[str, int]:
     if not (isinstance(value, list) and list(map(type, value)) == [str, int]):
         validation.refuse(value, where, 'an op\'s name or ["name", output]')
     return str(value[0]), validation.integer(value[1], where)
 
 
-def _aliases(value: object, where: str) -> tuple[tuple[int, int], ...]:
+def _read_aliases(value: object, where: str) -> tuple[tuple[int, int], ...]:
     """A list of `[output, input]` pairs."""
     pairs = validation.items(value, where)
     for pair in pairs:
@@ -117,10 +117,10 @@ def _aliases(value: object, where: str) -> tuple[tuple[int, int], ...]:
 _OP = {
     "name": validation.text,
     "kind": validation.text,
-    "inputs": _named_tensors,
+    "inputs": _read_tensor_names,
     "outputs": validation.sizes,
     "flops": validation.number,
-    "moved": validation.integer,
+    "bytes_moved": validation.integer,
     "resident": validation.integer,
     "workspace": validation.integer,
     "dtype": validation.text,
@@ -128,15 +128,17 @@ _OP = {
     "phase": validation.text,
     "colocate": validation.text,
     "runs_on": validation.texts,
-    "aliases": _aliases,
+    "aliases": _read_aliases,
 }
 
 
-def _ops(value: object, where: str) -> list[Data]:
+def _read_ops(value: object, where: str) -> list[Data]:
     return [
-        validation.fields(one, _OP, f"{where}[{at}]", need=("name",))
-        for at, one in enumerate(validation.items(value, where))
+        validation.fields(
+            entry, _OP, f"{where}[{at}]", required=("name",), renamed={"moved": "bytes_moved"}
+        )
+        for at, entry in enumerate(validation.items(value, where))
     ]
 
 
-_GRAPH = {"name": validation.text, "ops": _ops, "outputs": _named_tensors}
+_GRAPH = {"name": validation.text, "ops": _read_ops, "outputs": _read_tensor_names}

@@ -7,10 +7,12 @@ import reprlib
 from placewright.errors import FileError
 from placewright.files.validation import THE_FILE, Data
 
-VERSION = 1
+VERSION = 2
+"""Version 2 has the field's words for some keys; those of version 1 are read as well."""
+READABLE = (1, 2)
 
 
-def head(kind: str) -> Data:
+def make_header(kind: str) -> Data:
     """What the data of a noun of this kind starts with."""
     return {"placewright": kind, "version": VERSION}
 
@@ -21,17 +23,20 @@ def kind_of(data: object, where: str = "") -> str:
     Raises:
         FileError: It has no header, or is of another version.
     """
-    place = where or THE_FILE
+    subject = where or THE_FILE
     kind = data.get("placewright") if isinstance(data, dict) else None
     if not (isinstance(data, dict) and isinstance(kind, str)):
         raise FileError(
-            f'{place} does not say what it holds: expected "placewright" with a kind '
+            f'{subject} does not say what it holds: expected "placewright" with a kind '
             f'and "version" {VERSION} at its head'
         )
     version = data.get("version")
-    if type(version) is not int or version != VERSION:
-        found = "no version" if version is None else f"version {reprlib.repr(version)}"
-        raise FileError(f"{place} has {found}: this release of placewright reads version {VERSION}")
+    if type(version) is not int or version not in READABLE:
+        actual = "no version" if version is None else f"version {reprlib.repr(version)}"
+        raise FileError(
+            f"{subject} has {actual}: this release of placewright reads versions "
+            f"{READABLE[0]} to {VERSION}"
+        )
     return kind
 
 
@@ -41,8 +46,8 @@ def body(data: object, kind: str, where: str = "") -> Data:
     Raises:
         FileError: It is of another kind or version.
     """
-    found = kind_of(data, where)
-    if found != kind:
-        raise FileError(f"{where or THE_FILE} is of kind {found!r}: expected {kind!r}")
+    actual = kind_of(data, where)
+    if actual != kind:
+        raise FileError(f"{where or THE_FILE} is of kind {actual!r}: expected {kind!r}")
     assert isinstance(data, dict)
     return {key: value for key, value in data.items() if key not in ("placewright", "version")}

@@ -1,4 +1,4 @@
-"""Plans in files: ops and devices by name, so that a person can edit and a problem fit them."""
+"""Plans in files: ops and devices by name, so that a person can edit them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from placewright.errors import PlanError, nearest
 from placewright.files import validation
-from placewright.files.header import body, head
+from placewright.files.header import body, make_header
 from placewright.plan import NO_STAGING, Plan
 
 if TYPE_CHECKING:
@@ -19,60 +19,70 @@ if TYPE_CHECKING:
     from placewright.files.validation import Data
     from placewright.problem import Problem
 
-ALONE = -1  # an op that is fused with no other
+NOT_FUSED = -1  # an op that is fused with no other
 _T = TypeVar("_T", bound=np.generic)
 
 
 def plan_data(plan: Plan) -> Data:
     """A plan as plain data."""
-    data = head("plan") | {
+    data = make_header("plan") | {
         "graph": plan.graph,
         "cluster": plan.cluster,
-        "device_names": list(plan.devices),
-        "devices": {op: plan.devices[at] for op, at in zip(plan.ops, plan.device, strict=True)},
+        "device_names": list(plan.device_names),
+        "placement": {
+            op: plan.device_names[at] for op, at in zip(plan.ops, plan.placement, strict=True)
+        },
     }
     if plan.priority is not None:
         data["priority"] = dict(zip(plan.ops, plan.priority.tolist(), strict=True))
     if plan.fusion is not None:
-        data["fusion"] = _but(ALONE, plan.ops, plan.fusion)
+        data["fusion"] = _non_default(NOT_FUSED, plan.ops, plan.fusion)
     if plan.staging is not None:
-        data["staging"] = _but(NO_STAGING, plan.devices, plan.staging)
+        data["staging"] = _non_default(NO_STAGING, plan.device_names, plan.staging)
     return data
 
 
 def read_plan(data: object, where: str = "") -> Plan:
     """The plan that plain data describe; `plan_for` fits it onto a problem."""
-    found = validation.fields(body(data, "plan", where), _PLAN, where, need=("devices",))
-    placed: dict[str, str] = found["devices"]
-    devices = {name: at for at, name in enumerate(_names(found))}
-    ops = {name: at for at, name in enumerate(placed)}
+    values = validation.fields(
+        body(data, "plan", where),
+        _PLAN,
+        where,
+        required=("placement",),
+        renamed={"devices": "placement"},
+    )
+    op_devices: dict[str, str] = values["placement"]
+    devices = {name: at for at, name in enumerate(_device_names(values))}
+    ops = {name: at for at, name in enumerate(op_devices)}
     arrays: dict[str, NDArray[Any]] = {
-        "device": np.array([devices[name] for name in placed.values()], dtype=np.int32)
+        "placement": np.array([devices[name] for name in op_devices.values()], dtype=np.int32)
     }
-    if "priority" in found:
-        unranked = next((op for op in ops if op not in found["priority"]), None)
-        if unranked is not None:
-            raise PlanError(f"op {unranked!r} has no priority: give one to every op or to none")
-        unplaced = next((op for op in found["priority"] if op not in ops), None)
-        if unplaced is not None:
+    if "priority" in values:
+        without_priority = next((op for op in ops if op not in values["priority"]), None)
+        if without_priority is not None:
             raise PlanError(
-                f"op {unplaced!r} has a priority but no device: add it under devices, "
+                f"op {without_priority!r} has no priority: give one to every op or to none"
+            )
+        without_device = next((op for op in values["priority"] if op not in ops), None)
+        if without_device is not None:
+            raise PlanError(
+                f"op {without_device!r} has a priority but no device: add it under placement, "
                 "or remove its priority"
             )
-        arrays["priority"] = _filled(found["priority"], ops, "priority", np.zeros(len(ops)))
-    if "fusion" in found:
-        alone = np.full(len(ops), ALONE, dtype=np.int32)
-        arrays["fusion"] = _filled(found["fusion"], ops, "fusion", alone)
-    if "staging" in found:
-        none = np.full(len(devices), NO_STAGING, dtype=np.int64)
-        arrays["staging"] = _filled(found["staging"], devices, "staging", none)
-        for name, room in found["staging"].items():
-            if room < NO_STAGING:
-                raise PlanError(f"the plan stages {room} bytes on {name!r}: expected >= 0")
+        arrays["priority"] = _fill(values["priority"], ops, "priority", np.zeros(len(ops)))
+    if "fusion" in values:
+        unfused = np.full(len(ops), NOT_FUSED, dtype=np.int32)
+        arrays["fusion"] = _fill(values["fusion"], ops, "fusion", unfused)
+    if "staging" in values:
+        unstaged = np.full(len(devices), NO_STAGING, dtype=np.int64)
+        arrays["staging"] = _fill(values["staging"], devices, "staging", unstaged)
+        for name, size in values["staging"].items():
+            if size < NO_STAGING:
+                raise PlanError(f"the plan stages {size} bytes on {name!r}: expected >= 0")
     for array in arrays.values():
         array.flags.writeable = False
-    prints = {key: found.get(key, "") for key in ("graph", "cluster")}
-    return Plan(tuple(ops), tuple(devices), **(arrays | prints))
+    fingerprints = {key: values.get(key, "") for key in ("graph", "cluster")}
+    return Plan(tuple(ops), tuple(devices), **(arrays | fingerprints))
 
 
 def plan_for(problem: Problem, plan: Plan) -> Plan:
@@ -83,7 +93,7 @@ def plan_for(problem: Problem, plan: Plan) -> Plan:
     """
     ops, devices = problem.graph.position, problem.cluster.position
     row = {name: at for at, name in enumerate(plan.ops)}
-    _know(row, ops, "the plan places op", f"graph {problem.graph.name!r}")
+    _check_known(row, ops, "the plan places op", f"graph {problem.graph.name!r}")
     missing = [name for name in ops if name not in row]
     if missing:
         raise PlanError(
@@ -91,46 +101,50 @@ def plan_for(problem: Problem, plan: Plan) -> Plan:
             f"op {missing[0]!r} has no device"
         )
     cluster = f"cluster {problem.cluster.name!r}"
-    used = [plan.devices[at] for at in np.unique(plan.device)]
-    _know(used, devices, "the plan uses device", cluster)
-    staging = None if plan.staging is None else _but(NO_STAGING, plan.devices, plan.staging)
-    _know(staging or (), devices, "the plan stages on device", cluster)
+    used_devices = [plan.device_names[at] for at in np.unique(plan.placement)]
+    _check_known(used_devices, devices, "the plan uses device", cluster)
+    staging = (
+        None if plan.staging is None else _non_default(NO_STAGING, plan.device_names, plan.staging)
+    )
+    _check_known(staging or (), devices, "the plan stages on device", cluster)
     rows = np.array([row[name] for name in ops])
-    column = np.array([devices.get(name, -1) for name in plan.devices])
+    column = np.array([devices.get(name, -1) for name in plan.device_names])
     return Plan.of(
         problem,
-        device=column[plan.device[rows]],
+        placement=column[plan.placement[rows]],
         priority=None if plan.priority is None else plan.priority[rows],
         fusion=None if plan.fusion is None else plan.fusion[rows],
         staging=staging,
     )
 
 
-def _names(found: Data) -> Iterable[str]:
+def _device_names(values: Data) -> Iterable[str]:
     """The cluster's devices as listed, then those that only a person's edit names."""
-    return dict.fromkeys([*found.get("device_names", ()), *found["devices"].values()])
+    return dict.fromkeys([*values.get("device_names", ()), *values["placement"].values()])
 
 
-def _but(default: int, names: Iterable[str], values: NDArray[np.integer[Any]]) -> dict[str, int]:
+def _non_default(
+    default: int, names: Iterable[str], values: NDArray[np.integer[Any]]
+) -> dict[str, int]:
     """What is not default, by name."""
     pairs = zip(names, values.tolist(), strict=True)
     return {name: value for name, value in pairs if value != default}
 
 
-def _filled(
+def _fill(
     values: Mapping[str, float], position: Mapping[str, int], key: str, array: NDArray[_T]
 ) -> NDArray[_T]:
-    _know(values, position, f"the plan's {key} names", "the plan")
+    _check_known(values, position, f"the plan's {key} names", "the plan")
     for name, value in values.items():
         array[position[name]] = value
     return array
 
 
-def _know(names: Iterable[str], known: Mapping[str, int], what: str, whose: str) -> None:
+def _check_known(names: Iterable[str], known: Mapping[str, int], subject: str, owner: str) -> None:
     unknown = next((name for name in names if name not in known), None)
     if unknown is not None:
         raise PlanError(
-            f"{what} {unknown!r}, which {whose} does not have: {nearest(unknown, known)}"
+            f"{subject} {unknown!r}, which {owner} does not have: {nearest(unknown, known)}"
         )
 
 
@@ -138,8 +152,8 @@ _PLAN = {
     "graph": validation.text,
     "cluster": validation.text,
     "device_names": validation.texts,
-    "devices": validation.named(validation.text),
-    "priority": validation.named(validation.number),
-    "fusion": validation.named(validation.int32),
-    "staging": validation.named(validation.size),
+    "placement": validation.mapping_of(validation.text),
+    "priority": validation.mapping_of(validation.number),
+    "fusion": validation.mapping_of(validation.int32),
+    "staging": validation.mapping_of(validation.size),
 }

@@ -9,7 +9,7 @@ from placewright.files import validation
 from placewright.files.cluster import cluster_data, read_cluster
 from placewright.files.costs import costs_data, read_costs
 from placewright.files.graph import graph_data, read_graph
-from placewright.files.header import body, head
+from placewright.files.header import body, make_header
 from placewright.problem import Constraints, Problem
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def problem_data(problem: Problem) -> Data:
     """A problem as plain data."""
-    return head("problem") | {
+    return make_header("problem") | {
         "discipline": problem.discipline,
         "objective": problem.objective,
         "overlap": bool(problem.overlap),
@@ -31,8 +31,8 @@ def problem_data(problem: Problem) -> Data:
 
 def read_problem(data: object, where: str = "") -> Problem:
     """The problem that plain data describe."""
-    need = ("graph", "cluster")
-    return Problem(**validation.fields(body(data, "problem", where), _PROBLEM, where, need))
+    required = ("graph", "cluster")
+    return Problem(**validation.fields(body(data, "problem", where), _PROBLEM, where, required))
 
 
 def constraints_data(constraints: Constraints) -> Data:
@@ -43,25 +43,25 @@ def constraints_data(constraints: Constraints) -> Data:
         "colocate": [list(group) for group in constraints.colocate],
         "limits": {name: int(limit) for name, limit in constraints.limits.items()},
     }
-    return head("constraints") | {key: value for key, value in data.items() if value}
+    return make_header("constraints") | {key: value for key, value in data.items() if value}
 
 
 def read_constraints(data: object, where: str = "") -> Constraints:
     """The constraints that plain data describe."""
-    found = validation.fields(body(data, "constraints", where), _CONSTRAINTS, where)
-    if "colocate" in found:
-        found["colocate"] = tuple(found["colocate"])
-    for name, limit in found.get("limits", {}).items():
+    values = validation.fields(body(data, "constraints", where), _CONSTRAINTS, where)
+    if "colocate" in values:
+        values["colocate"] = tuple(values["colocate"])
+    for name, limit in values.get("limits", {}).items():
         if limit < 0:
             raise ProblemError(f"the limit of device {name!r} is {limit!r} bytes: expected >= 0")
-    return Constraints(**found)
+    return Constraints(**values)
 
 
 _CONSTRAINTS = {
-    "pins": validation.named(validation.text),
-    "forbid": validation.named(validation.texts),
-    "colocate": validation.each(validation.texts),
-    "limits": validation.named(validation.size),
+    "pins": validation.mapping_of(validation.text),
+    "forbid": validation.mapping_of(validation.texts),
+    "colocate": validation.list_of(validation.texts),
+    "limits": validation.mapping_of(validation.size),
 }
 _PROBLEM: dict[str, validation.Check] = {
     "discipline": validation.text,

@@ -1,4 +1,4 @@
-"""Kinds: a noun in, plain data out, and back; the data say of what kind they are."""
+"""Registry of file kinds: turns an object into plain data, and back by the kind in the data."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 Noun = Graph | Cluster | CostModel | Constraints | Problem | Plan | Timeline | Result
 
-_READ = {
+_READERS = {
     "graph": read_graph,
     "cluster": read_cluster,
     "costs": read_costs,
@@ -71,11 +71,11 @@ def from_data(data: object, kind: str | None = None) -> Any:
         FileError: The data are of another kind or version.
         PlacewrightError: The noun is malformed.
     """
-    if kind is not None and kind not in _READ:
-        raise FileError(f"kind {kind!r} is unknown: {nearest(kind, _READ)}")
-    found = kind_of(data)
-    if found not in _READ:
-        raise FileError(f"the file is of unknown kind {found!r}: {nearest(found, _READ)}")
-    if kind == "plan" and found == "result":
+    if kind is not None and kind not in _READERS:
+        raise FileError(f"kind {kind!r} is unknown: {nearest(kind, _READERS)}")
+    actual = kind_of(data)
+    if actual not in _READERS:
+        raise FileError(f"the file is of unknown kind {actual!r}: {nearest(actual, _READERS)}")
+    if kind == "plan" and actual == "result":
         return read_result(data).plan
-    return _READ[kind or found](data)
+    return _READERS[kind or actual](data)

@@ -5,26 +5,26 @@ from __future__ import annotations
 from typing import get_args
 
 from placewright.files import validation
-from placewright.files.header import body, head
+from placewright.files.header import body, make_header
 from placewright.files.plan import plan_data, read_plan
-from placewright.files.validation import Data, written
+from placewright.files.validation import Data, plain_number
 from placewright.problem import Objective
-from placewright.result import Result, Use
+from placewright.result import DeviceUse, Result
 from placewright.version import __version__
 
 
 def result_data(result: Result) -> Data:
     """A result as plain data."""
-    return head("result") | {
+    return make_header("result") | {
         "placewright_version": __version__,
         "method": result.solver,
         "found_by": result.found_by,
         "objective": result.objective,
-        "step_time": written(result.step_time),
-        "period": written(result.period),
-        "bound": written(result.bound),
+        "step_time": plain_number(result.step_time),
+        "period": plain_number(result.period),
+        "bound": plain_number(result.bound),
         "bound_name": result.bound_name,
-        "gap": written(result.gap),
+        "gap": plain_number(result.gap),
         "fits": bool(result.fits),
         "overflow": int(result.overflow),
         "evaluations": int(result.evaluations),
@@ -41,45 +41,49 @@ def result_data(result: Result) -> Data:
             }
             for use in result.devices
         ],
-        "history": [[int(count), float(at), written(best)] for count, at, best in result.history],
-        **_asked_data(result),
+        "history": [
+            [int(count), float(at), plain_number(best)] for count, at, best in result.history
+        ],
+        **_options_data(result),
         "plan": plan_data(result.plan),
     }
 
 
-def _asked_data(result: Result) -> Data:
+def _options_data(result: Result) -> Data:
     """What the problem was asked for with, where that is known."""
-    asked = {
+    options = {
         key: list(value) if isinstance(value, tuple) else value
-        for key, value in result.asked.items()
+        for key, value in result.options.items()
     }
-    return {"asked": asked} if asked else {}
+    return {"options": options} if options else {}
 
 
 def read_result(data: object, where: str = "") -> Result:
     """The result that plain data describe."""
-    need = [key for key in _RESULT if key not in (*_DERIVED, "found_by", "history", "asked")]
-    found = validation.fields(body(data, "result", where), _RESULT, where, need)
+    required = [key for key in _RESULT if key not in (*_DERIVED, "found_by", "history", "options")]
+    values = validation.fields(
+        body(data, "result", where), _RESULT, where, required, renamed={"asked": "options"}
+    )
     for key in _DERIVED:
-        found.pop(key, None)
-    found["devices"] = tuple(found["devices"])
-    found["history"] = tuple(found.get("history", ()))
-    return Result(solver=found.pop("method"), **found)
+        values.pop(key, None)
+    values["devices"] = tuple(values["devices"])
+    values["history"] = tuple(values.get("history", ()))
+    return Result(solver=values.pop("method"), **values)
 
 
-def _use(data: object, where: str) -> Use:
-    return Use(
-        **validation.fields(data, _USE, where, need=("name", "ops", "busy", "peak", "limit"))
+def _read_use(data: object, where: str) -> DeviceUse:
+    return DeviceUse(
+        **validation.fields(data, _USE, where, required=("name", "ops", "busy", "peak", "limit"))
     )
 
 
-def _objective(value: object, where: str) -> str:
+def _read_objective(value: object, where: str) -> str:
     if value not in get_args(Objective):
         validation.refuse(value, where, "'step' or 'period'")
     return str(value)
 
 
-def _option(value: object, where: str) -> str | bool | tuple[str, ...]:
+def _read_option(value: object, where: str) -> str | bool | tuple[str, ...]:
     """One option of the command line."""
     if isinstance(value, bool | str):
         return value
@@ -88,7 +92,7 @@ def _option(value: object, where: str) -> str | bool | tuple[str, ...]:
     return validation.texts(value, where)
 
 
-def _milestone(value: object, where: str) -> tuple[int, float, float]:
+def _read_milestone(value: object, where: str) -> tuple[int, float, float]:
     """One `[evaluations, seconds, best objective]`."""
     entry = validation.items(value, where)
     if len(entry) != 3:
@@ -113,7 +117,7 @@ _RESULT = {
     "placewright_version": validation.text,
     "method": validation.text,
     "found_by": validation.text,
-    "objective": _objective,
+    "objective": _read_objective,
     "step_time": validation.rate,
     "period": validation.rate,
     "bound": validation.rate,
@@ -124,8 +128,8 @@ _RESULT = {
     "evaluations": validation.integer,
     "seconds": validation.number,
     "seed": validation.integer,
-    "devices": validation.each(_use),
-    "history": validation.each(_milestone),
-    "asked": validation.named(_option),
+    "devices": validation.list_of(_read_use),
+    "history": validation.list_of(_read_milestone),
+    "options": validation.mapping_of(_read_option),
     "plan": read_plan,
 }

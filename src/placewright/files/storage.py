@@ -1,4 +1,4 @@
-"""Storage: a path in, plain data out, and back; JSON or TOML, gzipped or not, by the name's end.
+"""Reads and writes plain data: JSON or TOML, gzipped or not, by the file name's suffix.
 
 JSON is strict: no NaN, no infinity, no key twice. A file is written whole or not at all.
 """
@@ -31,7 +31,7 @@ def read_data(path: Path) -> object:
     """
     try:
         content = path.read_bytes()
-        if _gzipped(path):
+        if _is_gzipped(path):
             content = gzip.decompress(content)
         text = content.decode("utf-8-sig")
     except FileNotFoundError:
@@ -59,7 +59,7 @@ def write_data(data: Data, path: Path) -> None:
         content = (to_toml(data) if is_toml(path) else to_json(data)).encode()
     except ValueError as error:  # NaN, or half a surrogate pair in a TOML string
         raise FileError(f"cannot be written: {error}") from None
-    if _gzipped(path):
+    if _is_gzipped(path):
         content = gzip.compress(content, compresslevel=6, mtime=0)  # same data, same bytes
     write_bytes(content, path)
 
@@ -71,22 +71,22 @@ def write_bytes(content: bytes, path: Path) -> None:
         FileError: It cannot be written there.
     """
     try:
-        _replace(path, content)
+        _replace_file(path, content)
     except (OSError, ValueError) as error:
         raise FileError(f"cannot be written: {_reason(error)}") from None
 
 
 def to_json(data: Data) -> str:
     """Data as JSON with one op, device or link a line."""
-    return _laid_out(data, "") + "\n"
+    return _format_json(data, "") + "\n"
 
 
 def _from_json(text: str) -> object:
     try:
         return json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_unique)
     except json.JSONDecodeError as error:
-        place = f"line {error.lineno} column {error.colno}"
-        raise FileError(f"is not JSON, or truncated: {error.msg} at {place}") from None
+        position = f"line {error.lineno} column {error.colno}"
+        raise FileError(f"is not JSON, or truncated: {error.msg} at {position}") from None
     except ValueError as error:  # an integer of thousands of digits
         raise FileError(f"is not JSON that can be read: {error}") from None
 
@@ -105,51 +105,51 @@ def _refuse_constant(word: str) -> None:
 def _unique(pairs: list[tuple[str, Any]]) -> Data:
     data = dict(pairs)
     if len(data) < len(pairs):
-        (twice, _), *_ = Counter(key for key, _ in pairs).most_common(1)
-        raise FileError(f"has the key {twice!r} twice in one object: keep one")
+        (duplicate, _), *_ = Counter(key for key, _ in pairs).most_common(1)
+        raise FileError(f"has the key {duplicate!r} twice in one object: keep one")
     return data
 
 
 _dumps = json.JSONEncoder(allow_nan=False).encode
 
 
-def _laid_out(value: Any, pad: str) -> str:
+def _format_json(value: Any, pad: str) -> str:
     if isinstance(value, dict) and "placewright" in value:  # a noun: every key on a line
         pad += " "
-        lines = [f"{pad}{_dumps(key)}: {_laid_out(one, pad)}" for key, one in value.items()]
+        lines = [f"{pad}{_dumps(key)}: {_format_json(item, pad)}" for key, item in value.items()]
     elif isinstance(value, dict) and value:
-        lines = [f"{pad} {_dumps(key)}: {_dumps(one)}" for key, one in value.items()]
+        lines = [f"{pad} {_dumps(key)}: {_dumps(item)}" for key, item in value.items()]
     elif isinstance(value, list) and value and isinstance(value[0], dict | list):
-        lines = [f"{pad} {_dumps(one)}" for one in value]
+        lines = [f"{pad} {_dumps(item)}" for item in value]
         return "[\n" + ",\n".join(lines) + "\n" + pad + "]"
     else:
         return _dumps(value)
     return "{\n" + ",\n".join(lines) + "\n" + pad + "}"
 
 
-def _replace(path: Path, content: bytes) -> None:
+def _replace_file(path: Path, content: bytes) -> None:
     if path.exists() and not path.is_file():  # a pipe or a terminal cannot be replaced
         path.write_bytes(content)
         return
     path = Path(os.path.realpath(path))  # a link stays a link
-    fresh = path.with_name(f".{secrets.token_hex(8)}.tmp")
+    temporary = path.with_name(f".{secrets.token_hex(8)}.tmp")
     try:
-        fresh.write_bytes(content)
+        temporary.write_bytes(content)
         if path.exists():
-            fresh.chmod(stat.S_IMODE(path.stat().st_mode))
-        fresh.replace(path)
+            temporary.chmod(stat.S_IMODE(path.stat().st_mode))
+        temporary.replace(path)
     finally:
-        fresh.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
 def _reason(error: Exception) -> str:
     return ((error.strerror if isinstance(error, OSError) else None) or str(error)).lower()
 
 
-def _gzipped(path: Path) -> bool:
+def _is_gzipped(path: Path) -> bool:
     return path.suffix == ".gz"
 
 
 def is_toml(path: Path) -> bool:
     """Whether a file of this name is TOML; what else there is, is JSON."""
-    return (path.with_suffix("") if _gzipped(path) else path).suffix == ".toml"
+    return (path.with_suffix("") if _is_gzipped(path) else path).suffix == ".toml"

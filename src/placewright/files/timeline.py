@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from placewright.errors import ConfigError
 from placewright.files import validation
-from placewright.files.header import body, head
+from placewright.files.header import body, make_header
 from placewright.files.plan import plan_data, read_plan
-from placewright.timeline import Memory, Timeline, Transfers
+from placewright.timeline import MemoryTrace, Timeline, Transfers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def timeline_data(timeline: Timeline) -> Data:
     """A timeline as plain data."""
-    return head("timeline") | {
+    return make_header("timeline") | {
         "step_time": float(timeline.step_time),
         "period": float(timeline.period),
         "start": timeline.start.tolist(),
@@ -33,36 +33,36 @@ def timeline_data(timeline: Timeline) -> Data:
 
 def read_timeline(data: object, where: str = "") -> Timeline:
     """The timeline that plain data describe."""
-    found = validation.fields(body(data, "timeline", where), _TIMELINE, where, need=_TIMELINE)
-    timeline = Timeline(**found)
-    ops, devices = len(timeline.plan), len(timeline.plan.devices)
-    _equal_length(found, ("start", "end"), ops, "op")
-    _equal_length(found, ("peak", "capacity"), devices, "device")
+    values = validation.fields(body(data, "timeline", where), _TIMELINE, where, required=_TIMELINE)
+    timeline = Timeline(**values)
+    ops, devices = len(timeline.plan), len(timeline.plan.device_names)
+    _check_lengths(values, ("start", "end"), ops, "op")
+    _check_lengths(values, ("peak", "capacity"), devices, "device")
     for array in (timeline.transfers.source, timeline.transfers.target, timeline.memory.device):
         for device in array[(array < 0) | (array >= devices)]:
             raise ConfigError(f"the timeline names device {device}: its plan has {devices} devices")
     return timeline
 
 
-def _transfers(data: object, where: str) -> Transfers:
-    return Transfers(**_columns(data, _TRANSFERS, where))
+def _read_transfers(data: object, where: str) -> Transfers:
+    return Transfers(**_read_columns(data, _TRANSFERS, where))
 
 
-def _memory(data: object, where: str) -> Memory:
-    return Memory(**_columns(data, _MEMORY, where))
+def _read_memory(data: object, where: str) -> MemoryTrace:
+    return MemoryTrace(**_read_columns(data, _MEMORY, where))
 
 
-def _columns(data: object, columns: Mapping[str, validation.Check], where: str) -> Data:
-    found = validation.fields(data, columns, where, need=columns)
-    _equal_length(found, columns, len(found[next(iter(columns))]), "row")
-    return found
+def _read_columns(data: object, columns: Mapping[str, validation.Check], where: str) -> Data:
+    values = validation.fields(data, columns, where, required=columns)
+    _check_lengths(values, columns, len(values[next(iter(columns))]), "row")
+    return values
 
 
-def _equal_length(found: Data, keys: Iterable[str], length: int, what: str) -> None:
+def _check_lengths(values: Data, keys: Iterable[str], length: int, subject: str) -> None:
     for key in keys:
-        if len(found[key]) != length:
-            many = f"the timeline's {key} has {len(found[key])} entries"
-            raise ConfigError(f"{many}: expected {length}, one per {what}")
+        if len(values[key]) != length:
+            actual = f"the timeline's {key} has {len(values[key])} entries"
+            raise ConfigError(f"{actual}: expected {length}, one per {subject}")
 
 
 _TRANSFERS = {
@@ -80,8 +80,8 @@ _TIMELINE = {
     "period": validation.number,
     "start": validation.floats,
     "end": validation.floats,
-    "transfers": _transfers,
-    "memory": _memory,
+    "transfers": _read_transfers,
+    "memory": _read_memory,
     "peak": validation.int64s,
     "capacity": validation.int64s,
     "plan": read_plan,

@@ -1,4 +1,4 @@
-"""TOML out: plain data of a cluster or of constraints in, text that a person can edit out."""
+"""Writes the plain data of a cluster or of constraints as TOML that a person can edit."""
 
 from __future__ import annotations
 
@@ -12,39 +12,43 @@ if TYPE_CHECKING:
 def to_toml(data: Data) -> str:
     """Data as TOML: plain values first, then tables, then lists of tables."""
     tables = {key: value for key, value in data.items() if isinstance(value, dict)}
-    lists = {key: value for key, value in data.items() if _list_of_tables(value)}
+    lists = {key: value for key, value in data.items() if _is_list_of_tables(value)}
     plain = {key: value for key, value in data.items() if key not in tables and key not in lists}
     parts = [_lines(plain)]
     parts += [f"[{_key(key)}]\n{_lines(value)}" for key, value in tables.items()]
-    parts += [f"[[{_key(key)}]]\n{_lines(one)}" for key, value in lists.items() for one in value]
+    parts += [
+        f"[[{_key(key)}]]\n{_lines(entry)}" for key, value in lists.items() for entry in value
+    ]
     return "\n".join(parts)
 
 
-def _list_of_tables(value: object) -> bool:
-    return isinstance(value, list) and bool(value) and all(isinstance(one, dict) for one in value)
+def _is_list_of_tables(value: object) -> bool:
+    return (
+        isinstance(value, list) and bool(value) and all(isinstance(entry, dict) for entry in value)
+    )
 
 
 def _lines(table: Data) -> str:
-    return "".join(f"{_key(key)} = {_value(value)}\n" for key, value in table.items())
+    return "".join(f"{_key(key)} = {_to_text(value)}\n" for key, value in table.items())
 
 
-def _value(value: Any) -> str:
+def _to_text(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):
-        return _text(value)
+        return _quote(value)
     if isinstance(value, dict):
-        return "{ " + ", ".join(f"{_key(key)} = {_value(v)}" for key, v in value.items()) + " }"
+        return "{ " + ", ".join(f"{_key(key)} = {_to_text(v)}" for key, v in value.items()) + " }"
     if isinstance(value, list):
-        return "[" + ", ".join(map(_value, value)) + "]"
+        return "[" + ", ".join(map(_to_text, value)) + "]"
     return repr(value)
 
 
 def _key(key: str) -> str:
     bare = key.isascii() and key.replace("_", "").replace("-", "").isalnum()
-    return key if bare else _text(key)
+    return key if bare else _quote(key)
 
 
-def _text(text: str) -> str:
+def _quote(text: str) -> str:
     # JSON's escapes are TOML's; TOML also wants DEL escaped.
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

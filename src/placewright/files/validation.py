@@ -1,4 +1,4 @@
-"""Checks: a value from a file and where it stands in, the same value with a type out.
+"""Validates values from files: each comes back with its type, or an error names its place.
 
 `where` is the value's path in the file, such as `devices[2].memory`; every message starts with it.
 """
@@ -26,7 +26,7 @@ THE_FILE = "the file"
 """What a message speaks of when the trouble stands at the top."""
 INFINITE = "inf"
 """How an infinite number is written, since JSON has no word for it."""
-_LARGEST = 2**63 - 1  # bytes are int64 in the kernels
+_MAX_INTEGER = 2**63 - 1  # bytes are int64 in the kernels
 
 
 def refuse(value: object, where: str, expected: str) -> NoReturn:
@@ -34,20 +34,34 @@ def refuse(value: object, where: str, expected: str) -> NoReturn:
     raise ConfigError(f"{where} is {reprlib.repr(value)}: expected {expected}")
 
 
-def fields(data: object, checks: Mapping[str, Check], where: str, need: Iterable[str] = ()) -> Data:
-    """An object's values, each checked by the function that its key stands for."""
-    found = {}
-    inside = f"{where}." if where else ""
-    for key, value in table(data, where or THE_FILE).items():
+def fields(
+    data: object,
+    checks: Mapping[str, Check],
+    where: str,
+    required: Iterable[str] = (),
+    renamed: Mapping[str, str] | None = None,
+) -> Data:
+    """An object's values, each checked by the function that its key stands for.
+
+    Args:
+        renamed: Keys of earlier versions of the file, and what they are called now.
+    """
+    values = {}
+    prefix = f"{where}." if where else ""
+    renamed = renamed or {}
+    for written, value in table(data, where or THE_FILE).items():
+        key = renamed.get(written, written)
+        if key != written and key in data:  # type: ignore[operator]
+            raise ConfigError(f"{where or THE_FILE} has {written!r} and {key!r}: keep {key!r}")
         check = checks.get(key)
         if check is None:
-            what = f"{where or THE_FILE} has an unknown key {reprlib.repr(key)}"
-            raise ConfigError(f"{what}: {nearest(key, checks)}")
-        found[key] = check(value, f"{inside}{key}")
-    for key in need:
-        if key not in found:
+            subject = f"{where or THE_FILE} has an unknown key {reprlib.repr(key)}"
+            raise ConfigError(f"{subject}: {nearest(key, checks)}")
+        values[key] = check(value, f"{prefix}{key}")
+    for key in required:
+        if key not in values:
             raise ConfigError(f"{where or THE_FILE} has no {key!r}: add it")
-    return found
+    return values
 
 
 def table(value: object, where: str) -> Data:
@@ -82,17 +96,17 @@ def integer(value: object, where: str) -> int:
     """A whole number that int64 can hold; true and false are none."""
     if type(value) is not int:
         refuse(value, where, "a whole number")
-    if not -_LARGEST <= value <= _LARGEST:
+    if not -_MAX_INTEGER <= value <= _MAX_INTEGER:
         refuse(value, where, "a whole number within 64 bits")
     return value
 
 
 def int32(value: object, where: str) -> int:
     """A whole number that int32 can hold."""
-    found = integer(value, where)
-    if not -(2**31) <= found < 2**31:
+    whole = integer(value, where)
+    if not -(2**31) <= whole < 2**31:
         refuse(value, where, "a whole number within 32 bits")
-    return found
+    return whole
 
 
 def size(value: object, where: str) -> int:
@@ -110,12 +124,12 @@ def number(value: object, where: str) -> float:
     if type(value) not in (int, float):
         refuse(value, where, "a number")
     try:
-        found = float(value)  # type: ignore[arg-type]
+        finite = float(value)  # type: ignore[arg-type]
     except OverflowError:  # a whole number of more than 308 digits
-        found = math.inf
-    if not math.isfinite(found):
+        finite = math.inf
+    if not math.isfinite(finite):
         refuse(value, where, "a finite number")
-    return found
+    return finite
 
 
 def rate(value: object, where: str) -> float:
@@ -125,47 +139,49 @@ def rate(value: object, where: str) -> float:
 
 def sizes(value: object, where: str) -> tuple[int, ...]:
     """A list of bytes."""
-    return tuple([integer(one, where) for one in items(value, where)])
+    return tuple([integer(item, where) for item in items(value, where)])
 
 
 def texts(value: object, where: str) -> tuple[str, ...]:
     """A list of strings."""
-    return tuple([text(one, where) for one in items(value, where)])
+    return tuple([text(item, where) for item in items(value, where)])
 
 
-def each(check: Check) -> Check:
+def list_of(check: Check) -> Check:
     """A check of a list whose items all pass `check`."""
 
     def check_all(value: object, where: str) -> list[Any]:
-        return [check(one, f"{where}[{at}]") for at, one in enumerate(items(value, where))]
+        return [check(item, f"{where}[{at}]") for at, item in enumerate(items(value, where))]
 
     return check_all
 
 
-def named(check: Check) -> Check:
+def mapping_of(check: Check) -> Check:
     """A check of an object whose keys are names and whose values all pass `check`."""
 
     def check_all(value: object, where: str) -> Data:
-        return {name: check(one, f"{where}[{name!r}]") for name, one in table(value, where).items()}
+        return {
+            name: check(item, f"{where}[{name!r}]") for name, item in table(value, where).items()
+        }
 
     return check_all
 
 
 def floats(value: object, where: str) -> NDArray[np.float64]:
     """A list of finite numbers as an array."""
-    return np.array([number(one, where) for one in items(value, where)], dtype=np.float64)
+    return np.array([number(item, where) for item in items(value, where)], dtype=np.float64)
 
 
 def int64s(value: object, where: str) -> NDArray[np.int64]:
     """A list of whole numbers as an array."""
-    return np.array([integer(one, where) for one in items(value, where)], dtype=np.int64)
+    return np.array([integer(item, where) for item in items(value, where)], dtype=np.int64)
 
 
 def int32s(value: object, where: str) -> NDArray[np.int32]:
     """A list of whole numbers within 32 bits as an array."""
-    return np.array([int32(one, where) for one in items(value, where)], dtype=np.int32)
+    return np.array([int32(item, where) for item in items(value, where)], dtype=np.int32)
 
 
-def written(value: float) -> float | str:
+def plain_number(value: float) -> float | str:
     """A number as it stands in a file."""
     return INFINITE if value == math.inf else float(value)

@@ -1,16 +1,16 @@
-"""A file that should hold a protobuf message in, its bytes out."""
+"""Reads the bytes of a file that should hold a protobuf message."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from placewright.errors import FileError
-from placewright.frontends.workloads.checks import place
+from placewright.frontends.workloads.checks import file_label
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-MOST_BYTES = 2**31  # of any protobuf message
+MAX_MESSAGE_BYTES = 2**31  # of any protobuf message
 
 
 def read_bytes(path: Path) -> bytes:
@@ -21,22 +21,24 @@ def read_bytes(path: Path) -> bytes:
     """
     try:
         size = path.stat().st_size
-        if size > MOST_BYTES:
-            raise FileError(f"{place(path)} has {size:,} bytes: a model has at most {MOST_BYTES:,}")
+        if size > MAX_MESSAGE_BYTES:
+            raise FileError(
+                f"{file_label(path)} has {size:,} bytes: a model has at most {MAX_MESSAGE_BYTES:,}"
+            )
         return path.read_bytes()
     except (OSError, ValueError) as error:  # ValueError: a path with a zero byte in it
         reason = getattr(error, "strerror", None) or str(error)
-        raise FileError(f"{place(path)} cannot be read: {reason.lower()}") from None
+        raise FileError(f"{file_label(path)} cannot be read: {reason.lower()}") from None
 
 
-def readable(message: Any) -> bool:
+def is_utf8(message: Any) -> bool:
     """Whether all text in a message is UTF-8: old kinds of protobuf do not check that."""
     for field, value in message.ListFields():
         if field.type not in (field.TYPE_STRING, field.TYPE_MESSAGE):
             continue
-        several = not isinstance(value, str | bytes) and hasattr(value, "__len__")
-        for one in value if several else (value,):
-            fine = readable(one) if field.type == field.TYPE_MESSAGE else isinstance(one, str)
-            if not fine:
+        is_repeated = not isinstance(value, str | bytes) and hasattr(value, "__len__")
+        for item in value if is_repeated else (value,):
+            is_valid = is_utf8(item) if field.type == field.TYPE_MESSAGE else isinstance(item, str)
+            if not is_valid:
                 return False
     return True

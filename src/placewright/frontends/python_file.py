@@ -1,4 +1,4 @@
-"""A Python file and the name of a function in it in, the Graph of the model that it builds out."""
+"""Builds the model that a function in a Python file returns, and reads it as a Graph."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from placewright.errors import FileError, PlacewrightError, nearest
 from placewright.frontends.pytorch.frontend import from_torch
-from placewright.frontends.workloads.checks import place
+from placewright.frontends.workloads.checks import file_label
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from placewright.graph import Graph
 
-DEFAULT = "build"
-_MODULE = "_placewright_model"  # under which the user's file is loaded
+DEFAULT_FUNCTION = "build"
+_MODULE_NAME = "_placewright_model"  # under which the user's file is loaded
 
 
 def from_python(
@@ -46,7 +46,7 @@ def from_python(
         GraphError: The model cannot be exported.
     """
     model, args, kwargs = build_model(spec)
-    with _folder_in_reach(_split(str(spec))[0]):
+    with _folder_on_path(_split_spec(str(spec))[0]):
         return from_torch(model, args, kwargs, training, optimizer, name)
 
 
@@ -56,29 +56,29 @@ def build_model(spec: str | Path) -> tuple[Any, Sequence[Any], Mapping[str, Any]
     Raises:
         FileError: The file cannot be read, or an error happened in it; the message names the line.
     """
-    path, function = _split(str(spec))
-    subject = f"{place(path)}: {function}()"
-    with _folder_in_reach(path):
-        build = _function(path, _load(path), function)
+    path, function = _split_spec(str(spec))
+    subject = f"{file_label(path)}: {function}()"
+    with _folder_on_path(path):
+        build = _find_function(path, _load_module(path), function)
         try:
-            made = build()
+            result = build()
         except (Exception, SystemExit) as error:
-            raise _failure(subject, path, error) from error
-        if not (isinstance(made, tuple) and len(made) in (2, 3)):
-            size = f" of {len(made)}" if isinstance(made, tuple) else ""
+            raise _file_error(subject, path, error) from error
+        if not (isinstance(result, tuple) and len(result) in (2, 3)):
+            length = f" of {len(result)}" if isinstance(result, tuple) else ""
             raise FileError(
-                f"{subject} returned a {type(made).__name__}{size}: expected (model, args, kwargs)"
+                f"{subject} returned a {type(result).__name__}{length}: expected (model, args, kwargs)"
             )
-        if len(made) == 3 and not isinstance(made[2], Mapping):
+        if len(result) == 3 and not isinstance(result[2], Mapping):
             raise FileError(
-                f"{subject} returned arguments by name of type {type(made[2]).__name__}: "
+                f"{subject} returned arguments by name of type {type(result[2]).__name__}: "
                 "expected a dict"
             )
-        return made if len(made) == 3 else (*made, {})
+        return result if len(result) == 3 else (*result, {})
 
 
 @contextlib.contextmanager
-def _folder_in_reach(path: Path) -> Iterator[None]:
+def _folder_on_path(path: Path) -> Iterator[None]:
     """Let the user's file import its neighbours, as a script can."""
     folder = str(path.resolve().parent)
     sys.path.insert(0, folder)
@@ -89,39 +89,43 @@ def _folder_in_reach(path: Path) -> Iterator[None]:
             sys.path.remove(folder)
 
 
-def _split(spec: str) -> tuple[Path, str]:
+def _split_spec(spec: str) -> tuple[Path, str]:
     """The file and the function; the colon of a drive is followed by no function."""
     file, colon, function = spec.rpartition(":")
     if not colon or not function.isidentifier():
-        return Path(spec), DEFAULT
+        return Path(spec), DEFAULT_FUNCTION
     return Path(file), function
 
 
-def _load(path: Path) -> ModuleType:
+def _load_module(path: Path) -> ModuleType:
     """The user's file as a module."""
     if not path.is_file():
-        raise FileError(f"{place(path)} does not exist: expected a Python file")
-    found = importlib.util.spec_from_file_location(_MODULE, path)
-    if found is None or found.loader is None:
-        raise FileError(f"{place(path)} is not a Python file: expected a name that ends in '.py'")
-    module = importlib.util.module_from_spec(found)
-    sys.modules[_MODULE] = module
+        raise FileError(f"{file_label(path)} does not exist: expected a Python file")
+    module_spec = importlib.util.spec_from_file_location(_MODULE_NAME, path)
+    if module_spec is None or module_spec.loader is None:
+        raise FileError(
+            f"{file_label(path)} is not a Python file: expected a name that ends in '.py'"
+        )
+    module = importlib.util.module_from_spec(module_spec)
+    sys.modules[_MODULE_NAME] = module
     try:
-        found.loader.exec_module(module)
+        module_spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
-        raise _failure(place(path), path, error) from error
+        raise _file_error(file_label(path), path, error) from error
     return module
 
 
-def _function(path: Path, module: ModuleType, name: str) -> Callable[[], Any]:
+def _find_function(path: Path, module: ModuleType, name: str) -> Callable[[], Any]:
     function: Callable[[], Any] | None = getattr(module, name, None)
     if callable(function):
         return function
-    known = [word for word, value in vars(module).items() if callable(value) and word[0] != "_"]
-    raise FileError(f"{place(path)} has no function {name!r}: {nearest(name, known)}")
+    function_names = [
+        word for word, value in vars(module).items() if callable(value) and word[0] != "_"
+    ]
+    raise FileError(f"{file_label(path)} has no function {name!r}: {nearest(name, function_names)}")
 
 
-def _failure(subject: str, path: Path, error: BaseException) -> FileError:
+def _file_error(subject: str, path: Path, error: BaseException) -> FileError:
     """One line about an error in the user's file: what it was, and the last line there."""
     reason = str(error).strip().split("\n", 1)[0] or "no reason given"
     if isinstance(error, SyntaxError):

@@ -1,56 +1,86 @@
-"""A problem in, episodes out: policies that learn to place. One file a paper; most need torch."""
+"""Learned placement policies, one per paper: given a problem they sample episodes of plans.
+
+One file a paper; most need torch.
+"""
 
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from placewright.errors import ConfigError, FileError, MissingDependency, nearest
-from placewright.files.header import body, head
-from placewright.policies.policy import Episodes, Head, Policy, Scores
+from placewright.files.header import body, make_header
+from placewright.policies.policy import Episodes, HeadScores, Policy, Scores
 from placewright.policies.storage import load_with_tensors, save_with_tensors
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+
+class PolicyEntry(NamedTuple):
+    """Where a policy's classes are."""
+
+    module: str
+    policy: str
+    config: str
+    needs_torch: bool = True
+
+
 POLICIES = {
-    "colocrl": "ColocRL",
-    "go": "Go",
-    "hierarchical": "Hierarchical",
-    "pair": "Pair",
-    "placeto": "Placeto",
-    "placeto-any": "PlacetoAny",
+    "colocrl": PolicyEntry("colocrl.policy", "ColocRL", "ColocRLConfig"),
+    "go": PolicyEntry("go.policy", "Go", "GoConfig"),
+    "hierarchical": PolicyEntry("hierarchical.policy", "Hierarchical", "HierarchicalConfig"),
+    "pair": PolicyEntry("transfer.linear", "LinearPolicy", "LinearConfig", needs_torch=False),
+    "placeto": PolicyEntry("placeto.policy", "Placeto", "PlacetoConfig"),
+    "placeto-any": PolicyEntry("transfer.gnn", "GnnPolicy", "GnnConfig"),
 }
-"""The policies by name, and their classes, each in the module of that name (`_` for `-`)."""
+"""The policies by name."""
 
-_MODULES = {
-    "colocrl": "colocrl.policy",
-    "go": "go.policy",
-    "hierarchical": "hierarchical.policy",
-    "pair": "transfer.linear",
-    "placeto": "placeto.policy",
-    "placeto-any": "transfer.gnn",
-}
-_NO_TORCH = frozenset({"pair"})
+__all__ = [
+    "POLICIES",
+    "Episodes",
+    "HeadScores",
+    "Policy",
+    "PolicyEntry",
+    "Scores",
+    "find_config",
+    "find_policy",
+    "load",
+    "save",
+]
 
-__all__ = ["POLICIES", "Episodes", "Head", "Policy", "Scores", "find", "load", "save"]
 
-
-def find(name: str) -> Any:
-    """The module of a policy, which has its class and its `Shape`.
+def find_policy(name: str) -> Any:
+    """The class of the policy of that name.
 
     Raises:
         ConfigError: There is none of that name.
         MissingDependency: It needs torch, and there is none.
     """
+    return _load(name, "policy")
+
+
+def find_config(name: str) -> Any:
+    """The class of a policy's configuration; `find_config(name)(…).build(problem)` makes one.
+
+    Raises:
+        ConfigError: There is none of that name.
+        MissingDependency: It needs torch, and there is none.
+    """
+    return _load(name, "config")
+
+
+def _load(name: str, part: str) -> Any:
     if name not in POLICIES:
         raise ConfigError(f"no policy is named {name!r}: {nearest(name, POLICIES)}")
+    entry = POLICIES[name]
     try:
-        if name not in _NO_TORCH:
+        if entry.needs_torch:
             import torch  # noqa: F401
     except ImportError:
         raise MissingDependency("torch", "torch") from None
-    return importlib.import_module(f"placewright.policies.{_MODULES[name]}")
+    module = importlib.import_module(f"placewright.policies.{entry.module}")
+    return getattr(module, getattr(entry, part))
 
 
 def save(policy: Policy, path: Path, made_by: str = "") -> None:
@@ -62,7 +92,7 @@ def save(policy: Policy, path: Path, made_by: str = "") -> None:
     Raises:
         FileError: It cannot be written there.
     """
-    data = {**head("policy"), "policy": policy.name, "config": policy.config()}
+    data = {**make_header("policy"), "policy": policy.name, "config": policy.to_config()}
     if made_by:
         data["made_by"] = made_by
     save_with_tensors(path, data, policy.state_dict())
@@ -76,12 +106,12 @@ def load(path: Path) -> Policy:
     """
     data, tensors = load_with_tensors(path)
     try:
-        return restored(body(data, "policy"), tensors)
+        return restore(body(data, "policy"), tensors)
     except FileError as error:
         raise FileError(f"{path}: {error}") from None
 
 
-def restored(data: dict[str, Any], tensors: dict[str, Any]) -> Policy:
+def restore(data: dict[str, Any], tensors: dict[str, Any]) -> Policy:
     """The policy of a file's data (`policy`, `config`) and its weights.
 
     Raises:
@@ -91,7 +121,7 @@ def restored(data: dict[str, Any], tensors: dict[str, Any]) -> Policy:
     if not isinstance(name, str) or name not in POLICIES or not isinstance(config, dict):
         raise FileError(f"holds policy {name!r}: {nearest(str(name), POLICIES)}")
     try:
-        policy: Policy = getattr(find(name), POLICIES[name]).from_config(config)
+        policy: Policy = find_policy(name).from_config(config)
         policy.load_state_dict(tensors)
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         reason = " ".join(str(error).split())[:200]

@@ -1,4 +1,4 @@
-"""Exploration noise: how alike groups are in, normal numbers for each group and device out.
+"""Exploration noise that is correlated between similar groups of ops.
 
 Independent noise moves single groups, and a plan that is better than any with one group moved is
 then out of reach: a layer goes to another device as a whole or not at all. Noise that is shared by
@@ -15,15 +15,15 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_PATCHED = 0.5  # of all episodes, where noise has patches
-_WAVES = 8  # slow waves over the groups' order
-_STEPS = 4  # neighbours of neighbours, and so on
+_PATCH_PROBABILITY = 0.5  # of all episodes, where noise has patches
+_COSINES = 8  # slow waves over the groups' order
+_DIFFUSION_STEPS = 4  # neighbours of neighbours, and so on
 
 
-def shared(
+def correlated_noise(
     rng: np.random.Generator,
-    kinds: NDArray[np.float32],
-    near: NDArray[np.float32],
+    kind_shares: NDArray[np.float32],
+    adjacency: NDArray[np.float32],
     episodes: int,
     devices: int,
     patches: bool = False,
@@ -36,27 +36,35 @@ def shared(
     Args:
         patches: Whether half of the episodes shake a few groups that are alike, as one, and leave
             the others alone: a policy that is sure of its plan then tries its neighbours.
-        kinds: Groups × kinds: what each is made of.
-        near: Groups × groups: whether they exchange tensors.
+        kind_shares: Groups × kinds: what each is made of.
+        adjacency: Groups × groups: whether they exchange tensors.
     """
-    count = len(kinds)
-    spread = kinds.std(axis=0)
-    made = (kinds - kinds.mean(axis=0)) / np.where(spread > 1e-6, spread, np.inf)
-    step = near + np.eye(count, dtype=np.float32)
-    step = np.linalg.matrix_power(step / step.sum(axis=1, keepdims=True), _STEPS)
-    wave = np.arange(_WAVES)
-    order = np.cos(np.pi * wave * (np.arange(count)[:, None] + 0.5) / count) / (1 + wave)
-    bases = (made, step, order, np.eye(count))
-    out = np.empty((episodes, count, devices), dtype=np.float32)
+    count = len(kind_shares)
+    deviation = kind_shares.std(axis=0)
+    by_kind = (kind_shares - kind_shares.mean(axis=0)) / np.where(
+        deviation > 1e-6, deviation, np.inf
+    )
+    by_adjacency = adjacency + np.eye(count, dtype=np.float32)
+    by_adjacency = np.linalg.matrix_power(
+        by_adjacency / by_adjacency.sum(axis=1, keepdims=True), _DIFFUSION_STEPS
+    )
+    frequency = np.arange(_COSINES)
+    by_position = np.cos(np.pi * frequency * (np.arange(count)[:, None] + 0.5) / count) / (
+        1 + frequency
+    )
+    bases = (by_kind, by_adjacency, by_position, np.eye(count))
+    noise = np.empty((episodes, count, devices), dtype=np.float32)
     for episode in range(episodes):
         base = bases[int(rng.integers(len(bases)))]
-        if patches and rng.random() < _PATCHED:
-            apart = np.square(base - base[rng.integers(count)]).sum(axis=1)
-            few = np.argsort(apart, kind="stable")[: int(np.exp(rng.uniform(0, np.log(count))))]
-            out[episode] = 0.0
-            out[episode, few] = rng.standard_normal(devices)
+        if patches and rng.random() < _PATCH_PROBABILITY:
+            distance = np.square(base - base[rng.integers(count)]).sum(axis=1)
+            patch = np.argsort(distance, kind="stable")[
+                : int(np.exp(rng.uniform(0, np.log(count))))
+            ]
+            noise[episode] = 0.0
+            noise[episode, patch] = rng.standard_normal(devices)
             continue
-        drawn = base @ rng.standard_normal((base.shape[1], devices))
-        size = drawn.std()
-        out[episode] = rng.random() * drawn / (size if size > 1e-6 else 1.0)
-    return out
+        sample = base @ rng.standard_normal((base.shape[1], devices))
+        scale = sample.std()
+        noise[episode] = rng.random() * sample / (scale if scale > 1e-6 else 1.0)
+    return noise

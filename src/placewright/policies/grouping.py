@@ -1,4 +1,4 @@
-"""Groups for policies: a problem and a rule in, groups of ops and where they may be out."""
+"""Groups ops for policies by a named rule, and describes the groups."""
 
 from __future__ import annotations
 
@@ -23,53 +23,53 @@ if TYPE_CHECKING:
     from placewright.problem import Problem
 
 
-def _coarse(problem: Problem, count: int) -> Grouping:
+def _coarse_groups(problem: Problem, count: int) -> Grouping:
     """Convex groups by heavy edges; where units make that impossible, stretches of the graph."""
     try:
         return by_heavy_edges(problem, count)
     except ProblemError:
-        team = np.unique(problem.arrays.leader, return_inverse=True)[1].astype(np.int64)
-        teams = int(team.max()) + 1
-        label = team * min(count, teams) // teams
-        return Grouping.of(f"stretches:{count}", problem, label.tolist())
+        unit = np.unique(problem.arrays.leader, return_inverse=True)[1].astype(np.int64)
+        units = int(unit.max()) + 1
+        labels = unit * min(count, units) // units
+        return Grouping.of(f"stretches:{count}", problem, labels.tolist())
 
 
-def _each(problem: Problem, count: int) -> Grouping:
+def _single_ops(problem: Problem, count: int) -> Grouping:
     """Each op with what goes with it anyway; convex groups where that is too many."""
     leader = problem.arrays.leader
     if len(np.unique(leader)) > count:
-        return _coarse(problem, count)
+        return _coarse_groups(problem, count)
     return Grouping.of("op", problem, leader.tolist())
 
 
-RULES: dict[str, Callable[[Problem, int], Grouping]] = {
+GROUPINGS: dict[str, Callable[[Problem, int], Grouping]] = {
     "colocation": by_colocation,
-    "coarse": _coarse,
+    "coarse": _coarse_groups,
     "module": by_module_count,
-    "op": _each,
+    "op": _single_ops,
     "forward": lambda problem, _: by_forward(problem),
 }
 """Ways to group ops, each given the most groups that it should make."""
 
 
-def grouped(problem: Problem, rule: str, count: int) -> Grouping:
+def group_ops(problem: Problem, rule: str, count: int) -> Grouping:
     """The problem's ops in at most `count` groups (rule `forward`: as many as there are)."""
-    if rule not in RULES:
-        raise ConfigError(f"no grouping is named {rule!r}: {nearest(rule, RULES)}")
-    return RULES[rule](problem, count)
+    if rule not in GROUPINGS:
+        raise ConfigError(f"no grouping is named {rule!r}: {nearest(rule, GROUPINGS)}")
+    return GROUPINGS[rule](problem, count)
 
 
 def legal_devices(problem: Problem, grouping: Grouping) -> NDArray[np.bool_]:
     """Groups × devices: where at least one of a group's ops may be; `settle` does the rest."""
     a, group = problem.arrays, grouping.group
     legal = np.zeros((len(grouping), a.devices), dtype=bool)
-    np.logical_or.at(legal, group[a.turn], a.allowed[a.turn])
-    silent = ~legal.any(axis=1)  # nothing in it takes a turn: weights that nobody reads
-    legal[silent] = a.allowed[np.unique(group, return_index=True)[1][silent]]
+    np.logical_or.at(legal, group[a.scheduled], a.allowed[a.scheduled])
+    unscheduled = ~legal.any(axis=1)  # nothing in it takes a turn: weights that nobody reads
+    legal[unscheduled] = a.allowed[np.unique(group, return_index=True)[1][unscheduled]]
     return legal
 
 
-def edges(problem: Problem, grouping: Grouping) -> NDArray[np.int64]:
+def group_edges(problem: Problem, grouping: Grouping) -> NDArray[np.int64]:
     """Distinct (source group, reading group) pairs, as two rows, less those inside a group."""
     a, group = problem.arrays, grouping.group.astype(np.int64)
     reader = np.repeat(np.arange(a.ops), np.diff(a.first_input))
@@ -78,7 +78,7 @@ def edges(problem: Problem, grouping: Grouping) -> NDArray[np.int64]:
     return pairs.astype(np.int64)
 
 
-def kinds_of(problem: Problem) -> tuple[str, ...]:
+def op_kinds(problem: Problem) -> tuple[str, ...]:
     """The kinds of op that the graph has, in alphabetical order."""
     return tuple(sorted({op.kind for op in problem.graph.ops}))
 
@@ -87,47 +87,51 @@ def kind_counts(
     problem: Problem, grouping: Grouping, kinds: tuple[str, ...]
 ) -> NDArray[np.float32]:
     """Groups × kinds: how many ops of each kind a group has; kinds that are not known are left."""
-    number = {kind: at for at, kind in enumerate(kinds)}
+    kind_index = {kind: at for at, kind in enumerate(kinds)}
     counts = np.zeros((len(grouping), len(kinds)), dtype=np.float32)
     for group, op in zip(grouping.group.tolist(), problem.graph.ops, strict=True):
-        if op.kind in number:
-            counts[group, number[op.kind]] += 1
+        if op.kind in kind_index:
+            counts[group, kind_index[op.kind]] += 1
     return counts
 
 
-def leaving_bytes(problem: Problem, grouping: Grouping, most: int) -> NDArray[np.float32]:
-    """Groups × `most`: the largest tensors that each group sends to others, on a log scale to 1.
+def largest_output_bytes(
+    problem: Problem, grouping: Grouping, max_tensors: int
+) -> NDArray[np.float32]:
+    """Groups × `max_tensors`: the largest tensors that each group sends to others, on a log scale to 1.
 
     The papers use output shapes; our tensors have bytes and no shapes.
     """
     a, group = problem.arrays, grouping.group
     reader = np.repeat(np.arange(a.ops), np.diff(a.first_input))
-    out = np.unique(a.inputs[group[a.producer[a.inputs]] != group[reader]])
-    out = out[a.turn[a.producer[out]]]
-    found = np.zeros((len(grouping), most), dtype=np.float32)
+    crossing = np.unique(a.inputs[group[a.producer[a.inputs]] != group[reader]])
+    crossing = crossing[a.scheduled[a.producer[crossing]]]
+    log_sizes = np.zeros((len(grouping), max_tensors), dtype=np.float32)
     filled = np.zeros(len(grouping), dtype=np.int64)
-    for tensor in out[np.argsort(-a.sizes[out], kind="stable")].tolist():
-        home = int(group[a.producer[tensor]])
-        if filled[home] < most:
-            found[home, filled[home]] = np.log1p(float(a.sizes[tensor]))
-            filled[home] += 1
-    return found / max(float(found.max(initial=0.0)), 1e-9)
+    for tensor in crossing[np.argsort(-a.sizes[crossing], kind="stable")].tolist():
+        source_group = int(group[a.producer[tensor]])
+        if filled[source_group] < max_tensors:
+            log_sizes[source_group, filled[source_group]] = np.log1p(float(a.sizes[tensor]))
+            filled[source_group] += 1
+    return log_sizes / max(float(log_sizes.max(initial=0.0)), 1e-9)
 
 
-def sent_bytes(problem: Problem, grouping: Grouping) -> NDArray[np.float64]:
+def output_bytes(problem: Problem, grouping: Grouping) -> NDArray[np.float64]:
     """Groups: bytes of all tensors that other groups read."""
     a, group = problem.arrays, grouping.group
     reader = np.repeat(np.arange(a.ops), np.diff(a.first_input))
-    out = np.unique(a.inputs[group[a.producer[a.inputs]] != group[reader]])
-    out = out[a.turn[a.producer[out]]]
-    sent = np.bincount(group[a.producer[out]], weights=a.sizes[out], minlength=len(grouping))
-    return sent.astype(np.float64)
+    crossing = np.unique(a.inputs[group[a.producer[a.inputs]] != group[reader]])
+    crossing = crossing[a.scheduled[a.producer[crossing]]]
+    total = np.bincount(
+        group[a.producer[crossing]], weights=a.sizes[crossing], minlength=len(grouping)
+    )
+    return total.astype(np.float64)
 
 
-def check_devices(problem: Problem, devices: int, groups: int, found: int) -> None:
+def check_dimensions(problem: Problem, devices: int, groups: int, group_count: int) -> None:
     """Raise ProblemError unless the problem has as many devices and groups as a policy knows."""
-    if problem.arrays.devices != devices or found != groups:
+    if problem.arrays.devices != devices or group_count != groups:
         raise ProblemError(
             f"the policy was made for {devices} devices and {groups} groups: the problem has "
-            f"{problem.arrays.devices} and {found}; train a policy for it"
+            f"{problem.arrays.devices} and {group_count}; train a policy for it"
         )

@@ -1,4 +1,4 @@
-"""Policies: a problem in, episodes out; episodes in, their log-probabilities out.
+"""The policy interface: sample episodes for a problem, and score episodes with gradients.
 
 An episode is one run of a policy: the actions it drew and the plans that they stand for. The
 trainer knows policies by this page alone, and a policy knows neither simulator nor trainer.
@@ -27,16 +27,16 @@ class Episodes:
 
     Args:
         actions: What was drawn, by the policy's own names; `score` reads them and nothing else.
-        device: Plans × ops: the plans to be judged, lawful.
-        owner: Plans: the episode that each belongs to; rising, and in the order of its steps.
+        placements: Plans × ops: the plans to be judged, lawful.
+        episode_of: Plans: the episode that each belongs to; rising, and in the order of its steps.
         log_prob: Episodes × decisions: the log-probability of everything that was drawn.
         priority: Plans × ops: the order that a policy has in mind for each plan, if it has one.
         fusion: Plans × ops: the fused group of each op, or -1, if a policy decides on it.
     """
 
     actions: Mapping[str, NDArray[Any]]
-    device: NDArray[np.int32]
-    owner: NDArray[np.int64]
+    placements: NDArray[np.int32]
+    episode_of: NDArray[np.int64]
     log_prob: NDArray[np.float32]
     priority: NDArray[np.float64] | None = None
     fusion: NDArray[np.int32] | None = None
@@ -46,34 +46,34 @@ class Episodes:
 
 
 @dataclass(frozen=True, eq=False)
-class Head:
+class HeadScores:
     """What one part of a policy thinks of the decisions it drew.
 
     Args:
         log_prob: Episodes × decisions.
         entropy: Episodes × decisions, in nats.
-        most: Decisions: the entropy of an even choice; nothing where there is no choice.
-        drawn: Episodes × decisions: which of them were drawn at all; None for all. The others have
+        max_entropy: Decisions: the entropy of an even choice; nothing where there is no choice.
+        mask: Episodes × decisions: which of them were drawn at all; None for all. The others have
             no entropy and no log-probability.
     """
 
     name: str
     log_prob: torch.Tensor
     entropy: torch.Tensor
-    most: torch.Tensor
-    drawn: torch.Tensor | None = None
+    max_entropy: torch.Tensor
+    mask: torch.Tensor | None = None
 
     @cached_property
-    def share(self) -> torch.Tensor:
+    def normalised_entropy(self) -> torch.Tensor:
         """Entropy as a share of an even choice's, over all decisions that are one."""
-        return self.entropy.mean(dim=0).sum() / self.even.clamp(min=1e-9)
+        return self.entropy.mean(dim=0).sum() / self.episode_max_entropy.clamp(min=1e-9)
 
     @cached_property
-    def even(self) -> torch.Tensor:
+    def episode_max_entropy(self) -> torch.Tensor:
         """The entropy of even choices, of all decisions that an episode drew on average."""
-        if self.drawn is None:
-            return self.most.sum()
-        return (self.most * self.drawn).sum() / max(len(self.drawn), 1)
+        if self.mask is None:
+            return self.max_entropy.sum()
+        return (self.max_entropy * self.mask).sum() / max(len(self.mask), 1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,13 +82,13 @@ class Scores:
 
     Args:
         value: Episodes: how much more than the trainer's baseline it expects, if it has an opinion.
-        toward: Episodes × decisions: the log-probability of what another episode did, had it been
+        log_prob_of_best: Episodes × decisions: the log-probability of what another episode did, had it been
             where these were at each of their decisions; without noise.
     """
 
-    heads: tuple[Head, ...]
+    heads: tuple[HeadScores, ...]
     value: torch.Tensor | None = None
-    toward: torch.Tensor | None = None
+    log_prob_of_best: torch.Tensor | None = None
 
     @cached_property
     def log_prob(self) -> torch.Tensor:
@@ -98,11 +98,11 @@ class Scores:
         return torch.cat([head.log_prob for head in self.heads], dim=1)
 
     @property
-    def decisions(self) -> float:
+    def mean_decisions(self) -> float:
         """How many decisions were drawn in an episode, on average."""
-        kept = [head.log_prob.shape[1] for head in self.heads if head.drawn is None]
-        drawn = [float(head.drawn.sum()) for head in self.heads if head.drawn is not None]
-        return sum(kept) + sum(drawn) / max(len(self.log_prob), 1)
+        unmasked = [head.log_prob.shape[1] for head in self.heads if head.mask is None]
+        masked = [float(head.mask.sum()) for head in self.heads if head.mask is not None]
+        return sum(unmasked) + sum(masked) / max(len(self.log_prob), 1)
 
 
 class Policy(Protocol):
@@ -134,11 +134,11 @@ class Policy(Protocol):
         """
         ...
 
-    def only(self, episodes: Episodes, at: int) -> Episodes:
+    def select(self, episodes: Episodes, index: int) -> Episodes:
         """The episode at that place, alone and without noise, to be scored again later."""
         ...
 
-    def config(self) -> dict[str, Any]:
+    def to_config(self) -> dict[str, Any]:
         """What `policies.load` needs to make an equal policy, less its weights; plain JSON."""
         ...
 
@@ -151,6 +151,6 @@ class Policy(Protocol):
     def train(self, mode: bool = True) -> Any: ...
 
 
-def one_plan_each(count: int) -> NDArray[np.int64]:
+def one_plan_per_episode(count: int) -> NDArray[np.int64]:
     """The owners of plans where each episode has one."""
     return np.arange(count, dtype=np.int64)

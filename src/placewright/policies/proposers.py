@@ -1,4 +1,4 @@
-"""Proposers: policies as `auto` asks them, for plans and for moves worth trying."""
+"""Policies as proposers: they suggest plans and moves to the `auto` solver."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from placewright.plan import Plan
-from placewright.policies.shipped import shipped_pair
-from placewright.policies.transfer.linear import Pair, Shape
+from placewright.policies.shipped import shipped_linear
+from placewright.policies.transfer.linear import LinearConfig, LinearPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from placewright.problem import Problem
 
 
-class Proposer(Protocol):
+class PlanProposer(Protocol):
     """What `auto` asks for; `solvers/proposer.py` says what each means."""
 
     @property
@@ -38,7 +38,7 @@ class Proposer(Protocol):
 
 
 @dataclass(frozen=True)
-class FromPolicy:
+class PolicyProposer:
     """Any policy: its likeliest plan and some that it draws, and its moves if it knows of any.
 
     Args:
@@ -57,21 +57,23 @@ class FromPolicy:
 
     def propose(self, problem: Problem, count: int, seed: int) -> Iterable[Plan]:
         """The likeliest plan first."""
-        for drawn in (0, count - 1) if count > 1 else (0,):
-            episodes = self.policy.act(problem, max(drawn, 1), seed, greedy=not drawn)
-            last = np.flatnonzero(np.append(np.diff(episodes.owner) > 0, True))
-            for at in last.tolist():
-                order = None if episodes.priority is None else episodes.priority[at]
-                yield Plan.of(problem, episodes.device[at], order)
+        for samples in (0, count - 1) if count > 1 else (0,):
+            episodes = self.policy.act(problem, max(samples, 1), seed, greedy=not samples)
+            last_plans = np.flatnonzero(np.append(np.diff(episodes.episode_of) > 0, True))
+            for at in last_plans.tolist():
+                priority = None if episodes.priority is None else episodes.priority[at]
+                yield Plan.of(problem, episodes.placements[at], priority)
 
     def move_probabilities(self, problem: Problem, plan: Plan) -> NDArray[np.floating] | None:
-        ask = getattr(self.policy, "move_probabilities", None)
-        likely: NDArray[np.floating] | None = None if ask is None else ask(problem, plan)
-        return likely
+        method = getattr(self.policy, "move_probabilities", None)
+        probabilities: NDArray[np.floating] | None = (
+            None if method is None else method(problem, plan)
+        )
+        return probabilities
 
 
 @dataclass(frozen=True)
-class PairProposer:
+class LinearProposer:
     """The pair policy: its plans, and where it would put each group, the rest being as it is.
 
     Args:
@@ -80,38 +82,40 @@ class PairProposer:
             so that several take hardly longer than one.
     """
 
-    policy: Pair | None = None
+    policy: LinearPolicy | None = None
     name: str = "pair"
     plan_seconds: float = 2e-4
     move_seconds: float = 1.5e-4
 
     @property
-    def _pair(self) -> Pair:
-        return shipped_pair() if self.policy is None else self.policy
+    def _linear(self) -> LinearPolicy:
+        return shipped_linear() if self.policy is None else self.policy
 
     def propose(self, problem: Problem, count: int, seed: int) -> Iterable[Plan]:
         """Plans in the order of its list schedule, the likeliest first."""
-        policy = self._pair
-        luck = policy.luck(problem, count, np.random.default_rng(seed))
-        luck[:, 0] = 0.0  # the likeliest plan
-        walk = policy.walk(problem, luck=luck)
-        for device, order in zip(policy.placement(problem, walk), walk.start, strict=True):
-            yield Plan.of(problem, device, order)
+        policy = self._linear
+        gumbel = policy.gumbel(problem, count, np.random.default_rng(seed))
+        gumbel[:, 0] = 0.0  # the likeliest plan
+        rollout = policy.roll_out(problem, gumbel=gumbel)
+        for placement, priority in zip(
+            policy.placement(problem, rollout), rollout.start, strict=True
+        ):
+            yield Plan.of(problem, placement, priority)
 
     def move_probabilities(self, problem: Problem, plan: Plan) -> NDArray[np.float64]:
-        return self._pair.move_probabilities(problem, plan)
+        return self._linear.move_probabilities(problem, plan)
 
 
-def untrained(seed: int = 0) -> PairProposer:
+def untrained_proposer(seed: int = 0) -> LinearProposer:
     """The pair policy before any training: random weights of the size that trained ones have."""
-    trained = PairProposer()._pair
-    size = float(np.sqrt(np.square(trained.weights).mean()))
-    weights = np.random.default_rng(seed).normal(scale=size, size=len(trained.weights))
-    return PairProposer(Pair(Shape(), weights), name="untrained")
+    shipped = LinearProposer()._linear
+    size = float(np.sqrt(np.square(shipped.weights).mean()))
+    weights = np.random.default_rng(seed).normal(scale=size, size=len(shipped.weights))
+    return LinearProposer(LinearPolicy(LinearConfig(), weights), name="untrained")
 
 
 @dataclass(frozen=True)
-class Shuffled:
+class ShuffledProposer:
     """Another's proposals, dealt out to the wrong ops: what is left if it knows nothing of them.
 
     As sure of itself as the other and as quick, so that a difference is the other's knowledge.
@@ -119,7 +123,7 @@ class Shuffled:
     the row said so; plans keep their loads, and lose who is where.
     """
 
-    proposer: Proposer
+    proposer: PlanProposer
     seed: int = 0
 
     @property
@@ -136,22 +140,27 @@ class Shuffled:
 
     def propose(self, problem: Problem, count: int, seed: int) -> Iterable[Plan]:
         for plan in self.proposer.propose(problem, count, seed):
-            device = plan.device[self._deal(problem)]
-            yield Plan.of(problem, problem.settle(device), plan.priority)
+            placement = plan.placement[self._permutation(problem)]
+            yield Plan.of(problem, problem.legalize(placement), plan.priority)
 
     def move_probabilities(self, problem: Problem, plan: Plan) -> NDArray[np.floating] | None:
-        likely = self.proposer.move_probabilities(problem, plan)
-        if likely is None:
+        probabilities = self.proposer.move_probabilities(problem, plan)
+        if probabilities is None:
             return None
-        deal, ops = self._deal(problem), np.arange(len(plan))
-        rows = np.array(likely)[deal]
-        theirs, mine = plan.device[deal], plan.device
-        rows[ops, theirs], rows[ops, mine] = rows[ops, mine], rows[ops, theirs].copy()
+        permutation, ops = self._permutation(problem), np.arange(len(plan))
+        rows = np.array(probabilities)[permutation]
+        other_device, device = plan.placement[permutation], plan.placement
+        rows[ops, other_device], rows[ops, device] = (
+            rows[ops, device],
+            rows[ops, other_device].copy(),
+        )
         return rows
 
-    def _deal(self, problem: Problem) -> NDArray[np.int64]:
+    def _permutation(self, problem: Problem) -> NDArray[np.int64]:
         """Each op's other op: any that takes a turn for one that does."""
-        turn = problem.arrays.turn
-        deal = np.arange(len(turn))
-        deal[turn] = np.random.default_rng(self.seed).permutation(np.flatnonzero(turn))
-        return deal
+        scheduled = problem.arrays.scheduled
+        permutation = np.arange(len(scheduled))
+        permutation[scheduled] = np.random.default_rng(self.seed).permutation(
+            np.flatnonzero(scheduled)
+        )
+        return permutation

@@ -1,4 +1,4 @@
-"""The placer of ColocRL and Hierarchical: a sequence of groups in, a device for each out.
+"""The attentional sequence-to-sequence placer that ColocRL and Hierarchical share.
 
 An LSTM reads the groups, another one writes devices one after the other, looking back at what the
 first has read (Bahdanau et al. 2015), and is told each device it wrote by a learned vector. Shapes
@@ -14,21 +14,21 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-NEVER = -1e9  # the logit of a device that a group may not be on
-_AT_ONCE = 2**26  # numbers that attention holds at once when scoring
+MASKED_LOGIT = -1e9  # the logit of a device that a group may not be on
+_MAX_ELEMENTS = 2**26  # numbers that attention holds at once when scoring
 
 
 @dataclass(frozen=True, eq=False)
-class Memory:
+class EncoderMemory:
     """What the encoder has read: rows × groups × hidden, and the decoder's first state."""
 
-    rows: torch.Tensor
+    outputs: torch.Tensor
     state: tuple[torch.Tensor, torch.Tensor]
 
-    def of(self, index: torch.Tensor) -> Memory:
+    def of(self, index: torch.Tensor) -> EncoderMemory:
         """One row for each episode."""
         hidden, cell = self.state
-        return Memory(self.rows[index], (hidden[index], cell[index]))
+        return EncoderMemory(self.outputs[index], (hidden[index], cell[index]))
 
 
 class Placer(nn.Module):
@@ -40,7 +40,7 @@ class Placer(nn.Module):
         both_ways: Whether the encoder also reads backward.
         temperature: Logits are divided by it.
         tanh: Logits are squashed to plus or minus this; 0 for no limit.
-        least: Logits smaller than this are shaken as if they were of this size.
+        min_noise_scale: Logits smaller than this are shaken as if they were of this size.
     """
 
     def __init__(
@@ -48,15 +48,17 @@ class Placer(nn.Module):
         width: int,
         hidden: int,
         devices: int,
-        both_ways: bool,
+        bidirectional: bool,
         temperature: float = 1.0,
         tanh: float = 0.0,
-        least: float = 0.0,
+        min_noise_scale: float = 0.0,
     ) -> None:
         super().__init__()
-        ways = 2 if both_ways else 1
-        self.temperature, self.tanh, self.least = temperature, tanh, least
-        self.encoder = nn.LSTM(width, hidden // ways, batch_first=True, bidirectional=both_ways)
+        directions = 2 if bidirectional else 1
+        self.temperature, self.tanh, self.min_noise_scale = temperature, tanh, min_noise_scale
+        self.encoder = nn.LSTM(
+            width, hidden // directions, batch_first=True, bidirectional=bidirectional
+        )
         self.decoder = nn.LSTM(hidden, hidden, batch_first=True)
         self.go = nn.Parameter(torch.empty(1, hidden))
         self.device = nn.Embedding(devices, hidden)
@@ -73,51 +75,59 @@ class Placer(nn.Module):
                 quarter = len(weight) // 4
                 nn.init.ones_(weight[quarter : 2 * quarter])
 
-    def encode(self, groups: torch.Tensor) -> Memory:
+    def encode(self, groups: torch.Tensor) -> EncoderMemory:
         """Rows × groups × width, read."""
-        read, (hidden, cell) = self.encoder(groups)
-        ends = [state.transpose(0, 1).reshape(len(groups), -1) for state in (hidden, cell)]
-        return Memory(self.read(read), (ends[0], ends[1]))
+        outputs, (hidden, cell) = self.encoder(groups)
+        final_states = [state.transpose(0, 1).reshape(len(groups), -1) for state in (hidden, cell)]
+        return EncoderMemory(self.read(outputs), (final_states[0], final_states[1]))
 
     @torch.no_grad()
-    def draw(
-        self, memory: Memory, legal: torch.Tensor, luck: torch.Tensor, shake: torch.Tensor | None
+    def sample(
+        self,
+        memory: EncoderMemory,
+        legal: torch.Tensor,
+        gumbel: torch.Tensor,
+        logit_noise: torch.Tensor | None,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
         """Devices drawn one after the other.
 
         Args:
             legal: Groups × devices.
-            luck: Episodes × groups × devices: Gumbel numbers, zeros for the likeliest device.
-            shake: The same, normal numbers, added to the logits as a share of their size.
+            gumbel: Episodes × groups × devices: Gumbel numbers, zeros for the likeliest device.
+            logit_noise: The same, normal numbers, added to the logits as a share of their size.
 
         Returns:
             Devices, their log-probabilities (episodes × groups), and what was added to the logits.
         """
         hidden, cell = memory.state
-        told = self.go.expand(len(luck), -1)
+        decoder_input = self.go.expand(len(gumbel), -1)
         gates = list(self.decoder.parameters())  # input, state, and a bias for each
-        chosen, seen, added = [], [], []
-        for at in range(luck.shape[1]):
-            hidden, cell = torch.lstm_cell(told, (hidden, cell), *gates)
-            logits = self._logits(hidden[:, None], memory.rows)[:, 0]
-            if shake is not None:
-                size = logits.square().mean(dim=1, keepdim=True).sqrt().clamp(min=self.least)
-                added.append(shake[:, at] * size)
-                logits = logits + added[-1]
-            seen.append(logits.masked_fill(~legal[at], NEVER))
-            device = (seen[-1] + luck[:, at]).argmax(dim=1)
-            chosen.append(device)
-            told = self.device(device)
-        drawn = torch.stack(chosen, dim=1)
-        sure = functional.log_softmax(torch.stack(seen, dim=1), dim=2).gather(2, drawn[..., None])
-        return drawn, sure[..., 0], torch.stack(added, dim=1) if added else None
+        devices, masked_logits, logit_shifts = [], [], []
+        for at in range(gumbel.shape[1]):
+            hidden, cell = torch.lstm_cell(decoder_input, (hidden, cell), *gates)
+            logits = self._logits(hidden[:, None], memory.outputs)[:, 0]
+            if logit_noise is not None:
+                scale = (
+                    logits.square().mean(dim=1, keepdim=True).sqrt().clamp(min=self.min_noise_scale)
+                )
+                logit_shifts.append(logit_noise[:, at] * scale)
+                logits = logits + logit_shifts[-1]
+            masked_logits.append(logits.masked_fill(~legal[at], MASKED_LOGIT))
+            device = (masked_logits[-1] + gumbel[:, at]).argmax(dim=1)
+            devices.append(device)
+            decoder_input = self.device(device)
+        choice = torch.stack(devices, dim=1)
+        log_prob = functional.log_softmax(torch.stack(masked_logits, dim=1), dim=2).gather(
+            2, choice[..., None]
+        )
+        return choice, log_prob[..., 0], torch.stack(logit_shifts, dim=1) if logit_shifts else None
 
     def score(
         self,
-        memory: Memory,
+        memory: EncoderMemory,
         legal: torch.Tensor,
         device: torch.Tensor,
-        added: torch.Tensor | None,
+        logit_shift: torch.Tensor | None,
         best: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
         """Log-probabilities and entropies (episodes × groups) of devices that were drawn.
@@ -125,34 +135,45 @@ class Placer(nn.Module):
         Returns:
             Those, and before noise the log-probabilities of the devices in `best` in their stead.
         """
-        first = self.go.expand(len(device), -1)[:, None]
-        told = torch.cat([first, self.device(device[:, :-1])], dim=1)
-        steps, _ = self.decoder(told, tuple(state[None].contiguous() for state in memory.state))
+        start_input = self.go.expand(len(device), -1)[:, None]
+        decoder_inputs = torch.cat([start_input, self.device(device[:, :-1])], dim=1)
+        steps, _ = self.decoder(
+            decoder_inputs, tuple(state[None].contiguous() for state in memory.state)
+        )
         episodes, groups, hidden = steps.shape
-        part = max(1, _AT_ONCE // (episodes * groups * hidden))
-        logits = torch.cat([self._logits(s, memory.rows) for s in steps.split(part, 1)], dim=1)
-        toward = None
+        chunk = max(1, _MAX_ELEMENTS // (episodes * groups * hidden))
+        logits = torch.cat(
+            [self._logits(chunk_steps, memory.outputs) for chunk_steps in steps.split(chunk, 1)],
+            dim=1,
+        )
+        log_prob_of_best = None
         if best is not None:
-            toward = chosen(logits.masked_fill(~legal, NEVER), best.expand(len(device), -1))[0]
-        if added is not None:
-            logits = logits + added
-        return *chosen(logits.masked_fill(~legal, NEVER), device), toward
+            log_prob_of_best = log_prob_and_entropy(
+                logits.masked_fill(~legal, MASKED_LOGIT), best.expand(len(device), -1)
+            )[0]
+        if logit_shift is not None:
+            logits = logits + logit_shift
+        return *log_prob_and_entropy(
+            logits.masked_fill(~legal, MASKED_LOGIT), device
+        ), log_prob_of_best
 
-    def _logits(self, steps: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    def _logits(self, steps: torch.Tensor, outputs: torch.Tensor) -> torch.Tensor:
         """Episodes × steps × devices."""
-        match = self.match(torch.tanh(self.ask(steps)[:, :, None] + rows[:, None]))[..., 0]
-        seen = functional.softmax(match, dim=2) @ rows
-        logits: torch.Tensor = self.out(torch.cat([steps, seen], dim=2)) / self.temperature
+        attention = self.match(torch.tanh(self.ask(steps)[:, :, None] + outputs[:, None]))[..., 0]
+        context = functional.softmax(attention, dim=2) @ outputs
+        logits: torch.Tensor = self.out(torch.cat([steps, context], dim=2)) / self.temperature
         return self.tanh * torch.tanh(logits) if self.tanh > 0 else logits
 
 
-def chosen(logits: torch.Tensor, choice: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def log_prob_and_entropy(
+    logits: torch.Tensor, choice: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Log-probabilities of choices (…) under logits (…, choices), and the entropies."""
-    sure = functional.log_softmax(logits, dim=-1)
-    entropy = -(sure.exp() * sure.clamp(min=-100.0)).sum(dim=-1)
-    return sure.gather(-1, choice[..., None])[..., 0], entropy
+    log_probs = functional.log_softmax(logits, dim=-1)
+    entropy = -(log_probs.exp() * log_probs.clamp(min=-100.0)).sum(dim=-1)
+    return log_probs.gather(-1, choice[..., None])[..., 0], entropy
 
 
-def even_entropy(legal: torch.Tensor) -> torch.Tensor:
+def uniform_entropy(legal: torch.Tensor) -> torch.Tensor:
     """Items: the entropy of an even choice among those that are legal (items × choices)."""
     return legal.sum(dim=1).to(torch.float32).log()

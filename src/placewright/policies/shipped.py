@@ -1,4 +1,4 @@
-"""Shipped policies: a name in, a policy that was trained before out."""
+"""The trained policies that ship with the library, by name."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from placewright.errors import ConfigError, nearest
-from placewright.policies.transfer.linear import Pair
+from placewright.policies.transfer.linear import LinearPolicy
 
 if TYPE_CHECKING:
     import numpy as np
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from placewright.policies.policy import Policy
 
-FOLDER = Path(__file__).parent / "weights"
+WEIGHTS_FOLDER = Path(__file__).parent / "weights"
 """Where trained policies are; `benchmarks/train_policies.py` and `train_go.py` make them."""
 
 SHIPPED = ("pair", "placeto", "go")
@@ -26,7 +26,7 @@ FOLDS = {"a": "go-a", "b": "go-b"}
 
 
 @cache
-def shipped(name: str) -> Policy:
+def shipped_policy(name: str) -> Policy:
     """The trained policy of that name, read once.
 
     Raises:
@@ -36,18 +36,18 @@ def shipped(name: str) -> Policy:
     if name not in SHIPPED:
         raise ConfigError(f"no policy named {name!r} ships: {nearest(name, SHIPPED)}")
     if name == "pair":
-        return shipped_pair()
+        return shipped_linear()
     from placewright import policies
 
-    return policies.load(FOLDER / f"{name}.json")
+    return policies.load(WEIGHTS_FOLDER / f"{name}.json")
 
 
 @cache
-def shipped_pair() -> Pair:
+def shipped_linear() -> LinearPolicy:
     """The pair policy that ships, which needs no torch."""
-    return Pair.load(FOLDER / "pair.json")
+    return LinearPolicy.load(WEIGHTS_FOLDER / "pair.json")
 
 
-def pair_weights() -> NDArray[np.float64]:
+def linear_weights() -> NDArray[np.float64]:
     """The weights of the pair policy that ships, in the order of its features."""
-    return shipped_pair().weights.copy()
+    return shipped_linear().weights.copy()

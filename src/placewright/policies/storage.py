@@ -1,4 +1,4 @@
-"""Data and tensors in, a JSON file and a safetensors file beside it out, and back.
+"""Reads and writes a JSON file with a safetensors file next to it.
 
 The JSON file names the other one, whose name holds a digest of its content. That one is written
 first, so at any moment the JSON file names tensors that are whole. Pickle is never read.
@@ -21,7 +21,18 @@ if TYPE_CHECKING:
 
     from placewright.files.validation import Data
 
-_NAME = re.compile(r"[^/\\]+\.[0-9a-f]{32}\.safetensors")
+_TENSOR_FILE = re.compile(r"[^/\\]+\.[0-9a-f]{32}\.safetensors")
+
+
+def settings_of(data: Mapping[str, Any], renamed: Mapping[str, str] | None = None) -> Data:
+    """A policy's settings in a file, also under the names that version 1 had for them.
+
+    Args:
+        renamed: Settings of version 1, and what they are called now.
+    """
+    settings = data["settings"] if "settings" in data else data["shape"]
+    renamed = renamed or {}
+    return {renamed.get(key, key): value for key, value in settings.items()}
 
 
 def save_with_tensors(path: Path, data: Data, tensors: Mapping[str, torch.Tensor]) -> None:
@@ -30,14 +41,14 @@ def save_with_tensors(path: Path, data: Data, tensors: Mapping[str, torch.Tensor
     Raises:
         FileError: They cannot be written there.
     """
-    content = _safetensors().save({name: each.contiguous() for name, each in tensors.items()})
-    fresh = f"{path.stem}.{_digest(content)}.safetensors"
-    old = _named(path)
+    content = _safetensors().save({name: tensor.contiguous() for name, tensor in tensors.items()})
+    new_name = f"{path.stem}.{_digest(content)}.safetensors"
+    old_name = _tensor_file_of(path)
     try:
-        write_bytes(content, path.with_name(fresh))
-        write_data({**data, "tensors": fresh}, path)
-        if old is not None and old != fresh:
-            path.with_name(old).unlink(missing_ok=True)
+        write_bytes(content, path.with_name(new_name))
+        write_data({**data, "tensors": new_name}, path)
+        if old_name is not None and old_name != new_name:
+            path.with_name(old_name).unlink(missing_ok=True)
     except FileError as error:
         raise FileError(f"{path}: {error}") from None
     except OSError:  # the old tensors stay behind, which does no harm
@@ -52,30 +63,34 @@ def load_with_tensors(path: Path) -> tuple[Data, dict[str, torch.Tensor]]:
     """
     try:
         data = read_data(path)
-        name = data.pop("tensors", None) if isinstance(data, dict) else None
-        if not isinstance(data, dict) or not isinstance(name, str) or not _NAME.fullmatch(name):
+        file_name = data.pop("tensors", None) if isinstance(data, dict) else None
+        if (
+            not isinstance(data, dict)
+            or not isinstance(file_name, str)
+            or not _TENSOR_FILE.fullmatch(file_name)
+        ):
             raise FileError('names no tensors: expected "tensors" with a safetensors file beside')
         try:
-            content = path.with_name(name).read_bytes()
+            content = path.with_name(file_name).read_bytes()
         except OSError:
             raise FileError(
-                f"its tensors {name} cannot be read: keep both files together"
+                f"its tensors {file_name} cannot be read: keep both files together"
             ) from None
-        if _digest(content) != name.split(".")[-2]:
-            raise FileError(f"its tensors {name} are damaged: the digest is another one")
+        if _digest(content) != file_name.split(".")[-2]:
+            raise FileError(f"its tensors {file_name} are damaged: the digest is another one")
         return data, _safetensors().load(content)
     except FileError as error:
         raise FileError(f"{path}: {error}") from None
 
 
-def _named(path: Path) -> str | None:
+def _tensor_file_of(path: Path) -> str | None:
     """The tensors that a file written before names, if there is one."""
     try:
         data = read_data(path)
     except FileError:
         return None
-    name = data.get("tensors") if isinstance(data, dict) else None
-    return name if isinstance(name, str) and _NAME.fullmatch(name) else None
+    file_name = data.get("tensors") if isinstance(data, dict) else None
+    return file_name if isinstance(file_name, str) and _TENSOR_FILE.fullmatch(file_name) else None
 
 
 def _digest(content: bytes) -> str:

@@ -1,20 +1,20 @@
-"""A string such as `2xP100+cpu` in, a Cluster out; and the devices and links it can name."""
+"""Presets: the Cluster that a string such as `2xP100+cpu` names, and what it can name."""
 
 from placewright.presets.catalogue import (
+    DevicePreset,
     LinkPreset,
-    Preset,
-    links,
-    names,
+    device_presets,
+    link_presets,
     preset_device,
     preset_link,
 )
 from placewright.presets.strings import parse
 
 __all__ = [
+    "DevicePreset",
     "LinkPreset",
-    "Preset",
-    "links",
-    "names",
+    "device_presets",
+    "link_presets",
     "parse",
     "preset_device",
     "preset_link",

@@ -1,4 +1,4 @@
-"""The TOML files of this folder in, the devices and links that can be named out."""
+"""Reads the TOML files of this folder: the devices and links that can be named."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Preset:
+class DevicePreset:
     """A device that can be named; `devices.toml` says what each field is.
 
     Args:
@@ -60,8 +60,8 @@ class Preset:
             memory=self.memory,
             reserve=self.reserve,
             rates=self.rates,
-            bandwidth=self.bandwidth,
-            launch=self.launch,
+            memory_bandwidth=self.bandwidth,
+            launch_overhead=self.launch,
         )
 
 
@@ -88,59 +88,59 @@ class LinkPreset:
         return Link(self.bandwidth, self.latency)
 
 
-def names() -> tuple[Preset, ...]:
+def device_presets() -> tuple[DevicePreset, ...]:
     """Every device that can be named, GPUs first, each make from old to new."""
-    return tuple({preset.name: preset for preset in device_names().values()}.values())
+    return tuple({preset.name: preset for preset in device_table().values()}.values())
 
 
-def links() -> tuple[LinkPreset, ...]:
+def link_presets() -> tuple[LinkPreset, ...]:
     """Every link that can be named."""
-    return tuple({preset.name: preset for preset in link_names().values()}.values())
+    return tuple({preset.name: preset for preset in link_table().values()}.values())
 
 
 def preset_device(model: str, /, name: str, **overrides: Any) -> Device:
     """A device by its preset's name; `overrides` are fields of `Device` that differ."""
-    preset = device_names().get(model.lower())
+    preset = device_table().get(model.lower())
     if preset is None:
-        known = [preset.name for preset in names()]
+        known = [preset.name for preset in device_presets()]
         raise ClusterError(f"unknown device {model!r}: {nearest(model, known)}")
     return replace(preset.device(name), **overrides)
 
 
 def preset_link(name: str) -> Link:
     """A link by its preset's name, on a channel of its own."""
-    preset = link_names().get(name.lower())
+    preset = link_table().get(name.lower())
     if preset is None:
-        known = [preset.name for preset in links()]
+        known = [preset.name for preset in link_presets()]
         raise ClusterError(f"unknown link {name!r}: {nearest(name, known)}")
     return preset.link
 
 
 @cache
-def device_names() -> dict[str, Preset]:
+def device_table() -> dict[str, DevicePreset]:
     """Presets by every name they have, in lower case."""
-    tables = _tables("devices.toml")
-    known: dict[str, Preset] = {}
-    for name, own in tables.items():
-        merged = {**tables.get(own.get("like", ""), {}), "also": (), **own}
+    tables = _read_tables("devices.toml")
+    presets: dict[str, DevicePreset] = {}
+    for name, entry in tables.items():
+        merged = {**tables.get(entry.get("like", ""), {}), "also": (), **entry}
         merged.pop("like", None)
         merged["also"] = tuple(merged["also"])
         for key in ("memory", "reserve"):
             merged[key] = parse_bytes(merged[key])
-        preset = Preset(name=name, **merged)
-        known |= {word.lower(): preset for word in (name, *preset.also)}
-    return known
+        preset = DevicePreset(name=name, **merged)
+        presets |= {alias.lower(): preset for alias in (name, *preset.also)}
+    return presets
 
 
 @cache
-def link_names() -> dict[str, LinkPreset]:
+def link_table() -> dict[str, LinkPreset]:
     """Link presets by every name they have, in lower case."""
-    known: dict[str, LinkPreset] = {}
-    for name, table in _tables("links.toml").items():
-        preset = LinkPreset(name=name, **{**table, "also": tuple(table.get("also", ()))})
-        known |= {word.lower(): preset for word in (name, *preset.also)}
-    return known
+    presets: dict[str, LinkPreset] = {}
+    for name, entry in _read_tables("links.toml").items():
+        preset = LinkPreset(name=name, **{**entry, "also": tuple(entry.get("also", ()))})
+        presets |= {alias.lower(): preset for alias in (name, *preset.also)}
+    return presets
 
 
-def _tables(file: str) -> dict[str, dict[str, Any]]:
+def _read_tables(file: str) -> dict[str, dict[str, Any]]:
     return tomllib.loads((Path(__file__).parent / file).read_text(encoding="utf-8"))

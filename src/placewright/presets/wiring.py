@@ -1,4 +1,4 @@
-"""Nodes of grouped devices in, the Cluster that joins them out.
+"""Connects nodes of grouped devices into a Cluster.
 
 - The links out of one GPU over PCIe, to other GPUs and to hosts, share one channel, its slot
   (`gpu0-pcie`); a host has a channel to each GPU.
@@ -22,32 +22,32 @@ from placewright.cluster import HOST, Cluster, Device, Link
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from placewright.presets.catalogue import Preset
+    from placewright.presets.catalogue import DevicePreset
 
-NOWHERE = Link(math.inf)
+NO_NETWORK = Link(math.inf)
 """The network of a node that is alone."""
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class DeviceGroup:
     """Equal devices, with the link to their host and, where they have one, to each other."""
 
     count: int
-    preset: Preset
+    preset: DevicePreset
     host: Link
     peer: Link | None
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class ClusterNode:
     """Groups in one machine, with its link to other machines."""
 
-    groups: tuple[Group, ...]
-    network: Link = NOWHERE
+    groups: tuple[DeviceGroup, ...]
+    network: Link = NO_NETWORK
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _DeviceSlot:
     """Where a device stands: in which node, and in which group of it."""
 
     device: Device
@@ -58,48 +58,48 @@ class _Place:
     network: Link
 
 
-def slower(*links: Link) -> Link:
+def slower_link(*links: Link) -> Link:
     """The link whose ends are these: least bandwidth and most latency."""
     return Link(min(link.bandwidth for link in links), max(link.latency for link in links))
 
 
-def wire(name: str, nodes: Sequence[Node]) -> Cluster:
+def connect(name: str, nodes: Sequence[ClusterNode]) -> Cluster:
     """The cluster of these nodes; its devices are numbered by kind, a lone host is not."""
-    places = _placed(nodes)
+    slots = _device_slots(nodes)
     links = {
         (source.device.name, target.device.name): _link(source, target)
-        for source, target in permutations(places, 2)
+        for source, target in permutations(slots, 2)
     }
-    return Cluster(name, tuple(place.device for place in places), links)
+    return Cluster(name, tuple(slot.device for slot in slots), links)
 
 
-def _placed(nodes: Sequence[Node]) -> list[_Place]:
+def _device_slots(nodes: Sequence[ClusterNode]) -> list[_DeviceSlot]:
     hosts = sum(group.count for node in nodes for group in node.groups if group.preset.kind == HOST)
-    taken: Counter[str] = Counter()
-    places = []
+    counts: Counter[str] = Counter()
+    slots = []
     for at, node in enumerate(nodes):
         for number, group in enumerate(node.groups):
             kind = group.preset.kind
             for _ in range(group.count):
-                name = kind if kind == HOST and hosts == 1 else f"{kind}{taken[kind]}"
-                taken[kind] += 1
+                name = kind if kind == HOST and hosts == 1 else f"{kind}{counts[kind]}"
+                counts[kind] += 1
                 device = group.preset.device(name)
-                places.append(_Place(device, at, number, group.host, group.peer, node.network))
-    return places
+                slots.append(_DeviceSlot(device, at, number, group.host, group.peer, node.network))
+    return slots
 
 
-def _link(source: _Place, target: _Place) -> Link:
+def _link(source: _DeviceSlot, target: _DeviceSlot) -> Link:
     name, from_host = source.device.name, source.device.kind == HOST
     to_host = target.device.kind == HOST
     if source.node != target.node:
-        slots = [end.host for end in (source, target) if end.device.kind != HOST]
-        network = slower(source.network, target.network)
-        latency = network.latency + sum(slot.latency for slot in slots)
-        bandwidth = slower(network, *slots).bandwidth
+        host_links = [side.host for side in (source, target) if side.device.kind != HOST]
+        network = slower_link(source.network, target.network)
+        latency = network.latency + sum(host_link.latency for host_link in host_links)
+        bandwidth = slower_link(network, *host_links).bandwidth
         return Link(bandwidth, latency, f"node{source.node}-net")
-    together = (from_host and to_host) or source.group == target.group
-    if together and source.peer and target.peer:
+    is_same_group = (from_host and to_host) or source.group == target.group
+    if is_same_group and source.peer and target.peer:
         kind = "socket" if from_host else "nvlink"
-        return replace(slower(source.peer, target.peer), channel=f"{name}-{kind}")
+        return replace(slower_link(source.peer, target.peer), channel=f"{name}-{kind}")
     channel = "" if from_host else f"{name}-pcie"
-    return replace(slower(source.host, target.host), channel=channel)
+    return replace(slower_link(source.host, target.host), channel=channel)

@@ -1,4 +1,6 @@
-"""A problem on this machine in, the same as our runtime runs it out: GPUs with or without a host.
+"""The problem with launch costs as the runtime has them, with CUDA graphs.
+
+GPUs with or without a host.
 
 Ops that a host starts one by one take no less than that start. The runtime captures runs of ops as
 CUDA graphs where that is quicker, of forward passes and of training steps, and replays them: then
@@ -13,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placewright.costs import Table
-from placewright.runtime.cuda.graph_exclusions import handed_out, held_beside
+from placewright.runtime.cuda.graph_exclusions import graph_resident_bytes, large_output_ops
 
 if TYPE_CHECKING:
     from placewright.cluster import Cluster
@@ -21,40 +23,53 @@ if TYPE_CHECKING:
     from placewright.problem import Problem
     from placewright.profiling.machine_profile import Profile
 
-_PAGES = 20 << 20  # bytes that graphs take beyond what they hold: PyTorch's pages are of 20 MiB
+_GRAPH_POOL_BYTES = (
+    20 << 20
+)  # bytes that graphs take beyond what they hold: PyTorch's pages are of 20 MiB
 
 
-def as_run(problem: Problem, profile: Profile) -> Problem:
+def executed_problem(problem: Problem, profile: Profile) -> Problem:
     """The problem with the starts of ops that the runtime will need."""
     costs = problem.costs
     if isinstance(costs, Table):
-        costs = with_copies(costs.replayed(), problem.graph)
-    return replace(problem, cluster=without_host(problem.cluster, profile), costs=costs)
+        costs = with_output_copies(costs.for_cuda_graphs(), problem.graph)
+    return replace(problem, cluster=without_issuer(problem.cluster, profile), costs=costs)
 
 
-def with_copies(table: Table, graph: Graph) -> Table:
+def with_output_copies(table: Table, graph: Graph) -> Table:
     """The table with room for a copy of each output: the next replay writes over the first one.
 
     What is handed out by ops that are never replayed needs no copy, but what graphs hold stays
     beside it.
     """
     row = {name: at for at, name in enumerate(table.ops)}
-    room = np.zeros(len(row), dtype=np.int64) if table.workspace is None else table.workspace.copy()
-    needs = [int(room[row[op.name]]) for op in graph.ops]
-    handed, beside = handed_out(graph), held_beside(graph, needs) + _PAGES
+    workspace = (
+        np.zeros(len(row), dtype=np.int64) if table.workspace is None else table.workspace.copy()
+    )
+    op_workspaces = [int(workspace[row[op.name]]) for op in graph.ops]
+    large_outputs, graph_bytes = (
+        large_output_ops(graph),
+        graph_resident_bytes(graph, op_workspaces) + _GRAPH_POOL_BYTES,
+    )
     for op, output in graph.outputs or ():
         size = graph.ops[op].outputs[output]
-        room[row[graph.ops[op].name]] += min(size, beside) if op in handed else size
-    return replace(table, workspace=room)
+        workspace[row[graph.ops[op].name]] += (
+            min(size, graph_bytes) if op in large_outputs else size
+        )
+    return replace(table, workspace=workspace)
 
 
-def without_host(cluster: Cluster, profile: Profile) -> Cluster:
+def without_issuer(cluster: Cluster, profile: Profile) -> Cluster:
     """The cluster with GPUs that need no host to start their ops."""
-    own = {name: float(able["own"]) for name, able in profile.facts["devices"].items()}
+    launch_seconds = {name: float(rates["own"]) for name, rates in profile.facts["devices"].items()}
     devices = tuple(
-        replace(each, launch=own.get(each.name, each.launch), issuer=None)
-        if each.issuer is not None
-        else each
-        for each in cluster.devices
+        replace(
+            device,
+            launch_overhead=launch_seconds.get(device.name, device.launch_overhead),
+            issuer=None,
+        )
+        if device.issuer is not None
+        else device
+        for device in cluster.devices
     )
     return cluster if devices == cluster.devices else replace(cluster, devices=devices)

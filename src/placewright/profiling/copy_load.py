@@ -1,4 +1,4 @@
-"""GPUs in, the company that a host's ops have in a plan out: weights that stream to those GPUs.
+"""Background copies from the host to GPUs while the host's ops are timed.
 
 A host that computes while it feeds a GPU shares its memory's bandwidth with the copies: its ops
 take a tenth longer, or half as long again where others use that memory, too. Plans of models that
@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from placewright.cluster import HOST
 from placewright.graph import STATE, WEIGHT
-from placewright.runtime.machine import load_torch, own_cores
-from placewright.runtime.real_devices import keeping_to
+from placewright.runtime.machine import available_cores, load_torch
+from placewright.runtime.real_devices import cpu_affinity
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -23,30 +23,30 @@ if TYPE_CHECKING:
     from placewright.graph import Graph
     from placewright.profiling.sites import Site
 
-SIZE = 64 << 20
+COPY_BYTES = 64 << 20
 """Bytes of one copy: about a millisecond's worth."""
-MOST = 1 << 30
+MAX_BUFFER_BYTES = 1 << 30
 """Bytes that copies are made of in turn, at most; fewer where that is more than any cache has."""
-AHEAD = 4
+QUEUED_COPIES = 4
 """Copies that wait in a stream, so that it never runs dry."""
 
 
-def streams(graph: Graph, cluster: Cluster, limits: Mapping[str, int]) -> bool:
+def needs_streaming(graph: Graph, cluster: Cluster, limits: Mapping[str, int]) -> bool:
     """Whether a graph's weights and states exceed what GPUs may hold, so that some will stream.
 
     Args:
         limits: Bytes that may be used, by device.
     """
-    stored = sum(sum(op.outputs) for op in graph.ops if op.kind in (WEIGHT, STATE))
-    room = sum(
+    stored_bytes = sum(sum(op.outputs) for op in graph.ops if op.kind in (WEIGHT, STATE))
+    capacity = sum(
         min(device.memory, limits.get(device.name, device.memory)) - device.reserve
         for device in cluster.devices
         if device.kind != HOST
     )
-    return stored > room
+    return stored_bytes > capacity
 
 
-class Company:
+class CopyLoad:
     """Copies from pinned memory to GPUs, one after the other, while something else is timed.
 
     Args:
@@ -56,19 +56,19 @@ class Company:
     """
 
     def __init__(
-        self, gpus: Sequence[int], cores: Sequence[int] = (), cache: int = MOST // 3
+        self, gpus: Sequence[int], cores: Sequence[int] = (), cache: int = MAX_BUFFER_BYTES // 3
     ) -> None:
         self.gpus, self.cores = tuple(gpus), tuple(cores)
-        self.rounds = max(1, -(-min(MOST, 3 * cache) // SIZE))
-        self._rooms: list[tuple[Any, Any]] = []
+        self.slots = max(1, -(-min(MAX_BUFFER_BYTES, 3 * cache) // COPY_BYTES))
+        self._buffer_pairs: list[tuple[Any, Any]] = []
 
     @classmethod
-    def beside(cls, sites: Sequence[Site]) -> Company:
+    def from_sites(cls, sites: Sequence[Site]) -> CopyLoad:
         """The company of workers: of all GPUs, on the cores that no worker has."""
-        taken = {core for site in sites for core in site.cores}
-        spare = [core for core in own_cores() if core not in taken]
+        used_cores = {core for site in sites for core in site.cores}
+        spare_cores = [core for core in available_cores() if core not in used_cores]
         cache = max((site.cache for site in sites if not site.on_gpu), default=0)
-        return cls([site.index for site in sites if site.on_gpu], spare, cache)
+        return cls([site.index for site in sites if site.on_gpu], spare_cores, cache)
 
     @property
     def name(self) -> str:
@@ -76,14 +76,14 @@ class Company:
         return "beside copies" if self.gpus else ""
 
     @contextmanager
-    def kept(self) -> Iterator[None]:
+    def running(self) -> Iterator[None]:
         """Copy until the block is over."""
         if not self.gpus:
             yield
             return
-        over = threading.Event()
+        stop_event = threading.Event()
         threads = [
-            threading.Thread(target=self._keep, args=(*pair, over), daemon=True)
+            threading.Thread(target=self._run_copies, args=(*pair, stop_event), daemon=True)
             for pair in self._buffers()
         ]
         for thread in threads:
@@ -91,40 +91,42 @@ class Company:
         try:
             yield
         finally:
-            over.set()
+            stop_event.set()
             for thread in threads:
                 thread.join()
 
-    def leave(self) -> None:
+    def release(self) -> None:
         """Give back the memory that copies are made in; the next block takes it anew."""
-        self._rooms.clear()
+        self._buffer_pairs.clear()
 
-    def _keep(self, source: Any, target: Any, over: threading.Event) -> None:
-        with keeping_to(self.cores):
-            _copy(source, target, over)
+    def _run_copies(self, source: Any, target: Any, stop_event: threading.Event) -> None:
+        with cpu_affinity(self.cores):
+            _copy_loop(source, target, stop_event)
 
     def _buffers(self) -> list[tuple[Any, Any]]:
         torch = load_torch()
-        if not self._rooms:
-            self._rooms = [
+        if not self._buffer_pairs:
+            self._buffer_pairs = [
                 (
-                    torch.empty(self.rounds, SIZE, dtype=torch.uint8, pin_memory=True),
-                    torch.empty(SIZE, dtype=torch.uint8, device=f"cuda:{gpu}"),
+                    torch.empty(self.slots, COPY_BYTES, dtype=torch.uint8, pin_memory=True),
+                    torch.empty(COPY_BYTES, dtype=torch.uint8, device=f"cuda:{gpu}"),
                 )
                 for gpu in self.gpus
             ]
-        return self._rooms
+        return self._buffer_pairs
 
 
-def _copy(source: Any, target: Any, over: threading.Event) -> None:
+def _copy_loop(source: Any, target: Any, stop_event: threading.Event) -> None:
     torch = load_torch()
-    events = [torch.cuda.Event(blocking=True) for _ in range(AHEAD)]  # which wait without spinning
+    events = [
+        torch.cuda.Event(blocking=True) for _ in range(QUEUED_COPIES)
+    ]  # which wait without spinning
     stream = torch.cuda.Stream(target.device)
     count = 0
     with torch.cuda.stream(stream):
-        while not over.is_set():
-            event = events[count % AHEAD]
-            if count >= AHEAD:
+        while not stop_event.is_set():
+            event = events[count % QUEUED_COPIES]
+            if count >= QUEUED_COPIES:
                 event.synchronize()
             target.copy_(source[count % len(source)], non_blocking=True)
             event.record(stream)

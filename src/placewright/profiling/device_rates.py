@@ -1,4 +1,7 @@
-"""A site in, what it can do out: FLOP/s by dtype, memory bandwidth, the time to start an op."""
+"""Measures a device: FLOP/s by dtype, memory bandwidth and launch overhead.
+
+FLOP/s by dtype, memory bandwidth, the time to start an op.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +20,14 @@ if TYPE_CHECKING:
 
 DTYPES = ("float32", "bfloat16", "float16", "float64")
 """What a device's rates are measured for; others run as float32 (`Device.rate`)."""
-_LONG = 4e-3  # a product that takes so many seconds shows the rate
-_GROWING = 1.2  # times the rate of half the rows: the largest rate is not reached yet
-_LARGEST = 8192  # rows of a product
-_SMALLEST = 256
+_MIN_SECONDS = 4e-3  # a product that takes so many seconds shows the rate
+_GROWTH = 1.2  # times the rate of half the rows: the largest rate is not reached yet
+_MAX_SIZE = 8192  # rows of a product
+_MIN_SIZE = 256
 
 
 @dataclass(frozen=True)
-class Ability:
+class DeviceRates:
     """What was measured of one device.
 
     Args:
@@ -42,31 +45,31 @@ class Ability:
     spread: Mapping[str, float]
 
 
-def measure_device(site: Site, seconds: float = 0.15) -> Ability:
+def measure_device(site: Site, seconds: float = 0.15) -> DeviceRates:
     """Measure one device while the others rest.
 
     Args:
         seconds: For each figure, about.
     """
-    return site.run(lambda: _measure(site, seconds))
+    return site.run(lambda: _measure_rates(site, seconds))
 
 
-def _measure(site: Site, seconds: float) -> Ability:
+def _measure_rates(site: Site, seconds: float) -> DeviceRates:
     torch = load_torch()
     rates, spread = {}, {}
     for dtype in DTYPES:
         with contextlib.suppress(RuntimeError):  # a dtype that this device cannot multiply
-            rates[dtype], spread[dtype] = _rate(torch, site, dtype, seconds)
-    bandwidth, spread["bandwidth"] = _bandwidth(torch, site, seconds)
-    small = _small(torch, site, seconds)
-    spread["launch"] = small.spread
-    launch = max(small.issue, small.seconds)
-    return Ability(rates, bandwidth, launch, small.seconds, spread)
+            rates[dtype], spread[dtype] = _matmul_rate(torch, site, dtype, seconds)
+    bandwidth, spread["bandwidth"] = _copy_bandwidth(torch, site, seconds)
+    small_op = _time_small_op(torch, site, seconds)
+    spread["launch"] = small_op.spread
+    launch = max(small_op.issue, small_op.seconds)
+    return DeviceRates(rates, bandwidth, launch, small_op.seconds, spread)
 
 
-def _rate(torch: Any, site: Site, dtype: str, seconds: float) -> tuple[float, float]:
+def _matmul_rate(torch: Any, site: Site, dtype: str, seconds: float) -> tuple[float, float]:
     """FLOP/s of products that grow until one takes long enough to show it."""
-    size, best, spread = _SMALLEST, 0.0, 0.0  # the first ones may be slow for other reasons
+    size, best, spread = _MIN_SIZE, 0.0, 0.0  # the first ones may be slow for other reasons
     while True:
         pairs = [
             tuple(
@@ -75,11 +78,15 @@ def _rate(torch: Any, site: Site, dtype: str, seconds: float) -> tuple[float, fl
             )
             for _ in range(2)
         ]
-        took = site.time(partial(_multiply, torch, pairs), seconds / 3)
-        rate, grew = 2 * size**3 / took.seconds, best * _GROWING
+        timing = site.time(partial(_multiply, torch, pairs), seconds / 3)
+        rate, growth_limit = 2 * size**3 / timing.seconds, best * _GROWTH
         if rate > best:
-            best, spread = rate, took.spread
-        if (took.seconds >= _LONG and rate < grew) or size >= _LARGEST or took.seconds > seconds:
+            best, spread = rate, timing.spread
+        if (
+            (timing.seconds >= _MIN_SECONDS and rate < growth_limit)
+            or size >= _MAX_SIZE
+            or timing.seconds > seconds
+        ):
             return best, spread
         size *= 2
 
@@ -88,15 +95,15 @@ def _multiply(torch: Any, pairs: list[tuple[Any, ...]], at: int) -> object:
     return torch.mm(*pairs[at % len(pairs)])
 
 
-def _bandwidth(torch: Any, site: Site, seconds: float) -> tuple[float, float]:
+def _copy_bandwidth(torch: Any, site: Site, seconds: float) -> tuple[float, float]:
     size = max(4 * site.cache, 128 << 20)
     source, target = (torch.zeros(size, dtype=torch.uint8, device=site.device) for _ in range(2))
-    took = site.time(lambda _: target.copy_(source), seconds)
-    return 2 * size / took.seconds, took.spread
+    timing = site.time(lambda _: target.copy_(source), seconds)
+    return 2 * size / timing.seconds, timing.spread
 
 
-def _small(torch: Any, site: Site, seconds: float) -> Timing:
+def _time_small_op(torch: Any, site: Site, seconds: float) -> Timing:
     """The smallest op, called as a captured graph's ops are."""
-    one = torch.ones(8, device=site.device)
+    tensor = torch.ones(8, device=site.device)
     add = torch.ops.aten.add.Tensor
-    return site.time(lambda _: add(one, one), seconds, as_in_step=True)
+    return site.time(lambda _: add(tensor, tensor), seconds, as_in_step=True)

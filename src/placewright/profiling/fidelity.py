@@ -1,4 +1,4 @@
-"""Plans and a way to measure them in, how far predictions are off out, and where it comes from.
+"""Fidelity of the simulator: predicted against measured step times, and what differs.
 
 Results append to one file, a JSON object a line, and what is there is not measured again.
 """
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from placewright.errors import FileError
-from placewright.profiling.host_sensitivity import lean
+from placewright.profiling.host_sensitivity import scale_host
 from placewright.simulator import simulate
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ Span = tuple[float, float]
 
 
 @dataclass(frozen=True)
-class Run:
+class MeasuredRun:
     """What running a plan for real gave.
 
     Args:
@@ -43,7 +43,7 @@ class Run:
         error: Why it could not be run.
         pace: Seconds of the host's ops at that time, times those it was profiled with: others that
             share a processor come and go.
-        issued: How GPUs were given their ops (`Executor.issued`).
+        issue_mode: How GPUs were given their ops (`Executor.issued`).
     """
 
     step_time: float
@@ -52,14 +52,14 @@ class Run:
     ops: Mapping[str, Span] = field(default_factory=dict)
     error: str = ""
     pace: float = 1.0
-    issued: str = ""
+    issue_mode: str = ""
 
 
-Measure = Callable[["Plan"], Run]
+Measure = Callable[["Plan"], MeasuredRun]
 
 
 @dataclass(frozen=True)
-class Row:
+class FidelityRow:
     """One plan, predicted and measured.
 
     Args:
@@ -85,7 +85,7 @@ class Row:
     issued: str = ""
 
     @property
-    def off(self) -> float:
+    def relative_error(self) -> float:
         """Predicted less measured, as a share of measured."""
         return (self.predicted - self.measured) / self.measured
 
@@ -96,26 +96,26 @@ class Fidelity:
 
     Args:
         error: The median of the predictions' relative errors, without their signs.
-        rank: Spearman's rank correlation of predicted and measured.
-        memory: The median relative error of peaks, of the devices whose peak was measured.
-        paced: As `error`, with the host at the pace that it had while each plan was measured.
+        rank_correlation: Spearman's rank correlation of predicted and measured.
+        memory_error: The median relative error of peaks, of the devices whose peak was measured.
+        adjusted_error: As `error`, with the host at the pace that it had while each plan was measured.
     """
 
     plans: int
     failed: int
     error: float
-    rank: float
-    memory: float | None
-    paced: float = math.nan
+    rank_correlation: float
+    memory_error: float | None
+    adjusted_error: float = math.nan
 
 
-def compare(
+def compare_plans(
     problem: Problem,
     plans: Iterable[tuple[str, Plan]],
     measure: Measure,
     path: Path | None = None,
-    said: Callable[[str], None] = lambda text: None,
-) -> list[Row]:
+    progress: Callable[[str], None] = lambda text: None,
+) -> list[FidelityRow]:
     """Predict and measure each plan; rows of these plans that the file holds are taken from there.
 
     Raises:
@@ -126,20 +126,20 @@ def compare(
     for name, plan in plans:
         key = row_key(problem, plan)
         if key not in known:
-            said(f"measuring {problem.graph.name}: {name}")
-            known[key] = row_of(problem, name, plan, measure(plan))
+            progress(f"measuring {problem.graph.name}: {name}")
+            known[key] = fidelity_row(problem, name, plan, measure(plan))
             if path is not None:
-                append(known[key], path)
+                append_row(known[key], path)
         rows.append(known[key])
     return rows
 
 
-def row_of(problem: Problem, name: str, plan: Plan, run: Run) -> Row:
+def fidelity_row(problem: Problem, name: str, plan: Plan, run: MeasuredRun) -> FidelityRow:
     """What a plan was predicted to take, and took."""
     timeline = simulate(problem, plan)
     names = [device.name for device in problem.cluster.devices]
-    peak = dict(zip(names, (int(one) for one in timeline.peak), strict=True))
-    return Row(
+    peak = dict(zip(names, (int(size) for size in timeline.peak), strict=True))
+    return FidelityRow(
         problem.graph.name,
         name,
         row_key(problem, plan),
@@ -148,11 +148,11 @@ def row_of(problem: Problem, name: str, plan: Plan, run: Run) -> Row:
         run.spread,
         peak,
         dict(run.peak),
-        blame(problem, timeline, run) if run.ops else (),
+        error_breakdown(problem, timeline, run) if run.ops else (),
         run.error,
         run.pace,
-        simulate(lean(problem, run.pace), plan).step_time,
-        run.issued,
+        simulate(scale_host(problem, run.pace), plan).step_time,
+        run.issue_mode,
     )
 
 
@@ -161,48 +161,50 @@ def row_key(problem: Problem, plan: Plan) -> str:
     digest = hashlib.blake2b(digest_size=12)
     digest.update(f"{problem.graph.fingerprint}{problem.cluster.fingerprint}".encode())
     digest.update(problem.arrays.compute.tobytes())
-    for part in (plan.device, plan.priority, plan.fusion, plan.staging):
-        digest.update(b"-" if part is None else part.tobytes())
+    for array in (plan.placement, plan.priority, plan.fusion, plan.staging):
+        digest.update(b"-" if array is None else array.tobytes())
     return digest.hexdigest()
 
 
-def summary(rows: Sequence[Row]) -> Fidelity:
+def summarise(rows: Sequence[FidelityRow]) -> Fidelity:
     """How well these plans were predicted; those that could not be run are counted apart."""
-    sound = [row for row in rows if math.isfinite(row.measured)]
-    predicted = np.array([row.predicted for row in sound])
-    measured = np.array([row.measured for row in sound])
-    paced = np.array([row.predicted if row.paced is None else row.paced for row in sound])
+    finished = [row for row in rows if math.isfinite(row.measured)]
+    predicted = np.array([row.predicted for row in finished])
+    measured = np.array([row.measured for row in finished])
+    adjusted = np.array([row.predicted if row.paced is None else row.paced for row in finished])
     memory = [
         abs(row.predicted_peak[name] - peak) / peak
-        for row in sound
+        for row in finished
         for name, peak in row.measured_peak.items()
         if peak > 0 and name in row.predicted_peak
     ]
     return Fidelity(
-        len(sound),
-        len(rows) - len(sound),
-        float(np.median(np.abs(predicted - measured) / measured)) if sound else math.nan,
-        spearman(predicted, measured) if len(sound) > 1 else math.nan,
+        len(finished),
+        len(rows) - len(finished),
+        float(np.median(np.abs(predicted - measured) / measured)) if finished else math.nan,
+        spearman(predicted, measured) if len(finished) > 1 else math.nan,
         float(np.median(memory)) if memory else None,
-        float(np.median(np.abs(paced - measured) / measured)) if sound else math.nan,
+        float(np.median(np.abs(adjusted - measured) / measured)) if finished else math.nan,
     )
 
 
-def spearman(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> float:
+def spearman(left: np.ndarray[Any, Any], right: np.ndarray[Any, Any]) -> float:
     """The rank correlation of two rows of numbers; equal numbers share their mean rank."""
-    ranks = [_ranks(one), _ranks(other)]
+    ranks = [_ranks(left), _ranks(right)]
     if any(rank.std() == 0 for rank in ranks):
         return math.nan
     return float(np.corrcoef(ranks[0], ranks[1])[0, 1])
 
 
 def _ranks(values: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.float64]]:
-    _, which, count = np.unique(values, return_inverse=True, return_counts=True)
-    mean = np.cumsum(count) - (count + 1) / 2
-    return mean[which].astype(np.float64)
+    _, inverse, count = np.unique(values, return_inverse=True, return_counts=True)
+    mean_rank = np.cumsum(count) - (count + 1) / 2
+    return mean_rank[inverse].astype(np.float64)
 
 
-def blame(problem: Problem, timeline: Timeline, run: Run, most: int = 10) -> list[dict[str, Any]]:
+def error_breakdown(
+    problem: Problem, timeline: Timeline, run: MeasuredRun, max_ops: int = 10
+) -> list[dict[str, Any]]:
     """Where the error comes from: seconds by device and kind of op, gaps, and single ops.
 
     A gap is time in a device's step, up to its last op, in which it runs nothing: it waits for a
@@ -211,41 +213,48 @@ def blame(problem: Problem, timeline: Timeline, run: Run, most: int = 10) -> lis
     names = [device.name for device in problem.cluster.devices]
     kinds: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
     ends = {name: [0.0, 0.0] for name in names}
-    single = []
-    for at, op in enumerate(problem.graph.ops):
+    op_errors = []
+    for position, op in enumerate(problem.graph.ops):
         if op.name not in run.ops:
             continue
-        device = names[timeline.plan.device[at]]
+        device = names[timeline.plan.placement[position]]
         start, end = run.ops[op.name]
-        predicted = float(timeline.end[at] - timeline.start[at])
-        row = kinds[device, op.kind]
-        row[0], row[1], row[2] = row[0] + predicted, row[1] + end - start, row[2] + 1
-        ends[device][0] = max(ends[device][0], float(timeline.end[at]))
+        predicted = float(timeline.end[position] - timeline.start[position])
+        totals = kinds[device, op.kind]
+        totals[0], totals[1], totals[2] = (
+            totals[0] + predicted,
+            totals[1] + end - start,
+            totals[2] + 1,
+        )
+        ends[device][0] = max(ends[device][0], float(timeline.end[position]))
         ends[device][1] = max(ends[device][1], end)
-        single.append((abs(predicted - (end - start)), op.name, device, predicted, end - start))
+        op_errors.append((abs(predicted - (end - start)), op.name, device, predicted, end - start))
     rows = [
-        _blamed("kind", kind, device, row[0], row[1], int(row[2]))
-        for (device, kind), row in kinds.items()
+        _breakdown_entry("kind", kind, device, totals[0], totals[1], int(totals[2]))
+        for (device, kind), totals in kinds.items()
     ]
     for name in names:
-        busy = [sum(row[which] for (d, _), row in kinds.items() if d == name) for which in (0, 1)]
+        busy = [
+            sum(totals[side] for (owner, _), totals in kinds.items() if owner == name)
+            for side in (0, 1)
+        ]
         if ends[name][1]:
-            gaps = [ends[name][which] - busy[which] for which in (0, 1)]
-            rows.append(_blamed("gaps", "", name, gaps[0], gaps[1], 1))
-    rows.sort(key=lambda row: -abs(row["predicted"] - row["measured"]))
-    single.sort(reverse=True)
+            gaps = [ends[name][side] - busy[side] for side in (0, 1)]
+            rows.append(_breakdown_entry("gaps", "", name, gaps[0], gaps[1], 1))
+    rows.sort(key=lambda totals: -abs(totals["predicted"] - totals["measured"]))
+    op_errors.sort(reverse=True)
     worst = [
-        _blamed("op", name, device, predicted, measured, 1)
-        for _, name, device, predicted, measured in single[:most]
+        _breakdown_entry("op", name, device, predicted, measured, 1)
+        for _, name, device, predicted, measured in op_errors[:max_ops]
     ]
     return rows + worst
 
 
-def _blamed(
-    what: str, name: str, device: str, predicted: float, measured: float, ops: int
+def _breakdown_entry(
+    category: str, name: str, device: str, predicted: float, measured: float, ops: int
 ) -> dict[str, Any]:
     return {
-        "what": what,
+        "what": category,
         "name": name,
         "device": device,
         "predicted": predicted,
@@ -254,7 +263,7 @@ def _blamed(
     }
 
 
-def read_rows(path: Path) -> list[Row]:
+def read_rows(path: Path) -> list[FidelityRow]:
     """The rows that a file holds; a last line that was cut off is left out.
 
     Raises:
@@ -268,7 +277,7 @@ def read_rows(path: Path) -> list[Row]:
             data = json.loads(line)
             for key in ("predicted", "measured"):
                 data[key] = math.inf if data[key] is None else data[key]
-            rows.append(Row(**data))
+            rows.append(FidelityRow(**data))
         except (ValueError, TypeError, KeyError):
             if number == len(lines):
                 break
@@ -276,7 +285,7 @@ def read_rows(path: Path) -> list[Row]:
     return rows
 
 
-def append(row: Row, path: Path) -> None:
+def append_row(row: FidelityRow, path: Path) -> None:
     """Add a row to a file, on a line of its own.
 
     Raises:
@@ -289,8 +298,8 @@ def append(row: Row, path: Path) -> None:
     try:
         with path.open("a+b") as file:
             file.seek(0)
-            held = file.read()
-            file.truncate(held.rfind(b"\n") + 1)  # a line that was cut off
+            content = file.read()
+            file.truncate(content.rfind(b"\n") + 1)  # a line that was cut off
             file.write(json.dumps(data, allow_nan=False).encode() + b"\n")
     except OSError as error:
         raise FileError(f"{path}: cannot be written: {error.strerror}") from None

@@ -1,4 +1,4 @@
-"""A problem on this machine in, plans that rely on its host or memory more and less out.
+"""Plans for a host, or for a memory, slower, faster or smaller than measured.
 
 They are to be measured.
 
@@ -27,14 +27,20 @@ if TYPE_CHECKING:
     from placewright.problem import Problem
     from placewright.solvers import Solver, Stop
 
-NEVER = 1e3
+PROHIBITIVE = 1e3
 """So slow that nothing is left to it that another device can do."""
-LEANS = ((1.0, 1.0, 1.0), (1.0, 1.15, 1.0), (1.6, 1.0, 1.0), (NEVER, 1.0, 1.0), (NEVER, 1.0, 0.97))
+HOST_SCALES = (
+    (1.0, 1.0, 1.0),
+    (1.0, 1.15, 1.0),
+    (1.6, 1.0, 1.0),
+    (PROHIBITIVE, 1.0, 1.0),
+    (PROHIBITIVE, 1.0, 0.97),
+)
 """The seconds of the host's ops and of a byte on its links, times measured; a share of the memory.
 
 The last are streaming alone, which is predicted best: nothing can go wrong on the host.
 """
-SLOW = 1.6, 1.15, 1.0, 2e-4
+SLOW_HOST = 1.6, 1.15, 1.0, 2e-4
 """A host that may be slower than measured: times of its ops and of a byte on its links, all of the
 memory, and seconds by which it wakes late when something is handed to it or awaited from it.
 
@@ -43,55 +49,65 @@ took 0.1 to 0.5 ms longer than predicted (`benchmarks/results/2026-11-runtime.md
 """
 
 
-def leans(problem: Problem) -> bool:
+def host_matters(problem: Problem) -> bool:
     """Whether a host computes beside other devices, by times that were measured."""
     kinds = {device.kind for device in problem.cluster.devices}
     return isinstance(problem.costs, Table) and HOST in kinds and len(kinds) > 1
 
 
-def lean(
-    problem: Problem, factor: float, carried: float = 1.0, memory: float = 1.0, late: float = 0.0
+def scale_host(
+    problem: Problem,
+    compute_factor: float,
+    transfer_factor: float = 1.0,
+    memory_share: float = 1.0,
+    wake_delay: float = 0.0,
 ) -> Problem:
     """The problem as if its host took so many times as long as measured, and its links so many.
 
     Args:
-        memory: The share of other devices' memory that may be used.
-        late: Seconds by which what an op makes comes later over the host's links.
+        memory_share: The share of other devices' memory that may be used.
+        wake_delay: Seconds by which what an op makes comes later over the host's links.
     """
     costs, cluster = problem.costs, problem.cluster
-    if not isinstance(costs, Table) or (factor == carried == memory == 1.0 and not late):
+    if not isinstance(costs, Table) or (
+        compute_factor == transfer_factor == memory_share == 1.0 and not wake_delay
+    ):
         return problem
     hosts = [device for device in cluster.devices if device.kind == HOST]
-    names = {device.name for device in hosts}
-    columns = names | {device.model for device in hosts} | {HOST}
-    scale = np.array([factor if column in columns else 1.0 for column in costs.columns])
+    host_names = {device.name for device in hosts}
+    columns = host_names | {device.model for device in hosts} | {HOST}
+    column_scale = np.array(
+        [compute_factor if column in columns else 1.0 for column in costs.columns]
+    )
     links = {
         pair: replace(
             link,
-            bandwidth=link.bandwidth / carried,
-            handing=max(link.latency, link.handing or 0.0) + late if late else link.handing,
+            bandwidth=link.bandwidth / transfer_factor,
+            handoff_latency=max(link.latency, link.handoff_latency or 0.0) + wake_delay
+            if wake_delay
+            else link.handoff_latency,
         )
-        if names & set(pair)
+        if host_names & set(pair)
         else link
         for pair, link in cluster.links.items()
     }
-    costs = replace(costs, seconds=costs.seconds * scale)
+    costs = replace(costs, seconds=costs.seconds * column_scale)
     limits = dict(problem.constraints.limits)
     for device in cluster.devices:
-        if memory < 1 and device.name not in names:
-            limits[device.name] = int(memory * limits.get(device.name, device.memory))
+        if memory_share < 1 and device.name not in host_names:
+            limits[device.name] = int(memory_share * limits.get(device.name, device.memory))
     constraints = replace(problem.constraints, limits=limits)
     cluster = replace(cluster, links=links)
     return replace(problem, cluster=cluster, costs=costs, constraints=constraints)
 
 
-def leaning_plans(
+def host_variants(
     problem: Problem,
     solver: Solver,
     stop: Stop,
     seed: int = 0,
-    factors: Sequence[tuple[float, float, float]] = LEANS,
+    scales: Sequence[tuple[float, float, float]] = HOST_SCALES,
 ) -> list[Plan]:
     """The plan that a solver finds for each leaning, different ones once."""
-    found = [solve(lean(problem, *each), solver, stop, seed).plan for each in factors]
-    return list(dict.fromkeys(found))
+    plans = [solve(scale_host(problem, *scale), solver, stop, seed).plan for scale in scales]
+    return list(dict.fromkeys(plans))

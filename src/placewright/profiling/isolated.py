@@ -1,4 +1,4 @@
-"""An op of a program in, its seconds and its workspace out when it is called again and again alone.
+"""Times one op in isolation, with its inputs as cold as in a step.
 
 With tensors that are as cold as in a step.
 """
@@ -11,120 +11,134 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from placewright.graph import VIEW
-from placewright.profiling.op_signatures import in_place
+from placewright.profiling.op_signatures import writes_in_place
 from placewright.runtime.machine import load_torch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from placewright.graph import Op
-    from placewright.profiling.cache_model import Coldness
+    from placewright.profiling.cache_model import CacheState
     from placewright.profiling.sites import Site
     from placewright.profiling.timing import Timing
     from placewright.runtime.program.program import Program
 
-MOST_COPIES, MOST_BYTES = 256, 1 << 30
+MAX_COPIES, MAX_COPY_BYTES = 256, 1 << 30
 """Of what an op is given in turn, so that none is still in a cache from last time."""
-FREE = 3
+SPARE_BUFFERS = 3
 """How many more of what an op makes there is room for."""
 
 
 def measure_op(
-    program: Program, position: int, site: Site, seconds: float, cold: Coldness
+    program: Program, position: int, site: Site, seconds: float, cache_state: CacheState
 ) -> Timing:
     """Time one op of a program; to be called within `site.run`.
 
     Of what is cold in a real step there are copies to go through, and one of all else; and what the
     op makes is kept for a while where a step keeps it, so that the next call writes elsewhere.
     """
-    run = program.runner(position, site.device, in_place(program, position))
-    sets = _inputs(program, position, site, cold)
-    kept = _kept(program.graph.ops[position], site, run(sets[0])) if cold.outputs else None
+    run = program.runner(position, site.device, writes_in_place(program, position))
+    input_sets = _input_sets(program, position, site, cache_state)
+    buffers = (
+        _output_buffers(program.graph.ops[position], site, run(input_sets[0]))
+        if cache_state.cold_outputs
+        else None
+    )
 
     def call(at: int) -> None:
-        made = run(sets[at % len(sets)])
-        if kept is not None:
-            kept.append(made)
+        outputs = run(input_sets[at % len(input_sets)])
+        if buffers is not None:
+            buffers.append(outputs)
 
-    took = site.time(call, seconds, as_in_step=True)
+    timing = site.time(call, seconds, as_in_step=True)
     if site.on_gpu and program.graph.ops[position].kind == VIEW:
-        return replace(took, seconds=0.0)  # the GPU has nothing to do
+        return replace(timing, seconds=0.0)  # the GPU has nothing to do
     if site.on_gpu:
-        return replace(took, workspace=_workspace(lambda: run(sets[0]), site))
-    return took
+        return replace(timing, workspace=_workspace_bytes(lambda: run(input_sets[0]), site))
+    return timing
 
 
-def _workspace(call: Callable[[], Any], site: Site) -> int:
+def _workspace_bytes(call: Callable[[], Any], site: Site) -> int:
     """Bytes of a GPU that a call needs beside what it returns, such as cuDNN's."""
     torch = load_torch()
     torch.cuda.synchronize(site.index)
     torch.cuda.reset_peak_memory_stats(site.index)
     before = torch.cuda.memory_allocated(site.index)
-    made = call()
+    outputs = call()
     torch.cuda.synchronize(site.index)
     peak, after = (
         torch.cuda.max_memory_allocated(site.index),
         torch.cuda.memory_allocated(site.index),
     )
-    del made
+    del outputs
     return max(0, int(peak - max(after, before)))
 
 
-def _kept(op: Op, site: Site, made: Any) -> deque[Any] | None:
+def _output_buffers(op: Op, site: Site, outputs: Any) -> deque[Any] | None:
     """Room for what an op makes, many times over, touched once; none where it makes nothing."""
     size = sum(op.outputs)
     if not size or op.aliases:
         return None
-    count = _copies(size, site)
+    count = _copy_count(size, site)
     # More than are kept: the first call writes to free ones, and may need some for itself.
-    return deque(([_room(one) for one in made] for _ in range(count + FREE)), maxlen=count)
+    return deque(
+        ([_buffer_like(output) for output in outputs] for _ in range(count + SPARE_BUFFERS)),
+        maxlen=count,
+    )
 
 
-def _room(value: Any) -> Any:
+def _buffer_like(value: Any) -> Any:
     """Memory for another such tensor: an allocator needs some beside it, and gives some away."""
     torch = load_torch()
     size = value.untyped_storage().nbytes()
     return torch.empty(size + size // 32 + 4096, dtype=torch.uint8, device=value.device).fill_(0)
 
 
-def _copies(size: int, site: Site) -> int:
+def _copy_count(size: int, site: Site) -> int:
     """How many of so many bytes it takes until none is in a cache when its turn comes again."""
-    return max(1, min(MOST_COPIES, math.ceil(2 * site.cache / size), MOST_BYTES // size))
+    return max(1, min(MAX_COPIES, math.ceil(2 * site.cache / size), MAX_COPY_BYTES // size))
 
 
-def _inputs(program: Program, position: int, site: Site, coldness: Coldness) -> list[list[Any]]:
+def _input_sets(
+    program: Program, position: int, site: Site, cache_state: CacheState
+) -> list[list[Any]]:
     """What an op reads, several times over."""
     from placewright.profiling.sample_inputs import (
-        distinct,
         index_limits,
-        sample,
+        needs_unique_indices,
+        sample_like,
     )
 
     graph = program.graph
-    op, node = graph.ops[position], program.draft.made_by.get(position)
+    op, node = graph.ops[position], program.builder.op_nodes.get(position)
     limits: dict[int, int] = {}
     if node is not None:
         for source, limit in index_limits(node).items():
-            place_of = program.draft.place.get(source)
-            if place_of and place_of[0] in op.inputs:
-                limits[op.inputs.index(place_of[0])] = limit
-    once = node is not None and distinct(node)
-    cold = [at for at, one in enumerate(coldness.inputs) if one]
-    size = sum(graph.ops[op.inputs[at][0]].outputs[op.inputs[at][1]] for at in cold)
-    copies = _copies(size, site) if size else 1
+            tensors = program.builder.node_tensors.get(source)
+            if tensors and tensors[0] in op.inputs:
+                limits[op.inputs.index(tensors[0])] = limit
+    is_distinct = node is not None and needs_unique_indices(node)
+    cold_inputs = [at for at, one in enumerate(cache_state.cold_inputs) if one]
+    size = sum(graph.ops[op.inputs[at][0]].outputs[op.inputs[at][1]] for at in cold_inputs)
+    copies = _copy_count(size, site) if size else 1
 
     def one(at: int) -> Any:
-        return sample(program.values[op.inputs[at]], site.device, limits.get(at), once)
+        return sample_like(
+            program.meta_tensors[op.inputs[at]], site.device, limits.get(at), is_distinct
+        )
 
-    first = [one(at) for at in range(len(op.inputs))]
-    more = [
-        [_another(first[at]) if at in cold else first[at] for at in range(len(first))]
+    first_set = [one(at) for at in range(len(op.inputs))]
+    further_sets = [
+        [
+            _strided_clone(first_set[at]) if at in cold_inputs else first_set[at]
+            for at in range(len(first_set))
+        ]
         for _ in range(copies - 1)
     ]
-    return [first, *more]
+    return [first_set, *further_sets]
 
 
-def _another(value: Any) -> Any:
+def _strided_clone(value: Any) -> Any:
     """The same tensor elsewhere, strides and what lies between included; drawing takes longer."""
-    whole = value.as_strided((value.untyped_storage().nbytes() // value.element_size(),), (1,), 0)
-    return whole.clone().as_strided(value.shape, value.stride())
+    flat = value.as_strided((value.untyped_storage().nbytes() // value.element_size(),), (1,), 0)
+    return flat.clone().as_strided(value.shape, value.stride())

@@ -1,4 +1,4 @@
-"""Places in, the links between them out: latency and bandwidth, each way, pinned or not."""
+"""Measures the links between sites: latency and bandwidth, pinned and pageable."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from placewright.cluster import Link
-from placewright.profiling.timing import summed_up
+from placewright.profiling.timing import summarise
 from placewright.runtime.machine import load_torch
 
 if TYPE_CHECKING:
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 
     from placewright.profiling.sites import Site
 
-SMALL, LARGE = 4 << 10, 16 << 20
+SMALL_BYTES, LARGE_BYTES = 4 << 10, 16 << 20
 """Bytes of the two copies that a link is measured by; the large one is as a layer's weights are: of
 256 MiB a link to an H200 carries 55 GB/s, of 16 MiB 52."""
-ROW, FEW, BUSY = 32, 8, 2_000_000
+SMALL_COPIES, LARGE_COPIES, BUSY_CYCLES = 32, 8, 2_000_000
 """Small and large copies that are measured in a row, and cycles of a GPU in which they are handed
 over."""
-ROUNDS = 300
+ROUND_TRIPS = 300
 """Messages that two workers hand to each other and back."""
 
 
 @dataclass(frozen=True)
-class Wire:
+class MeasuredLink:
     """What was measured of one link.
 
     Args:
@@ -50,10 +50,10 @@ class Wire:
 
     @property
     def link(self) -> Link:
-        return Link(self.bandwidth, self.latency, self.channel, self.loose)
+        return Link(self.bandwidth, self.latency, self.channel, self.pageable_bandwidth)
 
     @property
-    def loose(self) -> float | None:
+    def pageable_bandwidth(self) -> float | None:
         """Bytes a second of what is sent to a GPU from memory that the runtime did not pin.
 
         What a GPU sends arrives in pinned memory.
@@ -62,8 +62,10 @@ class Wire:
 
 
 def measure_links(
-    sites: Sequence[Site], large: int = LARGE, said: Callable[[str], None] = lambda text: None
-) -> list[Wire]:
+    sites: Sequence[Site],
+    large_bytes: int = LARGE_BYTES,
+    progress: Callable[[str], None] = lambda text: None,
+) -> list[MeasuredLink]:
     """Measure a link for every ordered pair of sites.
 
     Workers hand a tensor over without copying it, so what such a link costs is the time until the
@@ -71,110 +73,122 @@ def measure_links(
     """
     workers = [site for site in sites if not site.on_gpu]
     gpus = [site for site in sites if site.on_gpu]
-    wires: list[Wire] = []
+    links: list[MeasuredLink] = []
     if len(workers) > 1:
-        said("link between CPU workers")
-        latency, spread = _handing_over(workers[0], workers[1])
+        progress("link between CPU workers")
+        latency, spread = _handoff_latency(workers[0], workers[1])
         for source in workers:
             for target in workers:
                 if source is not target:
                     names = source.name, target.name
-                    wires.append(Wire(*names, math.inf, latency, None, spread))
+                    links.append(MeasuredLink(*names, math.inf, latency, None, spread))
     for gpu in gpus:
-        said(f"link to {gpu.name}")
-        down = _copying(gpu, large, to_gpu=True)
-        said(f"link from {gpu.name}")
-        up = _copying(gpu, large, to_gpu=False)
+        progress(f"link to {gpu.name}")
+        down = _host_copy_link(gpu, large_bytes, to_gpu=True)
+        progress(f"link from {gpu.name}")
+        up = _host_copy_link(gpu, large_bytes, to_gpu=False)
         for worker in workers:
-            wires.append(Wire(worker.name, gpu.name, *down, f"host->{gpu.name}"))
-            wires.append(Wire(gpu.name, worker.name, *up, f"{gpu.name}->host"))
+            links.append(MeasuredLink(worker.name, gpu.name, *down, f"host->{gpu.name}"))
+            links.append(MeasuredLink(gpu.name, worker.name, *up, f"{gpu.name}->host"))
         for other in gpus:
             if other is not gpu:
-                said(f"link from {gpu.name} to {other.name}")
-                wires.append(Wire(gpu.name, other.name, *_between(gpu, other, large)))
-    return wires
+                progress(f"link from {gpu.name} to {other.name}")
+                links.append(
+                    MeasuredLink(gpu.name, other.name, *_peer_copy_link(gpu, other, large_bytes))
+                )
+    return links
 
 
-def _handing_over(one: Site, other: Site) -> tuple[float, float]:
+def _handoff_latency(sender: Site, receiver: Site) -> tuple[float, float]:
     """Seconds from one worker's hand to the other's, and their spread."""
-    there: queue.SimpleQueue[int] = queue.SimpleQueue()
-    back: queue.SimpleQueue[int] = queue.SimpleQueue()
+    requests: queue.SimpleQueue[int] = queue.SimpleQueue()
+    replies: queue.SimpleQueue[int] = queue.SimpleQueue()
 
     def echo() -> None:
-        for _ in range(ROUNDS):
-            back.put(there.get())
+        for _ in range(ROUND_TRIPS):
+            replies.put(requests.get())
 
-    def call() -> list[float]:
-        took = []
-        for at in range(ROUNDS):
-            began = time.perf_counter()
-            there.put(at)
-            back.get()
-            took.append((time.perf_counter() - began) / 2)
-        return took
+    def round_trips() -> list[float]:
+        seconds = []
+        for at in range(ROUND_TRIPS):
+            start = time.perf_counter()
+            requests.put(at)
+            replies.get()
+            seconds.append((time.perf_counter() - start) / 2)
+        return seconds
 
-    answering = threading.Thread(target=lambda: other.run(echo), daemon=True)
-    answering.start()
-    timing = summed_up(one.run(call)[ROUNDS // 10 :])
-    answering.join()
+    echo_thread = threading.Thread(target=lambda: receiver.run(echo), daemon=True)
+    echo_thread.start()
+    timing = summarise(sender.run(round_trips)[ROUND_TRIPS // 10 :])
+    echo_thread.join()
     return timing.seconds, timing.spread
 
 
-def _copying(gpu: Site, large: int, to_gpu: bool) -> tuple[float, float, float, float]:
+def _host_copy_link(gpu: Site, large_bytes: int, to_gpu: bool) -> tuple[float, float, float, float]:
     """Bandwidth and latency of pinned copies, bandwidth of others, and the spread."""
     torch = load_torch()
 
-    def copies(size: int, pinned: bool) -> list[float]:
-        host = torch.zeros(size, dtype=torch.uint8, pin_memory=pinned)
-        there = torch.zeros(size, dtype=torch.uint8, device=gpu.device)
-        ends = (there, host) if to_gpu else (host, there)
-        row = (ROW if size == SMALL else FEW) if pinned else 1
-        return _samples(torch, gpu, lambda: ends[0].copy_(ends[1], non_blocking=pinned), row)
+    def time_copies(size: int, pinned: bool) -> list[float]:
+        host_buffer = torch.zeros(size, dtype=torch.uint8, pin_memory=pinned)
+        gpu_buffer = torch.zeros(size, dtype=torch.uint8, device=gpu.device)
+        ends = (gpu_buffer, host_buffer) if to_gpu else (host_buffer, gpu_buffer)
+        repeats = (SMALL_COPIES if size == SMALL_BYTES else LARGE_COPIES) if pinned else 1
+        return _copy_seconds(
+            torch, gpu, lambda: ends[0].copy_(ends[1], non_blocking=pinned), repeats
+        )
 
-    return gpu.run(lambda: _fitted(copies, large))
+    return gpu.run(lambda: _fit_link(time_copies, large_bytes))
 
 
-def _fitted(
-    copies: Callable[[int, bool], list[float]], large: int
+def _fit_link(
+    time_copies: Callable[[int, bool], list[float]], large_bytes: int
 ) -> tuple[float, float, float, float]:
     """A line through a small and a large copy: bandwidth, latency, pageable bandwidth, spread."""
-    small, whole = median(copies(SMALL, True)), summed_up(copies(large, True))
-    bandwidth = (large - SMALL) / max(whole.seconds - small, 1e-9)
-    latency = max(small - SMALL / bandwidth, 0.0)
-    return bandwidth, latency, large / median(copies(large, False)), whole.spread
+    small_seconds, large_timing = (
+        median(time_copies(SMALL_BYTES, True)),
+        summarise(time_copies(large_bytes, True)),
+    )
+    bandwidth = (large_bytes - SMALL_BYTES) / max(large_timing.seconds - small_seconds, 1e-9)
+    latency = max(small_seconds - SMALL_BYTES / bandwidth, 0.0)
+    return (
+        bandwidth,
+        latency,
+        large_bytes / median(time_copies(large_bytes, False)),
+        large_timing.spread,
+    )
 
 
-def _between(gpu: Site, other: Site, large: int) -> tuple[float, float]:
+def _peer_copy_link(gpu: Site, peer: Site, large_bytes: int) -> tuple[float, float]:
     torch = load_torch()
 
-    def copies(size: int, _: bool) -> list[float]:
+    def time_copies(size: int, _: bool) -> list[float]:
         source = torch.zeros(size, dtype=torch.uint8, device=gpu.device)
-        target = torch.zeros(size, dtype=torch.uint8, device=other.device)
-        row = ROW if size == SMALL else FEW
-        return _samples(torch, gpu, lambda: target.copy_(source, non_blocking=True), row)
+        target = torch.zeros(size, dtype=torch.uint8, device=peer.device)
+        repeats = SMALL_COPIES if size == SMALL_BYTES else LARGE_COPIES
+        return _copy_seconds(torch, gpu, lambda: target.copy_(source, non_blocking=True), repeats)
 
-    return gpu.run(lambda: _fitted(copies, large))[:2]
+    return gpu.run(lambda: _fit_link(time_copies, large_bytes))[:2]
 
 
-def _samples(
-    torch: Any, gpu: Site, copy: Callable[[], object], row: int, count: int = 15
+def _copy_seconds(
+    torch: Any, gpu: Site, copy: Callable[[], object], repeats: int, count: int = 15
 ) -> list[float]:
     """Seconds of copies, so many in a row, by the GPU's own clock; the first few are left out.
 
     Several are handed over while the GPU is kept busy, so that none waits for the host.
     """
-    found = []
+    seconds = []
     with torch.cuda.device(gpu.device):
         for at in range(count + 3):
             start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             torch.cuda.synchronize(gpu.device)
-            if row > 1:
-                torch.cuda._sleep(BUSY)
+            if repeats > 1:
+                torch.cuda._sleep(BUSY_CYCLES)
             start.record()
-            for _ in range(row):
+            for _ in range(repeats):
                 copy()
             end.record()
             end.synchronize()
             if at >= 3:
-                found.append(start.elapsed_time(end) * 1e-3 / row)
-    return found
+                seconds.append(start.elapsed_time(end) * 1e-3 / repeats)
+    return seconds

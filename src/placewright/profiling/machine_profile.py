@@ -1,4 +1,4 @@
-"""This machine in, its Cluster out: measured once, kept, and measured again when it has changed."""
+"""Profiles this machine as a Cluster: measured once, cached, measured again after changes."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from placewright import files
 from placewright.cluster import HOST, Cluster, Device, Link
 from placewright.errors import ClusterError, PlacewrightError
 from placewright.files.storage import read_data, write_data
-from placewright.profiling.device_rates import Ability, measure_device
+from placewright.profiling.device_rates import DeviceRates, measure_device
 from placewright.profiling.links import (
-    LARGE,
-    Wire,
+    LARGE_BYTES,
+    MeasuredLink,
     measure_links,
 )
-from placewright.profiling.overhead import measure_handing
+from placewright.profiling.overhead import measure_handoff
 from placewright.profiling.sites import Site, sites_of
 from placewright.runtime.machine import Machine, this_machine
 from placewright.zoo.capture import cache_folder
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-NAME = "here"
-SLACK = 64 << 20
+CLUSTER_NAME = "here"
+GPU_RESERVE = 64 << 20
 """Bytes of a GPU that plans leave alone: what matrix libraries work in (32 MiB a stream on Hopper),
 and what an allocator loses by rounding."""
-KEPT_BACK = 10
+HOST_RESERVE_DIVISOR = 10
 """One part in so many of the host's memory is left to everything else."""
 
 
@@ -40,17 +40,17 @@ class Profile:
     Args:
         facts: Beside the cluster's own figures: spreads, pageable copies, versions and the day.
         fresh: Whether it was measured just now.
-        kept: Where it is kept; None where it could not be.
+        path: Where it is kept; None where it could not be.
     """
 
     machine: Machine
     cluster: Cluster
     facts: dict[str, Any]
     fresh: bool
-    kept: Path | None
+    path: Path | None
 
 
-def parse_here(text: str) -> int | None:
+def parse_workers(text: str) -> int | None:
     """How many CPU workers `here` or `here:workers=4` asks for; None where it does not say.
 
     Raises:
@@ -58,81 +58,83 @@ def parse_here(text: str) -> int | None:
     """
     name, colon, arguments = text.strip().partition(":")
     key, _, number = arguments.partition("=")
-    if name.strip() != NAME or (colon and not (key.strip() == "workers" and number.isdecimal())):
+    if name.strip() != CLUSTER_NAME or (
+        colon and not (key.strip() == "workers" and number.isdecimal())
+    ):
         raise ClusterError(f"cluster {text!r}: expected here, or such as here:workers=2")
     return int(number) if colon else None
 
 
-def here(
+def profile_machine(
     workers: int | None = None,
-    again: bool = False,
-    note: Callable[[str], None] | None = None,
-    said: Callable[[str], None] = lambda text: None,
+    refresh: bool = False,
+    notify: Callable[[str], None] | None = None,
+    progress: Callable[[str], None] = lambda text: None,
 ) -> Profile:
     """This machine as a cluster.
 
     Args:
         workers: How many devices its cores make; see `Machine.usual_workers`.
-        again: Measure, whatever is kept.
-        note: Told in a line what takes long.
-        said: Told what is being measured.
+        refresh: Measure, whatever is kept.
+        notify: Told in a line what takes long.
+        progress: Told what is being measured.
 
     Raises:
         ClusterError: There are fewer cores than workers.
         MissingDependency: PyTorch is not installed.
     """
     machine = this_machine()
-    chosen = sites_of(machine, workers)
-    path = kept_at(machine, chosen)
-    kept = None if again else _load(machine, path)
-    if kept is not None:
-        return kept
-    if note is not None:
-        note(f"measuring this machine ({machine}): this takes a moment, once")
-    return _measured(machine, chosen, path, said)
+    sites = sites_of(machine, workers)
+    path = profile_path(machine, sites)
+    cached = None if refresh else _load_cached(machine, path)
+    if cached is not None:
+        return cached
+    if notify is not None:
+        notify(f"measuring this machine ({machine}): this takes a moment, once")
+    return _measure_machine(machine, sites, path, progress)
 
 
-def kept_at(machine: Machine, chosen: list[Site]) -> Path:
+def profile_path(machine: Machine, sites: list[Site]) -> Path:
     """The file that a machine's profile is kept in."""
-    count = sum(not site.on_gpu for site in chosen)
+    count = sum(not site.on_gpu for site in sites)
     return cache_folder().parent / "machines" / f"{machine.key}-{count}.json"
 
 
-def _measured(
-    machine: Machine, chosen: list[Site], path: Path, said: Callable[[str], None]
+def _measure_machine(
+    machine: Machine, sites: list[Site], path: Path, progress: Callable[[str], None]
 ) -> Profile:
-    abilities: dict[str, Ability] = {}
-    alike: dict[str, Ability] = {}  # equal hardware is measured once
-    for site in chosen:
-        if site.model not in alike:
-            said(f"device {site.name}")
-            alike[site.model] = measure_device(site)
-        abilities[site.name] = alike[site.model]
-    wires = measure_links(chosen, LARGE, said)
-    cluster = assemble(machine, chosen, abilities, wires)
-    said("handing tensors over")
-    cluster = replace(cluster, links=_handed(cluster, chosen))
-    facts = _facts(machine, abilities, wires)
+    rates: dict[str, DeviceRates] = {}
+    rates_by_model: dict[str, DeviceRates] = {}  # equal hardware is measured once
+    for site in sites:
+        if site.model not in rates_by_model:
+            progress(f"device {site.name}")
+            rates_by_model[site.model] = measure_device(site)
+        rates[site.name] = rates_by_model[site.model]
+    links = measure_links(sites, LARGE_BYTES, progress)
+    cluster = build_cluster(machine, sites, rates, links)
+    progress("handing tensors over")
+    cluster = replace(cluster, links=_links_with_handoff(cluster, sites))
+    facts = _facts(machine, rates, links)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         files.save(cluster, path)
-        write_data(facts, _beside(path))
+        write_data(facts, _facts_path(path))
     except (PlacewrightError, OSError):  # a cache that cannot be written is no cache, and no error
         return Profile(machine, cluster, facts, True, None)
     return Profile(machine, cluster, facts, True, path)
 
 
-def assemble(
-    machine: Machine, chosen: list[Site], abilities: dict[str, Ability], wires: list[Wire]
+def build_cluster(
+    machine: Machine, sites: list[Site], rates: dict[str, DeviceRates], links: list[MeasuredLink]
 ) -> Cluster:
     """The cluster of what was measured.
 
     All GPUs are issued to by one thread of the host, which takes its time for each op.
     """
-    hosts = sum(not site.on_gpu for site in chosen)
+    hosts = sum(not site.on_gpu for site in sites)
     devices = []
-    for site in chosen:
-        able = abilities[site.name]
+    for site in sites:
+        device_rates = rates[site.name]
         memory = machine.gpus[site.index].memory if site.on_gpu else machine.memory // hosts
         devices.append(
             Device(
@@ -140,54 +142,62 @@ def assemble(
                 "gpu" if site.on_gpu else HOST,
                 site.model,
                 memory,
-                SLACK if site.on_gpu else memory // KEPT_BACK,
-                able.rates,
-                able.bandwidth,
-                able.launch,
-                NAME if site.on_gpu else None,
+                GPU_RESERVE if site.on_gpu else memory // HOST_RESERVE_DIVISOR,
+                device_rates.rates,
+                device_rates.bandwidth,
+                device_rates.launch,
+                CLUSTER_NAME if site.on_gpu else None,
             )
         )
-    return Cluster(NAME, tuple(devices), {(w.source, w.target): w.link for w in wires})
+    return Cluster(
+        CLUSTER_NAME,
+        tuple(devices),
+        {(measured.source, measured.target): measured.link for measured in links},
+    )
 
 
-def _handed(cluster: Cluster, chosen: list[Site]) -> dict[tuple[str, str], Link]:
+def _links_with_handoff(cluster: Cluster, sites: list[Site]) -> dict[tuple[str, str], Link]:
     """The links, with what the runtime takes to hand a tensor from a worker to a GPU or back."""
     links = dict(cluster.links)
-    workers = [site.name for site in chosen if not site.on_gpu]
-    for gpu in (site.name for site in chosen if site.on_gpu):
+    workers = [site.name for site in sites if not site.on_gpu]
+    for gpu in (site.name for site in sites if site.on_gpu):
         try:
-            handing = measure_handing(cluster, workers[0], gpu)
+            handoff_latency = measure_handoff(cluster, workers[0], gpu)
         except (PlacewrightError, RuntimeError):  # the runtime cannot run there
             continue
         for worker in workers:
             for pair in ((worker, gpu), (gpu, worker)):
-                links[pair] = replace(links[pair], handing=max(handing, links[pair].latency))
+                links[pair] = replace(
+                    links[pair], handoff_latency=max(handoff_latency, links[pair].latency)
+                )
     return links
 
 
-def _facts(machine: Machine, abilities: dict[str, Ability], wires: list[Wire]) -> dict[str, Any]:
+def _facts(
+    machine: Machine, rates: dict[str, DeviceRates], links: list[MeasuredLink]
+) -> dict[str, Any]:
     return {
         "machine": str(machine),
         "key": machine.key,
         "day": datetime.date.today().isoformat(),
         "versions": dict(machine.versions or {}),
-        "devices": {name: asdict(able) for name, able in abilities.items()},
+        "devices": {name: asdict(device_rates) for name, device_rates in rates.items()},
         "links": [
             {
-                "from": wire.source,
-                "to": wire.target,
-                "pageable": wire.pageable,
-                "spread": wire.spread,
+                "from": link.source,
+                "to": link.target,
+                "pageable": link.pageable,
+                "spread": link.spread,
             }
-            for wire in wires
+            for link in links
         ],
     }
 
 
-def _load(machine: Machine, path: Path) -> Profile | None:
+def _load_cached(machine: Machine, path: Path) -> Profile | None:
     """What is kept of this machine; None if there is nothing, or it cannot be read."""
     try:
-        cluster, facts = files.load(path, "cluster"), read_data(_beside(path))
+        cluster, facts = files.load(path, "cluster"), read_data(_facts_path(path))
     except PlacewrightError:
         return None
     if not isinstance(facts, dict) or facts.get("key") != machine.key:
@@ -195,5 +205,5 @@ def _load(machine: Machine, path: Path) -> Profile | None:
     return Profile(machine, cluster, facts, False, path)
 
 
-def _beside(path: Path) -> Path:
+def _facts_path(path: Path) -> Path:
     return path.with_name(f"{path.stem}.facts.json")

@@ -1,4 +1,4 @@
-"""A program and sites in, a cost Table out: every op measured on every device.
+"""Measures every op of a program on every device, and makes a cost Table of it.
 
 Equal ops are measured once: of each kind the heaviest, then those that matter most. What the time
 does not allow, or a device cannot run, is worked out from the roofline, times the median of
@@ -26,20 +26,20 @@ import numpy as np
 from placewright.costs import NOT_MEASURED, Roofline, Table
 from placewright.errors import PlacewrightError
 from placewright.graph import VIEW, Graph
-from placewright.profiling.cache_model import coldness
-from placewright.profiling.copy_load import Company, streams
+from placewright.profiling.cache_model import cache_states
+from placewright.profiling.copy_load import CopyLoad, needs_streaming
 from placewright.profiling.isolated import measure_op
 from placewright.profiling.op_signatures import equal_ops
-from placewright.profiling.overhead import OVERHEAD, measure_overhead
+from placewright.profiling.overhead import OVERHEAD_KEY, measure_overhead
 from placewright.profiling.timing import Timing
-from placewright.profiling.timing_cache import Kept
+from placewright.profiling.timing_cache import TimingCache
 from placewright.profiling.whole_step import (
-    FEWEST,
-    WARMING,
-    Steps,
-    may_run,
-    shared,
-    step_on_gpu,
+    MIN_STEPS,
+    WARMUP_STEPS,
+    StepTimer,
+    fits_host,
+    mean_timing,
+    time_gpu_step,
 )
 from placewright.runtime.machine import load_torch
 
@@ -51,15 +51,15 @@ if TYPE_CHECKING:
     from placewright.runtime.machine import Machine
     from placewright.runtime.program.program import Program
 
-BUDGET = 60.0
+DEFAULT_BUDGET = 60.0
 """Seconds that measuring a graph may take where nobody says."""
-SHORTEST, LONGEST = 0.01, 0.15
+MIN_OP_SECONDS, MAX_OP_SECONDS = 0.01, 0.15
 """Seconds that one op is given, on one device."""
-STEP_SHARE = 4
+STEP_BUDGET_DIVISOR = 4
 """One part in so many of the budget may be taken by whole steps on a host."""
-WHOLE = "a whole step of"
+WHOLE_STEP = "a whole step of"
 """The name under which it is kept beside the ops' times, with the graph's."""
-ATTAINED = Roofline(compute=1.0, memory=1.0)
+FULL_ROOFLINE = Roofline(compute=1.0, memory=1.0)
 
 
 @dataclass(frozen=True)
@@ -67,25 +67,25 @@ class OpProfile:
     """What measuring a graph gave.
 
     Args:
-        different: How many ops differ from one another, times devices.
+        distinct: How many ops differ from one another, times devices.
         measured: How many of them were measured now.
-        known: How many had been measured before on this machine.
+        cached: How many had been measured before on this machine.
         failed: Ops that a device could not run, and why.
         overhead: Seconds that the runtime itself takes for each op, by model; the table has them.
     """
 
     table: Table
-    different: int
+    distinct: int
     measured: int
-    known: int
+    cached: int
     failed: dict[str, str]
     seconds: float
     overhead: dict[str, float]
 
     @property
-    def worked_out(self) -> int:
+    def estimated(self) -> int:
         """How many were worked out from those of their kind."""
-        return self.different - self.measured - self.known
+        return self.distinct - self.measured - self.cached
 
 
 def profile_ops(
@@ -93,9 +93,9 @@ def profile_ops(
     machine: Machine,
     cluster: Cluster,
     sites: Sequence[Site],
-    budget: float = BUDGET,
-    again: bool = False,
-    said: Callable[[str, float], None] = lambda text, share: None,
+    budget: float = DEFAULT_BUDGET,
+    refresh: bool = False,
+    progress: Callable[[str, float], None] = lambda text, share: None,
     limits: Mapping[str, int] | None = None,
 ) -> OpProfile:
     """Measure the ops of a program on every site.
@@ -103,72 +103,74 @@ def profile_ops(
     Args:
         cluster: What the sites can do, to tell which ops matter.
         budget: Seconds that it may take, about.
-        again: Measure also what was measured before on this machine.
-        said: Told what is being measured, and how much of the budget is used.
+        refresh: Measure also what was measured before on this machine.
+        progress: Told what is being measured, and how much of the budget is used.
         limits: Bytes that may be used, by device, where that is less than it has.
     """
-    began = time.monotonic()
-    company = company_of(program.graph, cluster, sites, limits or {})
-    kept = Kept(machine, {site.model: company.name for site in sites if not site.on_gpu})
-    cold = coldness(program.graph, machine.cache)
-    equal = equal_ops(program, cold)
+    start = time.monotonic()
+    copy_load = copy_load_for(program.graph, cluster, sites, limits or {})
+    cache = TimingCache(machine, {site.model: copy_load.name for site in sites if not site.on_gpu})
+    states = cache_states(program.graph, machine.cache)
+    groups = equal_ops(program, states)
     models = {site.model: site for site in reversed(sites)}  # equal hardware is measured once
-    estimates = _estimates(program.graph, cluster, list(models.values()))
-    found: dict[tuple[str, str], Timing] = {}
+    estimates = _roofline_seconds(program.graph, cluster, list(models.values()))
+    timings: dict[tuple[str, str], Timing] = {}
     jobs: list[tuple[float, str, str]] = []
-    for text, positions in equal.items():
+    for signature, positions in groups.items():
         for column, model in enumerate(models):
-            known = None if again else kept.get(model, text)
-            if known is not None:
-                found[text, model] = known
+            cached = None if refresh else cache.get(model, signature)
+            if cached is not None:
+                timings[signature, model] = cached
             else:
-                takes = float(estimates[positions[0], column])
-                jobs.append((-takes * len(positions), text, model))
-    before = len(found)
+                estimate = float(estimates[positions[0], column])
+                jobs.append((-estimate * len(positions), signature, model))
+    cached_count = len(timings)
     failed: dict[str, str] = {}
-    share = budget / STEP_SHARE
-    short = estimates.sum(axis=0) * (WARMING + FEWEST) <= share
-    asked = {model for _, _, model in jobs} if may_run(program, machine) else set()
-    wholes: dict[str, Steps] = {}
-    for (model, site), may in zip(models.items(), short, strict=True):
-        if may and model in asked and not site.on_gpu:
-            said(f"steps on {site.name}", 0.0)
-            steps = Steps(program, site)
-            if _ran(steps, share, company):
-                wholes[model] = steps
-    jobs = [job for job in jobs if job[2] not in wholes]
-    each = min(LONGEST, max(SHORTEST, budget / max(len(jobs), 1)))
-    for done, (text, model) in enumerate(_in_order(jobs, program.graph, equal)):
-        spent = time.monotonic() - began
-        position, site = equal[text][0], models[model]
-        takes = float(estimates[position, list(models).index(model)])
-        if spent + 3 * takes > budget:
+    step_budget = budget / STEP_BUDGET_DIVISOR
+    is_short = estimates.sum(axis=0) * (WARMUP_STEPS + MIN_STEPS) <= step_budget
+    missing_models = {model for _, _, model in jobs} if fits_host(program, machine) else set()
+    step_timers: dict[str, StepTimer] = {}
+    for (model, site), fits in zip(models.items(), is_short, strict=True):
+        if fits and model in missing_models and not site.on_gpu:
+            progress(f"steps on {site.name}", 0.0)
+            timer = StepTimer(program, site)
+            if _run_steps(timer, step_budget, copy_load):
+                step_timers[model] = timer
+    jobs = [job for job in jobs if job[2] not in step_timers]
+    op_seconds = min(MAX_OP_SECONDS, max(MIN_OP_SECONDS, budget / max(len(jobs), 1)))
+    for index, (signature, model) in enumerate(_measurement_order(jobs, program.graph, groups)):
+        elapsed = time.monotonic() - start
+        position, site = groups[signature][0], models[model]
+        estimate = float(estimates[position, list(models).index(model)])
+        if elapsed + 3 * estimate > budget:
             continue  # a shorter one may still fit
         name = program.graph.ops[position].name
-        said(f"{name} on {site.name}", max(spent / budget, done / len(jobs)))
+        progress(f"{name} on {site.name}", max(elapsed / budget, index / len(jobs)))
         try:
-            with nullcontext() if site.on_gpu else company.kept():
-                found[text, model] = site.run(
-                    partial(measure_op, program, position, site, each, cold[position])
+            with nullcontext() if site.on_gpu else copy_load.running():
+                timings[signature, model] = site.run(
+                    partial(measure_op, program, position, site, op_seconds, states[position])
                 )
         except Exception as error:  # no such kernel there, out of memory, a sample it refuses
-            failed[f"{name} on {site.name}"] = _line(error)
+            failed[f"{name} on {site.name}"] = _first_line(error)
             continue
-        kept.put(model, text, found[text, model])
-    for model, steps in wholes.items():
-        spent = time.monotonic() - began
-        if spent < budget:  # and others who share the processor may have come or gone
-            said(f"steps on {models[model].name}", spent / budget)
-            _ran(steps, min(share, budget - spent), company)
-        taken = steps.timings()
-        for text, positions in equal.items():
-            if (text, model) not in found:
-                found[text, model] = shared(taken, positions)
-                kept.put(model, text, found[text, model])
-    whole = {
-        model: _whole(kept, program, site, again) for model, site in models.items() if site.on_gpu
+        cache.put(model, signature, timings[signature, model])
+    for model, timer in step_timers.items():
+        elapsed = time.monotonic() - start
+        if elapsed < budget:  # and others who share the processor may have come or gone
+            progress(f"steps on {models[model].name}", elapsed / budget)
+            _run_steps(timer, min(step_budget, budget - elapsed), copy_load)
+        step_timings = timer.timings()
+        for signature, positions in groups.items():
+            if (signature, model) not in timings:
+                timings[signature, model] = mean_timing(step_timings, positions)
+                cache.put(model, signature, timings[signature, model])
+    gpu_steps = {
+        model: _gpu_step_seconds(cache, program, site, refresh)
+        for model, site in models.items()
+        if site.on_gpu
     }
-    if whole:
+    if gpu_steps:
         from placewright.runtime.cuda.issuer import clear_workspaces
 
         clear_workspaces()
@@ -176,175 +178,183 @@ def profile_ops(
     overhead = {}
     for model, site in models.items():
         try:
-            overhead[model] = _overhead(kept, site, cluster, again)
+            overhead[model] = _runtime_overhead(cache, site, cluster, refresh)
         except (PlacewrightError, RuntimeError) as error:  # the runtime cannot run there
-            failed[f"the runtime on {site.name}"], overhead[model] = _line(error), 0.0
-    kept.save()
-    table = _table(program.graph, equal, models, estimates, found, machine, overhead, whole)
+            failed[f"the runtime on {site.name}"], overhead[model] = _first_line(error), 0.0
+    cache.save()
+    table = _cost_table(
+        program.graph, groups, models, estimates, timings, machine, overhead, gpu_steps
+    )
     return OpProfile(
         table,
-        len(equal) * len(models),
-        len(found) - before,
-        before,
+        len(groups) * len(models),
+        len(timings) - cached_count,
+        cached_count,
         failed,
-        time.monotonic() - began,
+        time.monotonic() - start,
         overhead,
     )
 
 
-def company_of(
+def copy_load_for(
     graph: Graph, cluster: Cluster, sites: Sequence[Site], limits: Mapping[str, int]
-) -> Company:
+) -> CopyLoad:
     """The company that a host's ops have in plans of a graph: none where nothing need stream."""
-    return Company.beside(sites) if streams(graph, cluster, limits) else Company(())
+    return CopyLoad.from_sites(sites) if needs_streaming(graph, cluster, limits) else CopyLoad(())
 
 
-def _ran(steps: Steps, seconds: float, company: Company) -> bool:
+def _run_steps(timer: StepTimer, seconds: float, copy_load: CopyLoad) -> bool:
     """Whether steps could be run with random numbers, and were short enough to time some."""
     try:
-        with company.kept():
-            return steps.site.run(partial(steps.run, seconds))
+        with copy_load.running():
+            return timer.site.run(partial(timer.run, seconds))
     except Exception:  # out of memory, a sample that an op refuses: then ops are timed one by one
         return False
 
 
-def _in_order(
-    jobs: list[tuple[float, str, str]], graph: Graph, equal: dict[str, list[int]]
+def _measurement_order(
+    jobs: list[tuple[float, str, str]], graph: Graph, groups: dict[str, list[int]]
 ) -> list[tuple[str, str]]:
     """What to measure: of each kind what matters most, since the rest is worked out from it."""
-    first: list[tuple[str, str]] = []
-    rest: list[tuple[str, str]] = []
-    kinds = set()
-    for _, text, model in sorted(jobs):
-        kind = graph.ops[equal[text][0]].kind, model
-        (rest if kind in kinds else first).append((text, model))
-        kinds.add(kind)
-    return first + rest
+    first_of_kind: list[tuple[str, str]] = []
+    others: list[tuple[str, str]] = []
+    covered_kinds = set()
+    for _, signature, model in sorted(jobs):
+        kind = graph.ops[groups[signature][0]].kind, model
+        (others if kind in covered_kinds else first_of_kind).append((signature, model))
+        covered_kinds.add(kind)
+    return first_of_kind + others
 
 
-def _line(error: Exception) -> str:
+def _first_line(error: Exception) -> str:
     return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
-def _overhead(kept: Kept, site: Site, cluster: Cluster, again: bool) -> float:
+def _runtime_overhead(cache: TimingCache, site: Site, cluster: Cluster, refresh: bool) -> float:
     """What the runtime takes for an op on a model, measured once a machine."""
-    known = None if again else kept.get(site.model, OVERHEAD)
-    if known is None:
-        known = Timing(measure_overhead(site, cluster), 0.0, 1)
-        kept.put(site.model, OVERHEAD, known)
-    return known.seconds
+    timing = None if refresh else cache.get(site.model, OVERHEAD_KEY)
+    if timing is None:
+        timing = Timing(measure_overhead(site, cluster), 0.0, 1)
+        cache.put(site.model, OVERHEAD_KEY, timing)
+    return timing.seconds
 
 
-def _whole(kept: Kept, program: Program, site: Site, again: bool) -> float:
+def _gpu_step_seconds(cache: TimingCache, program: Program, site: Site, refresh: bool) -> float:
     """What a whole step takes on a GPU, measured once a machine; zero where that is not known."""
-    name = f"{WHOLE} {program.graph.fingerprint}"
-    known = None if again else kept.get(site.model, name)
-    if known is None:
-        known = site.run(partial(step_on_gpu, program, site))
-        if known is None:  # not kept: there may be more memory free another time
+    name = f"{WHOLE_STEP} {program.graph.fingerprint}"
+    timing = None if refresh else cache.get(site.model, name)
+    if timing is None:
+        timing = site.run(partial(time_gpu_step, program, site))
+        if timing is None:  # not kept: there may be more memory free another time
             return 0.0
-        kept.put(site.model, name, known)
-    return known.seconds
+        cache.put(site.model, name, timing)
+    return timing.seconds
 
 
-def _estimates(
+def _roofline_seconds(
     graph: Graph, cluster: Cluster, sites: Sequence[Site]
 ) -> np.ndarray[Any, np.dtype[np.float64]]:
     """Ops × sites: the roofline's word; views take a start."""
-    seconds = ATTAINED.op_seconds(graph, cluster)
+    seconds = FULL_ROOFLINE.op_seconds(graph, cluster)
     view = np.array([op.kind == VIEW for op in graph.ops])
     columns = []
     for site in sites:
         at = cluster.position[site.name]
-        columns.append(np.where(view, cluster.devices[at].launch, seconds[:, at]))
+        columns.append(np.where(view, cluster.devices[at].launch_overhead, seconds[:, at]))
     return np.stack(columns, axis=1)
 
 
-def _table(
+def _cost_table(
     graph: Graph,
-    equal: dict[str, list[int]],
+    groups: dict[str, list[int]],
     models: dict[str, Site],
     estimates: np.ndarray[Any, np.dtype[np.float64]],
-    found: dict[tuple[str, str], Timing],
+    timings: dict[tuple[str, str], Timing],
     machine: Machine,
     overhead: dict[str, float],
-    whole: dict[str, float],
+    gpu_steps: dict[str, float],
 ) -> Table:
     shape = (len(graph), len(models))
     seconds, issue, spread = np.zeros(shape), np.zeros(shape), np.zeros(shape)
     for column, model in enumerate(models):
-        scale = _Scale(graph, equal, model, estimates[:, column], found)
-        for text, positions in equal.items():
-            took = found.get((text, model))
+        scale = _CostEstimator(graph, groups, model, estimates[:, column], timings)
+        for signature, positions in groups.items():
+            timing = timings.get((signature, model))
             for position in positions:
-                if took is not None:
-                    seconds[position, column] = took.seconds
-                    issue[position, column] = took.issue
-                    spread[position, column] = took.spread
+                if timing is not None:
+                    seconds[position, column] = timing.seconds
+                    issue[position, column] = timing.issue
+                    spread[position, column] = timing.spread
                 else:
                     seconds[position, column], issue[position, column] = scale(position)
                     spread[position, column] = NOT_MEASURED
-        run = [position for positions in equal.values() for position in positions]
+        op_positions = [position for positions in groups.values() for position in positions]
         if models[model].on_gpu:
-            if whole.get(model) and seconds[run, column].sum() > 0:
-                seconds[run, column] *= whole[model] / seconds[run, column].sum()
-            issue[run, column] += overhead[model]  # by the host, which both run on
+            if gpu_steps.get(model) and seconds[op_positions, column].sum() > 0:
+                seconds[op_positions, column] *= (
+                    gpu_steps[model] / seconds[op_positions, column].sum()
+                )
+            issue[op_positions, column] += overhead[model]  # by the host, which both run on
         else:  # in a step that was run it is known op by op
-            seconds[run, column] += np.where(
-                issue[run, column], issue[run, column], overhead[model]
+            seconds[op_positions, column] += np.where(
+                issue[op_positions, column], issue[op_positions, column], overhead[model]
             )
             issue[:, column] = 0
     names = tuple(op.name for op in graph.ops)
-    started = issue if issue.any() else None
-    room = np.zeros(len(graph), dtype=np.int64)
-    for (text, _), took in found.items():
-        room[equal[text]] = np.maximum(room[equal[text]], took.workspace)
+    issue_seconds = issue if issue.any() else None
+    workspace = np.zeros(len(graph), dtype=np.int64)
+    for (signature, _), timing in timings.items():
+        workspace[groups[signature]] = np.maximum(workspace[groups[signature]], timing.workspace)
     return Table(
         names,
         tuple(models),
         seconds,
-        issue=started,
+        issue=issue_seconds,
         spread=spread,
         machine=machine.key,
-        workspace=room if room.any() else None,
+        workspace=workspace if workspace.any() else None,
     )
 
 
-class _Scale:
+class _CostEstimator:
     """Works out the seconds of ops on one model from those that were measured there."""
 
     def __init__(
         self,
         graph: Graph,
-        equal: dict[str, list[int]],
+        groups: dict[str, list[int]],
         model: str,
         estimates: np.ndarray[Any, np.dtype[np.float64]],
-        found: dict[tuple[str, str], Timing],
+        timings: dict[tuple[str, str], Timing],
     ) -> None:
         self.graph, self.estimates = graph, estimates
         ratios: dict[str, list[float]] = defaultdict(list)
         issues: dict[str, list[float]] = defaultdict(list)
-        for text, positions in equal.items():
-            took, kind = found.get((text, model)), graph.ops[positions[0]].kind
-            if took is not None and estimates[positions[0]] > 0:
-                ratios[kind].append(took.seconds / float(estimates[positions[0]]))
-                issues[kind].append(took.issue)
-        self.ratio = {kind: median(several) for kind, several in ratios.items()}
-        self.issue = {kind: median(several) for kind, several in issues.items()}
-        self.usual = median([one for several in ratios.values() for one in several] or [1.0])
-        self.started = median([one for several in issues.values() for one in several] or [0.0])
+        for signature, positions in groups.items():
+            timing, kind = timings.get((signature, model)), graph.ops[positions[0]].kind
+            if timing is not None and estimates[positions[0]] > 0:
+                ratios[kind].append(timing.seconds / float(estimates[positions[0]]))
+                issues[kind].append(timing.issue)
+        self.ratio = {kind: median(values) for kind, values in ratios.items()}
+        self.issue = {kind: median(values) for kind, values in issues.items()}
+        self.default_ratio = median(
+            [value for values in ratios.values() for value in values] or [1.0]
+        )
+        self.default_issue = median(
+            [value for values in issues.values() for value in values] or [0.0]
+        )
 
     def __call__(self, position: int) -> tuple[float, float]:
         kind = self.graph.ops[position].kind
-        seconds = float(self.estimates[position]) * self.ratio.get(kind, self.usual)
-        return seconds, self.issue.get(kind, self.started)
+        seconds = float(self.estimates[position]) * self.ratio.get(kind, self.default_ratio)
+        return seconds, self.issue.get(kind, self.default_issue)
 
 
-def by_kind(graph: Graph, table: Table) -> dict[str, tuple[int, float]]:
+def seconds_by_kind(graph: Graph, table: Table) -> dict[str, tuple[int, float]]:
     """How many ops of each kind there are, and their seconds on the table's first column."""
     count: Counter[str] = Counter()
-    taken: Counter[str] = Counter()
+    seconds: Counter[str] = Counter()
     for position, op in enumerate(graph.ops):
         count[op.kind] += 1
-        taken[op.kind] += table.seconds[position, 0]
-    return {kind: (count[kind], float(taken[kind])) for kind, _ in taken.most_common()}
+        seconds[op.kind] += table.seconds[position, 0]
+    return {kind: (count[kind], float(seconds[kind])) for kind, _ in seconds.most_common()}

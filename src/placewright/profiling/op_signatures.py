@@ -1,4 +1,4 @@
-"""An op of a program in, a text out that equal ops share: same kind, shapes, dtypes, attributes."""
+"""Op signatures: a text that equal ops share, of kind, shapes, dtypes and attributes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from placewright.graph import INPUT, STATE, WEIGHT
-from placewright.profiling.sample_inputs import described
+from placewright.profiling.sample_inputs import describe
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,25 +15,27 @@ if TYPE_CHECKING:
 
     from placewright.runtime.program.program import Program
 
-STORED = (WEIGHT, STATE, INPUT)
+STORED_KINDS = (WEIGHT, STATE, INPUT)
 """Kinds that are there before the step: nothing is run for them."""
 
 
-def equal_ops(program: Program, cold: Sequence[object] | None = None) -> dict[str, list[int]]:
+def equal_ops(
+    program: Program, cache_states: Sequence[object] | None = None
+) -> dict[str, list[int]]:
     """The positions of all ops that are run, by what they share.
 
     Args:
-        cold: What else tells ops apart: which of their tensors are cold (`coldness`).
+        cache_states: What else tells ops apart: which of their tensors are cold (`coldness`).
     """
-    found: dict[str, list[int]] = defaultdict(list)
+    groups: dict[str, list[int]] = defaultdict(list)
     for position, op in enumerate(program.graph.ops):
-        if op.kind not in STORED:
-            more = "" if cold is None else f"|{cold[position]}"
-            found[signature(program, position) + more].append(position)
-    return dict(found)
+        if op.kind not in STORED_KINDS:
+            suffix = "" if cache_states is None else f"|{cache_states[position]}"
+            groups[signature(program, position) + suffix].append(position)
+    return dict(groups)
 
 
-def in_place(program: Program, position: int) -> bool:
+def writes_in_place(program: Program, position: int) -> bool:
     """Whether the runtime lets an op write into what it reads: a cache, a running mean."""
     return bool(program.graph.ops[position].aliases)
 
@@ -41,22 +43,22 @@ def in_place(program: Program, position: int) -> bool:
 def signature(program: Program, position: int) -> str:
     """What decides how long an op takes: the op, its arguments, and the layout of what it reads."""
     op = program.graph.ops[position]
-    reads = ";".join(layout(program.values[tensor]) for tensor in op.inputs)
-    stored = "".join(
+    input_layouts = ";".join(layout(program.meta_tensors[tensor]) for tensor in op.inputs)
+    weight_flags = "".join(
         "w" if program.graph.ops[source].kind in (WEIGHT, STATE) else "-" for source, _ in op.inputs
     )
-    head = f"{op.kind}|{stored}|{'in place' if in_place(program, position) else ''}"
-    node = program.draft.made_by.get(position)
+    prefix = f"{op.kind}|{weight_flags}|{'in place' if writes_in_place(program, position) else ''}"
+    node = program.builder.op_nodes.get(position)
     if node is None:  # an update, a write, the loss's own gradient
         rule = program.rule.name if program.rule and op.kind == "optimizer" else ""
-        return f"{head}|{rule}|{op.phase}|{reads}"
+        return f"{prefix}|{rule}|{op.phase}|{input_layouts}"
     names = {
         source: layout(source.meta["val"])
         for source in node.all_input_nodes
         if hasattr(source.meta.get("val"), "stride")
     }
-    args = described(list(node.args), names) + described(dict(node.kwargs), names)
-    return f"{head}|{node.target}|{args}|{reads}"
+    args = describe(list(node.args), names) + describe(dict(node.kwargs), names)
+    return f"{prefix}|{node.target}|{args}|{input_layouts}"
 
 
 def layout(value: torch.Tensor) -> str:

@@ -1,4 +1,4 @@
-"""Sites in, the seconds that our runtime takes beside ops and copies out.
+"""Measures the runtime's own overhead per op and per handoff.
 
 For each op that it issues, and for each tensor that it hands from a host's thread to a GPU or back.
 """
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from placewright.cluster import Cluster
     from placewright.profiling.sites import Site
 
-OVERHEAD = "the runtime's own time for an op"
+OVERHEAD_KEY = "the runtime's own time for an op"
 """The name under which it is kept beside the ops' times."""
-OPS, STEPS = 64, 40
+CHAIN_OPS, TIMED_STEPS = 64, 40
 
 
 def measure_overhead(site: Site, cluster: Cluster) -> float:
@@ -31,70 +31,73 @@ def measure_overhead(site: Site, cluster: Cluster) -> float:
 
     The quicker steps count, so that a machine that does other things too is not held against it.
     """
-    from placewright.runtime.program.program import program_of
+    from placewright.runtime.program.program import build_program
 
     torch = load_torch()
-    model, given = _chain(torch), torch.ones(8)
-    program = program_of(model, (given,))
-    problem = Problem(program.graph, cluster.only([site.name]))
+    model, example = _relu_chain(torch), torch.ones(8)
+    program = build_program(model, (example,))
+    problem = Problem(program.graph, cluster.subset([site.name]))
     plan = Plan.of(problem, np.zeros(len(program.graph), dtype=np.int32))
-    where = {site.name: f"cuda:{site.index}" if site.on_gpu else f"cpu:{len(site.cores)}"}
-    step = _step(program, model, plan, given, where)
-    alone = site.run(lambda: _alone(torch, site))
-    return max(0.0, step / OPS - alone)
+    device_map = {site.name: f"cuda:{site.index}" if site.on_gpu else f"cpu:{len(site.cores)}"}
+    step_seconds = _step_seconds(program, model, plan, example, device_map)
+    op_seconds = site.run(lambda: _isolated_seconds(torch, site))
+    return max(0.0, step_seconds / CHAIN_OPS - op_seconds)
 
 
-def measure_handing(cluster: Cluster, host: str, gpu: str) -> float:
+def measure_handoff(cluster: Cluster, host: str, gpu: str) -> float:
     """Seconds until an op's small output is on the other device, beside the ops: of a ping-pong."""
-    from placewright.runtime.program.program import program_of
+    from placewright.runtime.program.program import build_program
 
     torch = load_torch()
-    model, given = _chain(torch), torch.ones(8)
-    program = program_of(model, (given,))
-    problem = Problem(program.graph, cluster.only([host, gpu]))
-    places = problem.cluster.position
-    turns = np.cumsum([op.kind != "input" for op in program.graph.ops])
-    to_and_fro = np.where(turns % 2, places[gpu], places[host])
-    took = [
-        _step(program, model, Plan.of(problem, problem.settle(device)), given)
-        for device in (to_and_fro, *(np.full_like(turns, places[one]) for one in (host, gpu)))
+    model, example = _relu_chain(torch), torch.ones(8)
+    program = build_program(model, (example,))
+    problem = Problem(program.graph, cluster.subset([host, gpu]))
+    device_index = problem.cluster.position
+    op_number = np.cumsum([op.kind != "input" for op in program.graph.ops])
+    alternating = np.where(op_number % 2, device_index[gpu], device_index[host])
+    seconds = [
+        _step_seconds(program, model, Plan.of(problem, problem.legalize(placement)), example)
+        for placement in (
+            alternating,
+            *(np.full_like(op_number, device_index[name]) for name in (host, gpu)),
+        )
     ]
-    return max(0.0, (took[0] - (took[1] + took[2]) / 2) / OPS)
+    return max(0.0, (seconds[0] - (seconds[1] + seconds[2]) / 2) / CHAIN_OPS)
 
 
-def _step(
-    program: Any, model: Any, plan: Plan, given: Any, where: Mapping[str, str] | None = None
+def _step_seconds(
+    program: Any, model: Any, plan: Plan, example: Any, device_map: Mapping[str, str] | None = None
 ) -> float:
     """Seconds of a step, of the quicker ones."""
     from placewright.runtime.executor import Executor
 
     torch = load_torch()
-    took, before = [], torch.get_num_threads()
+    seconds, thread_count = [], torch.get_num_threads()
     try:
         # Replayed ops have no such time; those that are issued one by one do.
-        with Executor(program, model, plan, where, graphs=False) as executor:
-            for _ in range(STEPS):
-                began = time.perf_counter()
-                executor(given)
+        with Executor(program, model, plan, device_map, cuda_graphs=False) as executor:
+            for _ in range(TIMED_STEPS):
+                start = time.perf_counter()
+                executor(example)
                 if torch.cuda.is_available():
                     torch.cuda.synchronize()
-                took.append(time.perf_counter() - began)
+                seconds.append(time.perf_counter() - start)
     finally:
-        torch.set_num_threads(before)
-    return quantiles(took[STEPS // 4 :], n=4)[0]
+        torch.set_num_threads(thread_count)
+    return quantiles(seconds[TIMED_STEPS // 4 :], n=4)[0]
 
 
-def _chain(torch: Any) -> Any:
-    class Chain(torch.nn.Module):  # type: ignore[misc]
+def _relu_chain(torch: Any) -> Any:
+    class ReluChain(torch.nn.Module):  # type: ignore[misc]
         def forward(self, x: Any) -> Any:
-            for _ in range(OPS):
+            for _ in range(CHAIN_OPS):
                 x = torch.relu(x)
             return x
 
-    return Chain().eval()
+    return ReluChain().eval()
 
 
-def _alone(torch: Any, site: Site) -> float:
-    one = torch.ones(8, device=site.device)
-    took = site.time(lambda _: torch.ops.aten.relu.default(one), 0.05)
-    return max(took.seconds, took.issue)
+def _isolated_seconds(torch: Any, site: Site) -> float:
+    tensor = torch.ones(8, device=site.device)
+    timing = site.time(lambda _: torch.ops.aten.relu.default(tensor), 0.05)
+    return max(timing.seconds, timing.issue)

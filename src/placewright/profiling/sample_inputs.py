@@ -1,4 +1,4 @@
-"""A node of a captured graph in, random tensors that it can be run on out.
+"""Random sample inputs that a node of a captured graph can run on.
 
 Numbers are drawn between a half and one and a half: roots, logarithms, divisors and variances are
 valid, and none is so small that a processor takes a slow path. Whole numbers are what the op takes
@@ -14,105 +14,115 @@ import torch
 
 from placewright.frontends.pytorch.shapes import (
     Node,
-    arguments,
+    named_arguments,
     op_name,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-_ALONG = ("gather", "scatter", "scatter_add", "scatter_reduce", "index_select", "index_add")
-_ALONG_ONCE = ("index_copy", "index_fill")
-_ROWS = ("embedding", "_embedding_bag", "embedding_renorm", "_embedding_bag_forward_only")
-_CLASSES = ("nll_loss", "nll_loss_forward", "nll_loss2d_forward", "nll_loss_nd", "cross_entropy")
-_CLASSES_BACK = ("nll_loss_backward", "nll_loss2d_backward")
-_DRAWN = 1 << 20  # numbers that are drawn: the host draws hundreds of millions a second, one by one
+_INDEX_OPS = ("gather", "scatter", "scatter_add", "scatter_reduce", "index_select", "index_add")
+_UNIQUE_INDEX_OPS = ("index_copy", "index_fill")
+_EMBEDDING_OPS = ("embedding", "_embedding_bag", "embedding_renorm", "_embedding_bag_forward_only")
+_CLASS_LOSSES = (
+    "nll_loss",
+    "nll_loss_forward",
+    "nll_loss2d_forward",
+    "nll_loss_nd",
+    "cross_entropy",
+)
+_CLASS_LOSSES_BACKWARD = ("nll_loss_backward", "nll_loss2d_backward")
+_MAX_RANDOM = (
+    1 << 20
+)  # numbers that are drawn: the host draws hundreds of millions a second, one by one
 
 
 def index_limits(node: Node) -> dict[Node, int]:
     """For each node that is read for places or classes: one more than the largest it may hold."""
     if not isinstance(node.target, torch._ops.OpOverload):
         return {}
-    return {source: limit for source, limit in _limits(node) if isinstance(source, Node)}
+    return {source: limit for source, limit in _iter_limits(node) if isinstance(source, Node)}
 
 
-def _limits(node: Node) -> Iterator[tuple[Any, int]]:
-    name, given = op_name(node), arguments(node)
+def _iter_limits(node: Node) -> Iterator[tuple[Any, int]]:
+    name, args = op_name(node), named_arguments(node)
     base = name.removesuffix("_backward")
-    if name in (*_ALONG, *_ALONG_ONCE):
-        along = _shape(given["self"])
-        yield given["index"], along[int(given["dim"])] if along else 1
-    elif base in ("gather", "index_select") and "index" in given:
-        sizes = _shape(given["self"]) if isinstance(given.get("self"), Node) else ()
-        yield given["index"], sizes[int(given["dim"])] if sizes else 1
+    if name in (*_INDEX_OPS, *_UNIQUE_INDEX_OPS):
+        self_shape = _shape(args["self"])
+        yield args["index"], self_shape[int(args["dim"])] if self_shape else 1
+    elif base in ("gather", "index_select") and "index" in args:
+        sizes = _shape(args["self"]) if isinstance(args.get("self"), Node) else ()
+        yield args["index"], sizes[int(args["dim"])] if sizes else 1
     elif name in ("index", "index_put", "_unsafe_index", "_unsafe_index_put", "_index_put_impl"):
-        for size, index in zip(_shape(given["self"]), given["indices"], strict=False):
+        for size, index in zip(_shape(args["self"]), args["indices"], strict=False):
             if index is not None:
                 yield index, size
-    elif name in _ROWS:
-        weight = next(given[key] for key in ("weight", "self") if isinstance(given.get(key), Node))
-        yield given["indices"], _shape(weight)[0]
-        yield given.get("offsets"), 1
+    elif name in _EMBEDDING_OPS:
+        weight = next(args[key] for key in ("weight", "self") if isinstance(args.get(key), Node))
+        yield args["indices"], _shape(weight)[0]
+        yield args.get("offsets"), 1
     elif name == "embedding_dense_backward":
-        yield given["indices"], int(given["num_weights"])
-    elif name in (*_CLASSES, *_CLASSES_BACK):
-        sizes = _shape(given["self"])
-        yield given["target"], sizes[1] if len(sizes) > 1 else sizes[0]
+        yield args["indices"], int(args["num_weights"])
+    elif name in (*_CLASS_LOSSES, *_CLASS_LOSSES_BACKWARD):
+        sizes = _shape(args["self"])
+        yield args["target"], sizes[1] if len(sizes) > 1 else sizes[0]
     elif name == "max_pool2d_with_indices_backward" or name.startswith("max_unpool"):
-        yield given["indices"], math.prod(_shape(given["self"])[-2:])
+        yield args["indices"], math.prod(_shape(args["self"])[-2:])
     elif name in ("one_hot", "bincount"):
-        yield given["self"], max(1, int(given.get("num_classes") or 1))
+        yield args["self"], max(1, int(args.get("num_classes") or 1))
     elif name == "take":
-        yield given["index"], math.prod(_shape(given["self"]))
+        yield args["index"], math.prod(_shape(args["self"]))
 
 
-def distinct(node: Node) -> bool:
+def needs_unique_indices(node: Node) -> bool:
     """Whether the places that a node writes to must all differ."""
-    return op_name(node) in _ALONG_ONCE
+    return op_name(node) in _UNIQUE_INDEX_OPS
 
 
-def sample(
-    like: torch.Tensor, device: torch.device, limit: int | None = None, once: bool = False
+def sample_like(
+    template: torch.Tensor, device: torch.device, limit: int | None = None, is_unique: bool = False
 ) -> torch.Tensor:
     """A random tensor of the shape, steps in memory and dtype of another, which needs no data.
 
     Args:
         limit: Whole numbers are below this; None: below two.
-        once: No whole number comes twice, where there are enough.
+        is_unique: No whole number comes twice, where there are enough.
     """
-    sizes, steps = [int(one) for one in like.shape], [int(one) for one in like.stride()]
+    sizes, steps = [int(dim) for dim in template.shape], [int(dim) for dim in template.stride()]
     length = 1 + sum((size - 1) * step for size, step in zip(sizes, steps, strict=True))
     length = 0 if 0 in sizes else length
-    return _filled(length, like.dtype, device, limit or 2, once).as_strided(sizes, steps)
+    return _random_values(length, template.dtype, device, limit or 2, is_unique).as_strided(
+        sizes, steps
+    )
 
 
-def _filled(
-    length: int, dtype: torch.dtype, device: torch.device, limit: int, once: bool
+def _random_values(
+    length: int, dtype: torch.dtype, device: torch.device, limit: int, is_unique: bool
 ) -> torch.Tensor:
     if dtype.is_floating_point or dtype.is_complex:
         if dtype.itemsize == 1:  # eight bits have no generator
             return torch.ones(length, device=device).to(dtype)
-        drawn = torch.empty(min(length, _DRAWN), dtype=dtype, device=device)
-        drawn = drawn.uniform_(0.5, 1.5) if dtype.is_floating_point else drawn.normal_()
-        return drawn.repeat(max(1, -(-length // _DRAWN)))[:length]  # the same again and again
+        values = torch.empty(min(length, _MAX_RANDOM), dtype=dtype, device=device)
+        values = values.uniform_(0.5, 1.5) if dtype.is_floating_point else values.normal_()
+        return values.repeat(max(1, -(-length // _MAX_RANDOM)))[:length]  # the same again and again
     if dtype is torch.bool:
         return torch.randint(2, (length,), device=device).to(torch.bool)
-    if once and limit >= length:
+    if is_unique and limit >= length:
         return torch.randperm(limit, device=device)[:length].to(dtype)
-    most = min(limit, int(torch.iinfo(dtype).max))
-    return torch.randint(max(most, 1), (length,), device=device).to(dtype)
+    upper = min(limit, int(torch.iinfo(dtype).max))
+    return torch.randint(max(upper, 1), (length,), device=device).to(dtype)
 
 
 def _shape(node: Any) -> tuple[int, ...]:
     return tuple(int(size) for size in node.meta["val"].shape)
 
 
-def described(value: Any, names: Mapping[Node, str]) -> str:
+def describe(value: Any, names: Mapping[Node, str]) -> str:
     """An argument as text, the same for equal arguments; `names` says what to call nodes."""
     if isinstance(value, Node):
         return names.get(value, "?")
     if isinstance(value, list | tuple):
-        return f"[{','.join(described(one, names) for one in value)}]"
+        return f"[{','.join(describe(item, names) for item in value)}]"
     if isinstance(value, dict):
-        return f"{{{','.join(f'{key}:{described(one, names)}' for key, one in value.items())}}}"
+        return f"{{{','.join(f'{key}:{describe(item, names)}' for key, item in value.items())}}}"
     return repr(value)

@@ -1,4 +1,4 @@
-"""Plans that the simulator likes in, the best by measurement out; or one that needs no luck.
+"""Selects a plan by measurement, or cautiously by simulation with a slower host.
 
 Every single device is among them, so that what is chosen never loses to the best of them.
 """
@@ -15,35 +15,37 @@ from placewright import simulator
 from placewright.errors import ConfigError, ExecutionError
 from placewright.plan import Plan
 from placewright.profiling.host_sensitivity import (
-    LEANS,
-    SLOW,
-    lean,
-    leaning_plans,
-    leans,
+    HOST_SCALES,
+    SLOW_HOST,
+    host_matters,
+    host_variants,
+    scale_host,
 )
-from placewright.solvers import Auto, Found, MaxTime
+from placewright.solvers import Auto, Candidate, MaxTime
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from placewright.problem import Problem
-    from placewright.runtime.meter import Measured, Meter
+    from placewright.runtime.meter import Measurement, Meter
     from placewright.solvers import Search
 
 
-_SHARE, _LEAST = 0.25, 1.0
+_SEARCH_SHARE, _MIN_SECONDS = 0.25, 1.0
 """Of the search's seconds, and at least so many: what is spent on each further plan."""
 
 
 @dataclass(frozen=True)
-class Ranked:
+class MeasuredCandidate:
     """A plan, what the simulator says of it and what was measured."""
 
-    found: Found
-    measured: Measured
+    candidate: Candidate
+    measurement: Measurement
 
 
-def rerank(problem: Problem, plans: Sequence[Plan], meter: Meter, k: int = 3) -> list[Ranked]:
+def rerank(
+    problem: Problem, plans: Sequence[Plan], meter: Meter, k: int = 3
+) -> list[MeasuredCandidate]:
     """The best k plans by the simulator and every single device, best by measurement first.
 
     Those that fit the memory go before those that do not, however quick.
@@ -51,40 +53,44 @@ def rerank(problem: Problem, plans: Sequence[Plan], meter: Meter, k: int = 3) ->
     Raises:
         ExecutionError: None of those that are to go first could be run.
     """
-    return _measured(problem, [_found(problem, plan, "") for plan in plans], meter, k)
+    return _measure_candidates(problem, [_candidate(problem, plan, "") for plan in plans], meter, k)
 
 
 @dataclass(frozen=True)
-class Remeasured:
+class MeasuredChoice:
     """Chooses, of the best few plans of a search that fit, the one that is measured quickest.
 
     It is what `solve` takes as `choose`; it raises ExecutionError where none could be run.
 
     Args:
         k: How many plans of the search to measure, beside every single device.
-        ranked: What was measured, best first; nothing before a search.
+        ranking: What was measured, best first; nothing before a search.
     """
 
     meter: Meter
     k: int = 3
-    ranked: list[Ranked] = field(default_factory=list)
+    ranking: list[MeasuredCandidate] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         if self.k < 1:
             raise ConfigError(f"{self.k} plans to measure: expected 1 or more")
 
-    def __call__(self, search: Search) -> Found:
-        problem, leaning = search.problem, []
-        if leans(problem):  # beside a GPU: further plans that rely on the host more, and less
-            stop = MaxTime(max(_LEAST, _SHARE * search.seconds))
-            plans = leaning_plans(problem, Auto(), stop, factors=LEANS[1:])
-            leaning = [_found(problem, plan, "leaning") for plan in plans]
-        self.ranked[:] = _measured(problem, search.few, self.meter, self.k, leaning)
-        return self.ranked[0].found
+    def __call__(self, search: Search) -> Candidate:
+        problem, host_candidates = search.problem, []
+        if host_matters(
+            problem
+        ):  # beside a GPU: further plans that rely on the host more, and less
+            stop = MaxTime(max(_MIN_SECONDS, _SEARCH_SHARE * search.seconds))
+            plans = host_variants(problem, Auto(), stop, scales=HOST_SCALES[1:])
+            host_candidates = [_candidate(problem, plan, "leaning") for plan in plans]
+        self.ranking[:] = _measure_candidates(
+            problem, search.top_plans, self.meter, self.k, host_candidates
+        )
+        return self.ranking[0].candidate
 
 
 @dataclass(frozen=True)
-class Wary:
+class CautiousChoice:
     """Chooses, of the best few plans of a search and every single device, one to be trusted unseen.
 
     Beside a GPU a host is the least certain: it is slower than measured where it waits and wakes,
@@ -93,58 +99,74 @@ class Wary:
     with a slower one. Where no host is beside other devices, the best plan is taken.
     """
 
-    def __call__(self, search: Search) -> Found:
+    def __call__(self, search: Search) -> Candidate:
         problem = search.problem
-        few = sorted(search.few, key=lambda found: found.key)
-        if not leans(problem):
-            return few[0]
-        slow = lean(problem, *SLOW)
+        candidates = sorted(search.top_plans, key=lambda candidate: candidate.key)
+        if not host_matters(problem):
+            return candidates[0]
+        slow_problem = scale_host(problem, *SLOW_HOST)
 
-        def doubted(found: Found) -> tuple[float, float]:
-            return found.key[0], math.sqrt(found.key[1] * _key(slow, found.plan)[1])
+        def cautious_key(candidate: Candidate) -> tuple[float, float]:
+            return candidate.key[0], math.sqrt(
+                candidate.key[1] * _simulated_key(slow_problem, candidate.plan)[1]
+            )
 
-        return min([*few, *_singles(problem)], key=doubted)
-
-
-def _found(problem: Problem, plan: Plan, who: str) -> Found:
-    return Found(_key(problem, plan), who, lambda: plan)
+        return min([*candidates, *_single_device_candidates(problem)], key=cautious_key)
 
 
-def _measured(
-    problem: Problem, plans: Iterable[Found], meter: Meter, k: int, more: Iterable[Found] = ()
-) -> list[Ranked]:
-    chosen = [*sorted(plans, key=lambda found: found.key)[:k], *more, *_singles(problem)]
-    different = {found.plan: found for found in chosen}
-    ranked = [Ranked(found, meter.measure(plan)) for plan, found in different.items()]
-    ranked.sort(key=_order)
-    if ranked and math.isinf(ranked[0].measured.seconds):
-        first = ranked[0]
-        alike = [one for one in ranked if (one.found.key[0] > 0) == (first.found.key[0] > 0)]
-        which = "" if len(alike) == len(ranked) else " that fit the memory"
-        why = first.measured.failure.strip().partition("\n")[0]
+def _candidate(problem: Problem, plan: Plan, source: str) -> Candidate:
+    return Candidate(_simulated_key(problem, plan), source, lambda: plan)
+
+
+def _measure_candidates(
+    problem: Problem,
+    candidates: Iterable[Candidate],
+    meter: Meter,
+    k: int,
+    extra: Iterable[Candidate] = (),
+) -> list[MeasuredCandidate]:
+    selected = [
+        *sorted(candidates, key=lambda candidate: candidate.key)[:k],
+        *extra,
+        *_single_device_candidates(problem),
+    ]
+    distinct = {candidate.plan: candidate for candidate in selected}
+    ranking = [
+        MeasuredCandidate(candidate, meter.measure(plan)) for plan, candidate in distinct.items()
+    ]
+    ranking.sort(key=_sort_key)
+    if ranking and math.isinf(ranking[0].measurement.seconds):
+        best = ranking[0]
+        same_fit = [
+            entry
+            for entry in ranking
+            if (entry.candidate.key[0] > 0) == (best.candidate.key[0] > 0)
+        ]
+        qualifier = "" if len(same_fit) == len(ranking) else " that fit the memory"
+        reason = best.measurement.failure.strip().partition("\n")[0]
         raise ExecutionError(
-            f"none of the {len(alike)} plans{which} could be run: plan without measuring, or mend "
-            f"what the best of them met: {why}"
+            f"none of the {len(same_fit)} plans{qualifier} could be run: plan without measuring, or mend "
+            f"what the best of them met: {reason}"
         )
-    return ranked
+    return ranking
 
 
-def _order(one: Ranked) -> tuple[bool, bool, float, float]:
+def _sort_key(entry: MeasuredCandidate) -> tuple[bool, bool, float, float]:
     """What fits goes first, then what could be run; a limit need not be all that a device has."""
-    over, seconds = one.found.key[0], one.measured.seconds
-    return over > 0, math.isinf(seconds), over, seconds
+    overflow, seconds = entry.candidate.key[0], entry.measurement.seconds
+    return overflow > 0, math.isinf(seconds), overflow, seconds
 
 
-def _singles(problem: Problem) -> list[Found]:
+def _single_device_candidates(problem: Problem) -> list[Candidate]:
     """All on one device, for each that it fits."""
-    found = []
+    candidates = []
     for number, device in enumerate(problem.cluster.devices):
-        plan = Plan.of(problem, problem.settle(np.full(len(problem.graph), number)))
-        found.append(_found(problem, plan, f"all on {device.name}"))
-    return [single for single in found if single.key[0] == 0]
+        plan = Plan.of(problem, problem.legalize(np.full(len(problem.graph), number)))
+        candidates.append(_candidate(problem, plan, f"all on {device.name}"))
+    return [candidate for candidate in candidates if candidate.key[0] == 0]
 
 
-def _key(problem: Problem, plan: Plan) -> tuple[float, float]:
+def _simulated_key(problem: Problem, plan: Plan) -> tuple[float, float]:
     timeline = simulator.simulate(problem, plan)
     value = timeline.step_time if problem.objective == "step" else timeline.period
     return timeline.overflow, value

@@ -1,4 +1,4 @@
-"""A device's name in, where PyTorch runs its ops out: a thread with cores of its own, or a GPU."""
+"""Where PyTorch runs a device's ops: a thread with cores of its own, or a GPU."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from placewright.profiling.timing import (
     time_on_gpu,
     time_on_host,
 )
-from placewright.runtime.host_allocator import in_kept_memory
+from placewright.runtime.host_allocator import run_in_main_arena
 from placewright.runtime.machine import load_torch
-from placewright.runtime.openmp import send_team_home
+from placewright.runtime.openmp import release_openmp_team
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,7 +61,7 @@ class Site:
         """
         if self.on_gpu:
             return time_on_gpu(load_torch(), self.index, call, seconds)
-        return time_on_host(call, seconds, _others() if as_in_step else None)
+        return time_on_host(call, seconds, _interleaved_ops() if as_in_step else None)
 
     def run(self, work: Callable[[], T]) -> T:
         """What some work gives when it is done here, in a thread of its own.
@@ -70,35 +70,35 @@ class Site:
         OpenMP makes a team for every thread that asks, and a team inherits its leader's cores.
         """
         torch = load_torch()
-        before = torch.get_num_threads()
+        thread_count = torch.get_num_threads()
         if self.cores:
-            send_team_home()
-        outcome: list[T] = []
-        failure: list[BaseException] = []
+            release_openmp_team()
+        results: list[T] = []
+        errors: list[BaseException] = []
 
-        def inside() -> None:
+        def run_work() -> None:
             try:
                 if self.cores:
                     if hasattr(os, "sched_setaffinity"):
                         os.sched_setaffinity(0, self.cores)
                     torch.set_num_threads(len(self.cores))
                 with torch.no_grad():
-                    outcome.append(work())
+                    results.append(work())
             except BaseException as error:
-                failure.append(error)
+                errors.append(error)
 
-        def settled() -> None:  # as workers of the runtime are
-            in_kept_memory(inside) if self.cores else inside()
+        def run_thread() -> None:  # as workers of the runtime are
+            run_in_main_arena(run_work) if self.cores else run_work()
 
-        thread = threading.Thread(target=settled, name=f"placewright-{self.name}", daemon=True)
+        thread = threading.Thread(target=run_thread, name=f"placewright-{self.name}", daemon=True)
         thread.start()
         try:
             thread.join()
         finally:
-            torch.set_num_threads(before)
-        if failure:
-            raise failure[0]
-        return outcome[0]
+            torch.set_num_threads(thread_count)
+        if errors:
+            raise errors[0]
+        return results[0]
 
 
 def sites_of(machine: Machine, workers: int | None = None) -> list[Site]:
@@ -109,32 +109,32 @@ def sites_of(machine: Machine, workers: int | None = None) -> list[Site]:
     Raises:
         ClusterError: There are fewer cores than workers.
     """
-    shares = machine.shares(machine.usual_workers if workers is None else workers)
-    found = [
+    shares = machine.share_cores(machine.default_workers if workers is None else workers)
+    sites = [
         Site(f"gpu{at}", (), at, gpu.name, gpu.cache or 64 << 20)
         for at, gpu in enumerate(machine.gpus)
     ]
     for at, cores in enumerate(shares):
         name = "cpu" if len(shares) == 1 else f"cpu{at}"
         model = f"{machine.processor} x{len(cores)}"
-        found.append(Site(name, cores, -1, model, machine.cache))
-    return found
+        sites.append(Site(name, cores, -1, model, machine.cache))
+    return sites
 
 
-def _others() -> Callable[[], object]:
+def _interleaved_ops() -> Callable[[], object]:
     """Small ops of several kinds, as they run between two calls of an op in a step.
 
     They were chosen so that ops of a small decoder, timed one by one after them, take about as long
     as in a run of the decoder: between 1.3 and 2 times as long as in a loop of their own.
     """
     torch = load_torch()
-    square, row = torch.rand(64, 64), torch.rand(1 << 15)
+    square, vector = torch.rand(64, 64), torch.rand(1 << 15)
 
-    def run() -> None:
+    def run_ops() -> None:
         torch.mm(square, square)
         torch.softmax(square, -1)
         torch.cat((square, square))
         torch.nn.functional.layer_norm(square, (64,))
-        torch.add(row, 1.0)
+        torch.add(vector, 1.0)
 
-    return run
+    return run_ops

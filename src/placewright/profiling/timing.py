@@ -1,4 +1,4 @@
-"""A call in, its time as a robust median with its spread out, on the host or on a GPU."""
+"""Times a call on the host or on a GPU: a robust median with its spread."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ if TYPE_CHECKING:
 Call = Callable[[int], object]
 """What is timed; it is told which time it is, so that it can take other inputs each time."""
 
-SAMPLE = 3e-4
+MIN_SAMPLE_SECONDS = 3e-4
 """Seconds that one sample lasts at least: the clock is read around several calls of short ops."""
-FEWEST, MOST = 5, 60
+MIN_SAMPLES, MAX_SAMPLES = 5, 60
 """Samples of one timing, where the time given to it allows."""
-_SINGLE = 500
+_MAX_SINGLE_CALLS = 500
 """The most samples of single calls."""
-_QUEUE = 400
+_MAX_QUEUED_CALLS = 400
 """Calls that a GPU can be handed ahead of time without the host having to wait for it."""
-_CAPTURED, _SHORT = 128, 5e-5
+_GRAPH_CALLS, _SHORT_SECONDS = 128, 5e-5
 """Calls of a CUDA graph, and seconds of the longest whose time in one differs: by 1 or 2 µs."""
-_FAULTS = 16
+_FAULT_TOLERANCE = 16
 """Pages that a sample may be given more than others: by chance."""
 
 
-class _Sample(NamedTuple):
+class _HostSample(NamedTuple):
     """One of the host's: seconds of a call, and pages that the process was given meanwhile."""
 
     seconds: float
@@ -64,7 +64,7 @@ class Timing:
     workspace: int = 0
 
 
-def summed_up(samples: Sequence[float], issue: float = 0.0) -> Timing:
+def summarise(samples: Sequence[float], issue: float = 0.0) -> Timing:
     """The timing that these samples, in seconds, make."""
     middle = median(samples)
     low, _, high = quantiles(samples, n=4, method="inclusive") if len(samples) > 1 else [middle] * 3
@@ -82,35 +82,43 @@ def time_on_host(
             and leave little of an op's code and data in the nearest caches.
     """
     call(0)  # allocates, chooses kernels, compiles
-    with _no_garbage():
-        first = [_host_sample(call, at, 1) for at in (1, 2)]
-        once = min(first).seconds
-        if once > seconds:  # more would take too long
-            return _settled(first)
-        if between is not None and once < SAMPLE:
-            return _disturbed(call, seconds, between)
-        inner = max(1, min(1000, math.ceil(SAMPLE / max(once, 1e-9))))
-        count = _samples(seconds, once * inner)
-        return _settled([_host_sample(call, at * inner, inner) for at in range(count)])
+    with _collector_paused():
+        first_samples = [_host_sample(call, at, 1) for at in (1, 2)]
+        call_seconds = min(first_samples).seconds
+        if call_seconds > seconds:  # more would take too long
+            return _steady_timing(first_samples)
+        if between is not None and call_seconds < MIN_SAMPLE_SECONDS:
+            return _time_interleaved(call, seconds, between)
+        calls_per_sample = max(
+            1, min(1000, math.ceil(MIN_SAMPLE_SECONDS / max(call_seconds, 1e-9)))
+        )
+        count = _sample_count(seconds, call_seconds * calls_per_sample)
+        return _steady_timing(
+            [_host_sample(call, at * calls_per_sample, calls_per_sample) for at in range(count)]
+        )
 
 
-def _disturbed(call: Call, seconds: float, between: Callable[[], object]) -> Timing:
+def _time_interleaved(call: Call, seconds: float, between: Callable[[], object]) -> Timing:
     """Single calls, each after something else."""
-    samples: list[_Sample] = []
-    until = time.perf_counter() + seconds
-    while len(samples) < FEWEST or (len(samples) < _SINGLE and time.perf_counter() < until):
+    samples: list[_HostSample] = []
+    deadline = time.perf_counter() + seconds
+    while len(samples) < MIN_SAMPLES or (
+        len(samples) < _MAX_SINGLE_CALLS and time.perf_counter() < deadline
+    ):
         between()
         samples.append(_host_sample(call, len(samples), 1))
-    return _settled(samples[len(samples) // 10 :])
+    return _steady_timing(samples[len(samples) // 10 :])
 
 
-def _settled(samples: Sequence[_Sample]) -> Timing:
+def _steady_timing(samples: Sequence[_HostSample]) -> Timing:
     """The timing of those samples that asked the system for the least memory.
 
     A step that is run again and again asks for none: our runtime keeps what was freed.
     """
-    fewest = min(sample.faults for sample in samples)
-    return summed_up([sample.seconds for sample in samples if sample.faults <= fewest + _FAULTS])
+    min_faults = min(sample.faults for sample in samples)
+    return summarise(
+        [sample.seconds for sample in samples if sample.faults <= min_faults + _FAULT_TOLERANCE]
+    )
 
 
 def time_on_gpu(torch: Any, index: int, call: Call, seconds: float = 0.1) -> Timing:
@@ -122,63 +130,69 @@ def time_on_gpu(torch: Any, index: int, call: Call, seconds: float = 0.1) -> Tim
     than a GPU can be told.
     """
     device = torch.device("cuda", index)
-    with torch.cuda.device(device), _no_garbage():
+    with torch.cuda.device(device), _collector_paused():
         call(0)
         torch.cuda.synchronize(device)
-        began = time.perf_counter()
+        start = time.perf_counter()
         call(1)
-        handed = time.perf_counter() - began
+        issue_seconds = time.perf_counter() - start
         torch.cuda.synchronize(device)
-        whole = time.perf_counter() - began
-        inner = max(3, min(_QUEUE, math.ceil(SAMPLE / max(whole, 1e-9))))
-        count = _samples(seconds / 2, inner * (whole + 1.5 * handed))
-        clock = _cycles(torch, device)
+        call_seconds = time.perf_counter() - start
+        calls_per_sample = max(
+            3, min(_MAX_QUEUED_CALLS, math.ceil(MIN_SAMPLE_SECONDS / max(call_seconds, 1e-9)))
+        )
+        count = _sample_count(seconds / 2, calls_per_sample * (call_seconds + 1.5 * issue_seconds))
+        clock = _clock_rate(torch, device)
         samples, issues = [], []
         for at in range(count):
-            busy = int(clock * 1.5 * handed * inner)
-            own, issue = _gpu_sample(torch, call, at * inner, inner, busy)
-            samples.append(own)
+            busy_cycles = int(clock * 1.5 * issue_seconds * calls_per_sample)
+            gpu_seconds, issue = _gpu_sample(
+                torch, call, at * calls_per_sample, calls_per_sample, busy_cycles
+            )
+            samples.append(gpu_seconds)
             issues.append(issue)
-            handed = min(handed, issue)
-        if median(issues) > 0.8 * whole and whole > 1e-3:  # it waits for the GPU: a copy, a count
-            return summed_up([_waiting_sample(torch, device, call, at) for at in range(count)])
-        found = summed_up(samples, median(issues))
-    if found.seconds > _SHORT:
-        return found
-    replayed = time_replayed(torch, index, call, _CAPTURED, seconds / 4)
-    return found if replayed is None else replace(replayed, issue=found.issue)
+            issue_seconds = min(issue_seconds, issue)
+        if (
+            median(issues) > 0.8 * call_seconds and call_seconds > 1e-3
+        ):  # it waits for the GPU: a copy, a count
+            return summarise([_blocking_sample(torch, device, call, at) for at in range(count)])
+        timing = summarise(samples, median(issues))
+    if timing.seconds > _SHORT_SECONDS:
+        return timing
+    graph_timing = time_cuda_graph(torch, index, call, _GRAPH_CALLS, seconds / 4)
+    return timing if graph_timing is None else replace(graph_timing, issue=timing.issue)
 
 
-def time_replayed(
+def time_cuda_graph(
     torch: Any, index: int, call: Call, calls: int, seconds: float = 0.1
 ) -> Timing | None:
     """Time a call as one of so many in a CUDA graph; none of one that cannot be captured."""
     device = torch.device("cuda", index)
-    with torch.cuda.device(device), _no_garbage(), warnings.catch_warnings():
+    with torch.cuda.device(device), _collector_paused(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # modes that may change, graphs without a kernel
-        graph = _captured(torch, device, call, calls)
+        graph = _capture_graph(torch, device, call, calls)
         if graph is None:
             return None
-        busy = int(SAMPLE * _cycles(torch, device))
-        once, _ = _gpu_sample(torch, lambda _: graph.replay(), 0, 1, busy)
+        busy_cycles = int(MIN_SAMPLE_SECONDS * _clock_rate(torch, device))
+        replay_seconds, _ = _gpu_sample(torch, lambda _: graph.replay(), 0, 1, busy_cycles)
         samples = [
-            _gpu_sample(torch, lambda _: graph.replay(), 0, 1, busy)[0] / calls
-            for _ in range(_samples(seconds, once + SAMPLE))
+            _gpu_sample(torch, lambda _: graph.replay(), 0, 1, busy_cycles)[0] / calls
+            for _ in range(_sample_count(seconds, replay_seconds + MIN_SAMPLE_SECONDS))
         ]
-    return summed_up(samples)
+    return summarise(samples)
 
 
-def _captured(torch: Any, device: Any, call: Call, calls: int) -> Any:
-    graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream(device)
+def _capture_graph(torch: Any, device: Any, call: Call, calls: int) -> Any:
+    graph, side_stream = torch.cuda.CUDAGraph(), torch.cuda.Stream(device)
     mode = torch.cuda.get_sync_debug_mode()
-    side.wait_stream(torch.cuda.current_stream(device))
+    side_stream.wait_stream(torch.cuda.current_stream(device))
     try:
-        with torch.cuda.stream(side):
+        with torch.cuda.stream(side_stream):
             torch.cuda.set_sync_debug_mode("error")  # a capture that waits would break off
             call(0)
             torch.cuda.set_sync_debug_mode(mode)
-        side.synchronize()
-        with torch.cuda.graph(graph, stream=side):
+        side_stream.synchronize()
+        with torch.cuda.graph(graph, stream=side_stream):
             for at in range(calls):
                 call(at)
     except Exception:  # whatever it is, it can be timed without
@@ -188,16 +202,16 @@ def _captured(torch: Any, device: Any, call: Call, calls: int) -> Any:
     return graph
 
 
-def _samples(seconds: float, each: float) -> int:
-    fitting = int(seconds / max(each, 1e-9))
-    return max(min(FEWEST, fitting + 3), min(MOST, fitting))
+def _sample_count(seconds: float, sample_seconds: float) -> int:
+    affordable = int(seconds / max(sample_seconds, 1e-9))
+    return max(min(MIN_SAMPLES, affordable + 3), min(MAX_SAMPLES, affordable))
 
 
-def _host_sample(call: Call, first: int, inner: int) -> _Sample:
-    faults, began = _page_faults(), time.perf_counter()
-    for at in range(first, first + inner):
+def _host_sample(call: Call, first_call: int, calls: int) -> _HostSample:
+    faults, start = _page_faults(), time.perf_counter()
+    for at in range(first_call, first_call + calls):
         call(at)
-    return _Sample((time.perf_counter() - began) / inner, _page_faults() - faults)
+    return _HostSample((time.perf_counter() - start) / calls, _page_faults() - faults)
 
 
 def _page_faults() -> int:
@@ -205,29 +219,31 @@ def _page_faults() -> int:
     return 0 if resource is None else resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 
-def _gpu_sample(torch: Any, call: Call, first: int, inner: int, busy: int) -> tuple[float, float]:
+def _gpu_sample(
+    torch: Any, call: Call, first_call: int, calls: int, busy_cycles: int
+) -> tuple[float, float]:
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    if busy:
-        torch.cuda._sleep(busy)
+    if busy_cycles:
+        torch.cuda._sleep(busy_cycles)
     start.record()
-    began = time.perf_counter()
-    for at in range(first, first + inner):
+    issue_start = time.perf_counter()
+    for at in range(first_call, first_call + calls):
         call(at)
-    issue = (time.perf_counter() - began) / inner
+    issue = (time.perf_counter() - issue_start) / calls
     end.record()
     end.synchronize()
-    return start.elapsed_time(end) * 1e-3 / inner, issue
+    return start.elapsed_time(end) * 1e-3 / calls, issue
 
 
-def _waiting_sample(torch: Any, device: Any, call: Call, at: int) -> float:
+def _blocking_sample(torch: Any, device: Any, call: Call, at: int) -> float:
     torch.cuda.synchronize(device)
-    began = time.perf_counter()
+    start = time.perf_counter()
     call(at)
     torch.cuda.synchronize(device)
-    return time.perf_counter() - began
+    return time.perf_counter() - start
 
 
-def _cycles(torch: Any, device: Any) -> float:
+def _clock_rate(torch: Any, device: Any) -> float:
     """Cycles a second of the clock that `_sleep` counts, roughly."""
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     start.record()
@@ -238,12 +254,12 @@ def _cycles(torch: Any, device: Any) -> float:
 
 
 @contextmanager
-def _no_garbage() -> Iterator[None]:
+def _collector_paused() -> Iterator[None]:
     """Keep the collector from running in a sample."""
-    was = gc.isenabled()
+    was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        if was:
+        if was_enabled:
             gc.enable()

@@ -1,4 +1,4 @@
-"""Timings of ops in, kept in the user's cache folder for as long as the machine stays the same."""
+"""Caches op timings in the user's cache folder while the machine stays the same."""
 
 from __future__ import annotations
 
@@ -16,47 +16,53 @@ if TYPE_CHECKING:
     from placewright.runtime.machine import Machine
 
 
-class Kept:
+class TimingCache:
     """What was measured of ops on this machine, by model and signature.
 
     Args:
-        how: In what company, by model, where that is not alone.
+        conditions: In what company, by model, where that is not alone.
     """
 
-    def __init__(self, machine: Machine, how: Mapping[str, str] | None = None) -> None:
-        self.how = how or {}
+    def __init__(self, machine: Machine, conditions: Mapping[str, str] | None = None) -> None:
+        self.conditions = conditions or {}
         self.path = cache_folder().parent / "machines" / f"{machine.key}.ops.json.gz"
         self.key = machine.key
         self.rows: dict[str, list[float]] = {}
-        self.changed = False
+        self.is_dirty = False
         try:
             data = read_data(self.path)
         except PlacewrightError:
             return
         if isinstance(data, dict) and data.get("key") == machine.key:
-            self.rows = {name: row for name, row in data["rows"].items() if _sound(row)}
+            self.rows = {name: row for name, row in data["rows"].items() if _is_valid_row(row)}
 
     def get(self, model: str, signature: str) -> Timing | None:
         """What is known of an op."""
-        row = self.rows.get(self._name(model, signature))
+        row = self.rows.get(self._row_key(model, signature))
         if row is None:
             return None
         seconds, spread, samples, issue, workspace = row
         return Timing(seconds, spread, int(samples), issue, int(workspace))
 
-    def put(self, model: str, signature: str, took: Timing) -> None:
+    def put(self, model: str, signature: str, timing: Timing) -> None:
         """Remember a timing."""
-        row = [took.seconds, took.spread, float(took.samples), took.issue, float(took.workspace)]
-        self.rows[self._name(model, signature)] = row
-        self.changed = True
+        row = [
+            timing.seconds,
+            timing.spread,
+            float(timing.samples),
+            timing.issue,
+            float(timing.workspace),
+        ]
+        self.rows[self._row_key(model, signature)] = row
+        self.is_dirty = True
 
-    def _name(self, model: str, signature: str) -> str:
-        text = f"{model}|{self.how.get(model, '')}|{signature}"
+    def _row_key(self, model: str, signature: str) -> str:
+        text = f"{model}|{self.conditions.get(model, '')}|{signature}"
         return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
 
     def save(self) -> None:
         """Write what is new; a cache that cannot be written is no cache, and no error."""
-        if not self.changed:
+        if not self.is_dirty:
             return
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -65,9 +71,9 @@ class Kept:
             return
 
 
-def _sound(row: object) -> bool:
+def _is_valid_row(row: object) -> bool:
     return (
         isinstance(row, list)
         and len(row) == 5
-        and all(isinstance(one, float | int) and one >= 0 for one in row)
+        and all(isinstance(value, float | int) and value >= 0 for value in row)
     )

@@ -1,4 +1,4 @@
-"""A problem in, plans of many kinds out, to hold the simulator to what is measured.
+"""Diverse plans of a problem, to compare the simulator with measurements.
 
 Single devices, the expert's, those of `auto` and of `streamed`, and random ones: blocks of the
 graph on random devices, and random weights streamed to one device. Random ones are of step times
@@ -15,7 +15,7 @@ from placewright.errors import PlacewrightError
 from placewright.plan import NO_STAGING, Plan
 from placewright.simulator import judge
 from placewright.solvers import Auto, Expert, MaxEvaluations, Streamed, solve
-from placewright.solvers.expert import known
+from placewright.solvers.expert import has_expert
 from placewright.transforms.bundles import accelerators
 
 if TYPE_CHECKING:
@@ -24,45 +24,47 @@ if TYPE_CHECKING:
     from placewright.problem import Problem
     from placewright.solvers import Solver
 
-Named = tuple[str, Plan]
+NamedPlan = tuple[str, Plan]
 """What a plan is called, and the plan."""
-MOST_BLOCKS = 12
+MAX_BLOCKS = 12
 EVALUATIONS = 3000
 """Plans that `auto` may judge: a few seconds."""
-APART = 0.02
+MIN_DIFFERENCE = 0.02
 """Random plans differ from one another by so much of their step times, as they are predicted."""
 
 
-def varied_plans(
+def diverse_plans(
     problem: Problem, count: int = 30, seed: int = 0, evaluations: int = EVALUATIONS
-) -> list[Named]:
+) -> list[NamedPlan]:
     """So many different plans that fit, as far as there are so many; the same for the same seed."""
-    found: dict[Plan, str] = {}
+    plans: dict[Plan, str] = {}
 
     times: list[float] = []
 
-    def add(name: str, plan: Plan, apart: bool = False) -> None:
-        time = _time(problem, plan) if len(found) < count else None
-        if time is None or (apart and any(abs(time - one) <= APART * one for one in times)):
+    def add(name: str, plan: Plan, distinct: bool = False) -> None:
+        step_time = _predicted_time(problem, plan) if len(plans) < count else None
+        if step_time is None or (
+            distinct and any(abs(step_time - other) <= MIN_DIFFERENCE * other for other in times)
+        ):
             return
-        times.extend([time] if apart else [])
-        found.setdefault(plan, name)
+        times.extend([step_time] if distinct else [])
+        plans.setdefault(plan, name)
 
-    for at, device in enumerate(problem.cluster.devices):
-        everything = problem.settle(np.full(len(problem.graph), at))
-        add(f"all on {device.name}", Plan.of(problem, everything))
+    for index, device in enumerate(problem.cluster.devices):
+        placement = problem.legalize(np.full(len(problem.graph), index))
+        add(f"all on {device.name}", Plan.of(problem, placement))
     solvers: list[tuple[Solver, int]] = [(Auto(), evaluations), (Streamed(), 200)]
-    if known(problem):
+    if has_expert(problem):
         solvers.append((Expert(), 1))
-    for solver, most in solvers:
+    for solver, budget in solvers:
         try:
-            result = solve(problem, solver, MaxEvaluations(most), seed)
+            result = solve(problem, solver, MaxEvaluations(budget), seed)
         except PlacewrightError:
             continue
         add(solver.name, result.plan)
     rng = np.random.default_rng(seed)
     for attempt in range(50 * count):
-        if len(found) >= count:
+        if len(plans) >= count:
             break
         if attempt % 2 and problem.cluster.host is not None:
             plan = random_streams(problem, rng)
@@ -70,8 +72,8 @@ def varied_plans(
         else:
             plan, name = random_blocks(problem, rng), "blocks at random"
         if plan is not None:
-            add(f"{name} {attempt}", plan, apart=True)
-    return [(name, plan) for plan, name in found.items()]
+            add(f"{name} {attempt}", plan, distinct=True)
+    return [(name, plan) for plan, name in plans.items()]
 
 
 def random_blocks(problem: Problem, rng: np.random.Generator) -> Plan:
@@ -80,31 +82,31 @@ def random_blocks(problem: Problem, rng: np.random.Generator) -> Plan:
     A layer's backward pass stays with the layer, as in any plan that a person would write.
     """
     ops, devices = len(problem.graph), len(problem.cluster)
-    cuts = np.sort(rng.integers(0, ops, rng.integers(1, MOST_BLOCKS)))
-    first: dict[str, int] = {}
-    for at in np.flatnonzero(problem.arrays.turn).tolist():  # weights stand before all else
-        first.setdefault(problem.graph.ops[at].module, at)
-    places = [
-        first.get(op.module, at) if op.phase != "forward" and op.module else at
+    cuts = np.sort(rng.integers(0, ops, rng.integers(1, MAX_BLOCKS)))
+    first_op: dict[str, int] = {}
+    for at in np.flatnonzero(problem.arrays.scheduled).tolist():  # weights stand before all else
+        first_op.setdefault(problem.graph.ops[at].module, at)
+    positions = [
+        first_op.get(op.module, at) if op.phase != "forward" and op.module else at
         for at, op in enumerate(problem.graph.ops)
     ]
-    piece = np.searchsorted(cuts, places, side="right")
-    device = rng.integers(0, devices, len(cuts) + 1)[piece]
-    return Plan.of(problem, problem.settle(device))
+    block = np.searchsorted(cuts, positions, side="right")
+    placement = rng.integers(0, devices, len(cuts) + 1)[block]
+    return Plan.of(problem, problem.legalize(placement))
 
 
 def random_streams(problem: Problem, rng: np.random.Generator) -> Plan | None:
     """One accelerator computes; a random share of the weights stays on the host."""
     a, host = problem.arrays, problem.cluster.host
-    places = [int(at) for at in accelerators(problem) if at != host]
-    if not places or host is None:
+    candidates = [int(index) for index in accelerators(problem) if index != host]
+    if not candidates or host is None:
         return None
-    device = places[int(rng.integers(len(places)))]
-    everything = problem.settle(np.full(a.ops, device))
+    device = candidates[int(rng.integers(len(candidates)))]
+    all_on_device = problem.legalize(np.full(a.ops, device))
     movable = np.ones(int(a.unit.max()) + 1, dtype=bool)
-    movable[a.unit[~a.weight | ~a.allowed[:, host]]] = False
+    movable[a.unit[~a.is_weight | ~a.allowed[:, host]]] = False
     chosen = movable & (rng.random(len(movable)) < rng.random())
-    placement: NDArray[np.int32] = np.where(chosen[a.unit], host, everything).astype(np.int32)
+    placement: NDArray[np.int32] = np.where(chosen[a.unit], host, all_on_device).astype(np.int32)
     staging = np.full(len(problem.cluster), NO_STAGING, dtype=np.int64)
     staging[device] = int(streamed_bytes(problem, placement, device).max() * rng.uniform(1, 3))
     return Plan.of(problem, placement, staging=staging)
@@ -117,15 +119,15 @@ def streamed_bytes(
     a = problem.arrays
     reader = np.repeat(np.arange(a.ops), np.diff(a.first_input))
     source = a.producer[a.inputs]
-    away = a.weight[source] & (placement[source] != device) & (placement[reader] == device)
-    away &= a.turn[reader]
-    sizes = np.bincount(reader[away], weights=a.sizes[a.inputs[away]], minlength=a.ops)
+    is_remote = a.is_weight[source] & (placement[source] != device) & (placement[reader] == device)
+    is_remote &= a.scheduled[reader]
+    sizes = np.bincount(reader[is_remote], weights=a.sizes[a.inputs[is_remote]], minlength=a.ops)
     return sizes.astype(np.int64)
 
 
-def _time(problem: Problem, plan: Plan) -> float | None:
+def _predicted_time(problem: Problem, plan: Plan) -> float | None:
     """The step time of a plan as it is predicted; None if it does not fit."""
     staging = None if plan.staging is None else plan.staging[None]
     priority = None if plan.priority is None else plan.priority[None]
-    found = judge(problem, plan.device[None], priority, staging)
-    return None if found.overflow.any() else float(found.step_time[0])
+    verdict = judge(problem, plan.placement[None], priority, staging)
+    return None if verdict.overflow.any() else float(verdict.step_time[0])

@@ -1,4 +1,4 @@
-"""A program in, the seconds of each of its ops in a step on a worker of the host out.
+"""Times the ops of a program inside whole steps.
 
 An op that is called again and again alone finds its code, and the parts of its tensors that each
 core needs, where the last call left them. In a step other ops come in between: the same op takes a
@@ -15,13 +15,13 @@ from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
 from placewright.graph import WEIGHT
-from placewright.profiling.op_signatures import STORED
+from placewright.profiling.op_signatures import STORED_KINDS
 from placewright.profiling.timing import (
     Timing,
-    summed_up,
-    time_replayed,
+    summarise,
+    time_cuda_graph,
 )
-from placewright.runtime.instructions import ENV, write_script
+from placewright.runtime.instructions import ENV, compile_graph
 from placewright.runtime.machine import load_torch
 
 if TYPE_CHECKING:
@@ -30,33 +30,33 @@ if TYPE_CHECKING:
     from placewright.graph import Tensor
     from placewright.profiling.sites import Site
     from placewright.runtime.cpu_worker import (
-        Done,
-        Note,
-        Worker,
+        CpuWorker,
+        Message,
+        StepDone,
     )
-    from placewright.runtime.instructions import Part
+    from placewright.runtime.instructions import DeviceInstructions
     from placewright.runtime.machine import Machine
     from placewright.runtime.program.program import Program
 
-FEWEST, MOST = 5, 20
+MIN_STEPS, MAX_STEPS = 5, 20
 """Steps that are timed at a time; those before are not."""
-WARMING = 2
-PART = 8
+WARMUP_STEPS = 2
+HOST_MEMORY_DIVISOR = 8
 """One part in so many of the host's memory may be taken by weights that are made for it."""
 
 
-def may_run(program: Program, machine: Machine) -> bool:
+def fits_host(program: Program, machine: Machine) -> bool:
     """Whether the host has memory for another copy of all that a step begins with."""
     ops = program.graph.ops
-    stored = sum(sum(op.outputs) for op in ops if op.kind in STORED)
-    return stored <= machine.memory // PART
+    stored_bytes = sum(sum(op.outputs) for op in ops if op.kind in STORED_KINDS)
+    return stored_bytes <= machine.memory // HOST_MEMORY_DIVISOR
 
 
-class _TooLongError(Exception):
+class _TimeLimitError(Exception):
     """The time is up, and no step is over yet."""
 
 
-class Steps:
+class StepTimer:
     """A program's steps on a worker, to be run now and again; what they take adds up.
 
     They are run as a worker of the runtime runs them, which takes time of its own between ops:
@@ -67,16 +67,16 @@ class Steps:
 
     def __init__(self, program: Program, site: Site) -> None:
         self.program, self.site = program, site
-        self.part = whole_part(program)
-        self.turns = [turn.position for turn in self.part.turns]
-        self.worker: Worker | None = None
-        self.begins: dict[Tensor, Any] = {}
-        self.until = math.inf
-        self.spans: list[tuple[float, float]] = []
-        self.taken: list[list[tuple[float, float]]] = []
+        self.instructions = step_instructions(program)
+        self.positions = [turn.position for turn in self.instructions.sequence]
+        self.worker: CpuWorker | None = None
+        self.step_inputs: dict[Tensor, Any] = {}
+        self.deadline = math.inf
+        self.op_spans: list[tuple[float, float]] = []
+        self.step_seconds: list[list[tuple[float, float]]] = []
         """Seconds before and of each op, step by step."""
 
-    def run(self, seconds: float, most: int = MOST) -> bool:
+    def run(self, seconds: float, max_steps: int = MAX_STEPS) -> bool:
         """Time some steps; to be called within `site.run`.
 
         Args:
@@ -85,64 +85,74 @@ class Steps:
         Returns:
             Whether there was time for a few.
         """
-        until = time.perf_counter() + seconds
+        deadline = time.perf_counter() + seconds
         if self.worker is None:
-            self.worker = self._worker()
-        for step in range(WARMING + most):
-            self.until = until if step < WARMING else math.inf
+            self.worker = self._make_worker()
+        for step in range(WARMUP_STEPS + max_steps):
+            self.deadline = deadline if step < WARMUP_STEPS else math.inf
             try:
-                self._step(self.worker)
-            except _TooLongError:
+                self._run_step(self.worker)
+            except _TimeLimitError:
                 self.worker = None
                 return False
-            if step >= WARMING:
-                ends = [self.spans[0][0], *(end for _, end in self.spans)]
-                self.taken.append(
+            if step >= WARMUP_STEPS:
+                ends = [self.op_spans[0][0], *(end for _, end in self.op_spans)]
+                self.step_seconds.append(
                     [
-                        (begin - before, end - begin)
-                        for before, (begin, end) in zip(ends, self.spans, strict=False)
+                        (begin - previous_end, end - begin)
+                        for previous_end, (begin, end) in zip(ends, self.op_spans, strict=False)
                     ]
                 )
-            if time.perf_counter() > until:
+            if time.perf_counter() > deadline:
                 break
-        return step + 1 - WARMING >= FEWEST
+        return step + 1 - WARMUP_STEPS >= MIN_STEPS
 
-    def _worker(self) -> Worker:
+    def _make_worker(self) -> CpuWorker:
         """A worker whose thread is not started: it serves in the thread of who asks."""
-        from placewright.runtime.cpu_worker import Job, Worker
-        from placewright.runtime.micro_batches import runners_of
-        from placewright.runtime.real_devices import Place
+        from placewright.runtime.cpu_worker import CpuWorker, DeviceJob
+        from placewright.runtime.micro_batches import op_runners
+        from placewright.runtime.real_devices import RealDevice
         from placewright.runtime.weight_storage import add_views
 
-        program, part, place = self.program, self.part, Place(self.site.name)
-        home = _sources(program, self.site)
-        self.begins = {tensor: home.pop(tensor) for tensor in part.inputs}
-        add_views(program, part, place, home)
-        names = [program.graph.ops[position].name for position in self.turns]
-        runners = runners_of(program, part, place)
-        return Worker(
-            Job(0, place, part, home, runners, names, _nowhere, self._over, record=self._record)
+        program, instructions, device = self.program, self.instructions, RealDevice(self.site.name)
+        stored_tensors = _initial_tensors(program, self.site)
+        self.step_inputs = {tensor: stored_tensors.pop(tensor) for tensor in instructions.inputs}
+        add_views(program, instructions, device, stored_tensors)
+        names = [program.graph.ops[position].name for position in self.positions]
+        runners = op_runners(program, instructions, device)
+        return CpuWorker(
+            DeviceJob(
+                0,
+                device,
+                instructions,
+                stored_tensors,
+                runners,
+                names,
+                _discard_message,
+                self._finish_step,
+                record=self._record_op,
+            )
         )
 
-    def _step(self, worker: Worker) -> None:
-        from placewright.runtime.cpu_worker import Note
+    def _run_step(self, worker: CpuWorker) -> None:
+        from placewright.runtime.cpu_worker import Message
 
-        self.spans.clear()
-        worker.inbox.put(Note("begin", 0, None, self.begins))
+        self.op_spans.clear()
+        worker.inbox.put(Message("begin", 0, None, self.step_inputs))
         worker.serve()
 
-    def _record(self, position: int, begin: float, end: float) -> None:
-        self.spans.append((begin, end))
-        if end > self.until:
-            raise _TooLongError
+    def _record_op(self, position: int, begin: float, end: float) -> None:
+        self.op_spans.append((begin, end))
+        if end > self.deadline:
+            raise _TimeLimitError
 
-    def _over(self, done: Done) -> None:
-        from placewright.runtime.cpu_worker import Note
+    def _finish_step(self, done: StepDone) -> None:
+        from placewright.runtime.cpu_worker import Message
 
         if done.failure is not None:
             raise done.failure
         assert self.worker is not None
-        self.worker.inbox.put(Note("stop"))
+        self.worker.inbox.put(Message("stop"))
 
     def timings(self) -> dict[int, Timing]:
         """What each op takes; steps that come after this are counted anew.
@@ -150,102 +160,111 @@ class Steps:
         A core that is taken away for a moment delays one op of many, so no op's median shows it,
         and nearly every step's does: all are lengthened until they add up to the median step.
         """
-        steps, self.taken = self.taken, []
-        found = []
-        for several in zip(*steps, strict=True):
-            before, own = zip(*several, strict=True)
-            found.append(summed_up(own, median(before)))
-        whole = median(sum(before + own for before, own in step) for step in steps)
-        longer = whole / sum(one.seconds + one.issue for one in found)
+        steps, self.step_seconds = self.step_seconds, []
+        timings = []
+        for op_steps in zip(*steps, strict=True):
+            gap, duration = zip(*op_steps, strict=True)
+            timings.append(summarise(duration, median(gap)))
+        median_step = median(sum(gap + duration for gap, duration in step) for step in steps)
+        scale = median_step / sum(timing.seconds + timing.issue for timing in timings)
         return {
-            position: replace(one, seconds=one.seconds * longer, issue=one.issue * longer)
-            for position, one in zip(self.turns, found, strict=True)
+            position: replace(timing, seconds=timing.seconds * scale, issue=timing.issue * scale)
+            for position, timing in zip(self.positions, timings, strict=True)
         }
 
 
-def step_on_gpu(program: Program, site: Site) -> Timing | None:
+def time_gpu_step(program: Program, site: Site) -> Timing | None:
     """A step as one CUDA graph; to be called within `site.run`.
 
     Returns:
         None where it cannot be captured, or there may be no room for it.
     """
-    from placewright.runtime.micro_batches import runners_of
-    from placewright.runtime.real_devices import Place
+    from placewright.runtime.micro_batches import op_runners
+    from placewright.runtime.real_devices import RealDevice
     from placewright.runtime.weight_storage import add_views
 
     torch = load_torch()
-    most = sum(sum(op.outputs) for op in program.graph.ops)
-    if most > torch.cuda.mem_get_info(site.index)[0] // 2:
+    needed_bytes = sum(sum(op.outputs) for op in program.graph.ops)
+    if needed_bytes > torch.cuda.mem_get_info(site.index)[0] // 2:
         return None
-    part = whole_part(program)
-    place = Place(site.name, site.device.type, site.index)
+    instructions = step_instructions(program)
+    device = RealDevice(site.name, site.device.type, site.index)
     try:
-        home = _sources(program, site)
-        begins = {tensor: home.pop(tensor) for tensor in part.inputs}
-        add_views(program, part, place, home)
-        runners = runners_of(program, part, place)
+        stored_tensors = _initial_tensors(program, site)
+        step_inputs = {tensor: stored_tensors.pop(tensor) for tensor in instructions.inputs}
+        add_views(program, instructions, device, stored_tensors)
+        runners = op_runners(program, instructions, device)
 
-        def step(_: int) -> None:
-            env = dict(begins)
-            for turn, run in zip(part.turns, runners, strict=True):
-                made = run([env[key] if where == ENV else home[key] for where, key in turn.inputs])
-                env |= {(turn.position, output): value for output, value in enumerate(made)}
-                for tensor in turn.frees:
+        def run_step(_: int) -> None:
+            env = dict(step_inputs)
+            for instruction, run in zip(instructions.sequence, runners, strict=True):
+                outputs = run(
+                    [
+                        env[key] if storage == ENV else stored_tensors[key]
+                        for storage, key in instruction.inputs
+                    ]
+                )
+                env |= {
+                    (instruction.position, output): value for output, value in enumerate(outputs)
+                }
+                for tensor in instruction.frees:
                     env.pop(tensor, None)
 
-        return time_replayed(torch, site.index, step, 1)
+        return time_cuda_graph(torch, site.index, run_step, 1)
     except Exception:  # out of memory, a sample that an op refuses
         return None
 
 
-def whole_part(program: Program) -> Part:
+def step_instructions(program: Program) -> DeviceInstructions:
     """What a device does in a step that does all of it."""
     graph = program.graph
-    return write_script(graph, [0] * len(graph), 1, changes=program.changes).parts[0]
+    return compile_graph(graph, [0] * len(graph), 1, changes=program.changes).per_device[0]
 
 
-def shared(taken: Mapping[int, Timing], positions: Sequence[int]) -> Timing:
+def mean_timing(timings: Mapping[int, Timing], positions: Sequence[int]) -> Timing:
     """One timing of ops that are equal: their mean, so that a step of them stays as long.
 
     Views of nothing but weights take no turn in a step, and no time.
     """
-    several = [taken.get(at, Timing(0.0, 0.0, 0)) for at in positions]
+    op_timings = [timings.get(at, Timing(0.0, 0.0, 0)) for at in positions]
     return Timing(
-        fmean(one.seconds for one in several),
-        fmean(one.spread for one in several),
-        min(one.samples for one in several),
-        fmean(one.issue for one in several),
+        fmean(timing.seconds for timing in op_timings),
+        fmean(timing.spread for timing in op_timings),
+        min(timing.samples for timing in op_timings),
+        fmean(timing.issue for timing in op_timings),
     )
 
 
-def _nowhere(target: int, note: Note) -> None:
+def _discard_message(target: int, message: Message) -> None:
     """There is no other device."""
 
 
-def _sources(program: Program, site: Site) -> dict[Tensor, Any]:
+def _initial_tensors(program: Program, site: Site) -> dict[Tensor, Any]:
     """Tensors for all that a step begins with; weights are small, so that no number overflows."""
     from placewright.profiling.sample_inputs import (
-        distinct,
         index_limits,
-        sample,
+        needs_unique_indices,
+        sample_like,
     )
 
     limits: dict[Tensor, int] = {}
-    once: set[Tensor] = set()
-    for node in program.draft.made_by.values():
+    distinct_tensors: set[Tensor] = set()
+    for node in program.builder.op_nodes.values():
         for source, limit in index_limits(node).items():
-            for tensor in program.draft.place.get(source) or ():
+            for tensor in program.builder.node_tensors.get(source) or ():
                 if tensor is not None:
                     limits[tensor] = min(limit, limits.get(tensor, limit))
-                    once |= {tensor} if distinct(node) else set()
-    found = {}
+                    distinct_tensors |= {tensor} if needs_unique_indices(node) else set()
+    tensors = {}
     for at, op in enumerate(program.graph.ops):
-        if op.kind in STORED:
+        if op.kind in STORED_KINDS:
             for output in range(len(op.outputs)):
                 tensor = at, output
-                like = program.values[tensor]
-                value = sample(like, site.device, limits.get(tensor), tensor in once)
-                if op.kind == WEIGHT and like.dim() > 1 and like.is_floating_point():
-                    value.div_(max(1, like.numel() // max(1, like.shape[0])))
-                found[tensor] = value
-    return found
+                template = program.meta_tensors[tensor]
+                value = sample_like(
+                    template, site.device, limits.get(tensor), tensor in distinct_tensors
+                )
+                if op.kind == WEIGHT and template.dim() > 1 and template.is_floating_point():
+                    value.div_(max(1, template.numel() // max(1, template.shape[0])))
+                tensors[tensor] = value
+    return tensors

@@ -1,24 +1,24 @@
-"""Results and timelines in, files that a person looks at out."""
+"""Reports: HTML pages, pictures and traces of results and timelines."""
 
 from placewright.reporting.content import (
-    Content,
-    gather,
-    rejudged,
+    Comparison,
+    build_comparison,
+    reevaluate,
 )
-from placewright.reporting.learning_curve import Learning
+from placewright.reporting.learning_curve import LearningCurve
 from placewright.reporting.page import html_page, save_page
 from placewright.reporting.pictures import Picture, plot
 from placewright.reporting.trace import chrome_trace, save_trace
 
 __all__ = [
-    "Content",
-    "Learning",
+    "Comparison",
+    "LearningCurve",
     "Picture",
+    "build_comparison",
     "chrome_trace",
-    "gather",
     "html_page",
     "plot",
-    "rejudged",
+    "reevaluate",
     "save_page",
     "save_trace",
 ]

@@ -1,4 +1,4 @@
-"""Results in, what a page shows out: the answer, what to hold it against, and the steps drawn."""
+"""The comparison that a page shows: the answer, its baselines, and their steps."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placewright.errors import PlacewrightError, PlanError
-from placewright.reporting.step_view import Shown
-from placewright.solvers import METHODS, Accelerate, EverySingleDevice, MaxEvaluations, solve
+from placewright.reporting.step_view import StepView
+from placewright.solvers import METHODS, Accelerate, MaxEvaluations, SingleDevices, solve
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from placewright.plan import Plan
     from placewright.problem import Problem
-    from placewright.reporting.learning_curve import Learning
+    from placewright.reporting.learning_curve import LearningCurve
     from placewright.result import Result
     from placewright.solvers import Search
 
-SINGLE, DEFAULT = EverySingleDevice.name, Accelerate.name
+SINGLE, DEFAULT = SingleDevices.name, Accelerate.name
 
 
 @dataclass(frozen=True, eq=False)
-class Content:
+class Comparison:
     """All that a page shows.
 
     Args:
@@ -38,8 +38,8 @@ class Content:
         skipped: Methods that cannot do the problem, each with the reason.
         interrupted: Whether a person stopped the search.
         notes: What a reader should know before trusting the page.
-        helps: What would make the answer faster, each in a few words.
-        learning: How a policy learned, if one did.
+        improvements: What would make the answer faster, each in a few words.
+        learning_curve: How a policy learned, if one did.
     """
 
     model: str
@@ -52,31 +52,31 @@ class Content:
     skipped: tuple[tuple[str, str], ...] = ()
     interrupted: bool = False
     notes: tuple[str, ...] = ()
-    helps: tuple[str, ...] = ()
-    learning: Learning | None = None
+    improvements: tuple[str, ...] = ()
+    learning_curve: LearningCurve | None = None
 
     @cached_property
-    def shown(self) -> Shown:
+    def answer_step(self) -> StepView:
         """The answer's step."""
-        return self._step(self.answer)
+        return self._simulate_step(self.answer)
 
     @cached_property
-    def alone(self) -> str:
+    def single_device(self) -> str:
         """The best single device."""
-        plan, turn = self.results[self.single].plan, self.problem.arrays.turn
-        used = np.bincount(plan.device[turn], minlength=len(plan.devices))
-        return plan.devices[int(used.argmax())]
+        plan, scheduled = self.results[self.single].plan, self.problem.arrays.scheduled
+        op_counts = np.bincount(plan.placement[scheduled], minlength=len(plan.device_names))
+        return plan.device_names[int(op_counts.argmax())]
 
-    def step(self, at: int) -> Shown:
+    def step_view(self, index: int) -> StepView:
         """The step of one result, run as its method is run."""
-        return self.shown if at == self.answer else self._step(at)
+        return self.answer_step if index == self.answer else self._simulate_step(index)
 
-    def _step(self, at: int) -> Shown:
-        result = self.results[at]
-        return Shown.of(as_run(self.problem, result.solver), result.plan)
+    def _simulate_step(self, index: int) -> StepView:
+        result = self.results[index]
+        return StepView.of(as_executed_by(self.problem, result.solver), result.plan)
 
 
-def gather(
+def build_comparison(
     model: str,
     problem: Problem,
     results: Sequence[Result],
@@ -84,92 +84,92 @@ def gather(
     interrupted: bool = False,
     notes: Sequence[str] = (),
     labels: Sequence[str] | None = None,
-    helps: Sequence[str] = (),
-    learning: Learning | None = None,
-) -> Content:
+    improvements: Sequence[str] = (),
+    learning_curve: LearningCurve | None = None,
+) -> Comparison:
     """The content of a page; the best single device and the default are added where missing.
 
     Args:
         results: The best of them, by bytes over and then the objective, is the answer.
         labels: What each is called; by default its method.
         problem: As it was given, not as a method that stands for another runtime runs it.
-        helps: What would make the answer faster, as `solvers.explain` says.
-        learning: How the policy behind one of the results learned.
+        improvements: What would make the answer faster, as `solvers.explain` says.
+        learning_curve: How the policy behind one of the results learned.
 
     Raises:
         PlanError: A result's plan is not one of this problem's.
     """
     if not results:
         raise PlanError("there is no result to report: expected at least one")
-    shown = list(results)
-    given = [result.solver for result in results] if labels is None else list(labels)
-    answer = min(range(len(shown)), key=lambda at: shown[at].key)
-    single = _find_or_add(shown, problem, SINGLE)
-    default = _find_or_add(shown, problem, DEFAULT)
+    all_results = list(results)
+    names = [result.solver for result in results] if labels is None else list(labels)
+    answer = min(range(len(all_results)), key=lambda index: all_results[index].key)
+    single = _find_or_add(all_results, problem, SINGLE)
+    default = _find_or_add(all_results, problem, DEFAULT)
     assert single is not None
-    return Content(
+    return Comparison(
         model,
         problem,
-        tuple(shown),
-        (*given, *(result.solver for result in shown[len(given) :])),
+        tuple(all_results),
+        (*names, *(result.solver for result in all_results[len(names) :])),
         answer,
         single,
         default,
         tuple(skipped),
         interrupted,
         tuple(notes),
-        tuple(helps),
-        learning,
+        tuple(improvements),
+        learning_curve,
     )
 
 
-def as_run(problem: Problem, method: str) -> Problem:
+def as_executed_by(problem: Problem, method: str) -> Problem:
     """The problem as the method of that name runs it, which may stand for another runtime."""
     solver = METHODS[method]() if method in METHODS else None
-    if solver is not None and hasattr(solver, "as_run"):
-        problem = solver.as_run(problem)
+    if solver is not None and hasattr(solver, "as_executed"):
+        problem = solver.as_executed(problem)
     return problem
 
 
-def rejudged(problem: Problem, result: Result) -> Result:
+def reevaluate(problem: Problem, result: Result) -> Result:
     """A result whose figures are those that its plan has on this problem now."""
-    now = solve(problem, _Given(result.plan, result.solver))
+    current = solve(problem, _PlanSolver(result.plan, result.solver))
     return replace(
         result,
-        plan=now.plan,
-        objective=now.objective,
-        step_time=now.step_time,
-        period=now.period,
-        bound=now.bound,
-        bound_name=now.bound_name,
-        overflow=now.overflow,
-        devices=now.devices,
-        problem=now.problem,
+        plan=current.plan,
+        objective=current.objective,
+        step_time=current.step_time,
+        period=current.period,
+        bound=current.bound,
+        bound_name=current.bound_name,
+        overflow=current.overflow,
+        devices=current.devices,
+        problem=current.problem,
     )
 
 
 @dataclass(frozen=True)
-class _Given:
+class _PlanSolver:
     """A plan that is there already, as a method; and the one that made it."""
 
     plan: Plan
-    maker: str
+    solver_name: str
     name = "given"
 
-    def as_run(self, problem: Problem) -> Problem:
-        return as_run(problem, self.maker)
+    def as_executed(self, problem: Problem) -> Problem:
+        return as_executed_by(problem, self.solver_name)
 
     def run(self, search: Search) -> None:
-        search.propose(self.plan)
+        search.judge_plan(self.plan)
 
 
 def _find_or_add(results: list[Result], problem: Problem, method: str) -> int | None:
-    for at, result in enumerate(results):
+    for index, result in enumerate(results):
         if result.solver == method:
-            return at
-    many = MaxEvaluations(max(4, len(problem.cluster)))
+            return index
+    budget = MaxEvaluations(max(4, len(problem.cluster)))
     try:
-        results.append(solve(problem, METHODS[method](), many))
+        results.append(solve(problem, METHODS[method](), budget))
     except PlacewrightError:
         return None
     return len(results) - 1

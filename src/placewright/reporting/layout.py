@@ -1,4 +1,4 @@
-"""A graph in, where every op and every box of ops is drawn out.
+"""Graph layout: where every op and every box of ops is drawn.
 
 Each box is laid out by itself: its items in columns along the flow, ordered within a column so that
 few edges cross (the barycentre method of Sugiyama, Tagawa and Toda, 1981), and long rows of columns
@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 from placewright.graph import INPUT, STATE, WEIGHT
 from placewright.reporting.module_tree import (
-    Box,
+    ModuleBox,
     all_boxes,
-    module_tree,
+    build_tree,
 )
 
 if TYPE_CHECKING:
@@ -23,69 +23,72 @@ if TYPE_CHECKING:
 
     from placewright.graph import Graph
 
-OP = (26.0, 10.0)  # width and height
-STORED = (16.0, 7.0)  # of a weight, a state or an input, which are not run
-GAP = (12.0, 5.0)  # at least; more between large items
-EDGE = 6.0  # between a box's border and what is in it, at least
-ASPECT = 1.7  # width over height that a box should have
-WHOLE = 2.1  # and the whole, which is looked at on a screen
+OP_SIZE = (26.0, 10.0)  # width and height
+STORED_SIZE = (16.0, 7.0)  # of a weight, a state or an input, which are not run
+MIN_GAP = (12.0, 5.0)  # at least; more between large items
+MIN_MARGIN = 6.0  # between a box's border and what is in it, at least
+BOX_ASPECT = 1.7  # width over height that a box should have
+PAGE_ASPECT = 2.1  # and the whole, which is looked at on a screen
 SWEEPS = 6
-FEW = 8  # ops in a column that is not worth a cut
+MIN_COLUMN_OPS = 8  # ops in a column that is not worth a cut
 
 Size = tuple[float, float]
 Column = list[int]
 
 
 @dataclass(frozen=True, eq=False)
-class Drawing:
+class GraphLayout:
     """Where everything is: x, y, width and height.
 
     Args:
         ops: For each op.
         boxes: For each box of `tree`, those around others first; the first is the whole.
         parent: For each box the one around it, -1 for the whole.
-        home: For each op the box that it is in.
+        box_of: For each op the box that it is in.
         edges: For each box its flow, as pairs of items; boxes count from the number of ops on.
     """
 
-    tree: Sequence[Box]
+    tree: Sequence[ModuleBox]
     ops: list[tuple[float, float, float, float]]
     boxes: list[tuple[float, float, float, float]]
     parent: list[int]
-    home: list[int]
+    box_of: list[int]
     edges: list[list[tuple[int, int]]]
 
 
-def draw(graph: Graph) -> Drawing:
+def lay_out_graph(graph: Graph) -> GraphLayout:
     """The whole graph, with all boxes open."""
-    boxes = all_boxes(module_tree(graph))
-    number = {id(box): at for at, box in enumerate(boxes)}
+    boxes = all_boxes(build_tree(graph))
+    box_number = {id(box): index for index, box in enumerate(boxes)}
     sizes: dict[int, Size] = {}
-    inside: dict[int, list[tuple[float, float]]] = {}
+    item_offsets: dict[int, list[tuple[float, float]]] = {}
     for box in reversed(boxes):
         item_sizes = [
-            sizes[id(item)] if isinstance(item, Box) else _op_size(graph.ops[item].kind)
+            sizes[id(item)] if isinstance(item, ModuleBox) else _op_size(graph.ops[item].kind)
             for item in box.items
         ]
-        inside[id(box)], sizes[id(box)] = _arrange(
-            item_sizes, box.edges, WHOLE if box is boxes[0] else ASPECT
+        item_offsets[id(box)], sizes[id(box)] = _arrange(
+            item_sizes, box.edges, PAGE_ASPECT if box is boxes[0] else BOX_ASPECT
         )
     ops = [(0.0, 0.0, 0.0, 0.0)] * len(graph)
-    placed = [(0.0, 0.0, *sizes[id(boxes[0])])] * len(boxes)
-    parent, home = [-1] * len(boxes), [0] * len(graph)
+    box_rects = [(0.0, 0.0, *sizes[id(boxes[0])])] * len(boxes)
+    parent, box_of = [-1] * len(boxes), [0] * len(graph)
     edges = []
-    for at, box in enumerate(boxes):
-        left, top = placed[at][:2]
-        for item, (x, y) in zip(box.items, inside[id(box)], strict=True):
-            if isinstance(item, Box):
-                placed[number[id(item)]] = (left + x, top + y, *sizes[id(item)])
-                parent[number[id(item)]] = at
+    for index, box in enumerate(boxes):
+        left, top = box_rects[index][:2]
+        for item, (x, y) in zip(box.items, item_offsets[id(box)], strict=True):
+            if isinstance(item, ModuleBox):
+                box_rects[box_number[id(item)]] = (left + x, top + y, *sizes[id(item)])
+                parent[box_number[id(item)]] = index
             else:
                 ops[item] = (left + x, top + y, *_op_size(graph.ops[item].kind))
-                home[item] = at
-        ids = [len(graph) + number[id(i)] if isinstance(i, Box) else i for i in box.items]
-        edges.append([(ids[one], ids[other]) for one, other in box.edges])
-    return Drawing(boxes, ops, placed, parent, home, edges)
+                box_of[item] = index
+        item_numbers = [
+            len(graph) + box_number[id(member)] if isinstance(member, ModuleBox) else member
+            for member in box.items
+        ]
+        edges.append([(item_numbers[source], item_numbers[reader]) for source, reader in box.edges])
+    return GraphLayout(boxes, ops, box_rects, parent, box_of, edges)
 
 
 def title_height(inner: float) -> float:
@@ -94,7 +97,7 @@ def title_height(inner: float) -> float:
 
 
 def _op_size(kind: str) -> Size:
-    return STORED if kind in (WEIGHT, STATE, INPUT) else OP
+    return STORED_SIZE if kind in (WEIGHT, STATE, INPUT) else OP_SIZE
 
 
 def _arrange(
@@ -103,106 +106,107 @@ def _arrange(
     """Where each item stands in its box, and the size of the box."""
     widest = max(width for width, _ in sizes)
     tallest = max(height for _, height in sizes)
-    gap = max(GAP[0], 0.05 * widest), max(GAP[1], 0.07 * tallest)
-    edge = max(EDGE, 0.6 * gap[1])
+    gap = max(MIN_GAP[0], 0.05 * widest), max(MIN_GAP[1], 0.07 * tallest)
+    margin = max(MIN_MARGIN, 0.6 * gap[1])
     spaced = [(width + gap[0], height + gap[1]) for width, height in sizes]
     columns = _columns(len(sizes), edges)
     area = sum(width * height for width, height in spaced)
-    least = max(tallest + gap[1], FEW * (OP[1] + GAP[1]))
-    columns = _cut(columns, spaced, max(least, 1.2 * math.sqrt(area / aspect)))
-    lines = _lines(columns, spaced, aspect)
+    min_height = max(tallest + gap[1], MIN_COLUMN_OPS * (OP_SIZE[1] + MIN_GAP[1]))
+    columns = _split_columns(columns, spaced, max(min_height, 1.2 * math.sqrt(area / aspect)))
+    lines = _break_lines(columns, spaced, aspect)
     inner = sum(_line_height(line, spaced) for line in lines)
-    spot = [(0.0, 0.0)] * len(sizes)
+    offsets = [(0.0, 0.0)] * len(sizes)
     y, right = title_height(inner), 0.0
     for line in lines:
-        x, high = edge, _line_height(line, spaced)
+        x, line_height = margin, _line_height(line, spaced)
         for column in line:
-            wide = max(sizes[item][0] for item in column)
-            down = y + (high - _column_height(column, spaced)) / 2
+            column_width = max(sizes[item][0] for item in column)
+            item_y = y + (line_height - _column_height(column, spaced)) / 2
             for item in column:
-                spot[item] = (x + (wide - sizes[item][0]) / 2, down)
-                down += spaced[item][1]
-            x += wide + gap[0]
-        right = max(right, x - gap[0] + edge)
-        y += high + gap[1]
-    return spot, (right, y - 2 * gap[1] + edge)
+                offsets[item] = (x + (column_width - sizes[item][0]) / 2, item_y)
+                item_y += spaced[item][1]
+            x += column_width + gap[0]
+        right = max(right, x - gap[0] + margin)
+        y += line_height + gap[1]
+    return offsets, (right, y - 2 * gap[1] + margin)
 
 
 def _columns(count: int, edges: list[tuple[int, int]]) -> list[Column]:
     """Items by their depth in the flow; what nothing feeds stands just before its first reader."""
-    ahead: list[list[int]] = [[] for _ in range(count)]
-    behind: list[list[int]] = [[] for _ in range(count)]
-    for one, other in edges:
-        if one < other:  # modules may read each other: only the flow in graph order counts
-            ahead[one].append(other)
-            behind[other].append(one)
+    readers: list[list[int]] = [[] for _ in range(count)]
+    sources: list[list[int]] = [[] for _ in range(count)]
+    for source, reader in edges:
+        if source < reader:  # modules may read each other: only the flow in graph order counts
+            readers[source].append(reader)
+            sources[reader].append(source)
     depth = [0] * count
     for item in range(count):
-        depth[item] = max((depth[before] + 1 for before in behind[item]), default=0)
+        depth[item] = max((depth[before] + 1 for before in sources[item]), default=0)
     for item in reversed(range(count)):
-        if ahead[item] and not behind[item]:
-            depth[item] = min(depth[after] for after in ahead[item]) - 1
+        if readers[item] and not sources[item]:
+            depth[item] = min(depth[after] for after in readers[item]) - 1
     columns: list[Column] = [[] for _ in range(max(depth) - min(depth) + 1)]
     lowest = min(depth)
     for item in range(count):
         columns[depth[item] - lowest].append(item)
     columns = [column for column in columns if column]
-    place = [0.0] * count
+    position = [0.0] * count
     for column in columns:
-        _number(column, place)
+        _centre_positions(column, position)
     for sweep in range(SWEEPS):
-        near = behind if sweep % 2 == 0 else ahead
+        neighbours = sources if sweep % 2 == 0 else readers
         for column in columns if sweep % 2 == 0 else reversed(columns):
-            at = {
-                item: sum(place[each] for each in near[item]) / len(near[item])
-                if near[item]
-                else place[item]
+            barycentre = {
+                item: sum(position[neighbour] for neighbour in neighbours[item])
+                / len(neighbours[item])
+                if neighbours[item]
+                else position[item]
                 for item in column
             }
-            column.sort(key=lambda item: (at[item], item))
-            _number(column, place)
+            column.sort(key=lambda item: (barycentre[item], item))
+            _centre_positions(column, position)
     return columns
 
 
-def _number(column: Column, place: list[float]) -> None:
+def _centre_positions(column: Column, position: list[float]) -> None:
     """Places around the middle, as columns are drawn."""
-    for at, item in enumerate(column):
-        place[item] = at - (len(column) - 1) / 2
+    for index, item in enumerate(column):
+        position[item] = index - (len(column) - 1) / 2
 
 
-def _cut(columns: list[Column], sizes: list[Size], highest: float) -> list[Column]:
+def _split_columns(columns: list[Column], sizes: list[Size], max_height: float) -> list[Column]:
     """No column higher than that: the rest stands beside it."""
-    cut: list[Column] = []
+    parts: list[Column] = []
     for column in columns:
         part: Column = []
         for item in column:
-            if part and _column_height([*part, item], sizes) > highest:
-                cut.append(part)
+            if part and _column_height([*part, item], sizes) > max_height:
+                parts.append(part)
                 part = []
             part.append(item)
-        cut.append(part)
-    return cut
+        parts.append(part)
+    return parts
 
 
-def _lines(columns: list[Column], sizes: list[Size], aspect: float) -> list[list[Column]]:
+def _break_lines(columns: list[Column], sizes: list[Size], aspect: float) -> list[list[Column]]:
     """Columns in lines, so that the whole is about as wide as a page."""
-    wide = [max(sizes[item][0] for item in column) for column in columns]
-    high = _line_height(columns, sizes)
-    total = sum(wide)
+    widths = [max(sizes[item][0] for item in column) for column in columns]
+    height = _line_height(columns, sizes)
+    total = sum(widths)
 
-    def odd(count: int) -> float:
-        return abs(math.log(total / count / (count * high) / aspect)) + (0.6 if count > 1 else 0)
+    def aspect_error(count: int) -> float:
+        return abs(math.log(total / count / (count * height) / aspect)) + (0.6 if count > 1 else 0)
 
-    count = min(range(1, min(len(columns), 40) + 1), key=odd)
-    width = max(total / count, *wide)
+    count = min(range(1, min(len(columns), 40) + 1), key=aspect_error)
+    width = max(total / count, *widths)
     lines: list[list[Column]] = [[]]
-    used = 0.0
-    for column, size in zip(columns, wide, strict=True):
-        if lines[-1] and used + size > width * 1.001:
+    line_width = 0.0
+    for column, size in zip(columns, widths, strict=True):
+        if lines[-1] and line_width + size > width * 1.001:
             lines.append([])
-            used = 0.0
+            line_width = 0.0
         lines[-1].append(column)
-        used += size
+        line_width += size
     return lines
 
 

@@ -1,4 +1,4 @@
-"""A learning curve on its way into a page: updates in, a few hundred points out."""
+"""A learning curve for the page: the updates of a policy, thinned to a few hundred points."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-POINTS = 400  # that are drawn: more than a screen tells apart
+MAX_POINTS = 400  # that are drawn: more than a screen tells apart
 
 
-class Update(Protocol):
+class TrainingUpdate(Protocol):
     """What one update of a policy was like, as the trainer tells."""
 
     @property
@@ -23,15 +23,15 @@ class Update(Protocol):
     @property
     def mean(self) -> float: ...
     @property
-    def likeliest(self) -> float: ...
+    def greedy(self) -> float: ...
     @property
     def entropy(self) -> float: ...
     @property
-    def invalid(self) -> float: ...
+    def infeasible(self) -> float: ...
 
 
 @dataclass(frozen=True)
-class Learning:
+class LearningCurve:
     """How a policy learned.
 
     Args:
@@ -40,17 +40,19 @@ class Learning:
     """
 
     recipe: str
-    updates: Sequence[Update]
+    updates: Sequence[TrainingUpdate]
 
     def data(self) -> dict[str, Any]:
         """Plain numbers for the page: of many updates, the means of equal stretches of them."""
         columns = ("plans", "best", "mean", "likeliest", "entropy", "invalid")
         rows = np.array([[getattr(row, name) for name in columns] for row in self.updates])
-        if len(rows) > POINTS:
-            parts = np.array_split(rows, POINTS)
-            thin = np.stack([_mean(part) for part in parts])
-            thin[:, :2] = [part[-1, :2] for part in parts]  # counts and bests are not averaged
-            rows = thin
+        if len(rows) > MAX_POINTS:
+            chunks = np.array_split(rows, MAX_POINTS)
+            averaged = np.stack([_mean(chunk) for chunk in chunks])
+            averaged[:, :2] = [
+                chunk[-1, :2] for chunk in chunks
+            ]  # counts and bests are not averaged
+            rows = averaged
         return {
             "recipe": self.recipe,
             "rows": [[_number(value) for value in row] for row in rows.tolist()],
@@ -59,9 +61,9 @@ class Learning:
 
 def _mean(part: np.ndarray[Any, np.dtype[np.float64]]) -> np.ndarray[Any, np.dtype[np.float64]]:
     """The mean of each column's finite numbers."""
-    known = np.isfinite(part)
-    total = np.where(known, part, 0.0).sum(axis=0)
-    return np.where(known.any(axis=0), total / np.maximum(known.sum(axis=0), 1), np.nan)
+    finite = np.isfinite(part)
+    total = np.where(finite, part, 0.0).sum(axis=0)
+    return np.where(finite.any(axis=0), total / np.maximum(finite.sum(axis=0), 1), np.nan)
 
 
 def _number(value: float) -> float | None:

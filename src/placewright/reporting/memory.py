@@ -1,4 +1,4 @@
-"""A timeline in, what each device's memory holds over time out, by what it is for.
+"""Memory of each device over time, split into weights, staging, copies and activations.
 
 The simulator records only how many bytes are in use. Weights and staging rooms stay for the whole
 step; how long a received copy lives follows from rule 8; activations (outputs, graph inputs and
@@ -24,7 +24,7 @@ Seconds = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
-class Over:
+class MemoryCurve:
     """One device's memory over time, from each `time` to the next; times do not go back."""
 
     time: Seconds
@@ -33,115 +33,115 @@ class Over:
 
 
 @dataclass(frozen=True, eq=False)
-class Split:
+class MemoryBreakdown:
     """What the memory of each device holds.
 
     Args:
         weights: Bytes by device that stay for the whole step: weights, states, optimizer state.
         staging: Bytes of staging room by device.
-        over: What comes and goes, for each device.
+        curves: What comes and goes, for each device.
     """
 
     weights: Bytes
     staging: Bytes
-    over: tuple[Over, ...]
+    curves: tuple[MemoryCurve, ...]
 
 
-def split_memory(problem: Problem, timeline: Timeline) -> Split:
+def memory_breakdown(problem: Problem, timeline: Timeline) -> MemoryBreakdown:
     """The memory of each device, for a timeline without fused groups."""
     a, plan, memory = problem.arrays, timeline.plan, timeline.memory
-    weights = np.bincount(plan.device, a.resident, a.devices).astype(np.int64)
+    weights = np.bincount(plan.placement, a.resident, a.devices).astype(np.int64)
     staging = np.zeros(a.devices, dtype=np.int64)
     if plan.staging is not None:
         staging = np.maximum(plan.staging, 0)
-    held = _Lives(problem, timeline).copies()
-    over = []
-    for place in range(a.devices):
-        rows = memory.device == place
+    copy_intervals = _CopyLiveness(problem, timeline).copies()
+    curves = []
+    for device in range(a.devices):
+        rows = memory.device == device
         time, used = memory.time[rows], memory.used[rows]
-        lives = np.array(held[place], dtype=np.float64).reshape(-1, 3)
-        copies = _alive(lives, time)
+        intervals = np.array(copy_intervals[device], dtype=np.float64).reshape(-1, 3)
+        copies = _live_bytes(intervals, time)
         # Several rounds of one instant have a row each, and a copy may come and go within it.
-        rest = used - weights[place] - staging[place]
-        copies = np.minimum(copies, rest)
-        over.append(Over(time, rest - copies, copies))
-    return Split(weights, staging, tuple(over))
+        transient = used - weights[device] - staging[device]
+        copies = np.minimum(copies, transient)
+        curves.append(MemoryCurve(time, transient - copies, copies))
+    return MemoryBreakdown(weights, staging, tuple(curves))
 
 
-def _alive(lives: Seconds, time: Seconds) -> Bytes:
+def _live_bytes(intervals: Seconds, time: Seconds) -> Bytes:
     """Bytes of the copies (from, until, bytes) that are alive at each time."""
     total = np.zeros(len(time))
     for column, sign in ((0, 1.0), (1, -1.0)):
-        order = np.argsort(lives[:, column], kind="stable")
-        sums = np.concatenate([[0.0], np.cumsum(lives[order, 2])])
-        total += sign * sums[np.searchsorted(lives[order, column], time, side="right")]
+        order = np.argsort(intervals[:, column], kind="stable")
+        sums = np.concatenate([[0.0], np.cumsum(intervals[order, 2])])
+        total += sign * sums[np.searchsorted(intervals[order, column], time, side="right")]
     return np.rint(total).astype(np.int64)
 
 
-class _Lives:
+class _CopyLiveness:
     """How long the memory of a tensor on a device is kept (rule 8)."""
 
     def __init__(self, problem: Problem, timeline: Timeline) -> None:
         self.a, self.end = problem.arrays, timeline.end.tolist()
-        self.device = timeline.plan.device.tolist()
-        moved = timeline.transfers
-        sent = moved.reader < 0
+        self.device = timeline.plan.placement.tolist()
+        transfers = timeline.transfers
+        is_send = transfers.reader < 0
         self.sends: list[tuple[int, int, float, float]] = list(
             zip(
-                moved.tensor[sent].tolist(),
-                moved.target[sent].tolist(),
-                moved.start[sent].tolist(),
-                moved.end[sent].tolist(),
+                transfers.tensor[is_send].tolist(),
+                transfers.target[is_send].tolist(),
+                transfers.start[is_send].tolist(),
+                transfers.end[is_send].tolist(),
                 strict=True,
             )
         )
-        self.gone: dict[int, float] = {}  # tensor → when its last send has ended
+        self.last_send_end: dict[int, float] = {}  # tensor → when its last send has ended
         for tensor, _, _, end in self.sends:
-            self.gone[tensor] = max(end, self.gone.get(tensor, 0.0))
-        self.known: dict[tuple[int, int], float] = {}
-        streamed = moved.tensor[~sent].tolist(), moved.reader[~sent].tolist()
+            self.last_send_end[tensor] = max(end, self.last_send_end.get(tensor, 0.0))
+        self.last_uses: dict[tuple[int, int], float] = {}
+        streamed = transfers.tensor[~is_send].tolist(), transfers.reader[~is_send].tolist()
         self.streamed = set(zip(*streamed, strict=True))
 
     def copies(self) -> list[list[tuple[float, float, float]]]:
         """For each device the received copies: from when, until when, bytes."""
-        held: list[list[tuple[float, float, float]]] = [[] for _ in range(self.a.devices)]
+        copy_intervals: list[list[tuple[float, float, float]]] = [[] for _ in range(self.a.devices)]
         for tensor, target, start, end in self.sends:
-            until = max(end, self._until(tensor, target))
-            held[target].append((start, until, float(self.a.sizes[tensor])))
-        return held
+            last_use = max(end, self._storage_end(tensor, target))
+            copy_intervals[target].append((start, last_use, float(self.a.sizes[tensor])))
+        return copy_intervals
 
-    def _until(self, tensor: int, place: int) -> float:
+    def _storage_end(self, tensor: int, device: int) -> float:
         """When the last use of a tensor's memory on a device has ended."""
-        waiting = [(tensor, place)]
-        while waiting:  # an output that is an alias keeps its input's memory: deepest first
-            storage = waiting[-1]
-            unknown = [each for each in self._aliases(*storage) if each not in self.known]
-            if unknown:
-                waiting += unknown
+        stack = [(tensor, device)]
+        while stack:  # an output that is an alias keeps its input's memory: deepest first
+            storage = stack[-1]
+            unresolved = [alias for alias in self._aliases(*storage) if alias not in self.last_uses]
+            if unresolved:
+                stack += unresolved
                 continue
-            waiting.pop()
-            self.known[storage] = self._last_use(*storage)
-        return self.known[tensor, place]
+            stack.pop()
+            self.last_uses[storage] = self._last_use(*storage)
+        return self.last_uses[tensor, device]
 
-    def _last_use(self, tensor: int, place: int) -> float:
+    def _last_use(self, tensor: int, device: int) -> float:
         a, source = self.a, int(self.a.producer[tensor])
-        ends = [self.end[op] for op in self._readers(tensor, place)]
-        if self.device[source] == place:
-            ends += [self.end[source], self.gone.get(tensor, 0.0)]
-            ends += [np.inf] if a.kept[tensor] else []
-        ends += [self.known[each] for each in self._aliases(tensor, place)]
+        ends = [self.end[op] for op in self._readers(tensor, device)]
+        if self.device[source] == device:
+            ends += [self.end[source], self.last_send_end.get(tensor, 0.0)]
+            ends += [np.inf] if a.is_output[tensor] else []
+        ends += [self.last_uses[alias] for alias in self._aliases(tensor, device)]
         return max(ends, default=0.0)
 
-    def _readers(self, tensor: int, place: int) -> list[int]:
-        found = readers_of(self.a, tensor)
-        return [op for op in found if self.device[op] == place and self.a.turn[op]]
+    def _readers(self, tensor: int, device: int) -> list[int]:
+        readers = readers_of(self.a, tensor)
+        return [op for op in readers if self.device[op] == device and self.a.scheduled[op]]
 
-    def _aliases(self, tensor: int, place: int) -> list[tuple[int, int]]:
+    def _aliases(self, tensor: int, device: int) -> list[tuple[int, int]]:
         """Outputs made here that are this tensor's own memory."""
         a = self.a
         return [
-            (output, place)
-            for op in self._readers(tensor, place)
+            (output, device)
+            for op in self._readers(tensor, device)
             for output in range(a.first_tensor[op], a.first_tensor[op + 1])
             if a.alias[output] == tensor and (tensor, op) not in self.streamed
         ]

@@ -1,4 +1,4 @@
-"""A graph in, its modules as boxes in boxes out, with the ops and the flow between them.
+"""The tree of modules: boxes in boxes, with their ops and the flow between them.
 
 A training step has a box for each phase, since its modules are gone through twice. A box that holds
 too much to be looked at, as where a graph names no modules, is cut into runs of neighbours.
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
     from placewright.graph import Graph
 
-MOST = 120  # things in one box
-DEEPEST = 12  # names of a module path that get boxes of their own
+MAX_BOX_ITEMS = 120  # things in one box
+MAX_DEPTH = 12  # names of a module path that get boxes of their own
 
 
 @dataclass(eq=False)
-class Box:
+class ModuleBox:
     """A module, or a part of one.
 
     Args:
@@ -30,123 +30,137 @@ class Box:
     """
 
     name: str
-    items: list[int | Box] = field(default_factory=list)
+    items: list[int | ModuleBox] = field(default_factory=list)
     edges: list[tuple[int, int]] = field(default_factory=list)
 
     @property
-    def boxes(self) -> list[Box]:
-        return [item for item in self.items if isinstance(item, Box)]
+    def boxes(self) -> list[ModuleBox]:
+        return [item for item in self.items if isinstance(item, ModuleBox)]
 
 
-def module_tree(graph: Graph) -> Box:
+def build_tree(graph: Graph) -> ModuleBox:
     """The whole graph as a box."""
     root = _nested(graph)
-    everything = _walk(root)
-    for box in reversed(everything):  # inner boxes first
-        box.items = [_only(item) if isinstance(item, Box) else item for item in box.items]
-    everything = _walk(root)
-    first = _first_ops(everything)
-    for box in everything:
-        box.items = _in_runs(sorted(box.items, key=lambda item: _place(item, first)), first)
+    all_nested = _boxes_below(root)
+    for box in reversed(all_nested):  # inner boxes first
+        box.items = [
+            _unwrap_single(item) if isinstance(item, ModuleBox) else item for item in box.items
+        ]
+    all_nested = _boxes_below(root)
+    first_ops = _first_ops(all_nested)
+    for box in all_nested:
+        box.items = _group_runs(
+            sorted(box.items, key=lambda item: _first_op(item, first_ops)), first_ops
+        )
     _connect(graph, root)
     return root
 
 
-def all_boxes(root: Box) -> list[Box]:
+def all_boxes(root: ModuleBox) -> list[ModuleBox]:
     """Every box, those around others first."""
-    return _walk(root)
+    return _boxes_below(root)
 
 
-def _nested(graph: Graph) -> Box:
-    several = len({op.phase for op in graph.ops}) > 1
-    root = Box(graph.name)
-    known: dict[tuple[str, ...], Box] = {(): root}
+def _nested(graph: Graph) -> ModuleBox:
+    has_phases = len({op.phase for op in graph.ops}) > 1
+    root = ModuleBox(graph.name)
+    boxes: dict[tuple[str, ...], ModuleBox] = {(): root}
     for position, op in enumerate(graph.ops):
-        path: tuple[str, ...] = (op.phase,) if several else ()
-        path += tuple(op.module.split(".")[:DEEPEST]) if op.module else ()
+        path: tuple[str, ...] = (op.phase,) if has_phases else ()
+        path += tuple(op.module.split(".")[:MAX_DEPTH]) if op.module else ()
         for depth in range(1, len(path) + 1):
-            if path[:depth] not in known:
-                known[path[:depth]] = Box(path[depth - 1])
-                known[path[: depth - 1]].items.append(known[path[:depth]])
-        known[path].items.append(position)
+            if path[:depth] not in boxes:
+                boxes[path[:depth]] = ModuleBox(path[depth - 1])
+                boxes[path[: depth - 1]].items.append(boxes[path[:depth]])
+        boxes[path].items.append(position)
     return root
 
 
-def _only(box: Box) -> int | Box:
+def _unwrap_single(box: ModuleBox) -> int | ModuleBox:
     """A box, or what it holds where that is one thing: nobody wants to open a box for that."""
     if len(box.items) > 1:
         return box
     inner = box.items[0]
-    if isinstance(inner, Box):
+    if isinstance(inner, ModuleBox):
         inner.name = f"{box.name}.{inner.name}"
     return inner
 
 
-def _in_runs(items: list[int | Box], first: dict[int, int]) -> list[int | Box]:
+def _group_runs(items: list[int | ModuleBox], first_ops: dict[int, int]) -> list[int | ModuleBox]:
     """The same items, or where they are too many, runs of neighbours in boxes."""
-    if len(items) <= MOST:
+    if len(items) <= MAX_BOX_ITEMS:
         return items
-    boxes = [item for item in items if isinstance(item, Box)]
-    loose: list[int | Box] = [item for item in items if not isinstance(item, Box)]
-    kept: list[int | Box] = list(boxes)
-    if len(boxes) > MOST // 2:
-        kept = _runs(kept, "modules", first)
-    kept += _runs(loose, "ops", first) if len(loose) > MOST // 2 else loose
-    return sorted(kept, key=lambda item: _place(item, first))
+    boxes = [item for item in items if isinstance(item, ModuleBox)]
+    ops: list[int | ModuleBox] = [item for item in items if not isinstance(item, ModuleBox)]
+    grouped: list[int | ModuleBox] = list(boxes)
+    if len(boxes) > MAX_BOX_ITEMS // 2:
+        grouped = _make_runs(grouped, "modules", first_ops)
+    grouped += _make_runs(ops, "ops", first_ops) if len(ops) > MAX_BOX_ITEMS // 2 else ops
+    return sorted(grouped, key=lambda item: _first_op(item, first_ops))
 
 
-def _runs(items: list[int | Box], what: str, first: dict[int, int]) -> list[int | Box]:
-    spans = [(at, at + 1) for at in range(len(items))]  # of the items that each run is made of
-    while len(items) > MOST:
-        parts = -(-len(items) // MOST)
-        cuts = [round(at * len(items) / parts) for at in range(parts + 1)]
-        runs: list[int | Box] = []
+def _make_runs(
+    items: list[int | ModuleBox], item_word: str, first_ops: dict[int, int]
+) -> list[int | ModuleBox]:
+    spans = [
+        (index, index + 1) for index in range(len(items))
+    ]  # of the items that each run is made of
+    while len(items) > MAX_BOX_ITEMS:
+        parts = -(-len(items) // MAX_BOX_ITEMS)
+        cuts = [round(index * len(items) / parts) for index in range(parts + 1)]
+        runs: list[int | ModuleBox] = []
         for start, end in pairwise(cuts):
-            word = f"{what} " if parts <= MOST else ""  # inside of other runs the word is known
+            word = (
+                f"{item_word} " if parts <= MAX_BOX_ITEMS else ""
+            )  # inside of other runs the word is known
             name = f"{word}{spans[start][0] + 1:,}–{spans[end - 1][1]:,}"
-            run = Box(name, items[start:end])
-            first[id(run)] = _place(run.items[0], first)
+            run = ModuleBox(name, items[start:end])
+            first_ops[id(run)] = _first_op(run.items[0], first_ops)
             runs.append(run)
         spans = [(spans[start][0], spans[end - 1][1]) for start, end in pairwise(cuts)]
         items = runs
     return items
 
 
-def _walk(root: Box) -> list[Box]:
-    found = [root]
-    for box in found:
-        found += box.boxes
-    return found
+def _boxes_below(root: ModuleBox) -> list[ModuleBox]:
+    boxes = [root]
+    for box in boxes:
+        boxes += box.boxes
+    return boxes
 
 
-def _first_ops(boxes: Sequence[Box]) -> dict[int, int]:
+def _first_ops(boxes: Sequence[ModuleBox]) -> dict[int, int]:
     """Where the first op of each box stands, by the box's identity."""
-    first: dict[int, int] = {}
+    first_ops: dict[int, int] = {}
     for box in reversed(boxes):
-        first[id(box)] = min(_place(item, first) for item in box.items)
-    return first
+        first_ops[id(box)] = min(_first_op(item, first_ops) for item in box.items)
+    return first_ops
 
 
-def _place(item: int | Box, first: dict[int, int]) -> int:
-    return first[id(item)] if isinstance(item, Box) else item
+def _first_op(item: int | ModuleBox, first_ops: dict[int, int]) -> int:
+    return first_ops[id(item)] if isinstance(item, ModuleBox) else item
 
 
-def _connect(graph: Graph, root: Box) -> None:
+def _connect(graph: Graph, root: ModuleBox) -> None:
     """Give every box the flow between its items: each edge of the graph shows in one box."""
-    trail: list[tuple[tuple[Box, int], ...]] = [()] * len(graph)  # (box, index in it), root first
-    waiting: list[tuple[Box, tuple[tuple[Box, int], ...]]] = [(root, ())]
-    for box, way in waiting:
-        for at, item in enumerate(box.items):
-            if isinstance(item, Box):
-                waiting.append((item, (*way, (box, at))))
+    op_paths: list[tuple[tuple[ModuleBox, int], ...]] = [()] * len(
+        graph
+    )  # (box, index in it), root first
+    queue: list[tuple[ModuleBox, tuple[tuple[ModuleBox, int], ...]]] = [(root, ())]
+    for box, box_path in queue:
+        for index, item in enumerate(box.items):
+            if isinstance(item, ModuleBox):
+                queue.append((item, (*box_path, (box, index))))
             else:
-                trail[item] = (*way, (box, at))
-    found: dict[int, dict[tuple[int, int], None]] = {}
+                op_paths[item] = (*box_path, (box, index))
+    box_edges: dict[int, dict[tuple[int, int], None]] = {}
     for position, op in enumerate(graph.ops):
         for source in dict.fromkeys(source for source, _ in op.inputs):
-            for (box, at), (_, other) in zip(trail[source], trail[position], strict=False):
-                if at != other:
-                    found.setdefault(id(box), {})[at, other] = None
+            for (box, index), (_, reader_index) in zip(
+                op_paths[source], op_paths[position], strict=False
+            ):
+                if index != reader_index:
+                    box_edges.setdefault(id(box), {})[index, reader_index] = None
                     break
-    for box in _walk(root):
-        box.edges = list(found.get(id(box), {}))
+    for box in _boxes_below(root):
+        box.edges = list(box_edges.get(id(box), {}))

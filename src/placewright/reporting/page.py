@@ -1,4 +1,4 @@
-"""A page's content in, one HTML file that needs nothing else out.
+"""Renders a comparison as one self-contained HTML file.
 
 Whatever the data hold, nothing but our own script runs and nothing is fetched: the page's content
 security policy allows one style and one script, by their digests. Names get into the page as JSON,
@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING
 
 from placewright.errors import FileError
 from placewright.files.storage import write_bytes
-from placewright.reporting.payload import Data, payload
+from placewright.reporting.payload import Data, page_data
 from placewright.version import __version__
 
 if TYPE_CHECKING:
     import os
 
-    from placewright.reporting.content import Content
+    from placewright.reporting.content import Comparison
 
 SCRIPTS = (
     *("units", "data", "shared", "words", "lanes", "timeline", "memory", "painting", "graph"),
@@ -31,48 +31,50 @@ SCRIPTS = (
 """In the order in which they are read."""
 
 
-def html_page(content: Content) -> str:
+def html_page(comparison: Comparison) -> str:
     """The whole page."""
-    return page_of(payload(content))
+    return render_page(page_data(comparison))
 
 
-def save_page(content: Content, path: str | os.PathLike[str]) -> None:
+def save_page(comparison: Comparison, path: str | os.PathLike[str]) -> None:
     """Write the page to a file.
 
     Raises:
         FileError: It cannot be written.
     """
     try:
-        write_bytes(html_page(content).encode(), Path(path))
+        write_bytes(html_page(comparison).encode(), Path(path))
     except FileError as error:
         raise FileError(f"{path}: {error}") from None
 
 
-def page_of(data: Data) -> str:
+def render_page(data: Data) -> str:
     """The page that shows this data."""
-    style = _read("page.css")
+    style = _read_asset("page.css")
     script = (
-        "(() => {\n'use strict';\n" + "\n".join(_read(f"{name}.js") for name in SCRIPTS) + "})();"
+        "(() => {\n'use strict';\n"
+        + "\n".join(_read_asset(f"{name}.js") for name in SCRIPTS)
+        + "})();"
     )
     policy = (
         f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; "
         "img-src data:; base-uri 'none'; form-action 'none'"
     )
-    parts = {
+    values = {
         "policy": html.escape(policy, quote=False),
         "version": html.escape(__version__),
         "title": html.escape(_title(data)),
         "style": style,
-        "data": _harmless(data),
+        "data": _html_safe_json(data),
         "script": script,
     }
-    page = _read("page.html")
-    pieces = []
+    page = _read_asset("page.html")
+    fragments = []
     while "{{" in page:  # each once and in turn, so that data that looks like a place is none
-        before, _, rest = page.partition("{{")
-        name, _, page = rest.partition("}}")
-        pieces += [before, parts[name]]
-    return "".join([*pieces, page])
+        before, _, after_brace = page.partition("{{")
+        name, _, page = after_brace.partition("}}")
+        fragments += [before, values[name]]
+    return "".join([*fragments, page])
 
 
 def _title(data: Data) -> str:
@@ -81,11 +83,11 @@ def _title(data: Data) -> str:
     return text.encode("utf-8", "replace").decode()  # half a surrogate pair cannot be written
 
 
-def _harmless(data: Data) -> str:
+def _html_safe_json(data: Data) -> str:
     """JSON that HTML cannot misread: no `<`, `>` or `&`, and ASCII alone."""
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
-    for sign in "<>&":
-        text = text.replace(sign, f"\\u{ord(sign):04x}")
+    for character in "<>&":
+        text = text.replace(character, f"\\u{ord(character):04x}")
     return text
 
 
@@ -93,5 +95,5 @@ def _digest(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-def _read(name: str) -> str:
+def _read_asset(name: str) -> str:
     return (Path(__file__).parent / "browser" / name).read_text("utf-8")

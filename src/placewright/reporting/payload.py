@@ -1,4 +1,4 @@
-"""A page's content in, the one JSON object that the page is drawn from out.
+"""The JSON object that the page is drawn from.
 
 Names stand once and numbers in flat lists, which is what keeps a page of 20,000 ops small. Times of
 a step are whole ticks; lists along a lane say how long after the end of the thing before it each
@@ -15,72 +15,72 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from placewright.reporting import waits as w
-from placewright.reporting.layout import draw
+from placewright.reporting.layout import lay_out_graph
 from placewright.reporting.palette import (
     CRITICAL,
     STREAMED,
     TENSOR,
     device_colours,
 )
-from placewright.reporting.sentence import why
+from placewright.reporting.sentence import answer_sentence
 from placewright.version import __version__
 
 if TYPE_CHECKING:
     from placewright.graph import Graph
     from placewright.problem import Problem
-    from placewright.reporting.content import Content
-    from placewright.reporting.memory import Over
-    from placewright.reporting.step_view import Shown
+    from placewright.reporting.content import Comparison
+    from placewright.reporting.memory import MemoryCurve
+    from placewright.reporting.step_view import StepView
     from placewright.result import Result
 
 Data = dict[str, Any]
 
 DIGITS = 9  # of the step time that are kept: a nanosecond of a second
-LARGEST = 4_600_000  # characters of the whole, as JSON
-NAMES = 900_000  # characters that names may take before long ones are shortened
-POINTS = 3_000  # of one device's memory over time
+MAX_CHARACTERS = 4_600_000  # characters of the whole, as JSON
+MAX_NAME_CHARACTERS = 900_000  # characters that names may take before long ones are shortened
+MAX_MEMORY_POINTS = 3_000  # of one device's memory over time
 UNLIMITED = 2**60  # bytes: a device with more has no limit that is worth a line
 
 
-def payload(content: Content) -> Data:
+def page_data(comparison: Comparison) -> Data:
     """Everything that the page shows, ready for JSON."""
-    problem, graph = content.problem, content.problem.graph
-    tick = tick_of(content)
+    problem, graph = comparison.problem, comparison.problem.graph
+    tick = tick_seconds(comparison)
     methods = [
         _method(result, label)
-        for result, label in zip(content.results, content.labels, strict=True)
+        for result, label in zip(comparison.results, comparison.labels, strict=True)
     ]
     data = {
         "version": __version__,
-        "model": content.model,
+        "model": comparison.model,
         "graph_name": graph.name,
         "cluster": problem.cluster.name,
         "objective": problem.objective,
         "discipline": problem.discipline,
-        "sentence": why(content),
-        "helps": list(content.helps),
-        "answer": content.answer,
-        "single": content.single,
-        "single_device": content.alone,
-        "default": content.default,
-        "skipped": [list(pair) for pair in content.skipped],
-        "interrupted": content.interrupted,
-        "notes": list(content.notes),
+        "sentence": answer_sentence(comparison),
+        "helps": list(comparison.improvements),
+        "answer": comparison.answer,
+        "single": comparison.single,
+        "single_device": comparison.single_device,
+        "default": comparison.default,
+        "skipped": [list(pair) for pair in comparison.skipped],
+        "interrupted": comparison.interrupted,
+        "notes": list(comparison.notes),
         "colours": {"critical": CRITICAL, "tensor": TENSOR, "streamed": STREAMED},
         "devices": _devices(problem),
         "channels": list(problem.cluster.channels),
         "ops": _ops(problem),
         "graph": _graph(graph),
         "methods": methods,
-        "learning": None if content.learning is None else content.learning.data(),
+        "learning": None if comparison.learning_curve is None else comparison.learning_curve.data(),
         "tick": tick,
     }
-    return data | {"plans": _plans(content, tick, methods, LARGEST - _length(data))}
+    return data | {"plans": _plans(comparison, tick, methods, MAX_CHARACTERS - _json_length(data))}
 
 
-def tick_of(content: Content) -> float:
+def tick_seconds(comparison: Comparison) -> float:
     """Seconds of one tick: a power of ten that keeps enough digits of the longest step."""
-    longest = max(result.step_time for result in content.results)
+    longest = max(result.step_time for result in comparison.results)
     if not (0 < longest < math.inf):
         return 1e-9
     return float(10.0 ** (math.ceil(math.log10(longest)) - DIGITS))
@@ -92,7 +92,7 @@ def _method(result: Result, label: str) -> Data:
         "found_by": result.found_by,
         "step_time": result.step_time,
         "period": result.period,
-        "value": result.value,
+        "value": result.objective_value,
         "bound": result.bound,
         "bound_name": result.bound_name,
         "gap": result.gap if math.isfinite(result.gap) else None,
@@ -102,7 +102,7 @@ def _method(result: Result, label: str) -> Data:
         "seconds": result.seconds,
         "seed": result.seed,
         "devices": [[use.ops, use.busy, use.peak, use.limit] for use in result.devices],
-        "history": [[count, round(at, 6), best] for count, at, best in result.history],
+        "history": [[count, round(seconds, 6), best] for count, seconds, best in result.history],
         "plan": None,
     }
 
@@ -126,17 +126,17 @@ def _devices(problem: Problem) -> list[Data]:
 
 def _ops(problem: Problem) -> Data:
     a, ops = problem.arrays, problem.graph.ops
-    kinds = {kind: at for at, kind in enumerate(dict.fromkeys(op.kind for op in ops))}
-    modules = {name: at for at, name in enumerate(dict.fromkeys(op.module for op in ops))}
+    kinds = {kind: index for index, kind in enumerate(dict.fromkeys(op.kind for op in ops))}
+    modules = {name: index for index, name in enumerate(dict.fromkeys(op.module for op in ops))}
     return {
-        "names": shortened([op.name for op in ops]),
+        "names": shorten_names([op.name for op in ops]),
         "kinds": list(kinds),
         "kind": [kinds[op.kind] for op in ops],
-        "modules": shortened(list(modules)),
+        "modules": shorten_names(list(modules)),
         "module": [modules[op.module] for op in ops],
         "phase": "".join(op.phase[0] for op in ops),
-        "turn": "".join("1" if turn else "0" for turn in a.turn.tolist()),
-        "flops": [_rounded(op.flops) for op in ops],
+        "turn": "".join("1" if scheduled else "0" for scheduled in a.scheduled.tolist()),
+        "flops": [_round_digits(op.flops) for op in ops],
         "outputs": np.diff(a.first_tensor).tolist(),
         "sizes": a.sizes.tolist(),
         "inputs": np.diff(a.first_input).tolist(),
@@ -144,187 +144,197 @@ def _ops(problem: Problem) -> Data:
     }
 
 
-def shortened(names: list[str]) -> list[str]:
+def shorten_names(names: list[str]) -> list[str]:
     """The names, the long ones with their middle left out if all together would be too long."""
-    total, longest = sum(map(len, names)), 1_000_000
-    while total > NAMES and longest > 24:
-        longest = longest // 2
-        total = sum(min(len(name), longest) for name in names)
-    half = longest // 2
+    total, max_length = sum(map(len, names)), 1_000_000
+    while total > MAX_NAME_CHARACTERS and max_length > 24:
+        max_length = max_length // 2
+        total = sum(min(len(name), max_length) for name in names)
+    half = max_length // 2
     return [
-        name if len(name) <= longest else f"{name[: half - 1]}…{name[len(name) - half :]}"
+        name if len(name) <= max_length else f"{name[: half - 1]}…{name[len(name) - half :]}"
         for name in names
     ]
 
 
 def _graph(graph: Graph) -> Data:
-    drawing = draw(graph)
+    drawing = lay_out_graph(graph)
     return {
         "x": [round(box[0]) for box in drawing.ops],
         "y": [round(box[1]) for box in drawing.ops],
         "wide": [round(box[2]) for box in drawing.ops],
-        "home": drawing.home,
-        "names": shortened([box.name for box in drawing.tree]),
+        "home": drawing.box_of,
+        "names": shorten_names([box.name for box in drawing.tree]),
         "boxes": [[round(side) for side in box] for box in drawing.boxes],
         "parent": drawing.parent,
         "edges": [[end for edge in edges for end in edge] for edges in drawing.edges],
     }
 
 
-def _plans(content: Content, tick: float, methods: list[Data], room: int) -> list[Data]:
+def _plans(
+    comparison: Comparison, tick: float, methods: list[Data], max_characters: int
+) -> list[Data]:
     """The steps that are drawn: the answer's and as many others as there is room for.
 
     Each method whose step is among them is told where.
     """
-    first = [content.answer, content.default, content.single]
-    rest = sorted(range(len(content.results)), key=lambda at: content.results[at].key)
+    preferred = [comparison.answer, comparison.default, comparison.single]
+    others = sorted(range(len(comparison.results)), key=lambda index: comparison.results[index].key)
     plans: list[Data] = []
-    used = 0
-    for at in dict.fromkeys(each for each in (*first, *rest) if each is not None):
-        plan = _Step(content, at, tick).data()
-        size = _length(plan)
-        if plans and used + size > room:
+    characters = 0
+    for index in dict.fromkeys(
+        candidate for candidate in (*preferred, *others) if candidate is not None
+    ):
+        plan = _StepPayload(comparison, index, tick).data()
+        size = _json_length(plan)
+        if plans and characters + size > max_characters:
             continue
-        used += size
-        methods[at]["plan"] = len(plans)
+        characters += size
+        methods[index]["plan"] = len(plans)
         plans.append(plan)
     return plans
 
 
-def _length(data: Data) -> int:
+def _json_length(data: Data) -> int:
     """How many characters it is as JSON."""
     return len(json.dumps(data, separators=(",", ":")))
 
 
 @dataclass(frozen=True, eq=False)
-class _Step:
+class _StepPayload:
     """One plan's step on its way into lists."""
 
-    content: Content
-    at: int
+    comparison: Comparison
+    index: int
     tick: float
 
     def data(self) -> Data:
-        shown = self.content.step(self.at)
-        plan = self.content.results[self.at].plan
-        order = _send_order(shown)
+        view = self.comparison.step_view(self.index)
+        plan = self.comparison.results[self.index].plan
+        order = _send_order(view)
         row = {old: new for new, old in enumerate(order)}
-        tensors, streamed = shown.sent
+        tensors, streamed = view.bytes_sent
         return {
-            "method": self.at,
-            "device": plan.device.tolist(),
+            "method": self.index,
+            "device": plan.placement.tolist(),
             "staging": None if plan.staging is None else plan.staging.tolist(),
             "priority": None if plan.priority is None else _ranks(plan.priority),
-            "group": None if plan.fusion is None else shown.member[shown.group].tolist(),
-            "step": self._ticks(np.array([shown.timeline.step_time]))[0],
+            "group": None if plan.fusion is None else view.graph_op[view.executed_op].tolist(),
+            "step": self._ticks(np.array([view.timeline.step_time]))[0],
             "sent": tensors,
             "streamed": streamed,
-            "lanes": self._lanes(shown),
-            "waits": self._waits(shown, row),
-            "sends": self._sends(shown, order),
+            "lanes": self._tracks(view),
+            "waits": self._waits(view, row),
+            "sends": self._sends(view, order),
             "path": [
-                int(shown.member[at]) if what == "op" else -1 - row[at]
-                for what, at in shown.waits.path
+                int(view.graph_op[item]) if item_kind == "op" else -1 - row[item]
+                for item_kind, item in view.waits.path
             ],
-            "memory": self._memory(shown),
+            "memory": self._memory(view),
         }
 
     def _ticks(self, seconds: np.ndarray[Any, np.dtype[np.float64]]) -> list[int]:
-        return [int(each) for each in np.rint(seconds / self.tick).tolist()]
+        return [int(value) for value in np.rint(seconds / self.tick).tolist()]
 
-    def _lanes(self, shown: Shown) -> list[list[int]]:
+    def _tracks(self, view: StepView) -> list[list[int]]:
         """For each device, of each op in turn: the op, ticks since the last, its own ticks."""
-        a, timeline = shown.arrays, shown.timeline
+        a, timeline = view.arrays, view.timeline
         start, end = self._ticks(timeline.start), self._ticks(timeline.end)
-        lanes: list[list[int]] = [[] for _ in range(a.devices)]
-        latest = [0] * a.devices
-        turns = np.flatnonzero(a.turn)
-        order = turns[np.lexsort((turns, timeline.end[turns], timeline.start[turns]))]
-        device, member = timeline.plan.device.tolist(), shown.member.tolist()
+        tracks: list[list[int]] = [[] for _ in range(a.devices)]
+        last_end = [0] * a.devices
+        scheduled_ops = np.flatnonzero(a.scheduled)
+        order = scheduled_ops[
+            np.lexsort((scheduled_ops, timeline.end[scheduled_ops], timeline.start[scheduled_ops]))
+        ]
+        placement, member = timeline.plan.placement.tolist(), view.graph_op.tolist()
         for op in order.tolist():
-            place = device[op]
-            lanes[place] += (member[op], start[op] - latest[place], end[op] - start[op])
-            latest[place] = end[op]
-        return lanes
+            device = placement[op]
+            tracks[device] += (member[op], start[op] - last_end[device], end[op] - start[op])
+            last_end[device] = end[op]
+        return tracks
 
-    def _waits(self, shown: Shown, row: dict[int, int]) -> list[list[int]]:
+    def _waits(self, view: StepView, row: dict[int, int]) -> list[list[int]]:
         """What each op in each lane waited for, in the order of the lanes; see `_coded`."""
-        member, a = shown.member.tolist(), shown.arrays
-        timeline = shown.timeline
-        turns = np.flatnonzero(a.turn)
-        order = turns[np.lexsort((turns, timeline.end[turns], timeline.start[turns]))]
-        lanes: list[list[int]] = [[] for _ in range(a.devices)]
-        device = timeline.plan.device.tolist()
+        member, a = view.graph_op.tolist(), view.arrays
+        timeline = view.timeline
+        scheduled_ops = np.flatnonzero(a.scheduled)
+        order = scheduled_ops[
+            np.lexsort((scheduled_ops, timeline.end[scheduled_ops], timeline.start[scheduled_ops]))
+        ]
+        tracks: list[list[int]] = [[] for _ in range(a.devices)]
+        placement = timeline.plan.placement.tolist()
         for op in order.tolist():
-            lanes[device[op]].append(_coded(shown.waits.ops[op], member, row))
-        return lanes
+            tracks[placement[op]].append(_encode_wait(view.waits.ops[op], member, row))
+        return tracks
 
-    def _sends(self, shown: Shown, order: list[int]) -> list[list[int]]:
+    def _sends(self, view: StepView, order: list[int]) -> list[list[int]]:
         """For each channel, of each transfer: tensor, target, reader + 1, gap, ticks, wait."""
-        moved, member = shown.timeline.transfers, shown.member.tolist()
+        transfers, member = view.timeline.transfers, view.graph_op.tolist()
         row = {old: new for new, old in enumerate(order)}
-        start, end = self._ticks(moved.start), self._ticks(moved.end)
-        lanes: list[list[int]] = [[] for _ in self.content.problem.cluster.channels]
-        latest = [0] * len(lanes)
-        tensor, channel = shown.tensor[moved.tensor].tolist(), moved.channel.tolist()
-        target, reader = moved.target.tolist(), moved.reader.tolist()
-        for at in order:
-            lane = channel[at]
-            lanes[lane] += (
-                tensor[at],
-                target[at],
-                0 if reader[at] < 0 else member[reader[at]] + 1,
-                start[at] - latest[lane],
-                end[at] - start[at],
-                _coded(shown.waits.sends[at], member, row),
+        start, end = self._ticks(transfers.start), self._ticks(transfers.end)
+        tracks: list[list[int]] = [[] for _ in self.comparison.problem.cluster.channels]
+        last_end = [0] * len(tracks)
+        tensor, channel = view.graph_tensor[transfers.tensor].tolist(), transfers.channel.tolist()
+        target, reader = transfers.target.tolist(), transfers.reader.tolist()
+        for transfer in order:
+            track = channel[transfer]
+            tracks[track] += (
+                tensor[transfer],
+                target[transfer],
+                0 if reader[transfer] < 0 else member[reader[transfer]] + 1,
+                start[transfer] - last_end[track],
+                end[transfer] - start[transfer],
+                _encode_wait(view.waits.sends[transfer], member, row),
             )
-            latest[lane] = end[at]
-        return lanes
+            last_end[track] = end[transfer]
+        return tracks
 
-    def _memory(self, shown: Shown) -> list[Data]:
-        split = shown.memory
+    def _memory(self, view: StepView) -> list[Data]:
+        breakdown = view.memory
         return [
             {
-                "weights": int(split.weights[place]),
-                "staging": int(split.staging[place]),
-                "over": self._over(over),
+                "weights": int(breakdown.weights[device]),
+                "staging": int(breakdown.staging[device]),
+                "over": self._memory_curve(curve),
             }
-            for place, over in enumerate(split.over)
+            for device, curve in enumerate(breakdown.curves)
         ]
 
-    def _over(self, over: Over) -> list[int]:
+    def _memory_curve(self, curve: MemoryCurve) -> list[int]:
         """Ticks since the last change, bytes of activations, bytes of copies, over and over."""
-        keep = thinned(over)
-        ticks = np.diff(np.array(self._ticks(over.time[keep])), prepend=0).tolist()
-        columns = ticks, over.activations[keep].tolist(), over.copies[keep].tolist()
+        points = thin_curve(curve)
+        ticks = np.diff(np.array(self._ticks(curve.time[points])), prepend=0).tolist()
+        columns = ticks, curve.activations[points].tolist(), curve.copies[points].tolist()
         return [value for row in zip(*columns, strict=True) for value in row]
 
 
-def thinned(over: Over, most: int = POINTS) -> np.ndarray[Any, np.dtype[np.int64]]:
+def thin_curve(
+    curve: MemoryCurve, max_points: int = MAX_MEMORY_POINTS
+) -> np.ndarray[Any, np.dtype[np.int64]]:
     """The changes that are drawn: all, or of each of many stretches the highest and the lowest."""
-    count = len(over.time)
-    if count <= most:
+    count = len(curve.time)
+    if count <= max_points:
         return np.arange(count)
-    total = over.activations + over.copies
-    edges = np.linspace(0, count, most // 2 + 1).astype(np.int64)
-    kept = {0, count - 1}
+    total = curve.activations + curve.copies
+    edges = np.linspace(0, count, max_points // 2 + 1).astype(np.int64)
+    points = {0, count - 1}
     for low, high in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
-        kept |= {low + int(total[low:high].argmax()), low + int(total[low:high].argmin())}
-    return np.array(sorted(kept), dtype=np.int64)
+        points |= {low + int(total[low:high].argmax()), low + int(total[low:high].argmin())}
+    return np.array(sorted(points), dtype=np.int64)
 
 
-def _send_order(shown: Shown) -> list[int]:
+def _send_order(view: StepView) -> list[int]:
     """The rows of the transfers, channel by channel and then by time: how the page numbers them."""
-    moved = shown.timeline.transfers
-    return [int(row) for row in np.lexsort((moved.end, moved.start, moved.channel))]
+    transfers = view.timeline.transfers
+    return [int(row) for row in np.lexsort((transfers.end, transfers.start, transfers.channel))]
 
 
-def _coded(wait: w.Wait, member: list[int], row: dict[int, int]) -> int:
+def _encode_wait(wait: w.Wait, member: list[int], row: dict[int, int]) -> int:
     """0: nothing; 1: the thing before it in its lane; else 8 × the op or transfer + the kind."""
-    kind, at = wait
-    if kind in (w.NOTHING, w.TURN):
+    kind, target = wait
+    if kind in (w.NOTHING, w.DEVICE_BUSY):
         return kind
-    return 8 * (member[at] if kind in w.OF_OPS else row[at]) + kind
+    return 8 * (member[target] if kind in w.OP_WAITS else row[target]) + kind
 
 
 def _ranks(priority: np.ndarray[Any, np.dtype[np.float64]]) -> list[int]:
@@ -332,7 +342,7 @@ def _ranks(priority: np.ndarray[Any, np.dtype[np.float64]]) -> list[int]:
     return [int(rank) for rank in np.unique(priority, return_inverse=True)[1].tolist()]
 
 
-def _rounded(value: float) -> float | int:
+def _round_digits(value: float) -> float | int:
     """Four significant digits, whole where that is all there is."""
-    shown = float(f"{value:.4g}")
-    return int(shown) if shown.is_integer() and abs(shown) < 1e15 else shown
+    rounded = float(f"{value:.4g}")
+    return int(rounded) if rounded.is_integer() and abs(rounded) < 1e15 else rounded

@@ -1,4 +1,4 @@
-"""A step in, its graph coloured by device as SVG out; large graphs folded by module."""
+"""Draws a step's graph as SVG, coloured by device; large graphs are folded by module."""
 
 from __future__ import annotations
 
@@ -8,181 +8,192 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placewright.reporting.layout import (
-    Drawing,
-    draw,
+    GraphLayout,
+    lay_out_graph,
     title_height,
 )
 from placewright.reporting.palette import CRITICAL, device_colours
-from placewright.reporting.svg import Canvas, ending
+from placewright.reporting.svg import Canvas, shorten_start
 
 if TYPE_CHECKING:
     from placewright.plan import Plan
     from placewright.problem import Problem
-    from placewright.reporting.step_view import Shown
+    from placewright.reporting.step_view import StepView
 
-WIDTH, TOP, SIDE = 1000.0, 54.0, 12.0
-INK, QUIET, LINE, BACK = "#1b2230", "#5c6675", "#c9cfd9", "#ffffff"
-ALL_OPEN = 2_000  # ops up to which every box is open
-FIRST_LOOK = 300  # things to look at in a larger graph
+WIDTH, TOP, MARGIN = 1000.0, 54.0, 12.0
+INK, MUTED, LINE, BACKGROUND = "#1b2230", "#5c6675", "#c9cfd9", "#ffffff"
+MAX_OPEN_OPS = 2_000  # ops up to which every box is open
+MAX_VISIBLE_ITEMS = 300  # things to look at in a larger graph
 
 Rect = tuple[float, float, float, float]
 
 
-def graph_svg(shown: Shown, problem: Problem, plan: Plan, title: str) -> str:
+def graph_svg(view: StepView, problem: Problem, plan: Plan, title: str) -> str:
     """Every op in the boxes of its modules; of a large graph the outer boxes alone."""
-    drawing = draw(problem.graph)
-    wide, high = drawing.boxes[0][2:]
-    scale = min((WIDTH - 2 * SIDE) / wide, 3.0)
-    canvas = Canvas(WIDTH, TOP + high * scale + SIDE, BACK, title)
+    layout = lay_out_graph(problem.graph)
+    graph_width, graph_height = layout.boxes[0][2:]
+    scale = min((WIDTH - 2 * MARGIN) / graph_width, 3.0)
+    canvas = Canvas(WIDTH, TOP + graph_height * scale + MARGIN, BACKGROUND, title)
     colours = device_colours(problem.cluster.devices)
-    canvas.words(SIDE, 20, ending(title, 120), INK, 13, bold=True)
-    x = SIDE
-    for at, device in enumerate(problem.cluster.devices):
-        many = int((plan.device == at).sum())
-        if many:
-            text = f"{device.name}: {many:,} ops"
-            canvas.box(x, 33, 12, 9, colours[at]).words(x + 17, 41, text, QUIET, 10)
+    canvas.label(MARGIN, 20, shorten_start(title, 120), INK, 13, bold=True)
+    x = MARGIN
+    for index, device in enumerate(problem.cluster.devices):
+        op_count = int((plan.placement == index).sum())
+        if op_count:
+            text = f"{device.name}: {op_count:,} ops"
+            canvas.rect(x, 33, 12, 9, colours[index]).label(x + 17, 41, text, MUTED, 10)
             x += 36 + 6 * len(text)
-    critical = {int(shown.member[at]) for what, at in shown.waits.path if what == "op"}
-    _Painter(canvas, drawing, plan, problem, colours, scale, critical).paint()
-    return canvas.text()
+    critical = {
+        int(view.graph_op[index]) for item_kind, index in view.waits.path if item_kind == "op"
+    }
+    _GraphPainter(canvas, layout, plan, problem, colours, scale, critical).paint()
+    return canvas.to_svg()
 
 
-def opened(drawing: Drawing, ops: int) -> list[bool]:
+def open_boxes(layout: GraphLayout, ops: int) -> list[bool]:
     """Which boxes are open: all, or from the outside in until there is enough to look at."""
-    count = len(drawing.boxes)
-    if ops <= ALL_OPEN:
+    count = len(layout.boxes)
+    if ops <= MAX_OPEN_OPS:
         return [True] * count
     inner: list[list[int]] = [[] for _ in range(count)]
-    for box, around in enumerate(drawing.parent):
-        if around >= 0:
-            inner[around].append(box)
-    is_open = [at == 0 for at in range(count)]
-    seen, front = len(drawing.tree[0].items), inner[0]
-    while front:
-        more = sum(len(drawing.tree[box].items) for box in front)
-        if seen + more > FIRST_LOOK:
+    for box, outer in enumerate(layout.parent):
+        if outer >= 0:
+            inner[outer].append(box)
+    is_open = [box_index == 0 for box_index in range(count)]
+    visible_items, frontier = len(layout.tree[0].items), inner[0]
+    while frontier:
+        frontier_items = sum(len(layout.tree[box].items) for box in frontier)
+        if visible_items + frontier_items > MAX_VISIBLE_ITEMS:
             break
-        seen += more
-        for box in front:
+        visible_items += frontier_items
+        for box in frontier:
             is_open[box] = True
-        front = [each for box in front for each in inner[box]]
+        frontier = [inner_box for box in frontier for inner_box in inner[box]]
     return is_open
 
 
-class _Painter:
+class _GraphPainter:
     def __init__(
         self,
         canvas: Canvas,
-        drawing: Drawing,
+        layout: GraphLayout,
         plan: Plan,
         problem: Problem,
         colours: list[str],
         scale: float,
         critical: set[int],
     ) -> None:
-        self.canvas, self.drawing, self.plan, self.problem = canvas, drawing, plan, problem
+        self.canvas, self.layout, self.plan, self.problem = canvas, layout, plan, problem
         self.colours, self.scale, self.critical = colours, scale, critical
-        self.left = (WIDTH - drawing.boxes[0][2] * scale) / 2
-        self.open = opened(drawing, len(problem.graph))
-        self.seen = list(self.open)  # whether all boxes around it are open too
-        for box, around in enumerate(drawing.parent):
-            if around >= 0:
-                self.seen[box] = self.seen[around] and self.open[box]
+        self.left = (WIDTH - layout.boxes[0][2] * scale) / 2
+        self.is_open = open_boxes(layout, len(problem.graph))
+        self.visible = list(self.is_open)  # whether all boxes around it are open too
+        for box, outer in enumerate(layout.parent):
+            if outer >= 0:
+                self.visible[box] = self.visible[outer] and self.is_open[box]
 
     def paint(self) -> None:
-        drawing = self.drawing
-        for box in np.flatnonzero(self.seen).tolist():
-            self._frame(box)
-        for box, edges in enumerate(drawing.edges):
-            if self.seen[box]:
-                way = "".join(self._line(one, other) for one, other in edges)
-                if way:
-                    self.canvas.path(way, QUIET, 0.7, 'stroke-opacity="0.5"')
-        for box, around in enumerate(drawing.parent):
-            if around >= 0 and self.seen[around] and not self.seen[box]:
-                self._folded(box)
-        for op, home in enumerate(drawing.home):
-            if self.seen[home]:
-                self._op(op)
+        layout = self.layout
+        for box in np.flatnonzero(self.visible).tolist():
+            self._draw_frame(box)
+        for box, edges in enumerate(layout.edges):
+            if self.visible[box]:
+                path_data = "".join(self._edge_path(source, reader) for source, reader in edges)
+                if path_data:
+                    self.canvas.path(path_data, MUTED, 0.7, 'stroke-opacity="0.5"')
+        for box, outer in enumerate(layout.parent):
+            if outer >= 0 and self.visible[outer] and not self.visible[box]:
+                self._draw_folded(box)
+        for op, box_of_op in enumerate(layout.box_of):
+            if self.visible[box_of_op]:
+                self._draw_op(op)
 
     def _rect(self, item: int) -> Rect:
         count = len(self.problem.graph)
-        x, y, wide, high = (
-            self.drawing.ops[item] if item < count else self.drawing.boxes[item - count]
+        x, y, width, height = (
+            self.layout.ops[item] if item < count else self.layout.boxes[item - count]
         )
         return (
             self.left + x * self.scale,
             TOP + y * self.scale,
-            wide * self.scale,
-            high * self.scale,
+            width * self.scale,
+            height * self.scale,
         )
 
-    def _op(self, op: int) -> None:
-        x, y, wide, high = self._rect(op)
-        shade = "" if self.problem.arrays.turn[op] else 'opacity="0.55"'
+    def _draw_op(self, op: int) -> None:
+        x, y, width, height = self._rect(op)
+        shade = "" if self.problem.arrays.scheduled[op] else 'opacity="0.55"'
         name = self.problem.graph.ops[op].name
-        self.canvas.box(x, y, wide, high, self.colours[self.plan.device[op]], shade, name)
+        self.canvas.rect(x, y, width, height, self.colours[self.plan.placement[op]], shade, name)
         if op in self.critical:
-            self.canvas.box(x, y + 0.84 * high, wide, 0.16 * high, CRITICAL)
-        letters = int((wide - 4) / (0.36 * high)) if high > 12 else 0
+            self.canvas.rect(x, y + 0.84 * height, width, 0.16 * height, CRITICAL)
+        letters = int((width - 4) / (0.36 * height)) if height > 12 else 0
         if letters > 3:
-            size = min(10.0, 0.55 * high)
-            self.canvas.words(
-                x + wide / 2, y + 0.66 * high, ending(name, letters), BACK, size, "middle"
+            size = min(10.0, 0.55 * height)
+            self.canvas.label(
+                x + width / 2,
+                y + 0.66 * height,
+                shorten_start(name, letters),
+                BACKGROUND,
+                size,
+                "middle",
             )
 
-    def _frame(self, box: int) -> None:
+    def _draw_frame(self, box: int) -> None:
         """An open box."""
         if not box:
             return
-        x, y, wide, high = self._rect(len(self.problem.graph) + box)
-        self.canvas.box(x, y, wide, high, "none", f'stroke="{LINE}" stroke-width="0.8"')
-        size = min(11.0, 0.7 * title_height(self.drawing.boxes[box][3]) * self.scale)
-        letters = int(wide / (0.65 * size))
+        x, y, width, height = self._rect(len(self.problem.graph) + box)
+        self.canvas.rect(x, y, width, height, "none", f'stroke="{LINE}" stroke-width="0.8"')
+        size = min(11.0, 0.7 * title_height(self.layout.boxes[box][3]) * self.scale)
+        letters = int(width / (0.65 * size))
         if size >= 5 and letters > 2:
-            name = ending(self.drawing.tree[box].name, letters)
-            self.canvas.words(x + 3, y + 1.15 * size, name, QUIET, size)
+            name = shorten_start(self.layout.tree[box].name, letters)
+            self.canvas.label(x + 3, y + 1.15 * size, name, MUTED, size)
 
-    def _folded(self, box: int) -> None:
+    def _draw_folded(self, box: int) -> None:
         """A box that stays shut, with a share of it in each device's colour."""
-        x, y, wide, high = self._rect(len(self.problem.graph) + box)
-        name = self.drawing.tree[box].name
-        counts = np.bincount(self.plan.device[self._inside[box]], minlength=len(self.colours))
-        at = x
+        x, y, width, height = self._rect(len(self.problem.graph) + box)
+        name = self.layout.tree[box].name
+        counts = np.bincount(self.plan.placement[self._box_ops[box]], minlength=len(self.colours))
+        left = x
         for device in np.flatnonzero(counts).tolist():
-            part = wide * counts[device] / counts.sum()
-            self.canvas.box(at, y, part, high, self.colours[device], tip=name)
-            at += part
-        size = min(10.0, 0.5 * high, max(6.0, (wide - 4) / (0.65 * len(name))))
-        letters = int((wide - 4) / (0.65 * size))
+            device_width = width * counts[device] / counts.sum()
+            self.canvas.rect(left, y, device_width, height, self.colours[device], tooltip=name)
+            left += device_width
+        size = min(10.0, 0.5 * height, max(6.0, (width - 4) / (0.65 * len(name))))
+        letters = int((width - 4) / (0.65 * size))
         if size >= 5 and letters > 3:
-            middle, foot = x + wide / 2, y + high / 2 + 0.35 * size
-            self.canvas.words(middle, foot, ending(name, letters), BACK, size, "middle")
+            middle, baseline = x + width / 2, y + height / 2 + 0.35 * size
+            self.canvas.label(
+                middle, baseline, shorten_start(name, letters), BACKGROUND, size, "middle"
+            )
 
     @cached_property
-    def _inside(self) -> list[list[int]]:
+    def _box_ops(self) -> list[list[int]]:
         """The ops of each box, those of the boxes in it among them."""
-        ops: list[list[int]] = [[] for _ in self.drawing.boxes]
-        for op, home in enumerate(self.drawing.home):
-            ops[home].append(op)
+        ops: list[list[int]] = [[] for _ in self.layout.boxes]
+        for op, op_box in enumerate(self.layout.box_of):
+            ops[op_box].append(op)
         for box in range(len(ops) - 1, 0, -1):
-            ops[self.drawing.parent[box]] += ops[box]
+            ops[self.layout.parent[box]] += ops[box]
         return ops
 
-    def _line(self, one: int, other: int) -> str:
+    def _edge_path(self, source: int, reader: int) -> str:
         """From one item to another, forth along a line or round to the next."""
-        ax, ay, aw, ah = self._rect(one)
-        bx, by, _, bh = self._rect(other)
-        x, y, end, to = ax + aw, ay + ah / 2, bx, by + bh / 2
-        if end > x - 1:
-            bend = min(30.0, max(4.0, (end - x) / 2))
-            curve = f"C{x + bend:.1f} {y:.1f} {end - bend:.1f} {to:.1f} {end:.1f} {to:.1f}"
+        ax, ay, aw, ah = self._rect(source)
+        bx, by, _, bh = self._rect(reader)
+        x, y, end_x, end_y = ax + aw, ay + ah / 2, bx, by + bh / 2
+        if end_x > x - 1:
+            bend = min(30.0, max(4.0, (end_x - x) / 2))
+            curve = (
+                f"C{x + bend:.1f} {y:.1f} {end_x - bend:.1f} {end_y:.1f} {end_x:.1f} {end_y:.1f}"
+            )
             return f"M{x:.1f} {y:.1f}{curve}"
         bend = 9 * self.scale
-        middle = (ay + ah + by) / 2 if to > y else (ay + by + bh) / 2
+        middle = (ay + ah + by) / 2 if end_y > y else (ay + by + bh) / 2
         return (
             f"M{x:.1f} {y:.1f}C{x + bend:.1f} {y:.1f} {x + bend:.1f} {middle:.1f} "
-            f"{x - bend:.1f} {middle:.1f}H{end + bend:.1f}"
-            f"C{end - bend:.1f} {middle:.1f} {end - bend:.1f} {to:.1f} {end:.1f} {to:.1f}"
+            f"{x - bend:.1f} {middle:.1f}H{end_x + bend:.1f}"
+            f"C{end_x - bend:.1f} {middle:.1f} {end_x - bend:.1f} {end_y:.1f} {end_x:.1f} {end_y:.1f}"
         )

@@ -1,4 +1,4 @@
-"""A result in, a picture of its timeline or of its graph out, for notebooks and papers."""
+"""Pictures of a result's timeline or graph, for notebooks and papers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from placewright.files import plan_for
 from placewright.files.storage import write_bytes
 from placewright.reporting.picture_graph import graph_svg
 from placewright.reporting.picture_timeline import timeline_svg
-from placewright.reporting.step_view import Shown
+from placewright.reporting.step_view import StepView
 
 if TYPE_CHECKING:
     import os
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from placewright.problem import Problem
     from placewright.result import Result
 
-KINDS = {"timeline": timeline_svg, "graph": graph_svg}
+RENDERERS = {"timeline": timeline_svg, "graph": graph_svg}
 
 
 @dataclass(frozen=True)
@@ -63,21 +63,21 @@ class Picture:
             raise FileError(f"{path}: {error}") from None
 
 
-def plot(result: Result, what: str = "timeline", problem: Problem | None = None) -> Picture:
+def plot(result: Result, kind: str = "timeline", problem: Problem | None = None) -> Picture:
     """A picture of a result's plan; see `Result.plot`.
 
     Raises:
         ConfigError: There is no such picture.
         PlanError: The problem is not known, or not the plan's.
     """
-    if what not in KINDS:
-        raise ConfigError(f"there is no picture {what!r} of a result: {nearest(what, KINDS)}")
-    known = result.problem if problem is None else problem
-    if known is None:
+    if kind not in RENDERERS:
+        raise ConfigError(f"there is no picture {kind!r} of a result: {nearest(kind, RENDERERS)}")
+    plan_problem = result.problem if problem is None else problem
+    if plan_problem is None:
         raise PlanError(
             "the result does not know its problem: give it, as in "
             "result.plot('timeline', problem=problem)"
         )
     plan = result.plan if problem is None else plan_for(problem, result.plan)
-    title = f"{known.graph.name} on {known.cluster.name}, {result.solver}"
-    return Picture(KINDS[what](Shown.of(known, plan), known, plan, title))
+    title = f"{plan_problem.graph.name} on {plan_problem.cluster.name}, {result.solver}"
+    return Picture(RENDERERS[kind](StepView.of(plan_problem, plan), plan_problem, plan, title))

@@ -1,4 +1,4 @@
-"""A page's content in, one sentence that says why the plan is what it is out.
+"""One sentence that says why the answer's plan is what it is.
 
 Only facts of the plan's own step and of the plans it is held against: what no single device can do,
 what sharing the work saves, what is sent for it, and what the critical path is made of.
@@ -10,67 +10,76 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placewright.reporting.waits import shares
+from placewright.reporting.waits import path_seconds
 from placewright.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from placewright.reporting.content import Content
+    from placewright.reporting.content import Comparison
 
-SMALL = 0.005  # a share of the step that is not worth a word
+NEGLIGIBLE = 0.005  # a share of the step that is not worth a word
 
 
-def why(content: Content) -> str:
+def answer_sentence(comparison: Comparison) -> str:
     """Why the answer is what it is, in one sentence."""
-    result, single = content.results[content.answer], content.results[content.single]
-    shown, names = content.shown, [device.name for device in content.problem.cluster.devices]
-    computing = [names[at] for at in shown.computing]
-    streamed = shown.sent[1]
+    result, single = comparison.results[comparison.answer], comparison.results[comparison.single]
+    view, names = (
+        comparison.answer_step,
+        [device.name for device in comparison.problem.cluster.devices],
+    )
+    computing = [names[index] for index in view.computing_devices]
+    streamed = view.bytes_sent[1]
     if not computing:
         return "Nothing in this graph takes time: all of it exists before the step."
     if not result.fits:
-        lead = f"No plan tried fits: this one is nearest, {format_bytes(result.overflow)} over"
+        opening = f"No plan tried fits: this one is nearest, {format_bytes(result.overflow)} over"
     elif len(computing) == 1 and not streamed:
-        lead = f"Everything runs on {computing[0]}{_nothing_faster(content)}"
+        opening = f"Everything runs on {computing[0]}{_optimality(comparison)}"
     elif not single.fits:
-        lead = (
-            f"No single device holds the model ({content.alone} would be "
-            f"{format_bytes(single.overflow)} over), so {_how(content, computing)}"
+        opening = (
+            f"No single device holds the model ({comparison.single_device} would be "
+            f"{format_bytes(single.overflow)} over), so {_plan_summary(comparison, computing)}"
         )
     else:
-        saved = 1 - result.value / single.value if single.value > 0 else 0.0
-        worth = "is as fast as"
-        how = _how(content, computing)
-        if abs(saved) > SMALL:
-            worth = f"takes {_percent(abs(saved))} {'less' if saved > 0 else 'more'} time than"
-        lead = f"{how[:1].upper()}{how[1:]}: that {worth} {content.alone} alone"
-    return f"{lead}; {_limit(content)}."
+        saved = (
+            1 - result.objective_value / single.objective_value
+            if single.objective_value > 0
+            else 0.0
+        )
+        comparison_text = "is as fast as"
+        summary = _plan_summary(comparison, computing)
+        if abs(saved) > NEGLIGIBLE:
+            comparison_text = (
+                f"takes {_percent(abs(saved))} {'less' if saved > 0 else 'more'} time than"
+            )
+        opening = f"{summary[:1].upper()}{summary[1:]}: that {comparison_text} {comparison.single_device} alone"
+    return f"{opening}; {_bottleneck(comparison)}."
 
 
-def _nothing_faster(content: Content) -> str:
-    result = content.results[content.answer]
-    left = 1 - result.bound / result.value if result.value > 0 else 0.0
-    tried = f": of {result.evaluations:,} plans tried none is faster"
-    if result.evaluations == 1 or content.answer == content.single:
-        tried = ""
-    if left <= 1e-9:
-        return f"{tried}, and none can be"
-    return f"{tried}, and no plan can save more than {_percent(left)}"
+def _optimality(comparison: Comparison) -> str:
+    result = comparison.results[comparison.answer]
+    remaining = 1 - result.bound / result.objective_value if result.objective_value > 0 else 0.0
+    attempts = f": of {result.evaluations:,} plans tried none is faster"
+    if result.evaluations == 1 or comparison.answer == comparison.single:
+        attempts = ""
+    if remaining <= 1e-9:
+        return f"{attempts}, and none can be"
+    return f"{attempts}, and no plan can save more than {_percent(remaining)}"
 
 
-def _how(content: Content, computing: Sequence[str]) -> str:
+def _plan_summary(comparison: Comparison, computing: Sequence[str]) -> str:
     """What the plan does, in words."""
-    shown = content.shown
-    tensors, streamed = shown.sent
+    view = comparison.answer_step
+    tensors, streamed = view.bytes_sent
     several = len(computing) > 1
     if streamed:
-        moved = shown.timeline.transfers
-        homes = np.unique(moved.source[moved.reader >= 0])
-        home = _join([shown.plan.devices[at] for at in homes])
+        transfers = view.timeline.transfers
+        sources = np.unique(transfers.source[transfers.reader >= 0])
+        source_names = _join([view.plan.device_names[index] for index in sources])
         verb = "compute" if several else "computes"
         return (
-            f"{format_bytes(streamed)} of weights are streamed from {home} "
+            f"{format_bytes(streamed)} of weights are streamed from {source_names} "
             f"while {_join(computing)} {verb}"
         )
     work = (
@@ -79,25 +88,39 @@ def _how(content: Content, computing: Sequence[str]) -> str:
     return f"{work}, with {format_bytes(tensors)} sent a step" if tensors else work
 
 
-def _limit(content: Content) -> str:
+def _bottleneck(comparison: Comparison) -> str:
     """What sets the time now."""
-    shown, timeline = content.shown, content.shown.timeline
-    channels = content.problem.cluster.channels
-    if content.problem.objective == "period":
-        loads = {shown.plan.devices[at]: float(busy) for at, busy in enumerate(timeline.busy)}
-        moved = timeline.transfers
-        wire = np.bincount(moved.channel, moved.end - moved.start, len(channels))
-        if content.problem.overlap:
-            loads |= {str(name): float(wire[at]) for at, name in enumerate(channels)}
+    view, timeline = comparison.answer_step, comparison.answer_step.timeline
+    channels = comparison.problem.cluster.channels
+    if comparison.problem.objective == "period":
+        loads = {
+            view.plan.device_names[index]: float(busy) for index, busy in enumerate(timeline.busy)
+        }
+        transfers = timeline.transfers
+        channel_seconds = np.bincount(
+            transfers.channel, transfers.end - transfers.start, len(channels)
+        )
+        if comparison.problem.overlap:
+            loads |= {
+                str(name): float(channel_seconds[index]) for index, name in enumerate(channels)
+            }
         busiest = max(loads, key=lambda name: loads[name])
         return f"{busiest} is the busiest, with {format_seconds(loads[busiest])} of each period"
-    devices, wires = shares(shown.waits, timeline)
+    devices_on_path, channels_on_path = path_seconds(view.waits, timeline)
     total = timeline.step_time or 1.0
-    parts = [(f"{shown.plan.devices[at]} computing", spent) for at, spent in devices.items()]
-    parts += [(f"transfers over {channels[at]}", spent) for at, spent in wires.items()]
-    parts = sorted((part for part in parts if part[1] / total > SMALL), key=lambda part: -part[1])
-    said = [f"{_percent(spent / total)} {what}" for what, spent in parts[:4]]
-    return f"the critical path is {_join(said)}" if said else "the step takes no time"
+    parts = [
+        (f"{view.plan.device_names[index]} computing", seconds)
+        for index, seconds in devices_on_path.items()
+    ]
+    parts += [
+        (f"transfers over {channels[index]}", seconds)
+        for index, seconds in channels_on_path.items()
+    ]
+    parts = sorted(
+        (part for part in parts if part[1] / total > NEGLIGIBLE), key=lambda part: -part[1]
+    )
+    phrases = [f"{_percent(seconds / total)} {activity}" for activity, seconds in parts[:4]]
+    return f"the critical path is {_join(phrases)}" if phrases else "the step takes no time"
 
 
 def _join(words: Sequence[str]) -> str:
@@ -108,5 +131,5 @@ def _join(words: Sequence[str]) -> str:
 
 def _percent(share: float) -> str:
     digits = 1 if share < 0.1 else 0
-    shown = f"{share * 100:.{digits}f}"
-    return f"{'99.9' if shown == '100' and share < 1 else shown} %"
+    text = f"{share * 100:.{digits}f}"
+    return f"{'99.9' if text == '100' and share < 1 else text} %"

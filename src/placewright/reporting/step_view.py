@@ -1,4 +1,4 @@
-"""A problem and a plan in, the step that is drawn out: every fused group as one op.
+"""The step of a plan as it is drawn, with every fused group as one op.
 
 Pages and pictures draw what the simulator ran. Where a plan fuses ops that is the contracted
 problem, so `Shown` also says which ops of the graph each op drawn stands for.
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placewright import simulator
-from placewright.reporting.memory import Split, split_memory
+from placewright.reporting.memory import MemoryBreakdown, memory_breakdown
 from placewright.reporting.waits import Waits, find_waits
 from placewright.transforms import contract
 
@@ -27,38 +27,45 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class Shown:
+class StepView:
     """One step of a plan, ready to be drawn.
 
     Args:
         problem, plan: As they ran, without fused groups.
-        member: For each op that ran, the first op of the graph that it stands for.
-        tensor: For each tensor of the problem that ran, the graph's own number for it.
-        group: For each op of the graph, the op that ran for it.
+        graph_op: For each op that ran, the first op of the graph that it stands for.
+        graph_tensor: For each tensor of the problem that ran, the graph's own number for it.
+        executed_op: For each op of the graph, the op that ran for it.
     """
 
     problem: Problem
     plan: Plan
     timeline: Timeline
-    member: NDArray[np.int32]
-    tensor: NDArray[np.int32]
-    group: NDArray[np.int32]
+    graph_op: NDArray[np.int32]
+    graph_tensor: NDArray[np.int32]
+    executed_op: NDArray[np.int32]
 
     @classmethod
-    def of(cls, problem: Problem, plan: Plan) -> Shown:
+    def of(cls, problem: Problem, plan: Plan) -> StepView:
         """The step of one plan.
 
         Raises:
             PlanError: The plan is not one of this problem's, or is malformed.
         """
         if plan.fusion is None:
-            every = np.arange(len(problem.graph), dtype=np.int32)
-            tensors = np.arange(len(problem.arrays.sizes), dtype=np.int32)
+            op_numbers = np.arange(len(problem.graph), dtype=np.int32)
+            tensor_numbers = np.arange(len(problem.arrays.sizes), dtype=np.int32)
             timeline = simulator.simulate(problem, plan)
-            return cls(problem, plan, timeline, every, tensors, every)
-        fused = contract(problem, plan)
-        timeline = simulator.simulate(fused.problem, fused.plan)
-        return cls(fused.problem, fused.plan, timeline, fused.member, fused.tensor, fused.op)
+            return cls(problem, plan, timeline, op_numbers, tensor_numbers, op_numbers)
+        contraction = contract(problem, plan)
+        timeline = simulator.simulate(contraction.problem, contraction.plan)
+        return cls(
+            contraction.problem,
+            contraction.plan,
+            timeline,
+            contraction.first_member,
+            contraction.original_tensor,
+            contraction.contracted_op,
+        )
 
     @property
     def arrays(self) -> Arrays:
@@ -69,20 +76,20 @@ class Shown:
         return find_waits(self.problem, self.timeline)
 
     @cached_property
-    def memory(self) -> Split:
-        return split_memory(self.problem, self.timeline)
+    def memory(self) -> MemoryBreakdown:
+        return memory_breakdown(self.problem, self.timeline)
 
     @cached_property
-    def sent(self) -> tuple[int, int]:
+    def bytes_sent(self) -> tuple[int, int]:
         """Bytes of tensors and of streamed weights that go between devices in one step."""
-        moved = self.timeline.transfers
+        transfers = self.timeline.transfers
         # An interrupted copy has several rows.
-        rows = np.unique(np.stack([moved.tensor, moved.target, moved.reader]), axis=1)
+        rows = np.unique(np.stack([transfers.tensor, transfers.target, transfers.reader]), axis=1)
         sizes, streamed = self.arrays.sizes[rows[0]], rows[2] >= 0
         return int(sizes[~streamed].sum()), int(sizes[streamed].sum())
 
     @cached_property
-    def computing(self) -> list[int]:
+    def computing_devices(self) -> list[int]:
         """The devices that run ops."""
-        used: list[int] = np.unique(self.plan.device[self.arrays.turn]).tolist()
+        used: list[int] = np.unique(self.plan.placement[self.arrays.scheduled]).tolist()
         return used

@@ -1,4 +1,4 @@
-"""Shapes in, SVG text out; names are data and are escaped."""
+"""Builds SVG text from shapes; names are data and are escaped."""
 
 from __future__ import annotations
 
@@ -13,36 +13,38 @@ FONT = "system-ui, 'DejaVu Sans', Helvetica, Arial, sans-serif"
 class Canvas:
     """Collects shapes; `text()` gives the SVG."""
 
-    def __init__(self, width: float, height: float, back: str, title: str) -> None:
+    def __init__(self, width: float, height: float, background: str, title: str) -> None:
         self.width, self.height = width, height
-        self.parts = [f"<title>{clean(title)}</title>"]
-        self.box(0, 0, width, height, back)
+        self.elements = [f"<title>{escape_xml(title)}</title>"]
+        self.rect(0, 0, width, height, background)
 
-    def box(
+    def rect(
         self,
         x: float,
         y: float,
         width: float,
         height: float,
         fill: str,
-        more: str = "",
-        tip: str = "",
+        attributes: str = "",
+        tooltip: str = "",
     ) -> Self:
-        """A filled rectangle; `tip` shows when it is pointed at."""
-        head = f'<rect x="{_n(x)}" y="{_n(y)}" width="{_n(width)}" height="{_n(height)}"'
-        inside = f"><title>{clean(tip)}</title></rect>" if tip else "/>"
-        self.parts.append(f'{head} fill="{fill}"{f" {more}" if more else ""}{inside}')
-        return self
-
-    def path(self, way: str, colour: str, width: float, more: str = "") -> Self:
-        """A line along `way`, in SVG's own words."""
-        self.parts.append(
-            f'<path d="{way}" fill="none" stroke="{colour}" stroke-width="{_n(width)}"'
-            f"{f' {more}' if more else ''}/>"
+        """A filled rectangle; `tooltip` shows when it is pointed at."""
+        opening = f'<rect x="{_format_number(x)}" y="{_format_number(y)}" width="{_format_number(width)}" height="{_format_number(height)}"'
+        closing = f"><title>{escape_xml(tooltip)}</title></rect>" if tooltip else "/>"
+        self.elements.append(
+            f'{opening} fill="{fill}"{f" {attributes}" if attributes else ""}{closing}'
         )
         return self
 
-    def words(
+    def path(self, path_data: str, colour: str, width: float, attributes: str = "") -> Self:
+        """A line along `path_data`, in SVG's own words."""
+        self.elements.append(
+            f'<path d="{path_data}" fill="none" stroke="{colour}" stroke-width="{_format_number(width)}"'
+            f"{f' {attributes}' if attributes else ''}/>"
+        )
+        return self
+
+    def label(
         self,
         x: float,
         y: float,
@@ -54,32 +56,38 @@ class Canvas:
     ) -> Self:
         """A line of text whose foot is at `y`."""
         weight = ' font-weight="600"' if bold else ""
-        self.parts.append(
-            f'<text x="{_n(x)}" y="{_n(y)}" fill="{fill}" font-size="{_n(size)}" '
-            f'text-anchor="{anchor}"{weight}>{clean(text)}</text>'
+        self.elements.append(
+            f'<text x="{_format_number(x)}" y="{_format_number(y)}" fill="{fill}" font-size="{_format_number(size)}" '
+            f'text-anchor="{anchor}"{weight}>{escape_xml(text)}</text>'
         )
         return self
 
-    def text(self) -> str:
+    def to_svg(self) -> str:
         """The whole picture."""
-        wide, high = _n(self.width), _n(self.height)
+        width, height = _format_number(self.width), _format_number(self.height)
         return (
-            f'<svg xmlns="http://www.w3.org/2000/svg" width="{wide}" height="{high}" '
-            f'viewBox="0 0 {wide} {high}" font-family="{FONT}">\n'
-            + "\n".join(self.parts)
+            f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
+            f'viewBox="0 0 {width} {height}" font-family="{FONT}">\n'
+            + "\n".join(self.elements)
             + "\n</svg>\n"
         )
 
 
-def clean(text: str) -> str:
+def escape_xml(text: str) -> str:
     """Text that XML can hold: escaped, and without the characters that XML has no way to write."""
     return escape(_FORBIDDEN.sub("\ufffd", text))
 
 
-def ending(text: str, most: int) -> str:
+def shorten_start(text: str, max_length: int) -> str:
     """The end of a name, which says most."""
-    return text if len(text) <= most else "…" + text[len(text) - most + 1 :] if most > 1 else ""
+    return (
+        text
+        if len(text) <= max_length
+        else "…" + text[len(text) - max_length + 1 :]
+        if max_length > 1
+        else ""
+    )
 
 
-def _n(value: float) -> str:
+def _format_number(value: float) -> str:
     return f"{value:.2f}".rstrip("0").rstrip(".")

@@ -1,4 +1,4 @@
-"""A timeline in, what each op and transfer waited for out, and the critical path."""
+"""What each op and transfer of a timeline waited for, and the critical path."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from placewright.problem import Problem
-    from placewright.simulator.critical_path import Held, Item
+    from placewright.simulator.critical_path import Activity, WaitReason
     from placewright.timeline import Timeline
 
 NOTHING = 0  # it starts with the step
-TURN = 1  # the op before it on its device had to end
+DEVICE_BUSY = 1  # the op before it on its device had to end
 INPUT = 2  # an op on its own device had to end, whose tensor it reads or sends
 ARRIVAL = 3  # a transfer had to arrive
-WIRE = 4  # another transfer had to leave the channel
-ROOM = 5  # an op had to end and give back its staging room
+CHANNEL_BUSY = 4  # another transfer had to leave the channel
+STAGING = 5  # an op had to end and give back its staging room
 ISSUER = 6  # an op of another device had to be launched by the thread that both share
 
-OF_OPS = (TURN, INPUT, ROOM, ISSUER)
+OP_WAITS = (DEVICE_BUSY, INPUT, STAGING, ISSUER)
 """The waits that are for an op; the others are for a transfer."""
 
 Wait = tuple[int, int]
 """What kind of wait, and the op or the row of the transfers that was waited for (-1: nothing)."""
-Cause = tuple["Item", "Held"]
-Thing = tuple[str, int]
+Cause = tuple["Activity", "WaitReason"]
+PathItem = tuple[str, int]
 """`("op", position)` or `("send", row of the transfers)`."""
 
 
@@ -41,36 +41,36 @@ class Waits:
     Args:
         ops: For each op, what it waited for; nothing for those that take no turn.
         sends: For each row of the timeline's transfers.
-        last: The op that ends last, -1 where no op takes a turn.
+        last_op: The op that ends last, -1 where no op takes a turn.
     """
 
     ops: list[Wait]
     sends: list[Wait]
-    last: int
+    last_op: int
 
     @cached_property
-    def path(self) -> list[Thing]:
+    def path(self) -> list[PathItem]:
         """The critical path: ops and transfers, each begun when the one before it ended.
 
         As long as none of them gets shorter, the step does not. It ends with the op that ends last.
         """
-        path: list[Thing] = []
-        seen: set[Thing] = set()
-        thing: Thing | None = None if self.last < 0 else ("op", self.last)
-        while thing is not None and thing not in seen:
-            path.append(thing)
-            seen.add(thing)
-            kind, at = (self.ops if thing[0] == "op" else self.sends)[thing[1]]
-            thing = None if kind == NOTHING else ("op" if kind in OF_OPS else "send", at)
+        path: list[PathItem] = []
+        visited: set[PathItem] = set()
+        item: PathItem | None = None if self.last_op < 0 else ("op", self.last_op)
+        while item is not None and item not in visited:
+            path.append(item)
+            visited.add(item)
+            kind, target = (self.ops if item[0] == "op" else self.sends)[item[1]]
+            item = None if kind == NOTHING else ("op" if kind in OP_WAITS else "send", target)
         return path[::-1]
 
 
-_KINDS: dict[tuple[str, str], int] = {
-    ("op", "device"): TURN,
+_WAIT_KINDS: dict[tuple[str, str], int] = {
+    ("op", "device"): DEVICE_BUSY,
     ("op", "input"): INPUT,
     ("row", "input"): ARRIVAL,
-    ("row", "channel"): WIRE,
-    ("op", "room"): ROOM,
+    ("row", "channel"): CHANNEL_BUSY,
+    ("op", "room"): STAGING,
     ("issue", "issuer"): ISSUER,
 }
 
@@ -79,33 +79,38 @@ def find_waits(problem: Problem, timeline: Timeline) -> Waits:
     """What every op and transfer of a timeline without fused groups waited for."""
     causes = Causes(problem, timeline)
 
-    def wait(start: float, before: Callable[[int], Cause | None], at: int) -> Wait:
-        found = before(at) if start > 0 else None
-        if found is None:
+    def wait(start: float, cause_of: Callable[[int], Cause | None], index: int) -> Wait:
+        cause = cause_of(index) if start > 0 else None
+        if cause is None:
             return NOTHING, -1
-        (what, which), held = found
-        return _KINDS[what, held], which
+        (item_kind, target), reason = cause
+        return _WAIT_KINDS[item_kind, reason], target
 
-    turn, moved = problem.arrays.turn.tolist(), timeline.transfers
+    scheduled, transfers = problem.arrays.scheduled.tolist(), timeline.transfers
     starts = timeline.start.tolist()
     ops = [
-        wait(start, causes.before_op, op) if turn[op] else (NOTHING, -1)
+        wait(start, causes.cause_of_op, op) if scheduled[op] else (NOTHING, -1)
         for op, start in enumerate(starts)
     ]
-    sends = [wait(sent, causes.before_row, row) for row, sent in enumerate(moved.start.tolist())]
-    last = causes.last()
-    return Waits(ops, sends, -1 if last is None else last[1])
+    sends = [
+        wait(send_start, causes.cause_of_transfer, row)
+        for row, send_start in enumerate(transfers.start.tolist())
+    ]
+    last_item = causes.last()
+    return Waits(ops, sends, -1 if last_item is None else last_item[1])
 
 
-def shares(waits: Waits, timeline: Timeline) -> tuple[dict[int, float], dict[int, float]]:
+def path_seconds(waits: Waits, timeline: Timeline) -> tuple[dict[int, float], dict[int, float]]:
     """Seconds of the critical path by device, and by channel; together they are the step time."""
     devices: dict[int, float] = defaultdict(float)
     channels: dict[int, float] = defaultdict(float)
-    moved, place = timeline.transfers, timeline.plan.device
+    transfers, placement = timeline.transfers, timeline.plan.placement
     until = 0.0  # waiting for an issuer counts as the time of the op that is to be launched
-    for what, at in waits.path:
-        times, lanes = (timeline, place) if what == "op" else (moved, moved.channel)
-        end = max(until, float(times.end[at]))
-        (devices if what == "op" else channels)[int(lanes[at])] += end - until
+    for item_kind, item in waits.path:
+        schedule, resource_of = (
+            (timeline, placement) if item_kind == "op" else (transfers, transfers.channel)
+        )
+        end = max(until, float(schedule.end[item]))
+        (devices if item_kind == "op" else channels)[int(resource_of[item])] += end - until
         until = end
     return dict(devices), dict(channels)

@@ -1,4 +1,4 @@
-"""The runtime: a model and a Plan in, the model run under it on real devices out.
+"""The runtime: runs a model under a Plan on real devices.
 
 `script` says what each device does, `workers` and `streams` do it, `homes` has the weights,
 `executor` runs steps, `placed` makes it a model again, `checking` and `measure` hold it to its
@@ -12,30 +12,30 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from placewright.runtime.executor import Executor as Executor
-    from placewright.runtime.meter import Measured as Measured
+    from placewright.runtime.meter import Measurement as Measurement
     from placewright.runtime.meter import Meter as Meter
     from placewright.runtime.meter import time_steps as time_steps
-    from placewright.runtime.placed_model import Placed as Placed
+    from placewright.runtime.placed_model import PlacedModel as PlacedModel
     from placewright.runtime.placed_model import apply as apply
-    from placewright.runtime.verification import Verified as Verified
+    from placewright.runtime.verification import Verification as Verification
     from placewright.runtime.verification import verify as verify
 
-_HOME = {
+_MODULE_OF = {
     "Executor": "executor",
-    "Measured": "meter",
+    "Measurement": "meter",
     "Meter": "meter",
-    "Placed": "placed_model",
-    "Verified": "verification",
+    "PlacedModel": "placed_model",
+    "Verification": "verification",
     "apply": "placed_model",
     "time_steps": "meter",
     "verify": "verification",
 }
 
-__all__ = sorted(_HOME)
+__all__ = sorted(_MODULE_OF)
 
 
 def __getattr__(name: str) -> object:
     """Everything here needs PyTorch, so it loads on first use."""
-    if name in _HOME:
-        return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+    if name in _MODULE_OF:
+        return getattr(importlib.import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

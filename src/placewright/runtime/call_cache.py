@@ -1,4 +1,4 @@
-"""A model and a call's arguments in; what tells the call from others, and the model from itself.
+"""Keys of captured calls, and a fingerprint that tells whether the model has changed.
 
 A captured program is used again for calls that it would give the right answer to.
 """
@@ -14,11 +14,11 @@ from torch.utils import _pytree as pytree
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping, Sequence
 
-_PLAIN = (bool, int, float, str, bytes, type(None), torch.dtype, torch.device)
-_CAST = ("cpu", "cuda")
-_AROUND = ("_forward_hooks", "_forward_pre_hooks")
-_HOOKS = (
-    *_AROUND,
+_PLAIN_TYPES = (bool, int, float, str, bytes, type(None), torch.dtype, torch.device)
+_AUTOCAST_DEVICES = ("cpu", "cuda")
+_FORWARD_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
+_MODULE_HOOKS = (
+    *_FORWARD_HOOKS,
     "_forward_hooks_with_kwargs",
     "_forward_hooks_always_called",
     "_forward_pre_hooks_with_kwargs",
@@ -27,26 +27,28 @@ _HOOKS = (
 )
 
 
-def call_key(watched: Watched, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Hashable | None:
+def call_key(
+    fingerprint: ModelFingerprint, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Hashable | None:
     """What a captured call depends on: shapes, plain values, modes; None if there is no telling.
 
     Arguments that are one tensor are captured as one, so which of them are counts, too.
     """
     leaves, spec = pytree.tree_flatten((args, dict(kwargs)))
-    key: list[Hashable] = [str(spec), watched.modes()]
-    first: dict[Hashable, int] = {}
-    for at, leaf in enumerate(leaves):
+    key: list[Hashable] = [str(spec), fingerprint.modes()]
+    first_index: dict[Hashable, int] = {}
+    for index, leaf in enumerate(leaves):
         if isinstance(leaf, torch.Tensor):
-            same = first.setdefault(_memory(leaf), at)
-            key.append((tuple(leaf.shape), leaf.dtype, same))
-        elif isinstance(leaf, _PLAIN):
+            same_as = first_index.setdefault(_memory_key(leaf), index)
+            key.append((tuple(leaf.shape), leaf.dtype, same_as))
+        elif isinstance(leaf, _PLAIN_TYPES):
             key.append((type(leaf).__name__, leaf))
         else:
             return None
     return tuple(key)
 
 
-class Watched:
+class ModelFingerprint:
     """A model as captured programs know it: its modules, their hooks, and where tensors lie.
 
     It is looked at in every call, so it is quick rather than thorough: attributes of modules that
@@ -55,13 +57,17 @@ class Watched:
 
     def __init__(self, model: torch.nn.Module) -> None:
         self.modules = list(model.modules())
-        parts = [(one._modules, one._parameters, one._buffers) for one in self.modules]
-        self._parts: list[dict[str, Any]] = [part for three in parts for part in three]
-        inner = [one for one in self.modules if one is not model]  # its own run around a program
-        self._hooks = [one.__dict__[name] for one in inner for name in _AROUND]
+        table_groups = [
+            (module._modules, module._parameters, module._buffers) for module in self.modules
+        ]
+        self._tables: list[dict[str, Any]] = [table for group in table_groups for table in group]
+        submodules = [
+            module for module in self.modules if module is not model
+        ]  # its own run around a program
+        self._hooks = [module.__dict__[name] for module in submodules for name in _FORWARD_HOOKS]
         self._tensors = [
             tensor
-            for _, parameters, buffers in parts
+            for _, parameters, buffers in table_groups
             for tensor in (*parameters.values(), *buffers.values())
             if tensor is not None
         ]
@@ -74,7 +80,7 @@ class Watched:
 
     def _stamp(self) -> tuple[list[int], list[int], int]:
         return (
-            [id(one) for part in self._parts for one in part.values()],
+            [id(value) for table in self._tables for value in table.values()],
             [tensor.data_ptr() for tensor in self._tensors],
             sum(map(len, self._hooks)),
         )
@@ -83,39 +89,41 @@ class Watched:
         """Which modules train, and what is cast by itself."""
         casts = tuple(
             torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
-            for kind in _CAST
+            for kind in _AUTOCAST_DEVICES
         )
         return tuple([module.training for module in self.modules]), casts
 
 
-def bare(model: torch.nn.Module, without: Sequence[str], hooks: bool = True) -> torch.nn.Module:
+def unplaced_copy(
+    model: torch.nn.Module, excluded: Sequence[str], hooks: bool = True
+) -> torch.nn.Module:
     """A model like another, whose parameters, buffers and modules it shares.
 
     Args:
-        without: Attributes that are left out.
+        excluded: Attributes that are left out.
         hooks: With its own; those of its modules it has in any case.
     """
-    found = model.__class__.__new__(model.__class__)
-    found.__dict__.update((k, v) for k, v in model.__dict__.items() if k not in without)
-    found.__dict__["_load_state_dict_post_hooks"] = OrderedDict()  # nothing is loaded into it
+    clone = model.__class__.__new__(model.__class__)
+    clone.__dict__.update((k, v) for k, v in model.__dict__.items() if k not in excluded)
+    clone.__dict__["_load_state_dict_post_hooks"] = OrderedDict()  # nothing is loaded into it
     if not hooks:
-        found.__dict__.update((name, OrderedDict()) for name in _HOOKS)
-    return found
+        clone.__dict__.update((name, OrderedDict()) for name in _MODULE_HOOKS)
+    return clone
 
 
-def back(made: Any, args: Any, kwargs: Any) -> Any:
+def to_caller_device(outputs: Any, args: Any, kwargs: Any) -> Any:
     """Outputs on the device of the first tensor that was given."""
     leaves = pytree.tree_leaves((args, kwargs))
-    first = next((one for one in leaves if isinstance(one, torch.Tensor)), None)
-    if first is None:
-        return made
+    caller_tensor = next((leaf for leaf in leaves if isinstance(leaf, torch.Tensor)), None)
+    if caller_tensor is None:
+        return outputs
 
-    def moved(value: Any) -> Any:
-        return value.to(first.device) if isinstance(value, torch.Tensor) else value
+    def move(value: Any) -> Any:
+        return value.to(caller_tensor.device) if isinstance(value, torch.Tensor) else value
 
-    return pytree.tree_map(moved, made)
+    return pytree.tree_map(move, outputs)
 
 
-def _memory(tensor: torch.Tensor) -> Hashable:
+def _memory_key(tensor: torch.Tensor) -> Hashable:
     start = tensor.untyped_storage().data_ptr()
     return (start, tensor.storage_offset()) if start else id(tensor)

@@ -1,4 +1,4 @@
-"""A device's part of a script in, a thread that runs it step by step out.
+"""CPU workers: a thread that runs the ops of one CPU device, and its weight streamer.
 
 A worker does what its inbox says: begin a step, take a tensor from another device. It runs its ops
 in the plan's order and waits for the head of the line (rule 2). With several steps in flight it
@@ -19,50 +19,50 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from placewright.errors import ExecutionError
-from placewright.runtime.host_allocator import in_kept_memory
-from placewright.runtime.instructions import ENV, HOME
+from placewright.runtime.host_allocator import run_in_main_arena
+from placewright.runtime.instructions import ENV, RESIDENT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from placewright.graph import Tensor
-    from placewright.runtime.instructions import Part, Turn
+    from placewright.runtime.instructions import DeviceInstructions, Instruction
     from placewright.runtime.program.runners import Runner
-    from placewright.runtime.real_devices import Place
-    from placewright.runtime.staging import Copy
-    from placewright.runtime.weight_storage import Home
+    from placewright.runtime.real_devices import RealDevice
+    from placewright.runtime.staging import StagedCopy
+    from placewright.runtime.weight_storage import ResidentTensors
 
 
-PAGEABLE = 2**16  # bytes up to which a copy to a GPU does not hold up who issues it
+PAGEABLE_BYTES = 2**16  # bytes up to which a copy to a GPU does not hold up who issues it
 
 
-class Note(NamedTuple):
+class Message(NamedTuple):
     """What is said to a device.
 
     Args:
-        what: `begin` (with the inputs), `tensor`, `read` (an op has read what is to change),
+        kind: `begin` (with the inputs), `tensor`, `read` (an op has read what is to change),
             `copy` (of a streamed weight) or `stop`.
         event: When the value is there, if it is still being made on a GPU.
     """
 
-    what: str
+    kind: str
     step: int = 0
     key: Any = None
     value: Any = None
     event: torch.cuda.Event | None = None
 
 
-class Done(NamedTuple):
+class StepDone(NamedTuple):
     """What a device has to say when its part of a step is over."""
 
     step: int
     device: int
     outputs: Mapping[Tensor, torch.Tensor]
     failure: BaseException | None = None
-    where: str = ""
+    op: str = ""
 
 
-class Late(NamedTuple):
+class PendingTensor(NamedTuple):
     """A tensor that is still on its way from a GPU."""
 
     value: torch.Tensor
@@ -75,26 +75,30 @@ class Late(NamedTuple):
 
 
 @dataclass
-class Step:
+class WorkerStep:
     """A step that a device is in the middle of."""
 
     number: int
     env: dict[Tensor, Any]
-    at: int = 0
+    next_index: int = 0
     copies: dict[int, torch.Tensor] = field(default_factory=dict)
-    read: set[int] = field(default_factory=set)
+    reads_done: set[int] = field(default_factory=set)
 
-    def ready(self, turn: Turn) -> bool:
+    def is_ready(self, instruction: Instruction) -> bool:
         """Whether all that an op waits for is here."""
         return (
-            all(tensor in self.env for tensor in turn.needs)
-            and all(op in self.read for op in turn.after)
-            and all(key in self.copies for where, key in turn.inputs if where not in (ENV, HOME))
+            all(tensor in self.env for tensor in instruction.remote_inputs)
+            and all(op in self.reads_done for op in instruction.waits_for)
+            and all(
+                key in self.copies
+                for location, key in instruction.inputs
+                if location not in (ENV, RESIDENT)
+            )
         )
 
 
 @dataclass(frozen=True)
-class Job:
+class DeviceJob:
     """All that a device needs to do its part.
 
     Args:
@@ -103,48 +107,53 @@ class Job:
         send: Says something to another device.
         report: Says that the part of a step is over.
         gpus: The numbers of the devices that are GPUs.
-        rooms: Staging rooms, by the name of their device; programs that never run at the same time
+        staging_buffers: Staging rooms, by the name of their device; programs that never run at the same time
             share them.
         record: Called with (position, begin, end) after every op, if given.
-        watch: Called with (device, step, turn, environment) after every op, if given.
+        on_op: Called with (device, step, turn, environment) after every op, if given.
     """
 
     number: int
-    place: Place
-    part: Part
-    home: Home
+    real_device: RealDevice
+    instructions: DeviceInstructions
+    resident: ResidentTensors
     runners: Sequence[Runner]
     names: Sequence[str]
-    send: Callable[[int, Note], None]
-    report: Callable[[Done], None]
+    send: Callable[[int, Message], None]
+    report: Callable[[StepDone], None]
     gpus: frozenset[int] = frozenset()
-    rooms: dict[str, torch.Tensor] = field(default_factory=dict)
+    staging_buffers: dict[str, torch.Tensor] = field(default_factory=dict)
     record: Callable[[int, float, float], None] | None = None
-    watch: Callable[[int, Any, Turn, Sequence[torch.Tensor]], None] | None = None
+    on_op: Callable[[int, Any, Instruction, Sequence[torch.Tensor]], None] | None = None
 
 
-class Worker(threading.Thread):
+class CpuWorker(threading.Thread):
     """A CPU device: a thread with cores of its own."""
 
-    def __init__(self, job: Job, streamer: Callable[[Note], None] | None = None) -> None:
-        super().__init__(name=f"placewright-{job.place.name}", daemon=True)
+    def __init__(self, job: DeviceJob, streamer: Callable[[Message], None] | None = None) -> None:
+        super().__init__(name=f"placewright-{job.real_device.name}", daemon=True)
         self.job, self.streamer = job, streamer
-        self.inbox: queue.SimpleQueue[Note] = queue.SimpleQueue()
-        self.steps: list[Step] = []
-        self.early: dict[int, list[Note]] = {}  # what came before its step had begun here
-        self.doing = 0, next(iter(job.names), "")  # the step and the op that it is at
+        self.inbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
+        self.steps: list[WorkerStep] = []
+        self.early_messages: dict[
+            int, list[Message]
+        ] = {}  # what came before its step had begun here
+        self.current_op = 0, next(iter(job.names), "")  # the step and the op that it is at
 
     def run(self) -> None:
-        with told(self):
-            in_kept_memory(self._work)
+        with report_errors(self):
+            run_in_main_arena(self._work)
 
     def _work(self) -> None:
-        place = self.job.place
-        with told(self), torch.no_grad():  # here, too: it may run in a thread below this one
-            if place.cores and hasattr(os, "sched_setaffinity"):
-                os.sched_setaffinity(0, place.cores)  # of this thread alone
+        real_device = self.job.real_device
+        with (
+            report_errors(self),
+            torch.no_grad(),
+        ):  # here, too: it may run in a thread below this one
+            if real_device.cores and hasattr(os, "sched_setaffinity"):
+                os.sched_setaffinity(0, real_device.cores)  # of this thread alone
             # OpenMP keeps this number thread by thread, so workers may differ.
-            torch.set_num_threads(place.threads)
+            torch.set_num_threads(real_device.threads)
             self.serve()
 
     def serve(self) -> None:
@@ -153,185 +162,196 @@ class Worker(threading.Thread):
         What an op raises is reported. What else goes wrong is raised; the thread reports that, too.
         """
         while True:
-            step = self._next()
+            step = self._ready_step()
             if step is not None and self.inbox.empty():
-                self._turn(step)
+                self._run_op(step)
                 continue
-            note = self.inbox.get()
-            if note.what == "stop":
+            message = self.inbox.get()
+            if message.kind == "stop":
                 return
-            self.doing = note.step, self.doing[1]
-            self._take(note)
+            self.current_op = message.step, self.current_op[1]
+            self._process_message(message)
 
-    def _take(self, note: Note) -> None:
-        if note.what == "begin":
-            self.steps.append(Step(note.step, dict(note.value)))
+    def _process_message(self, message: Message) -> None:
+        if message.kind == "begin":
+            self.steps.append(WorkerStep(message.step, dict(message.value)))
             if self.streamer is not None:
-                self.streamer(note)
-            for early in self.early.pop(note.step, ()):
-                self._take(early)
+                self.streamer(message)
+            for early_message in self.early_messages.pop(message.step, ()):
+                self._process_message(early_message)
             return
-        found = next((step for step in self.steps if step.number == note.step), None)
-        if found is None:
-            self.early.setdefault(note.step, []).append(note)
-        elif note.what == "tensor":
-            found.env[note.key] = note.value
-        elif note.what == "copy":
-            found.copies[note.key] = note.value
+        target_step = next((step for step in self.steps if step.number == message.step), None)
+        if target_step is None:
+            self.early_messages.setdefault(message.step, []).append(message)
+        elif message.kind == "tensor":
+            target_step.env[message.key] = message.value
+        elif message.kind == "copy":
+            target_step.copies[message.key] = message.value
         else:
-            found.read.add(note.key)
+            target_step.reads_done.add(message.key)
 
-    def _next(self) -> Step | None:
+    def _ready_step(self) -> WorkerStep | None:
         """The oldest step whose next op is ready; a staging room serves one step at a time."""
-        looked_at = self.steps[:1] if self.streamer is not None else self.steps
-        turns = self.job.part.turns
-        for step in looked_at:
-            if step.ready(turns[step.at]):
+        candidates = self.steps[:1] if self.streamer is not None else self.steps
+        sequence = self.job.instructions.sequence
+        for step in candidates:
+            if step.is_ready(sequence[step.next_index]):
                 return step
         return None
 
-    def _turn(self, step: Step) -> None:
+    def _run_op(self, step: WorkerStep) -> None:
         job = self.job
-        turn = job.part.turns[step.at]
-        env, home = step.env, job.home
-        self.doing = step.number, job.names[step.at]
+        instruction = job.instructions.sequence[step.next_index]
+        env, resident = step.env, job.resident
+        self.current_op = step.number, job.names[step.next_index]
         try:
-            for tensor in turn.needs:
-                if isinstance(env[tensor], Late):
+            for tensor in instruction.remote_inputs:
+                if isinstance(env[tensor], PendingTensor):
                     env[tensor] = env[tensor].wait()
-            read = [
-                env[key] if where == ENV else home[key] if where == HOME else step.copies[key]
-                for where, key in turn.inputs
+            inputs = [
+                env[key]
+                if location == ENV
+                else resident[key]
+                if location == RESIDENT
+                else step.copies[key]
+                for location, key in instruction.inputs
             ]
-            begin = time.perf_counter()
-            made = job.runners[step.at](read)
+            start = time.perf_counter()
+            outputs = job.runners[step.next_index](inputs)
             end = time.perf_counter()
         except Exception as error:
             self.steps.remove(step)
-            job.report(Done(step.number, job.number, {}, error, job.names[step.at]))
+            job.report(StepDone(step.number, job.number, {}, error, job.names[step.next_index]))
             return
-        position = turn.position
-        for output, value in enumerate(made):
+        position = instruction.position
+        for output, value in enumerate(outputs):
             env[position, output] = value
-        for output, target in turn.sends:
-            value = made[output]
-            if target in job.gpus and value.nbytes > PAGEABLE:
+        for output, target in instruction.sends:
+            value = outputs[output]
+            if target in job.gpus and value.nbytes > PAGEABLE_BYTES:
                 value = value.pin_memory()  # here, so that the thread that issues does not wait
-            job.send(target, Note("tensor", step.number, (position, output), value))
-        for target in turn.tells:
-            job.send(target, Note("read", step.number, position))
-        streamed = [key for where, key in turn.inputs if where not in (ENV, HOME)]
-        if streamed and self.streamer is not None:
-            del read
-            for key in streamed:
+            job.send(target, Message("tensor", step.number, (position, output), value))
+        for target in instruction.notifies:
+            job.send(target, Message("read", step.number, position))
+        staged_keys = [
+            key for location, key in instruction.inputs if location not in (ENV, RESIDENT)
+        ]
+        if staged_keys and self.streamer is not None:
+            del inputs
+            for key in staged_keys:
                 del step.copies[key]
-            self.streamer(Note("read", step.number, position))
-        if job.watch is not None:
-            job.watch(job.number, step, turn, made)
-        for tensor in turn.frees:
+            self.streamer(Message("read", step.number, position))
+        if job.on_op is not None:
+            job.on_op(job.number, step, instruction, outputs)
+        for tensor in instruction.frees:
             env.pop(tensor, None)
         if job.record is not None:
-            job.record(position, begin, end)
-        step.at += 1
-        if step.at == len(job.part.turns):
-            self._finish(step)
+            job.record(position, start, end)
+        step.next_index += 1
+        if step.next_index == len(job.instructions.sequence):
+            self._finish_step(step)
 
-    def _finish(self, step: Step) -> None:
+    def _finish_step(self, step: WorkerStep) -> None:
         self.steps.remove(step)
         outputs = {
-            tensor: step.env[tensor] if tensor in step.env else self.job.home[tensor]
-            for tensor in self.job.part.outputs
+            tensor: step.env[tensor] if tensor in step.env else self.job.resident[tensor]
+            for tensor in self.job.instructions.outputs
         }
-        self.job.report(Done(step.number, self.job.number, outputs))
+        self.job.report(StepDone(step.number, self.job.number, outputs))
 
 
-class Streamer(threading.Thread):
+class WeightStreamer(threading.Thread):
     """Copies streamed weights into a CPU device's staging room, in order, as room permits."""
 
-    def __init__(self, job: Job, source: Callable[[Tensor], torch.Tensor]) -> None:
-        super().__init__(name=f"placewright-{job.place.name}-copies", daemon=True)
-        assert job.part.staging is not None
-        self.job, self.staging, self.source = job, job.part.staging, source
-        self.room = room_of(job, torch.device("cpu"))
-        self.inbox: queue.SimpleQueue[Note] = queue.SimpleQueue()
-        self.begun: deque[int] = deque()  # steps that wait for their copies, the oldest first
-        self.ended = 0  # readers, in this step
-        turns = job.part.turns
-        self.names = {turn.position: name for turn, name in zip(turns, job.names, strict=True)}
-        self.doing = 0, self.names[self.staging.readers[0]]  # the step, and whose weight
+    def __init__(self, job: DeviceJob, source: Callable[[Tensor], torch.Tensor]) -> None:
+        super().__init__(name=f"placewright-{job.real_device.name}-copies", daemon=True)
+        assert job.instructions.staging is not None
+        self.job, self.staging, self.source = job, job.instructions.staging, source
+        self.buffer = staging_buffer(job, torch.device("cpu"))
+        self.inbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
+        self.pending_steps: deque[int] = (
+            deque()
+        )  # steps that wait for their copies, the oldest first
+        self.readers_done = 0  # readers, in this step
+        sequence = job.instructions.sequence
+        self.names = {
+            instruction.position: name
+            for instruction, name in zip(sequence, job.names, strict=True)
+        }
+        self.current_op = 0, self.names[self.staging.readers[0]]  # the step, and whose weight
 
     def run(self) -> None:
-        with told(self), torch.no_grad():
-            while self._hear():
-                while self.begun:
-                    if not self._step(self.begun.popleft()):
+        with report_errors(self), torch.no_grad():
+            while self._receive():
+                while self.pending_steps:
+                    if not self._copy_step(self.pending_steps.popleft()):
                         return
 
-    def _hear(self) -> bool:
+    def _receive(self) -> bool:
         """Wait for what the inbox says next; false if it says to stop."""
-        note = self.inbox.get()
-        if note.what == "begin":
-            self.begun.append(note.step)
-        elif note.what == "read":
-            self.ended += 1
-        return note.what != "stop"
+        message = self.inbox.get()
+        if message.kind == "begin":
+            self.pending_steps.append(message.step)
+        elif message.kind == "read":
+            self.readers_done += 1
+        return message.kind != "stop"
 
-    def _step(self, step: int) -> bool:
+    def _copy_step(self, step: int) -> bool:
         """Make the copies of a step, and see its readers end; false if told to stop."""
-        self.ended = 0
+        self.readers_done = 0
         for number, copy in enumerate(self.staging.copies):
-            if not self._wait(copy.after):
+            if not self._wait(copy.readers_before):
                 return False
-            self.doing = step, self.names[copy.reader]
-            self.job.send(self.job.number, Note("copy", step, number, self._copy(copy)))
+            self.current_op = step, self.names[copy.reader]
+            self.job.send(self.job.number, Message("copy", step, number, self._copy_weight(copy)))
         return self._wait(len(self.staging.readers))
 
     def _wait(self, readers: int) -> bool:
         """Wait until so many readers have ended; false if told to stop."""
-        while self.ended < readers:
-            if not self._hear():
+        while self.readers_done < readers:
+            if not self._receive():
                 return False
         return True
 
-    def _copy(self, copy: Copy) -> torch.Tensor:
+    def _copy_weight(self, copy: StagedCopy) -> torch.Tensor:
         try:
             source = self.source(copy.tensor)
-            made = room_for(self.room, copy.offset, source)
-            core(made).copy_(core(source))
+            staged = staging_view(self.buffer, copy.offset, source)
+            dense_view(staged).copy_(dense_view(source))
         except Exception as error:
             raise ExecutionError(f"a weight that it reads cannot be copied: {error}") from error
-        return made
+        return staged
 
 
 @contextmanager
-def told(thread: Worker | Streamer) -> Iterator[None]:
+def report_errors(thread: CpuWorker | WeightStreamer) -> Iterator[None]:
     """Report whatever goes wrong in a thread: the caller would wait for it for ever."""
     try:
         yield
     except BaseException as error:  # an exit, too, ends no more than the thread
-        step, op = thread.doing
-        thread.job.report(Done(step, thread.job.number, {}, error, op))
+        step, op = thread.current_op
+        thread.job.report(StepDone(step, thread.job.number, {}, error, op))
 
 
-def room_of(job: Job, device: torch.device) -> torch.Tensor:
+def staging_buffer(job: DeviceJob, device: torch.device) -> torch.Tensor:
     """The staging room of a device: the one that is there, or a larger one in its place."""
-    assert job.part.staging is not None
-    name, size = job.place.name, job.part.staging.room
-    if name not in job.rooms or len(job.rooms[name]) < size:
-        job.rooms[name] = torch.empty(size, dtype=torch.uint8, device=device)
-    return job.rooms[name]
+    assert job.instructions.staging is not None
+    name, size = job.real_device.name, job.instructions.staging.capacity
+    if name not in job.staging_buffers or len(job.staging_buffers[name]) < size:
+        job.staging_buffers[name] = torch.empty(size, dtype=torch.uint8, device=device)
+    return job.staging_buffers[name]
 
 
-def room_for(room: torch.Tensor, offset: int, like: torch.Tensor) -> torch.Tensor:
+def staging_view(buffer: torch.Tensor, offset: int, template: torch.Tensor) -> torch.Tensor:
     """A tensor like another one, in a room of bytes; to be filled through its `core`."""
-    dense = torch.empty_like(core(like), device="meta")
+    dense = torch.empty_like(dense_view(template), device="meta")
     size = dense.untyped_storage().nbytes()
-    stretch = room[offset : offset + size].view(like.dtype)
-    return stretch.as_strided(dense.shape, dense.stride()).expand(like.shape)
+    span = buffer[offset : offset + size].view(template.dtype)
+    return span.as_strided(dense.shape, dense.stride()).expand(template.shape)
 
 
-def core(tensor: torch.Tensor) -> torch.Tensor:
+def dense_view(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor without the dimensions along which the same memory is read again and again."""
     pairs = zip(tensor.shape, tensor.stride(), strict=True)
-    sizes = [1 if step == 0 else size for size, step in pairs]
+    sizes = [1 if stride == 0 else size for size, stride in pairs]
     return tensor.as_strided(sizes, tensor.stride(), tensor.storage_offset())

@@ -1,4 +1,4 @@
-"""A plan in; any call of the model run under it, function by function, out.
+"""Eager fallback: runs calls that are not captured under the placement of a plan.
 
 This is the way for calls that are not captured: a cache that grows with every token, a branch on a
 value, a backward pass. Every function of PyTorch runs where the plan has the ops of the module
@@ -19,141 +19,157 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from placewright.plan import Plan
-    from placewright.runtime.real_devices import Place
+    from placewright.runtime.real_devices import RealDevice
 
-_CHANGES = frozenset({"__setitem__", "copy_", "set_"})
+_IN_PLACE_FUNCTIONS = frozenset({"__setitem__", "copy_", "set_"})
 
 
-def readers_of(
-    plan: Plan, places: Sequence[Place], stored: Mapping[str, torch.Tensor]
+def find_compute_devices(
+    plan: Plan, real_devices: Sequence[RealDevice], named_tensors: Mapping[str, torch.Tensor]
 ) -> dict[int, torch.device]:
     """Where each parameter and buffer is read, by its id.
 
     That is where most ops of its module run, or of the next module around it that has any.
 
     Args:
-        stored: The model's parameters and buffers, by name.
+        named_tensors: The model's parameters and buffers, by name.
     """
     votes: dict[str, Counter[int]] = {}
-    for name, device in zip(plan.ops, plan.device.tolist(), strict=True):
-        if name not in stored:
+    for name, device in zip(plan.ops, plan.placement.tolist(), strict=True):
+        if name not in named_tensors:
             votes.setdefault(name.rpartition(".")[0], Counter())[device] += 1
-    home = dict(zip(plan.ops, plan.device.tolist(), strict=True))
-    found = {}
-    for name, tensor in stored.items():
+    device_of = dict(zip(plan.ops, plan.placement.tolist(), strict=True))
+    torch_devices = {}
+    for name, tensor in named_tensors.items():
         path = name.rpartition(".")[0]
         while path and path not in votes:
             path = path.rpartition(".")[0]
-        count = votes.get(path) or Counter([home.get(name, 0)])
-        found[id(tensor)] = torch.device(places[count.most_common(1)[0][0]].torch_name)
-    return found
+        count = votes.get(path) or Counter([device_of.get(name, 0)])
+        torch_devices[id(tensor)] = torch.device(
+            real_devices[count.most_common(1)[0][0]].torch_name
+        )
+    return torch_devices
 
 
-class Follow(TorchFunctionMode):
+class EagerPlacement(TorchFunctionMode):
     """While it is on, functions run where a plan says.
 
     Args:
-        readers: For each parameter and buffer, by id, the PyTorch device on which it is read.
-        room: Bytes of weights that may be brought to each device ahead of their use.
+        compute_devices: For each parameter and buffer, by id, the PyTorch device on which it is read.
+        prefetch_bytes: Bytes of weights that may be brought to each device ahead of their use.
     """
 
     def __init__(
-        self, readers: Mapping[int, torch.device], room: Mapping[torch.device, int]
+        self,
+        compute_devices: Mapping[int, torch.device],
+        prefetch_bytes: Mapping[torch.device, int],
     ) -> None:
         super().__init__()
-        self.readers, self.room = readers, room
-        self.order: list[torch.Tensor] = []  # the weights that the call before brought, in order
-        self.seen: list[torch.Tensor] = []
-        self.ahead: dict[int, tuple[torch.Tensor, Any]] = {}
-        self.streams: dict[torch.device, Any] = {}
-        self.next = 0
+        self.compute_devices, self.prefetch_bytes = compute_devices, prefetch_bytes
+        self.previous_weights: list[
+            torch.Tensor
+        ] = []  # the weights that the call before brought, in order
+        self.current_weights: list[torch.Tensor] = []
+        self.prefetches: dict[int, tuple[torch.Tensor, Any]] = {}
+        self.copy_streams: dict[torch.device, Any] = {}
+        self.next_index = 0
 
-    def begin(self) -> None:
+    def begin_call(self) -> None:
         """A call begins."""
-        self.order, self.seen, self.next = self.seen or self.order, [], 0
-        self.ahead.clear()
+        self.previous_weights, self.current_weights, self.next_index = (
+            self.current_weights or self.previous_weights,
+            [],
+            0,
+        )
+        self.prefetches.clear()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
         if name == "__get__":
             return func(*args, **kwargs)
-        tensors = [*_tensors(args), *_tensors(kwargs.values())]
-        if len({one.device for one in tensors}) < 2 and not any(
-            self.readers.get(id(one), one.device) != one.device for one in tensors
+        tensors = [*_tensors_in(args), *_tensors_in(kwargs.values())]
+        if len({value.device for value in tensors}) < 2 and not any(
+            self.compute_devices.get(id(value), value.device) != value.device for value in tensors
         ):
             return func(*args, **kwargs)
         target = self._target(name, tensors)
         return func(
-            *(self._moved(one, target) for one in args),
-            **{key: self._moved(one, target) for key, one in kwargs.items()},
+            *(self._to_device(value, target) for value in args),
+            **{key: self._to_device(value, target) for key, value in kwargs.items()},
         )
 
     def _target(self, name: str, tensors: Sequence[torch.Tensor]) -> torch.device:
         """Where a function runs: what it changes stays, weights say, else its first tensor does."""
-        first = tensors[0]
-        if name in _CHANGES or (name.endswith("_") and not name.endswith("__")):
-            return first.device
-        for one in tensors:
-            if id(one) in self.readers:
-                return self.readers[id(one)]
-        large = [one for one in tensors if one.dim() > 0]
-        return large[0].device if large else first.device
+        first_tensor = tensors[0]
+        if name in _IN_PLACE_FUNCTIONS or (name.endswith("_") and not name.endswith("__")):
+            return first_tensor.device
+        for tensor in tensors:
+            if id(tensor) in self.compute_devices:
+                return self.compute_devices[id(tensor)]
+        non_scalars = [tensor for tensor in tensors if tensor.dim() > 0]
+        return non_scalars[0].device if non_scalars else first_tensor.device
 
-    def _moved(self, value: Any, target: torch.device) -> Any:
+    def _to_device(self, value: Any, target: torch.device) -> Any:
         if isinstance(value, torch.Tensor):
             if value.device == target:
                 return value
-            return self._brought(value, target) if id(value) in self.readers else value.to(target)
+            return (
+                self._weight_on(value, target)
+                if id(value) in self.compute_devices
+                else value.to(target)
+            )
         if isinstance(value, list | tuple) and type(value) in (list, tuple):
-            return type(value)(self._moved(one, target) for one in value)
+            return type(value)(self._to_device(item, target) for item in value)
         return value
 
-    def _brought(self, weight: torch.Tensor, target: torch.device) -> torch.Tensor:
+    def _weight_on(self, weight: torch.Tensor, target: torch.device) -> torch.Tensor:
         """A weight on another device than its home; those that come next are begun too."""
         if target.type != "cuda" or (torch.is_grad_enabled() and weight.requires_grad):
             return weight.to(target)
-        self.seen.append(weight)
-        begun = self.ahead.pop(id(weight), None)
-        if begun is None:
-            made = weight.to(target, non_blocking=True)
+        self.current_weights.append(weight)
+        prefetch = self.prefetches.pop(id(weight), None)
+        if prefetch is None:
+            copy = weight.to(target, non_blocking=True)
         else:
-            made, event = begun
+            copy, event = prefetch
             stream = torch.cuda.current_stream(target)
             stream.wait_event(event)
-            made.record_stream(stream)
-        self._bring_ahead(weight, target)
-        return made.detach()
+            copy.record_stream(stream)
+        self._prefetch(weight, target)
+        return copy.detach()
 
-    def _bring_ahead(self, weight: torch.Tensor, target: torch.device) -> None:
+    def _prefetch(self, weight: torch.Tensor, target: torch.device) -> None:
         """Begin to copy the weights that come after this one, as far as the room permits."""
         from placewright.runtime.cuda.streams import new_event, new_stream
 
-        places = [at for at, one in enumerate(self.order) if one is weight]
-        if not places:
+        indices = [index for index, item in enumerate(self.previous_weights) if item is weight]
+        if not indices:
             return
-        stream = self.streams.setdefault(target, new_stream(target))
-        left = self.room.get(target, 0) - sum(one.nbytes for one, _ in self.ahead.values())
-        at = next((one for one in places if one >= self.next), places[0])
-        self.next = at + 1
-        for other in self.order[at + 1 :]:
-            if id(other) in self.ahead:
+        stream = self.copy_streams.setdefault(target, new_stream(target))
+        free_bytes = self.prefetch_bytes.get(target, 0) - sum(
+            item.nbytes for item, _ in self.prefetches.values()
+        )
+        index = next((item for item in indices if item >= self.next_index), indices[0])
+        self.next_index = index + 1
+        for next_weight in self.previous_weights[index + 1 :]:
+            if id(next_weight) in self.prefetches:
                 continue
-            left -= other.nbytes
-            if left < 0 or self.readers[id(other)] != target:
+            free_bytes -= next_weight.nbytes
+            if free_bytes < 0 or self.compute_devices[id(next_weight)] != target:
                 return
             with torch.cuda.stream(stream), torch.no_grad():
-                made = other.detach().to(target, non_blocking=True)
+                copy = next_weight.detach().to(target, non_blocking=True)
                 event = new_event()
                 event.record(stream)
-            self.ahead[id(other)] = made, event
+            self.prefetches[id(next_weight)] = copy, event
 
 
-def _tensors(values: Any) -> list[torch.Tensor]:
-    found: list[torch.Tensor] = []
+def _tensors_in(values: Any) -> list[torch.Tensor]:
+    tensors: list[torch.Tensor] = []
     for value in values:
         if isinstance(value, torch.Tensor):
-            found.append(value)
+            tensors.append(value)
         elif type(value) in (list, tuple):
-            found += _tensors(value)
-    return found
+            tensors += _tensors_in(value)
+    return tensors

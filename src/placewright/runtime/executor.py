@@ -1,4 +1,4 @@
-"""A program, its model and a plan in; the model's outputs out, computed where the plan says."""
+"""Executes steps of a program under a plan, each op on its device."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ import torch
 from placewright.errors import ExecutionError
 from placewright.graph import STATE
 from placewright.runtime.cpu_worker import (
-    Done,
-    Job,
-    Note,
-    Streamer,
-    Worker,
+    CpuWorker,
+    DeviceJob,
+    Message,
+    StepDone,
+    WeightStreamer,
 )
-from placewright.runtime.host_allocator import keep_memory
-from placewright.runtime.instructions import script_of
-from placewright.runtime.micro_batches import runners_of, updates_of
-from placewright.runtime.openmp import send_team_home
-from placewright.runtime.program.sources import given
+from placewright.runtime.host_allocator import retain_freed_memory
+from placewright.runtime.instructions import compile_plan
+from placewright.runtime.micro_batches import op_runners, weight_updates
+from placewright.runtime.openmp import release_openmp_team
+from placewright.runtime.program.sources import input_tensors
 from placewright.runtime.real_devices import (
-    find_places,
-    keeping_to,
+    cpu_affinity,
+    find_real_devices,
     spare_cores,
 )
-from placewright.runtime.weight_storage import settle
+from placewright.runtime.weight_storage import place_weights
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -44,8 +44,8 @@ class Executor:
 
     Args:
         model: Whose weights it runs with; they are moved where the plan has them.
-        where: Places of devices, by name, where their names do not say them; see `places`.
-        keep: Tensors of the graph to be kept to the end of a step; `kept` has those of the last.
+        where: Places of devices, by name, where their names do not say them; see `real_devices`.
+        keep: Tensors of the graph to be kept to the end of a step; `kept_tensors` has those of the last.
         seed: Draw random numbers so that every placement draws the same; None: as PyTorch does.
         graphs: Whether runs of ops on a GPU are captured once and replayed; None: if that is
             quicker.
@@ -65,131 +65,153 @@ class Executor:
         program: Program,
         model: torch.nn.Module,
         plan: Plan,
-        where: Mapping[str, str] | None = None,
-        keep: Sequence[Tensor] = (),
+        device_map: Mapping[str, str] | None = None,
+        keep_tensors: Sequence[Tensor] = (),
         seed: int | None = None,
-        graphs: bool | None = None,
+        cuda_graphs: bool | None = None,
         record: Callable[[int, float, float], None] | None = None,
-        watch: Callable[..., None] | None = None,
-        rooms: dict[str, torch.Tensor] | None = None,
-        lay_out: bool = True,
+        on_op: Callable[..., None] | None = None,
+        staging_buffers: dict[str, torch.Tensor] | None = None,
+        pack_weights: bool = True,
     ) -> None:
         self.program, self.model, self.plan = program, model, plan
-        self.places = find_places(plan.devices, where)
-        self._spare = spare_cores(self.places)
-        self._check_places()
-        self.script = script_of(program, plan, self.places, keep)
-        self.homes = settle(program, model, self.script, self.places, lay_out)
-        self.kept: dict[Tensor, torch.Tensor] = {}
-        self._keep = tuple(dict.fromkeys(keep))
-        self._rooms = {} if rooms is None else rooms
-        self.seed, self._graphs, self._record, self._watch = seed, graphs, record, watch
-        self._done: queue.SimpleQueue[Done] = queue.SimpleQueue()
-        self._waiting: dict[int, list[Done]] = {}
-        self._steps: dict[int, dict[int, tuple[torch.Tensor, torch.Tensor]]] = {}
-        self._finished: dict[int, Any] = {}
-        self._next = 0
-        self._broken: str | None = None
+        self.real_devices = find_real_devices(plan.device_names, device_map)
+        self._spare_cores = spare_cores(self.real_devices)
+        self._check_devices()
+        self.instructions = compile_plan(program, plan, self.real_devices, keep_tensors)
+        self.resident = place_weights(
+            program, model, self.instructions, self.real_devices, pack_weights
+        )
+        self.kept_tensors: dict[Tensor, torch.Tensor] = {}
+        self._keep_tensors = tuple(dict.fromkeys(keep_tensors))
+        self._staging_buffers = {} if staging_buffers is None else staging_buffers
+        self.seed, self._cuda_graphs, self._record, self._on_op = seed, cuda_graphs, record, on_op
+        self._done_queue: queue.SimpleQueue[StepDone] = queue.SimpleQueue()
+        self._done_by_step: dict[int, list[StepDone]] = {}
+        self._in_flight: dict[int, dict[int, tuple[torch.Tensor, torch.Tensor]]] = {}
+        self._results: dict[int, Any] = {}
+        self._next_step = 0
+        self._failure: str | None = None
         self._start()
 
-    def _check_places(self) -> None:
+    def _check_devices(self) -> None:
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-        for place in self.places:
-            if place.kind == "cuda" and place.index >= count:
+        for real_device in self.real_devices:
+            if real_device.kind == "cuda" and real_device.index >= count:
                 raise ExecutionError(
-                    f"device {place.name!r} is CUDA device {place.index}: this machine has "
-                    f"{count}; say another place, such as --where {place.name}=cpu or "
-                    f"where={{{place.name!r}: 'cpu'}}"
+                    f"device {real_device.name!r} is CUDA device {real_device.index}: this machine has "
+                    f"{count}; say another place, such as --where {real_device.name}=cpu or "
+                    f"where={{{real_device.name!r}: 'cpu'}}"
                 )
 
     # -- life ----------------------------------------------------------------------------------
 
     def _start(self) -> None:
-        numbers = [at for at, part in enumerate(self.script.parts) if part.turns]
-        gpus = frozenset(at for at, place in enumerate(self.places) if place.kind == "cuda")
-        self.jobs = {number: self._job(number, gpus) for number in numbers}
-        self.workers: dict[int, Worker] = {}
-        self.streamers: list[Streamer] = []
-        self.issuer = self._issuer({at: job for at, job in self.jobs.items() if at in gpus})
-        homes, device = self.homes, self.script.device
+        numbers = [
+            index
+            for index, instructions in enumerate(self.instructions.per_device)
+            if instructions.sequence
+        ]
+        gpus = frozenset(
+            index
+            for index, real_device in enumerate(self.real_devices)
+            if real_device.kind == "cuda"
+        )
+        self.jobs = {number: self._new_job(number, gpus) for number in numbers}
+        self.workers: dict[int, CpuWorker] = {}
+        self.streamers: list[WeightStreamer] = []
+        self.issuer = self._new_issuer(
+            {index: job for index, job in self.jobs.items() if index in gpus}
+        )
+        resident, placement = self.resident, self.instructions.placement
         for number, job in self.jobs.items():
             if number in gpus:
                 continue
             streamer = None
-            if job.part.staging is not None:
-                streamer = Streamer(job, lambda tensor: homes[device[tensor[0]]][tensor])
+            if job.instructions.staging is not None:
+                streamer = WeightStreamer(
+                    job, lambda tensor: resident[placement[tensor[0]]][tensor]
+                )
                 self.streamers.append(streamer)
-            self.workers[number] = Worker(job, streamer.inbox.put if streamer else None)
-        keep_memory()  # before threads begin: each has its arena for good from then on
-        threads: list[Worker | Streamer] = [*self.workers.values(), *self.streamers]
+            self.workers[number] = CpuWorker(job, streamer.inbox.put if streamer else None)
+        retain_freed_memory()  # before threads begin: each has its arena for good from then on
+        threads: list[CpuWorker | WeightStreamer] = [*self.workers.values(), *self.streamers]
         for thread in threads:
             thread.start()
-        weakref.finalize(self, _stop, [thread.inbox for thread in threads]).atexit = False
+        weakref.finalize(self, _stop_threads, [thread.inbox for thread in threads]).atexit = False
 
-    def _issuer(self, jobs: Mapping[int, Job]) -> Issuer | None:
+    def _new_issuer(self, jobs: Mapping[int, DeviceJob]) -> Issuer | None:
         if not jobs:
             return None
         from placewright.runtime.cuda.issuer import Issuer
 
-        turn = {
-            one.position: (number, index)
+        index_of = {
+            instruction.position: (number, index)
             for number, job in jobs.items()
-            for index, one in enumerate(job.part.turns)
+            for index, instruction in enumerate(job.instructions.sequence)
         }
-        order = [turn[position] for position in self.script.order if position in turn]
-        graphs = self._graphs
-        drawn = any(op.kind == "random" for op in self.program.graph.ops)
-        if self._watch is not None or (drawn and self.seed is not None):
-            graphs = False  # who watches sees every op; and what is seeded is drawn on the host
-        workers = len(jobs) < len(self.jobs)
-        return Issuer(jobs, order, len(self.places), self._at_home, graphs, workers)
-
-    def _job(self, number: int, gpus: frozenset[int]) -> Job:
-        part, place, ops = self.script.parts[number], self.places[number], self.program.graph.ops
-        runners = runners_of(self.program, part, place, self.seed)
-        names = [ops[turn.position].name for turn in part.turns]
-        return Job(
-            number,
-            place,
-            part,
-            self.homes[number],
-            runners,
-            names,
-            _weakly(self._send),
-            _weakly(self._report),
-            gpus,
-            self._rooms,
-            self._record,
-            self._watch,
+        order = [index_of[position] for position in self.instructions.order if position in index_of]
+        cuda_graphs = self._cuda_graphs
+        is_random = any(op.kind == "random" for op in self.program.graph.ops)
+        if self._on_op is not None or (is_random and self.seed is not None):
+            cuda_graphs = (
+                False  # who watches sees every op; and what is seeded is drawn on the host
+            )
+        has_workers = len(jobs) < len(self.jobs)
+        return Issuer(
+            jobs, order, len(self.real_devices), self._resident_tensor, cuda_graphs, has_workers
         )
 
-    def _send(self, target: int, note: Note) -> None:
+    def _new_job(self, number: int, gpus: frozenset[int]) -> DeviceJob:
+        instructions, real_device, ops = (
+            self.instructions.per_device[number],
+            self.real_devices[number],
+            self.program.graph.ops,
+        )
+        runners = op_runners(self.program, instructions, real_device, self.seed)
+        names = [ops[instruction.position].name for instruction in instructions.sequence]
+        return DeviceJob(
+            number,
+            real_device,
+            instructions,
+            self.resident[number],
+            runners,
+            names,
+            _weak_callback(self._send),
+            _weak_callback(self._report),
+            gpus,
+            self._staging_buffers,
+            self._record,
+            self._on_op,
+        )
+
+    def _send(self, target: int, message: Message) -> None:
         if target in self.workers:
-            self.workers[target].inbox.put(note)
+            self.workers[target].inbox.put(message)
         elif self.issuer is not None:
-            self.issuer.inbox.put(note._replace(key=(target, note.key)))
+            self.issuer.inbox.put(message._replace(key=(target, message.key)))
 
-    def _report(self, done: Done) -> None:
-        self._done.put(done)
+    def _report(self, done: StepDone) -> None:
+        self._done_queue.put(done)
         if done.failure is not None and self.issuer is not None:
-            self.issuer.inbox.put(Note("stop"))  # or it would wait for what never comes
+            self.issuer.inbox.put(Message("stop"))  # or it would wait for what never comes
 
-    def _at_home(self, tensor: Tensor) -> torch.Tensor:
-        return self.homes[self.script.device[tensor[0]]][tensor]
+    def _resident_tensor(self, tensor: Tensor) -> torch.Tensor:
+        return self.resident[self.instructions.placement[tensor[0]]][tensor]
 
     def close(self) -> None:
         """End the threads; the weights stay where they are."""
-        threads: list[Worker | Streamer] = [*self.workers.values(), *self.streamers]
+        threads: list[CpuWorker | WeightStreamer] = [*self.workers.values(), *self.streamers]
         for thread in threads:
-            thread.inbox.put(Note("stop"))
+            thread.inbox.put(Message("stop"))
         for thread in threads:
             thread.join(timeout=10)
-        self._broken = self._broken or "it was closed"
+        self._failure = self._failure or "it was closed"
         if self.issuer is not None:
-            self.issuer.let_go()
+            self.issuer.release()
         # Or a weight that the next executor moves away would stay here, too.
-        self.homes = [{} for _ in self.places]
-        self.issuer, self.jobs, self._rooms, self.kept = None, {}, {}, {}
+        self.resident = [{} for _ in self.real_devices]
+        self.issuer, self.jobs, self._staging_buffers, self.kept_tensors = None, {}, {}, {}
         self.workers, self.streamers = {}, []  # which know the rooms, too
 
     def __enter__(self) -> Executor:
@@ -207,27 +229,27 @@ class Executor:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """What the model returns for these arguments."""
-        return self.only_result(self.submit(*args, **kwargs))
+        return self.result_or_close(self.submit(*args, **kwargs))
 
-    def only_result(self, number: int) -> Any:
+    def result_or_close(self, number: int) -> Any:
         """As `result`; who breaks it off, as with Control-C, will not ask again."""
         try:
             return self.result(number)
         except BaseException:
             if not self.broken:
-                self._broken = "a step was broken off"
+                self._failure = "a step was broken off"
                 self.close()
             raise
 
-    def finish(self) -> None:
+    def finish_steps(self) -> None:
         """Let all steps in flight end; their results are kept until they are asked for."""
-        for number in sorted(self._steps):
-            self._finished[number] = self.only_result(number)
+        for number in sorted(self._in_flight):
+            self._results[number] = self.result_or_close(number)
 
     @property
     def broken(self) -> bool:
         """Whether it cannot run any more: a step failed, or it was closed."""
-        return self._broken is not None
+        return self._failure is not None
 
     def submit(self, *args: Any, **kwargs: Any) -> int:
         """Begin a step and give its number; `result` waits for it.
@@ -235,68 +257,68 @@ class Executor:
         Raises:
             ExecutionError: An earlier step failed, or steps that change states would overlap.
         """
-        if self._broken is not None:
-            raise ExecutionError(f"the plan cannot be run any more: {self._broken}")
-        if self._steps and not self.stateless:
+        if self._failure is not None:
+            raise ExecutionError(f"the plan cannot be run any more: {self._failure}")
+        if self._in_flight and not self.stateless:
             raise ExecutionError(
                 "a step is still under way, and steps of this model change weights or states: "
                 "wait for its result first"
             )
         if self.workers:
-            send_team_home()  # of the caller, who only waits from now on
-        tensors = given(self.program, args, kwargs)
-        number, self._next = self._next, self._next + 1
-        begins, states = self._inputs(tensors)
-        self._steps[number], self._waiting[number] = states, []
+            release_openmp_team()  # of the caller, who only waits from now on
+        tensors = input_tensors(self.program, args, kwargs)
+        number, self._next_step = self._next_step, self._next_step + 1
+        inputs, states = self._step_inputs(tensors)
+        self._in_flight[number], self._done_by_step[number] = states, []
         if self.issuer is not None:
-            self.issuer.meet()
-            self.issuer.inbox.put(Note("begin", number, None, begins))
+            self.issuer.wait_for_caller()
+            self.issuer.inbox.put(Message("begin", number, None, inputs))
         for device in self.workers:
-            self._send(device, Note("begin", number, None, begins[device]))
-        for device, part in enumerate(self.script.parts):
-            for tensor, target in part.sends:
-                self._hand_over(number, tensor, target, begins[device])
-            if device not in self.jobs and part.outputs:
-                here = {**self.homes[device], **begins[device]}
-                kept = {tensor: here[tensor] for tensor in part.outputs}
-                self._waiting[number].append(Done(number, device, kept))
+            self._send(device, Message("begin", number, None, inputs[device]))
+        for device, instructions in enumerate(self.instructions.per_device):
+            for tensor, target in instructions.sends:
+                self._send_source(number, tensor, target, inputs[device])
+            if device not in self.jobs and instructions.outputs:
+                local_tensors = {**self.resident[device], **inputs[device]}
+                outputs = {tensor: local_tensors[tensor] for tensor in instructions.outputs}
+                self._done_by_step[number].append(StepDone(number, device, outputs))
         return number
 
-    def _hand_over(
-        self, step: int, tensor: Tensor, target: int, begins: Mapping[Tensor, torch.Tensor]
+    def _send_source(
+        self, step: int, tensor: Tensor, target: int, inputs: Mapping[Tensor, torch.Tensor]
     ) -> None:
         """Send an input or a stored tensor to a device that reads it."""
-        value: Any = begins[tensor] if tensor in begins else self._at_home(tensor)
-        if value.is_cuda and self.places[target].kind == "cpu":
-            lanes = {} if self.issuer is None else self.issuer.lanes
-            lane = lanes.get(self.script.device[tensor[0]])
-            value = value.cpu() if lane is None else lane.hand_out(value)
-        self._send(target, Note("tensor", step, tensor, value))
+        value: Any = inputs[tensor] if tensor in inputs else self._resident_tensor(tensor)
+        if value.is_cuda and self.real_devices[target].kind == "cpu":
+            cuda_devices = {} if self.issuer is None else self.issuer.cuda_devices
+            cuda_device = cuda_devices.get(self.instructions.placement[tensor[0]])
+            value = value.cpu() if cuda_device is None else cuda_device.stored_to_host(value)
+        self._send(target, Message("tensor", step, tensor, value))
 
     @property
     def stateless(self) -> bool:
         """Whether steps are independent, so that several may be in flight."""
         kinds = {op.kind for op in self.program.graph.ops}
-        return STATE not in kinds and ("optimizer" not in kinds or self._updates_wait)
+        return STATE not in kinds and ("optimizer" not in kinds or self._accumulates_gradients)
 
     @property
-    def _updates_wait(self) -> bool:
-        return all(update.waits for update in updates_of(self.jobs.values()))
+    def _accumulates_gradients(self) -> bool:
+        return all(update.accumulates for update in weight_updates(self.jobs.values()))
 
     @property
-    def _captured(self) -> bool:
+    def _has_graphs(self) -> bool:
         """Whether ops are replayed that were captured with tensors in their places."""
-        return self.issuer is not None and bool(self.issuer.graphs.segments)
+        return self.issuer is not None and bool(self.issuer.cuda_graphs.segments)
 
     @property
-    def issued(self) -> str:
+    def issue_mode(self) -> str:
         """How GPUs are given their ops: as graphs, or one by one and why; nothing without GPUs."""
-        return "" if self.issuer is None else str(self.issuer.graphs)
+        return "" if self.issuer is None else str(self.issuer.cuda_graphs)
 
     @property
-    def settled(self) -> bool:
+    def is_warm(self) -> bool:
         """Whether steps are run in one way from now on: the first few may try several."""
-        return self.issuer is None or self.issuer.graphs.settled
+        return self.issuer is None or self.issuer.cuda_graphs.is_decided
 
     def result(self, number: int) -> Any:
         """What the model returned in a step, in its own structure.
@@ -304,90 +326,98 @@ class Executor:
         Raises:
             ExecutionError: An op failed; the message names it.
         """
-        if number in self._finished:
-            return self._finished.pop(number)
+        if number in self._results:
+            return self._results.pop(number)
         if self.issuer is not None:
-            with keeping_to(self._spare if self.workers else ()):  # which alone have a team
+            with cpu_affinity(self._spare_cores if self.workers else ()):  # which alone have a team
                 self.issuer.run_until(number)
-        idle = sum(
-            device not in self.jobs and bool(part.outputs)
-            for device, part in enumerate(self.script.parts)
+        idle_devices = sum(
+            device not in self.jobs and bool(instructions.outputs)
+            for device, instructions in enumerate(self.instructions.per_device)
         )
-        while len(self._waiting[number]) < len(self.jobs) + idle:
-            done = self._done.get()
+        while len(self._done_by_step[number]) < len(self.jobs) + idle_devices:
+            done = self._done_queue.get()
             if done.failure is not None:
-                where = self.places[done.device].name
-                self._broken = f"op {done.where!r} failed on {where!r}: {done.failure}"
+                device_name = self.real_devices[done.device].name
+                self._failure = f"op {done.op!r} failed on {device_name!r}: {done.failure}"
                 self.close()
-                raise ExecutionError(self._broken) from done.failure
-            self._waiting[done.step].append(done)
-        found = {
+                raise ExecutionError(self._failure) from done.failure
+            self._done_by_step[done.step].append(done)
+        tensors = {
             tensor: value
-            for done in self._waiting.pop(number)
+            for done in self._done_by_step.pop(number)
             for tensor, value in done.outputs.items()
         }
-        self.kept = {tensor: found[tensor] for tensor in self._keep}
+        self.kept_tensors = {tensor: tensors[tensor] for tensor in self._keep_tensors}
         if self.issuer is not None:
-            self.issuer.join(found.values())
+            self.issuer.join_caller(tensors.values())
         with torch.no_grad():
-            self._put_back(found, self._steps.pop(number))
-            return self.program.returned([self._output(found, at) for at in self.program.outputs])
+            self._write_back(tensors, self._in_flight.pop(number))
+            return self.program.pack_outputs(
+                [self._output(tensors, output) for output in self.program.outputs]
+            )
 
-    def _inputs(
+    def _step_inputs(
         self, tensors: Mapping[int, torch.Tensor]
     ) -> tuple[list[dict[Tensor, torch.Tensor]], dict[int, tuple[torch.Tensor, torch.Tensor]]]:
         """What each device begins with; and the given states: as given, and where they are now."""
-        begins: list[dict[Tensor, torch.Tensor]] = [{} for _ in self.places]
+        inputs: list[dict[Tensor, torch.Tensor]] = [{} for _ in self.real_devices]
         states = {}
         for position, tensor in tensors.items():
-            device = self.script.device[position]
-            here = tensor.detach().to(self.places[device].torch_name)
+            device = self.instructions.placement[position]
+            local = tensor.detach().to(self.real_devices[device].torch_name)
             if self.program.graph.ops[position].kind == STATE:
-                if here.is_inference() and self.places[device].kind == "cpu":
+                if local.is_inference() and self.real_devices[device].kind == "cpu":
                     with torch.inference_mode(False):  # a worker may not change it otherwise
-                        here = here.clone()
-                bound = self.homes[device].get((position, 0))
-                if bound is not None and self._captured and bound.shape == here.shape:
-                    if bound.data_ptr() != here.data_ptr():  # graphs change states where they were
-                        bound.copy_(here)
-                    here = bound
-                states[position] = (tensor, here)
-                self.homes[device][position, 0] = here
+                        local = local.clone()
+                captured_state = self.resident[device].get((position, 0))
+                if (
+                    captured_state is not None
+                    and self._has_graphs
+                    and captured_state.shape == local.shape
+                ):
+                    if (
+                        captured_state.data_ptr() != local.data_ptr()
+                    ):  # graphs change states where they were
+                        captured_state.copy_(local)
+                    local = captured_state
+                states[position] = (tensor, local)
+                self.resident[device][position, 0] = local
             else:
-                begins[device][position, 0] = here
-        return begins, states
+                inputs[device][position, 0] = local
+        return inputs, states
 
-    def _put_back(
+    def _write_back(
         self,
-        found: Mapping[Tensor, torch.Tensor],
+        tensors: Mapping[Tensor, torch.Tensor],
         states: Mapping[int, tuple[torch.Tensor, torch.Tensor]],
     ) -> None:
         """Write what was not written in place, and give the caller his changed states."""
-        for state, new in self.script.left:
-            self._at_home(state).copy_(found[new])
-        for as_given, here in states.values():
-            if here.data_ptr() != as_given.data_ptr():
-                as_given.copy_(here)
+        for state, new in self.instructions.write_backs:
+            self._resident_tensor(state).copy_(tensors[new])
+        for original, local in states.values():
+            if local.data_ptr() != original.data_ptr():
+                original.copy_(local)
 
-    def _output(self, found: Mapping[Tensor, torch.Tensor], output: Any) -> torch.Tensor:
-        value: torch.Tensor = found[output.tensor]
+    def _output(self, tensors: Mapping[Tensor, torch.Tensor], output: Any) -> torch.Tensor:
+        value: torch.Tensor = tensors[output.tensor]
         for view in output.views:
             value = view(value)
         return value.clone() if output.copied else value
 
 
-def _weakly(method: Callable[..., None]) -> Callable[..., None]:
+def _weak_callback(method: Callable[..., None]) -> Callable[..., None]:
     """Calls a method while its owner lives: a thread that waits for work does not keep it alive."""
-    found = weakref.WeakMethod(method)
+    reference = weakref.WeakMethod(method)
 
     def call(*args: Any) -> None:
-        alive = found()
-        if alive is not None:
-            alive(*args)
+        bound_method = reference()
+        if bound_method is not None:
+            bound_method(*args)
 
     return call
 
 
-def _stop(inboxes: Sequence[queue.SimpleQueue[Note]]) -> None:
+def _stop_threads(inboxes: Sequence[queue.SimpleQueue[Message]]) -> None:
     for inbox in inboxes:
-        inbox.put(Note("stop"))
+        inbox.put(Message("stop"))

@@ -1,4 +1,4 @@
-"""Nothing in, a host allocator that keeps what tensors give back out.
+"""Host allocator: lets glibc retain freed memory for the next tensors.
 
 glibc returns large blocks to the system when they are freed and asks for them again, page by page,
 when the next tensor is made: the outputs of ops on the CPU then cost more in page faults than in
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _TRIM_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -4, -8  # of malloc.h
-_MOST = 2**31 - 1
-_LARGE = 65 << 20  # bytes that only the main arena can keep: a heap of another one has 64 MiB
-_ARENAS = 256  # more than a process has
+_INT_MAX = 2**31 - 1
+_LARGE_BLOCK = 65 << 20  # bytes that only the main arena can keep: a heap of another one has 64 MiB
+_MAX_ARENAS = 256  # more than a process has
 
 
 @cache
-def keep_memory() -> bool:
+def retain_freed_memory() -> bool:
     """Let this process keep freed memory for its next tensors; whether that could be set.
 
     It holds for the whole process from now on. What is kept is what was in use at once, and a few
@@ -35,48 +35,48 @@ def keep_memory() -> bool:
     """
     if platform.libc_ver()[0] != "glibc":
         return False
-    wanted = {_TRIM_THRESHOLD: _MOST, _MMAP_MAX: 0, _ARENA_MAX: 1}
-    return all(bool(_libc().mallopt(what, value)) for what, value in wanted.items())
+    settings = {_TRIM_THRESHOLD: _INT_MAX, _MMAP_MAX: 0, _ARENA_MAX: 1}
+    return all(bool(_libc().mallopt(option, value)) for option, value in settings.items())
 
 
-def in_kept_memory(work: Callable[[], None]) -> None:
+def run_in_main_arena(work: Callable[[], None]) -> None:
     """Do some work in a thread whose freed memory is kept: this one, or one that is started.
 
     A thread has its arena from its beginning. In a process where other threads have made arenas,
     new ones are given those in turn, and one of them is the main one, which alone keeps memory.
     """
-    over = threading.Event()
-    answer: queue.SimpleQueue[bool] = queue.SimpleQueue()
+    finished = threading.Event()
+    replies: queue.SimpleQueue[bool] = queue.SimpleQueue()
 
     def attempt() -> None:
-        kept = _kept()
-        answer.put(kept)
-        if kept:
+        in_main_arena = _uses_main_arena()
+        replies.put(in_main_arena)
+        if in_main_arena:
             work()
         else:
-            over.wait()  # or the next thread would be given its arena again
+            finished.wait()  # or the next thread would be given its arena again
 
-    name, found = threading.current_thread().name, False
+    name, succeeded = threading.current_thread().name, False
     threads: list[threading.Thread] = []
-    most = _ARENAS if keep_memory() and not _kept() else 0
-    while not found and len(threads) < most:
+    max_threads = _MAX_ARENAS if retain_freed_memory() and not _uses_main_arena() else 0
+    while not succeeded and len(threads) < max_threads:
         threads.append(threading.Thread(target=attempt, name=name, daemon=True))
         threads[-1].start()
-        found = answer.get()
-    over.set()
+        succeeded = replies.get()
+    finished.set()
     for thread in threads:
         thread.join()
-    if not found:
+    if not succeeded:
         work()
 
 
-def _kept() -> bool:
+def _uses_main_arena() -> bool:
     """Whether this thread's large blocks come from the main arena, below the program's break."""
     libc = _libc()
-    block = libc.malloc(_LARGE)
-    kept = block is not None and block < libc.sbrk(0)
+    block = libc.malloc(_LARGE_BLOCK)
+    in_main_arena = block is not None and block < libc.sbrk(0)
     libc.free(block)
-    return kept
+    return in_main_arena
 
 
 @cache

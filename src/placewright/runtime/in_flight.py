@@ -1,4 +1,4 @@
-"""An executor and many calls in, what each returns out, in order, with several steps in flight."""
+"""Runs many calls with several steps in flight, and yields results in order."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ if TYPE_CHECKING:
     from placewright.runtime.executor import Executor
 
 
-def in_order(
+def pipelined_results(
     executor: Executor,
-    first: tuple[Any, ...],
+    first_call: tuple[Any, ...],
     calls: Iterable[tuple[Any, ...]],
     in_flight: int,
 ) -> Iterator[tuple[tuple[Any, ...], Any]]:
     """Each call's arguments and what the model returned for them.
 
     Args:
-        first: The first call's arguments; `calls` are those after it.
+        first_call: The first call's arguments; `calls` are those after it.
         in_flight: How many steps may be under way at once.
 
     Raises:
@@ -36,17 +36,17 @@ def in_order(
             "steps of this model change weights or states, so that they cannot overlap: "
             "run with one in flight"
         )
-    waiting: deque[tuple[int, tuple[Any, ...]]] = deque()
+    submitted: deque[tuple[int, tuple[Any, ...]]] = deque()
     try:
-        waiting.append((executor.submit(*first), first))
+        submitted.append((executor.submit(*first_call), first_call))
         for args in calls:
-            if len(waiting) >= in_flight:
-                number, given = waiting.popleft()
-                yield given, executor.only_result(number)
-            waiting.append((executor.submit(*args), args))
-        while waiting:
-            number, given = waiting.popleft()
-            yield given, executor.only_result(number)
+            if len(submitted) >= in_flight:
+                number, call_args = submitted.popleft()
+                yield call_args, executor.result_or_close(number)
+            submitted.append((executor.submit(*args), args))
+        while submitted:
+            number, call_args = submitted.popleft()
+            yield call_args, executor.result_or_close(number)
     finally:  # who asks no more leaves nothing under way
-        while waiting and not executor.broken:
-            executor.only_result(waiting.popleft()[0])
+        while submitted and not executor.broken:
+            executor.result_or_close(submitted.popleft()[0])

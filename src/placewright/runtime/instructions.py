@@ -1,4 +1,4 @@
-"""A graph and a plan in, what each device does out: its turns in order, what it sends and frees.
+"""Compiles a plan into the instructions of each device: ops, transfers, frees.
 
 This is pure bookkeeping, done once. Tensors are known by (op, output), as in the graph.
 """
@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from placewright.errors import PlanError, nearest
 from placewright.graph import INPUT, STATE, VIEW, WEIGHT
-from placewright.runtime.cuda.graph_exclusions import bulky_ops, handed_out
+from placewright.runtime.cuda.graph_exclusions import large_output_ops, large_transfer_ops
 from placewright.runtime.in_place import find_writes
-from placewright.runtime.staging import Copy, lay_out
+from placewright.runtime.staging import StagedCopy, allocate_staging
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,58 +21,58 @@ if TYPE_CHECKING:
     from placewright.graph import Graph, Tensor
     from placewright.plan import Plan
     from placewright.runtime.program.program import Program
-    from placewright.runtime.real_devices import Place
+    from placewright.runtime.real_devices import RealDevice
     from placewright.runtime.staging import Staging
 
-ENV, HOME, ROOM = 0, 1, 2
+ENV, RESIDENT, STAGED = 0, 1, 2
 """Where an op finds what it reads: made or received in this step, stored, or streamed."""
 
 
 @dataclass
-class Turn:
+class Instruction:
     """One op's turn on its device.
 
     Args:
         inputs: Where each tensor it reads is: (`ENV`, tensor), (`HOME`, tensor) or (`ROOM`, copy).
-        needs: Those of them that come from other devices, and that no op here has read before.
+        remote_inputs: Those of them that come from other devices, and that no op here has read before.
         sends: Which of its outputs go to which devices, once it has run.
         frees: Tensors that nobody on this device reads after it.
-        after: Ops on other devices that must have read what this one changes.
-        tells: Devices with an op that waits for this one to have read something.
+        waits_for: Ops on other devices that must have read what this one changes.
+        notifies: Devices with an op that waits for this one to have read something.
         in_place: Whether it changes what it reads.
-        handed: Whether it makes, or is a view of, a large output (`runtime/cuda/graph_exclusions.py`).
-        bulky: Whether it reads or makes something large that goes from device to device, or that
+        large_output: Whether it makes, or is a view of, a large output (`runtime/cuda/graph_exclusions.py`).
+        large_transfer: Whether it reads or makes something large that goes from device to device, or that
             such an op makes or reads.
     """
 
     position: int
     inputs: list[tuple[int, Any]]
-    needs: list[Tensor] = field(default_factory=list)
+    remote_inputs: list[Tensor] = field(default_factory=list)
     sends: list[tuple[int, int]] = field(default_factory=list)
     frees: list[Tensor] = field(default_factory=list)
-    after: list[int] = field(default_factory=list)
-    tells: list[int] = field(default_factory=list)
+    waits_for: list[int] = field(default_factory=list)
+    notifies: list[int] = field(default_factory=list)
     in_place: bool = False
-    handed: bool = False
-    bulky: bool = False
+    large_output: bool = False
+    large_transfer: bool = False
 
 
 @dataclass
-class Part:
+class DeviceInstructions:
     """What one device does in a step.
 
     Args:
-        stored: Weights and states that live here, and views of nothing but weights.
-        borrowed: Stored tensors of other devices that are read here where they lie.
+        resident: Weights and states that live here, and views of nothing but weights.
+        shared: Stored tensors of other devices that are read here where they lie.
         inputs: Inputs of the step that are here when it begins.
         sends: Inputs and stored tensors that go from here to which devices when it begins.
         outputs: Outputs of the graph that are made here.
         staging: How streamed weights take turns in this device's staging room.
     """
 
-    turns: list[Turn] = field(default_factory=list)
-    stored: list[Tensor] = field(default_factory=list)
-    borrowed: list[Tensor] = field(default_factory=list)
+    sequence: list[Instruction] = field(default_factory=list)
+    resident: list[Tensor] = field(default_factory=list)
+    shared: list[Tensor] = field(default_factory=list)
     inputs: list[Tensor] = field(default_factory=list)
     sends: list[tuple[Tensor, int]] = field(default_factory=list)
     outputs: list[Tensor] = field(default_factory=list)
@@ -80,236 +80,272 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Script:
+class Instructions:
     """What all devices do in a step.
 
     Args:
         order: The ops that take a turn, in the plan's order.
-        left: States to be overwritten at the end of the step: (state, new value).
+        write_backs: States to be overwritten at the end of the step: (state, new value).
     """
 
-    parts: tuple[Part, ...]
-    device: tuple[int, ...]
+    per_device: tuple[DeviceInstructions, ...]
+    placement: tuple[int, ...]
     order: tuple[int, ...]
-    left: tuple[tuple[Tensor, Tensor], ...]
+    write_backs: tuple[tuple[Tensor, Tensor], ...]
 
 
-def write_script(
+def compile_graph(
     graph: Graph,
-    device: Sequence[int],
-    devices: int,
+    placement: Sequence[int],
+    device_count: int,
     priority: Sequence[float] | None = None,
     staging: Sequence[int] | None = None,
     changes: Mapping[Tensor, Tensor] | None = None,
-    keep: Sequence[Tensor] = (),
-    apart: Sequence[int] = (),
-) -> Script:
+    keep_tensors: Sequence[Tensor] = (),
+    separate_memory: Sequence[int] = (),
+) -> Instructions:
     """The script of a plan.
 
     Args:
-        device: Of each op.
-        devices: How many there are.
+        placement: Of each op.
+        device_count: How many there are.
         changes: Each changed state, and its new value.
-        keep: Tensors to be kept to the end of the step, beside the graph's outputs.
-        apart: Devices with a memory of their own: stored tensors of others must be sent to them,
+        keep_tensors: Tensors to be kept to the end of the step, beside the graph's outputs.
+        separate_memory: Devices with a memory of their own: stored tensors of others must be sent to them,
             and theirs to others. The rest share one memory, and read where things lie.
 
     Raises:
         PlanError: A staging room is too small for an op.
     """
-    return _Writer(graph, device, devices, priority, staging, changes or {}, keep, apart).write()
+    return _Compiler(
+        graph,
+        placement,
+        device_count,
+        priority,
+        staging,
+        changes or {},
+        keep_tensors,
+        separate_memory,
+    ).build()
 
 
-def script_of(
-    program: Program, plan: Plan, places: Sequence[Place], keep: Sequence[Tensor] = ()
-) -> Script:
+def compile_plan(
+    program: Program,
+    plan: Plan,
+    real_devices: Sequence[RealDevice],
+    keep_tensors: Sequence[Tensor] = (),
+) -> Instructions:
     """The script of a plan for a program, matched by the names of ops.
 
     Raises:
         PlanError: An op of one is missing in the other.
     """
-    graph, row = program.graph, {name: at for at, name in enumerate(plan.ops)}
-    missing = [op.name for op in graph.ops if op.name not in row]
-    if missing or len(row) != len(graph):
-        strange = [name for name in row if name not in graph.position]
-        example = missing[0] if missing else strange[0]
-        known = row if missing else graph.position
+    graph, row_of = program.graph, {name: index for index, name in enumerate(plan.ops)}
+    missing = [op.name for op in graph.ops if op.name not in row_of]
+    if missing or len(row_of) != len(graph):
+        unknown = [name for name in row_of if name not in graph.position]
+        example = missing[0] if missing else unknown[0]
+        known_names = row_of if missing else graph.position
         raise PlanError(
-            f"the plan places {len(row)} ops, the model as captured has {len(graph)}: "
-            f"{len(missing)} of the model's are missing in the plan, {len(strange)} of the plan's "
-            f"in the model, such as {example!r} ({nearest(example, known)})"
+            f"the plan places {len(row_of)} ops, the model as captured has {len(graph)}: "
+            f"{len(missing)} of the model's are missing in the plan, {len(unknown)} of the plan's "
+            f"in the model, such as {example!r} ({nearest(example, known_names)})"
         )
     if plan.fusion is not None and (plan.fusion >= 0).any():
         raise PlanError("the plan fuses ops: this runtime runs them one by one, so plan without")
-    rows = [row[op.name] for op in graph.ops]
-    return write_script(
+    rows = [row_of[op.name] for op in graph.ops]
+    return compile_graph(
         graph,
-        plan.device[rows].tolist(),
-        len(plan.devices),
+        plan.placement[rows].tolist(),
+        len(plan.device_names),
         None if plan.priority is None else plan.priority[rows].tolist(),
         None if plan.staging is None else plan.staging.tolist(),
         program.changes,
-        keep,
-        [at for at, place in enumerate(places) if place.kind == "cuda"],
+        keep_tensors,
+        [index for index, real_device in enumerate(real_devices) if real_device.kind == "cuda"],
     )
 
 
-class _Writer:
+class _Compiler:
     def __init__(
         self,
         graph: Graph,
-        device: Sequence[int],
-        devices: int,
+        placement: Sequence[int],
+        device_count: int,
         priority: Sequence[float] | None,
         staging: Sequence[int] | None,
         changes: Mapping[Tensor, Tensor],
-        keep: Sequence[Tensor],
-        apart: Sequence[int],
+        keep_tensors: Sequence[Tensor],
+        separate_memory: Sequence[int],
     ) -> None:
-        self.apart = set(apart)
-        self.graph, self.device = graph, [int(at) for at in device]
-        self.rooms = [-1] * devices if staging is None else [int(room) for room in staging]
-        self.writes = find_writes(graph, self.device, changes)
-        self.static, self.handed = _static(graph), handed_out(graph)
-        self.order = self._ordered(priority)
-        self.parts = [Part() for _ in range(devices)]
-        self.kept = {*(graph.outputs or ()), *keep, *(new for _, new in self.writes.left)}
-        self.last: dict[tuple[Tensor, int], int] = {}  # the last op that reads a tensor there
-        self.sent: set[tuple[Tensor, int]] = set()  # what goes to which device
+        self.separate_memory = set(separate_memory)
+        self.graph, self.placement = graph, [int(at) for at in placement]
+        self.staging_sizes = (
+            [-1] * device_count if staging is None else [int(size) for size in staging]
+        )
+        self.writes = find_writes(graph, self.placement, changes)
+        self.resident_ops, self.large_outputs = _resident_ops(graph), large_output_ops(graph)
+        self.order = self._issue_order(priority)
+        self.per_device = [DeviceInstructions() for _ in range(device_count)]
+        self.kept_tensors = {
+            *(graph.outputs or ()),
+            *keep_tensors,
+            *(new for _, new in self.writes.write_backs),
+        }
+        self.last_reader: dict[
+            tuple[Tensor, int], int
+        ] = {}  # the last op that reads a tensor there
+        self.transfers: set[tuple[Tensor, int]] = set()  # what goes to which device
 
-    def write(self) -> Script:
+    def build(self) -> Instructions:
         self._add_sources()
         for position in self.order:
-            place = self.device[position]
+            device = self.placement[position]
             for tensor in self.graph.ops[position].inputs:
-                self.last[tensor, place] = position
-        copies: list[list[Copy]] = [[] for _ in self.parts]
-        turns: dict[int, Turn] = {}
+                self.last_reader[tensor, device] = position
+        copies: list[list[StagedCopy]] = [[] for _ in self.per_device]
+        instructions: dict[int, Instruction] = {}
         for position in self.order:
-            turn = self._turn(position, copies)
-            turns[position] = turn
-            self.parts[self.device[position]].turns.append(turn)
-            for tensor in turn.needs:
-                self._send(turns, tensor, self.device[position])
-            for reader in self.writes.before.get(position, ()):
-                if self.device[reader] != self.device[position] and reader in turns:
-                    turn.after.append(reader)
-                    turns[reader].tells.append(self.device[position])
-        read = [
-            (at, key) for at, turn in turns.items() for where, key in turn.inputs if where == ENV
+            instruction = self._instruction(position, copies)
+            instructions[position] = instruction
+            self.per_device[self.placement[position]].sequence.append(instruction)
+            for tensor in instruction.remote_inputs:
+                self._add_send(instructions, tensor, self.placement[position])
+            for reader in self.writes.predecessors.get(position, ()):
+                if self.placement[reader] != self.placement[position] and reader in instructions:
+                    instruction.waits_for.append(reader)
+                    instructions[reader].notifies.append(self.placement[position])
+        reads = [
+            (op, key)
+            for op, instruction in instructions.items()
+            for location, key in instruction.inputs
+            if location == ENV
         ]
-        sent = {tensor for tensor, _ in self.sent}
-        for position in bulky_ops(self.graph, self.device, turns, read, sent):
-            turns[position].bulky = True
-        for place, part in enumerate(self.parts):
-            if copies[place]:
-                part.staging = lay_out(copies[place], self.rooms[place])
-        for tensor in dict.fromkeys(self.kept):
-            self.parts[self.device[tensor[0]]].outputs.append(tensor)
-        return Script(tuple(self.parts), tuple(self.device), tuple(self.order), self.writes.left)
+        sent_tensors = {tensor for tensor, _ in self.transfers}
+        for position in large_transfer_ops(
+            self.graph, self.placement, instructions, reads, sent_tensors
+        ):
+            instructions[position].large_transfer = True
+        for device, device_instructions in enumerate(self.per_device):
+            if copies[device]:
+                device_instructions.staging = allocate_staging(
+                    copies[device], self.staging_sizes[device]
+                )
+        for tensor in dict.fromkeys(self.kept_tensors):
+            self.per_device[self.placement[tensor[0]]].outputs.append(tensor)
+        return Instructions(
+            tuple(self.per_device),
+            tuple(self.placement),
+            tuple(self.order),
+            self.writes.write_backs,
+        )
 
-    def _ordered(self, priority: Sequence[float] | None) -> list[int]:
+    def _issue_order(self, priority: Sequence[float] | None) -> list[int]:
         """Rule 2, with every write after what must have run before it."""
         graph = self.graph
-        takes = [at for at in range(len(graph)) if at not in self.static and not _given(graph, at)]
+        scheduled = [
+            op
+            for op in range(len(graph))
+            if op not in self.resident_ops and not _is_input(graph, op)
+        ]
         if priority is None:
-            return takes
+            return scheduled
         readers: dict[int, set[int]] = {}
-        waiting = dict.fromkeys(takes, 0)
-        for position in takes:
+        indegree = dict.fromkeys(scheduled, 0)
+        for position in scheduled:
             sources = {source for source, _ in graph.ops[position].inputs}
-            sources |= set(self.writes.before.get(position, ()))
-            for source in sources & waiting.keys():
+            sources |= set(self.writes.predecessors.get(position, ()))
+            for source in sources & indegree.keys():
                 readers.setdefault(source, set()).add(position)
-                waiting[position] += 1
-        heads = [(priority[at], at) for at in takes if not waiting[at]]
-        heapq.heapify(heads)
+                indegree[position] += 1
+        ready = [(priority[op], op) for op in scheduled if not indegree[op]]
+        heapq.heapify(ready)
         order = []
-        while heads:
-            _, position = heapq.heappop(heads)
+        while ready:
+            _, position = heapq.heappop(ready)
             order.append(position)
             for reader in readers.get(position, ()):
-                waiting[reader] -= 1
-                if not waiting[reader]:
-                    heapq.heappush(heads, (priority[reader], reader))
+                indegree[reader] -= 1
+                if not indegree[reader]:
+                    heapq.heappush(ready, (priority[reader], reader))
         return order
 
     def _add_sources(self) -> None:
         for position, op in enumerate(self.graph.ops):
-            part = self.parts[self.device[position]]
-            made = [(position, output) for output in range(len(op.outputs))]
+            device_instructions = self.per_device[self.placement[position]]
+            tensors = [(position, output) for output in range(len(op.outputs))]
             if op.kind == INPUT:
-                part.inputs += made
-            elif position in self.static:
-                part.stored += made
+                device_instructions.inputs += tensors
+            elif position in self.resident_ops:
+                device_instructions.resident += tensors
 
-    def _turn(self, position: int, copies: list[list[Copy]]) -> Turn:
-        op, place = self.graph.ops[position], self.device[position]
-        in_place, handed = position in self.writes.in_place, position in self.handed
-        turn = Turn(position, [], in_place=in_place, handed=handed)
-        streams: list[Copy] = []
+    def _instruction(self, position: int, copies: list[list[StagedCopy]]) -> Instruction:
+        op, device = self.graph.ops[position], self.placement[position]
+        in_place, large_output = position in self.writes.in_place, position in self.large_outputs
+        instruction = Instruction(position, [], in_place=in_place, large_output=large_output)
+        weight_copies: list[StagedCopy] = []
         for tensor in op.inputs:
-            away = self.device[tensor[0]] != place
-            if tensor[0] in self.static and away and self._streams(tensor, place):
-                number = len(copies[place]) + len(streams)
-                streams.append(Copy(tensor, position, self._size(tensor)))
-                turn.inputs.append((ROOM, number))
-            elif not self._stays(tensor, place):
-                turn.inputs.append((ENV, tensor))
-                if away and (tensor, place) not in self.sent:
-                    self.sent.add((tensor, place))
-                    turn.needs.append(tensor)
+            is_remote = self.placement[tensor[0]] != device
+            if tensor[0] in self.resident_ops and is_remote and self._is_streamed(tensor, device):
+                copy_index = len(copies[device]) + len(weight_copies)
+                weight_copies.append(StagedCopy(tensor, position, self._size(tensor)))
+                instruction.inputs.append((STAGED, copy_index))
+            elif not self._is_local(tensor, device):
+                instruction.inputs.append((ENV, tensor))
+                if is_remote and (tensor, device) not in self.transfers:
+                    self.transfers.add((tensor, device))
+                    instruction.remote_inputs.append(tensor)
             else:
-                turn.inputs.append((HOME, tensor))
-                if away and tensor not in self.parts[place].borrowed:
-                    self.parts[place].borrowed.append(tensor)
-        need = sum(copy.size for copy in streams)
-        if need > max(self.rooms[place], 0):
+                instruction.inputs.append((RESIDENT, tensor))
+                if is_remote and tensor not in self.per_device[device].shared:
+                    self.per_device[device].shared.append(tensor)
+        streamed_bytes = sum(copy.size for copy in weight_copies)
+        if streamed_bytes > max(self.staging_sizes[device], 0):
             raise PlanError(
-                f"op {op.name!r} streams {need} bytes of weights into a staging room of "
-                f"{self.rooms[place]}: the room must hold all of one op's streamed weights"
+                f"op {op.name!r} streams {streamed_bytes} bytes of weights into a staging room of "
+                f"{self.staging_sizes[device]}: the room must hold all of one op's streamed weights"
             )
-        copies[place] += streams
+        copies[device] += weight_copies
         for output in range(len(op.outputs)):
             tensor = (position, output)
-            if (tensor, place) not in self.last and tensor not in self.kept:
-                turn.frees.append(tensor)
-        for where, tensor in turn.inputs:
-            if where == ENV and self.last[tensor, place] == position:
-                at_home = self.device[tensor[0]] == place
-                if not (at_home and tensor in self.kept):
-                    turn.frees.append(tensor)
-        return turn
+            if (tensor, device) not in self.last_reader and tensor not in self.kept_tensors:
+                instruction.frees.append(tensor)
+        for location, tensor in instruction.inputs:
+            if location == ENV and self.last_reader[tensor, device] == position:
+                is_local = self.placement[tensor[0]] == device
+                if not (is_local and tensor in self.kept_tensors):
+                    instruction.frees.append(tensor)
+        return instruction
 
-    def _streams(self, tensor: Tensor, place: int) -> bool:
-        return self.rooms[place] >= 0 and self.graph.ops[tensor[0]].kind != STATE
+    def _is_streamed(self, tensor: Tensor, device: int) -> bool:
+        return self.staging_sizes[device] >= 0 and self.graph.ops[tensor[0]].kind != STATE
 
-    def _stays(self, tensor: Tensor, place: int) -> bool:
+    def _is_local(self, tensor: Tensor, device: int) -> bool:
         """Whether a tensor is stored, and can be read on a device where it lies."""
-        source = self.device[tensor[0]]
-        near = source == place or not self.apart & {source, place}
-        return tensor[0] in self.static and near
+        source = self.placement[tensor[0]]
+        shares_memory = source == device or not self.separate_memory & {source, device}
+        return tensor[0] in self.resident_ops and shares_memory
 
-    def _send(self, turns: dict[int, Turn], tensor: Tensor, target: int) -> None:
+    def _add_send(self, instructions: dict[int, Instruction], tensor: Tensor, target: int) -> None:
         source, output = tensor
-        if source in turns:
-            turns[source].sends.append((output, target))
+        if source in instructions:
+            instructions[source].sends.append((output, target))
         else:
-            self.parts[self.device[source]].sends.append((tensor, target))
+            self.per_device[self.placement[source]].sends.append((tensor, target))
 
     def _size(self, tensor: Tensor) -> int:
         return self.graph.ops[tensor[0]].outputs[tensor[1]]
 
 
-def _given(graph: Graph, position: int) -> bool:
+def _is_input(graph: Graph, position: int) -> bool:
     return graph.ops[position].kind == INPUT
 
 
-def _static(graph: Graph) -> set[int]:
+def _resident_ops(graph: Graph) -> set[int]:
     """Weights, states, and views of nothing but weights: what is there before every step."""
     weights: set[int] = set()
     for position, op in enumerate(graph.ops):
-        viewed = op.kind == VIEW and op.inputs and all(at in weights for at, _ in op.inputs)
-        if op.kind == WEIGHT or viewed:
+        is_weight_view = op.kind == VIEW and op.inputs and all(at in weights for at, _ in op.inputs)
+        if op.kind == WEIGHT or is_weight_view:
             weights.add(position)
     return weights | {at for at, op in enumerate(graph.ops) if op.kind == STATE}

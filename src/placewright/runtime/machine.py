@@ -1,4 +1,4 @@
-"""Nothing in, what this machine is made of out: processor, cores, memory, GPUs and versions."""
+"""This machine: processor, cores, memory, GPUs and versions."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from placewright.errors import ClusterError, MissingDependency
-from placewright.runtime.host_allocator import keep_memory
+from placewright.runtime.host_allocator import retain_freed_memory
 from placewright.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-PROFILE = 7
+PROFILE_VERSION = 7
 """Counts up when what is measured changes its meaning, so that older profiles are forgotten."""
 
 _CGROUP = Path("/sys/fs/cgroup")
-_PROCESSORS = Path("/sys/devices/system/cpu")
+_CPU_FOLDER = Path("/sys/devices/system/cpu")
 _NO_LIMIT = 1 << 60  # what a control group without a limit shows is larger
 
 
@@ -62,20 +62,28 @@ class Machine:
         """A digest of all of it: a profile is good for as long as this stays the same."""
         versions = sorted((self.versions or {}).items())
         gpus = [(gpu.name, gpu.memory, gpu.multiprocessors) for gpu in self.gpus]
-        content = (self.processor, self.cores, self.memory, self.cache, gpus, versions, PROFILE)
+        content = (
+            self.processor,
+            self.cores,
+            self.memory,
+            self.cache,
+            gpus,
+            versions,
+            PROFILE_VERSION,
+        )
         return hashlib.blake2b(repr(content).encode(), digest_size=8).hexdigest()
 
     def __str__(self) -> str:
         cores = f"{len(self.cores)} core{'s' if len(self.cores) > 1 else ''}"
         return ", ".join([f"{self.processor}, {cores}", *(gpu.name for gpu in self.gpus)])
 
-    def shares(self, workers: int) -> list[tuple[int, ...]]:
+    def share_cores(self, workers: int) -> list[tuple[int, ...]]:
         """The cores of each of so many workers: about as many each, neighbours together.
 
         Raises:
             ClusterError: There are fewer cores than workers.
         """
-        count = len(self.cores) - (spared(len(self.cores)) if self.gpus else 0)
+        count = len(self.cores) - (issuing_cores(len(self.cores)) if self.gpus else 0)
         if not 1 <= workers <= count:
             raise ClusterError(
                 f"{workers} CPU workers on a machine of {count} cores: expected 1 to {count}"
@@ -84,12 +92,12 @@ class Machine:
         return [self.cores[start:end] for start, end in itertools.pairwise(ends)]
 
     @property
-    def usual_workers(self) -> int:
+    def default_workers(self) -> int:
         """One CPU device beside GPUs; two without, where there is more than one core."""
         return 1 if self.gpus or len(self.cores) == 1 else 2
 
 
-def spared(cores: int) -> int:
+def issuing_cores(cores: int) -> int:
     """How many of a host's cores are left to the thread that issues to GPUs, and to their driver.
 
     An op on all cores waits for its slowest thread: whoever takes a core from it, takes all.
@@ -107,7 +115,7 @@ def this_machine() -> Machine:
     cuda = torch.cuda.is_available()
     return Machine(
         processor=_processor(),
-        cores=own_cores(),
+        cores=available_cores(),
         memory=_memory(),
         gpus=tuple(_gpu(torch, at) for at in range(torch.cuda.device_count())) if cuda else (),
         cache=_cache(),
@@ -117,7 +125,7 @@ def this_machine() -> Machine:
 
 def load_torch() -> Any:
     """PyTorch, which only what runs ops needs."""
-    keep_memory()  # before it starts threads
+    retain_freed_memory()  # before it starts threads
     try:
         import torch
     except ImportError:
@@ -126,7 +134,7 @@ def load_torch() -> Any:
 
 
 def _versions(torch: Any, cuda: bool) -> dict[str, str]:
-    found = {
+    versions = {
         "placewright": __version__,
         "torch": str(torch.__version__),
         "float32": str(torch.get_float32_matmul_precision()),
@@ -135,16 +143,21 @@ def _versions(torch: Any, cuda: bool) -> dict[str, str]:
     }
     if cuda:
         driver = _read(Path("/proc/driver/nvidia/version")).partition("\n")[0]
-        found |= {"cuda": str(torch.version.cuda), "driver": driver}
-        found["tf32"] = str(bool(torch.backends.cudnn.allow_tf32))
-        found["benchmark"] = str(bool(torch.backends.cudnn.benchmark))
-    return found
+        versions |= {"cuda": str(torch.version.cuda), "driver": driver}
+        versions["tf32"] = str(bool(torch.backends.cudnn.allow_tf32))
+        versions["benchmark"] = str(bool(torch.backends.cudnn.benchmark))
+    return versions
 
 
-def _gpu(torch: Any, at: int) -> Gpu:
-    about = torch.cuda.get_device_properties(at)
-    cache = int(getattr(about, "L2_cache_size", 0))
-    return Gpu(str(about.name), int(about.total_memory), cache, int(about.multi_processor_count))
+def _gpu(torch: Any, index: int) -> Gpu:
+    properties = torch.cuda.get_device_properties(index)
+    cache = int(getattr(properties, "L2_cache_size", 0))
+    return Gpu(
+        str(properties.name),
+        int(properties.total_memory),
+        cache,
+        int(properties.multi_processor_count),
+    )
 
 
 def _processor() -> str:
@@ -154,42 +167,42 @@ def _processor() -> str:
     return platform.processor() or platform.machine() or "cpu"
 
 
-def own_cores() -> tuple[int, ...]:
+def available_cores() -> tuple[int, ...]:
     """The cores of this process, hyperthreads and sockets together, as many as its quota."""
     if hasattr(os, "sched_getaffinity"):
         cores = sorted(os.sched_getaffinity(0))
     else:
         cores = list(range(os.cpu_count() or 1))
-    cores.sort(key=lambda core: (_place(core), core))
+    cores.sort(key=lambda core: (_core_topology(core), core))
     quota, _, period = _read(_CGROUP / "cpu.max").partition(" ")
     if quota.isdecimal() and period.strip().isdecimal():
         cores = cores[: max(1, -(-int(quota) // int(period)))]
     return tuple(cores)
 
 
-def _place(core: int) -> tuple[int, int]:
+def _core_topology(core: int) -> tuple[int, int]:
     """The socket and the physical core of a logical core."""
-    about = _PROCESSORS / f"cpu{core}" / "topology"
-    words = [_read(about / name).strip() for name in ("physical_package_id", "core_id")]
-    socket, physical = (int(word) if word.isdecimal() else 0 for word in words)
+    folder = _CPU_FOLDER / f"cpu{core}" / "topology"
+    texts = [_read(folder / name).strip() for name in ("physical_package_id", "core_id")]
+    socket, physical = (int(text) if text.isdecimal() else 0 for text in texts)
     return socket, physical
 
 
 def _memory() -> int:
     """Bytes of the host that this process may use."""
     try:
-        whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):
-        whole = 8 << 30  # a system that does not say
+        total = 8 << 30  # a system that does not say
     limit = _read(_CGROUP / "memory.max").strip()
-    return min(whole, int(limit)) if limit.isdecimal() and int(limit) < _NO_LIMIT else whole
+    return min(total, int(limit)) if limit.isdecimal() and int(limit) < _NO_LIMIT else total
 
 
 def _cache() -> int:
     """Bytes of the last cache that the first core reaches."""
     units = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
     sizes = [32 << 20]
-    for index in (_PROCESSORS / "cpu0" / "cache").glob("index*/size"):
+    for index in (_CPU_FOLDER / "cpu0" / "cache").glob("index*/size"):
         word = _read(index).strip()
         if word[:-1].isdecimal() and word[-1] in units:
             sizes.append(int(word[:-1]) * units[word[-1]])

@@ -1,4 +1,4 @@
-"""A model's name or file, as typed, in, a Program that can be run op by op out."""
+"""Builds a runnable Program from the text of a model: a network name or a Python file."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from placewright import zoo
 from placewright.errors import ConfigError
 from placewright.frontends.python_file import build_model
 from placewright.runtime.machine import load_torch
-from placewright.zoo.capture import OPTIMIZER, title_of
+from placewright.zoo.capture import DEFAULT_OPTIMIZER, title_of
 
 if TYPE_CHECKING:
     from placewright.runtime.program.program import Program
@@ -25,22 +25,24 @@ def find_program(text: str, training: bool = False, optimizer: str | None = None
         PlacewrightError: The name is unknown, the file is bad, or it is no PyTorch model.
     """
     torch = load_torch()
-    from placewright.runtime.program.program import program_of
+    from placewright.runtime.program.program import build_program
 
     if text.partition(":")[0].endswith(".py"):
         model, args, kwargs = build_model(text)
-        return program_of(model, args, kwargs, training, optimizer)
-    entry, given = zoo.parse(text)
+        return build_program(model, args, kwargs, training, optimizer)
+    entry, options = zoo.parse(text)
     if entry.network is None:
         raise ConfigError(
             f"{text} is drawn op by op and cannot be run: expected a model.py:build, or a network "
             "of the zoo that is a PyTorch model"
         )
-    chosen: dict[str, Any] = dict(given)
-    rule = str(chosen.pop("optimizer", OPTIMIZER))
-    size = str(chosen.pop("size", "full"))
-    steps = bool(entry.network.arguments(size, **chosen).get("training", False))
+    arguments: dict[str, Any] = dict(options)
+    optimizer_name = str(arguments.pop("optimizer", DEFAULT_OPTIMIZER))
+    size = str(arguments.pop("size", "full"))
+    is_training = bool(entry.network.arguments(size, **arguments).get("training", False))
     with torch.device("meta"):
-        model, args, kwargs = entry.network.build(size, **chosen)
-    title = title_of(entry.network.name, {"size": size, **chosen, "optimizer": rule})
-    return program_of(model, args, kwargs, steps, rule if steps else None, title)
+        model, args, kwargs = entry.network.build(size, **arguments)
+    title = title_of(entry.network.name, {"size": size, **arguments, "optimizer": optimizer_name})
+    return build_program(
+        model, args, kwargs, is_training, optimizer_name if is_training else None, title
+    )

@@ -1,4 +1,4 @@
-"""The calling thread in, its OpenMP team sent home out.
+"""OpenMP teams: ends the idle threads of the calling thread.
 
 PyTorch's ops on the CPU are shared out to a team of threads, one team for each thread that asks.
 Teams that wait for the next op spin for a moment, which is what makes small ops cheap, but only
@@ -16,31 +16,31 @@ from pathlib import Path
 from typing import Any
 
 _LIBRARIES = ("libgomp", "libomp", "libiomp")
-_HARD = 2  # omp_pause_hard: give back all that can be made anew
+_PAUSE_HARD = 2  # omp_pause_hard: give back all that can be made anew
 
 
-def send_team_home() -> bool:
+def release_openmp_team() -> bool:
     """End the threads that wait for this thread's next op; its next op makes a team anew.
 
     Returns:
         Whether there is an OpenMP here that could be told.
     """
-    told = [pause(_HARD) == 0 for pause in _pauses()]
-    return bool(told) and all(told)
+    released = [pause(_PAUSE_HARD) == 0 for pause in _pause_functions()]
+    return bool(released) and all(released)
 
 
 @cache
-def _pauses() -> tuple[Any, ...]:
+def _pause_functions() -> tuple[Any, ...]:
     """`omp_pause_resource_all` of every OpenMP that is loaded: there may be several."""
     try:
-        mapped = Path("/proc/self/maps").read_text().splitlines()
+        mappings = Path("/proc/self/maps").read_text().splitlines()
     except OSError:  # not Linux: nothing is known of its teams
         return ()
-    paths = {line.split()[-1] for line in mapped if any(name in line for name in _LIBRARIES)}
-    found = []
+    paths = {line.split()[-1] for line in mappings if any(name in line for name in _LIBRARIES)}
+    functions = []
     for path in sorted(paths):
         try:
-            found.append(ctypes.CDLL(path).omp_pause_resource_all)
+            functions.append(ctypes.CDLL(path).omp_pause_resource_all)
         except (OSError, AttributeError):  # deleted since, or older than OpenMP 5
             continue
-    return tuple(found)
+    return tuple(functions)

@@ -1,4 +1,4 @@
-"""A plan and a model in; the model out, which behaves as before and runs where the plan says."""
+"""The placed model: behaves as before, and runs where a plan says."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from placewright.errors import ExecutionError, GraphError, PlanError
 from placewright.plan import Plan
 from placewright.result import Result
 from placewright.runtime.call_cache import (
-    Watched,
-    back,
-    bare,
+    ModelFingerprint,
     call_key,
+    to_caller_device,
+    unplaced_copy,
 )
-from placewright.runtime.eager import Follow, readers_of
+from placewright.runtime.eager import EagerPlacement, find_compute_devices
 from placewright.runtime.executor import Executor
-from placewright.runtime.micro_batches import share_states
-from placewright.runtime.plan_matching import carry
-from placewright.runtime.program.program import program_of
-from placewright.runtime.real_devices import Place, find_places
+from placewright.runtime.micro_batches import share_optimizer_states
+from placewright.runtime.plan_matching import match_plan
+from placewright.runtime.program.program import build_program
+from placewright.runtime.real_devices import RealDevice, find_real_devices
 from placewright.runtime.weight_loading import load_weights
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 
-    from placewright.runtime.program.optimizer_step import Rule, States
+    from placewright.runtime.program.optimizer_step import OptimizerRule, OptimizerState
     from placewright.runtime.program.program import Program
 
-MOST_CAPTURED = 8
+MAX_CAPTURED = 8
 """Shapes of which the captured programs are kept at a time."""
 
 
@@ -44,9 +44,9 @@ def apply(
     plan: Plan | Result | str | os.PathLike[str],
     model: torch.nn.Module,
     weights: str | os.PathLike[str] | None = None,
-    where: Mapping[str, str] | None = None,
-    optimizer: str | Rule | None = None,
-    graphs: bool | None = None,
+    device_map: Mapping[str, str] | None = None,
+    optimizer: str | OptimizerRule | None = None,
+    cuda_graphs: bool | None = None,
 ) -> torch.nn.Module:
     """Let a model run under a plan. The model itself is changed and given back.
 
@@ -60,10 +60,10 @@ def apply(
         plan: A plan, a result, or a file that holds one.
         weights: A safetensors file, an index of several or their folder, for a model on `meta`:
             its tensors go straight to their devices.
-        where: Places of the plan's devices by name, where the names do not say them, such as
+        device_map: Places of the plan's devices by name, where the names do not say them, such as
             `{"gpu0": "cuda:1"}`.
         optimizer: Of `step`: `sgd`, `momentum`, `adam` or a `Rule`.
-        graphs: Whether runs of ops on a GPU are captured as CUDA graphs; None: if that is quicker.
+        cuda_graphs: Whether runs of ops on a GPU are captured as CUDA graphs; None: if that is quicker.
 
     Raises:
         PlanError: The plan was made for another model.
@@ -72,44 +72,48 @@ def apply(
     """
     if not isinstance(plan, Plan | Result):
         plan = files.load(plan, "plan")
-    found = plan.plan if isinstance(plan, Result) else plan
-    if isinstance(getattr(model, "placed", None), Placed):
+    bare_plan = plan.plan if isinstance(plan, Result) else plan
+    if isinstance(getattr(model, "placed", None), PlacedModel):
         raise PlanError("the model runs under a plan already: model.placed.remove() first")
-    placed = Placed(found, model, where, optimizer, graphs)
+    placed_model = PlacedModel(bare_plan, model, device_map, optimizer, cuda_graphs)
     if weights is not None:
-        load_weights(model, weights, placed.homes)
-    placed.settle()
-    placed.install()
+        load_weights(model, weights, placed_model.torch_devices)
+    placed_model.move_weights()
+    placed_model.install()
     return model
 
 
-class Placed:
+class PlacedModel:
     """A model that runs under a plan: what `apply` leaves at `model.placed`."""
 
     def __init__(
         self,
         plan: Plan,
         model: torch.nn.Module,
-        where: Mapping[str, str] | None,
-        optimizer: str | Rule | None,
-        graphs: bool | None,
+        device_map: Mapping[str, str] | None,
+        optimizer: str | OptimizerRule | None,
+        cuda_graphs: bool | None,
     ) -> None:
-        self.plan, self.model, self.where = plan, model, where
-        self.optimizer, self.graphs = optimizer, graphs
-        self.places: tuple[Place, ...] = find_places(plan.devices, where)
-        self.homes = {
-            name: self.places[device].torch_name
-            for name, device in zip(plan.ops, plan.device.tolist(), strict=True)
+        self.plan, self.model, self.device_map = plan, model, device_map
+        self.optimizer, self.cuda_graphs = optimizer, cuda_graphs
+        self.real_devices: tuple[RealDevice, ...] = find_real_devices(plan.device_names, device_map)
+        self.torch_devices = {
+            name: self.real_devices[device].torch_name
+            for name, device in zip(plan.ops, plan.placement.tolist(), strict=True)
         }
         self.executors: OrderedDict[Hashable, Executor] = OrderedDict()
-        self.trainers: dict[Hashable, Executor] = {}
-        self.states: dict[str, States] = {}  # the optimizer's, by weight: of all trainers
-        self.refused: dict[Hashable, str] = {}  # shapes that cannot be captured, and why
-        self.seen: set[Hashable] = set()
-        self.rooms: dict[str, torch.Tensor] = {}  # staging rooms, which all programs share
-        self.follow: Follow | None = None
+        self.train_executors: dict[Hashable, Executor] = {}
+        self.optimizer_states: dict[
+            str, OptimizerState
+        ] = {}  # the optimizer's, by weight: of all trainers
+        self.capture_errors: dict[Hashable, str] = {}  # shapes that cannot be captured, and why
+        self.call_keys: set[Hashable] = set()
+        self.staging_buffers: dict[
+            str, torch.Tensor
+        ] = {}  # staging rooms, which all programs share
+        self.eager: EagerPlacement | None = None
         self.forward: Callable[..., Any] = model.forward
-        self._busy = threading.RLock()
+        self._lock = threading.RLock()
         self._check()
 
     def _check(self) -> None:
@@ -121,50 +125,61 @@ class Placed:
                 f"the plan was made for another model: it places none of its {len(names)} "
                 f"parameters, such as {missing[0]!r}"
             )
-        if any(place.kind == "cuda" for place in self.places) and not torch.cuda.is_available():
-            gone = next(place for place in self.places if place.kind == "cuda")
+        if (
+            any(real_device.kind == "cuda" for real_device in self.real_devices)
+            and not torch.cuda.is_available()
+        ):
+            cuda_device = next(
+                real_device for real_device in self.real_devices if real_device.kind == "cuda"
+            )
             raise ExecutionError(
-                f"device {gone.name!r} is a CUDA device, and this machine has none: "
-                f"say another place, such as where={{{gone.name!r}: 'cpu'}}"
+                f"device {cuda_device.name!r} is a CUDA device, and this machine has none: "
+                f"say another place, such as where={{{cuda_device.name!r}: 'cpu'}}"
             )
 
     # -- the model -----------------------------------------------------------------------------
 
-    def settle(self) -> None:
+    def move_weights(self) -> None:
         """Move every parameter and buffer that the plan places to its home."""
-        stored = dict(self._stored())
-        placed = [(name, one) for name, one in stored.items() if name in self.homes]
+        tensors = dict(self._named_tensors())
+        targets = [
+            (name, stored_tensor)
+            for name, stored_tensor in tensors.items()
+            if name in self.torch_devices
+        ]
         # What leaves a GPU goes first, or there might be no room for what comes.
-        for name, tensor in sorted(placed, key=lambda pair: self.homes[pair[0]] != "cpu"):
+        for name, tensor in sorted(targets, key=lambda pair: self.torch_devices[pair[0]] != "cpu"):
             if not tensor.is_meta:
-                tensor.data = tensor.data.to(self.homes[name])
-        self.watched = Watched(self.model)
-        self.follow = Follow(
-            readers_of(self.plan, self.places, stored),
+                tensor.data = tensor.data.to(self.torch_devices[name])
+        self.fingerprint = ModelFingerprint(self.model)
+        self.eager = EagerPlacement(
+            find_compute_devices(self.plan, self.real_devices, tensors),
             {
-                torch.device(place.torch_name): max(0, int(room))
-                for place, room in zip(self.places, self._rooms(), strict=True)
+                torch.device(real_device.torch_name): max(0, int(size))
+                for real_device, size in zip(self.real_devices, self._staging_sizes(), strict=True)
             },
         )
 
-    def _stored(self) -> list[tuple[str, torch.Tensor]]:
+    def _named_tensors(self) -> list[tuple[str, torch.Tensor]]:
         return [*self.model.named_parameters(), *self.model.named_buffers()]
 
-    def _rooms(self) -> list[int]:
+    def _staging_sizes(self) -> list[int]:
         staging = self.plan.staging
-        return [0] * len(self.places) if staging is None else staging.tolist()
+        return [0] * len(self.real_devices) if staging is None else staging.tolist()
 
     def install(self) -> None:
         """Let calls of the model come here."""
         model: Any = self.model
-        self._own = {k: v for k, v in vars(model).items() if k in ("forward", "_apply")}
+        self._saved_attributes = {
+            k: v for k, v in vars(model).items() if k in ("forward", "_apply")
+        }
         model.placed = self
-        model.forward = self._as_forward()
-        self._moves = model._apply
+        model.forward = self._new_forward()
+        self._model_apply = model._apply
         model._apply = self._apply
-        self._hook = model.register_load_state_dict_post_hook(self._look)
+        self._hook = model.register_load_state_dict_post_hook(self._recapture_if_changed)
 
-    def _as_forward(self) -> Callable[..., Any]:
+    def _new_forward(self) -> Callable[..., Any]:
         @functools.wraps(self.forward)  # others ask for its arguments' names
         def forward(*args: Any, **kwargs: Any) -> Any:
             return self._call(*args, **kwargs)
@@ -179,54 +194,56 @@ class Placed:
 
     def remove(self) -> torch.nn.Module:
         """Let the model run as before; its weights stay where they are."""
-        self.forget()
+        self.recapture()
         model: Any = self.model
         for name in ("placed", "forward", "_apply"):
             model.__dict__.pop(name, None)
-        model.__dict__.update(self._own)
+        model.__dict__.update(self._saved_attributes)
         self._hook.remove()
         return self.model
 
-    def forget(self) -> None:
+    def recapture(self) -> None:
         """Drop all that was captured; the next call captures anew, with the weights as they are."""
-        with self._busy:
-            self._drop()
-            self.settle()
+        with self._lock:
+            self._close_executors()
+            self.move_weights()
 
-    def _drop(self) -> None:
-        for executor in (*self.executors.values(), *self.trainers.values()):
+    def _close_executors(self) -> None:
+        for executor in (*self.executors.values(), *self.train_executors.values()):
             executor.close()
         self.executors.clear()
-        self.trainers.clear()
+        self.train_executors.clear()
 
-    def _look(self, *_: object) -> None:
+    def _recapture_if_changed(self, *_: object) -> None:
         """Forget what was captured if the model has changed: a module, or where a tensor lies."""
-        if self.watched.changed:
-            self.forget()
+        if self.fingerprint.changed:
+            self.recapture()
 
     def _apply(self, *args: Any, **kwargs: Any) -> Any:
         """The model is cast or moved: weights go home again afterwards."""
-        made = self._moves(*args, **kwargs)
-        self.forget()
-        return made
+        result = self._model_apply(*args, **kwargs)
+        self.recapture()
+        return result
 
     # -- calls ---------------------------------------------------------------------------------
 
     def _call(self, *args: Any, **kwargs: Any) -> Any:
         kwargs = dict(sorted(kwargs.items()))
-        with self._busy:
-            self._look()
-            executor = None if self._needs_gradients(args, kwargs) else self.find(args, kwargs)
+        with self._lock:
+            self._recapture_if_changed()
+            executor = (
+                None if self._needs_gradients(args, kwargs) else self.find_executor(args, kwargs)
+            )
             if executor is None:
-                return self._by_function(args, kwargs)
+                return self._run_eager(args, kwargs)
             self._finish_others(executor)
-            return back(executor(*args, **kwargs), args, kwargs)
+            return to_caller_device(executor(*args, **kwargs), args, kwargs)
 
     def _finish_others(self, executor: Executor) -> None:
         """Let steps of others end that are in flight: they share their staging rooms."""
-        for other in (*self.executors.values(), *self.trainers.values()):
+        for other in (*self.executors.values(), *self.train_executors.values()):
             if other is not executor:
-                other.finish()
+                other.finish_steps()
 
     def _needs_gradients(self, args: Any, kwargs: Any) -> bool:
         if not torch.is_grad_enabled():
@@ -234,68 +251,73 @@ class Placed:
         if self.model.training:
             return any(parameter.requires_grad for parameter in self.model.parameters())
         leaves = pytree.tree_leaves((args, kwargs))
-        return any(isinstance(one, torch.Tensor) and one.requires_grad for one in leaves)
+        return any(isinstance(leaf, torch.Tensor) and leaf.requires_grad for leaf in leaves)
 
-    def find(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Executor | None:
+    def find_executor(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Executor | None:
         """What runs calls of this shape, captured if need be; None: it is not to be captured."""
-        key = call_key(self.watched, args, kwargs)
-        if key is None or key in self.refused or self.model.training:
+        key = call_key(self.fingerprint, args, kwargs)
+        if key is None or key in self.capture_errors or self.model.training:
             return None
         if key in self.executors and not self.executors[key].broken:
             self.executors.move_to_end(key)
             return self.executors[key]
-        if self.seen and key not in self.seen:  # a shape that may never come again
-            self.seen.add(key)
+        if self.call_keys and key not in self.call_keys:  # a shape that may never come again
+            self.call_keys.add(key)
             return None
-        self.seen.add(key)
+        self.call_keys.add(key)
         try:
-            program = program_of(self.model_as_it_was(hooks=False), args, kwargs)
-            if program.captured.drafted:
+            program = build_program(self.unplaced_model(hooks=False), args, kwargs)
+            if program.capture.value_dependent:
                 raise GraphError("its branches depend on values")
-            if not program.plain:  # a cache, say, which the caller hands back and we cannot read
+            if (
+                not program.has_plain_outputs
+            ):  # a cache, say, which the caller hands back and we cannot read
                 raise GraphError("it returns an object that PyTorch does not know")
-            made = self._executor(program)
+            executor = self._new_executor(program)
         except GraphError as error:
-            self.refused[key] = str(error)
+            self.capture_errors[key] = str(error)
             return None
-        while len(self.executors) >= MOST_CAPTURED:
+        while len(self.executors) >= MAX_CAPTURED:
             self.executors.popitem(last=False)[1].close()
-        self.executors[key] = made
-        return made
+        self.executors[key] = executor
+        return executor
 
-    def _executor(self, program: Program) -> Executor:
+    def _new_executor(self, program: Program) -> Executor:
         """What runs a program under the plan.
 
         Others read weights where they lie: they are not laid out anew while there are any, and if
         one moves all the same, since it is pinned now, others are captured anew.
         """
-        plan, others = carry(self.plan, program.graph), bool(self.executors or self.trainers)
-        made = Executor(
+        plan, has_others = (
+            match_plan(self.plan, program.graph),
+            bool(self.executors or self.train_executors),
+        )
+        executor = Executor(
             program,
             self.model,
             plan,
-            self.where,
-            graphs=self.graphs,
-            rooms=self.rooms,
-            lay_out=not others,
+            self.device_map,
+            cuda_graphs=self.cuda_graphs,
+            staging_buffers=self.staging_buffers,
+            pack_weights=not has_others,
         )
-        if self.watched.changed:
-            self._drop()
-            self.watched = Watched(self.model)
-        return made
+        if self.fingerprint.changed:
+            self._close_executors()
+            self.fingerprint = ModelFingerprint(self.model)
+        return executor
 
-    def model_as_it_was(self, hooks: bool = True) -> torch.nn.Module:
+    def unplaced_model(self, hooks: bool = True) -> torch.nn.Module:
         """A model whose calls do not come here, sharing all parameters and buffers."""
-        return bare(self.model, ("placed", "forward", "_apply"), hooks)
+        return unplaced_copy(self.model, ("placed", "forward", "_apply"), hooks)
 
-    def _by_function(self, args: Any, kwargs: Any) -> Any:
-        assert self.follow is not None
-        self.follow.begin()
-        with self.follow:
-            made = self.forward(*args, **kwargs)
-        return back(made, args, kwargs)
+    def _run_eager(self, args: Any, kwargs: Any) -> Any:
+        assert self.eager is not None
+        self.eager.begin_call()
+        with self.eager:
+            outputs = self.forward(*args, **kwargs)
+        return to_caller_device(outputs, args, kwargs)
 
-    def stream(self, calls: Iterator[tuple[Any, ...]], in_flight: int = 4) -> Iterator[Any]:
+    def pipeline(self, calls: Iterator[tuple[Any, ...]], in_flight: int = 4) -> Iterator[Any]:
         """What the model returns for each of some calls, in order, with several in flight.
 
         Args:
@@ -306,33 +328,33 @@ class Placed:
         Raises:
             ExecutionError: Steps of this model change states, so that they cannot overlap.
         """
-        from placewright.runtime.in_flight import in_order
+        from placewright.runtime.in_flight import pipelined_results
 
-        for key, several in groupby(calls, lambda args: call_key(self.watched, args, {})):
-            first = next(several)
-            with self._busy:
-                self._look()
-                self.seen.add(key)
-                executor = self.find(first, {})
+        for key, group in groupby(calls, lambda args: call_key(self.fingerprint, args, {})):
+            first_call = next(group)
+            with self._lock:
+                self._recapture_if_changed()
+                self.call_keys.add(key)
+                executor = self.find_executor(first_call, {})
                 if executor is None:
-                    what = f"calls of this shape cannot be captured: {self.reason(first)}"
-                    raise ExecutionError(what)
+                    message = f"calls of this shape cannot be captured: {self.why_not_captured(first_call)}"
+                    raise ExecutionError(message)
                 self._finish_others(executor)
-            steps = in_order(executor, first, several, in_flight)  # noqa: B031 - the rest of them
+            results = pipelined_results(executor, first_call, group, in_flight)  # noqa: B031 - the rest of them
             while True:
-                with self._busy:  # others may call meanwhile
-                    found = next(steps, None)
-                if found is None:
+                with self._lock:  # others may call meanwhile
+                    item = next(results, None)
+                if item is None:
                     break
-                yield back(found[1], found[0], {})
+                yield to_caller_device(item[1], item[0], {})
 
-    def reason(self, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> str:
+    def why_not_captured(self, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> str:
         """Why calls of this shape are not captured, or that they are."""
-        key = call_key(self.watched, args, kwargs or {})
+        key = call_key(self.fingerprint, args, kwargs or {})
         if key is None:
             return "an argument is neither a tensor nor a plain value"
-        if key in self.refused:
-            return self.refused[key]
+        if key in self.capture_errors:
+            return self.capture_errors[key]
         if self.model.training:
             return "the model is in training mode"
         if self._needs_gradients(args, kwargs or {}):
@@ -341,51 +363,51 @@ class Placed:
             return "they are captured"
         return "no call of this shape has come twice"
 
-    def step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+    def train_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         """One training step under the plan: the loss, its gradients and the update of all weights.
 
         Raises:
             PlanError: The plan is not one of a training step.
         """
-        with self._busy:
-            self._look()
-            executor = self._trainer(args, kwargs)
+        with self._lock:
+            self._recapture_if_changed()
+            executor = self._train_executor(args, kwargs)
             self._finish_others(executor)
-            made: torch.Tensor = executor(*args, **kwargs)
-            return made
+            loss: torch.Tensor = executor(*args, **kwargs)
+            return loss
 
-    def step_in_parts(
-        self, parts: Iterable[tuple[Any, ...]], in_flight: int = 4
+    def train_micro_batches(
+        self, micro_batches: Iterable[tuple[Any, ...]], in_flight: int = 4
     ) -> list[torch.Tensor]:
         """One training step of a batch in parts, several of them in flight: the parts' losses.
 
         Args:
-            parts: The positional arguments of each, all of one shape.
+            micro_batches: The positional arguments of each, all of one shape.
 
         Raises:
             PlanError: The plan is not one of a training step.
             ExecutionError: A step changes states beside its weights, so that parts cannot overlap.
         """
-        from placewright.runtime.micro_batches import train_step
+        from placewright.runtime.micro_batches import train_micro_batches
 
-        calls = list(parts)
-        with self._busy:
-            self._look()
-            executor = self._trainer(calls[0] if calls else (), {})
+        calls = list(micro_batches)
+        with self._lock:
+            self._recapture_if_changed()
+            executor = self._train_executor(calls[0] if calls else (), {})
             self._finish_others(executor)
-            return train_step(executor, calls, in_flight)
+            return train_micro_batches(executor, calls, in_flight)
 
-    def _trainer(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Executor:
+    def _train_executor(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Executor:
         """What runs training steps of this shape."""
         kwargs = dict(sorted(kwargs.items()))
         if not any(name.endswith(".update") for name in self.plan.ops):
             raise PlanError("the plan is not one of a training step: plan with --training")
-        key = call_key(self.watched, args, kwargs)
-        if key not in self.trainers or self.trainers[key].broken:
-            program = program_of(
-                self.model_as_it_was(), args, kwargs, True, self.optimizer or "sgd"
+        key = call_key(self.fingerprint, args, kwargs)
+        if key not in self.train_executors or self.train_executors[key].broken:
+            program = build_program(
+                self.unplaced_model(), args, kwargs, True, self.optimizer or "sgd"
             )
-            made = self._executor(program)
-            share_states(made.jobs.values(), self.states)
-            self.trainers[key] = made
-        return self.trainers[key]
+            executor = self._new_executor(program)
+            share_optimizer_states(executor.jobs.values(), self.optimizer_states)
+            self.train_executors[key] = executor
+        return self.train_executors[key]

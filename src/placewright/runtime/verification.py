@@ -1,4 +1,4 @@
-"""A program, its model and a plan in; proof out that the plan does what it promises.
+"""Verifies a plan: outputs, gradients, devices and memory against one device.
 
 The plan is run, and its outputs and gradients are held to those of the model itself on one device,
 the place of every op to the plan, and the memory of every device to what was predicted.
@@ -16,13 +16,13 @@ from placewright.errors import VerifyError
 from placewright.frontends.pytorch.values import tensors_in
 from placewright.graph import STATE
 from placewright.runtime.executor import Executor
-from placewright.runtime.micro_batches import updates_of
+from placewright.runtime.micro_batches import weight_updates
 from placewright.runtime.program.sources import (
-    given,
-    run_alone,
-    stored,
+    input_tensors,
+    model_tensors,
+    run_on_one_device,
 )
-from placewright.runtime.weight_storage import gather
+from placewright.runtime.weight_storage import gather_to_host
 from placewright.simulator import simulate
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from placewright.plan import Plan
     from placewright.problem import Problem
-    from placewright.runtime.instructions import Turn
+    from placewright.runtime.instructions import Instruction
     from placewright.runtime.program.program import Program
 
 TOLERANCE = {
@@ -40,20 +40,20 @@ TOLERANCE = {
     torch.bfloat16: 4e-2,
 }
 """The largest difference, as a share of the largest number, that is put down to rounding."""
-FLAT = 1e-3
+GRADIENT_FLOOR = 1e-3
 """A gradient below so much of the largest one is held to that: a key's bias has rounding alone."""
 
-MEMORY = 0.1
+MEMORY_TOLERANCE = 0.1
 """How much more memory than predicted a device may use, as a share of it."""
 
-SLACK = 64 * 2**20
+LIBRARY_BYTES = 64 * 2**20
 """And beyond that: what a GPU's libraries keep for themselves."""
 
 SEED = 20_261_115
 
 
 @dataclass(frozen=True)
-class Verified:
+class Verification:
     """What was seen when a plan was verified.
 
     Args:
@@ -76,10 +76,10 @@ def verify(
     plan: Plan,
     args: Sequence[Any],
     kwargs: Mapping[str, Any] | None = None,
-    where: Mapping[str, str] | None = None,
+    device_map: Mapping[str, str] | None = None,
     problem: Problem | None = None,
     tolerance: float | None = None,
-) -> Verified:
+) -> Verification:
     """Run a plan once and hold it to its promises.
 
     The model's weights are moved where the plan has them; a training step's updates are taken back.
@@ -93,105 +93,125 @@ def verify(
             the message says which.
     """
     kwargs = dict(kwargs or {})
-    gather(model)  # an earlier plan may have left it on several devices
-    expected = _expected(program, model, args, kwargs)
-    before = {name: tensor.detach().clone() for name, tensor in _changing(program, model).items()}
-    meter = _Meter(program)
-    parts = [tensor for tensors in program.gradients.values() for tensor in tensors]
-    wrong: list[str] = []
+    gather_to_host(model)  # an earlier plan may have left it on several devices
+    expected = _expected_tensors(program, model, args, kwargs)
+    saved = {
+        name: tensor.detach().clone() for name, tensor in _changed_tensors(program, model).items()
+    }
+    monitor = _OpMonitor(program)
+    gradient_tensors = [tensor for tensors in program.gradients.values() for tensor in tensors]
+    errors: list[str] = []
     with Executor(
-        program, model, plan, where, keep=parts, seed=SEED, graphs=False, watch=meter
-    ) as run:
-        meter.begin(run)
-        made = run(*_copied(args), **_copied(kwargs))
+        program,
+        model,
+        plan,
+        device_map,
+        keep_tensors=gradient_tensors,
+        seed=SEED,
+        cuda_graphs=False,
+        on_op=monitor,
+    ) as executor:
+        monitor.begin(executor)
+        outputs = executor(*_copy_tensors(args), **_copy_tensors(kwargs))
         # Copies: an output may be a state that is about to be put back.
-        found = {f"output {at}": one.clone() for at, one in enumerate(tensors_in(made))}
-        learned = {f"the gradient of {name!r}": name for name in program.gradients}
-        for said, name in learned.items():
-            found[said] = _summed(run, name, program.gradients[name])
-        peak = meter.end(run)
-        wrong += meter.wrong(run)
+        actual = {
+            f"output {index}": output.clone() for index, output in enumerate(tensors_in(outputs))
+        }
+        gradient_names = {f"the gradient of {name!r}": name for name in program.gradients}
+        for label, name in gradient_names.items():
+            actual[label] = _sum_gradient(executor, name, program.gradients[name])
+        peak = monitor.end(executor)
+        errors += monitor.misplaced_ops(executor)
     with torch.no_grad():
-        for name, value in before.items():
-            _find(model, name).copy_(value)
+        for name, value in saved.items():
+            _find_tensor(model, name).copy_(value)
     difference = 0.0
-    steepest = max(
-        (_largest(value) for name, value in expected.items() if name in learned), default=0
+    largest_gradient = max(
+        (_largest_magnitude(value) for name, value in expected.items() if name in gradient_names),
+        default=0,
     )
     for name, value in expected.items():
-        least = FLAT * steepest if name in learned else 0.0
-        share, message = _differ(name, found[name], value, tolerance, least)
-        difference = max(difference, share)
-        wrong += message
-    predicted = {} if problem is None else _predicted(problem, plan, peak, wrong)
-    if wrong:
-        more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
-        raise VerifyError(f"{wrong[0]}{more}")
-    return Verified(difference, meter.count, peak, predicted)
+        floor = GRADIENT_FLOOR * largest_gradient if name in gradient_names else 0.0
+        relative, message = _compare_tensors(name, actual[name], value, tolerance, floor)
+        difference = max(difference, relative)
+        errors += message
+    predicted = {} if problem is None else _check_peaks(problem, plan, peak, errors)
+    if errors:
+        more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+        raise VerifyError(f"{errors[0]}{more}")
+    return Verification(difference, monitor.op_count, peak, predicted)
 
 
-def _expected(
+def _expected_tensors(
     program: Program, model: torch.nn.Module, args: Sequence[Any], kwargs: dict[str, Any]
 ) -> dict[str, torch.Tensor]:
     """Outputs and gradients of the model itself, on one device, left as it was."""
-    drawn = any(op.kind == "random" for op in program.graph.ops)
-    if drawn:  # the model itself would draw other numbers
-        sources = stored(program, model) | given(program, args, kwargs)
-        values = run_alone(program, {at: one.cpu() for at, one in sources.items()}, "cpu", SEED)
-        found = {f"output {at}": values[out.tensor] for at, out in enumerate(program.outputs)}
+    is_random = any(op.kind == "random" for op in program.graph.ops)
+    if is_random:  # the model itself would draw other numbers
+        sources = model_tensors(program, model) | input_tensors(program, args, kwargs)
+        values = run_on_one_device(
+            program, {index: leaf.cpu() for index, leaf in sources.items()}, "cpu", SEED
+        )
+        expected = {
+            f"output {index}": values[output.tensor] for index, output in enumerate(program.outputs)
+        }
         for name, tensors in program.gradients.items():
             total = sum(values[tensor] for tensor in tensors)
             assert isinstance(total, torch.Tensor)
-            found[f"the gradient of {name!r}"] = total
-        return found
-    before = {name: tensor.detach().clone() for name, tensor in _changing(program, model).items()}
+            expected[f"the gradient of {name!r}"] = total
+        return expected
+    saved = {
+        name: tensor.detach().clone() for name, tensor in _changed_tensors(program, model).items()
+    }
     training = model.training
     model.train(program.training)
     try:
         if not program.training:
             with torch.no_grad():
-                made = model(*_copied(args), **_copied(kwargs))
-            return {f"output {at}": one.clone() for at, one in enumerate(tensors_in(made))}
-        return _trained(program, model, args, kwargs)
+                outputs = model(*_copy_tensors(args), **_copy_tensors(kwargs))
+            return {
+                f"output {index}": leaf.clone() for index, leaf in enumerate(tensors_in(outputs))
+            }
+        return _reference_gradients(program, model, args, kwargs)
     finally:
         model.train(training)
         with torch.no_grad():
-            for name, value in before.items():
-                _find(model, name).copy_(value)
+            for name, value in saved.items():
+                _find_tensor(model, name).copy_(value)
 
 
-def _trained(
+def _reference_gradients(
     program: Program, model: torch.nn.Module, args: Sequence[Any], kwargs: dict[str, Any]
 ) -> dict[str, torch.Tensor]:
     parameters = dict(model.named_parameters(remove_duplicate=False))
-    kept = {name: parameter.grad for name, parameter in parameters.items()}
+    saved_grads = {name: parameter.grad for name, parameter in parameters.items()}
     for parameter in parameters.values():
         parameter.grad = None
-    made = tensors_in(model(*_copied(args), **_copied(kwargs)))
-    loss = next(one for one in made if one.is_floating_point())
+    outputs = tensors_in(model(*_copy_tensors(args), **_copy_tensors(kwargs)))
+    loss = next(output for output in outputs if output.is_floating_point())
     loss = loss.sum() if loss.dim() else loss
     loss.backward()  # type: ignore[no-untyped-call]
-    found = {"output 0": loss.detach()}
+    expected = {"output 0": loss.detach()}
     for name in program.gradients:
         grad = parameters[name].grad
         assert grad is not None
-        found[f"the gradient of {name!r}"] = grad.detach()
+        expected[f"the gradient of {name!r}"] = grad.detach()
     for name, parameter in parameters.items():
-        parameter.grad = kept[name]
-    return found
+        parameter.grad = saved_grads[name]
+    return expected
 
 
-def _changing(program: Program, model: torch.nn.Module) -> dict[str, torch.Tensor]:
+def _changed_tensors(program: Program, model: torch.nn.Module) -> dict[str, torch.Tensor]:
     """What a step changes: buffers, and weights that get an update."""
-    ops, found = program.graph.ops, {}
+    ops, tensors = program.graph.ops, {}
     for position, source in program.sources.items():
-        updated = ops[position].name in program.gradients
-        if source.role != "input" and (ops[position].kind == STATE or updated):
-            found[source.names[0]] = _find(model, source.names[0])
-    return found
+        is_updated = ops[position].name in program.gradients
+        if source.role != "input" and (ops[position].kind == STATE or is_updated):
+            tensors[source.names[0]] = _find_tensor(model, source.names[0])
+    return tensors
 
 
-def _find(model: torch.nn.Module, name: str) -> torch.Tensor:
+def _find_tensor(model: torch.nn.Module, name: str) -> torch.Tensor:
     owner: Any = model
     for part in name.split("."):
         owner = getattr(owner, part)
@@ -199,143 +219,171 @@ def _find(model: torch.nn.Module, name: str) -> torch.Tensor:
     return tensor.detach()
 
 
-def _copied(value: Any) -> Any:
+def _copy_tensors(value: Any) -> Any:
     """A call's arguments with tensors of their own: a step may change what it is given."""
     return torch.utils._pytree.tree_map(
-        lambda one: one.clone() if isinstance(one, torch.Tensor) else one, value
+        lambda leaf: leaf.clone() if isinstance(leaf, torch.Tensor) else leaf, value
     )
 
 
-def _summed(run: Executor, name: str, tensors: Sequence[Any]) -> torch.Tensor:
-    total = run.kept[tensors[0]]
+def _sum_gradient(executor: Executor, name: str, tensors: Sequence[Any]) -> torch.Tensor:
+    total = executor.kept_tensors[tensors[0]]
     for tensor in tensors[1:]:
-        total = total + run.kept[tensor].to(total.device)
+        total = total + executor.kept_tensors[tensor].to(total.device)
     return total
 
 
-def _largest(value: torch.Tensor) -> float:
-    sound = value[value.isfinite()]
-    return float(sound.abs().max().item()) if sound.numel() else 0.0
+def _largest_magnitude(value: torch.Tensor) -> float:
+    finite = value[value.isfinite()]
+    return float(finite.abs().max().item()) if finite.numel() else 0.0
 
 
-def _differ(
-    name: str, made: torch.Tensor, expected: torch.Tensor, tolerance: float | None, least: float
+def _compare_tensors(
+    name: str, actual: torch.Tensor, expected: torch.Tensor, tolerance: float | None, floor: float
 ) -> tuple[float, list[str]]:
-    if made.shape != expected.shape and made.numel() == expected.numel():
-        made = made.reshape(expected.shape)
-    if made.shape != expected.shape:
+    if actual.shape != expected.shape and actual.numel() == expected.numel():
+        actual = actual.reshape(expected.shape)
+    if actual.shape != expected.shape:
         return 1.0, [
-            f"{name} has shape {tuple(made.shape)}: one device gives {tuple(expected.shape)}"
+            f"{name} has shape {tuple(actual.shape)}: one device gives {tuple(expected.shape)}"
         ]
-    mine, other = made.detach().cpu().double(), expected.detach().cpu().double()
-    same = (mine == other) | (mine.isnan() & other.isnan())
-    apart = torch.where(same, 0.0, (mine - other).abs())
-    largest = max(_largest(other), least, 1e-6)
-    share = apart.max().item() / largest if apart.numel() else 0.0
-    most = TOLERANCE.get(expected.dtype, 0.0) if tolerance is None else tolerance
-    if share <= most:
-        return share, []
-    return share, [
-        f"{name} differs from one device's by {share:.3g} of its largest number: "
-        f"expected at most {most:.3g}"
+    actual_values, expected_values = (
+        actual.detach().cpu().double(),
+        expected.detach().cpu().double(),
+    )
+    same = (actual_values == expected_values) | (actual_values.isnan() & expected_values.isnan())
+    differences = torch.where(same, 0.0, (actual_values - expected_values).abs())
+    largest = max(_largest_magnitude(expected_values), floor, 1e-6)
+    relative = differences.max().item() / largest if differences.numel() else 0.0
+    limit = TOLERANCE.get(expected.dtype, 0.0) if tolerance is None else tolerance
+    if relative <= limit:
+        return relative, []
+    return relative, [
+        f"{name} differs from one device's by {relative:.3g} of its largest number: "
+        f"expected at most {limit:.3g}"
     ]
 
 
-def _predicted(
-    problem: Problem, plan: Plan, peak: Mapping[str, int], wrong: list[str]
+def _check_peaks(
+    problem: Problem, plan: Plan, peaks: Mapping[str, int], errors: list[str]
 ) -> dict[str, int]:
     timeline = simulate(problem, plan)
-    found = {
-        device.name: int(most)
-        for device, most in zip(problem.cluster.devices, timeline.peak, strict=True)
+    predicted = {
+        device.name: int(peak_bytes)
+        for device, peak_bytes in zip(problem.cluster.devices, timeline.peak, strict=True)
     }
-    for name, most in peak.items():
-        promised = sum(found.get(one, 0) for one in name.split("+"))
-        if most > promised * (1 + MEMORY) + SLACK:
-            wrong.append(f"device {name!r} held {most} bytes: the plan promises {promised}")
-    return found
+    for name, peak_bytes in peaks.items():
+        predicted_bytes = sum(predicted.get(part, 0) for part in name.split("+"))
+        if peak_bytes > predicted_bytes * (1 + MEMORY_TOLERANCE) + LIBRARY_BYTES:
+            errors.append(
+                f"device {name!r} held {peak_bytes} bytes: the plan promises {predicted_bytes}"
+            )
+    return predicted
 
 
 @dataclass
-class _Meter:
+class _OpMonitor:
     """Sees every op of one step: where it ran, and how much memory its device held."""
 
     program: Program
-    seen: dict[int, str] = field(default_factory=dict)
+    ran_on: dict[int, str] = field(default_factory=dict)
     peak: dict[int, int] = field(default_factory=dict)
     before: dict[int, int] = field(default_factory=dict)
 
     @property
-    def count(self) -> int:
-        return len(self.seen)
+    def op_count(self) -> int:
+        return len(self.ran_on)
 
-    def begin(self, run: Executor) -> None:
-        self.run = run
-        self.resident = {at: self._resident(run, at) for at in run.jobs}
-        for place in run.places:
-            if place.kind == "cuda":
-                torch.cuda.synchronize(place.index)
-                torch.cuda.reset_peak_memory_stats(place.index)
+    def begin(self, executor: Executor) -> None:
+        self.executor = executor
+        self.resident_bytes = {
+            number: self._count_resident(executor, number) for number in executor.jobs
+        }
+        for real_device in executor.real_devices:
+            if real_device.kind == "cuda":
+                torch.cuda.synchronize(real_device.index)
+                torch.cuda.reset_peak_memory_stats(real_device.index)
 
-    def __call__(self, device: int, step: Any, turn: Turn, made: Sequence[torch.Tensor]) -> None:
+    def __call__(
+        self, device: int, step: Any, instruction: Instruction, outputs: Sequence[torch.Tensor]
+    ) -> None:
         """Note where an op ran, as its tensors and the thread tell."""
-        place = self.run.places[device]
-        tensors = [one for one in made if isinstance(one, torch.Tensor)]  # some ops make less
-        homes = {str(one.device) for one in tensors if one.numel()}
-        if place.kind == "cuda":
-            right = homes <= {place.torch_name}
-            self.seen[turn.position] = place.name if right else ", ".join(sorted(homes))
+        real_device = self.executor.real_devices[device]
+        tensors = [
+            tensor for tensor in outputs if isinstance(tensor, torch.Tensor)
+        ]  # some ops make less
+        torch_devices = {str(tensor.device) for tensor in tensors if tensor.numel()}
+        if real_device.kind == "cuda":
+            matches = torch_devices <= {real_device.torch_name}
+            self.ran_on[instruction.position] = (
+                real_device.name if matches else ", ".join(sorted(torch_devices))
+            )
             return
         thread = threading.current_thread().name.removeprefix("placewright-")
-        self.seen[turn.position] = thread if homes <= {"cpu"} else ", ".join(sorted(homes))
-        held = {}
+        self.ran_on[instruction.position] = (
+            thread if torch_devices <= {"cpu"} else ", ".join(sorted(torch_devices))
+        )
+        storage_bytes = {}
         for value in (*step.env.values(), *step.copies.values()):
             if isinstance(value, torch.Tensor) and not value.is_cuda:
                 storage = value.untyped_storage()
-                held[storage.data_ptr()] = storage.nbytes()
-        own = self._own(device)
-        total = sum(size for place_of, size in held.items() if place_of not in own)
+                storage_bytes[storage.data_ptr()] = storage.nbytes()
+        resident = self._resident_storages(device)
+        total = sum(size for pointer, size in storage_bytes.items() if pointer not in resident)
         self.peak[device] = max(self.peak.get(device, 0), total)
 
-    def _own(self, device: int) -> set[int]:
+    def _resident_storages(self, device: int) -> set[int]:
         """Memory that is resident, so that it is not counted again."""
-        found = {one.untyped_storage().data_ptr() for one in self.run.homes[device].values()}
-        room = self.run.jobs[device].rooms.get(self.run.places[device].name)
-        return found if room is None else {*found, room.untyped_storage().data_ptr()}
+        pointers = {
+            tensor.untyped_storage().data_ptr()
+            for tensor in self.executor.resident[device].values()
+        }
+        buffer = self.executor.jobs[device].staging_buffers.get(
+            self.executor.real_devices[device].name
+        )
+        return pointers if buffer is None else {*pointers, buffer.untyped_storage().data_ptr()}
 
     @staticmethod
-    def _resident(run: Executor, device: int) -> int:
-        part, home = run.script.parts[device], run.homes[device]
-        held = {
-            home[tensor].untyped_storage().data_ptr(): home[tensor].untyped_storage().nbytes()
-            for tensor in part.stored
-            if tensor in home
+    def _count_resident(executor: Executor, device: int) -> int:
+        instructions, resident = executor.instructions.per_device[device], executor.resident[device]
+        storage_bytes = {
+            resident[tensor].untyped_storage().data_ptr(): resident[tensor]
+            .untyped_storage()
+            .nbytes()
+            for tensor in instructions.resident
+            if tensor in resident
         }
-        return sum(held.values()) + (part.staging.room if part.staging is not None else 0)
+        return sum(storage_bytes.values()) + (
+            instructions.staging.capacity if instructions.staging is not None else 0
+        )
 
-    def end(self, run: Executor) -> dict[str, int]:
+    def end(self, executor: Executor) -> dict[str, int]:
         """The most bytes that each device held."""
-        found: dict[str, int] = {}
+        peaks: dict[str, int] = {}
         gpus: dict[int, list[str]] = {}
-        for number, job in run.jobs.items():
-            if job.place.kind == "cuda":
-                gpus.setdefault(job.place.index, []).append(job.place.name)
+        for number, job in executor.jobs.items():
+            if job.real_device.kind == "cuda":
+                gpus.setdefault(job.real_device.index, []).append(job.real_device.name)
                 continue
-            states = sum(state.nbytes for one in updates_of([job]) for state in one.update.states)
-            found[job.place.name] = self.resident[number] + self.peak.get(number, 0) + states
+            states = sum(
+                state.nbytes for update in weight_updates([job]) for state in update.update.momenta
+            )
+            peaks[job.real_device.name] = (
+                self.resident_bytes[number] + self.peak.get(number, 0) + states
+            )
         for index, names in gpus.items():  # the streams of one GPU share its memory
-            found["+".join(names)] = torch.cuda.max_memory_allocated(index)
-        return found
+            peaks["+".join(names)] = torch.cuda.max_memory_allocated(index)
+        return peaks
 
-    def wrong(self, run: Executor) -> list[str]:
+    def misplaced_ops(self, executor: Executor) -> list[str]:
         """What ran elsewhere than the plan says, or not at all."""
-        found = []
-        row = {name: at for at, name in enumerate(run.plan.ops)}
-        for position in run.script.order:
+        messages = []
+        row_of = {name: index for index, name in enumerate(executor.plan.ops)}
+        for position in executor.instructions.order:
             op = self.program.graph.ops[position]
-            planned = run.plan.devices[run.plan.device[row[op.name]]]
-            seen = self.seen.get(position)
-            if seen != planned:
-                ran = "did not run" if seen is None else f"ran on {seen!r}"
-                found.append(f"op {op.name!r} {ran}: the plan has it on {planned!r}")
-        return found
+            planned = executor.plan.device_names[executor.plan.placement[row_of[op.name]]]
+            actual = self.ran_on.get(position)
+            if actual != planned:
+                outcome = "did not run" if actual is None else f"ran on {actual!r}"
+                messages.append(f"op {op.name!r} {outcome}: the plan has it on {planned!r}")
+        return messages

@@ -1,4 +1,4 @@
-"""A model without data and safetensors files in, its weights where a plan has them out."""
+"""Weight loading: reads safetensors files straight to the devices of a plan."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Mapping
 
-INDEX, WHOLE = "model.safetensors.index.json", "model.safetensors"
+INDEX_FILE, SINGLE_FILE = "model.safetensors.index.json", "model.safetensors"
 
 
 def load_weights(
-    model: torch.nn.Module, path: str | os.PathLike[str], homes: Mapping[str, str]
+    model: torch.nn.Module, path: str | os.PathLike[str], devices: Mapping[str, str]
 ) -> None:
     """Fill a model on `meta` from a file, an index of several files, or their folder.
 
@@ -26,7 +26,7 @@ def load_weights(
     memory twice.
 
     Args:
-        homes: The PyTorch device of each parameter and buffer, by name; others go to the CPU.
+        devices: The PyTorch device of each parameter and buffer, by name; others go to the CPU.
 
     Raises:
         FileError: A file is missing or broken, or lacks a tensor that the model has.
@@ -35,31 +35,31 @@ def load_weights(
         from safetensors import SafetensorError, safe_open
     except ImportError:
         raise MissingDependency("safetensors", "torch") from None
-    waiting = _waiting(model)
-    stored = {name for name, _ in _named(model)}
-    for file in _files(Path(path)):
+    missing = _missing_tensors(model)
+    known = {name for name, _ in _named_tensors(model)}
+    for file in _weight_files(Path(path)):
         try:
-            with safe_open(file, framework="pt") as opened:
-                for name in opened.keys():  # noqa: SIM118
-                    if name in stored:
-                        _put(model, name, opened, homes.get(name, "cpu"), waiting)
+            with safe_open(file, framework="pt") as reader:
+                for name in reader.keys():  # noqa: SIM118
+                    if name in known:
+                        _set_tensor(model, name, reader, devices.get(name, "cpu"), missing)
         except (OSError, SafetensorError) as error:
             raise FileError(f"{file}: cannot be read as safetensors: {error}") from error
     tie: Any = getattr(model, "tie_weights", None)
-    if tie is not None and waiting:
+    if tie is not None and missing:
         tie()
-        waiting &= _waiting(model)
-    if waiting:
+        missing &= _missing_tensors(model)
+    if missing:
         raise FileError(
-            f"{path}: lacks {len(waiting)} of the model's tensors, such as {min(waiting)!r}: "
+            f"{path}: lacks {len(missing)} of the model's tensors, such as {min(missing)!r}: "
             "expected all that are on meta; build buffers that no file has on the CPU"
         )
 
 
-def _files(path: Path) -> list[Path]:
+def _weight_files(path: Path) -> list[Path]:
     """The files that hold tensors."""
     if path.is_dir():
-        path = path / INDEX if (path / INDEX).exists() else path / WHOLE
+        path = path / INDEX_FILE if (path / INDEX_FILE).exists() else path / SINGLE_FILE
     if not path.exists():
         raise FileError(f"{path}: does not exist: expected a safetensors file, index or folder")
     if path.suffix != ".json":
@@ -71,34 +71,36 @@ def _files(path: Path) -> list[Path]:
     return [path.parent / name for name in sorted(names)]
 
 
-def _named(model: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
+def _named_tensors(model: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
     return [
         *model.named_parameters(remove_duplicate=False),
         *model.named_buffers(remove_duplicate=False),
     ]
 
 
-def _waiting(model: torch.nn.Module) -> set[str]:
+def _missing_tensors(model: torch.nn.Module) -> set[str]:
     """What has no data yet."""
-    return {name for name, tensor in _named(model) if tensor.is_meta}
+    return {name for name, tensor in _named_tensors(model) if tensor.is_meta}
 
 
-def _put(model: torch.nn.Module, name: str, opened: Any, device: str, waiting: set[str]) -> None:
+def _set_tensor(
+    model: torch.nn.Module, name: str, reader: Any, device: str, missing: set[str]
+) -> None:
     """Set a tensor of the model, under all names that share it."""
-    before = dict(_named(model))[name]
-    tensor = opened.get_tensor(name)
-    if tensor.shape != before.shape:
+    old = dict(_named_tensors(model))[name]
+    tensor = reader.get_tensor(name)
+    if tensor.shape != old.shape:
         raise FileError(
             f"tensor {name!r} has shape {tuple(tensor.shape)} in the file: "
-            f"the model's has {tuple(before.shape)}"
+            f"the model's has {tuple(old.shape)}"
         )
-    made: torch.Tensor = tensor.to(device=device, dtype=before.dtype)
-    if isinstance(before, torch.nn.Parameter):
-        made = torch.nn.Parameter(made, before.requires_grad)
-    for other, tensor in _named(model):
-        if tensor is before:
-            path, _, last = other.rpartition(".")
+    loaded: torch.Tensor = tensor.to(device=device, dtype=old.dtype)
+    if isinstance(old, torch.nn.Parameter):
+        loaded = torch.nn.Parameter(loaded, old.requires_grad)
+    for alias, tensor in _named_tensors(model):
+        if tensor is old:
+            path, _, attribute = alias.rpartition(".")
             owner = model.get_submodule(path)
-            table: Any = owner._parameters if last in owner._parameters else owner._buffers
-            table[last] = made
-            waiting.discard(other)
+            table: Any = owner._parameters if attribute in owner._parameters else owner._buffers
+            table[attribute] = loaded
+            missing.discard(alias)

@@ -3,7 +3,7 @@ from numpy.typing import NDArray
 
 from placewright.arrays import Arrays
 
-class Listing:
+class CompiledListSchedule:
     """A list schedule under construction (`solvers/listing.py`)."""
 
     def __init__(self, arrays: Arrays, contended: bool, capacity: NDArray[np.int64]) -> None: ...
@@ -23,7 +23,7 @@ class Listing:
     def place(self, op: int, preferred: int = -1) -> None: ...
     def earliest_first(
         self,
-        late: NDArray[np.float64],
+        slowdown: NDArray[np.float64],
         rank: NDArray[np.int64],
         favourite: NDArray[np.int64] | None = None,
     ) -> None: ...

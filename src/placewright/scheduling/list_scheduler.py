@@ -1,4 +1,4 @@
-"""List scheduling: ops in one by one with their devices, estimated times and bytes out.
+"""List scheduling shared by HEFT, CPoP, m-ETF and m-SCT: ranks, and estimated times and bytes.
 
 HEFT, CPoP, m-ETF and m-SCT share this arithmetic. It is an estimate: the simulator has the last
 word.
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Bytes = NDArray[np.int64]
 
 
-class Listing(_list_scheduler.Listing):
+class ListSchedule(_list_scheduler.CompiledListSchedule):
     """A schedule under construction, in compiled code.
 
     Ops must be added in a topological order. An op fixes the device of its whole unit; a weight
@@ -39,10 +39,12 @@ class Listing(_list_scheduler.Listing):
     """
 
     def __init__(
-        self, problem: Problem, contended: bool = True, kept_back: Bytes | None = None
+        self, problem: Problem, contended: bool = True, memory_margin: Bytes | None = None
     ) -> None:
         a = problem.arrays
-        super().__init__(a, contended, a.capacity if kept_back is None else a.capacity - kept_back)
+        super().__init__(
+            a, contended, a.capacity if memory_margin is None else a.capacity - memory_margin
+        )
 
     @property
     def step_time(self) -> float:
@@ -50,5 +52,5 @@ class Listing(_list_scheduler.Listing):
 
     def placement(self, problem: Problem) -> NDArray[np.int32]:
         """The devices of all ops; what nothing added reads goes where the problem settles it."""
-        rest = problem.settle(np.maximum(self.device, 0))
-        return np.where(self.device < 0, rest, self.device)
+        fallback = problem.legalize(np.maximum(self.device, 0))
+        return np.where(self.device < 0, fallback, self.device)

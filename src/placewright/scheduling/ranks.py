@@ -33,7 +33,7 @@ def mean_seconds(problem: Problem) -> list[float]:
     """Each op's seconds, the mean over the devices it may be on; nothing for what takes no turn."""
     a = problem.arrays
     mean = np.where(a.allowed, a.compute, 0.0).sum(axis=1) / a.allowed.sum(axis=1)
-    return list(np.where(a.turn, mean, 0.0).tolist())
+    return list(np.where(a.scheduled, mean, 0.0).tolist())
 
 
 def mean_transfer(problem: Problem) -> list[float]:

@@ -1,4 +1,4 @@
-"""Reachability: edges between groups in, who comes before whom out, as bit sets."""
+"""Reachability between groups: which come before which, as bit sets."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def ancestors(
     are not convex may lie on circles, so passes go on until nothing changes.
     """
     bits = np.packbits(np.eye(count, dtype=bool), axis=1)
-    own = bits.copy()
+    self_bits = bits.copy()
     order = np.lexsort((source, target))
     edges = list(zip(source[order].tolist(), target[order].tolist(), strict=True))
     while True:
-        before = bits.copy()
-        for one, other in edges:
-            bits[other] |= bits[one]
-        if (bits == before).all():
+        previous = bits.copy()
+        for tail, head in edges:
+            bits[head] |= bits[tail]
+        if (bits == previous).all():
             break
-    return np.unpackbits(bits & ~own, axis=1, count=count).astype(bool)
+    return np.unpackbits(bits & ~self_bits, axis=1, count=count).astype(bool)

@@ -1,9 +1,12 @@
-"""A problem and plans in, step times or a timeline out. `reference.py` states the rules."""
+"""Simulates plans: step times of batches, and timelines. `reference.py` states the rules.
+
+`reference.py` states the rules.
+"""
 
 from placewright.simulator.critical_path import (
-    Path,
-    Piece,
-    critical_path,
+    CriticalPath,
+    PathSegment,
+    find_critical_path,
 )
 from placewright.simulator.device_loads import Loads, loads
 from placewright.simulator.evaluation import (
@@ -15,12 +18,12 @@ from placewright.simulator.evaluation import (
 )
 
 __all__ = [
+    "CriticalPath",
     "InFlight",
     "Loads",
-    "Path",
-    "Piece",
+    "PathSegment",
     "Verdict",
-    "critical_path",
+    "find_critical_path",
     "judge",
     "loads",
     "simulate",

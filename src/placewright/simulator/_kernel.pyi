@@ -6,9 +6,9 @@ from numpy.typing import NDArray
 from placewright.arrays import Arrays
 from placewright.costs import FusedParts
 
-_Rows = tuple[NDArray[np.int32], NDArray[np.float64] | None, NDArray[np.int64] | None]
+_PlanArrays = tuple[NDArray[np.int32], NDArray[np.float64] | None, NDArray[np.int64] | None]
 
-class Blocks: ...
+class MoveBlocks: ...
 
 class ScoutNet:
     widths: list[int]
@@ -17,7 +17,7 @@ class ScoutNet:
     candidates: int
     blind: bool
 
-class WalkSettings:
+class AnnealingSettings:
     evaluations: int
     hot: float
     cold: float
@@ -26,11 +26,11 @@ class WalkSettings:
     in_order: bool
     period: bool
     overlap: bool
-    guided: float
-    change_share: list[float]
+    guided_share: float
+    move_share: list[float]
     level_share: list[float]
     capacity: list[int]
-    kept_back: list[int]
+    memory_margin: list[int]
     scout: ScoutNet
 
 class Kernel:
@@ -47,28 +47,28 @@ class Kernel:
         period: bool,
         threads: int,
     ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]: ...
-    def learn_fused(
+    def set_fused_parts(
         self, parts: FusedParts, reads: NDArray[np.int64], role: NDArray[np.int8]
     ) -> None: ...
     @property
-    def knows_fused(self) -> bool: ...
-    def blocks(
+    def has_fused_parts(self) -> bool: ...
+    def move_blocks(
         self, first: NDArray[np.int32], units: NDArray[np.int32], level: NDArray[np.int32]
-    ) -> Blocks: ...
-    def walk(
+    ) -> MoveBlocks: ...
+    def anneal(
         self,
-        blocks: Blocks,
-        settings: WalkSettings,
+        blocks: MoveBlocks,
+        settings: AnnealingSettings,
         device: NDArray[np.int32],
         priority: NDArray[np.float64] | None,
         staging: NDArray[np.int64] | None,
         seeds: list[int],
-        likely: NDArray[np.float64] | None = None,
-    ) -> tuple[_Rows, _Rows, NDArray[np.int64], NDArray[np.float64]]: ...
+        device_probs: NDArray[np.float64] | None = None,
+    ) -> tuple[_PlanArrays, _PlanArrays, NDArray[np.int64], NDArray[np.float64]]: ...
     def sample_moves(
         self,
-        blocks: Blocks,
-        settings: WalkSettings,
+        blocks: MoveBlocks,
+        settings: AnnealingSettings,
         device: NDArray[np.int32],
         priority: NDArray[np.float64] | None,
         count: int,

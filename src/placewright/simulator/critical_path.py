@@ -1,4 +1,4 @@
-"""The critical path: a problem and a timeline in, what every moment of the step went into out.
+"""The critical path of a step: what every moment of it was spent on.
 
 From the op that ended last we go back: what ended at the very moment this began, so that it could
 not begin before? An input that arrived, the device or the channel that became free, the issuer, or
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from placewright.problem import Problem
     from placewright.timeline import Timeline
 
-Kind = Literal["compute", "send", "stream", "issue"]
-Held = Literal["end", "input", "device", "channel", "room", "issuer"]
+SegmentKind = Literal["compute", "send", "stream", "issue"]
+WaitReason = Literal["end", "input", "device", "channel", "room", "issuer"]
 
 
 @dataclass(frozen=True)
-class Piece:
+class PathSegment:
     """One stretch of the critical path.
 
     Args:
@@ -39,16 +39,16 @@ class Piece:
         device: Where the op ran, or where the tensor or weight went.
         source: Where the tensor or weight came from; the device itself for the others.
         channel: The channel's number, -1 for what takes none.
-        held: What the next piece waited for: an `input`, the `device`, the `channel`, staging
+        wait_reason: What the next piece waited for: an `input`, the `device`, the `channel`, staging
             `room` or the `issuer`; `end` for the last one.
     """
 
-    kind: Kind
+    kind: SegmentKind
     op: int
     device: int
     source: int
     channel: int
-    held: Held
+    wait_reason: WaitReason
     start: float
     end: float
 
@@ -58,40 +58,42 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Path:
+class CriticalPath:
     """Pieces from the start of the step to its end: each begins when the one before it ends.
 
     Args:
-        names: Of the ops that pieces speak of; a fused group is called after its first member.
+        op_names: Of the ops that pieces speak of; a fused group is called after its first member.
     """
 
-    pieces: tuple[Piece, ...]
-    names: tuple[str, ...]
+    segments: tuple[PathSegment, ...]
+    op_names: tuple[str, ...]
 
-    def seconds(self) -> dict[tuple[Kind, int], float]:
+    def seconds(self) -> dict[tuple[SegmentKind, int], float]:
         """Seconds by kind and device (`compute`, `issue`) or channel, the largest first."""
-        spent: dict[tuple[Kind, int], float] = defaultdict(float)
-        for piece in self.pieces:
-            moves = piece.kind in ("send", "stream")
-            spent[piece.kind, piece.channel if moves else piece.device] += piece.seconds
-        return dict(sorted(spent.items(), key=lambda item: -item[1]))
+        totals: dict[tuple[SegmentKind, int], float] = defaultdict(float)
+        for segment in self.segments:
+            is_transfer = segment.kind in ("send", "stream")
+            totals[segment.kind, segment.channel if is_transfer else segment.device] += (
+                segment.seconds
+            )
+        return dict(sorted(totals.items(), key=lambda item: -item[1]))
 
-    def waits(self) -> dict[Held, float]:
+    def waits(self) -> dict[WaitReason, float]:
         """Seconds of pieces by what the next one waited for, the largest first.
 
         Time held by inputs is the graph's own; the rest is lost because things share a device, a
         channel, an issuer or a staging room.
         """
-        spent: dict[Held, float] = defaultdict(float)
-        for piece in self.pieces:
-            spent[piece.held] += piece.seconds
-        return dict(sorted(spent.items(), key=lambda item: -item[1]))
+        totals: dict[WaitReason, float] = defaultdict(float)
+        for segment in self.segments:
+            totals[segment.wait_reason] += segment.seconds
+        return dict(sorted(totals.items(), key=lambda item: -item[1]))
 
     def __len__(self) -> int:
-        return len(self.pieces)
+        return len(self.segments)
 
 
-def critical_path(problem: Problem, timeline: Timeline) -> Path:
+def find_critical_path(problem: Problem, timeline: Timeline) -> CriticalPath:
     """The chain that ends with the step's last op; every moment of the step is in one piece.
 
     Where several things ended at one moment, an input goes before the device, and these before the
@@ -107,7 +109,7 @@ def critical_path(problem: Problem, timeline: Timeline) -> Path:
     return Causes(problem, timeline).path()
 
 
-Item = tuple[Literal["op", "row", "issue"], int]
+Activity = tuple[Literal["op", "row", "issue"], int]
 """An op; a row of the timeline's transfers; or an op while its issuer starts it."""
 
 
@@ -119,140 +121,144 @@ class Causes:
         self.a = a = problem.arrays
         if len(timeline.start) != a.ops:
             raise PlanError(f"the timeline has {len(timeline.start)} ops: the graph has {a.ops}")
-        self.device: list[int] = self.plan.device.tolist()
-        self.rooms = [-1] * a.devices if self.plan.staging is None else self.plan.staging.tolist()
+        self.device: list[int] = self.plan.placement.tolist()
+        self.staging = [-1] * a.devices if self.plan.staging is None else self.plan.staging.tolist()
         self.start: list[float] = timeline.start.tolist()
         self.end: list[float] = timeline.end.tolist()
-        self.turn: list[bool] = a.turn.tolist()
-        self.weight: list[bool] = a.weight.tolist()
-        self.made_by: list[int] = a.producer.tolist()
-        self.first: list[int] = a.first_input.tolist()
-        self.read: list[int] = a.inputs.tolist()
-        ran = timeline.end > timeline.start
-        self.ran = {(self.device[op], self.end[op]): op for op in np.flatnonzero(ran).tolist()}
-        moved = timeline.transfers
-        self.tensor: list[int] = moved.tensor.tolist()
-        self.source: list[int] = moved.source.tolist()
-        self.target: list[int] = moved.target.tolist()
-        self.channel: list[int] = moved.channel.tolist()
-        self.reader: list[int] = moved.reader.tolist()
-        self.sent: list[float] = moved.start.tolist()
-        self.arrived: list[float] = moved.end.tolist()
-        self.wire = {
-            (self.channel[row], self.arrived[row]): row
-            for row in np.flatnonzero(moved.end > moved.start).tolist()
+        self.scheduled: list[bool] = a.scheduled.tolist()
+        self.weight: list[bool] = a.is_weight.tolist()
+        self.producer: list[int] = a.producer.tolist()
+        self.first_input: list[int] = a.first_input.tolist()
+        self.inputs: list[int] = a.inputs.tolist()
+        takes_time = timeline.end > timeline.start
+        self.op_ending_at = {
+            (self.device[op], self.end[op]): op for op in np.flatnonzero(takes_time).tolist()
         }
-        self.rows: dict[tuple[int, int, int], list[int]] = defaultdict(list)  # by start
+        transfers = timeline.transfers
+        self.tensor: list[int] = transfers.tensor.tolist()
+        self.source: list[int] = transfers.source.tolist()
+        self.target: list[int] = transfers.target.tolist()
+        self.channel: list[int] = transfers.channel.tolist()
+        self.reader: list[int] = transfers.reader.tolist()
+        self.send_start: list[float] = transfers.start.tolist()
+        self.send_end: list[float] = transfers.end.tolist()
+        self.transfer_ending_at = {
+            (self.channel[row], self.send_end[row]): row
+            for row in np.flatnonzero(transfers.end > transfers.start).tolist()
+        }
+        self.transfer_rows: dict[tuple[int, int, int], list[int]] = defaultdict(list)  # by start
         for row, key in enumerate(zip(self.tensor, self.target, self.reader, strict=True)):
-            self.rows[key].append(row)
+            self.transfer_rows[key].append(row)
 
-    def path(self) -> Path:
-        pieces: list[Piece] = []
-        item = self.last()
-        held: Held = "end"
-        while item is not None:
-            piece = self._piece(item, held if pieces else "end")
-            if piece.end > piece.start:
-                pieces.append(piece)
-            if not piece.start > 0:
+    def path(self) -> CriticalPath:
+        segments: list[PathSegment] = []
+        activity = self.last()
+        reason: WaitReason = "end"
+        while activity is not None:
+            segment = self._segment(activity, reason if segments else "end")
+            if segment.end > segment.start:
+                segments.append(segment)
+            if not segment.start > 0:
                 break
-            item, held = self._before(item)
-        names = tuple(op.name for op in self.problem.graph.ops)
-        return Path(tuple(reversed(pieces)), names)
+            activity, reason = self._cause(activity)
+        op_names = tuple(op.name for op in self.problem.graph.ops)
+        return CriticalPath(tuple(reversed(segments)), op_names)
 
-    def last(self) -> Item | None:
+    def last(self) -> Activity | None:
         """The op that ended last, None if the step took no time."""
-        last = np.flatnonzero(self.a.turn & (self.timeline.end == self.timeline.step_time))
+        candidates = np.flatnonzero(
+            self.a.scheduled & (self.timeline.end == self.timeline.step_time)
+        )
         if not self.timeline.step_time > 0:
             return None
-        if not len(last):
-            raise self._strange(self.timeline.step_time)
-        return "op", int(last[np.argmin(self.timeline.start[last])])
+        if not len(candidates):
+            raise self._no_cause_error(self.timeline.step_time)
+        return "op", int(candidates[np.argmin(self.timeline.start[candidates])])
 
-    def _piece(self, item: Item, held: Held) -> Piece:
-        what, at = item
-        if what == "row":
-            kind: Kind = "send" if self.reader[at] < 0 else "stream"
+    def _segment(self, activity: Activity, reason: WaitReason) -> PathSegment:
+        category, at = activity
+        if category == "row":
+            kind: SegmentKind = "send" if self.reader[at] < 0 else "stream"
             source, target = self.source[at], self.target[at]
-            op, ends = self.made_by[self.tensor[at]], (self.sent[at], self.arrived[at])
-            return Piece(kind, op, target, source, self.channel[at], held, *ends)
-        place, begun = self.device[at], self.start[at]
-        if what == "issue":
-            over = begun + float(self.a.launch[place])
-            return Piece("issue", at, place, place, -1, held, begun, over)
-        return Piece("compute", at, place, place, -1, held, begun, self.end[at])
+            op, times = self.producer[self.tensor[at]], (self.send_start[at], self.send_end[at])
+            return PathSegment(kind, op, target, source, self.channel[at], reason, *times)
+        device, start = self.device[at], self.start[at]
+        if category == "issue":
+            end = start + float(self.a.launch_overhead[device])
+            return PathSegment("issue", at, device, device, -1, reason, start, end)
+        return PathSegment("compute", at, device, device, -1, reason, start, self.end[at])
 
-    def _before(self, item: Item) -> tuple[Item, Held]:
-        what, at = item
-        found = self.before_row(at) if what == "row" else self.before_op(at)
-        if found is None:
-            raise self._strange(self.sent[at] if what == "row" else self.start[at])
-        return found
+    def _cause(self, activity: Activity) -> tuple[Activity, WaitReason]:
+        category, at = activity
+        cause = self.cause_of_transfer(at) if category == "row" else self.cause_of_op(at)
+        if cause is None:
+            raise self._no_cause_error(self.send_start[at] if category == "row" else self.start[at])
+        return cause
 
     # -- ops ---------------------------------------------------------------------------------
 
-    def before_op(self, op: int) -> tuple[Item, Held] | None:
+    def cause_of_op(self, op: int) -> tuple[Activity, WaitReason] | None:
         """What ended when this op began, and how that held it up."""
-        now, place = self.start[op], self.device[op]
+        now, device = self.start[op], self.device[op]
         arrivals = self._arrivals(op, now)
-        for item in arrivals:
-            if self._takes(item):
-                return item, "input"
-        if (place, now) in self.ran:
-            return ("op", self.ran[place, now]), "device"
-        if self.end[op] > now and (place, now) in self._issued:
-            return ("issue", self._issued[place, now]), "issuer"
+        for activity in arrivals:
+            if self._takes_time(activity):
+                return activity, "input"
+        if (device, now) in self.op_ending_at:
+            return ("op", self.op_ending_at[device, now]), "device"
+        if self.end[op] > now and (device, now) in self._issue_ending_at:
+            return ("issue", self._issue_ending_at[device, now]), "issuer"
         # What takes no time has reasons of its own, which lead on.
         if arrivals:
             return arrivals[0], "input"
-        ahead = self._ahead.get(op) if self.problem.discipline == "in order" else None
-        if ahead is not None and self.end[ahead] == now:
-            return ("op", ahead), "device"
+        previous = self._previous_op.get(op) if self.problem.discipline == "in order" else None
+        if previous is not None and self.end[previous] == now:
+            return ("op", previous), "device"
         # A copy that took no time has no row: it waited for its channel or for room.
         for tensor in self._inputs(op):
-            if self._streams(tensor, place):
-                channel = int(self.a.channel[self.device[self.made_by[tensor]], place])
-                if (channel, now) in self.wire:
-                    return ("row", self.wire[channel, now]), "channel"
-        return self._room(op, now)
+            if self._is_streamed(tensor, device):
+                channel = int(self.a.channel[self.device[self.producer[tensor]], device])
+                if (channel, now) in self.transfer_ending_at:
+                    return ("row", self.transfer_ending_at[channel, now]), "channel"
+        return self._staging_cause(op, now)
 
-    def _arrivals(self, op: int, now: float) -> list[Item]:
+    def _arrivals(self, op: int, now: float) -> list[Activity]:
         """What made or brought an input of this op at this very moment."""
-        place = self.device[op]
-        found: list[Item] = []
+        device = self.device[op]
+        arrivals: list[Activity] = []
         for tensor in self._inputs(op):
-            source = self.made_by[tensor]
-            if self.device[source] == place:
-                if self.turn[source] and self.end[source] == now:
-                    found.append(("op", source))
+            source = self.producer[tensor]
+            if self.device[source] == device:
+                if self.scheduled[source] and self.end[source] == now:
+                    arrivals.append(("op", source))
                 continue
-            reader = op if self._streams(tensor, place) else -1
-            rows = self.rows.get((tensor, place, reader), ())
-            found += [("row", row) for row in rows[-1:] if self.arrived[row] == now]
-        return found
+            reader = op if self._is_streamed(tensor, device) else -1
+            rows = self.transfer_rows.get((tensor, device, reader), ())
+            arrivals += [("row", row) for row in rows[-1:] if self.send_end[row] == now]
+        return arrivals
 
-    def _takes(self, item: Item) -> bool:
-        what, at = item
-        if what == "row":
-            return self.arrived[at] > self.sent[at]
+    def _takes_time(self, activity: Activity) -> bool:
+        category, at = activity
+        if category == "row":
+            return self.send_end[at] > self.send_start[at]
         return self.end[at] > self.start[at]
 
     # -- transfers ---------------------------------------------------------------------------
 
-    def before_row(self, row: int) -> tuple[Item, Held] | None:
+    def cause_of_transfer(self, row: int) -> tuple[Activity, WaitReason] | None:
         """What ended when this row of the transfers began, and how that held it up."""
-        now, channel, reader = self.sent[row], self.channel[row], self.reader[row]
-        source = self.made_by[self.tensor[row]]
-        if reader < 0 and self.turn[source] and self.end[source] == now:
+        now, channel, reader = self.send_start[row], self.channel[row], self.reader[row]
+        source = self.producer[self.tensor[row]]
+        if reader < 0 and self.scheduled[source] and self.end[source] == now:
             return ("op", source), "input"
-        if (channel, now) in self.wire:
-            return ("row", self.wire[channel, now]), "channel"
-        return None if reader < 0 else self._room(reader, now)
+        if (channel, now) in self.transfer_ending_at:
+            return ("row", self.transfer_ending_at[channel, now]), "channel"
+        return None if reader < 0 else self._staging_cause(reader, now)
 
-    def _room(self, reader: int, now: float) -> tuple[Item, Held] | None:
+    def _staging_cause(self, reader: int, now: float) -> tuple[Activity, WaitReason] | None:
         """The op that gave back the staging room which a copy for this reader then took."""
-        place = self.device[reader]
-        for op in self._holders.get((place, now), ()):
+        device = self.device[reader]
+        for op in self._staging_holders.get((device, now), ()):
             if self._rank[op] < self._rank[reader]:
                 return ("op", op), "room"
         return None
@@ -269,53 +275,54 @@ class Causes:
         return {op: at for at, op in enumerate(self._order)}
 
     @cached_property
-    def _ahead(self) -> dict[int, int]:
+    def _previous_op(self) -> dict[int, int]:
         """The op before each op in its device's line."""
-        ahead: dict[int, int] = {}
+        previous: dict[int, int] = {}
         latest: dict[int, int] = {}
         for op in self._order:
             if self.device[op] in latest:
-                ahead[op] = latest[self.device[op]]
+                previous[op] = latest[self.device[op]]
             latest[self.device[op]] = op
-        return ahead
+        return previous
 
     @cached_property
-    def _issued(self) -> dict[tuple[int, float], int]:
+    def _issue_ending_at(self) -> dict[tuple[int, float], int]:
         """By device and moment: the op whose start took the device's issuer until then."""
-        issuer, launch = self.a.issuer.tolist(), self.a.launch.tolist()
-        shared: dict[int, list[int]] = defaultdict(list)
-        for place, thread in enumerate(issuer):
-            shared[thread].append(place)
-        issued: dict[tuple[int, float], int] = {}
-        for op in self.ran.values():
-            home = self.device[op]
-            if issuer[home] >= 0 and launch[home] > 0:
-                for place in shared[issuer[home]]:
-                    issued[place, self.start[op] + launch[home]] = op
-        return issued
+        issuer, launch = self.a.issuer.tolist(), self.a.launch_overhead.tolist()
+        devices_of: dict[int, list[int]] = defaultdict(list)
+        for peer, thread in enumerate(issuer):
+            devices_of[thread].append(peer)
+        issue_ends: dict[tuple[int, float], int] = {}
+        for op in self.op_ending_at.values():
+            device = self.device[op]
+            if issuer[device] >= 0 and launch[device] > 0:
+                for peer in devices_of[issuer[device]]:
+                    issue_ends[peer, self.start[op] + launch[device]] = op
+        return issue_ends
 
     @cached_property
-    def _holders(self) -> dict[tuple[int, float], list[int]]:
+    def _staging_holders(self) -> dict[tuple[int, float], list[int]]:
         """By device and moment: ops that ended then and held staging room, the longest first."""
         holders: dict[tuple[int, float], list[int]] = defaultdict(list)
         for op in self._order:
-            place = self.device[op]
-            if self.rooms[place] >= 0 and any(
-                self.a.sizes[tensor] and self._streams(tensor, place) for tensor in self._inputs(op)
+            device = self.device[op]
+            if self.staging[device] >= 0 and any(
+                self.a.sizes[tensor] and self._is_streamed(tensor, device)
+                for tensor in self._inputs(op)
             ):
-                holders[place, self.end[op]].append(op)
+                holders[device, self.end[op]].append(op)
         for ops in holders.values():
             ops.sort(key=lambda op: self.start[op])
         return holders
 
-    def _streams(self, tensor: int, place: int) -> bool:
-        source = self.made_by[tensor]
-        return self.weight[source] and self.device[source] != place and self.rooms[place] >= 0
+    def _is_streamed(self, tensor: int, device: int) -> bool:
+        source = self.producer[tensor]
+        return self.weight[source] and self.device[source] != device and self.staging[device] >= 0
 
     def _inputs(self, op: int) -> list[int]:
-        return self.read[self.first[op] : self.first[op + 1]]
+        return self.inputs[self.first_input[op] : self.first_input[op + 1]]
 
-    def _strange(self, moment: float) -> PlanError:
+    def _no_cause_error(self, moment: float) -> PlanError:
         return PlanError(
             f"something begins at {moment!r} s but nothing ends then: "
             "the timeline is not one of this problem and plan"

@@ -1,4 +1,4 @@
-"""Loads: a problem and a plan in, how long each device and channel is busy in one step out.
+"""Busy seconds of each device and channel in one step of a plan.
 
 The largest of them is the period (`period.py` states the rule in plain code).
 """
@@ -40,34 +40,34 @@ def loads(problem: Problem, plan: Plan) -> Loads:
     if plan.fusion is not None:
         fused = contract(problem, plan)
         problem, plan = fused.problem, fused.plan
-    a, device = problem.arrays, plan.device
-    rooms = np.full(a.devices, -1) if plan.staging is None else plan.staging
+    a, device = problem.arrays, plan.placement
+    buffers = np.full(a.devices, -1) if plan.staging is None else plan.staging
     busy = np.bincount(device, a.compute[np.arange(a.ops), device], a.devices)
     reader = np.repeat(np.arange(a.ops), np.diff(a.first_input))
     tensor, target = a.inputs, device[reader]
     source = device[a.producer[tensor]]
-    sent = (source != target) & a.turn[reader]
-    copied = sent & a.weight[a.producer[tensor]] & (rooms[target] >= 0)
+    is_sent = (source != target) & a.scheduled[reader]
+    is_streamed = is_sent & a.is_weight[a.producer[tensor]] & (buffers[target] >= 0)
     # A tensor goes to each device once, a streamed weight to each reader.
-    whole = np.flatnonzero(sent & ~copied)
-    pairs = tensor[whole].astype(np.int64) * a.devices + target[whole]
-    whole = whole[np.unique(pairs, return_index=True)[1]]
-    copies = np.flatnonzero(copied)
+    sends = np.flatnonzero(is_sent & ~is_streamed)
+    pairs = tensor[sends].astype(np.int64) * a.devices + target[sends]
+    sends = sends[np.unique(pairs, return_index=True)[1]]
+    streams = np.flatnonzero(is_streamed)
     channel, streamed = np.zeros(a.channels), np.zeros(a.channels)
-    paid = np.zeros(a.devices)
-    for rows, is_copy in ((whole, False), (copies, True)):
+    transfer_seconds = np.zeros(a.devices)
+    for rows, is_stream in ((sends, False), (streams, True)):
         seconds = a.transfer[a.link_class[source[rows], target[rows]], tensor[rows]]
-        wires = a.channel[source[rows], target[rows]]
-        load = np.bincount(wires, seconds, a.channels)
+        channels = a.channel[source[rows], target[rows]]
+        load = np.bincount(channels, seconds, a.channels)
         channel += load
-        streamed += load if is_copy else 0.0
-        paid += np.bincount(target[rows], seconds, a.devices)
-        if is_copy:
-            paid += np.bincount(source[rows], seconds, a.devices)
+        streamed += load if is_stream else 0.0
+        transfer_seconds += np.bincount(target[rows], seconds, a.devices)
+        if is_stream:
+            transfer_seconds += np.bincount(source[rows], seconds, a.devices)
         else:  # a sender pays for a tensor once, the longest of its sends
             longest = np.zeros(len(a.sizes))
             np.maximum.at(longest, tensor[rows], seconds)
-            paid += np.bincount(device[a.producer], longest, a.devices)
+            transfer_seconds += np.bincount(device[a.producer], longest, a.devices)
     if not problem.overlap:
-        busy = busy + np.where(a.host, 0.0, paid)
+        busy = busy + np.where(a.is_host, 0.0, transfer_seconds)
     return Loads(busy.astype(np.float64), channel, streamed)

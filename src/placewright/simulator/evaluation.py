@@ -1,4 +1,4 @@
-"""Plans of a problem in, verdicts or a timeline out, through the event kernel."""
+"""Judges batches of plans and simulates single plans through the compiled event kernel."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from placewright.errors import PlanError
 from placewright.plan import Plan, check_names, check_placement
 from placewright.simulator._kernel import Kernel
 from placewright.simulator.reference import plan_order
-from placewright.timeline import Memory, Timeline, Transfers
-from placewright.transforms import contract, repeat
-from placewright.transforms.fusible import LIGHT_ROLE, roles
+from placewright.timeline import MemoryTrace, Timeline, Transfers
+from placewright.transforms import contract, unroll
+from placewright.transforms.fusible import LIGHT_ROLE, fusion_roles
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from placewright.arrays import Arrays
     from placewright.problem import Problem
 
-_Number = TypeVar("_Number", np.int32, np.int64, np.float64)
+_Scalar = TypeVar("_Scalar", np.int32, np.int64, np.float64)
 _kernels: weakref.WeakKeyDictionary[Arrays, Kernel] = weakref.WeakKeyDictionary()
 
 
@@ -54,19 +54,19 @@ class Verdict:
 
     def best(self) -> int:
         """The first plan that is smallest by (bytes over, objective)."""
-        return self.order(1)[0]
+        return self.best_first(1)[0]
 
-    def order(self, count: int) -> list[int]:
+    def best_first(self, count: int) -> list[int]:
         """So many plans, the best first, by (bytes over, objective)."""
-        first: list[int] = np.lexsort((self.value, self.overflow))[:count].tolist()
-        return first
+        ranking: list[int] = np.lexsort((self.value, self.overflow))[:count].tolist()
+        return ranking
 
     def key(self, at: int) -> tuple[int, float]:
         """What a plan is compared by: bytes over, then the objective."""
         return int(self.overflow[at]), float(self.value[at])
 
     @classmethod
-    def joined(cls, verdicts: Sequence[Verdict]) -> Verdict:
+    def concatenate(cls, verdicts: Sequence[Verdict]) -> Verdict:
         """One verdict on all the plans, in turn."""
         return cls(
             tuple(batch for verdict in verdicts for batch in verdict.batches),
@@ -130,12 +130,12 @@ class _Batch:
         rows = np.ascontiguousarray(np.atleast_2d(np.asarray(device)), dtype=np.int32)
         if rows.ndim != 2 or rows.shape[1] != a.ops:
             raise PlanError(f"a plan has {rows.shape[-1]} ops: the graph has {a.ops}")
-        priorities = _beside(rows, priority, np.float64, "priorities", a.ops)
+        priorities = _matching_rows(rows, priority, np.float64, "priorities", a.ops)
         if priorities is not None and np.isnan(priorities).any():
             raise PlanError("a priority is not a number: expected one number per op")
-        rooms = _beside(rows, staging, np.int64, "staging rooms", a.devices)
-        groups = _beside(rows, fusion, np.int32, "fused groups", a.ops)
-        return cls(problem, rows, priorities, rooms, threads, groups)
+        staging_bytes = _matching_rows(rows, staging, np.int64, "staging rooms", a.devices)
+        groups = _matching_rows(rows, fusion, np.int32, "fused groups", a.ops)
+        return cls(problem, rows, priorities, staging_bytes, threads, groups)
 
     @property
     def in_order(self) -> bool:
@@ -147,8 +147,8 @@ class _Batch:
         """Step times, periods and peaks, as asked for."""
         plans = self.device, self.priority, self.staging, self.fusion
         overlap, compiled = self.problem.overlap, kernel(self.problem.arrays)
-        if self.fusion is not None and not compiled.knows_fused:
-            _teach(compiled, self.problem)
+        if self.fusion is not None and not compiled.has_fused_parts:
+            _set_fused_parts(compiled, self.problem)
         try:
             return compiled.judge(*plans, self.in_order, overlap, step, period, self.threads)
         except ValueError as error:
@@ -170,28 +170,32 @@ class _Batch:
             check_placement(problem, device[None])
         if self.fusion is not None:  # which says it of the contracted problem
             priority = None if self.priority is None else self.priority[row]
-            rooms = None if self.staging is None else self.staging[row]
-            fused = contract(problem, Plan.of(problem, device, priority, self.fusion[row], rooms))
-            _Batch.of(fused.problem, fused.plan.device, fused.plan.priority, rooms).run(True, False)
+            staging_bytes = None if self.staging is None else self.staging[row]
+            fused = contract(
+                problem, Plan.of(problem, device, priority, self.fusion[row], staging_bytes)
+            )
+            _Batch.of(fused.problem, fused.plan.placement, fused.plan.priority, staging_bytes).run(
+                True, False
+            )
         tensors = a.inputs[a.first_input[op] : a.first_input[op + 1]]
         sources = a.producer[tensors]
-        need = int(a.sizes[tensors][a.weight[sources] & (device[sources] != device[op])].sum())
-        room = self.staging[row, device[op]] if self.staging is not None else -1
+        need = int(a.sizes[tensors][a.is_weight[sources] & (device[sources] != device[op])].sum())
+        buffer_bytes = self.staging[row, device[op]] if self.staging is not None else -1
         raise PlanError(
             f"op {problem.graph.ops[op].name!r} streams {need} bytes of weights to "
-            f"{problem.cluster.devices[device[op]].name!r}, whose staging room is {room}: "
+            f"{problem.cluster.devices[device[op]].name!r}, whose staging room is {buffer_bytes}: "
             "the room must hold all of one op's streamed weights"
         ) from None
 
 
-def _beside(
-    plans: NDArray[np.int32], values: ArrayLike | None, dtype: type[_Number], what: str, width: int
-) -> NDArray[_Number] | None:
+def _matching_rows(
+    plans: NDArray[np.int32], values: ArrayLike | None, dtype: type[_Scalar], name: str, width: int
+) -> NDArray[_Scalar] | None:
     if values is None:
         return None
     rows = np.ascontiguousarray(np.atleast_2d(np.asarray(values)), dtype=dtype)
     if rows.shape != (len(plans), width):
-        raise PlanError(f"{what} of shape {rows.shape}: expected {(len(plans), width)}")
+        raise PlanError(f"{name} of shape {rows.shape}: expected {(len(plans), width)}")
     return rows
 
 
@@ -206,14 +210,16 @@ def simulate(problem: Problem, plan: Plan) -> Timeline:
         return _timeline(problem, plan)
     fused = contract(problem, plan)
     timeline = _timeline(fused.problem, fused.plan)
-    moved = timeline.transfers
-    reader = np.where(moved.reader >= 0, fused.member[moved.reader], -1).astype(np.int32)
+    transfers = timeline.transfers
+    reader = np.where(transfers.reader >= 0, fused.first_member[transfers.reader], -1).astype(
+        np.int32
+    )
     return replace(
         timeline,
         plan=plan,
-        start=timeline.start[fused.op],
-        end=timeline.end[fused.op],
-        transfers=replace(moved, tensor=fused.tensor[moved.tensor], reader=reader),
+        start=timeline.start[fused.contracted_op],
+        end=timeline.end[fused.contracted_op],
+        transfers=replace(transfers, tensor=fused.original_tensor[transfers.tensor], reader=reader),
     )
 
 
@@ -244,13 +250,13 @@ def simulate_in_flight(problem: Problem, plan: Plan, steps: int) -> InFlight:
         fused = contract(problem, plan)
         problem, plan = fused.problem, fused.plan
     order = plan_order(problem.arrays, None if plan.priority is None else plan.priority.tolist())
-    repeated, several, original = repeat(problem, plan, steps, order)
-    timeline = _timeline(repeated, several)
+    unrolled, unrolled_plan, original = unroll(problem, plan, steps, order)
+    timeline = _timeline(unrolled, unrolled_plan)
     step = np.zeros(len(original), dtype=np.int64)
-    seen = np.zeros(len(problem.graph), dtype=np.int64)
+    occurrences = np.zeros(len(problem.graph), dtype=np.int64)
     for at, op in enumerate(original):
-        step[at] = seen[op]
-        seen[op] += 1
+        step[at] = occurrences[op]
+        occurrences[op] += 1
     ends = np.zeros(steps)
     np.maximum.at(ends, step, timeline.end)
     interval = float(ends[-1] - ends[0]) / (steps - 1)
@@ -258,11 +264,11 @@ def simulate_in_flight(problem: Problem, plan: Plan, steps: int) -> InFlight:
 
 
 def _timeline(problem: Problem, plan: Plan) -> Timeline:
-    batch = _Batch.of(problem, plan.device, plan.priority, plan.staging)
+    batch = _Batch.of(problem, plan.placement, plan.priority, plan.staging)
     columns = batch.timeline()
     period = batch.run(step=False, period=True)[1]
     transfers = [field.name for field in fields(Transfers)]
-    memory = [field.name for field in fields(Memory)]
+    memory = [field.name for field in fields(MemoryTrace)]
     return Timeline(
         plan=plan,
         step_time=columns["step_time"],
@@ -270,13 +276,13 @@ def _timeline(problem: Problem, plan: Plan) -> Timeline:
         start=columns["start"],
         end=columns["end"],
         transfers=Transfers(**{name: columns[f"transfer_{name}"] for name in transfers}),
-        memory=Memory(**{name: columns[f"memory_{name}"] for name in memory}),
+        memory=MemoryTrace(**{name: columns[f"memory_{name}"] for name in memory}),
         peak=columns["peak"],
         capacity=problem.arrays.capacity,
     )
 
 
-def _teach(compiled: Kernel, problem: Problem) -> None:
+def _set_fused_parts(compiled: Kernel, problem: Problem) -> None:
     """Tell a kernel what fused groups of its problem are made of."""
     graph = problem.graph
     reads = [
@@ -285,8 +291,8 @@ def _teach(compiled: Kernel, problem: Problem) -> None:
         for (source, output), count in Counter(op.inputs).items()  # in the order of `Arrays.inputs`
     ]
     parts = problem.costs.fused_parts(graph, problem.cluster)
-    role = roles(problem, unknown=LIGHT_ROLE)
-    compiled.learn_fused(parts, np.array(reads, dtype=np.int64), role)
+    role = fusion_roles(problem, unknown_role=LIGHT_ROLE)
+    compiled.set_fused_parts(parts, np.array(reads, dtype=np.int64), role)
 
 
 def kernel(a: Arrays) -> Kernel:

@@ -1,4 +1,4 @@
-"""The period in plain code: arrays and one plan in, seconds between pipelined steps out.
+"""The period in plain code: seconds between pipelined steps of one plan.
 
 Steps are independent and pipelined, so the time between them is the largest load over devices
 (their ops) and channels (their transfers, streamed weights included). Without overlap channels do
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from placewright.arrays import Arrays
 
 
-def period(
+def reference_period(
     a: Arrays, device: Sequence[int], staging: Sequence[int] | None = None, overlap: bool = True
 ) -> float:
     """Seconds between pipelined steps.
@@ -27,15 +27,15 @@ def period(
     Loads are added up op by op, then tensor by tensor in order of their readers, then streamed
     weight by streamed weight in order of their readers.
     """
-    rooms = [-1] * a.devices if staging is None else list(staging)
+    buffers = [-1] * a.devices if staging is None else list(staging)
     busy = [0.0] * a.devices
-    wire = [0.0] * a.channels
+    channel_load = [0.0] * a.channels
     for op in range(a.ops):
         busy[device[op]] += float(a.compute[op, device[op]])
 
-    def pay(place: int, seconds: float) -> None:
-        if not a.host[place]:
-            busy[place] += seconds
+    def pay(payer: int, seconds: float) -> None:
+        if not a.is_host[payer]:
+            busy[payer] += seconds
 
     streamed: list[tuple[int, int, int]] = []
     for tensor in range(len(a.sizes)):
@@ -43,13 +43,13 @@ def period(
         longest, targets = 0.0, set()
         for reader in readers_of(a, tensor):
             target = device[reader]
-            if target == source or target in targets or not a.turn[reader]:
+            if target == source or target in targets or not a.scheduled[reader]:
                 continue
-            if a.weight[a.producer[tensor]] and rooms[target] >= 0:
+            if a.is_weight[a.producer[tensor]] and buffers[target] >= 0:
                 continue
             targets.add(target)
             seconds = float(a.transfer[a.link_class[source, target], tensor])
-            wire[a.channel[source, target]] += seconds
+            channel_load[a.channel[source, target]] += seconds
             if not overlap:
                 pay(target, seconds)
             longest = max(longest, seconds)
@@ -59,16 +59,16 @@ def period(
         for tensor in inputs_of(a, op):
             source, target = device[a.producer[tensor]], device[op]
             if (
-                a.turn[op]
-                and a.weight[a.producer[tensor]]
+                a.scheduled[op]
+                and a.is_weight[a.producer[tensor]]
                 and source != target
-                and rooms[target] >= 0
+                and buffers[target] >= 0
             ):
                 streamed.append((tensor, source, target))
     for tensor, source, target in streamed:
         seconds = float(a.transfer[a.link_class[source, target], tensor])
-        wire[a.channel[source, target]] += seconds
+        channel_load[a.channel[source, target]] += seconds
         if not overlap:
             pay(target, seconds)
             pay(source, seconds)
-    return max([*busy, *wire] if overlap else busy)
+    return max([*busy, *channel_load] if overlap else busy)

@@ -118,12 +118,12 @@ class _Transfer:
 def plan_order(a: Arrays, priority: Sequence[float] | None = None) -> list[int]:
     """Rule 2: the ops that take a turn, in the plan's order."""
     if priority is None:
-        return [op for op in range(a.ops) if a.turn[op]]
+        return [op for op in range(a.ops) if a.scheduled[op]]
     waiting = [0] * a.ops
     for op in range(a.ops):
         for tensor in inputs_of(a, op):
-            waiting[op] += bool(a.turn[a.producer[tensor]])
-    heads = [(priority[op], op) for op in range(a.ops) if a.turn[op] and not waiting[op]]
+            waiting[op] += bool(a.scheduled[a.producer[tensor]])
+    heads = [(priority[op], op) for op in range(a.ops) if a.scheduled[op] and not waiting[op]]
     heapq.heapify(heads)
     order = []
     while heads:
@@ -231,7 +231,7 @@ class _Step:
         """Whether readers of this tensor on this device get copies of their own."""
         source = self.a.producer[tensor]
         return (
-            bool(self.a.weight[source])
+            bool(self.a.is_weight[source])
             and self.device[source] != place
             and self.staging[place] >= 0
         )
@@ -247,10 +247,10 @@ class _Step:
                 for target in range(a.devices)
                 if target != place and (tensor, target) in self.here
             )
-            uses += int(a.kept[tensor])
-            uses += int(a.turn[source])  # its own op, until that ends
+            uses += int(a.is_output[tensor])
+            uses += int(a.scheduled[source])  # its own op, until that ends
             viewed = int(a.alias[tensor])
-            if viewed >= 0 and a.turn[source] and not self._streams(viewed, place):
+            if viewed >= 0 and a.scheduled[source] and not self._streams(viewed, place):
                 self.parent[tensor, place] = (viewed, place)
         self.uses[tensor, place] = uses
 
@@ -276,10 +276,10 @@ class _Step:
             if not self.missing[op]:
                 self._becomes_ready(op)
         for op in range(a.ops):
-            if a.turn[op]:
+            if a.scheduled[op]:
                 continue
             for tensor in range(a.first_tensor[op], a.first_tensor[op + 1]):
-                if not a.stored[op] and self.uses[tensor, self.device[op]]:
+                if not a.is_resident[op] and self.uses[tensor, self.device[op]]:
                     self.used[self.device[op]] += int(a.sizes[tensor])
                 self._made(tensor)
         for place in range(a.devices):
@@ -358,7 +358,7 @@ class _Step:
         if issuer >= 0 and takes > 0:
             if self.issuer_free[issuer] > self.now:
                 return
-            self.issuer_free[issuer] = self.now + float(a.launch[place])
+            self.issuer_free[issuer] = self.now + float(a.launch_overhead[place])
         if self.in_order:
             self.line[place].popleft()
         else:
@@ -441,7 +441,8 @@ class _Step:
         if parent is not None:
             self._release(parent)
         elif not (
-            self.a.stored[self.a.producer[tensor]] and self.device[self.a.producer[tensor]] == place
+            self.a.is_resident[self.a.producer[tensor]]
+            and self.device[self.a.producer[tensor]] == place
         ):
             self.used[place] -= int(self.a.sizes[tensor])
 

@@ -1,4 +1,7 @@
-"""A problem in, a result out. One file a method; `METHODS` names them for the command line."""
+"""Solvers: one file per method; `METHODS` names them for the command line.
+
+One file a method; `METHODS` names them for the command line.
+"""
 
 from collections.abc import Callable
 from functools import partial
@@ -7,14 +10,14 @@ from placewright.solvers.accelerate_map import Accelerate
 from placewright.solvers.auto import Auto
 from placewright.solvers.balanced import Balanced
 from placewright.solvers.baselines import Baselines
-from placewright.solvers.best_plans import Found
+from placewright.solvers.best_plans import Candidate
 from placewright.solvers.bounds import Bound, bound
 from placewright.solvers.contiguous.cuts import Cuts
 from placewright.solvers.contiguous.ideals import Ideals
 from placewright.solvers.cost_perturbation import (
-    Robust,
+    RobustChoice,
     Robustness,
-    perturbed,
+    perturbed_problems,
     robustness,
 )
 from placewright.solvers.cpop import CPoP
@@ -25,7 +28,7 @@ from placewright.solvers.heft import HEFT
 from placewright.solvers.m_etf import METF
 from placewright.solvers.m_sct import MSCT
 from placewright.solvers.m_topo import MTopo
-from placewright.solvers.ordering.order_search import Schedule
+from placewright.solvers.ordering.order_search import OrderSearch
 from placewright.solvers.partition.capacity_repair import repair
 from placewright.solvers.partition.partition_solvers import (
     METIS,
@@ -33,24 +36,24 @@ from placewright.solvers.partition.partition_solvers import (
     MinCut,
     Scotch,
 )
-from placewright.solvers.random_search import Random
+from placewright.solvers.random_search import RandomSearch
 from placewright.solvers.round_robin import RoundRobin
 from placewright.solvers.search import Search, Solver, solve
-from placewright.solvers.searches.annealing import Annealing, refined
+from placewright.solvers.searches.annealing import Annealing, refine
 from placewright.solvers.searches.cross_entropy import CrossEntropy
 from placewright.solvers.searches.fusion_search import FusionSearch
 from placewright.solvers.searches.genetic import Genetic
 from placewright.solvers.searches.local_search import LocalSearch
-from placewright.solvers.single import CpuOnly, EverySingleDevice, SingleDevice
+from placewright.solvers.single import CpuOnly, SingleDevice, SingleDevices
 from placewright.solvers.stop import Gap, MaxEvaluations, MaxTime, NoImprovement, Stop
 from placewright.solvers.streamed import Streamed
 
 METHODS: dict[str, Callable[[], Solver]] = {
-    "single": EverySingleDevice,
+    "single": SingleDevices,
     "cpu-only": CpuOnly,
     "expert": Expert,
     "accelerate": Accelerate,
-    "random": Random,
+    "random": RandomSearch,
     "round-robin": RoundRobin,
     "balanced": Balanced,
     "heft": HEFT,
@@ -77,7 +80,7 @@ METHODS: dict[str, Callable[[], Solver]] = {
     "local-search": LocalSearch,
     "genetic": Genetic,
     "cross-entropy": CrossEntropy,
-    "schedule": Schedule,
+    "schedule": OrderSearch,
 }
 
 SEARCHES = frozenset(
@@ -88,7 +91,7 @@ SEARCHES = frozenset(
 )
 """Methods that go on for as long as they are let."""
 
-UNASKED = (SEARCHES - {"auto"}) | {
+ON_REQUEST = (SEARCHES - {"auto"}) | {
     "baselines",
     *("metis-repaired", "kahip-repaired", "scotch-repaired", "mincut-repaired"),
 }
@@ -101,8 +104,8 @@ __all__ = [
     "METHODS",
     "METIS",
     "MSCT",
+    "ON_REQUEST",
     "SEARCHES",
-    "UNASKED",
     "Accelerate",
     "Annealing",
     "Auto",
@@ -110,13 +113,12 @@ __all__ = [
     "Baselines",
     "Bound",
     "CPoP",
+    "Candidate",
     "CpuOnly",
     "CrossEntropy",
     "Cuts",
-    "EverySingleDevice",
     "Exact",
     "Expert",
-    "Found",
     "FusionSearch",
     "Gap",
     "Genetic",
@@ -128,20 +130,21 @@ __all__ = [
     "MaxTime",
     "MinCut",
     "NoImprovement",
-    "Random",
-    "Robust",
+    "OrderSearch",
+    "RandomSearch",
+    "RobustChoice",
     "Robustness",
     "RoundRobin",
-    "Schedule",
     "Scotch",
     "Search",
     "SingleDevice",
+    "SingleDevices",
     "Solver",
     "Stop",
     "Streamed",
     "bound",
-    "perturbed",
-    "refined",
+    "perturbed_problems",
+    "refine",
     "repair",
     "robustness",
     "solve",

@@ -1,4 +1,4 @@
-"""Accelerate: a problem in, what `device_map="auto"` of Hugging Face Accelerate would do out.
+"""Places like Hugging Face Accelerate's `device_map="auto"`, the default for comparison.
 
 The default that people use today, for comparison. It looks at weight bytes only.
 """
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from placewright.problem import Problem
     from placewright.solvers.search import Search
 
-_TRIES = 4  # a person whose model runs out of memory lowers `max_memory` and tries again
+_MAX_ATTEMPTS = 4  # a person whose model runs out of memory lowers `max_memory` and tries again
 
 
 @dataclass(frozen=True)
@@ -44,105 +44,114 @@ class Accelerate:
     copy_rate: float = 6.3e9
     name = "accelerate"
 
-    def as_run(self, problem: Problem) -> Problem:
+    def as_executed(self, problem: Problem) -> Problem:
         """The problem as Accelerate's runtime runs it: weights are copied slowly."""
-        return replace(problem, costs=_Synchronous(problem.costs, self.copy_rate))
+        return replace(problem, costs=_SynchronousCopies(problem.costs, self.copy_rate))
 
     def run(self, search: Search) -> None:
         a = search.problem.arrays
-        kept_back = np.zeros(a.devices, dtype=np.int64)
-        for _ in range(_TRIES):
-            device, staging = _fill(search.problem, kept_back)
-            verdict = search.judge(device, staging=staging)
+        memory_margin = np.zeros(a.devices, dtype=np.int64)
+        for _ in range(_MAX_ATTEMPTS):
+            placement, staging = _fill(search.problem, memory_margin)
+            verdict = search.judge(placement, staging=staging)
             if search.over:
                 return
-            over = np.maximum(verdict.peak[0] - a.capacity, 0)
-            if not over.any():
+            overflow = np.maximum(verdict.peak[0] - a.capacity, 0)
+            if not overflow.any():
                 return
-            kept_back = 2 * kept_back + np.where(over, np.maximum(over, a.capacity // 32), 0)
+            memory_margin = 2 * memory_margin + np.where(
+                overflow, np.maximum(overflow, a.capacity // 32), 0
+            )
 
 
 def _fill(
-    problem: Problem, kept_back: NDArray[np.int64]
+    problem: Problem, memory_margin: NDArray[np.int64]
 ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
     a, host = problem.arrays, problem.cluster.host
     order = accelerators(problem).tolist()
-    room = np.maximum(a.capacity - kept_back, 0)
-    needs = _weights_read_first(problem)
-    largest = max((sum(int(a.resident[w]) for w in ws) for ws in needs.values()), default=0)
-    if sum(int(size) for size in a.resident) > room[order[0]]:
-        room[order[0]] -= largest
-    device = np.full(a.ops, -1, dtype=np.int32)
-    at, used, staged = 0, 0, 0
-    for op in np.flatnonzero(a.turn).tolist():
-        weights = needs.get(op, [])
+    free_bytes = np.maximum(a.capacity - memory_margin, 0)
+    weights_of = _weights_by_first_reader(problem)
+    largest_bytes = max(
+        (sum(int(a.resident[w]) for w in ws) for ws in weights_of.values()), default=0
+    )
+    if sum(int(size) for size in a.resident) > free_bytes[order[0]]:
+        free_bytes[order[0]] -= largest_bytes
+    placement = np.full(a.ops, -1, dtype=np.int32)
+    current, used_bytes, staged_bytes = 0, 0, 0
+    for op in np.flatnonzero(a.scheduled).tolist():
+        weights = weights_of.get(op, [])
         size = int(a.resident[op]) + sum(int(a.resident[weight]) for weight in weights)
         if weights:
-            while at < len(order) and used + size > room[order[at]]:
-                at, used = at + 1, 0
-            used += size
-        if at < len(order):
-            device[weights] = device[op] = order[at]
+            while current < len(order) and used_bytes + size > free_bytes[order[current]]:
+                current, used_bytes = current + 1, 0
+            used_bytes += size
+        if current < len(order):
+            placement[weights] = placement[op] = order[current]
         else:
-            device[op] = order[0]
-            device[weights] = order[-1] if host is None else host
-            staged = max(staged, sum(int(a.resident[weight]) for weight in weights))
-    device = np.where(device < 0, device[a.leader], device)
-    device = np.where(device < 0, 0, device)[a.head]
-    legal = a.allowed[np.arange(a.ops), device]
-    device = np.where(legal, device, a.allowed.argmax(axis=1)).astype(np.int32)
+            placement[op] = order[0]
+            placement[weights] = order[-1] if host is None else host
+            staged_bytes = max(staged_bytes, sum(int(a.resident[weight]) for weight in weights))
+    placement = np.where(placement < 0, placement[a.leader], placement)
+    placement = np.where(placement < 0, 0, placement)[a.unit_head]
+    is_allowed = a.allowed[np.arange(a.ops), placement]
+    placement = np.where(is_allowed, placement, a.allowed.argmax(axis=1)).astype(np.int32)
     staging = np.full(a.devices, NO_STAGING, dtype=np.int64)
-    if staged:
-        staging[order[0]] = max(staged, _most_streamed(problem, device, order[0]))
-    return device, staging
+    if staged_bytes:
+        staging[order[0]] = max(staged_bytes, _max_streamed_bytes(problem, placement, order[0]))
+    return placement, staging
 
 
-def _weights_read_first(problem: Problem) -> dict[int, list[int]]:
+def _weights_by_first_reader(problem: Problem) -> dict[int, list[int]]:
     """The weights that each op is the first to read, views of weights among them."""
     a = problem.arrays
-    first: dict[int, list[int]] = {}
-    taken = np.zeros(a.ops, dtype=bool)
-    units: dict[int, list[int]] = {}
-    for weight in np.flatnonzero(a.weight).tolist():
-        units.setdefault(int(a.head[weight]), []).append(weight)
-    for op in np.flatnonzero(a.turn).tolist():
+    weights_of: dict[int, list[int]] = {}
+    is_assigned = np.zeros(a.ops, dtype=bool)
+    unit_weights: dict[int, list[int]] = {}
+    for weight in np.flatnonzero(a.is_weight).tolist():
+        unit_weights.setdefault(int(a.unit_head[weight]), []).append(weight)
+    for op in np.flatnonzero(a.scheduled).tolist():
         for tensor in a.inputs[a.first_input[op] : a.first_input[op + 1]]:
-            source = int(a.producer[tensor])
-            if a.weight[source] and not taken[source]:
-                members = units[int(a.head[source])]
-                taken[members] = True
-                first.setdefault(op, []).extend(members)
-    return first
+            weight_op = int(a.producer[tensor])
+            if a.is_weight[weight_op] and not is_assigned[weight_op]:
+                members = unit_weights[int(a.unit_head[weight_op])]
+                is_assigned[members] = True
+                weights_of.setdefault(op, []).extend(members)
+    return weights_of
 
 
-def _most_streamed(problem: Problem, device: NDArray[np.int32], place: int) -> int:
+def _max_streamed_bytes(problem: Problem, placement: NDArray[np.int32], target: int) -> int:
     """The most bytes of weights from elsewhere that one op on this device reads."""
     a = problem.arrays
     reader = np.repeat(np.arange(a.ops), np.diff(a.first_input))
     source = a.producer[a.inputs]
-    apart = (
-        a.weight[source] & a.turn[reader] & (device[reader] == place) & (device[source] != place)
+    streamed = (
+        a.is_weight[source]
+        & a.scheduled[reader]
+        & (placement[reader] == target)
+        & (placement[source] != target)
     )
-    sums = np.bincount(reader[apart], weights=a.sizes[a.inputs[apart]], minlength=1)
-    return int(sums.max())
+    bytes_read = np.bincount(reader[streamed], weights=a.sizes[a.inputs[streamed]], minlength=1)
+    return int(bytes_read.max())
 
 
 @dataclass(frozen=True, eq=False)
-class _Synchronous:
-    """The given costs, with weights copied no faster than `rate`."""
+class _SynchronousCopies:
+    """The given costs, with weights copied no faster than `copy_rate`."""
 
     base: CostModel
-    rate: float
+    copy_rate: float
 
     def op_seconds(self, graph: Graph, cluster: Cluster) -> Seconds:
         return self.base.op_seconds(graph, cluster)
 
     def transfer_seconds(self, graph: Graph, links: Sequence[Link]) -> Seconds:
         seconds = self.base.transfer_seconds(graph, links)
-        kinds = [(op.kind, size) for op in graph.ops for size in op.outputs]
-        copied = np.array([size if kind in ("weight", "view") else 0 for kind, size in kinds])
-        slow: Seconds = np.maximum(seconds, copied / self.rate)
-        return slow
+        outputs = [(op.kind, size) for op in graph.ops for size in op.outputs]
+        copied_bytes = np.array(
+            [size if kind in ("weight", "view") else 0 for kind, size in outputs]
+        )
+        slowed: Seconds = np.maximum(seconds, copied_bytes / self.copy_rate)
+        return slowed
 
     def fused_parts(self, graph: Graph, cluster: Cluster) -> FusedParts:
         return self.base.fused_parts(graph, cluster)

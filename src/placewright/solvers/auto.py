@@ -1,4 +1,4 @@
-"""Auto: every method we have on one search, its budget spent where it gains."""
+"""Auto: runs every method on one search and spends the budget where it gains."""
 
 from __future__ import annotations
 
@@ -11,28 +11,33 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placewright.errors import ConfigError
-from placewright.solvers.baselines import baselines
+from placewright.solvers.baselines import constructive_solvers
 from placewright.solvers.exact.solver import Exact
-from placewright.solvers.fuse_plan import fused, ordered
-from placewright.solvers.ordering.priority_rules import priority_rules
-from placewright.solvers.partition.capacity_repair import rounds
+from placewright.solvers.fuse_plan import fuse_ops, reorder_fused
+from placewright.solvers.ordering.priority_rules import rule_priorities
+from placewright.solvers.partition.capacity_repair import repair_rounds
 from placewright.solvers.proposer import (
-    Allowance,
-    Asked,
+    BudgetedProposer,
     Proposer,
+    ProposerBudget,
 )
-from placewright.solvers.search import Search, called
-from placewright.solvers.searches.annealing import elite, first_length, levels, memory_binds
+from placewright.solvers.search import Search, phase_name
+from placewright.solvers.searches.annealing import (
+    elite_plans,
+    first_round_length,
+    grouping_levels,
+    memory_binds,
+)
 from placewright.solvers.searches.annealing_chains import (
-    Changes,
+    AnnealingChains,
     Cooling,
-    Rows,
-    Walker,
+    MoveShares,
+    PlanBatch,
 )
 from placewright.solvers.searches.genetic import Genetic
 from placewright.solvers.searches.local_search import LocalSearch
 from placewright.solvers.stop import Within
-from placewright.transforms.bundles import Teams
+from placewright.transforms.bundles import Bundles
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,27 +46,29 @@ if TYPE_CHECKING:
     from placewright.simulator._kernel import ScoutNet
     from placewright.solvers.search import Solver
 
-_QUICK_OPS = 400  # up to which bounds are quick, and walks find what other searches would
+_SMALL_GRAPH_OPS = 400  # up to which bounds are quick, and walks find what other searches would
 _SLOW_SECONDS = 4e-4  # for each op, that the slowest constructive method takes
 _BOUND_SECONDS = 1e-3  # for each op, that the bound may take
 _FIRST_ROUNDS = 2  # of walking, before the slower constructive methods
 _ROUNDS_BETWEEN = 10  # of walking, between two attempts at a proof
-_PROOFS = (1.0, 4.0, 16.0)  # CP-SAT's own measure of work for them: about seconds
-_SMALL = 40  # teams of ops that CP-SAT is asked about at most
-_WORTH_ASKING = 3.0  # seconds left: it takes one to start
-_HANGS = 120.0  # seconds, which the work it is given never takes
-_ORDERED = 3  # placements that the priority rules are tried on
-_REPAIRED = 3  # plans that are repaired where none fits
-_LOCAL_OPS = 5_000  # up to which local search begins within a second or two
-_OTHERS = 8  # times a first walk: plans that other searches judge
-_OTHERS_PERIODS = 10_000  # plans of them at most where a walk judges far more in the same time
-_OTHERS_OPS = 10_000  # up to which they are tried
-_OTHERS_SECONDS = 12.0  # seconds left, without which they are not
-_GROWTH = 2  # each time an arm is used, its round is so many times longer
-_ENOUGH = 1_000  # evaluations for each op: no walk through step times is longer
-_LONGEST = 512  # times the first round: no round is longer
-_DEARER = 3.0  # how much longer an evaluation takes in local search than in a walk
-_SCOUTED = 1.5  # how much longer an evaluation takes with a scout, whose moves are seldom hopeless
+_PROOF_WORK = (1.0, 4.0, 16.0)  # CP-SAT's own measure of work for them: about seconds
+_MAX_EXACT_BUNDLES = 40  # teams of ops that CP-SAT is asked about at most
+_MIN_EXACT_SECONDS = 3.0  # seconds left: it takes one to start
+_HANG_SECONDS = 120.0  # seconds, which the work it is given never takes
+_PLANS_TO_ORDER = 3  # placements that the priority rules are tried on
+_PLANS_TO_REPAIR = 3  # plans that are repaired where none fits
+_LOCAL_SEARCH_OPS = 5_000  # up to which local search begins within a second or two
+_RESTART_ROUNDS = 8  # times a first walk: plans that other searches judge
+_RESTART_MAX_PLANS = 10_000  # plans of them at most where a walk judges far more in the same time
+_RESTART_MAX_OPS = 10_000  # up to which they are tried
+_RESTART_MIN_SECONDS = 12.0  # seconds left, without which they are not
+_ROUND_GROWTH = 2  # each time an arm is used, its round is so many times longer
+_EVALUATIONS_PER_OP = 1_000  # evaluations for each op: no walk through step times is longer
+_MAX_ROUND_FACTOR = 512  # times the first round: no round is longer
+_LOCAL_SEARCH_COST = 3.0  # how much longer an evaluation takes in local search than in a walk
+_SCOUT_COST = (
+    1.5  # how much longer an evaluation takes with a scout, whose moves are seldom hopeless
+)
 _IDLE_CYCLES = 4  # without a stop rule: cycles through all arms that gain nothing before the end
 
 
@@ -80,7 +87,7 @@ class Auto:
 
     Args:
         chains: Walks side by side, each on a thread of its own.
-        first: Evaluations of the first walk; by default a fraction of a second's worth.
+        first_evaluations: Evaluations of the first walk; by default a fraction of a second's worth.
         exact: Whether small problems are put to CP-SAT, where it is installed, on one worker and
             for an amount of work that does not depend on the machine.
         fuse: Whether ops may be fused, for a runtime that does so; off, since most do not unasked.
@@ -90,7 +97,7 @@ class Auto:
     """
 
     chains: int = 2
-    first: int | None = None
+    first_evaluations: int | None = None
     exact: bool = True
     fuse: bool = False
     proposers: tuple[Proposer, ...] = ()
@@ -101,190 +108,218 @@ class Auto:
             raise ConfigError(f"Auto of {self.chains!r} chains: expected at least 1")
 
     def run(self, search: Search) -> None:
-        allowance = Allowance(search)
-        asked = [Asked(proposer, allowance) for proposer in self.proposers]
-        walks = _Walks(self, search, asked)
-        quick, slow = baselines(search.problem, installed=True)
+        budget = ProposerBudget(search)
+        proposers = [BudgetedProposer(proposer, budget) for proposer in self.proposers]
+        annealing = _AnnealingRounds(self, search, proposers)
+        quick, slow = constructive_solvers(search.problem, with_partitioners=True)
         ops = search.problem.arrays.ops
-        large, takes = ops > _QUICK_OPS, ops * _SLOW_SECONDS
+        is_large, slow_seconds = ops > _SMALL_GRAPH_OPS, ops * _SLOW_SECONDS
         stages: tuple[Callable[[], bool], ...] = (
-            lambda: _run(quick, search) and _propose(search, asked) and _repair(search),
-            lambda: large or _bound(search),
-            lambda: walks.run(_FIRST_ROUNDS, share=0.25),
-            lambda: _bound(search),
-            lambda: _run(slow, search, takes) and _repair(search),
-            lambda: _order(search) and _others(search, walks.length * _OTHERS),
-            lambda: walks.run(_ROUNDS_BETWEEN),
-            *(partial(self._prove_and_walk, walks, work) for work in _PROOFS),
-            walks.run,
+            lambda: (
+                _run_solvers(quick, search)
+                and _judge_proposals(search, proposers)
+                and _repair_plans(search)
+            ),
+            lambda: is_large or _compute_bound(search),
+            lambda: annealing.run(_FIRST_ROUNDS, share=0.25),
+            lambda: _compute_bound(search),
+            lambda: _run_solvers(slow, search, slow_seconds) and _repair_plans(search),
+            lambda: (
+                _try_priority_rules(search)
+                and _run_restarts(search, annealing.first_length * _RESTART_ROUNDS)
+            ),
+            lambda: annealing.run(_ROUNDS_BETWEEN),
+            *(partial(self._prove_and_anneal, annealing, work) for work in _PROOF_WORK),
+            annealing.run,
         )
         for stage in stages:
             if not stage():
                 break
         if self.fuse and not search.over:  # the bound that ended it holds for single ops
-            _fuse(search)
+            _judge_fused(search)
 
-    def _prove_and_walk(self, walks: _Walks, work: float) -> bool:
-        search = walks.search
-        return self._prove(search, work) and walks.run(_ROUNDS_BETWEEN) and _order(search)
+    def _prove_and_anneal(self, annealing: _AnnealingRounds, work: float) -> bool:
+        search = annealing.search
+        return (
+            self._prove(search, work)
+            and annealing.run(_ROUNDS_BETWEEN)
+            and _try_priority_rules(search)
+        )
 
     def _prove(self, search: Search, work: float) -> bool:
         """Ask CP-SAT about a small problem; whether the search should go on."""
-        small = len(Teams.of(search.problem)) <= _SMALL and find_spec("ortools") is not None
-        left = search.stop.seconds_left(search)
-        if self.exact and small and left > _WORTH_ASKING:
-            search.trying = "exact"
-            Exact(deterministic=work, seconds=min(left / 2, _HANGS)).run(search)
-        return not finished(search)
+        is_small = (
+            len(Bundles.of(search.problem)) <= _MAX_EXACT_BUNDLES
+            and find_spec("ortools") is not None
+        )
+        seconds_left = search.stop.seconds_left(search)
+        if self.exact and is_small and seconds_left > _MIN_EXACT_SECONDS:
+            search.phase = "exact"
+            Exact(deterministic=work, seconds=min(seconds_left / 2, _HANG_SECONDS)).run(search)
+        return not is_finished(search)
 
 
-def _propose(search: Search, asked: list[Asked]) -> bool:
+def _judge_proposals(search: Search, proposers: list[BudgetedProposer]) -> bool:
     """Judge what the proposers propose; whether the search should go on."""
-    for each in asked:
-        search.trying = each.proposer.name
-        for plan in each.plans():
-            search.propose(plan)
-            if finished(search):
+    for proposer in proposers:
+        search.phase = proposer.proposer.name
+        for plan in proposer.plans():
+            search.judge_plan(plan)
+            if is_finished(search):
                 return False
     return True
 
 
-def _run(solvers: list[Solver], search: Search, takes: float = 0.0) -> bool:
+def _run_solvers(solvers: list[Solver], search: Search, min_seconds: float = 0.0) -> bool:
     """Run solvers in turn; whether the search should go on.
 
     Args:
-        takes: Seconds that one may take, since it does not look at the stop rule all the time;
+        min_seconds: Seconds that one may take, since it does not look at the stop rule all the time;
             with less time left none is begun.
     """
     for solver in solvers:
-        if search.stop.seconds_left(search) < takes:
+        if search.stop.seconds_left(search) < min_seconds:
             return True
-        search.trying = called(solver)
+        search.phase = phase_name(solver)
         solver.run(search)
-        if finished(search):
+        if is_finished(search):
             return False
     return True
 
 
-def _repair(search: Search) -> bool:
+def _repair_plans(search: Search) -> bool:
     """Make the best plans fit if none does; whether the search should go on."""
     if search.key[0] == 0:
         return True
-    for plan in elite(search, _REPAIRED):
-        search.trying = "repair"
-        for better in rounds(search.problem, plan.device, plan.priority, plan.staging):
-            search.judge(better, plan.priority, plan.staging)
-            if finished(search):
+    for plan in elite_plans(search, _PLANS_TO_REPAIR):
+        search.phase = "repair"
+        for placement in repair_rounds(search.problem, plan.placement, plan.priority, plan.staging):
+            search.judge(placement, plan.priority, plan.staging)
+            if is_finished(search):
                 return False
     return True
 
 
-def _others(search: Search, most: int) -> bool:
+def _run_restarts(search: Search, max_evaluations: int) -> bool:
     """Let other searches begin anew, so that none finds what we miss; whether to go on."""
-    ops, step = search.problem.arrays.ops, search.problem.objective == "step"
-    if not _QUICK_OPS < ops <= _OTHERS_OPS:
+    ops, is_step = search.problem.arrays.ops, search.problem.objective == "step"
+    if not _SMALL_GRAPH_OPS < ops <= _RESTART_MAX_OPS:
         return True
-    most = most if step else min(most, _OTHERS_PERIODS)
-    solvers: list[Solver] = [LocalSearch(most=most), *([Genetic(most=most)] if step else [])]
+    max_evaluations = max_evaluations if is_step else min(max_evaluations, _RESTART_MAX_PLANS)
+    solvers: list[Solver] = [
+        LocalSearch(max_plans=max_evaluations),
+        *([Genetic(max_plans=max_evaluations)] if is_step else []),
+    ]
     for solver in solvers:
-        if search.stop.seconds_left(search) < (_OTHERS_SECONDS if step else _OTHERS_SECONDS / 3):
+        if search.stop.seconds_left(search) < (
+            _RESTART_MIN_SECONDS if is_step else _RESTART_MIN_SECONDS / 3
+        ):
             return True
-        alone = Search(search.problem, Within(search), search.seed)
-        solver.run(alone)
-        search.trying = f"{solver.name} alone"
-        if alone.best is not None:
-            plan = alone.best
-            search.walked(alone.evaluations, plan.device, plan.priority, plan.staging)
-        if finished(search):
+        restart = Search(search.problem, Within(search), search.seed)
+        solver.run(restart)
+        search.phase = f"{solver.name} alone"
+        if restart.best is not None:
+            plan = restart.best
+            search.count_external(restart.evaluations, plan.placement, plan.priority, plan.staging)
+        if is_finished(search):
             return False
     return True
 
 
-def _fuse(search: Search) -> None:
+def _judge_fused(search: Search) -> None:
     """Propose the best plan with ops fused into their only readers."""
-    together = fused(search.problem, elite(search, 1)[0])
-    if together is not None:
-        search.trying = "fused"
-        search.propose(ordered(search.problem, together))
+    fused_plan = fuse_ops(search.problem, elite_plans(search, 1)[0])
+    if fused_plan is not None:
+        search.phase = "fused"
+        search.judge_plan(reorder_fused(search.problem, fused_plan))
 
 
-def _order(search: Search) -> bool:
+def _try_priority_rules(search: Search) -> bool:
     """Try the priority rules on the best placements; whether the search should go on."""
     problem = search.problem
     if problem.objective == "period":  # which no order changes
         return True
-    for plan in elite(search, _ORDERED):
-        search.trying = "order rules"
-        rules = np.stack(list(priority_rules(problem, plan.device, plan.staging).values()))
-        search.judge(np.repeat(plan.device[None], len(rules), axis=0), rules, plan.staging)
-        if finished(search):
+    for plan in elite_plans(search, _PLANS_TO_ORDER):
+        search.phase = "order rules"
+        rules = np.stack(list(rule_priorities(problem, plan.placement, plan.staging).values()))
+        search.judge(np.repeat(plan.placement[None], len(rules), axis=0), rules, plan.staging)
+        if is_finished(search):
             return False
     return True
 
 
-class _Walks:
+class _AnnealingRounds:
     """The walks of one search: which kind next, from where, and for how long."""
 
-    def __init__(self, auto: Auto, search: Search, asked: list[Asked]) -> None:
-        self.chains, self.fuse, self.search, self.asked = auto.chains, auto.fuse, search, asked
+    def __init__(self, auto: Auto, search: Search, proposers: list[BudgetedProposer]) -> None:
+        self.chains, self.fuse, self.search, self.proposers = (
+            auto.chains,
+            auto.fuse,
+            search,
+            proposers,
+        )
         problem = search.problem
-        self.length = auto.first or first_length(problem)
+        self.first_length = auto.first_evaluations or first_round_length(problem)
         # Small problems gain more from many short walks than from few long ones.
-        enough = _ENOUGH * problem.arrays.ops if problem.objective == "step" else math.inf
-        self.longest = max(1, min(_LONGEST, enough / self.length))
-        self.rounds, self.idle = 0, 0
+        max_evaluations = (
+            _EVALUATIONS_PER_OP * problem.arrays.ops if problem.objective == "step" else math.inf
+        )
+        self.max_factor = max(1, min(_MAX_ROUND_FACTOR, max_evaluations / self.first_length))
+        self.round_count, self.idle_rounds = 0, 0
 
     @cached_property
-    def walker(self) -> Walker:
-        return Walker(self.search, levels(self.search.problem))
+    def walker(self) -> AnnealingChains:
+        return AnnealingChains(self.search, grouping_levels(self.search.problem))
 
     @cached_property
     def arms(self) -> list[_Arm]:
         problem = self.search.problem
-        arms = _arms(problem, memory_binds(problem, self.search))
-        for each in self.asked:
-            scout = each.network()
-            if scout is not None or each.guide(self.length) is not None:
-                arms = _proposed(arms, each, scout)
+        arms = _default_arms(problem, memory_binds(problem, self.search))
+        for proposer in self.proposers:
+            scout = proposer.network()
+            if scout is not None or proposer.guide(self.first_length) is not None:
+                arms = _with_proposer(arms, proposer, scout)
         return arms
 
-    def run(self, most: float = math.inf, share: float = 1.0) -> bool:
+    def run(self, max_rounds: float = math.inf, share: float = 1.0) -> bool:
         """Walk so many rounds, or until nothing gains; whether the search should go on.
 
         Args:
             share: Of the evaluations left, for each round at most.
         """
-        search, walked = self.search, 0
-        while walked < most and self.idle < _IDLE_CYCLES * len(self.arms):
-            arm, before = _next(self.arms), self.walker.key
-            search.trying = arm.name
-            effort = min(_GROWTH**arm.used, self.longest)
-            left = search.stop.left(search) * share / self.chains
+        search, rounds = self.search, 0
+        while rounds < max_rounds and self.idle_rounds < _IDLE_CYCLES * len(self.arms):
+            arm, key_before = _next_arm(self.arms), self.walker.key
+            search.phase = arm.name
+            effort = min(_ROUND_GROWTH**arm.uses, self.max_factor)
+            evaluations_left = search.stop.left(search) * share / self.chains
             # A round takes as long with a scout as without one.
-            length = self.length / (1.0 if arm.scout is None else _SCOUTED)
-            self._use(arm, int(min(length * effort, left)))
-            if finished(search):
+            length = self.first_length / (1.0 if arm.scout is None else _SCOUT_COST)
+            self._run_arm(arm, int(min(length * effort, evaluations_left)))
+            if is_finished(search):
                 return False
             if self.fuse:
-                _fuse(search)
-            gain = _gain(before, self.walker.key)
-            arm.learn(gain, effort * (_DEARER if arm.cooling is None else 1.0))
-            self.idle = 0 if gain > 1e-5 else self.idle + 1
-            self.rounds, walked = self.rounds + 1, walked + 1
+                _judge_fused(search)
+            gain = _relative_gain(key_before, self.walker.key)
+            arm.record_gain(gain, effort * (_LOCAL_SEARCH_COST if arm.cooling is None else 1.0))
+            self.idle_rounds = 0 if gain > 1e-5 else self.idle_rounds + 1
+            self.round_count, rounds = self.round_count + 1, rounds + 1
         return True
 
-    def _use(self, arm: _Arm, evaluations: int) -> None:
+    def _run_arm(self, arm: _Arm, evaluations: int) -> None:
         search = self.search
         if arm.cooling is None:
-            LocalSearch(most=max(1, evaluations * self.chains)).run(search)
-            if (found := search.parts.get(arm.name)) is not None:
-                self.walker.key = min(self.walker.key, found.key)
+            LocalSearch(max_plans=max(1, evaluations * self.chains)).run(search)
+            if (candidate := search.best_by_phase.get(arm.name)) is not None:
+                self.walker.key = min(self.walker.key, candidate.key)
             return
-        plans = elite(search, self.chains, skip=self.rounds)
-        start = Rows.of(search.problem, plans, arm.order, arm.stream)
-        changes = Changes.fit(arm.order, arm.stream)
-        guide = None if arm.asked is None else arm.asked.guide(self.length)
-        self.walker.walk(start, evaluations, arm.cooling, changes, arm.slope, guide, arm.scout)
+        plans = elite_plans(search, self.chains, skip=self.round_count)
+        start_rows = PlanBatch.of(search.problem, plans, arm.change_order, arm.change_streaming)
+        changes = MoveShares.for_search(arm.change_order, arm.change_streaming)
+        guide = None if arm.proposer is None else arm.proposer.guide(self.first_length)
+        self.walker.run(
+            start_rows, evaluations, arm.cooling, changes, arm.size_slope, guide, arm.scout
+        )
 
 
 @dataclass
@@ -292,21 +327,21 @@ class _Arm:
     """A kind of walk, and what it was worth when last used."""
 
     name: str
-    order: bool
-    stream: bool
+    change_order: bool
+    change_streaming: bool
     cooling: Cooling | None  # None for local search, which is no walk
-    slope: float
-    asked: Asked | None = None  # whose moves are tried
+    size_slope: float
+    proposer: BudgetedProposer | None = None  # whose moves are tried
     scout: ScoutNet | None = None
-    used: int = 0
-    worth: float = 0.0
+    uses: int = 0
+    gain_rate: float = 0.0
 
-    def learn(self, gain: float, effort: float) -> None:
-        self.used += 1
-        self.worth = gain / effort
+    def record_gain(self, gain: float, effort: float) -> None:
+        self.uses += 1
+        self.gain_rate = gain / effort
 
 
-def _arms(problem: Problem, stream: bool) -> list[_Arm]:
+def _default_arms(problem: Problem, stream: bool) -> list[_Arm]:
     if problem.objective == "period":
         return [
             _Arm("walk warm", False, False, Cooling(0.03, 3e-5), 0.5),
@@ -315,64 +350,68 @@ def _arms(problem: Problem, stream: bool) -> list[_Arm]:
             _Arm("walk cold", False, False, Cooling(0.001, 5e-5), 0.3),
         ]
     arms: list[_Arm] = []
-    for streamed in [True, False] if stream else [False]:
-        kind = "stream " if streamed else ""
+    for streaming in [True, False] if stream else [False]:
+        prefix = "stream " if streaming else ""
         arms += [
-            _Arm(f"walk {kind}cool", False, streamed, Cooling(0.005, 1e-4), 1.0),
-            _Arm(f"walk {kind}order", True, streamed, Cooling(0.01, 1e-4), 1.0),
-            _Arm(f"walk {kind}warm", False, streamed, Cooling(0.03, 1e-4), 1.5),
-            _Arm(f"walk {kind}order fine", True, streamed, Cooling(0.003, 1e-5), 0.7),
-            _Arm(f"walk {kind}order hot", True, streamed, Cooling(0.1, 1e-3), 0.2),
-            _Arm(f"walk {kind}order boiling", True, streamed, Cooling(0.4, 1e-4), 1.0),
+            _Arm(f"walk {prefix}cool", False, streaming, Cooling(0.005, 1e-4), 1.0),
+            _Arm(f"walk {prefix}order", True, streaming, Cooling(0.01, 1e-4), 1.0),
+            _Arm(f"walk {prefix}warm", False, streaming, Cooling(0.03, 1e-4), 1.5),
+            _Arm(f"walk {prefix}order fine", True, streaming, Cooling(0.003, 1e-5), 0.7),
+            _Arm(f"walk {prefix}order hot", True, streaming, Cooling(0.1, 1e-3), 0.2),
+            _Arm(f"walk {prefix}order boiling", True, streaming, Cooling(0.4, 1e-4), 1.0),
         ]
-    if _QUICK_OPS < problem.arrays.ops <= _LOCAL_OPS:
+    if _SMALL_GRAPH_OPS < problem.arrays.ops <= _LOCAL_SEARCH_OPS:
         arms.insert(3, _Arm(LocalSearch.name, True, False, None, 1.0))
     return arms
 
 
-def _proposed(arms: list[_Arm], asked: Asked, scout: ScoutNet | None) -> list[_Arm]:
+def _with_proposer(
+    arms: list[_Arm], proposer: BudgetedProposer, scout: ScoutNet | None
+) -> list[_Arm]:
     """Arms, with those of a proposer: its moves in the first two kinds of walk without streaming.
 
     Before the plain ones if it has a scout, whose time is the walk's own, and else behind them.
     """
-    plain = [arm for arm in arms if not arm.stream and arm.cooling is not None][:2]
-    proposed = [
-        replace(arm, name=f"{arm.name} by {asked.proposer.name}", asked=asked, scout=scout)
-        for arm in plain
+    plain_arms = [arm for arm in arms if not arm.change_streaming and arm.cooling is not None][:2]
+    proposer_arms = [
+        replace(arm, name=f"{arm.name} by {proposer.proposer.name}", proposer=proposer, scout=scout)
+        for arm in plain_arms
     ]
     if scout is None:
-        at = max(map(arms.index, plain)) + 1
-        return [*arms[:at], *proposed, *arms[at:]]
-    at = arms.index(plain[0])
-    others = [arm for arm in arms[at:] if arm not in plain]
-    return [*arms[:at], *proposed, *others, *plain]
+        position = max(map(arms.index, plain_arms)) + 1
+        return [*arms[:position], *proposer_arms, *arms[position:]]
+    position = arms.index(plain_arms[0])
+    other_arms = [arm for arm in arms[position:] if arm not in plain_arms]
+    return [*arms[:position], *proposer_arms, *other_arms, *plain_arms]
 
 
-def _next(arms: list[_Arm]) -> _Arm:
+def _next_arm(arms: list[_Arm]) -> _Arm:
     """Each arm once; then mostly the worthiest, and every other time the one used least."""
-    fresh = [arm for arm in arms if not arm.used]
-    if fresh:
-        return fresh[0]
-    rounds = sum(arm.used for arm in arms)
+    unused = [arm for arm in arms if not arm.uses]
+    if unused:
+        return unused[0]
+    rounds = sum(arm.uses for arm in arms)
     if rounds % 2:
-        return min(arms, key=lambda arm: arm.used)
-    return max(arms, key=lambda arm: arm.worth)
+        return min(arms, key=lambda arm: arm.uses)
+    return max(arms, key=lambda arm: arm.gain_rate)
 
 
-def _gain(before: tuple[float, float], after: tuple[float, float]) -> float:
+def _relative_gain(before: tuple[float, float], after: tuple[float, float]) -> float:
     """What share of the objective, or of the bytes over, was gained."""
-    at = 0 if before[0] > 0 else 1
-    return (before[at] - after[at]) / before[at] if before[at] > 0 else 0.0
+    component = 0 if before[0] > 0 else 1
+    return (
+        (before[component] - after[component]) / before[component] if before[component] > 0 else 0.0
+    )
 
 
-def _bound(search: Search) -> bool:
+def _compute_bound(search: Search) -> bool:
     """Work out the bound if there is time for it; whether the search should go on."""
     if search.stop.seconds_left(search) > search.problem.arrays.ops * _BOUND_SECONDS:
         _ = search.bound
-    return not finished(search)
+    return not is_finished(search)
 
 
-def finished(search: Search) -> bool:
+def is_finished(search: Search) -> bool:
     """Whether the stop rule says so, or the best plan fits and is as good as the known bound."""
     if search.over:
         return True

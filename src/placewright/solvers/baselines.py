@@ -1,4 +1,4 @@
-"""Baselines: every constructive method on one search, so that the best of them is the result."""
+"""Baselines: runs every constructive method on one search and keeps the best plan."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from placewright.solvers.balanced import Balanced
 from placewright.solvers.contiguous.cuts import Cuts
 from placewright.solvers.contiguous.ideals import Ideals
 from placewright.solvers.cpop import CPoP
-from placewright.solvers.expert import Expert, known
+from placewright.solvers.expert import Expert, has_expert
 from placewright.solvers.heft import HEFT
 from placewright.solvers.m_etf import METF
 from placewright.solvers.m_sct import MSCT
@@ -22,10 +22,10 @@ from placewright.solvers.partition.partition_solvers import (
     MinCut,
     Scotch,
 )
-from placewright.solvers.random_search import Random
+from placewright.solvers.random_search import RandomSearch
 from placewright.solvers.round_robin import RoundRobin
-from placewright.solvers.search import called
-from placewright.solvers.single import EverySingleDevice
+from placewright.solvers.search import phase_name
+from placewright.solvers.single import SingleDevices
 from placewright.solvers.streamed import Streamed
 
 if TYPE_CHECKING:
@@ -40,45 +40,47 @@ class Baselines:
     name = "baselines"
 
     def run(self, search: Search) -> None:
-        quick, slow = baselines(search.problem)
+        quick, slow = constructive_solvers(search.problem)
         for solver in quick + slow:
             if search.over:
                 return
-            search.trying = called(solver)
+            search.phase = phase_name(solver)
             solver.run(search)
 
 
-def baselines(problem: Problem, installed: bool = False) -> tuple[list[Solver], list[Solver]]:
+def constructive_solvers(
+    problem: Problem, with_partitioners: bool = False
+) -> tuple[list[Solver], list[Solver]]:
     """Every constructive method that has an answer for this problem: quick ones, and slower.
 
     Args:
-        installed: With the partitioners whose library is installed; what is found then depends on
+        with_partitioners: With the partitioners whose library is installed; what is found then depends on
             the machine.
     """
     quick: list[Solver] = [
-        EverySingleDevice(),
-        *([Expert()] if known(problem) else []),
+        SingleDevices(),
+        *([Expert()] if has_expert(problem) else []),
         Accelerate(),
         Balanced(),
         Streamed(),
         MTopo(),
         RoundRobin(),
     ]
-    parts = _partitioners() if installed else []
+    partitioners = _installed_partitioners() if with_partitioners else []
     if problem.objective == "period":
         quick += [Cuts(), METF(), HEFT()]
-        return quick, [Ideals(), *parts, MSCT(), Random()]
+        return quick, [Ideals(), *partitioners, MSCT(), RandomSearch()]
     quick += [HEFT(), METF(), HEFT(contended=True), CPoP()]
-    return quick, [MSCT(), *parts, Cuts(), Ideals(), Random()]
+    return quick, [MSCT(), *partitioners, Cuts(), Ideals(), RandomSearch()]
 
 
-def _partitioners() -> list[Solver]:
+def _installed_partitioners() -> list[Solver]:
     """Those whose library is installed."""
-    found: list[Solver] = []
+    partitioners: list[Solver] = []
     if find_spec("pymetis"):
-        found.append(METIS(repaired=True))
+        partitioners.append(METIS(repaired=True))
     if find_spec("pyscotch"):
-        found += [Scotch(repaired=True), MinCut(repaired=True)]
+        partitioners += [Scotch(repaired=True), MinCut(repaired=True)]
     if find_spec("kahip"):
-        found.append(KaHIP(repaired=True))
-    return found
+        partitioners.append(KaHIP(repaired=True))
+    return partitioners

@@ -1,4 +1,4 @@
-"""Few: judged plans in, the best few that differ out, so that one can be chosen among them."""
+"""The best distinct plans of a search, so that one can be selected among them."""
 
 from __future__ import annotations
 
@@ -14,61 +14,71 @@ if TYPE_CHECKING:
 
     from placewright.plan import Plan
 
-MOST = 8  # plans that are remembered
+MAX_PLANS = 8  # plans that are remembered
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
+class Candidate:
     """A plan that a search remembers.
 
     Args:
         key: Bytes over and objective.
         found_by: What the solver was at.
-        make: Makes the plan, which takes a while for a large graph.
+        build_plan: Makes the plan, which takes a while for a large graph.
     """
 
     key: tuple[float, float]
     found_by: str
-    make: Callable[[], Plan]
+    build_plan: Callable[[], Plan]
 
     @cached_property
     def plan(self) -> Plan:
-        return self.make()
+        return self.build_plan()
 
 
 @dataclass(frozen=True, eq=False)
-class Few:
+class BestPlans:
     """The best few plans by (bytes over, objective); the first found wins ties.
 
     Plans that differ in nothing but their order of ops count as one, the best of them.
     """
 
-    _found: dict[bytes, Found] = field(default_factory=dict)
+    _candidates: dict[bytes, Candidate] = field(default_factory=dict)
 
-    def best_first(self) -> list[Found]:
-        return sorted(self._found.values(), key=lambda found: found.key)
+    def best_first(self) -> list[Candidate]:
+        return sorted(self._candidates.values(), key=lambda candidate: candidate.key)
 
-    def memorable(self, key: tuple[float, float]) -> bool:
+    def qualifies(self, key: tuple[float, float]) -> bool:
         """Whether a plan of this key is among the best few so far."""
-        return len(self._found) < MOST or key < max(found.key for found in self._found.values())
+        return len(self._candidates) < MAX_PLANS or key < max(
+            candidate.key for candidate in self._candidates.values()
+        )
 
-    def remember(self, found: Found, mark: bytes) -> None:
-        """Keep it if it is one of the best few; its mark tells it apart (`mark`)."""
-        known = self._found.get(mark)
-        if not self.memorable(found.key) or (known is not None and known.key <= found.key):
+    def add(self, candidate: Candidate, fingerprint: bytes) -> None:
+        """Keep it if it is one of the best few; its mark tells it apart (`fingerprint`)."""
+        previous = self._candidates.get(fingerprint)
+        if not self.qualifies(candidate.key) or (
+            previous is not None and previous.key <= candidate.key
+        ):
             return
-        self._found.pop(mark, None)  # so that those of one key stay in the order of finding
-        self._found[mark] = found
-        if len(self._found) > MOST:
-            del self._found[max(reversed(self._found), key=lambda each: self._found[each].key)]
+        self._candidates.pop(
+            fingerprint, None
+        )  # so that those of one key stay in the order of finding
+        self._candidates[fingerprint] = candidate
+        if len(self._candidates) > MAX_PLANS:
+            del self._candidates[
+                max(reversed(self._candidates), key=lambda key: self._candidates[key].key)
+            ]
 
 
-def mark(
-    device: NDArray[np.int32],
+def plan_fingerprint(
+    placement: NDArray[np.int32],
     staging: NDArray[np.int64] | None = None,
     fusion: NDArray[np.int32] | None = None,
 ) -> bytes:
     """What tells two plans apart, whatever their order of ops."""
-    staged = staging is not None and bool((staging >= 0).any())
-    rooms = staging.tobytes() if staging is not None and staged else b""
-    return b"|".join([device.tobytes(), rooms, b"" if fusion is None else fusion.tobytes()])
+    has_staging = staging is not None and bool((staging >= 0).any())
+    staging_bytes = staging.tobytes() if staging is not None and has_staging else b""
+    return b"|".join(
+        [placement.tobytes(), staging_bytes, b"" if fusion is None else fusion.tobytes()]
+    )

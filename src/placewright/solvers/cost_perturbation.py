@@ -1,4 +1,4 @@
-"""Robustness: a problem and plans in, how they fare when costs are not what we think out.
+"""Robustness: how plans fare when costs differ from the estimates.
 
 Costs are estimates, and the plan that is best for the estimate is often the one that needs it to be
 right: in Fast Heterogeneous Serving (arXiv 2604.07472, 2026) exact plans degrade sharply when
@@ -15,7 +15,7 @@ import numpy as np
 
 from placewright import simulator
 from placewright.errors import ConfigError
-from placewright.solvers.search import threads
+from placewright.solvers.search import thread_count
 from placewright.transforms import contract
 
 if TYPE_CHECKING:
@@ -25,12 +25,14 @@ if TYPE_CHECKING:
 
     from placewright.plan import Plan
     from placewright.problem import Problem
-    from placewright.solvers.best_plans import Found
+    from placewright.solvers.best_plans import Candidate
     from placewright.solvers.search import Search
 
 TRIALS, SPREAD = 100, 0.2
-_TAIL = 0.1  # the worst share of trials, whose mean is what plans are chosen by
-_WIRES = 10_000_000  # channels × tensors above which links of equal speed are off together
+_TAIL_SHARE = 0.1  # the worst share of trials, whose mean is what plans are chosen by
+_MAX_CHANNEL_TIMES = (
+    10_000_000  # channels × tensors above which links of equal speed are off together
+)
 
 
 @dataclass(frozen=True)
@@ -61,15 +63,15 @@ class Robustness:
 
 
 @dataclass(frozen=True)
-class Ranked:
+class RankedCandidate:
     """A plan that a search remembers, and how robust it is."""
 
-    found: Found
+    candidate: Candidate
     robustness: Robustness
 
 
 @dataclass(frozen=True)
-class Robust:
+class RobustChoice:
     """Chooses, of the best few plans of a search, the one whose bad trials are least bad.
 
     The rule: of those that fit, the one with the fewest trials over memory; of these, the smallest
@@ -89,20 +91,24 @@ class Robust:
     def __post_init__(self) -> None:
         _check(self.trials, self.spread)
 
-    def __call__(self, search: Search) -> Found:
-        return self.rank(search)[0].found
+    def __call__(self, search: Search) -> Candidate:
+        return self.rank(search)[0].candidate
 
-    def rank(self, search: Search) -> list[Ranked]:
+    def rank(self, search: Search) -> list[RankedCandidate]:
         """The best few plans of a search, the one to choose first."""
-        few = search.few
-        candidates = [found for found in few if found.key[0] == 0] or few[:1]
-        plans = [found.plan for found in candidates]
-        figures = robustness(search.problem, plans, self.trials, self.spread, self.seed)
-        ranked = [Ranked(*pair) for pair in zip(candidates, figures, strict=True)]
-        return sorted(ranked, key=lambda each: each.robustness.key)
+        top_plans = search.top_plans
+        candidates = [candidate for candidate in top_plans if candidate.key[0] == 0] or top_plans[
+            :1
+        ]
+        plans = [candidate.plan for candidate in candidates]
+        robustness_figures = robustness(search.problem, plans, self.trials, self.spread, self.seed)
+        ranked = [
+            RankedCandidate(*pair) for pair in zip(candidates, robustness_figures, strict=True)
+        ]
+        return sorted(ranked, key=lambda entry: entry.robustness.key)
 
 
-def perturbed(
+def perturbed_problems(
     problem: Problem, trials: int = TRIALS, spread: float = SPREAD, seed: int = 0
 ) -> Iterator[Problem]:
     """The same problem with costs that are off, time and again.
@@ -125,16 +131,18 @@ def perturbed(
     """
     _check(trials, spread)
     a = problem.arrays
-    link_class, rows, of_wire = _wires(problem)
+    link_class, transfer_rows, channel_factor = _channel_rows(problem)
     for trial in range(trials):
         rng = np.random.default_rng([seed, trial])
-        device = rng.uniform(1 - spread, 1 + spread, a.devices)
-        wire = rng.uniform(1 - spread, 1 + spread, int(of_wire.max(initial=-1)) + 1)
-        op = rng.uniform(1 - spread, 1 + spread, a.compute.shape)
-        tensor = rng.uniform(1 - spread, 1 + spread, len(a.sizes))
+        device_noise = rng.uniform(1 - spread, 1 + spread, a.devices)
+        channel_noise = rng.uniform(1 - spread, 1 + spread, int(channel_factor.max(initial=-1)) + 1)
+        op_noise = rng.uniform(1 - spread, 1 + spread, a.compute.shape)
+        tensor_noise = rng.uniform(1 - spread, 1 + spread, len(a.sizes))
         yield problem.with_arrays(
-            compute=a.compute * op * device,
-            transfer=a.transfer[rows] * wire[of_wire][:, None] * tensor,
+            compute=a.compute * op_noise * device_noise,
+            transfer=a.transfer[transfer_rows]
+            * channel_noise[channel_factor][:, None]
+            * tensor_noise,
             link_class=link_class,
         )
 
@@ -152,65 +160,69 @@ def robustness(
     """
     _check(trials, spread)
     values = np.empty((len(plans), trials))
-    over = np.zeros(len(plans), dtype=np.int64)
+    infeasible = np.zeros(len(plans), dtype=np.int64)
     nominal = np.empty(len(plans))
-    for members, judged, batch in _batches(problem, plans):
-        nominal[members] = _judge(judged, batch)[0]
-        for trial, changed in enumerate(perturbed(judged, trials, spread, seed)):
-            value, overflow = _judge(changed, batch)
+    for members, batch_problem, batch in _plan_batches(problem, plans):
+        nominal[members] = _judge(batch_problem, batch)[0]
+        for trial, perturbed_problem in enumerate(
+            perturbed_problems(batch_problem, trials, spread, seed)
+        ):
+            value, overflow = _judge(perturbed_problem, batch)
             values[members, trial] = value
-            over[members] += overflow > 0
+            infeasible[members] += overflow > 0
     values.sort(axis=1)
-    tail = max(1, round(_TAIL * trials))
+    tail_trials = max(1, round(_TAIL_SHARE * trials))
     return [
         Robustness(
-            nominal=float(nominal[at]),
-            median=float(np.median(row)),
-            p95=float(np.quantile(row, 0.95)),
-            tail=float(row[-tail:].mean()),
-            worst=float(row[-1]),
-            over=int(over[at]),
+            nominal=float(nominal[index]),
+            median=float(np.median(plan_values)),
+            p95=float(np.quantile(plan_values, 0.95)),
+            tail=float(plan_values[-tail_trials:].mean()),
+            worst=float(plan_values[-1]),
+            over=int(infeasible[index]),
             trials=trials,
             spread=spread,
         )
-        for at, row in enumerate(values)
+        for index, plan_values in enumerate(values)
     ]
 
 
-Batch = tuple["NDArray[np.int32]", "NDArray[np.float64] | None", "NDArray[np.int64] | None"]
+PlanArrays = tuple["NDArray[np.int32]", "NDArray[np.float64] | None", "NDArray[np.int64] | None"]
 """Devices, priorities and staging of several plans."""
 
 
-def _batches(problem: Problem, plans: Sequence[Plan]) -> Iterator[tuple[list[int], Problem, Batch]]:
+def _plan_batches(
+    problem: Problem, plans: Sequence[Plan]
+) -> Iterator[tuple[list[int], Problem, PlanArrays]]:
     """Plans that can be judged together: with priorities, without, and each with fused ops."""
-    together: dict[bool, list[int]] = {True: [], False: []}
-    for at, plan in enumerate(plans):
+    by_priority: dict[bool, list[int]] = {True: [], False: []}
+    for index, plan in enumerate(plans):
         if plan.fusion is None:
-            together[plan.priority is not None].append(at)
+            by_priority[plan.priority is not None].append(index)
         else:
-            fused = contract(problem, plan)
-            yield [at], fused.problem, _stacked(fused.problem, [fused.plan])
-    for members in together.values():
+            contracted = contract(problem, plan)
+            yield [index], contracted.problem, _stack_plans(contracted.problem, [contracted.plan])
+    for members in by_priority.values():
         if members:
-            yield members, problem, _stacked(problem, [plans[at] for at in members])
+            yield members, problem, _stack_plans(problem, [plans[index] for index in members])
 
 
-def _stacked(problem: Problem, plans: Sequence[Plan]) -> Batch:
-    none = np.full(len(problem.cluster), -1, dtype=np.int64)
+def _stack_plans(problem: Problem, plans: Sequence[Plan]) -> PlanArrays:
+    no_staging = np.full(len(problem.cluster), -1, dtype=np.int64)
     priorities = [plan.priority for plan in plans if plan.priority is not None]
     return (
-        np.stack([plan.device for plan in plans]),
+        np.stack([plan.placement for plan in plans]),
         np.stack(priorities) if priorities else None,
-        np.stack([none if plan.staging is None else plan.staging for plan in plans]),
+        np.stack([no_staging if plan.staging is None else plan.staging for plan in plans]),
     )
 
 
-def _judge(problem: Problem, batch: Batch) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    verdict = simulator.judge(problem, *batch, threads=threads(batch[0].size))
+def _judge(problem: Problem, batch: PlanArrays) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    verdict = simulator.judge(problem, *batch, threads=thread_count(batch[0].size))
     return verdict.value, verdict.overflow
 
 
-def _wires(
+def _channel_rows(
     problem: Problem,
 ) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]:
     """Rows of transfer times, one for each channel and speed of link that goes over it.
@@ -219,14 +231,14 @@ def _wires(
         Devices × devices: which row holds; for each row, the old row; and which factor it takes.
     """
     a = problem.arrays
-    real = a.link_class >= 0
-    pairs = np.stack([a.channel[real], a.link_class[real]], axis=1)
-    rows, number = np.unique(pairs, axis=0, return_inverse=True)
-    if len(rows) * len(a.sizes) > _WIRES:
+    is_link = a.link_class >= 0
+    pairs = np.stack([a.channel[is_link], a.link_class[is_link]], axis=1)
+    rows, row_of = np.unique(pairs, axis=0, return_inverse=True)
+    if len(rows) * len(a.sizes) > _MAX_CHANNEL_TIMES:
         classes = np.arange(len(a.transfer))
         return a.link_class, classes, classes
     link_class = a.link_class.copy()
-    link_class[real] = number.ravel()
+    link_class[is_link] = row_of.ravel()
     return link_class, rows[:, 1].astype(np.int64), rows[:, 0].astype(np.int64)
 
 

@@ -1,4 +1,7 @@
-"""CPoP, critical path on a processor: Topcuoglu, Hariri and Wu 2002, IEEE TPDS 13(3)."""
+"""CPoP, critical path on a processor: Topcuoglu, Hariri and Wu 2002, IEEE TPDS 13(3).
+
+Topcuoglu, Hariri and Wu 2002, IEEE TPDS 13(3).
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placewright.scheduling.list_scheduler import Bytes, Listing
+from placewright.scheduling.list_scheduler import Bytes, ListSchedule
 from placewright.scheduling.ranks import Seconds, mean_seconds, mean_transfer, upward_ranks
 from placewright.solvers.memory_retry import judge_schedule
 
@@ -42,28 +45,35 @@ class CPoP:
         judge_schedule(search, partial(schedule, search.problem, self.contended))
 
 
-def schedule(problem: Problem, contended: bool = False, kept_back: Bytes | None = None) -> Listing:
+def schedule(
+    problem: Problem, contended: bool = False, memory_margin: Bytes | None = None
+) -> ListSchedule:
     """CPoP's own schedule, with its own estimate of the step time."""
     a = problem.arrays
-    listing = Listing(problem, contended, kept_back)
-    upward, downward = upward_ranks(problem), downward_ranks(problem)
-    critical = np.zeros(a.ops, dtype=bool)
-    critical[critical_path(problem, upward)] = True
-    processor = _fastest(problem, critical)
+    list_schedule = ListSchedule(problem, contended, memory_margin)
+    upward_rank, downward_rank = upward_ranks(problem), downward_ranks(problem)
+    is_critical = np.zeros(a.ops, dtype=bool)
+    is_critical[critical_path_ops(problem, upward_rank)] = True
+    processor = _critical_device(problem, is_critical)
     reader = np.repeat(np.arange(a.ops), np.diff(a.first_input))
-    waiting = np.bincount(reader[a.turn[a.producer[a.inputs]]], minlength=a.ops)
-    through = upward + downward
-    ready = [(-through[op], op) for op in np.flatnonzero(a.turn & (waiting == 0)).tolist()]
+    pending_inputs = np.bincount(reader[a.scheduled[a.producer[a.inputs]]], minlength=a.ops)
+    path_length = upward_rank + downward_rank
+    ready = [
+        (-path_length[op], op)
+        for op in np.flatnonzero(a.scheduled & (pending_inputs == 0)).tolist()
+    ]
     heapq.heapify(ready)
     while ready:
         _, op = heapq.heappop(ready)
-        listing.place(op, processor if critical[op] else -1)
+        list_schedule.place(op, processor if is_critical[op] else -1)
         for tensor in range(a.first_tensor[op], a.first_tensor[op + 1]):
-            for after in a.readers[a.first_reader[tensor] : a.first_reader[tensor + 1]].tolist():
-                waiting[after] -= 1
-                if not waiting[after]:
-                    heapq.heappush(ready, (-through[after], after))
-    return listing
+            for successor in a.readers[
+                a.first_reader[tensor] : a.first_reader[tensor + 1]
+            ].tolist():
+                pending_inputs[successor] -= 1
+                if not pending_inputs[successor]:
+                    heapq.heappush(ready, (-path_length[successor], successor))
+    return list_schedule
 
 
 def downward_ranks(problem: Problem) -> Seconds:
@@ -73,39 +83,39 @@ def downward_ranks(problem: Problem) -> Seconds:
     """
     a = problem.arrays
     seconds, transfer = mean_seconds(problem), mean_transfer(problem)
-    turn, producer = a.turn.tolist(), a.producer.tolist()
-    first, inputs = a.first_input.tolist(), a.inputs.tolist()
+    scheduled, producer = a.scheduled.tolist(), a.producer.tolist()
+    first_input, inputs = a.first_input.tolist(), a.inputs.tolist()
     ranks = [0.0] * a.ops
     for op in range(a.ops):
-        for tensor in inputs[first[op] : first[op + 1]]:
+        for tensor in inputs[first_input[op] : first_input[op + 1]]:
             source = producer[tensor]
-            if turn[source]:
+            if scheduled[source]:
                 ranks[op] = max(ranks[op], ranks[source] + seconds[source] + transfer[tensor])
     return np.array(ranks)
 
 
-def critical_path(problem: Problem, upward: Seconds) -> list[int]:
+def critical_path_ops(problem: Problem, upward: Seconds) -> list[int]:
     """The ops of the longest way through the graph, from first to last."""
     a = problem.arrays
     transfer = mean_transfer(problem)
-    starts = np.flatnonzero(a.turn)
-    if not len(starts):
+    scheduled_ops = np.flatnonzero(a.scheduled)
+    if not len(scheduled_ops):
         return []
-    path = [int(starts[upward[starts].argmax()])]
+    path = [int(scheduled_ops[upward[scheduled_ops].argmax()])]
     while True:
-        ahead = [
+        successors = [
             (float(transfer[tensor]) + float(upward[reader]), -int(reader))
             for tensor in range(a.first_tensor[path[-1]], a.first_tensor[path[-1] + 1])
             for reader in a.readers[a.first_reader[tensor] : a.first_reader[tensor + 1]]
         ]
-        if not ahead:
+        if not successors:
             return path
-        path.append(-max(ahead)[1])
+        path.append(-max(successors)[1])
 
 
-def _fastest(problem: Problem, critical: NDArray[np.bool_]) -> int:
+def _critical_device(problem: Problem, is_critical: NDArray[np.bool_]) -> int:
     """The device that may run most of the critical path, and of those the fastest for it."""
     a = problem.arrays
-    allowed = a.allowed[critical]
-    seconds = np.where(allowed, a.compute[critical], 0.0).sum(axis=0)
+    allowed = a.allowed[is_critical]
+    seconds = np.where(allowed, a.compute[is_critical], 0.0).sum(axis=0)
     return int(np.lexsort((seconds, -allowed.sum(axis=0)))[0])

@@ -1,4 +1,4 @@
-"""Expert: a problem whose network is of the zoo in, where the papers' experts put it out."""
+"""Expert placements of the zoo's networks, by the rules that their papers use."""
 
 from __future__ import annotations
 
@@ -27,33 +27,33 @@ class Expert:
     name = "expert"
 
     def run(self, search: Search) -> None:
-        search.judge(place(search.problem))
+        search.judge(expert_placement(search.problem))
 
 
-def known(problem: Problem) -> bool:
+def has_expert(problem: Problem) -> bool:
     """Whether there is a rule for this problem's network."""
     return problem.graph.name.partition(":")[0] in NETWORKS
 
 
-def place(problem: Problem) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
+def expert_placement(problem: Problem) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
     """The expert's placement.
 
     Raises:
         ConfigError: The problem's graph is no network of the zoo.
     """
-    if not known(problem):
+    if not has_expert(problem):
         raise ConfigError(
             f"no expert's placement is known for {problem.graph.name.partition(':')[0]!r}: it is "
             f"known for {', '.join(NETWORKS)}"
         )
     name = problem.graph.name.partition(":")[0]
-    order = accelerators(problem)
+    devices = accelerators(problem)
     modules = [op.module for op in problem.graph.ops]
-    piece = NETWORKS[name].expert.place(modules, len(order))
-    device = np.full(len(modules), -1, dtype=np.int32)
+    part_of = NETWORKS[name].expert.place(modules, len(devices))
+    placement = np.full(len(modules), -1, dtype=np.int32)
     for position, op in enumerate(problem.graph.ops):
-        if op.module in piece:
-            device[position] = order[piece[op.module]]
+        if op.module in part_of:
+            placement[position] = devices[part_of[op.module]]
         elif op.inputs:
-            device[position] = device[max(source for source, _ in op.inputs)]
-    return problem.settle(np.where(device < 0, order[0], device))
+            placement[position] = placement[max(source for source, _ in op.inputs)]
+    return problem.legalize(np.where(placement < 0, devices[0], placement))

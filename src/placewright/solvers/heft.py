@@ -1,4 +1,7 @@
-"""HEFT, heterogeneous earliest finish time: Topcuoglu, Hariri and Wu 2002, IEEE TPDS 13(3)."""
+"""HEFT, heterogeneous earliest finish time: Topcuoglu, Hariri and Wu 2002, IEEE TPDS 13(3).
+
+Topcuoglu, Hariri and Wu 2002, IEEE TPDS 13(3).
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placewright.scheduling.list_scheduler import Bytes, Listing
+from placewright.scheduling.list_scheduler import Bytes, ListSchedule
 from placewright.scheduling.ranks import upward_ranks
 from placewright.solvers.memory_retry import judge_schedule
 
@@ -38,12 +41,14 @@ class HEFT:
         judge_schedule(search, partial(schedule, search.problem, self.contended))
 
 
-def schedule(problem: Problem, contended: bool = False, kept_back: Bytes | None = None) -> Listing:
+def schedule(
+    problem: Problem, contended: bool = False, memory_margin: Bytes | None = None
+) -> ListSchedule:
     """HEFT's own schedule, with its own estimate of the step time."""
     a = problem.arrays
-    listing = Listing(problem, contended, kept_back)
+    list_schedule = ListSchedule(problem, contended, memory_margin)
     # Equal ranks go by position, which keeps ops of no cost in a topological order.
     order = np.argsort(-upward_ranks(problem), kind="stable")
-    for op in order[a.turn[order]].tolist():
-        listing.place(op)
-    return listing
+    for op in order[a.scheduled[order]].tolist():
+        list_schedule.place(op)
+    return list_schedule

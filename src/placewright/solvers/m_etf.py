@@ -1,5 +1,7 @@
 """m-ETF, earliest task first within memory: Jeon et al. 2020, "Baechi", SoCC.
 
+Jeon et al. 2020, "Baechi", SoCC.
+
 After Hwang et al. 1989, SIAM Journal on Computing 18(2).
 """
 
@@ -11,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placewright.scheduling.list_scheduler import Bytes, Listing
+from placewright.scheduling.list_scheduler import Bytes, ListSchedule
 from placewright.scheduling.ranks import upward_ranks
 from placewright.solvers.memory_retry import judge_schedule
 
@@ -41,26 +43,26 @@ class METF:
         return "m-etf" if self.contended else "m-etf-free"
 
     def run(self, search: Search) -> None:
-        make = partial(schedule, search.problem, None, contended=self.contended)
-        judge_schedule(search, lambda kept_back: make(kept_back=kept_back))
+        make_schedule = partial(schedule, search.problem, None, contended=self.contended)
+        judge_schedule(search, lambda memory_margin: make_schedule(memory_margin=memory_margin))
 
 
 def schedule(
     problem: Problem,
     favourite: NDArray[np.int64] | None = None,
-    kept_back: Bytes | None = None,
+    memory_margin: Bytes | None = None,
     contended: bool = True,
-) -> Listing:
+) -> ListSchedule:
     """The list schedule of m-ETF, or with each op's favourite child (-1 for none) that of m-SCT.
 
     A device that has just run an op waits for the op's favourite child: it takes another op first
     only if that one is urgent, which means that it could by then start on any device.
     """
     a = problem.arrays
-    listing = Listing(problem, contended, kept_back)
+    list_schedule = ListSchedule(problem, contended, memory_margin)
     fastest = np.where(a.allowed, a.compute, np.inf).min(axis=1, keepdims=True)
-    late = np.where(a.allowed, a.compute - fastest, np.inf)
+    delay = np.where(a.allowed, a.compute - fastest, np.inf)
     rank = np.empty(a.ops, dtype=np.int64)
     rank[np.argsort(-upward_ranks(problem), kind="stable")] = np.arange(a.ops)
-    listing.earliest_first(late, rank, favourite)
-    return listing
+    list_schedule.earliest_first(delay, rank, favourite)
+    return list_schedule

@@ -1,4 +1,7 @@
-"""m-TOPO, devices filled one after the other: Jeon et al. 2020, "Baechi", SoCC."""
+"""m-TOPO, devices filled one after the other: Jeon et al. 2020, "Baechi", SoCC.
+
+Jeon et al. 2020, "Baechi", SoCC.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placewright.transforms.bundles import (
-    Teams,
+    Bundles,
     accelerators,
     accelerators_first,
 )
@@ -32,20 +35,22 @@ class MTopo:
     name = "m-topo"
 
     def run(self, search: Search) -> None:
-        search.judge(fill(search.problem))
+        search.judge(fill_devices(search.problem))
 
 
-def fill(problem: Problem) -> NDArray[np.int32]:
+def fill_devices(problem: Problem) -> NDArray[np.int32]:
     """m-TOPO's placement."""
-    teams = Teams.of(problem)
+    bundles = Bundles.of(problem)
     capacity = problem.arrays.capacity
-    share = teams.bytes.sum() / len(accelerators(problem)) + teams.bytes.max()
+    memory_share = bundles.bytes.sum() / len(accelerators(problem)) + bundles.bytes.max()
     order = accelerators_first(problem).tolist()
-    device = np.empty(len(teams), dtype=np.int32)
-    at, used = 0, 0
-    for team, size in enumerate(teams.bytes.tolist()):
-        while at < len(order) - 1 and used + size > min(share, capacity[order[at]]):
-            at, used = at + 1, 0
-        device[team] = order[at]
-        used += size
-    return teams.placement(device)
+    bundle_device = np.empty(len(bundles), dtype=np.int32)
+    position, used_bytes = 0, 0
+    for bundle, size in enumerate(bundles.bytes.tolist()):
+        while position < len(order) - 1 and used_bytes + size > min(
+            memory_share, capacity[order[position]]
+        ):
+            position, used_bytes = position + 1, 0
+        bundle_device[bundle] = order[position]
+        used_bytes += size
+    return bundles.placement(bundle_device)

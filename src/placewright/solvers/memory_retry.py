@@ -9,13 +9,13 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from placewright.scheduling.list_scheduler import Bytes, Listing
+    from placewright.scheduling.list_scheduler import Bytes, ListSchedule
     from placewright.solvers.search import Search
 
 _TRIES = 4  # to make a schedule fit whose estimate of memory was too low
 
 
-def judge_schedule(search: Search, schedule: Callable[[Bytes], Listing]) -> None:
+def judge_schedule(search: Search, schedule: Callable[[Bytes], ListSchedule]) -> None:
     """Judge a schedule's placement, with its own order and with none.
 
     Args:

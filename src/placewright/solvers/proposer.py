@@ -1,4 +1,4 @@
-"""Proposers: a problem in, plans worth judging and moves worth trying out, for `auto`.
+"""Proposers: sources of plans and moves for `auto`, and the time budget they share.
 
 What a proposer thinks costs seconds that a search could spend judging, so it has an allowance: a
 share of the budget. With a budget of time, what proposers took is measured. With a budget of plans
@@ -16,7 +16,7 @@ import numpy as np
 
 from placewright.errors import PlanError
 from placewright.plan import NO_STAGING, Plan
-from placewright.solvers.searches.annealing_chains import Guide, Rows
+from placewright.solvers.searches.annealing_chains import MoveGuide, PlanBatch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from placewright.simulator._kernel import ScoutNet
     from placewright.solvers.search import Search
 
-SHARE = 0.2  # of the budget, that proposers may take
+BUDGET_SHARE = 0.2  # of the budget, that proposers may take
 _JUDGE_SECONDS = 1.5e-7  # for each op, that judging a plan takes
-_PLANS = 8  # that a proposer is asked for
-_SLOW = 1e-3  # seconds for each op, that one which does not say is taken to need
+_PLANS_PER_PROPOSER = 8  # that a proposer is asked for
+_DEFAULT_SECONDS = 1e-3  # seconds for each op, that one which does not say is taken to need
 
 
 @runtime_checkable
@@ -58,123 +58,133 @@ class Proposer(Protocol):
         ...
 
 
-class Allowance:
+class ProposerBudget:
     """The seconds that proposers may take of one search's budget."""
 
-    def __init__(self, search: Search, share: float = SHARE) -> None:
+    def __init__(self, search: Search, share: float = BUDGET_SHARE) -> None:
         self.search, self.share = search, share
-        self.took = 0.0
+        self.seconds_used = 0.0
         """Seconds measured so far."""
-        self._expected = 0.0
+        self._seconds_expected = 0.0
 
-    def covers(self, seconds: float) -> bool:
+    def allows(self, seconds: float) -> bool:
         """Whether so many more seconds, by a proposer's own estimate, are allowed."""
         search = self.search
         stop, ops = search.stop, search.problem.arrays.ops
-        judged = (search.evaluations + stop.left(search)) * ops * _JUDGE_SECONDS
-        if self._expected + seconds > self.share * judged:
+        judge_seconds = (search.evaluations + stop.left(search)) * ops * _JUDGE_SECONDS
+        if self._seconds_expected + seconds > self.share * judge_seconds:
             return False
         budget = search.seconds + stop.seconds_left(search)
         if math.isinf(budget):
             return True
         # One that took longer than it said will do so again.
-        longer = max(1.0, self.took / self._expected) if self._expected else 1.0
-        return self.took + seconds * longer <= self.share * budget
+        slowdown = (
+            max(1.0, self.seconds_used / self._seconds_expected) if self._seconds_expected else 1.0
+        )
+        return self.seconds_used + seconds * slowdown <= self.share * budget
 
     @contextmanager
-    def spent(self, seconds: float) -> Iterator[None]:
+    def measure(self, seconds: float) -> Iterator[None]:
         """Measure what is done within, which was expected to take so long."""
-        began = time.perf_counter()
+        started = time.perf_counter()
         try:
             yield
         finally:
-            self._expected += seconds
-            self.took += time.perf_counter() - began
+            self._seconds_expected += seconds
+            self.seconds_used += time.perf_counter() - started
 
 
-class Asked:
+class BudgetedProposer:
     """A proposer within its allowance: it is asked only what the budget has room for."""
 
-    def __init__(self, proposer: Proposer, allowance: Allowance) -> None:
-        self.proposer, self.allowance = proposer, allowance
-        self.search = allowance.search
+    def __init__(self, proposer: Proposer, budget: ProposerBudget) -> None:
+        self.proposer, self.budget = proposer, budget
+        self.search = budget.search
         ops = self.search.problem.arrays.ops
-        self._plan = float(getattr(proposer, "plan_seconds", _SLOW)) * ops
-        self._moves = float(getattr(proposer, "move_seconds", _SLOW)) * ops
-        self.silent = False
+        self._plan_seconds = float(getattr(proposer, "plan_seconds", _DEFAULT_SECONDS)) * ops
+        self._move_seconds = float(getattr(proposer, "move_seconds", _DEFAULT_SECONDS)) * ops
+        self.lacks_moves = False
         """Whether it has said that it knows nothing of moves."""
 
     def plans(self) -> list[Plan]:
         """What it proposes, if there is time for it."""
-        if not self.allowance.covers(self._plan):
+        if not self.budget.allows(self._plan_seconds):
             return []
         seed = int(self.search.rng.integers(2**31))
-        with self.allowance.spent(self._plan):
-            return list(self.proposer.propose(self.search.problem, _PLANS, seed))
+        with self.budget.measure(self._plan_seconds):
+            return list(self.proposer.propose(self.search.problem, _PLANS_PER_PROPOSER, seed))
 
-    def guide(self, every: int) -> Guide | None:
+    def guide(self, every: int) -> MoveGuide | None:
         """Its moves, for a walk; None if there is no time to ask it even once."""
-        if self.silent or not self.allowance.covers(self._moves):
+        if self.lacks_moves or not self.budget.allows(self._move_seconds):
             return None
-        return Guide(self.likely, every=every)
+        return MoveGuide(self.move_probabilities, interval=every)
 
     def network(self) -> ScoutNet | None:
         """Its scout, if it has one for this problem."""
-        find = getattr(self.proposer, "network", None)
-        found: ScoutNet | None = None if find is None else find(self.search.problem)
-        return found
+        make_network = getattr(self.proposer, "network", None)
+        network: ScoutNet | None = (
+            None if make_network is None else make_network(self.search.problem)
+        )
+        return network
 
-    def likely(self, rows: Rows) -> NDArray[np.float64] | None:
+    def move_probabilities(self, rows: PlanBatch) -> NDArray[np.float64] | None:
         """Plans × ops × devices of what it thinks, or None."""
-        if self.silent or not self.allowance.covers(len(rows.device) * self._moves):
+        if self.lacks_moves or not self.budget.allows(len(rows.device) * self._move_seconds):
             return None
-        problem, found = self.search.problem, []
+        problem, probability_rows = self.search.problem, []
         a = problem.arrays
-        with self.allowance.spent(len(rows.device) * self._moves):
-            for at in range(len(rows.device)):
-                likely = self.proposer.move_probabilities(problem, _plan(problem, rows, at))
-                if likely is None:
-                    self.silent = True
+        with self.budget.measure(len(rows.device) * self._move_seconds):
+            for row in range(len(rows.device)):
+                probabilities = self.proposer.move_probabilities(
+                    problem, _plan_from_row(problem, rows, row)
+                )
+                if probabilities is None:
+                    self.lacks_moves = True
                     return None
-                found.append(_checked(likely, self.proposer.name, (a.ops, a.devices)))
-        return np.stack(found)
+                probability_rows.append(
+                    _check_probabilities(probabilities, self.proposer.name, (a.ops, a.devices))
+                )
+        return np.stack(probability_rows)
 
 
-def _plan(problem: Problem, rows: Rows, at: int) -> Plan:
-    device = rows.device[at]
+def _plan_from_row(problem: Problem, rows: PlanBatch, row: int) -> Plan:
+    placement = rows.device[row]
     return Plan.of(
         problem,
-        device,
-        None if rows.priority is None else rows.priority[at],
-        staging=None if rows.staging is None else _rooms(problem, device, rows.staging[at]),
+        placement,
+        None if rows.priority is None else rows.priority[row],
+        staging=None
+        if rows.staging is None
+        else _staging_sizes(problem, placement, rows.staging[row]),
     )
 
 
-def _rooms(
-    problem: Problem, device: NDArray[np.int32], room: NDArray[np.int64]
+def _staging_sizes(
+    problem: Problem, placement: NDArray[np.int32], staging: NDArray[np.int64]
 ) -> NDArray[np.int64] | None:
     """Staging rooms as a walk judges them: what the largest op needs at least (rule 6)."""
     a = problem.arrays
     reader = np.repeat(np.arange(a.ops), np.diff(a.first_input))
     source = a.producer[a.inputs]
-    streamed = a.turn[reader] & a.weight[source] & (device[source] != device[reader])
-    need = np.zeros(a.ops, dtype=np.int64)
-    np.add.at(need, reader[streamed], a.sizes[a.inputs[streamed]])
-    most = np.zeros(a.devices, dtype=np.int64)
-    np.maximum.at(most, device, need)
-    judged = np.where((room >= 0) & (most > 0), np.maximum(room, most), NO_STAGING)
-    return None if (judged == NO_STAGING).all() else judged
+    streamed = a.scheduled[reader] & a.is_weight[source] & (placement[source] != placement[reader])
+    op_bytes = np.zeros(a.ops, dtype=np.int64)
+    np.add.at(op_bytes, reader[streamed], a.sizes[a.inputs[streamed]])
+    max_bytes = np.zeros(a.devices, dtype=np.int64)
+    np.maximum.at(max_bytes, placement, op_bytes)
+    sizes = np.where((staging >= 0) & (max_bytes > 0), np.maximum(staging, max_bytes), NO_STAGING)
+    return None if (sizes == NO_STAGING).all() else sizes
 
 
-def _checked(
-    likely: NDArray[np.floating], name: str, shape: tuple[int, int]
+def _check_probabilities(
+    probabilities: NDArray[np.floating], name: str, shape: tuple[int, int]
 ) -> NDArray[np.float64]:
-    given = np.asarray(likely, dtype=np.float64)
-    if given.shape != shape:
-        raise PlanError(f"proposer {name!r} gives moves of shape {given.shape}: expected {shape}")
-    if not (given >= 0).all() or not np.allclose(given.sum(axis=1), 1.0, atol=1e-3):
+    checked = np.asarray(probabilities, dtype=np.float64)
+    if checked.shape != shape:
+        raise PlanError(f"proposer {name!r} gives moves of shape {checked.shape}: expected {shape}")
+    if not (checked >= 0).all() or not np.allclose(checked.sum(axis=1), 1.0, atol=1e-3):
         raise PlanError(
             f"proposer {name!r} gives moves that are no probabilities: "
             "expected rows of numbers >= 0 that sum to 1"
         )
-    return given
+    return checked

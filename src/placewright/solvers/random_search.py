@@ -1,4 +1,4 @@
-"""Random: a problem in, plans by chance out."""
+"""Random search: judges uniformly random plans."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from placewright.errors import ConfigError
 if TYPE_CHECKING:
     from placewright.solvers.search import Search
 
-_BATCH = 64  # plans made at once
+_BATCH_PLANS = 64  # plans made at once
 
 
 @dataclass(frozen=True)
-class Random:
+class RandomSearch:
     """Plans in which every op has any of the devices it may be on, all equally likely."""
 
     count: int = 100
@@ -28,11 +28,11 @@ class Random:
 
     def run(self, search: Search) -> None:
         a = search.problem.arrays
-        choices = a.allowed.sum(axis=1)
-        legal_first = np.argsort(~a.allowed, axis=1, kind="stable")
-        for done in range(0, self.count, _BATCH):
-            draws = search.rng.random((min(_BATCH, self.count - done), a.ops))
-            device = legal_first[np.arange(a.ops), (draws * choices).astype(np.int64)]
-            search.judge(search.problem.settle(device))
+        allowed_count = a.allowed.sum(axis=1)
+        allowed_first = np.argsort(~a.allowed, axis=1, kind="stable")
+        for offset in range(0, self.count, _BATCH_PLANS):
+            samples = search.rng.random((min(_BATCH_PLANS, self.count - offset), a.ops))
+            placement = allowed_first[np.arange(a.ops), (samples * allowed_count).astype(np.int64)]
+            search.judge(search.problem.legalize(placement))
             if search.over:
                 return

@@ -1,4 +1,4 @@
-"""Round robin: a problem in, a plan by turns out."""
+"""Round robin: deals ops out to the devices in graph order."""
 
 from __future__ import annotations
 
@@ -22,5 +22,5 @@ class RoundRobin:
     def run(self, search: Search) -> None:
         a = search.problem.arrays
         devices = accelerators(search.problem)
-        device = devices[np.maximum(np.cumsum(a.turn) - 1, 0) % len(devices)]
-        search.judge(search.problem.settle(device))
+        placement = devices[np.maximum(np.cumsum(a.scheduled) - 1, 0) % len(devices)]
+        search.judge(search.problem.legalize(placement))

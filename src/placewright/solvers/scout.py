@@ -1,4 +1,4 @@
-"""Scout: a small trained network, which looks at moves before a walk judges one of them.
+"""Scout: a small trained network that rates moves before one of them is judged.
 
 For each plan to be judged a walk draws several moves, and the scout knows of each what can be told
 without simulating: who the block's neighbours are with, what would be sent, the load, memory and
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from placewright.errors import FileError
-from placewright.files.header import body, head
+from placewright.files.header import body, make_header
 from placewright.files.storage import read_data, write_data
 from placewright.simulator._kernel import ScoutNet
 
@@ -30,17 +30,17 @@ if TYPE_CHECKING:
     from placewright.plan import Plan
     from placewright.problem import Problem
 
-SHIPPED = Path(__file__).parent / "weights" / "scout.json"
-FEATURES = 36  # that the compiled scout knows of a move
-_OPS_EACH = (
+SHIPPED_WEIGHTS = Path(__file__).parent / "weights" / "scout.json"
+FEATURE_COUNT = 36  # that the compiled scout knows of a move
+_OPS_PER_CANDIDATE = (
     160  # one move more is looked at for so many ops: judging takes longer, looking does not
 )
-_MOST = 16
-_FEWEST_OPS = 500  # below, judging a move takes hardly longer than looking at some
+_MAX_CANDIDATES = 16
+_MIN_OPS = 500  # below, judging a move takes hardly longer than looking at some
 
 
 @dataclass(frozen=True)
-class Network:
+class ScoutNetwork:
     """A network of one output: widths of its inner layers, and its weights end to end.
 
     Layer by layer: first the biases, then for each input its weights.
@@ -50,26 +50,28 @@ class Network:
     weights: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        sizes = (FEATURES, *self.widths, 1)
-        expected = sum((each + 1) * after for each, after in itertools.pairwise(sizes))
+        layer_widths = (FEATURE_COUNT, *self.widths, 1)
+        expected = sum(
+            (inputs + 1) * outputs for inputs, outputs in itertools.pairwise(layer_widths)
+        )
         if len(self.weights) != expected or not np.isfinite(self.weights).all():
             raise FileError(
                 f"a scout of widths {self.widths} has {len(self.weights)} weights: "
                 f"expected {expected} finite numbers"
             )
 
-    def save(self, path: Path, how: str) -> None:
+    def save(self, path: Path, command: str) -> None:
         """Write it to a JSON file.
 
         Args:
-            how: The command that made it.
+            command: The command that made it.
         """
-        data: dict[str, Any] = {"widths": list(self.widths), "made_by": how}
+        data: dict[str, Any] = {"widths": list(self.widths), "made_by": command}
         data["weights"] = [float(f"{weight:.5g}") for weight in self.weights]
-        write_data({**head("policy"), "policy": "scout", "config": data}, path)
+        write_data({**make_header("policy"), "policy": "scout", "config": data}, path)
 
     @classmethod
-    def load(cls, path: Path) -> Network:
+    def load(cls, path: Path) -> ScoutNetwork:
         """The network that `save` wrote.
 
         Raises:
@@ -83,20 +85,20 @@ class Network:
             raise FileError(f"{path}: is no scout of this release: {error!r}") from None
 
     @classmethod
-    def untrained(cls, widths: Sequence[int], seed: int = 0) -> Network:
+    def random(cls, widths: Sequence[int], seed: int = 0) -> ScoutNetwork:
         """Random weights, of the usual size for their number."""
         rng = np.random.default_rng(seed)
-        sizes, weights = (FEATURES, *widths, 1), []
-        for inputs, outputs in itertools.pairwise(sizes):
+        layer_widths, weights = (FEATURE_COUNT, *widths, 1), []
+        for inputs, outputs in itertools.pairwise(layer_widths):
             weights += [0.0] * outputs
             weights += rng.normal(scale=(2 / inputs) ** 0.5, size=inputs * outputs).tolist()
         return cls(tuple(widths), tuple(weights))
 
 
 @cache
-def shipped() -> Network:
+def shipped_network() -> ScoutNetwork:
     """The network that ships."""
-    return Network.load(SHIPPED)
+    return ScoutNetwork.load(SHIPPED_WEIGHTS)
 
 
 @dataclass(frozen=True)
@@ -112,7 +114,7 @@ class Scout:
             comparison.
     """
 
-    net: Network | None = None
+    net: ScoutNetwork | None = None
     name: str = "scout"
     sharpness: float = 2.0
     candidates: int | None = None
@@ -129,11 +131,13 @@ class Scout:
 
     def network(self, problem: Problem) -> ScoutNet | None:
         """What a walk is given; None where it can do nothing."""
-        if problem.objective == "period" or problem.arrays.ops < _FEWEST_OPS:
+        if problem.objective == "period" or problem.arrays.ops < _MIN_OPS:
             return None
-        net, scout = self.net or shipped(), ScoutNet()
+        net, scout = self.net or shipped_network(), ScoutNet()
         scout.widths, scout.weights = list(net.widths), list(net.weights)
-        fit = int(np.clip(problem.arrays.ops // _OPS_EACH, 2, _MOST))
-        scout.candidates = self.candidates or fit
+        default_candidates = int(
+            np.clip(problem.arrays.ops // _OPS_PER_CANDIDATE, 2, _MAX_CANDIDATES)
+        )
+        scout.candidates = self.candidates or default_candidates
         scout.sharpness, scout.blind = self.sharpness, self.blind
         return scout

@@ -1,4 +1,4 @@
-"""Search and solve: a problem and a solver in, the best plan it found out, as a result.
+"""Search and solve: runs a solver on a problem and returns its best plan as a result.
 
 A `Search` judges plans, keeps the best, and owns the random generator, the stop rule and the
 progress, so that a solver holds nothing but its idea.
@@ -16,13 +16,13 @@ import numpy as np
 from placewright import simulator
 from placewright.errors import ConfigError, PlanError
 from placewright.plan import Plan, check_names
-from placewright.result import Result, Use
+from placewright.result import DeviceUse, Result
 from placewright.simulator import Verdict
 from placewright.solvers.best_plans import (
-    MOST,
-    Few,
-    Found,
-    mark,
+    MAX_PLANS,
+    BestPlans,
+    Candidate,
+    plan_fingerprint,
 )
 from placewright.solvers.bounds import Bound, bound
 from placewright.solvers.stop import Stop
@@ -38,14 +38,14 @@ if TYPE_CHECKING:
 
 Scalar = TypeVar("Scalar", bound=np.generic)
 
-_BATCH = 500_000  # ops × plans judged between two looks at the stop rule: a tenth of a second
-_SMALL = 20_000  # ops × plans below which starting a thread costs more than it saves
-_THREADS = min(8, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2)
+_BATCH_WORK = 500_000  # ops × plans judged between two looks at the stop rule: a tenth of a second
+_MIN_THREAD_WORK = 20_000  # ops × plans below which starting a thread costs more than it saves
+_MAX_THREADS = min(8, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2)
 
 
-def threads(work: int) -> int:
+def thread_count(work: int) -> int:
     """How many threads are worth starting to judge so many ops × plans."""
-    return _THREADS if work > _SMALL else 1
+    return _MAX_THREADS if work > _MIN_THREAD_WORK else 1
 
 
 class Solver(Protocol):
@@ -93,16 +93,16 @@ class Search:
         self.best: Plan | None = None
         self.key: tuple[float, float] = (np.inf, np.inf)
         """Bytes over and objective of the best plan."""
-        self.trying = ""
+        self.phase = ""
         """What a solver of several parts is at, set by it."""
         self.found_by = ""
         """What it was at when the best plan was found."""
-        self.parts: dict[str, Found] = {}
+        self.best_by_phase: dict[str, Candidate] = {}
         """For each part of the solver (`trying`) the best plan it found."""
-        self._few = Few()
+        self._best_plans = BestPlans()
         self.history: list[tuple[int, float, float]] = []
         """(evaluations, seconds, best objective) each time the best improved."""
-        self.proven: Bound | None = None
+        self.proven_bound: Bound | None = None
         """The best bound that a solver has proven."""
         self._started = time.perf_counter()
 
@@ -117,15 +117,19 @@ class Search:
         return self.evaluations > 0 and self.stop(self)
 
     @property
-    def few(self) -> list[Found]:
+    def top_plans(self) -> list[Candidate]:
         """The best few plans, best first; they differ in more than their order of ops."""
-        return self._few.best_first()
+        return self._best_plans.best_first()
 
     @property
     def bound(self) -> Bound:
         """What no plan that fits can beat: the problem's own bound, or a better proven one."""
-        own = self._own_bound
-        return own if self.proven is None or own.seconds >= self.proven.seconds else self.proven
+        problem_bound = self._own_bound
+        return (
+            problem_bound
+            if self.proven_bound is None or problem_bound.seconds >= self.proven_bound.seconds
+            else self.proven_bound
+        )
 
     @property
     def bound_known(self) -> bool:
@@ -138,12 +142,12 @@ class Search:
 
     def prove(self, seconds: float, name: str) -> None:
         """A solver has proven that no plan that fits, and has no fused ops, takes less."""
-        if self.proven is None or seconds > self.proven.seconds:
-            self.proven = Bound(seconds, name)
+        if self.proven_bound is None or seconds > self.proven_bound.seconds:
+            self.proven_bound = Bound(seconds, name)
 
     def judge(
         self,
-        device: ArrayLike,
+        placement: ArrayLike,
         priority: ArrayLike | None = None,
         staging: ArrayLike | None = None,
         fusion: ArrayLike | None = None,
@@ -160,33 +164,35 @@ class Search:
             PlanError: A plan has the wrong length, names no device, or breaks a constraint.
         """
         a = self.problem.arrays
-        placements = np.ascontiguousarray(np.atleast_2d(device), dtype=np.int32)
-        plans = len(placements)
-        priorities = _rows("priority", priority, np.float64, (plans, a.ops))
-        rooms = _rows("staging", staging, np.int64, (plans, a.devices))
-        groups = _rows("fusion", fusion, np.int32, (plans, a.ops))
-        batch, done = max(1, _BATCH // a.ops), 0
+        placements = np.ascontiguousarray(np.atleast_2d(placement), dtype=np.int32)
+        plan_count = len(placements)
+        priorities = _row_per_plan("priority", priority, np.float64, (plan_count, a.ops))
+        staging_rows = _row_per_plan("staging", staging, np.int64, (plan_count, a.devices))
+        fusions = _row_per_plan("fusion", fusion, np.int32, (plan_count, a.ops))
+        batch, offset = max(1, _BATCH_WORK // a.ops), 0
         verdicts: list[Verdict] = []
-        while not verdicts or (done < plans and not self.over):
-            count = 0 if self.over else int(min(batch, plans - done, self.stop.left(self)))
-            part = slice(done, done + count)
+        while not verdicts or (offset < plan_count and not self.over):
+            count = 0 if self.over else int(min(batch, plan_count - offset, self.stop.left(self)))
+            batch_slice = slice(offset, offset + count)
             verdict = simulator.judge(
                 self.problem,
-                placements[part],
-                None if priorities is None else priorities[part],
-                None if rooms is None else rooms[part],
-                threads=threads(count * a.ops),
-                fusion=None if groups is None else groups[part],
+                placements[batch_slice],
+                None if priorities is None else priorities[batch_slice],
+                None if staging_rows is None else staging_rows[batch_slice],
+                threads=thread_count(count * a.ops),
+                fusion=None if fusions is None else fusions[batch_slice],
             )
-            self._keep(verdict, placements[part], priorities, rooms, done, groups)
+            self._record(
+                verdict, placements[batch_slice], priorities, staging_rows, offset, fusions
+            )
             verdicts.append(verdict)
-            done += count
-        return verdicts[0] if len(verdicts) == 1 else Verdict.joined(verdicts)
+            offset += count
+        return verdicts[0] if len(verdicts) == 1 else Verdict.concatenate(verdicts)
 
-    def walked(
+    def count_external(
         self,
         evaluations: int,
-        device: ArrayLike | None = None,
+        placement: ArrayLike | None = None,
         priority: ArrayLike | None = None,
         staging: ArrayLike | None = None,
     ) -> Verdict | None:
@@ -196,66 +202,68 @@ class Search:
         """
         self.evaluations += evaluations
         verdict = None
-        if device is not None:
-            placement = np.ascontiguousarray(np.atleast_2d(device), dtype=np.int32)
-            rows = _rows("priority", priority, np.float64, (1, placement.shape[1]))
-            rooms = _rows("staging", staging, np.int64, (1, self.problem.arrays.devices))
-            verdict = simulator.judge(self.problem, placement, rows, rooms)
+        if placement is not None:
+            placements = np.ascontiguousarray(np.atleast_2d(placement), dtype=np.int32)
+            priorities = _row_per_plan("priority", priority, np.float64, (1, placements.shape[1]))
+            staging_rows = _row_per_plan(
+                "staging", staging, np.int64, (1, self.problem.arrays.devices)
+            )
+            verdict = simulator.judge(self.problem, placements, priorities, staging_rows)
             self.evaluations -= 1  # it is one of those counted above
-            self._keep(verdict, placement, rows, rooms, 0)
+            self._record(verdict, placements, priorities, staging_rows, 0)
         else:
-            self._report()
+            self._report_progress()
         return verdict
 
-    def propose(self, plan: Plan) -> None:
+    def judge_plan(self, plan: Plan) -> None:
         """Judge one whole plan, which may have fused ops.
 
         Raises:
             PlanError: It was made for other ops or devices.
         """
         check_names(self.problem, plan)
-        self.judge(plan.device, plan.priority, plan.staging, plan.fusion)
+        self.judge(plan.placement, plan.priority, plan.staging, plan.fusion)
 
-    def _keep(
+    def _record(
         self,
         verdict: Verdict,
         placements: NDArray[np.int32],
         priorities: NDArray[np.float64] | None,
-        rooms: NDArray[np.int64] | None,
-        done: int,
-        groups: NDArray[np.int32] | None = None,
+        staging_rows: NDArray[np.int64] | None,
+        offset: int,
+        fusions: NDArray[np.int32] | None = None,
     ) -> None:
         if not len(placements):
             return
-        for place, at in enumerate(verdict.order(MOST)):
-            key = int(verdict.overflow[at]), float(verdict.value[at])
-            if not self._few.memorable(key) and (place or not self._new_to_part(key)):
+        for rank, index in enumerate(verdict.best_first(MAX_PLANS)):
+            key = int(verdict.overflow[index]), float(verdict.value[index])
+            if not self._best_plans.qualifies(key) and (rank or not self._improves_phase(key)):
                 break
             # Copies, so that the plans we remember do not keep whole batches alive.
-            device = placements[at].copy()
-            priority = None if priorities is None else priorities[done + at].copy()
-            room = None if rooms is None else rooms[done + at].copy()
-            group = None if groups is None else groups[done + at].copy()
-            make = partial(Plan.of, self.problem, device, priority, group, room)
-            found = Found(key, self.trying, make)
-            if place == 0:
-                self._improve(found, self.evaluations + at + 1)
-            self._few.remember(found, mark(device, room, group))
+            placement = placements[index].copy()
+            priority = None if priorities is None else priorities[offset + index].copy()
+            staging = None if staging_rows is None else staging_rows[offset + index].copy()
+            fusion = None if fusions is None else fusions[offset + index].copy()
+            build_plan = partial(Plan.of, self.problem, placement, priority, fusion, staging)
+            candidate = Candidate(key, self.phase, build_plan)
+            if rank == 0:
+                self._update_best(candidate, self.evaluations + index + 1)
+            self._best_plans.add(candidate, plan_fingerprint(placement, staging, fusion))
         self.evaluations += len(placements)
-        self._report()
+        self._report_progress()
 
-    def _improve(self, found: Found, evaluation: int) -> None:
-        if self._new_to_part(found.key):
-            self.parts[self.trying] = found
-        if found.key < self.key:
-            self.best, self.key, self.found_by = found.plan, found.key, self.trying
-            self.history.append((evaluation, self.seconds, found.key[1]))
+    def _update_best(self, candidate: Candidate, evaluation: int) -> None:
+        if self._improves_phase(candidate.key):
+            self.best_by_phase[self.phase] = candidate
+        if candidate.key < self.key:
+            self.best, self.key, self.found_by = candidate.plan, candidate.key, self.phase
+            self.history.append((evaluation, self.seconds, candidate.key[1]))
 
-    def _new_to_part(self, key: tuple[float, float]) -> bool:
-        known = self.parts.get(self.trying)
-        return known is None or key < known.key
+    def _improves_phase(self, key: tuple[float, float]) -> bool:
+        previous = self.best_by_phase.get(self.phase)
+        return previous is None or key < previous.key
 
-    def _report(self) -> None:
+    def _report_progress(self) -> None:
         if self.progress is not None:
             self.progress(self)
 
@@ -267,7 +275,7 @@ def solve(
     seed: int = 0,
     progress: Callable[[Search], None] | None = None,
     start: Plan | None = None,
-    choose: Callable[[Search], Found] | None = None,
+    select: Callable[[Search], Candidate] | None = None,
 ) -> Result:
     """Run a solver on a problem.
 
@@ -277,86 +285,86 @@ def solve(
         stop: When to stop; without it the solver runs to its own end.
         progress: Called with the search after each batch of plans.
         start: A plan to be judged first, so that the result is no worse.
-        choose: Takes one of `search.few`, such as `Robust()`; without it the best is taken.
+        select: Takes one of `search.few`, such as `Robust()`; without it the best is taken.
 
-    A solver with an `as_run` method stands for another runtime: it is judged on the problem that
+    A solver with an `as_executed` method stands for another runtime: it is judged on the problem that
     this method makes of the given one. The bound is the given one's: what no plan beats here.
     """
     if isinstance(solver, type) or not hasattr(solver, "run"):
-        found = f"the class {solver.__name__}" if isinstance(solver, type) else repr(solver)
-        raise ConfigError(f"expected a solver such as solvers.Auto(), found {found}")
-    given = problem
-    if hasattr(solver, "as_run"):
-        problem = solver.as_run(given)
+        description = f"the class {solver.__name__}" if isinstance(solver, type) else repr(solver)
+        raise ConfigError(f"expected a solver such as solvers.Auto(), found {description}")
+    original = problem
+    if hasattr(solver, "as_executed"):
+        problem = solver.as_executed(original)
     search = Search(problem, Stop() if stop is None else stop, seed, progress)
     if start is not None:
-        search.trying = "start"
-        search.propose(start)
-        search.trying = ""
+        search.phase = "start"
+        search.judge_plan(start)
+        search.phase = ""
     if not search.over:
         solver.run(search)
     if search.best is None:
         raise PlanError(f"solver {solver.name!r} judged no plan: a solver must judge at least one")
     plan, found_by, seconds = search.best, search.found_by, search.seconds
-    if choose is not None:
-        chosen = choose(search)
-        plan, found_by = chosen.plan, chosen.found_by
+    if select is not None:
+        candidate = select(search)
+        plan, found_by = candidate.plan, candidate.found_by
     timeline = simulator.simulate(problem, plan)
     # The bound holds for the ops that are really run, and some bounds for plans that fit only.
-    if plan.fusion is None and not timeline.overflow and problem is given:
-        proven = search.bound
+    if plan.fusion is None and not timeline.overflow and problem is original:
+        proven_bound = search.bound
     else:
-        run = given if plan.fusion is None else contract(given, plan).problem
-        proven = bound(run, fits=timeline.overflow == 0)
+        bounded_problem = original if plan.fusion is None else contract(original, plan).problem
+        proven_bound = bound(bounded_problem, fits_only=timeline.overflow == 0)
     return Result(
         solver=solver.name,
         plan=plan,
         objective=problem.objective,
         step_time=timeline.step_time,
         period=timeline.period,
-        bound=proven.seconds,
-        bound_name=proven.name,
+        bound=proven_bound.seconds,
+        bound_name=proven_bound.name,
         overflow=timeline.overflow,
         evaluations=search.evaluations,
         seconds=seconds,
         seed=seed,
-        devices=_uses(problem, plan, timeline),
+        devices=_device_uses(problem, plan, timeline),
         found_by=found_by,
         history=tuple(search.history),
         problem=problem,
     )
 
 
-def called(solver: Solver) -> str:
+def phase_name(solver: Solver) -> str:
     """What a solver's plans are said to be by, where another solver asks it for them.
 
     One that stands for another runtime is judged as if we ran its placement.
     """
-    return f"{solver.name}'s placement" if hasattr(solver, "as_run") else solver.name
+    return f"{solver.name}'s placement" if hasattr(solver, "as_executed") else solver.name
 
 
-def _uses(problem: Problem, plan: Plan, timeline: Timeline) -> tuple[Use, ...]:
-    counts = np.bincount(plan.device, minlength=len(problem.cluster))
+def _device_uses(problem: Problem, plan: Plan, timeline: Timeline) -> tuple[DeviceUse, ...]:
+    counts = np.bincount(plan.placement, minlength=len(problem.cluster))
     return tuple(
-        Use(
+        DeviceUse(
             name=device.name,
-            ops=int(counts[at]),
-            busy=float(timeline.busy[at]),
-            peak=int(timeline.peak[at]),
-            limit=int(timeline.capacity[at]),
+            ops=int(counts[index]),
+            busy=float(timeline.busy[index]),
+            peak=int(timeline.peak[index]),
+            limit=int(timeline.capacity[index]),
             reserve=device.reserve,
         )
-        for at, device in enumerate(problem.cluster.devices)
+        for index, device in enumerate(problem.cluster.devices)
     )
 
 
-def _rows(
-    what: str, values: ArrayLike | None, dtype: type[Scalar], shape: tuple[int, int]
+def _row_per_plan(
+    field: str, values: ArrayLike | None, dtype: type[Scalar], shape: tuple[int, int]
 ) -> NDArray[Scalar] | None:
     """One row a plan, from one a plan or one for all."""
     if values is None:
         return None
     rows = np.atleast_2d(np.asarray(values, dtype=dtype))
     if rows.shape not in (shape, (1, shape[1])):
-        raise PlanError(f"the {what} of {shape[0]} plans has shape {rows.shape}: expected {shape}")
+        raise PlanError(f"the {field} of {shape[0]} plans has shape {rows.shape}: expected {shape}")
     return np.ascontiguousarray(np.broadcast_to(rows, shape))

@@ -1,4 +1,4 @@
-"""One device for everything: the plans that every split must beat."""
+"""Single-device plans, which every split must beat."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ class SingleDevice:
 
     def run(self, search: Search) -> None:
         cluster = search.problem.cluster
-        known = cluster.position
-        if self.device not in known:
+        position = cluster.position
+        if self.device not in position:
             raise ConfigError(
                 f"cluster {cluster.name!r} has no device {self.device!r}: "
-                f"{nearest(self.device, known)}"
+                f"{nearest(self.device, position)}"
             )
-        _judge(search, [known[self.device]])
+        _judge_devices(search, [position[self.device]])
 
 
 @dataclass(frozen=True)
-class EverySingleDevice:
+class SingleDevices:
     """Every op on one device, for each device in turn."""
 
     name = "single"
 
     def run(self, search: Search) -> None:
-        _judge(search, list(range(len(search.problem.cluster))))
+        _judge_devices(search, list(range(len(search.problem.cluster))))
 
 
 @dataclass(frozen=True)
@@ -56,9 +56,9 @@ class CpuOnly:
             raise ConfigError(
                 f"cluster {cluster.name!r} has no cpu: add one, or choose another method"
             )
-        _judge(search, [cluster.host])
+        _judge_devices(search, [cluster.host])
 
 
-def _judge(search: Search, devices: list[int]) -> None:
+def _judge_devices(search: Search, devices: list[int]) -> None:
     ops = len(search.problem.graph)
-    search.judge(search.problem.settle(np.repeat(np.array(devices)[:, None], ops, axis=1)))
+    search.judge(search.problem.legalize(np.repeat(np.array(devices)[:, None], ops, axis=1)))

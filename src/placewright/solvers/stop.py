@@ -1,4 +1,4 @@
-"""Stop rules: a search in, whether it should stop out.
+"""Stop rules: when a search should end.
 
 Joined with `|` the first to say stop wins.
 """

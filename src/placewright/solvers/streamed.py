@@ -1,4 +1,4 @@
-"""Streamed: a problem in, plans out in which one device computes everything.
+"""Streamed: one device computes everything; weights it cannot hold are prefetched from the host.
 
 Weights that it cannot hold stay on the host and are streamed to it, ahead of need.
 """
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 Flags = NDArray[np.bool_]
 Sizes = NDArray[np.int64]
-Pick = Callable[[Sizes, int], Flags]
+Selection = Callable[[Sizes, int], Flags]
 """Which of some units stay, by their sizes, where there is so much space."""
-CAPS = 4
+SIZE_CAPS = 4
 """How many largest sizes of streamed weights are tried, each half of the one before or less."""
 
 
@@ -37,150 +37,169 @@ class Streamed:
     room is large enough for the copies of 1, 2, … consecutive readers. All these plans are judged.
 
     Args:
-        ahead: The numbers of consecutive readers to make room for.
-        to: The devices to stream to, by position; without them every accelerator.
+        lookahead: The numbers of consecutive readers to make room for.
+        targets: The devices to stream to, by position; without them every accelerator.
     """
 
-    ahead: tuple[int, ...] = (1, 2, 3, 4)
-    to: tuple[int, ...] = ()
+    lookahead: tuple[int, ...] = (1, 2, 3, 4)
+    targets: tuple[int, ...] = ()
     name = "streamed"
 
     def run(self, search: Search) -> None:
-        for device in self.to or accelerators(search.problem).tolist():
+        for device in self.targets or accelerators(search.problem).tolist():
             self._stream_to(device, search)
 
     def _stream_to(self, device: int, search: Search) -> None:
         problem = search.problem
         a, host = problem.arrays, problem.cluster.host
-        everything = problem.settle(np.full(a.ops, device))
-        alone = search.judge(everything)
-        if not alone.overflow.any() or host is None or device == host:
+        base_placement = problem.legalize(np.full(a.ops, device))
+        verdict = search.judge(base_placement)
+        if not verdict.overflow.any() or host is None or device == host:
             return  # it fits, there is nowhere to stream from, or the search is over
-        weights = _Weights(problem, everything, device, host)
+        weights = _StreamableWeights(problem, base_placement, device, host)
         if not len(weights.units):
             return
         # On one device in order, activations take the same bytes wherever the weights live.
-        activations = int(alone.peak[0, device]) - int(a.resident[everything == device].sum())
-        room = int(a.capacity[device]) - activations
+        activations = int(verdict.peak[0, device]) - int(a.resident[base_placement == device].sum())
+        free_bytes = int(a.capacity[device]) - activations
         plans: dict[bytes, tuple[Flags, int]] = {}
-        for kept, size in [plan for count in self.ahead for plan in weights.plans(room, count)]:
-            plans.setdefault(kept.tobytes() + bytes(str(size), "ascii"), (kept, size))
+        for resident, staging_bytes in [
+            plan for lookahead in self.lookahead for plan in weights.plans(free_bytes, lookahead)
+        ]:
+            plans.setdefault(
+                resident.tobytes() + bytes(str(staging_bytes), "ascii"), (resident, staging_bytes)
+            )
         staging = np.full((len(plans), a.devices), NO_STAGING, dtype=np.int64)
-        staging[:, device] = [size for _, size in plans.values()]
-        placements = np.stack([weights.placement(kept) for kept, _ in plans.values()])
+        staging[:, device] = [staging_bytes for _, staging_bytes in plans.values()]
+        placements = np.stack([weights.placement(resident) for resident, _ in plans.values()])
         search.judge(placements, staging=staging)
 
 
-class _Weights:
+class _StreamableWeights:
     """The weights that could live on the host instead, unit by unit in order of first reading."""
 
     def __init__(
-        self, problem: Problem, everything: NDArray[np.int32], device: int, host: int
+        self, problem: Problem, base_placement: NDArray[np.int32], device: int, host: int
     ) -> None:
         a = problem.arrays
-        self.ops, self.unit_of, self.everything, self.host = a.ops, a.unit, everything, host
+        self.ops, self.unit_of, self.base_placement, self.host = a.ops, a.unit, base_placement, host
         movable = np.ones(int(a.unit.max()) + 1, dtype=bool)
-        movable[a.unit[~a.weight | (everything != device) | ~a.allowed[:, host]]] = False
+        movable[a.unit[~a.is_weight | (base_placement != device) | ~a.allowed[:, host]]] = False
         # Every reading of a weight by an op on the device, in graph order
         reader = np.repeat(np.arange(a.ops), np.diff(a.first_input))
         source = a.producer[a.inputs]
-        read = a.weight[source] & a.turn[reader] & (everything[reader] == device)
-        reader, source, size = reader[read], source[read], a.sizes[a.inputs[read]]
-        free = movable[a.unit[source]]
-        units, first, unit = np.unique(a.unit[source[free]], return_index=True, return_inverse=True)
-        order = np.argsort(first)
+        is_read = a.is_weight[source] & a.scheduled[reader] & (base_placement[reader] == device)
+        reader, source, size = reader[is_read], source[is_read], a.sizes[a.inputs[is_read]]
+        is_movable = movable[a.unit[source]]
+        units, first_read, unit = np.unique(
+            a.unit[source[is_movable]], return_index=True, return_inverse=True
+        )
+        order = np.argsort(first_read)
         self.units = units[order]
         self.bytes = np.bincount(a.unit, weights=a.resident)[self.units].astype(np.int64)
-        self.reads = np.bincount(unit, minlength=len(units))[order]
-        self.fixed = int(a.resident[everything == device].sum() - self.bytes.sum())
-        self.reader, self.size, self.unit = reader[free], size[free], np.argsort(order)[unit]
+        self.read_count = np.bincount(unit, minlength=len(units))[order]
+        self.fixed_bytes = int(a.resident[base_placement == device].sum() - self.bytes.sum())
+        self.read_op, self.read_bytes, self.read_unit = (
+            reader[is_movable],
+            size[is_movable],
+            np.argsort(order)[unit],
+        )
         # With a staging room, weights that live elsewhere anyway are streamed too.
-        apart = everything[source] != device
-        self.always = _sums(reader[apart], size[apart], a.ops)
+        is_elsewhere = base_placement[source] != device
+        self.other_bytes = _sum_by_group(reader[is_elsewhere], size[is_elsewhere], a.ops)
 
-    def plans(self, room: int, ahead: int) -> list[tuple[Flags, int]]:
+    def plans(self, free_bytes: int, lookahead: int) -> list[tuple[Flags, int]]:
         """Which units stay on the device, and the staging room that streaming the others takes."""
-        none = np.zeros(len(self.units), dtype=bool)
-        picks = [(none, pick) for pick in (_first, _spread, self._most_read)]
-        picks += [(large, _smallest) for large in self._large()]
-        return [self._plan(large, pick, room - self.fixed, ahead) for large, pick in picks]
+        no_units = np.zeros(len(self.units), dtype=bool)
+        selections = [
+            (no_units, select) for select in (_first_units, _even_spread, self._most_read)
+        ]
+        selections += [(pinned, _smallest_units) for pinned in self._large_units()]
+        return [
+            self._plan(pinned, select, free_bytes - self.fixed_bytes, lookahead)
+            for pinned, select in selections
+        ]
 
-    def _plan(self, large: Flags, pick: Pick, room: int, ahead: int) -> tuple[Flags, int]:
+    def _plan(
+        self, pinned: Flags, select: Selection, free_bytes: int, lookahead: int
+    ) -> tuple[Flags, int]:
         """The large ones stay, and those that are picked of the others."""
-        kept, left = large, room - int(self.bytes[large].sum())
+        resident, space = pinned, free_bytes - int(self.bytes[pinned].sum())
         # The room depends on what is streamed, which depends on the room: start from all.
         for _ in range(2):
-            staging = self._staging(kept, ahead)
-            better = large.copy()
-            better[~large] = pick(self.bytes[~large], left - staging)
-            if self._staging(better, ahead) > staging:
+            staging = self._staging_bytes(resident, lookahead)
+            selection = pinned.copy()
+            selection[~pinned] = select(self.bytes[~pinned], space - staging)
+            if self._staging_bytes(selection, lookahead) > staging:
                 break
-            kept = better
-        return kept, self._staging(kept, ahead)
+            resident = selection
+        return resident, self._staging_bytes(resident, lookahead)
 
-    def _large(self) -> list[Flags]:
+    def _large_units(self) -> list[Flags]:
         """Units that stay because of their size: none, or those that would need the most room."""
-        most = int(self.bytes.max())
-        found = [self.bytes > most]
-        while len(found) < CAPS and (self.bytes <= most // 2).any():
-            most = int(self.bytes[self.bytes <= most // 2].max())
-            found.append(self.bytes > most)
-        return found
+        cap = int(self.bytes.max())
+        unit_sets = [self.bytes > cap]
+        while len(unit_sets) < SIZE_CAPS and (self.bytes <= cap // 2).any():
+            cap = int(self.bytes[self.bytes <= cap // 2].max())
+            unit_sets.append(self.bytes > cap)
+        return unit_sets
 
-    def placement(self, kept: Flags) -> NDArray[np.int32]:
-        moved = np.isin(self.unit_of, self.units[~kept])
-        return np.where(moved, np.int32(self.host), self.everything)
+    def placement(self, resident: Flags) -> NDArray[np.int32]:
+        is_streamed = np.isin(self.unit_of, self.units[~resident])
+        return np.where(is_streamed, np.int32(self.host), self.base_placement)
 
-    def _staging(self, kept: Flags, ahead: int) -> int:
+    def _staging_bytes(self, resident: Flags, lookahead: int) -> int:
         """The most bytes of copies that so many consecutive readers take."""
-        streamed = ~kept[self.unit]
-        need = self.always + _sums(self.reader[streamed], self.size[streamed], self.ops)
-        need = need[need > 0]
-        ends = np.concatenate([[0], need.cumsum()])
-        count = min(ahead, len(need))
+        streamed = ~resident[self.read_unit]
+        op_bytes = self.other_bytes + _sum_by_group(
+            self.read_op[streamed], self.read_bytes[streamed], self.ops
+        )
+        op_bytes = op_bytes[op_bytes > 0]
+        ends = np.concatenate([[0], op_bytes.cumsum()])
+        count = min(lookahead, len(op_bytes))
         return int((ends[count:] - ends[: len(ends) - count]).max())
 
-    def _most_read(self, sizes: Sizes, space: int) -> Flags:
-        return _fill(sizes, np.argsort(-self.reads, kind="stable"), space)
+    def _most_read(self, sizes: Sizes, free_bytes: int) -> Flags:
+        return _greedy_fill(sizes, np.argsort(-self.read_count, kind="stable"), free_bytes)
 
 
-def _sums(group: Sizes, sizes: Sizes, count: int) -> Sizes:
+def _sum_by_group(group: Sizes, sizes: Sizes, count: int) -> Sizes:
     return np.bincount(group, weights=sizes, minlength=count).astype(np.int64)
 
 
-def _first(sizes: Sizes, space: int) -> Flags:
+def _first_units(sizes: Sizes, free_bytes: int) -> Flags:
     """As many of the first as fit, and whatever still fits behind them."""
-    return _fill(sizes, np.arange(len(sizes)), space)
+    return _greedy_fill(sizes, np.arange(len(sizes)), free_bytes)
 
 
-def _spread(sizes: Sizes, space: int) -> Flags:
+def _even_spread(sizes: Sizes, free_bytes: int) -> Flags:
     """An even share of every stretch of the graph."""
-    share = max(0.0, space / max(1, sizes.sum()))
-    kept, used, seen = np.zeros(len(sizes), dtype=bool), 0, 0
-    for at, size in enumerate(sizes.tolist()):
-        seen += size
-        if used + size <= min(space, share * seen):
-            kept[at], used = True, used + size
-    return kept
+    share = max(0.0, free_bytes / max(1, sizes.sum()))
+    resident, used_bytes, total_bytes = np.zeros(len(sizes), dtype=bool), 0, 0
+    for unit, size in enumerate(sizes.tolist()):
+        total_bytes += size
+        if used_bytes + size <= min(free_bytes, share * total_bytes):
+            resident[unit], used_bytes = True, used_bytes + size
+    return resident
 
 
-def _smallest(sizes: Sizes, space: int) -> Flags:
+def _smallest_units(sizes: Sizes, free_bytes: int) -> Flags:
     """All of the smaller sizes, and of the first size that does not fit an even share."""
     values, counts = np.unique(sizes, return_counts=True)
     ends = np.concatenate([[0], np.cumsum(values * counts)])
-    whole = int(np.searchsorted(ends[1:], space, side="right"))
-    if whole == len(values):
+    complete = int(np.searchsorted(ends[1:], free_bytes, side="right"))
+    if complete == len(values):
         return np.ones(len(sizes), dtype=bool)
-    kept: Flags = sizes < values[whole]
-    alike = np.flatnonzero(sizes == values[whole])
-    count = max(0, space - int(ends[whole])) // max(1, int(values[whole]))
-    kept[alike[(2 * np.arange(count) + 1) * len(alike) // max(1, 2 * count)]] = True
-    return kept
+    resident: Flags = sizes < values[complete]
+    equal_units = np.flatnonzero(sizes == values[complete])
+    count = max(0, free_bytes - int(ends[complete])) // max(1, int(values[complete]))
+    resident[equal_units[(2 * np.arange(count) + 1) * len(equal_units) // max(1, 2 * count)]] = True
+    return resident
 
 
-def _fill(sizes: Sizes, order: Sizes, space: int) -> Flags:
-    kept, used = np.zeros(len(sizes), dtype=bool), 0
-    for at in order.tolist():
-        if used + sizes[at] <= space:
-            kept[at], used = True, used + sizes[at]
-    return kept
+def _greedy_fill(sizes: Sizes, order: Sizes, free_bytes: int) -> Flags:
+    resident, used_bytes = np.zeros(len(sizes), dtype=bool), 0
+    for unit in order.tolist():
+        if used_bytes + sizes[unit] <= free_bytes:
+            resident[unit], used_bytes = True, used_bytes + sizes[unit]
+    return resident

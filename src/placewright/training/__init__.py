@@ -1,6 +1,9 @@
-"""Problems and a recipe in, a trained policy and its best plans out. It needs torch."""
+"""Trains policies on placement problems with RL recipes. It needs torch.
 
-from placewright.training.algorithms import PPO, Algorithm, Pressure, Reinforce
+It needs torch.
+"""
+
+from placewright.training.algorithms import PPO, Algorithm, Regularization, Reinforce
 from placewright.training.baselines import (
     Baseline,
     BatchNormalised,
@@ -9,43 +12,43 @@ from placewright.training.baselines import (
     PerStep,
 )
 from placewright.training.checkpoints import read_checkpoint, restore, save_checkpoint
-from placewright.training.environment import Environment, Judged, simulated
+from placewright.training.environment import Environment, Outcome, simulate_plans
 from placewright.training.recipes.base import Recipe
-from placewright.training.recipes.registry import RECIPES, recipe
-from placewright.training.rewards import Constant, Graded, Reward
-from placewright.training.schedules import Always, Schedule, Staircase, Straight, Until
-from placewright.training.trained_solver import Learned, result_of
-from placewright.training.trainer import Row, Trainer
+from placewright.training.recipes.registry import RECIPES, find_recipe
+from placewright.training.rewards import FixedPenalty, GradedPenalty, Reward
+from placewright.training.schedules import Constant, Linear, Schedule, Staircase, Step
+from placewright.training.trained_solver import TrainedSolver, training_result
+from placewright.training.trainer import Trainer, UpdateLog
 
 __all__ = [
     "PPO",
     "RECIPES",
     "Algorithm",
-    "Always",
     "Baseline",
     "BatchNormalised",
     "Constant",
     "Environment",
-    "Graded",
-    "Judged",
-    "Learned",
+    "FixedPenalty",
+    "GradedPenalty",
+    "Linear",
     "MovingAverage",
+    "Outcome",
     "PerGraph",
     "PerStep",
-    "Pressure",
     "Recipe",
+    "Regularization",
     "Reinforce",
     "Reward",
-    "Row",
     "Schedule",
     "Staircase",
-    "Straight",
+    "Step",
+    "TrainedSolver",
     "Trainer",
-    "Until",
+    "UpdateLog",
+    "find_recipe",
     "read_checkpoint",
-    "recipe",
     "restore",
-    "result_of",
     "save_checkpoint",
-    "simulated",
+    "simulate_plans",
+    "training_result",
 ]

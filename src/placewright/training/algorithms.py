@@ -1,4 +1,4 @@
-"""REINFORCE and PPO: episodes and their advantages in, a better policy out."""
+"""REINFORCE and PPO: update a policy from episodes and their advantages."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Pressure:
+class Regularization:
     """What else pulls at a policy, and how hard it may be pulled.
 
     Args:
-        bonus: What a nat of entropy of each decision is worth.
-        floor: A share of an even choice's entropy; below it entropy is worth 1 a nat.
-        clip: The most that all gradients together may measure; 0 for no limit.
-        imitate: What a nat of log-probability of the best episode so far is worth.
-        best: That episode.
+        entropy_bonus: What a nat of entropy of each decision is worth.
+        entropy_floor: A share of an even choice's entropy; below it entropy is worth 1 a nat.
+        max_grad_norm: The most that all gradients together may measure; 0 for no limit.
+        self_imitation: What a nat of log-probability of the best episode so far is worth.
+        best_episode: That episode.
     """
 
-    bonus: float = 0.0
-    floor: float = 0.0
-    clip: float = 1.0
-    imitate: float = 0.0
-    best: Episodes | None = None
+    entropy_bonus: float = 0.0
+    entropy_floor: float = 0.0
+    max_grad_norm: float = 1.0
+    self_imitation: float = 0.0
+    best_episode: Episodes | None = None
 
     @property
-    def like(self) -> Episodes | None:
+    def imitation_target(self) -> Episodes | None:
         """The episode to imitate."""
-        return self.best if self.imitate else None
+        return self.best_episode if self.self_imitation else None
 
 
 class Algorithm(Protocol):
@@ -49,7 +49,7 @@ class Algorithm(Protocol):
         episodes: Episodes,
         advantage: NDArray[np.float64],
         optimizer: torch.optim.Optimizer,
-        pressure: Pressure,
+        regularization: Regularization,
     ) -> dict[str, float]:
         """Change the policy for the better.
 
@@ -73,15 +73,20 @@ class Reinforce:
         episodes: Episodes,
         advantage: NDArray[np.float64],
         optimizer: torch.optim.Optimizer,
-        pressure: Pressure,
+        regularization: Regularization,
     ) -> dict[str, float]:
-        scores = policy.score(problem, episodes, pressure.like)
+        scores = policy.score(problem, episodes, regularization.imitation_target)
         credit = _credit(advantage, scores)
         loss = -(credit * scores.log_prob).sum(dim=1).mean() + _value_loss(scores, advantage)
         loss = (
-            loss + _entropy_loss(scores, pressure) + _best_loss(policy, problem, scores, pressure)
+            loss
+            + _entropy_loss(scores, regularization)
+            + _self_imitation_loss(policy, problem, scores, regularization)
         )
-        return {"gradient": _step(policy, optimizer, loss, pressure.clip), **_shares(scores)}
+        return {
+            "gradient": _optimizer_step(policy, optimizer, loss, regularization.max_grad_norm),
+            **_entropy_shares(scores),
+        }
 
 
 @dataclass(frozen=True)
@@ -93,13 +98,13 @@ class PPO:
 
     Args:
         epochs: Steps on the same episodes.
-        clip: How far a decision's probability may move, as a share, before it counts no more.
-        kl: Steps end once a whole plan's log-probability has moved by this on average.
+        clip_ratio: How far a decision's probability may move, as a share, before it counts no more.
+        max_kl: Steps end once a whole plan's log-probability has moved by this on average.
     """
 
     epochs: int = 4
-    clip: float = 0.2
-    kl: float = 1.0
+    clip_ratio: float = 0.2
+    max_kl: float = 1.0
 
     def update(
         self,
@@ -108,28 +113,32 @@ class PPO:
         episodes: Episodes,
         advantage: NDArray[np.float64],
         optimizer: torch.optim.Optimizer,
-        pressure: Pressure,
+        regularization: Regularization,
     ) -> dict[str, float]:
         import torch
 
-        said: dict[str, float] = {}
+        stats: dict[str, float] = {}
         for epoch in range(self.epochs):
-            scores = policy.score(problem, episodes, pressure.like)
-            before = torch.as_tensor(episodes.log_prob, device=scores.log_prob.device)
-            moved = scores.log_prob - before
-            apart = float((moved.exp() - 1 - moved).sum(dim=1).mean().detach())  # Schulman 2020
-            if epoch and apart > self.kl:
+            scores = policy.score(problem, episodes, regularization.imitation_target)
+            old_log_prob = torch.as_tensor(episodes.log_prob, device=scores.log_prob.device)
+            log_ratio = scores.log_prob - old_log_prob
+            kl = float(
+                (log_ratio.exp() - 1 - log_ratio).sum(dim=1).mean().detach()
+            )  # Schulman 2020
+            if epoch and kl > self.max_kl:
                 break
-            credit, ratio = _credit(advantage, scores), moved.exp()
-            kept = ratio.clamp(1 - self.clip, 1 + self.clip)
+            credit, ratio = _credit(advantage, scores), log_ratio.exp()
+            clipped_ratio = ratio.clamp(1 - self.clip_ratio, 1 + self.clip_ratio)
             # Decisions that were not drawn stand still: they add nothing but their number.
-            gain = torch.minimum(ratio * credit, kept * credit).sum(dim=1).mean()
-            pulled = _entropy_loss(scores, pressure)
-            pulled = pulled + _best_loss(policy, problem, scores, pressure)
-            loss = (pulled - gain) / max(scores.decisions, 1.0) + _value_loss(scores, advantage)
-            norm = _step(policy, optimizer, loss, pressure.clip)
-            said = {"gradient": norm, "kl": apart, **_shares(scores)}
-        return said
+            gain = torch.minimum(ratio * credit, clipped_ratio * credit).sum(dim=1).mean()
+            penalty = _entropy_loss(scores, regularization)
+            penalty = penalty + _self_imitation_loss(policy, problem, scores, regularization)
+            loss = (penalty - gain) / max(scores.mean_decisions, 1.0) + _value_loss(
+                scores, advantage
+            )
+            norm = _optimizer_step(policy, optimizer, loss, regularization.max_grad_norm)
+            stats = {"gradient": norm, "kl": kl, **_entropy_shares(scores)}
+        return stats
 
 
 def _credit(advantage: NDArray[np.float64], scores: Scores) -> torch.Tensor:
@@ -145,28 +154,40 @@ def _tensor(values: NDArray[np.float64], scores: Scores) -> torch.Tensor:
     return torch.as_tensor(values, dtype=log_prob.dtype, device=log_prob.device)
 
 
-def _entropy_loss(scores: Scores, pressure: Pressure) -> Any:
+def _entropy_loss(scores: Scores, regularization: Regularization) -> Any:
     """Less for more entropy, summed over decisions."""
     loss: Any = 0.0
     for head in scores.heads:
-        if pressure.bonus:
-            loss = loss - pressure.bonus * head.share * head.even
-        if pressure.floor:
-            loss = loss + (pressure.floor - head.share).clamp(min=0.0) * head.even
+        if regularization.entropy_bonus:
+            loss = (
+                loss
+                - regularization.entropy_bonus * head.normalised_entropy * head.episode_max_entropy
+            )
+        if regularization.entropy_floor:
+            loss = (
+                loss
+                + (regularization.entropy_floor - head.normalised_entropy).clamp(min=0.0)
+                * head.episode_max_entropy
+            )
     return loss
 
 
-def _best_loss(policy: Policy, problem: Problem, scores: Scores, pressure: Pressure) -> Any:
+def _self_imitation_loss(
+    policy: Policy, problem: Problem, scores: Scores, regularization: Regularization
+) -> Any:
     """Less the likelier the best episode so far is (self-imitation, Oh et al. 2018).
 
     Where a policy can say so, it learns to do as that one did wherever its own decisions led it
     (Ross et al. 2011): else one decision that differs leads to many.
     """
-    if pressure.like is None or pressure.best is None:
+    if regularization.imitation_target is None or regularization.best_episode is None:
         return 0.0
-    if scores.toward is not None:
-        return -pressure.imitate * scores.toward.sum(dim=1).mean()
-    return -pressure.imitate * policy.score(problem, pressure.best).log_prob.sum()
+    if scores.log_prob_of_best is not None:
+        return -regularization.self_imitation * scores.log_prob_of_best.sum(dim=1).mean()
+    return (
+        -regularization.self_imitation
+        * policy.score(problem, regularization.best_episode).log_prob.sum()
+    )
 
 
 def _value_loss(scores: Scores, advantage: NDArray[np.float64]) -> Any:
@@ -176,19 +197,21 @@ def _value_loss(scores: Scores, advantage: NDArray[np.float64]) -> Any:
     return 0.5 * (scores.value - _tensor(advantage, scores).mean(dim=1)).square().mean()
 
 
-def _step(
-    policy: Policy, optimizer: torch.optim.Optimizer, loss: torch.Tensor, clip: float
+def _optimizer_step(
+    policy: Policy, optimizer: torch.optim.Optimizer, loss: torch.Tensor, max_grad_norm: float
 ) -> float:
     import torch
 
     optimizer.zero_grad(set_to_none=True)
     loss.backward()  # type: ignore[no-untyped-call]
-    most = clip if clip > 0 else float("inf")
-    norm = float(torch.nn.utils.clip_grad_norm_(policy.parameters(), most))
+    max_norm = max_grad_norm if max_grad_norm > 0 else float("inf")
+    norm = float(torch.nn.utils.clip_grad_norm_(policy.parameters(), max_norm))
     if np.isfinite(norm):
         optimizer.step()
     return norm
 
 
-def _shares(scores: Scores) -> dict[str, float]:
-    return {f"entropy/{head.name}": float(head.share.detach()) for head in scores.heads}
+def _entropy_shares(scores: Scores) -> dict[str, float]:
+    return {
+        f"entropy/{head.name}": float(head.normalised_entropy.detach()) for head in scores.heads
+    }

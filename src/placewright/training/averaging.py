@@ -1,4 +1,4 @@
-"""Averaging: a trainer's policy after each of its last updates in, their mean out.
+"""Polyak averaging of a policy's weights over the last updates of training.
 
 Weights go on wandering about where they have come to; their mean lies in the middle (Polyak and
 Juditsky 1992), and what it likes best depends less on the last plans that were drawn.
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from placewright.training.trainer import Trainer
 
 
-class Averaged:
-    """Watches a trainer; `settle` then gives its policy the mean weights.
+class WeightAverage:
+    """Watches a trainer; `apply_to` then gives its policy the mean weights.
 
     Args:
         share: Of the budget, the last part, that is averaged.
@@ -24,20 +24,20 @@ class Averaged:
     def __init__(self, share: float = 0.3) -> None:
         self.share = share
         self.count = 0
-        self._total: dict[str, torch.Tensor] = {}
+        self._sums: dict[str, torch.Tensor] = {}
 
     def __call__(self, trainer: Trainer) -> bool:
         """Look at the policy after an update."""
-        if trainer.evaluations > (1 - self.share) * trainer.plans:
+        if trainer.evaluations > (1 - self.share) * trainer.max_evaluations:
             self.count += 1
             for name, weights in trainer.policy.state_dict().items():
-                before = self._total.get(name)
-                now = weights.detach().double()
-                self._total[name] = now if before is None else before + now
+                weight_sum = self._sums.get(name)
+                current = weights.detach().double()
+                self._sums[name] = current if weight_sum is None else weight_sum + current
         return True
 
-    def settle(self, trainer: Trainer) -> None:
+    def apply_to(self, trainer: Trainer) -> None:
         """Give the policy the mean of the weights that were seen, if any were."""
         if self.count:
-            mean = {name: (total / self.count).float() for name, total in self._total.items()}
+            mean = {name: (total / self.count).float() for name, total in self._sums.items()}
             trainer.policy.load_state_dict(mean)

@@ -1,4 +1,4 @@
-"""Baselines: returns in, advantages out: how much better than expected each step went.
+"""Baselines: turn returns into advantages, how much better than expected each step went.
 
 A baseline that remembers says what in plain data (`state`), for checkpoints.
 """
@@ -19,12 +19,12 @@ class Baseline(Protocol):
     """What a reward is compared with."""
 
     def advantage(
-        self, returns: NDArray[np.float64], counted: NDArray[np.bool_], graph: str
+        self, returns: NDArray[np.float64], included: NDArray[np.bool_], graph: str
     ) -> NDArray[np.float64]:
         """Episodes × steps: returns less what was expected; then learn from them.
 
         Args:
-            counted: Episodes: whether to learn from it; the advantage of the others is 0.
+            included: Episodes: whether to learn from it; the advantage of the others is 0.
             graph: Which graph they are of.
         """
         ...
@@ -47,24 +47,24 @@ class MovingAverage:
             failing cost.
     """
 
-    def __init__(self, decay: float = 0.9, start: float | None = None) -> None:
-        self.decay, self.value = decay, start
+    def __init__(self, decay: float = 0.9, initial: float | None = None) -> None:
+        self.decay, self.average = decay, initial
 
     def advantage(
-        self, returns: NDArray[np.float64], counted: NDArray[np.bool_], graph: str
+        self, returns: NDArray[np.float64], included: NDArray[np.bool_], graph: str
     ) -> NDArray[np.float64]:
-        if not counted.any():
+        if not included.any():
             return np.zeros_like(returns)
-        mean = float(returns[counted].mean())
-        before = mean if self.value is None else self.value
-        self.value = self.decay * before + (1 - self.decay) * mean
-        return np.where(counted[:, None], returns - before, 0.0)
+        mean = float(returns[included].mean())
+        expected = mean if self.average is None else self.average
+        self.average = self.decay * expected + (1 - self.decay) * mean
+        return np.where(included[:, None], returns - expected, 0.0)
 
     def state(self) -> dict[str, Any]:
-        return {"value": self.value}
+        return {"value": self.average}
 
     def restore(self, state: dict[str, Any]) -> None:
-        self.value = None if state["value"] is None else float(state["value"])
+        self.average = None if state["value"] is None else float(state["value"])
 
 
 class PerGraph:
@@ -76,20 +76,20 @@ class PerGraph:
 
     def __init__(self, make: Callable[[], Baseline] = MovingAverage) -> None:
         self.make = make
-        self.graphs: dict[str, Baseline] = {}
+        self.baselines: dict[str, Baseline] = {}
 
     def advantage(
-        self, returns: NDArray[np.float64], counted: NDArray[np.bool_], graph: str
+        self, returns: NDArray[np.float64], included: NDArray[np.bool_], graph: str
     ) -> NDArray[np.float64]:
-        own = self.graphs.setdefault(graph, self.make())
-        return own.advantage(returns, counted, graph)
+        baseline = self.baselines.setdefault(graph, self.make())
+        return baseline.advantage(returns, included, graph)
 
     def state(self) -> dict[str, Any]:
-        return {"graphs": {graph: own.state() for graph, own in self.graphs.items()}}
+        return {"graphs": {graph: baseline.state() for graph, baseline in self.baselines.items()}}
 
     def restore(self, state: dict[str, Any]) -> None:
-        for graph, own in state["graphs"].items():
-            self.graphs.setdefault(graph, self.make()).restore(own)
+        for graph, saved_state in state["graphs"].items():
+            self.baselines.setdefault(graph, self.make()).restore(saved_state)
 
 
 class PerStep:
@@ -101,40 +101,40 @@ class PerStep:
 
     def __init__(self, window: int = 10) -> None:
         self.window = window
-        self.rows: list[list[float]] = []
+        self.recent_returns: list[list[float]] = []
 
     def advantage(
-        self, returns: NDArray[np.float64], counted: NDArray[np.bool_], graph: str
+        self, returns: NDArray[np.float64], included: NDArray[np.bool_], graph: str
     ) -> NDArray[np.float64]:
-        self.rows = [*self.rows, *returns[counted].tolist()][-self.window :]
-        mean = np.mean(self.rows, axis=0) if self.rows else 0.0
-        return np.where(counted[:, None], returns - mean, 0.0)
+        self.recent_returns = [*self.recent_returns, *returns[included].tolist()][-self.window :]
+        mean = np.mean(self.recent_returns, axis=0) if self.recent_returns else 0.0
+        return np.where(included[:, None], returns - mean, 0.0)
 
     def state(self) -> dict[str, Any]:
-        return {"rows": self.rows}
+        return {"rows": self.recent_returns}
 
     def restore(self, state: dict[str, Any]) -> None:
-        self.rows = [[float(value) for value in row] for row in state["rows"]]
+        self.recent_returns = [[float(value) for value in row] for row in state["rows"]]
 
 
 class BatchNormalised:
     """The batch's own mean and spread: advantages have mean 0 and deviation 1 whatever the graph.
 
     Args:
-        least: A smaller deviation counts as this, so that equal plans do not become noise.
+        min_deviation: A smaller deviation counts as this, so that equal plans do not become noise.
     """
 
-    def __init__(self, least: float = 1e-6) -> None:
-        self.least = least
+    def __init__(self, min_deviation: float = 1e-6) -> None:
+        self.min_deviation = min_deviation
 
     def advantage(
-        self, returns: NDArray[np.float64], counted: NDArray[np.bool_], graph: str
+        self, returns: NDArray[np.float64], included: NDArray[np.bool_], graph: str
     ) -> NDArray[np.float64]:
-        if not counted.any():
+        if not included.any():
             return np.zeros_like(returns)
-        known = returns[counted]
-        spread = max(float(known.std()), self.least)
-        return np.where(counted[:, None], (returns - known.mean(axis=0)) / spread, 0.0)
+        batch = returns[included]
+        deviation = max(float(batch.std()), self.min_deviation)
+        return np.where(included[:, None], (returns - batch.mean(axis=0)) / deviation, 0.0)
 
     def state(self) -> dict[str, Any]:
         return {}

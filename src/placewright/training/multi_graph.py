@@ -1,4 +1,4 @@
-"""Several problems as one: a policy in, one that scores episodes of all of them at once, out.
+"""Several problems in one update: act on, and score, episodes of all of them.
 
 An update on several graphs is lower in variance than one on each in turn (Placeto's workers each
 had a graph of their own, and their gradients were added). An algorithm need not know: episodes of
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placewright.policies import Episodes, Head, Scores
+from placewright.policies import Episodes, HeadScores, Scores
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -25,79 +25,83 @@ if TYPE_CHECKING:
 
 
 def act_all(
-    policy: Policy, problems: Sequence[Problem], count: int, seeds: Sequence[int], **how: Any
+    policy: Policy, problems: Sequence[Problem], count: int, seeds: Sequence[int], **options: Any
 ) -> list[Episodes]:
     """So many episodes of each problem, side by side where the policy can do that."""
     if hasattr(policy, "act_all") and len(problems) > 1:
-        found: list[Episodes] = policy.act_all(problems, count, seeds, **how)
-        return found
+        batches: list[Episodes] = policy.act_all(problems, count, seeds, **options)
+        return batches
     pairs = zip(problems, seeds, strict=True)
-    return [policy.act(problem, count, seed, **how) for problem, seed in pairs]
+    return [policy.act(problem, count, seed, **options) for problem, seed in pairs]
 
 
 @dataclass(frozen=True, eq=False)
-class Several(Episodes):
+class MultiGraphEpisodes(Episodes):
     """Episodes of several problems, one problem after the other."""
 
     parts: tuple[Episodes, ...] = ()
 
     @classmethod
-    def of(cls, parts: Sequence[Episodes]) -> Several:
-        log_prob = np.concatenate(padded([each.log_prob for each in parts]))
-        nothing = np.zeros((0, 0), dtype=np.int32)
-        owner = np.zeros(0, dtype=np.int64)
-        return cls({}, nothing, owner, log_prob, parts=tuple(parts))
+    def of(cls, parts: Sequence[Episodes]) -> MultiGraphEpisodes:
+        log_prob = np.concatenate(pad_columns([episodes.log_prob for episodes in parts]))
+        no_placements = np.zeros((0, 0), dtype=np.int32)
+        episode_of = np.zeros(0, dtype=np.int64)
+        return cls({}, no_placements, episode_of, log_prob, parts=tuple(parts))
 
 
-class Joined:
+class MultiGraphPolicy:
     """A policy that takes several problems for one; it has what an algorithm asks of a policy."""
 
     def __init__(self, policy: Policy, problems: Sequence[Problem]) -> None:
         self.policy, self.problems = policy, problems
 
-    def score(self, problem: Problem, episodes: Several, best: Several | None = None) -> Scores:
+    def score(
+        self, problem: Problem, episodes: MultiGraphEpisodes, best: MultiGraphEpisodes | None = None
+    ) -> Scores:
         """Scores of all; of the problems' own, so the argument is not looked at."""
         import torch
 
-        bests: Sequence[Episodes | None] = [None] * len(self.problems)
+        best_parts: Sequence[Episodes | None] = [None] * len(self.problems)
         if best is not None:
-            bests = best.parts
-        every = [
-            self.policy.score(*each)
-            for each in zip(self.problems, episodes.parts, bests, strict=True)
+            best_parts = best.parts
+        all_scores = [
+            self.policy.score(*arguments)
+            for arguments in zip(self.problems, episodes.parts, best_parts, strict=True)
         ]
         heads = []
-        for several in zip(*(scores.heads for scores in every), strict=True):
-            most = [head.most.expand(len(head.log_prob), -1) for head in several]
+        for same_heads in zip(*(scores.heads for scores in all_scores), strict=True):
+            max_entropy = [head.max_entropy.expand(len(head.log_prob), -1) for head in same_heads]
             heads.append(
-                Head(
-                    several[0].name,
-                    _together([head.log_prob for head in several]),
-                    _together([head.entropy for head in several]),
-                    _together(most).mean(dim=0),
+                HeadScores(
+                    same_heads[0].name,
+                    _concatenate_padded([head.log_prob for head in same_heads]),
+                    _concatenate_padded([head.entropy for head in same_heads]),
+                    _concatenate_padded(max_entropy).mean(dim=0),
                 )
             )
-        toward = [scores.toward for scores in every if scores.toward is not None]
-        value = [scores.value for scores in every if scores.value is not None]
+        log_prob_of_best = [
+            scores.log_prob_of_best for scores in all_scores if scores.log_prob_of_best is not None
+        ]
+        values = [scores.value for scores in all_scores if scores.value is not None]
         return Scores(
             tuple(heads),
-            torch.cat(value) if value else None,
-            _together(toward) if toward else None,
+            torch.cat(values) if values else None,
+            _concatenate_padded(log_prob_of_best) if log_prob_of_best else None,
         )
 
     def parameters(self) -> Iterator[torch.nn.Parameter]:
         return self.policy.parameters()
 
 
-def padded(rows: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
+def pad_columns(rows: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
     """Rows × columns each, with columns of zeros so that all have as many."""
-    most = max(each.shape[1] for each in rows)
-    return [np.pad(each, ((0, 0), (0, most - each.shape[1]))) for each in rows]
+    width = max(row.shape[1] for row in rows)
+    return [np.pad(row, ((0, 0), (0, width - row.shape[1]))) for row in rows]
 
 
-def _together(rows: Sequence[torch.Tensor]) -> torch.Tensor:
+def _concatenate_padded(rows: Sequence[torch.Tensor]) -> torch.Tensor:
     import torch
 
-    most = max(each.shape[1] for each in rows)
+    width = max(row.shape[1] for row in rows)
     pad = torch.nn.functional.pad
-    return torch.cat([pad(each, (0, most - each.shape[1])) for each in rows])
+    return torch.cat([pad(row, (0, width - row.shape[1])) for row in rows])

@@ -1,4 +1,4 @@
-"""Placed: a policy that ships trained as a method, so that it places without training."""
+"""A shipped policy as a solver: places without training."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placewright.policies import find
-from placewright.policies.shipped import SHIPPED, shipped
-from placewright.solvers.ordering.priority_rules import priority_rules
-from placewright.solvers.partition.capacity_repair import rounds
+from placewright.policies import find_policy
+from placewright.policies.shipped import SHIPPED, shipped_policy
+from placewright.solvers.ordering.priority_rules import rule_priorities
+from placewright.solvers.partition.capacity_repair import repair_rounds
 from placewright.training.threads import torch_threads
 
 if TYPE_CHECKING:
@@ -25,116 +25,117 @@ if TYPE_CHECKING:
     from placewright.simulator import Verdict
     from placewright.solvers import Search
 
-_TRIES = 3  # to make plans fit for which the policy's estimate of memory was too low
+_ATTEMPTS = 3  # to make plans fit for which the policy's estimate of memory was too low
 
 
 @dataclass(frozen=True)
-class Placed:
+class PolicySolver:
     """The plan that a trained policy likes best, and some that it draws; the best is kept.
 
     Args:
         name: Of the policy that ships.
-        drawn: Plans to draw beside the likeliest.
-        batch: How many are drawn at once.
+        samples: Plans to draw beside the likeliest.
+        batch_size: How many are drawn at once.
     """
 
     name: str
-    drawn: int = 63
-    batch: int = 21
+    samples: int = 63
+    batch_size: int = 21
 
     def run(self, search: Search) -> None:
-        with nullcontext() if self.name == "pair" else _one_thread():
+        with nullcontext() if self.name == "pair" else _single_thread():
             self._run(search)
 
     def _run(self, search: Search) -> None:
         problem, capacity = search.problem, search.problem.arrays.capacity
-        policy = shipped(self.name)
-        kept_back = np.zeros_like(capacity)
-        for _ in range(_TRIES):
-            shown = (
-                problem.with_arrays(capacity=capacity - kept_back) if kept_back.any() else problem
+        policy = shipped_policy(self.name)
+        withheld = np.zeros_like(capacity)
+        for _ in range(_ATTEMPTS):
+            reduced_problem = (
+                problem.with_arrays(capacity=capacity - withheld) if withheld.any() else problem
             )
-            over = self._place(search, policy, shown)
-            if search.over or not over.any():
+            overflow = self._place(search, policy, reduced_problem)
+            if search.over or not overflow.any():
                 return
-            kept_back = 2 * kept_back + np.where(over, np.maximum(over, capacity // 64), 0)
+            withheld = 2 * withheld + np.where(overflow, np.maximum(overflow, capacity // 64), 0)
 
-    def _place(self, search: Search, policy: Policy, shown: Problem) -> NDArray[np.int64]:
+    def _place(self, search: Search, policy: Policy, reduced_problem: Problem) -> NDArray[np.int64]:
         """Judge plans for a problem that shows less memory; bytes over on each device of the best.
 
         A policy only estimates memory: where the simulator finds too much, it is shown less.
         """
         seed = int(search.rng.integers(2**31))
-        best, over = (np.inf, np.inf), np.zeros_like(shown.arrays.capacity)
-        for first in (-1, *range(0, self.drawn, self.batch)):
+        best_key, overflow = (np.inf, np.inf), np.zeros_like(reduced_problem.arrays.capacity)
+        for start in (-1, *range(0, self.samples, self.batch_size)):
             if search.over:
                 break
-            count = 1 if first < 0 else min(self.batch, self.drawn - first)
-            episodes = policy.act(shown, count, seed + 1 + first, greedy=first < 0)
+            count = 1 if start < 0 else min(self.batch_size, self.samples - start)
+            episodes = policy.act(reduced_problem, count, seed + 1 + start, greedy=start < 0)
             verdict = self._judge(search, episodes)
-            if len(verdict.value) and verdict.key(verdict.best()) < best:
-                best = verdict.key(verdict.best())
+            if len(verdict.value) and verdict.key(verdict.best()) < best_key:
+                best_key = verdict.key(verdict.best())
                 capacity = search.problem.arrays.capacity
-                over = np.maximum(verdict.peak[verdict.best()] - capacity, 0)
-        return over
+                overflow = np.maximum(verdict.peak[verdict.best()] - capacity, 0)
+        return overflow
 
     def _judge(self, search: Search, episodes: Episodes) -> Verdict:
         """Judge plans in the policy's own order, if it has one, and in the graph's."""
-        device = episodes.device
+        placements = episodes.placements
         if episodes.priority is None:
-            return search.judge(device)
-        graph = np.broadcast_to(np.arange(device.shape[1], dtype=float), device.shape)
+            return search.judge(placements)
+        graph_order = np.broadcast_to(np.arange(placements.shape[1], dtype=float), placements.shape)
         return search.judge(
-            np.concatenate([device, device]), np.concatenate([episodes.priority, graph])
+            np.concatenate([placements, placements]),
+            np.concatenate([episodes.priority, graph_order]),
         )
 
 
-def _one_thread() -> AbstractContextManager[None]:
+def _single_thread() -> AbstractContextManager[None]:
     """Small networks are quickest with one; says what to install if there is no torch."""
-    find("placeto-any")
+    find_policy("placeto-any")
     return torch_threads()
 
 
 @dataclass(frozen=True)
-class PlacedGo:
+class GoPolicySolver:
     """The plans that GO proposes and some that it draws; the best is kept, repaired if need be.
 
     Args:
-        drawn: Plans beside the likeliest.
+        samples: Plans beside the likeliest.
     """
 
-    drawn: int = 15
+    samples: int = 15
     name: str = field(default="go", init=False)
 
     def run(self, search: Search) -> None:
-        with _one_thread():
+        with _single_thread():
             from placewright.training.go.proposer import GoProposer
 
             seed = int(search.rng.integers(2**31))
-            plans = GoProposer.shipped().propose(search.problem, 1 + self.drawn, seed)
-        device = np.stack([plan.device for plan in plans])
-        order = np.stack(
+            plans = GoProposer.shipped().propose(search.problem, 1 + self.samples, seed)
+        placements = np.stack([plan.placement for plan in plans])
+        priorities = np.stack(
             [np.zeros(len(plan)) if plan.priority is None else plan.priority for plan in plans]
         )
-        verdict = search.judge(device, order)
+        verdict = search.judge(placements, priorities)
         if len(verdict.value) and verdict.overflow[verdict.best()]:
-            self._make_fit(search, device[verdict.best()])
+            self._repair(search, placements[verdict.best()])
 
     @staticmethod
-    def _make_fit(search: Search, device: NDArray[np.int32]) -> None:
+    def _repair(search: Search, placement: NDArray[np.int32]) -> None:
         """How much a plan needs hangs on its order most of all, then on what is where."""
-        orders = np.stack(list(priority_rules(search.problem, device).values()))
-        verdict = search.judge(np.repeat(device[None], len(orders), axis=0), orders)
+        priorities = np.stack(list(rule_priorities(search.problem, placement).values()))
+        verdict = search.judge(np.repeat(placement[None], len(priorities), axis=0), priorities)
         if not len(verdict.value):
             return
-        order = orders[verdict.best()]
-        for better in rounds(search.problem, device, order):
+        priority = priorities[verdict.best()]
+        for repaired in repair_rounds(search.problem, placement, priority):
             if search.over:
                 return
-            search.judge(better, order)
+            search.judge(repaired, priority)
 
 
-PLACED: dict[str, Callable[[], Placed | PlacedGo]] = {
-    name: PlacedGo if name == "go" else partial(Placed, name) for name in SHIPPED
+POLICY_SOLVERS: dict[str, Callable[[], PolicySolver | GoPolicySolver]] = {
+    name: GoPolicySolver if name == "go" else partial(PolicySolver, name) for name in SHIPPED
 }
 """Methods that use a policy which ships, by name."""

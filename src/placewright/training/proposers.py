@@ -19,9 +19,9 @@ def _scout() -> Proposer:
 
 
 def _pair() -> Proposer:
-    from placewright.policies.proposers import PairProposer
+    from placewright.policies.proposers import LinearProposer
 
-    return PairProposer()
+    return LinearProposer()
 
 
 def _go() -> Proposer:

@@ -1,4 +1,4 @@
-"""A run: a trainer and a folder in, training with checkpoints on the way out."""
+"""A training run in a folder: trains, checkpoints on the way, and resumes."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ if TYPE_CHECKING:
 
     from placewright.training.trainer import Trainer
 
-CHECKPOINT = "checkpoint.json"
+CHECKPOINT_FILE = "checkpoint.json"
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
+class TrainingRun:
     """A training run that leaves its state in a folder.
 
     Args:
-        more: Plain data to keep with each checkpoint.
-        every: Seconds between checkpoints; one is written at the end in any case.
+        metadata: Plain data to keep with each checkpoint.
+        save_interval: Seconds between checkpoints; one is written at the end in any case.
     """
 
     trainer: Trainer
     folder: Path
-    more: Mapping[str, Any]
-    every: float = 30.0
+    metadata: Mapping[str, Any]
+    save_interval: float = 30.0
 
     @property
     def path(self) -> Path:
-        return self.folder / CHECKPOINT
+        return self.folder / CHECKPOINT_FILE
 
-    def train(self, watch: Callable[[Trainer], None] | None = None) -> bool:
+    def train(self, on_update: Callable[[Trainer], None] | None = None) -> bool:
         """Train to the end, or until a person interrupts; the state is saved either way.
 
         An interrupt is heard after the update under way, a second one at once; what is saved is
@@ -50,27 +50,27 @@ class Run:
         """
         saved = time.monotonic()
 
-        def after(trainer: Trainer) -> bool:
+        def after_update(trainer: Trainer) -> bool:
             nonlocal saved
-            if watch is not None:
-                watch(trainer)
-            if time.monotonic() - saved >= self.every:
+            if on_update is not None:
+                on_update(trainer)
+            if time.monotonic() - saved >= self.save_interval:
                 self.save()
                 saved = time.monotonic()
-            return not asked.is_set()
+            return not interrupted.is_set()
 
-        with interrupts() as asked:
+        with catch_interrupts() as interrupted:
             try:
                 self.folder.mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise FileError(f"{self.folder}: cannot be made: {error.strerror}") from None
-            self.trainer.run(after)
+            self.trainer.run(after_update)
             self.save()
-        return self.trainer.over
+        return self.trainer.finished
 
     def save(self) -> None:
         """Write where training stands."""
-        save_checkpoint(self.trainer, self.path, self.more)
+        save_checkpoint(self.trainer, self.path, self.metadata)
 
     def resume(self) -> None:
         """Stand where the folder's last checkpoint says.
@@ -86,20 +86,20 @@ class Run:
 
 
 @contextmanager
-def interrupts() -> Iterator[threading.Event]:
+def catch_interrupts() -> Iterator[threading.Event]:
     """An event that the first Ctrl-C sets instead of raising; the second one raises."""
-    asked = threading.Event()
+    interrupted = threading.Event()
     if threading.current_thread() is not threading.main_thread():
-        yield asked  # signals go to the main thread, where they do what they always do
+        yield interrupted  # signals go to the main thread, where they do what they always do
         return
-    before = signal.getsignal(signal.SIGINT)
+    previous_handler = signal.getsignal(signal.SIGINT)
 
-    def hear(number: int, frame: Any) -> None:
-        asked.set()
-        signal.signal(signal.SIGINT, before)
+    def on_interrupt(number: int, frame: Any) -> None:
+        interrupted.set()
+        signal.signal(signal.SIGINT, previous_handler)
 
-    signal.signal(signal.SIGINT, hear)
+    signal.signal(signal.SIGINT, on_interrupt)
     try:
-        yield asked
+        yield interrupted
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, previous_handler)

@@ -1,4 +1,4 @@
-"""Schedules: how much of the budget is used in, a number out.
+"""Schedules: numbers that change with the share of the budget used.
 
 The papers count updates; ours go by the share of the plans to be judged, so that a recipe means the
 same for a short run and a long one.
@@ -13,45 +13,45 @@ from typing import Protocol
 class Schedule(Protocol):
     """A number that changes while training goes on."""
 
-    def __call__(self, done: float) -> float:
+    def __call__(self, progress: float) -> float:
         """Its value once this share of the budget, 0 to 1, is used."""
         ...
 
 
 @dataclass(frozen=True)
-class Always:
+class Constant:
     """One value all the time."""
 
     value: float
 
-    def __call__(self, done: float) -> float:
+    def __call__(self, progress: float) -> float:
         return self.value
 
 
 @dataclass(frozen=True)
-class Until:
+class Step:
     """One value until a share of the budget is used, then another."""
 
-    share: float
+    until: float
     value: float
-    then: float = 0.0
+    after: float = 0.0
 
-    def __call__(self, done: float) -> float:
-        return self.value if done < self.share else self.then
+    def __call__(self, progress: float) -> float:
+        return self.value if progress < self.until else self.after
 
 
 @dataclass(frozen=True)
-class Straight:
+class Linear:
     """From one value to another in a straight line, between two shares of the budget."""
 
-    first: float
-    last: float
+    initial: float
+    final: float
     begin: float = 0.0
     end: float = 1.0
 
-    def __call__(self, done: float) -> float:
-        part = (done - self.begin) / max(self.end - self.begin, 1e-12)
-        return self.first + (self.last - self.first) * min(max(part, 0.0), 1.0)
+    def __call__(self, progress: float) -> float:
+        fraction = (progress - self.begin) / max(self.end - self.begin, 1e-12)
+        return self.initial + (self.final - self.initial) * min(max(fraction, 0.0), 1.0)
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,6 @@ class Staircase:
     begin: float
     steps: int
 
-    def __call__(self, done: float) -> float:
-        part = max(done - self.begin, 0.0) / max(1.0 - self.begin, 1e-12)
-        return self.value * self.factor ** int(part * self.steps)
+    def __call__(self, progress: float) -> float:
+        fraction = max(progress - self.begin, 0.0) / max(1.0 - self.begin, 1e-12)
+        return self.value * self.factor ** int(fraction * self.steps)

@@ -1,4 +1,4 @@
-"""Start times: a problem and placements in, when each op starts in each out, by the simulator."""
+"""Start times of each op under given placements, by the simulator."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ if TYPE_CHECKING:
     from placewright.problem import Problem
 
 
-def start_times(problem: Problem, device: NDArray[np.int32]) -> NDArray[np.float64]:
+def start_times(problem: Problem, placements: NDArray[np.int32]) -> NDArray[np.float64]:
     """Plans × ops: seconds; equal plans are simulated once."""
-    rows, which = np.unique(device, axis=0, return_inverse=True)
-    found = [simulator.simulate(problem, Plan.of(problem, row)).start for row in rows]
-    return np.stack(found)[which.reshape(-1)]
+    distinct, inverse = np.unique(placements, axis=0, return_inverse=True)
+    starts = [
+        simulator.simulate(problem, Plan.of(problem, placement)).start for placement in distinct
+    ]
+    return np.stack(starts)[inverse.reshape(-1)]

@@ -1,4 +1,4 @@
-"""Tracking: a trainer in, TensorBoard's event files out."""
+"""Writes a trainer's log as TensorBoard event files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from placewright.training.trainer import Trainer
 
-_NAMES = {
+_SCALARS = {
     "best": "step time/best",
     "mean": "step time/mean of drawn plans",
     "likeliest": "step time/argmax plan",
@@ -23,26 +23,26 @@ _NAMES = {
 }
 
 
-class Track:
+class TensorboardLog:
     """Writes each update's figures, by the number of plans judged.
 
     Raises:
         MissingDependency: TensorBoard is not installed.
     """
 
-    def __init__(self, folder: Path, begin: int = 0) -> None:
+    def __init__(self, folder: Path, first_plan: int = 0) -> None:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
             raise MissingDependency("tensorboard", "track") from None
         # What an interrupted run wrote after its last checkpoint is dropped.
-        self._writer: Any = SummaryWriter(str(folder), purge_step=begin + 1)
+        self._writer: Any = SummaryWriter(str(folder), purge_step=first_plan + 1)
 
     def __call__(self, trainer: Trainer) -> None:
-        row = asdict(trainer.rows[-1])
-        for name, title in _NAMES.items():
-            if row[name] == row[name]:
-                self._writer.add_scalar(title, row[name], row["plans"])
+        figures = asdict(trainer.log[-1])
+        for name, title in _SCALARS.items():
+            if figures[name] == figures[name]:
+                self._writer.add_scalar(title, figures[name], figures["plans"])
 
     def close(self) -> None:
         """Write what is not written yet."""

@@ -1,4 +1,4 @@
-"""How many threads torch may use for a while: small networks are quickest with one."""
+"""Limits torch's threads for a while: small networks are quickest with one."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ def torch_threads(count: int = 1) -> Iterator[None]:
     """Torch computes with so many threads inside, and as before afterwards."""
     import torch
 
-    before = torch.get_num_threads()
+    previous = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
         yield
     finally:
-        torch.set_num_threads(before)
+        torch.set_num_threads(previous)

@@ -1,4 +1,4 @@
-"""Learned: a recipe as a method, so that a policy can be run wherever a solver can."""
+"""A recipe as a solver: trains a fresh policy on the problem it solves."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
     from placewright.problem import Problem
     from placewright.result import Result
     from placewright.solvers import Search
-    from placewright.training.environment import Judged
+    from placewright.training.environment import Outcome
     from placewright.training.recipes.base import Recipe
 
 
 @dataclass(frozen=True)
-class Learned:
+class TrainedSolver:
     """Trains a fresh policy on the problem; the search keeps the best plan that it makes.
 
     Args:
-        plans: Plans to judge; the stop rule may end it before.
+        max_evaluations: Plans to judge; the stop rule may end it before.
     """
 
     recipe: Recipe
-    plans: int = 5000
+    max_evaluations: int = 5000
 
     @property
     def name(self) -> str:
@@ -39,37 +39,37 @@ class Learned:
     def run(self, search: Search) -> None:
         def measure(
             problem: Problem,
-            device: NDArray[np.int32],
+            placements: NDArray[np.int32],
             priority: NDArray[np.float64] | None = None,
-        ) -> Judged:
-            return from_verdict(problem, search.judge(device, priority))
+        ) -> Outcome:
+            return from_verdict(problem, search.judge(placements, priority))
 
         trainer = Trainer(
-            [Environment(search.problem, measure)], self.recipe, search.seed, self.plans
+            [Environment(search.problem, measure)], self.recipe, search.seed, self.max_evaluations
         )
         trainer.run(lambda _: not search.over)
 
 
 @dataclass(frozen=True, eq=False)
-class _Kept:
+class _FixedPlan:
     """A plan that is there already, as a method."""
 
     name: str
     plan: Plan
 
     def run(self, search: Search) -> None:
-        search.propose(self.plan)
+        search.judge_plan(self.plan)
 
 
-def result_of(trainer: Trainer, at: int = 0) -> Result:
+def training_result(trainer: Trainer, index: int = 0) -> Result:
     """The best plan that training has found for one of its problems, judged by the simulator."""
-    environment = trainer.environments[at]
-    if environment.best is None:
+    environment = trainer.environments[index]
+    if environment.best_placement is None:
         raise ValueError("no plan has been judged yet")
-    plan = Plan.of(environment.problem, environment.best, environment.order)
-    judged = solve(environment.problem, _Kept(trainer.recipe.name, plan), seed=trainer.seed)
+    plan = Plan.of(environment.problem, environment.best_placement, environment.best_priority)
+    result = solve(environment.problem, _FixedPlan(trainer.recipe.name, plan), seed=trainer.seed)
     return replace(
-        judged,
+        result,
         evaluations=environment.evaluations,
         seconds=environment.seconds,
         found_by=environment.found_by,

@@ -1,4 +1,4 @@
-"""The trainer: problems and a recipe in, a trained policy and the best plans it made out."""
+"""The trainer: trains a policy on problems by a recipe and keeps the best plans."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placewright.training.algorithms import Pressure
+from placewright.training.algorithms import Regularization
 from placewright.training.multi_graph import (
-    Joined,
-    Several,
+    MultiGraphEpisodes,
+    MultiGraphPolicy,
     act_all,
-    padded,
+    pad_columns,
 )
-from placewright.training.rewards import returns
+from placewright.training.rewards import step_returns
 from placewright.training.start_plans import start_times
 from placewright.training.threads import torch_threads
 
@@ -26,34 +26,34 @@ if TYPE_CHECKING:
 
     from placewright.policies import Episodes, Policy
     from placewright.problem import Problem
-    from placewright.training.environment import Environment, Judged
+    from placewright.training.environment import Environment, Outcome
     from placewright.training.recipes.base import Recipe
 
-SAMPLED, LIKELIEST = "sampled", "argmax"
+SAMPLED, GREEDY = "sampled", "argmax"
 """Who found a plan: it was drawn, or it was the policy's likeliest."""
 
 
 @dataclass(frozen=True)
-class Row:
+class UpdateLog:
     """What one update was like.
 
     Args:
         plans: Judged so far.
         best: The best objective so far of the problem at hand, whether or not it fits.
         mean: Of the plans drawn in this update.
-        likeliest: The objective of the argmax plan after the update; not a number where it was not
+        greedy: The objective of the argmax plan after the update; not a number where it was not
             asked for.
         entropy: Of the decisions, as a share of an even choice's; the first head's mean.
-        invalid: The share of the plans drawn that do not fit.
+        infeasible: The share of the plans drawn that do not fit.
     """
 
     update: int
     plans: int
     best: float
     mean: float
-    likeliest: float
+    greedy: float
     entropy: float
-    invalid: float
+    infeasible: float
     gradient: float
     rate: float
 
@@ -65,7 +65,7 @@ class Trainer:
     depends on the seed and the update's number alone.
 
     Args:
-        plans: How many plans to judge, all problems together; schedules go by it.
+        max_evaluations: How many plans to judge, all problems together; schedules go by it.
         policy: A policy to go on with; a fresh one for the first problem by default.
         device: Where the policy lives: `cpu`, `cuda`, or `auto` for a GPU if there is one.
     """
@@ -75,31 +75,31 @@ class Trainer:
         environments: Sequence[Environment],
         recipe: Recipe,
         seed: int = 0,
-        plans: int = 5000,
+        max_evaluations: int = 5000,
         policy: Policy | None = None,
         device: str = "auto",
     ) -> None:
         import torch
 
         self.environments, self.recipe = list(environments), recipe
-        self.seed, self.plans = seed, plans
+        self.seed, self.max_evaluations = seed, max_evaluations
         with torch_threads():
-            fresh = policy or recipe.shape.build(self.environments[0].problem, seed)
+            fresh = policy or recipe.policy_config.build(self.environments[0].problem, seed)
             if device == "auto":
                 device = "cuda" if torch.cuda.is_available() else "cpu"
             self.policy: Policy = fresh.to(device)  # type: ignore[attr-defined]
         if hasattr(self.policy, "starts"):
-            self.policy.starts = self._starts
+            self.policy.starts = self._start_times
         self.optimizer: torch.optim.Optimizer = torch.optim.Adam(
-            self.policy.parameters(), lr=recipe.rate(0.0)
+            self.policy.parameters(), lr=recipe.learning_rate(0.0)
         )
         self.baseline = recipe.baseline()
         self.updates = 0
-        self.over = False
-        self.rows: list[Row] = []
-        self.elite: dict[int, Episodes] = {}
+        self.finished = False
+        self.log: list[UpdateLog] = []
+        self.best_episodes: dict[int, Episodes] = {}
         """For each problem the episode that made its best plan."""
-        self.likeliest: dict[int, tuple[bytes, float]] = {}
+        self.greedy_plans: dict[int, tuple[bytes, float]] = {}
         """For each problem the argmax plan that was judged last, and its objective."""
 
     @property
@@ -107,121 +107,144 @@ class Trainer:
         """Plans judged so far."""
         return sum(environment.evaluations for environment in self.environments)
 
-    def run(self, watch: Callable[[Trainer], bool] | None = None, threads: int = 1) -> None:
+    def run(self, on_update: Callable[[Trainer], bool] | None = None, threads: int = 1) -> None:
         """Train until the budget is used.
 
         Args:
-            watch: Called after each update; training pauses if it says false.
+            on_update: Called after each update; training pauses if it says false.
         """
         with torch_threads(threads):
-            while not self.over:
+            while not self.finished:
                 self.update()
-                if watch is not None and not watch(self):
+                if on_update is not None and not on_update(self):
                     return
 
     def update(self) -> None:
         """Draw plans, judge them, learn from them, and judge what the policy now likes best."""
-        recipe, done = self.recipe, min(self.evaluations / self.plans, 1.0)
-        turns = self._turns()
-        problems = [self.environments[at].problem for at in turns]
-        noise, rate = recipe.noise(done), recipe.rate(done)
-        seeds = [self._draw_seed(place) for place in range(len(turns))]
-        drawn = act_all(self.policy, problems, recipe.samples, seeds, noise=noise)
-        judged = []
-        for at, episodes in zip(turns, drawn, strict=True):
-            found = self._judge(at, episodes, SAMPLED)
-            if found is None:
+        recipe, progress = self.recipe, min(self.evaluations / self.max_evaluations, 1.0)
+        indices = self._next_problems()
+        problems = [self.environments[index].problem for index in indices]
+        logit_noise, learning_rate = recipe.logit_noise(progress), recipe.learning_rate(progress)
+        seeds = [self._sampling_seed(position) for position in range(len(indices))]
+        batches = act_all(self.policy, problems, recipe.episodes, seeds, noise=logit_noise)
+        outcomes = []
+        for index, episodes in zip(indices, batches, strict=True):
+            outcome = self._judge(index, episodes, SAMPLED)
+            if outcome is None:
                 return
-            judged.append(found)
-        credits = [self._credit(*each, done) for each in zip(turns, drawn, judged, strict=True)]
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
-        said: dict[str, float] = {}
-        if any(counted for _, counted in credits):
-            said = self._learn(turns, drawn, [advantage for advantage, _ in credits], done)
+            outcomes.append(outcome)
+        credits = [
+            self._credit(*judged_batch, progress)
+            for judged_batch in zip(indices, batches, outcomes, strict=True)
+        ]
+        for param_group in self.optimizer.param_groups:
+            param_group["lr"] = learning_rate
+        stats: dict[str, float] = {}
+        if any(included for _, included in credits):
+            stats = self._learn(indices, batches, [advantage for advantage, _ in credits], progress)
         self.updates += 1
-        liked: Sequence[Episodes | None] = [None] * len(turns)
-        if recipe.asked and self.updates % recipe.asked == 0:
-            liked = act_all(self.policy, problems, 1, [0] * len(turns), greedy=True)
-        for at, found, likes in zip(turns, judged, liked, strict=True):
-            value = float("nan") if likes is None else self._judge_likeliest(at, likes)
-            self._log(self.environments[at], found, value, said, rate)
+        greedy_batches: Sequence[Episodes | None] = [None] * len(indices)
+        if recipe.greedy_every and self.updates % recipe.greedy_every == 0:
+            greedy_batches = act_all(self.policy, problems, 1, [0] * len(indices), greedy=True)
+        for index, outcome, greedy_episodes in zip(indices, outcomes, greedy_batches, strict=True):
+            value = (
+                float("nan")
+                if greedy_episodes is None
+                else self._judge_greedy(index, greedy_episodes)
+            )
+            self._log_update(self.environments[index], outcome, value, stats, learning_rate)
 
-    def _turns(self) -> list[int]:
+    def _next_problems(self) -> list[int]:
         """The problems of this update."""
-        count = min(self.recipe.graphs, len(self.environments))
-        first = self.updates * count
-        return [(first + place) % len(self.environments) for place in range(count)]
+        count = min(self.recipe.problems, len(self.environments))
+        start = self.updates * count
+        return [(start + offset) % len(self.environments) for offset in range(count)]
 
     def _credit(
-        self, at: int, episodes: Episodes, judged: Judged, done: float
+        self, index: int, episodes: Episodes, outcome: Outcome, progress: float
     ) -> tuple[NDArray[np.float64], bool]:
         """Episodes × steps: how much better than expected each went; whether any counts."""
-        recipe, environment = self.recipe, self.environments[at]
-        reward = recipe.reward(judged, environment.reference)
-        credit = returns(reward, episodes.owner, len(episodes), recipe.discount)
-        last = len(judged.seconds) // len(episodes) - 1
-        counted = np.ones(len(episodes), dtype=bool)
-        if done >= recipe.valid_only:
-            counted = judged.valid.reshape(len(episodes), -1)[:, last]
+        recipe, environment = self.recipe, self.environments[index]
+        reward = recipe.reward(outcome, environment.reference_seconds)
+        credit = step_returns(reward, episodes.episode_of, len(episodes), recipe.discount)
+        last_step = len(outcome.seconds) // len(episodes) - 1
+        included = np.ones(len(episodes), dtype=bool)
+        if progress >= recipe.drop_infeasible_after:
+            included = outcome.feasible.reshape(len(episodes), -1)[:, last_step]
         graph = environment.problem.graph.fingerprint
-        return self.baseline.advantage(credit, counted, graph), bool(counted.any())
+        return self.baseline.advantage(credit, included, graph), bool(included.any())
 
     def _learn(
         self,
-        turns: list[int],
-        drawn: list[Episodes],
+        indices: list[int],
+        batches: list[Episodes],
         advantages: list[NDArray[np.float64]],
-        done: float,
+        progress: float,
     ) -> dict[str, float]:
         recipe, policy = self.recipe, self.policy
-        problems = [self.environments[at].problem for at in turns]
-        episodes, advantage, best = drawn[0], advantages[0], self.elite.get(turns[0])
-        if len(turns) > 1:
-            policy = Joined(policy, problems)  # type: ignore[assignment]
-            episodes, advantage = Several.of(drawn), np.concatenate(padded(advantages))
-            best = Several.of([self.elite[at] for at in turns])
-        pressure = Pressure(
-            recipe.bonus(done), recipe.floor(done), recipe.clip, recipe.imitate(done), best
+        problems = [self.environments[index].problem for index in indices]
+        episodes, advantage, best_episode = (
+            batches[0],
+            advantages[0],
+            self.best_episodes.get(indices[0]),
+        )
+        if len(indices) > 1:
+            policy = MultiGraphPolicy(policy, problems)  # type: ignore[assignment]
+            episodes, advantage = (
+                MultiGraphEpisodes.of(batches),
+                np.concatenate(pad_columns(advantages)),
+            )
+            best_episode = MultiGraphEpisodes.of([self.best_episodes[index] for index in indices])
+        regularization = Regularization(
+            recipe.entropy_bonus(progress),
+            recipe.entropy_floor(progress),
+            recipe.max_grad_norm,
+            recipe.self_imitation(progress),
+            best_episode,
         )
         return recipe.algorithm.update(
-            policy, problems[0], episodes, advantage, self.optimizer, pressure
+            policy, problems[0], episodes, advantage, self.optimizer, regularization
         )
 
-    def _judge(self, at: int, episodes: Episodes, who: str) -> Judged | None:
+    def _judge(self, index: int, episodes: Episodes, found_by: str) -> Outcome | None:
         """Plans judged; None, and training is over, if the budget does not allow them all."""
-        environment, device = self.environments[at], episodes.device
-        if self.evaluations and self.evaluations + len(device) > self.plans:
-            self.over = True
+        environment, placements = self.environments[index], episodes.placements
+        if self.evaluations and self.evaluations + len(placements) > self.max_evaluations:
+            self.finished = True
             return None
-        before = environment.key
-        judged = environment.judge(device, who, episodes.priority)
-        if len(judged.seconds) < len(device):
-            self.over = True
+        previous_key = environment.best_key
+        outcome = environment.judge(placements, found_by, episodes.priority)
+        if len(outcome.seconds) < len(placements):
+            self.finished = True
             return None
-        if environment.key < before:
-            best = int(np.lexsort((judged.seconds, judged.over))[0])
-            self.elite[at] = self.policy.only(episodes, int(episodes.owner[best]))
-        return judged
+        if environment.best_key < previous_key:
+            best = int(np.lexsort((outcome.seconds, outcome.overflow))[0])
+            self.best_episodes[index] = self.policy.select(episodes, int(episodes.episode_of[best]))
+        return outcome
 
-    def _judge_likeliest(self, at: int, episodes: Episodes) -> float:
+    def _judge_greedy(self, index: int, episodes: Episodes) -> float:
         """The objective of the argmax plan, which is judged, and counted, whenever it changes."""
-        device = episodes.device[-1:]
-        mark, value = self.likeliest.get(at, (b"", float("nan")))
-        if device.tobytes() != mark:
-            order = None if episodes.priority is None else episodes.priority[-1:]
-            alone = replace(episodes, device=device, owner=episodes.owner[-1:], priority=order)
-            judged = self._judge(at, alone, LIKELIEST)
-            if judged is not None:
-                value = float(judged.seconds[-1])
-                self.likeliest[at] = device.tobytes(), value
+        placement = episodes.placements[-1:]
+        last_placement, value = self.greedy_plans.get(index, (b"", float("nan")))
+        if placement.tobytes() != last_placement:
+            priority = None if episodes.priority is None else episodes.priority[-1:]
+            last_plan = replace(
+                episodes,
+                placements=placement,
+                episode_of=episodes.episode_of[-1:],
+                priority=priority,
+            )
+            outcome = self._judge(index, last_plan, GREEDY)
+            if outcome is not None:
+                value = float(outcome.seconds[-1])
+                self.greedy_plans[index] = placement.tobytes(), value
         return value
 
-    def _draw_seed(self, place: int) -> int:
-        words = [self.seed, self.updates, *([place] if place else [])]
-        return int(np.random.SeedSequence(words).generate_state(1)[0])
+    def _sampling_seed(self, position: int) -> int:
+        entropy = [self.seed, self.updates, *([position] if position else [])]
+        return int(np.random.SeedSequence(entropy).generate_state(1)[0])
 
-    def _starts(self, problem: Problem, device: NDArray[np.int32]) -> NDArray[np.float64]:
+    def _start_times(self, problem: Problem, placements: NDArray[np.int32]) -> NDArray[np.float64]:
         """When ops start, for a policy that wants to know inside an episode.
 
         Such plans are judged too, and counted, unless they are judged again with each step.
@@ -229,29 +252,29 @@ class Trainer:
         if not getattr(self.policy.shape, "steps", False):  # type: ignore[attr-defined]
             for environment in self.environments:
                 if environment.problem is problem:
-                    environment.evaluations += len(device)
-        return start_times(problem, device)
+                    environment.evaluations += len(placements)
+        return start_times(problem, placements)
 
-    def _log(
+    def _log_update(
         self,
         environment: Environment,
-        judged: Judged,
-        likeliest: float,
-        said: dict[str, float],
+        outcome: Outcome,
+        greedy: float,
+        stats: dict[str, float],
         rate: float,
     ) -> None:
-        shares = [value for name, value in said.items() if name.startswith("entropy/")]
-        ran = judged.seconds[np.isfinite(judged.seconds)]
-        self.rows.append(
-            Row(
+        shares = [value for name, value in stats.items() if name.startswith("entropy/")]
+        finite = outcome.seconds[np.isfinite(outcome.seconds)]
+        self.log.append(
+            UpdateLog(
                 self.updates,
                 self.evaluations,
-                environment.key[1],
-                float(ran.mean()) if len(ran) else float("nan"),
-                likeliest,
+                environment.best_key[1],
+                float(finite.mean()) if len(finite) else float("nan"),
+                greedy,
                 float(np.mean(shares)) if shares else float("nan"),
-                float(1 - judged.valid.mean()),
-                said.get("gradient", 0.0),
+                float(1 - outcome.feasible.mean()),
+                stats.get("gradient", 0.0),
                 rate,
             )
         )

@@ -1,45 +1,45 @@
-"""Problems in, smaller or larger problems or groups of ops out, with the way back."""
+"""Transforms: group, coarsen, contract, fuse and unroll problems, with the mapping back to ops."""
 
-from placewright.transforms.coarsen import by_heavy_edges, heavy_edges
+from placewright.transforms.coarsen import by_heavy_edges, merge_heavy_edges
 from placewright.transforms.colocate import by_colocation, by_forward, forward_ops
 from placewright.transforms.contraction import Contraction, contract
 from placewright.transforms.fusible import FUSIBLE, HEAVY, LIGHT, REDUCTION
 from placewright.transforms.fusion import (
-    dissolved,
+    dissolve_groups,
     fuse,
-    greedy,
+    fuse_greedily,
 )
-from placewright.transforms.grouping import Grouping, topological
-from placewright.transforms.hierarchy import nested
-from placewright.transforms.layer_order import layer_places
+from placewright.transforms.grouping import Grouping, topological_positions
+from placewright.transforms.hierarchy import nested_groupings
+from placewright.transforms.layer_order import layer_positions
 from placewright.transforms.modules import by_module, by_module_count
-from placewright.transforms.path_lengths import Flow
-from placewright.transforms.repeated_blocks import Blocks, fold
-from placewright.transforms.unroll_steps import repeat
+from placewright.transforms.path_lengths import PathLengths
+from placewright.transforms.repeated_blocks import RepeatedBlocks, find_repeated_blocks
+from placewright.transforms.unroll_steps import unroll
 
 __all__ = [
     "FUSIBLE",
     "HEAVY",
     "LIGHT",
     "REDUCTION",
-    "Blocks",
     "Contraction",
-    "Flow",
     "Grouping",
+    "PathLengths",
+    "RepeatedBlocks",
     "by_colocation",
     "by_forward",
     "by_heavy_edges",
     "by_module",
     "by_module_count",
     "contract",
-    "dissolved",
-    "fold",
+    "dissolve_groups",
+    "find_repeated_blocks",
     "forward_ops",
     "fuse",
-    "greedy",
-    "heavy_edges",
-    "layer_places",
-    "nested",
-    "repeat",
-    "topological",
+    "fuse_greedily",
+    "layer_positions",
+    "merge_heavy_edges",
+    "nested_groupings",
+    "topological_positions",
+    "unroll",
 ]

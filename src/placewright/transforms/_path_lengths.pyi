@@ -1,7 +1,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-class Ways:
+class PathKernel:
     def __init__(
         self,
         source: NDArray[np.int32],

@@ -1,4 +1,4 @@
-"""Teams: a problem in, the ops that a solver places as one out, in graph order.
+"""Bundles: ops that a solver places as one, each a unit with the weights that follow it.
 
 A team is a leader and all the ops that take its device when a solver is silent about them: the rest
 of its unit, and weights that it reads first.
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class Teams:
+class Bundles:
     """The teams of a problem, by their leader's position."""
 
     problem: Problem
@@ -27,35 +27,37 @@ class Teams:
     bytes: NDArray[np.int64]  # teams: resident bytes and every output
 
     @classmethod
-    def of(cls, problem: Problem) -> Teams:
+    def of(cls, problem: Problem) -> Bundles:
         a = problem.arrays
-        leader, team = np.unique(a.leader, return_inverse=True)
-        seconds = np.where(a.allowed & a.turn[:, None], a.compute, 0.0)
-        own = np.where((a.alias < 0) & ~a.stored[a.producer], a.sizes, 0)
-        held = a.resident + np.bincount(a.producer, weights=own, minlength=a.ops).astype(np.int64)
+        leader, bundle = np.unique(a.leader, return_inverse=True)
+        seconds = np.where(a.allowed & a.scheduled[:, None], a.compute, 0.0)
+        output_bytes = np.where((a.alias < 0) & ~a.is_resident[a.producer], a.sizes, 0)
+        memory_bytes = a.resident + np.bincount(
+            a.producer, weights=output_bytes, minlength=a.ops
+        ).astype(np.int64)
         return cls(
             problem,
             leader.astype(np.int64),
-            np.stack([np.bincount(team, weights=column) for column in seconds.T], axis=1),
-            np.bincount(team, weights=held).astype(np.int64),
+            np.stack([np.bincount(bundle, weights=column) for column in seconds.T], axis=1),
+            np.bincount(bundle, weights=memory_bytes).astype(np.int64),
         )
 
     def __len__(self) -> int:
         return len(self.leader)
 
-    def placement(self, device: NDArray[np.integer]) -> NDArray[np.int32]:
+    def placement(self, bundle_device: NDArray[np.integer]) -> NDArray[np.int32]:
         """Devices of all ops from those of the teams."""
-        ops = np.zeros(self.problem.arrays.ops, dtype=np.int32)
-        ops[self.leader] = device
-        return self.problem.settle(ops)
+        leader_device = np.zeros(self.problem.arrays.ops, dtype=np.int32)
+        leader_device[self.leader] = bundle_device
+        return self.problem.legalize(leader_device)
 
 
 def accelerators(problem: Problem) -> NDArray[np.int64]:
     """The devices that are no hosts; all of them if there are only hosts."""
-    host = problem.arrays.host
+    host = problem.arrays.is_host
     return np.flatnonzero(host if host.all() else ~host)
 
 
 def accelerators_first(problem: Problem) -> NDArray[np.int64]:
     """All devices, hosts last."""
-    return np.argsort(problem.arrays.host, kind="stable")
+    return np.argsort(problem.arrays.is_host, kind="stable")

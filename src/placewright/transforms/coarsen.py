@@ -1,4 +1,4 @@
-"""Coarsening: a problem in, a given number of convex groups that keep heavy tensors inside out."""
+"""Coarsens a problem into a given number of convex groups that keep heavy tensors inside."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placewright.disjoint_sets import Union
+from placewright.disjoint_sets import DisjointSets
 from placewright.errors import ProblemError
-from placewright.transforms.grouping import Grouping, topological
+from placewright.transforms.grouping import Grouping, topological_positions
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from placewright.problem import Problem
 
-_LARGEST = 2.0  # times an equal share: the most work that a group may grow to by merging
+_MAX_SHARE = 2.0  # times an equal share: the most work that a group may grow to by merging
 
 
 def by_heavy_edges(problem: Problem, count: int) -> Grouping:
@@ -29,50 +29,52 @@ def by_heavy_edges(problem: Problem, count: int) -> Grouping:
         raise ProblemError(f"{count} groups are asked for: expected at least 1")
     a = problem.arrays
     leaders = np.unique(a.leader)
-    number = np.full(a.ops, -1)
-    number[leaders] = np.arange(len(leaders))
-    team = number[a.leader]
-    seconds = np.where(a.turn, np.where(a.allowed, a.compute, np.inf).min(axis=1), 0.0)
-    work = np.bincount(team, weights=seconds, minlength=len(leaders)).astype(np.float64)
-    flow: dict[tuple[int, int], float] = {}
-    for tensor in np.flatnonzero(a.turn[a.producer]).tolist():
-        source = int(team[a.producer[tensor]])
+    item_of_leader = np.full(a.ops, -1)
+    item_of_leader[leaders] = np.arange(len(leaders))
+    item = item_of_leader[a.leader]
+    seconds = np.where(a.scheduled, np.where(a.allowed, a.compute, np.inf).min(axis=1), 0.0)
+    work = np.bincount(item, weights=seconds, minlength=len(leaders)).astype(np.float64)
+    edge_weights: dict[tuple[int, int], float] = {}
+    for tensor in np.flatnonzero(a.scheduled[a.producer]).tolist():
+        source = int(item[a.producer[tensor]])
         readers = a.readers[a.first_reader[tensor] : a.first_reader[tensor + 1]]
-        for target in {int(team[reader]) for reader in readers} - {source}:
+        for target in {int(item[reader]) for reader in readers} - {source}:
             pair = (source, target)
-            flow[pair] = flow.get(pair, 0.0) + float(a.sizes[tensor]) + 1.0
-    group = heavy_edges(work, flow, count)[team]
+            edge_weights[pair] = edge_weights.get(pair, 0.0) + float(a.sizes[tensor]) + 1.0
+    group = merge_heavy_edges(work, edge_weights, count)[item]
     return Grouping.of(f"coarse:{count}", problem, group[a.leader].tolist())
 
 
-def heavy_edges(
-    work: NDArray[np.float64], flow: dict[tuple[int, int], float], count: int
+def merge_heavy_edges(
+    work: NDArray[np.float64], edge_weights: dict[tuple[int, int], float], count: int
 ) -> NDArray[np.int64]:
     """The group of each item, at most `count` of them, numbered topologically.
 
     Args:
         work: How much each item is.
-        flow: (source, target) → how much better it is to have the two together.
+        edge_weights: (source, target) → how much better it is to have the two together.
     """
-    coarse = _Coarse(work, flow)
+    coarse = _GroupGraph(work, edge_weights)
     while coarse.size > count:
-        before = coarse.size
-        coarse.merge(_only_readers(coarse, count))
+        size_before = coarse.size
+        coarse.merge(_single_reader_pairs(coarse, count))
         if coarse.size > count:
-            coarse.merge(_matching(coarse, count))
-        if coarse.size == before:
+            coarse.merge(_matched_pairs(coarse, count))
+        if coarse.size == size_before:
             break
     if coarse.size > count:
-        coarse.cut(count)
+        coarse.split_evenly(count)
     return coarse.group
 
 
-class _Coarse:
+class _GroupGraph:
     """Groups of items and what flows between them; group numbers are topological."""
 
-    def __init__(self, work: NDArray[np.float64], flow: dict[tuple[int, int], float]) -> None:
+    def __init__(
+        self, work: NDArray[np.float64], edge_weights: dict[tuple[int, int], float]
+    ) -> None:
         self.group = np.arange(len(work))  # items → groups
-        self.work, self.flow = work, flow
+        self.work, self.edge_weights = work, edge_weights
         self._renumber(self.group)
 
     @property
@@ -82,72 +84,74 @@ class _Coarse:
     def levels(self) -> NDArray[np.int64]:
         """The longest way to each group, in edges."""
         level = np.zeros(self.size, dtype=np.int64)
-        for source, target in sorted(self.flow):  # numbers are topological
+        for source, target in sorted(self.edge_weights):  # numbers are topological
             level[target] = max(level[target], level[source] + 1)
         return level
 
     def merge(self, pairs: list[tuple[int, int]]) -> None:
-        union = Union(self.size)
+        sets = DisjointSets(self.size)
         for tail, head in pairs:
-            union.join(tail, head)
-        self._renumber(np.array([union.find(group) for group in range(self.size)]))
+            sets.merge(tail, head)
+        self._renumber(np.array([sets.find(group) for group in range(self.size)]))
 
-    def largest(self, count: int) -> float:
+    def max_work(self, count: int) -> float:
         """The most work that a group may grow to by merging."""
-        return _LARGEST * float(self.work.sum()) / count
+        return _MAX_SHARE * float(self.work.sum()) / count
 
-    def cut(self, count: int) -> None:
+    def split_evenly(self, count: int) -> None:
         """Neighbours in topological order together, in stretches of equal work."""
-        done = np.cumsum(self.work) - self.work / 2
-        share = np.minimum(
-            (done / max(self.work.sum(), 1e-300) * count).astype(np.int64), count - 1
+        midpoints = np.cumsum(self.work) - self.work / 2
+        part = np.minimum(
+            (midpoints / max(self.work.sum(), 1e-300) * count).astype(np.int64), count - 1
         )
         if not self.work.sum() > 0:
-            share = np.arange(self.size) * count // self.size
-        first = np.unique(share, return_index=True)[1]
-        self._renumber(first[np.searchsorted(share[first], share)])
+            part = np.arange(self.size) * count // self.size
+        first_of_part = np.unique(part, return_index=True)[1]
+        self._renumber(first_of_part[np.searchsorted(part[first_of_part], part)])
 
-    def _renumber(self, into: NDArray[np.int64]) -> None:
-        """Merge groups into the ones that `into` names, and number them topologically anew."""
-        kept, compact = np.unique(into, return_inverse=True)
-        flow: dict[tuple[int, int], float] = {}
-        for (source, target), size in self.flow.items():
+    def _renumber(self, representative: NDArray[np.int64]) -> None:
+        """Merge groups into the ones that `representative` names, and number them topologically anew."""
+        groups, compact = np.unique(representative, return_inverse=True)
+        edge_weights: dict[tuple[int, int], float] = {}
+        for (source, target), size in self.edge_weights.items():
             pair = (int(compact[source]), int(compact[target]))
             if pair[0] != pair[1]:
-                flow[pair] = flow.get(pair, 0.0) + size
-        order = topological(len(kept), flow)
+                edge_weights[pair] = edge_weights.get(pair, 0.0) + size
+        order = topological_positions(len(groups), edge_weights)
         if order is None:
             raise ProblemError(
                 "the groups that must share a device are not convex: cannot be coarsened"
             )
-        self.flow = {(int(order[s]), int(order[t])): size for (s, t), size in flow.items()}
-        work = np.bincount(order[compact], weights=self.work, minlength=len(kept))
+        self.edge_weights = {
+            (int(order[s]), int(order[t])): size for (s, t), size in edge_weights.items()
+        }
+        work = np.bincount(order[compact], weights=self.work, minlength=len(groups))
         self.work = work.astype(np.float64)
         self.group = order[compact[self.group]]
 
 
-def _only_readers(coarse: _Coarse, count: int) -> list[tuple[int, int]]:
+def _single_reader_pairs(coarse: _GroupGraph, count: int) -> list[tuple[int, int]]:
     """Pairs of a group and its only reader, the heaviest edges first.
 
     All of them may be merged at once: what leaves the merged group leaves from its last member, and
     a way back to an earlier member would have been a circle before.
     """
-    readers = np.bincount([source for source, _ in coarse.flow], minlength=coarse.size)
-    only = [item for item in coarse.flow.items() if readers[item[0][0]] == 1]
-    union, work = Union(coarse.size), coarse.work.copy()
+    readers = np.bincount([source for source, _ in coarse.edge_weights], minlength=coarse.size)
+    single_reader_edges = [edge for edge in coarse.edge_weights.items() if readers[edge[0][0]] == 1]
+    sets, work = DisjointSets(coarse.size), coarse.work.copy()
     pairs: list[tuple[int, int]] = []
-    for (tail, head), _ in sorted(only, key=lambda item: (-item[1], item[0])):
-        one, other = union.find(tail), union.find(head)
+    for (tail, head), _ in sorted(single_reader_edges, key=lambda edge: (-edge[1], edge[0])):
+        tail_set, head_set = sets.find(tail), sets.find(head)
         if len(pairs) == coarse.size - count:
             break
-        if work[one] + work[other] <= coarse.largest(count):
-            work[min(one, other)] += work[max(one, other)]
-            union.join(one, other)
+        if work[tail_set] + work[head_set] <= coarse.max_work(count):
+            work[min(tail_set, head_set)] += work[max(tail_set, head_set)]
+            sets.merge(tail_set, head_set)
             pairs.append((tail, head))
     return pairs
 
 
-def _matching(coarse: _Coarse, count: int) -> list[tuple[int, int]]:
+def _matched_pairs(coarse: _GroupGraph, count: int) -> list[tuple[int, int]]:
     """Pairs (tail, head) to merge at once, the heaviest edges first.
 
     Only edges that climb one level of the longest-way numbering are merged, and no tail of one pair
@@ -160,21 +164,23 @@ def _matching(coarse: _Coarse, count: int) -> list[tuple[int, int]]:
     level = coarse.levels()
     readers: dict[int, list[int]] = {}
     producers: dict[int, list[int]] = {}
-    for source, target in coarse.flow:
+    for source, target in coarse.edge_weights:
         readers.setdefault(source, []).append(target)
         producers.setdefault(target, []).append(source)
     tails: set[int] = set()
     heads: set[int] = set()
     pairs: list[tuple[int, int]] = []
-    most, largest = coarse.size - count, coarse.largest(count)
-    for (tail, head), _ in sorted(coarse.flow.items(), key=lambda item: (-item[1], item[0])):
-        if len(pairs) == most:
+    max_pairs, max_work = coarse.size - count, coarse.max_work(count)
+    for (tail, head), _ in sorted(
+        coarse.edge_weights.items(), key=lambda edge: (-edge[1], edge[0])
+    ):
+        if len(pairs) == max_pairs:
             break
         if level[head] != level[tail] + 1:
             continue
         if any(end in tails or end in heads for end in (tail, head)):
             continue
-        if coarse.work[tail] + coarse.work[head] > largest:
+        if coarse.work[tail] + coarse.work[head] > max_work:
             continue
         if any(w in heads and level[w] == level[head] for w in readers[tail] if w != head):
             continue

@@ -1,4 +1,4 @@
-"""What may fuse: the kinds of a graph's ops in, the role of each in a fused group out.
+"""Fusion roles: which kinds of op may fuse, and the role of each in a fused group.
 
 The rules are those that compilers keep to (XLA's and Inductor's fusion passes): element-wise ops in
 chains, before and after a reduction, and behind one matrix product or convolution (its epilogue).
@@ -28,22 +28,24 @@ LIGHT = frozenset(
 """Element-wise: each output element comes from few elements of the inputs."""
 REDUCTION = frozenset({"norm", "softmax", "reduce", "mean", "pool", "loss"})
 HEAVY = frozenset({"linear", "matmul", "convolution", "attention"})
-UNKNOWN = frozenset({"op"})
+UNKNOWN_KINDS = frozenset({"op"})
 """A graph that does not say what its ops are: `fuse` takes each for a heavy one."""
-FUSIBLE = LIGHT | REDUCTION | HEAVY | UNKNOWN
+FUSIBLE = LIGHT | REDUCTION | HEAVY | UNKNOWN_KINDS
 """Kinds that may be members of a fused group."""
 
-NEVER, LIGHT_ROLE, REDUCTION_ROLE, HEAVY_ROLE = range(4)
+NEVER_ROLE, LIGHT_ROLE, REDUCTION_ROLE, HEAVY_ROLE = range(4)
 
 
-def roles(problem: Problem, unknown: int = HEAVY_ROLE) -> NDArray[np.int8]:
+def fusion_roles(problem: Problem, unknown_role: int = HEAVY_ROLE) -> NDArray[np.int8]:
     """Each op's role: never fused, light, a reduction or heavy.
 
     Args:
-        unknown: The role of ops of no known kind.
+        unknown_role: The role of ops of no known kind.
     """
-    role = dict.fromkeys(LIGHT, LIGHT_ROLE) | dict.fromkeys(REDUCTION, REDUCTION_ROLE)
-    role |= dict.fromkeys(HEAVY, HEAVY_ROLE) | dict.fromkeys(UNKNOWN, unknown)
-    found = np.array([role.get(op.kind, NEVER) for op in problem.graph.ops], dtype=np.int8)
-    found[~problem.arrays.turn] = NEVER
-    return found
+    role_of = dict.fromkeys(LIGHT, LIGHT_ROLE) | dict.fromkeys(REDUCTION, REDUCTION_ROLE)
+    role_of |= dict.fromkeys(HEAVY, HEAVY_ROLE) | dict.fromkeys(UNKNOWN_KINDS, unknown_role)
+    op_roles = np.array(
+        [role_of.get(op.kind, NEVER_ROLE) for op in problem.graph.ops], dtype=np.int8
+    )
+    op_roles[~problem.arrays.scheduled] = NEVER_ROLE
+    return op_roles

@@ -1,4 +1,4 @@
-"""Fusing: devices and urgencies of many plans in, the fused groups of each out.
+"""Fuses ops: the fused groups of many plans, from their placements and op urgencies.
 
 Groups are grown edge by edge. An edge is taken if both ops are on one device, `fusible.py` allows
 the group, and no other way leads from its producer's group to its reader's, so that the contracted
@@ -16,7 +16,7 @@ import numpy as np
 
 from placewright.errors import PlanError
 from placewright.transforms._fuser import Fuser
-from placewright.transforms.fusible import roles
+from placewright.transforms.fusible import fusion_roles
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -28,7 +28,7 @@ _fusers: weakref.WeakKeyDictionary[Arrays, Fuser] = weakref.WeakKeyDictionary()
 
 
 def fuse(
-    problem: Problem, device: ArrayLike, urgency: ArrayLike, threads: int = 1
+    problem: Problem, placement: ArrayLike, urgency: ArrayLike, threads: int = 1
 ) -> NDArray[np.int32]:
     """Fused groups, the most urgent ops first (the fusion action of GO, Zhou et al. 2020).
 
@@ -37,52 +37,52 @@ def fuse(
     whoever asks.
 
     Args:
-        device: Plans × ops, or ops.
+        placement: Plans × ops, or ops.
         urgency: The same shape; levels or any finite numbers.
         threads: Plans are shared out over this many threads, outside the interpreter's lock.
 
     Returns:
         The same shape: the first op of each op's group, or -1 for ops that stay alone.
     """
-    places = _rows(problem, device, np.int32, "device")
-    urgent = _rows(problem, urgency, np.float64, "urgency")
-    if np.isnan(urgent).any():
+    placements = _plan_rows(problem, placement, np.int32, "device")
+    urgencies = _plan_rows(problem, urgency, np.float64, "urgency")
+    if np.isnan(urgencies).any():
         raise PlanError("an urgency is not a number: expected one number per op")
-    if len(urgent) == 1 and len(places) > 1:
-        urgent = np.ascontiguousarray(np.broadcast_to(urgent, places.shape))
-    if urgent.shape != places.shape:
-        raise PlanError(f"urgencies of shape {urgent.shape}: expected {places.shape}")
-    group = _fuser(problem).fuse(places, urgent, threads)
-    return group.reshape(np.shape(device))
+    if len(urgencies) == 1 and len(placements) > 1:
+        urgencies = np.ascontiguousarray(np.broadcast_to(urgencies, placements.shape))
+    if urgencies.shape != placements.shape:
+        raise PlanError(f"urgencies of shape {urgencies.shape}: expected {placements.shape}")
+    group = _fuser(problem).fuse(placements, urgencies, threads)
+    return group.reshape(np.shape(placement))
 
 
-def greedy(problem: Problem, device: ArrayLike, threads: int = 1) -> NDArray[np.int32]:
+def fuse_greedily(problem: Problem, placement: ArrayLike, threads: int = 1) -> NDArray[np.int32]:
     """Fused groups as a compiler makes them, whatever the step looks like: the default.
 
     From the last op to the first, each goes into all of its readers if each may take it, so that
     its tensor need not be stored (XLA's instruction fusion, without computing ops twice).
 
     Args:
-        device: Plans × ops, or ops.
+        placement: Plans × ops, or ops.
 
     Returns:
         The same shape: the first op of each op's group, or -1 for ops that stay alone.
     """
-    places = _rows(problem, device, np.int32, "device")
-    return _fuser(problem).fuse(places, None, threads).reshape(np.shape(device))
+    placements = _plan_rows(problem, placement, np.int32, "device")
+    return _fuser(problem).fuse(placements, None, threads).reshape(np.shape(placement))
 
 
-def dissolved(fusion: NDArray[np.integer], op: NDArray[np.bool_]) -> NDArray[np.int32]:
+def dissolve_groups(fusion: NDArray[np.integer], op_mask: NDArray[np.bool_]) -> NDArray[np.int32]:
     """The groups without those that these ops are in: what is left is still without cycles."""
-    touched = np.unique(fusion[op])
+    touched = np.unique(fusion[op_mask])
     return np.where(np.isin(fusion, touched), -1, fusion).astype(np.int32)
 
 
-def _rows(problem: Problem, values: ArrayLike, dtype: type[Any], what: str) -> NDArray[Any]:
+def _plan_rows(problem: Problem, values: ArrayLike, dtype: type[Any], label: str) -> NDArray[Any]:
     rows = np.ascontiguousarray(np.atleast_2d(np.asarray(values)), dtype=dtype)
     if rows.ndim != 2 or rows.shape[1] != problem.arrays.ops:
         raise PlanError(
-            f"the {what} of a plan has {rows.shape[-1]} ops: the graph has {problem.arrays.ops}"
+            f"the {label} of a plan has {rows.shape[-1]} ops: the graph has {problem.arrays.ops}"
         )
     return rows
 
@@ -93,19 +93,19 @@ def _fuser(problem: Problem) -> Fuser:
     if a not in _fusers:
         reader = np.repeat(np.arange(a.ops, dtype=np.int64), np.diff(a.first_input))
         source = a.producer[a.inputs].astype(np.int64)
-        both = a.turn[reader] & a.turn[source]
-        edges = np.unique(source[both] * a.ops + reader[both])  # by producer, then reader
+        scheduled = a.scheduled[reader] & a.scheduled[source]
+        edges = np.unique(source[scheduled] * a.ops + reader[scheduled])  # by producer, then reader
         tails, heads = edges // a.ops, edges % a.ops
         backwards = np.lexsort((tails, heads))
         _fusers[a] = Fuser(
-            roles(problem),
-            _first(heads, a.ops),
+            fusion_roles(problem),
+            _offsets(heads, a.ops),
             tails[backwards].astype(np.int32),
-            _first(tails, a.ops),
+            _offsets(tails, a.ops),
             heads.astype(np.int32),
         )
     return _fusers[a]
 
 
-def _first(of: NDArray[np.int64], ops: int) -> NDArray[np.int32]:
-    return np.concatenate([[0], np.cumsum(np.bincount(of, minlength=ops))]).astype(np.int32)
+def _offsets(keys: NDArray[np.int64], ops: int) -> NDArray[np.int32]:
+    return np.concatenate([[0], np.cumsum(np.bincount(keys, minlength=ops))]).astype(np.int32)

@@ -1,4 +1,4 @@
-"""A grouping: ops put together so that they are placed as one, with the way back to ops."""
+"""Grouping: ops that are placed as one, with the mapping back to ops."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from placewright.disjoint_sets import Union
+from placewright.disjoint_sets import DisjointSets
 from placewright.errors import ProblemError
 
 if TYPE_CHECKING:
@@ -32,19 +32,19 @@ class Grouping:
     group: NDArray[np.int32]
 
     @classmethod
-    def of(cls, name: str, problem: Problem, label: Sequence[object]) -> Grouping:
+    def of(cls, name: str, problem: Problem, labels: Sequence[object]) -> Grouping:
         """Ops of equal label in one group; whole units, and weights with their first reader."""
         a = problem.arrays
-        if len(label) != a.ops:
-            raise ProblemError(f"a grouping has {len(label)} labels: the graph has {a.ops} ops")
-        union = Union(a.ops)
-        first: dict[object, int] = {}
-        for op, word in enumerate(label):
-            if a.turn[op]:
-                union.join(first.setdefault(word, op), op)
+        if len(labels) != a.ops:
+            raise ProblemError(f"a grouping has {len(labels)} labels: the graph has {a.ops} ops")
+        sets = DisjointSets(a.ops)
+        first_op: dict[object, int] = {}
+        for op, label in enumerate(labels):
+            if a.scheduled[op]:
+                sets.merge(first_op.setdefault(label, op), op)
         for op in range(a.ops):
-            union.join(int(a.leader[op]), op)
-        return cls(name, numbered([union.find(op) for op in range(a.ops)]))
+            sets.merge(int(a.leader[op]), op)
+        return cls(name, number_labels([sets.find(op) for op in range(a.ops)]))
 
     def __len__(self) -> int:
         return int(self.group.max()) + 1
@@ -61,47 +61,47 @@ class Grouping:
         order = np.argsort(self.group, kind="stable")
         return np.split(order, np.flatnonzero(np.diff(self.group[order])) + 1)
 
-    def convex(self, problem: Problem) -> bool:
+    def is_convex(self, problem: Problem) -> bool:
         """Whether no way leaves a group and comes back: each group could run as one.
 
         Weights and other things that are there before the step do not count as ways.
         """
-        turn = problem.arrays.turn
+        scheduled = problem.arrays.scheduled
         edges = {
             (int(self.group[source]), int(self.group[at]))
             for at, op in enumerate(problem.graph.ops)
             for source, _ in op.inputs
-            if turn[source] and self.group[source] != self.group[at]
+            if scheduled[source] and self.group[source] != self.group[at]
         }
-        return topological(len(self), edges) is not None
+        return topological_positions(len(self), edges) is not None
 
 
-def numbered(labels: Sequence[object]) -> NDArray[np.int32]:
+def number_labels(labels: Sequence[object]) -> NDArray[np.int32]:
     """Labels as numbers from 0, in order of first appearance."""
     number: dict[object, int] = {}
     return np.array([number.setdefault(label, len(number)) for label in labels], dtype=np.int32)
 
 
-def topological(size: int, edges: Iterable[tuple[int, int]]) -> NDArray[np.int64] | None:
+def topological_positions(size: int, edges: Iterable[tuple[int, int]]) -> NDArray[np.int64] | None:
     """Each item's place in a topological order, small numbers first; None if there is a circle.
 
     Args:
         edges: Distinct (source, target) pairs of items.
     """
     readers: list[list[int]] = [[] for _ in range(size)]
-    waiting = [0] * size
+    unmet = [0] * size
     for source, target in edges:
         readers[source].append(target)
-        waiting[target] += 1
-    ready = [item for item in range(size) if not waiting[item]]
-    place = np.full(size, -1, dtype=np.int64)
-    done = 0
+        unmet[target] += 1
+    ready = [item for item in range(size) if not unmet[item]]
+    position = np.full(size, -1, dtype=np.int64)
+    count = 0
     while ready:
         item = heapq.heappop(ready)
-        place[item] = done
-        done += 1
+        position[item] = count
+        count += 1
         for reader in readers[item]:
-            waiting[reader] -= 1
-            if not waiting[reader]:
+            unmet[reader] -= 1
+            if not unmet[reader]:
                 heapq.heappush(ready, reader)
-    return place if done == size else None
+    return position if count == size else None

@@ -1,4 +1,4 @@
-"""Nested groups: a problem in, coarser and coarser groupings that keep heavy tensors inside out."""
+"""Hierarchy of groupings: coarser and coarser groups that keep heavy tensors inside."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placewright.transforms.grouping import Grouping, numbered
+from placewright.transforms.grouping import Grouping, number_labels
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from placewright.problem import Problem
 
-_SHRINK = 3.0  # each grouping has about so many times fewer groups than the one before
-_LARGEST = 2.0  # times an equal share: the most work that a group may grow to
+_SHRINK_FACTOR = 3.0  # each grouping has about so many times fewer groups than the one before
+_MAX_SHARE = 2.0  # times an equal share: the most work that a group may grow to
 
 
-def nested(problem: Problem, smallest: int = 12) -> list[Grouping]:
+def nested_groupings(problem: Problem, smallest: int = 12) -> list[Grouping]:
     """Groupings from fine to coarse, each made of whole groups of the one before.
 
     Undirected heavy-edge matching (Karypis and Kumar 1998), rated as in KaHIP by
@@ -26,60 +26,67 @@ def nested(problem: Problem, smallest: int = 12) -> list[Grouping]:
     by leaders (units, weights with their first reader); the last has about `smallest` groups.
     """
     a = problem.arrays
-    group = numbered(a.leader.tolist())
-    seconds = np.where(a.turn, np.where(a.allowed, a.compute, np.inf).min(axis=1), 0.0)
+    group = number_labels(a.leader.tolist())
+    seconds = np.where(a.scheduled, np.where(a.allowed, a.compute, np.inf).min(axis=1), 0.0)
     work = np.bincount(group, weights=seconds).astype(np.float64)
     # Ops of no cost must not all run together into one group: each counts a little.
     work += max(float(work.sum()), 1e-12) / (10 * len(work))
-    tails, heads, weights = _flows(problem, group)
+    tails, heads, weights = _group_edges(problem, group)
     levels = [Grouping("team", group)]
     size = len(work)
     while size > smallest:
-        target = max(smallest, int(size / _SHRINK))
-        into = np.arange(len(work))
+        target = max(smallest, int(size / _SHRINK_FACTOR))
+        merged_group = np.arange(len(work))
         while size > target:
-            merged = _matched(tails, heads, weights, work, target)
+            merged = _match_groups(tails, heads, weights, work, target)
             count = int(merged.max()) + 1
             if count > 0.95 * size:
                 break
-            into, size = merged[into], count
+            merged_group, size = merged[merged_group], count
             work = np.bincount(merged, weights=work).astype(np.float64)
-            tails, heads, weights = _joined(merged[tails], merged[heads], weights, count)
-        if int(into.max()) + 1 > 0.8 * len(into):
+            tails, heads, weights = _merge_parallel_edges(
+                merged[tails], merged[heads], weights, count
+            )
+        if int(merged_group.max()) + 1 > 0.8 * len(merged_group):
             break
-        group = into[group].astype(np.int32)
-        levels.append(Grouping(f"nest:{size}", numbered(group.tolist())))
+        group = merged_group[group].astype(np.int32)
+        levels.append(Grouping(f"nest:{size}", number_labels(group.tolist())))
     return levels
 
 
 _Edges = tuple["NDArray[np.int64]", "NDArray[np.int64]", "NDArray[np.float64]"]
 
 
-def _flows(problem: Problem, group: NDArray[np.int32]) -> _Edges:
+def _group_edges(problem: Problem, group: NDArray[np.int32]) -> _Edges:
     """Pairs of groups and the seconds of the tensors between them, over the slowest link."""
     a = problem.arrays
     tensor = np.repeat(np.arange(len(a.sizes)), np.diff(a.first_reader))
     seconds = a.transfer.max(axis=0) if len(a.transfer) else a.sizes * 1e-9
     source, target = group[a.producer[tensor]], group[a.readers]
-    keep = (source != target) & a.turn[a.readers]
+    is_edge = (source != target) & a.scheduled[a.readers]
     # A tensor counts once for each group that reads it.
-    once = np.unique(tensor[keep] * a.ops + target[keep], return_index=True)[1]
-    tail, head = source[keep][once].astype(np.int64), target[keep][once].astype(np.int64)
-    return _joined(tail, head, seconds[tensor[keep][once]], int(group.max()) + 1)
+    first_reads = np.unique(tensor[is_edge] * a.ops + target[is_edge], return_index=True)[1]
+    tail, head = (
+        source[is_edge][first_reads].astype(np.int64),
+        target[is_edge][first_reads].astype(np.int64),
+    )
+    return _merge_parallel_edges(
+        tail, head, seconds[tensor[is_edge][first_reads]], int(group.max()) + 1
+    )
 
 
-def _joined(
+def _merge_parallel_edges(
     tails: NDArray[np.int64], heads: NDArray[np.int64], weights: NDArray[np.float64], count: int
 ) -> _Edges:
     """Each pair once, whatever its direction, with the sum of its weights; no loops."""
     low, high = np.minimum(tails, heads), np.maximum(tails, heads)
-    apart = low != high
-    keys, at = np.unique(low[apart] * count + high[apart], return_inverse=True)
-    sums = np.bincount(at.ravel(), weights=weights[apart], minlength=len(keys))
+    is_distinct = low != high
+    keys, pair_index = np.unique(low[is_distinct] * count + high[is_distinct], return_inverse=True)
+    sums = np.bincount(pair_index.ravel(), weights=weights[is_distinct], minlength=len(keys))
     return keys // count, keys % count, sums.astype(np.float64)
 
 
-def _matched(
+def _match_groups(
     tails: NDArray[np.int64],
     heads: NDArray[np.int64],
     weights: NDArray[np.float64],
@@ -90,14 +97,16 @@ def _matched(
     with np.errstate(over="ignore", invalid="ignore"):  # any order will do for absurd seconds
         rating = weights**2 / (work[tails] * work[heads])
     order = np.lexsort((np.arange(len(rating)), -rating))
-    largest = _LARGEST * float(work.sum()) / target
+    max_work = _MAX_SHARE * float(work.sum()) / target
     partner = list(range(len(work)))
-    free = [True] * len(work)
-    left = len(work) - target
-    heavy = (work[tails] + work[heads] > largest)[order].tolist()
-    for tail, head, over in zip(tails[order].tolist(), heads[order].tolist(), heavy, strict=True):
-        if left and not over and free[tail] and free[head]:
-            free[tail] = free[head] = False
+    is_free = [True] * len(work)
+    merges_left = len(work) - target
+    heavy_pairs = (work[tails] + work[heads] > max_work)[order].tolist()
+    for tail, head, too_heavy in zip(
+        tails[order].tolist(), heads[order].tolist(), heavy_pairs, strict=True
+    ):
+        if merges_left and not too_heavy and is_free[tail] and is_free[head]:
+            is_free[tail] = is_free[head] = False
             partner[head] = tail
-            left -= 1
-    return numbered(partner).astype(np.int64)
+            merges_left -= 1
+    return number_labels(partner).astype(np.int64)

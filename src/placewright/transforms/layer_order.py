@@ -1,4 +1,4 @@
-"""A problem in, where each op stands if layers lie one after the other out."""
+"""Layer order: each op's position when layers follow one another."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from placewright.problem import Problem
 
 
-def layer_places(problem: Problem) -> NDArray[np.int64] | None:
+def layer_positions(problem: Problem) -> NDArray[np.int64] | None:
     """Each op's place: that of its module's first op; None where the graph knows of no modules.
 
     An op without a module stands with the last of what it reads. A layer is then in one place with
@@ -20,15 +20,17 @@ def layer_places(problem: Problem) -> NDArray[np.int64] | None:
     the other; cut into stretches this is what an expert does with an unrolled network.
     """
     a, ops = problem.arrays, problem.graph.ops
-    first: dict[str, int] = {}
-    for op in np.flatnonzero(a.turn).tolist():
+    first_of_module: dict[str, int] = {}
+    for op in np.flatnonzero(a.scheduled).tolist():
         if ops[op].module:
-            first.setdefault(ops[op].module, op)
-    if len(first) < 2:
+            first_of_module.setdefault(ops[op].module, op)
+    if len(first_of_module) < 2:
         return None
     sources = a.producer[a.inputs]
-    place = np.zeros(a.ops, dtype=np.int64)
+    position = np.zeros(a.ops, dtype=np.int64)
     for op in range(a.ops):
-        read = sources[a.first_input[op] : a.first_input[op + 1]]
-        place[op] = first.get(ops[op].module, place[read].max() if len(read) else op)
-    return place
+        op_sources = sources[a.first_input[op] : a.first_input[op + 1]]
+        position[op] = first_of_module.get(
+            ops[op].module, position[op_sources].max() if len(op_sources) else op
+        )
+    return position

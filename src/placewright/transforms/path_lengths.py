@@ -1,4 +1,4 @@
-"""Flow: a problem's arrays in, longest and shortest ways to the end for many placements out."""
+"""Longest and shortest paths to the graph's end, for many placements at once."""
 
 from __future__ import annotations
 
@@ -7,36 +7,36 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from placewright.transforms._path_lengths import Ways
+from placewright.transforms._path_lengths import PathKernel
 
 if TYPE_CHECKING:
     from placewright.arrays import Arrays
 
 Seconds = NDArray[np.float64]
-Devices = NDArray[np.int32]
+Placements = NDArray[np.int32]
 
 
-class Flow:
+class PathLengths:
     """The edges between ops that take a turn, from the graph's end."""
 
     def __init__(self, a: Arrays) -> None:
         self.a = a
         reader = np.repeat(np.arange(a.ops, dtype=np.int32), np.diff(a.first_input))
         source = a.producer[a.inputs]
-        real = np.flatnonzero(a.turn[source] & a.turn[reader])
-        edges = real[np.argsort(-source[real], kind="stable")]
-        seconds = np.where(a.turn[:, None], a.compute, 0.0)
-        self._ways = Ways(
+        scheduled_edges = np.flatnonzero(a.scheduled[source] & a.scheduled[reader])
+        edges = scheduled_edges[np.argsort(-source[scheduled_edges], kind="stable")]
+        seconds = np.where(a.scheduled[:, None], a.compute, 0.0)
+        self._kernel = PathKernel(
             source[edges], reader[edges], a.inputs[edges], seconds, a.link_class, a.transfer
         )
 
-    def bottom_levels(self, device: Devices) -> Seconds:
+    def bottom_levels(self, placement: Placements) -> Seconds:
         """Plans × ops: the longest way from an op's start to the graph's end, transfers included.
 
         Devices and channels are taken to be free.
         """
-        return self._ways.longest(np.atleast_2d(device))
+        return self._kernel.longest(np.atleast_2d(placement))
 
-    def until_sent(self, device: Devices) -> Seconds:
+    def time_to_send(self, placement: Placements) -> Seconds:
         """Plans × ops: the shortest way from an op's end to a send to another device; or inf."""
-        return self._ways.shortest(np.atleast_2d(device))
+        return self._kernel.shortest(np.atleast_2d(placement))

@@ -1,4 +1,4 @@
-"""Folding: a graph in, its repeated blocks out, op by op beside each other."""
+"""Finds the repeated blocks of a graph and aligns them op by op."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ if TYPE_CHECKING:
 
     from placewright.graph import Graph
 
-_NUMBERED = re.compile(r"^((?:.*?\.)?)(\d+)(?=\.|$)")
+_NUMBERED_MODULE = re.compile(r"^((?:.*?\.)?)(\d+)(?=\.|$)")
 
 
 @dataclass(frozen=True, eq=False)
-class Blocks:
+class RepeatedBlocks:
     """Modules that repeat: `ops[i, j]` is op j of the i-th block, so columns are alike.
 
     Args:
-        path: The module path up to the block's number, such as `encoder.layers.`.
-        numbers: The blocks' numbers in that path.
+        module_prefix: The module path up to the block's number, such as `encoder.layers.`.
+        block_numbers: The blocks' numbers in that path.
     """
 
-    path: str
-    numbers: tuple[int, ...]
+    module_prefix: str
+    block_numbers: tuple[int, ...]
     ops: NDArray[np.int32]
 
-    def spread(self, values: NDArray[np.int32], base: NDArray[np.int32]) -> NDArray[np.int32]:
+    def broadcast(self, values: NDArray[np.int32], base: NDArray[np.int32]) -> NDArray[np.int32]:
         """Values of one block's ops given to every block; ops outside keep those of `base`."""
-        spread = base.copy()
-        spread[self.ops] = values
-        return spread
+        result = base.copy()
+        result[self.ops] = values
+        return result
 
 
-def fold(graph: Graph) -> list[Blocks]:
+def find_repeated_blocks(graph: Graph) -> list[RepeatedBlocks]:
     """The longest runs of consecutive, equal, numbered modules, largest first.
 
     Blocks are equal when their ops agree in kind, cost, sizes and, inside the block, wiring; what
@@ -45,34 +45,37 @@ def fold(graph: Graph) -> list[Blocks]:
     """
     families: dict[str, dict[int, list[int]]] = {}
     for position, op in enumerate(graph.ops):
-        found = _NUMBERED.match(op.module)
-        if found:
-            numbered = families.setdefault(found.group(1), {})
-            numbered.setdefault(int(found.group(2)), []).append(position)
-    folded: list[Blocks] = []
+        match = _NUMBERED_MODULE.match(op.module)
+        if match:
+            blocks_by_number = families.setdefault(match.group(1), {})
+            blocks_by_number.setdefault(int(match.group(2)), []).append(position)
+    repeated: list[RepeatedBlocks] = []
     for path, members in families.items():
         run: list[int] = []
         for number in [*sorted(members), None]:
             if run and (
                 number is None
                 or number != run[-1] + 1
-                or _shape(graph, members[number]) != _shape(graph, members[run[-1]])
+                or _block_signature(graph, members[number])
+                != _block_signature(graph, members[run[-1]])
             ):
                 if len(run) > 1:
-                    rows = np.array([members[each] for each in run], dtype=np.int32)
-                    folded.append(Blocks(path, tuple(run), rows))
+                    rows = np.array([members[block] for block in run], dtype=np.int32)
+                    repeated.append(RepeatedBlocks(path, tuple(run), rows))
                 run = []
             if number is not None:
                 run.append(number)
-    return sorted(folded, key=lambda blocks: -blocks.ops.size)
+    return sorted(repeated, key=lambda blocks: -blocks.ops.size)
 
 
-def _shape(graph: Graph, members: list[int]) -> tuple[object, ...]:
+def _block_signature(graph: Graph, members: list[int]) -> tuple[object, ...]:
     """What must agree for two blocks to be equal."""
-    place = {op: at for at, op in enumerate(members)}
-    shape: list[object] = []
+    position_in_block = {op: at for at, op in enumerate(members)}
+    signature: list[object] = []
     for position in members:
         op = graph.ops[position]
-        wiring = tuple((place.get(source, -1), output) for source, output in op.inputs)
-        shape.append((op.kind, op.flops, op.moved, op.resident, op.outputs, op.phase, wiring))
-    return tuple(shape)
+        wiring = tuple((position_in_block.get(source, -1), output) for source, output in op.inputs)
+        signature.append(
+            (op.kind, op.flops, op.bytes_moved, op.resident, op.outputs, op.phase, wiring)
+        )
+    return tuple(signature)

@@ -1,4 +1,4 @@
-"""Steps in flight: a problem and a plan in, the same for several steps that share weights out."""
+"""Unrolls several steps in flight that share weights into one problem and plan."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from placewright.costs import CostModel, FusedParts, Seconds
 
 
-def repeat(
+def unroll(
     problem: Problem, plan: Plan, steps: int, order: Sequence[int]
 ) -> tuple[Problem, Plan, NDArray[np.int32]]:
     """The problem of `steps` independent steps at once, its plan, and each op's original.
@@ -36,46 +36,55 @@ def repeat(
     outputs: list[Tensor] = []
     shared: dict[int, int] = {}
     for step in range(steps):
-        place: dict[int, int] = {}
+        position: dict[int, int] = {}
         for at, op in enumerate(graph.ops):
             if at in shared:
-                place[at] = shared[at]
+                position[at] = shared[at]
                 continue
-            place[at] = len(ops)
-            if a.stored[at]:
+            position[at] = len(ops)
+            if a.is_resident[at]:
                 shared[at] = len(ops)
-            inputs = tuple((place[source], output) for source, output in op.inputs)
-            name = op.name if a.stored[at] else f"{op.name}#{step}"
+            inputs = tuple((position[source], output) for source, output in op.inputs)
+            name = op.name if a.is_resident[at] else f"{op.name}#{step}"
             ops.append(replace(op, name=name, inputs=inputs, colocate=None, runs_on=()))
             original.append(at)
-        outputs += [(place[source], output) for source, output in graph.outputs or ()]
-    of = np.array(original, dtype=np.int32)
-    several = Graph(graph.name, tuple(ops), tuple(dict.fromkeys(outputs)))
+        outputs += [(position[source], output) for source, output in graph.outputs or ()]
+    original_op = np.array(original, dtype=np.int32)
+    unrolled_graph = Graph(graph.name, tuple(ops), tuple(dict.fromkeys(outputs)))
     names = [device.name for device in problem.cluster.devices]
-    pins = {op.name: names[plan.device[of[at]]] for at, op in enumerate(ops) if op.kind == INPUT}
-    repeated = replace(
+    pins = {
+        op.name: names[plan.placement[original_op[at]]]
+        for at, op in enumerate(ops)
+        if op.kind == INPUT
+    }
+    unrolled_problem = replace(
         problem,
-        graph=several,
-        costs=_Costs(problem.costs, graph, of),
+        graph=unrolled_graph,
+        costs=_UnrolledCosts(problem.costs, graph, original_op),
         constraints=Constraints(pins=pins, limits=problem.constraints.limits),
     )
     rank = np.zeros(len(graph))
     rank[list(order)] = np.arange(len(order))
-    seen = np.zeros(len(graph), dtype=np.int64)
+    step_count = np.zeros(len(graph), dtype=np.int64)
     priority = np.empty(len(ops))
     for at, source in enumerate(original):
-        priority[at] = seen[source] * len(graph) + rank[source]
-        seen[source] += 1
+        priority[at] = step_count[source] * len(graph) + rank[source]
+        step_count[source] += 1
     keep_order = plan.priority is not None or problem.discipline == "in order"
     return (
-        repeated,
-        Plan.of(repeated, plan.device[of], priority if keep_order else None, staging=plan.staging),
-        of,
+        unrolled_problem,
+        Plan.of(
+            unrolled_problem,
+            plan.placement[original_op],
+            priority if keep_order else None,
+            staging=plan.staging,
+        ),
+        original_op,
     )
 
 
 @dataclass(frozen=True, eq=False)
-class _Costs:
+class _UnrolledCosts:
     """The original's costs, step after step."""
 
     base: CostModel
@@ -86,8 +95,12 @@ class _Costs:
         return self.base.op_seconds(self.graph, cluster)[self.original]
 
     def transfer_seconds(self, graph: Graph, links: Sequence[Link]) -> Seconds:
-        first = np.concatenate([[0], np.cumsum([len(op.outputs) for op in self.graph.ops])])
-        tensors = [t for op in self.original for t in range(int(first[op]), int(first[op + 1]))]
+        first_tensor = np.concatenate([[0], np.cumsum([len(op.outputs) for op in self.graph.ops])])
+        tensors = [
+            t
+            for op in self.original
+            for t in range(int(first_tensor[op]), int(first_tensor[op + 1]))
+        ]
         return self.base.transfer_seconds(self.graph, links)[:, tensors]
 
     def fused_parts(self, graph: Graph, cluster: Cluster) -> FusedParts:

@@ -1,4 +1,4 @@
-"""The zoo: a name such as `layered:ops=5000,seed=3` in, a Graph out."""
+"""The zoo: loads the Graph of a network by its name, such as `layered:ops=5000,seed=3`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from placewright.errors import ConfigError, GraphError, nearest
 from placewright.zoo import blocks, families, generators
-from placewright.zoo.capture import OPTIMIZER, capture
+from placewright.zoo.capture import DEFAULT_OPTIMIZER, capture_network
 from placewright.zoo.networks import NETWORKS
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from placewright.graph import Graph
     from placewright.zoo.networks import Network
 
-Value = bool | int | float | str
+ArgumentValue = bool | int | float | str
 
 
 @dataclass(frozen=True)
@@ -35,20 +35,22 @@ class Entry:
     name: str
     description: str
     build: Callable[..., Graph]
-    defaults: Mapping[str, Value]
+    defaults: Mapping[str, ArgumentValue]
     network: Network | None = None
 
 
 def entry(name: str, description: str, build: Callable[..., Graph]) -> Entry:
     """An entry whose default arguments are those of the function that builds it."""
     parameters = inspect.signature(build).parameters.values()
-    return Entry(name, description, build, {each.name: each.default for each in parameters})
+    return Entry(
+        name, description, build, {parameter.name: parameter.default for parameter in parameters}
+    )
 
 
 def network_entry(network: Network) -> Entry:
     """An entry whose graph is captured from a PyTorch model."""
-    defaults = {**network.full, "size": "full", "optimizer": OPTIMIZER}
-    build = partial(capture, network)
+    defaults = {**network.full, "size": "full", "optimizer": DEFAULT_OPTIMIZER}
+    build = partial(capture_network, network)
     return Entry(network.name, network.description, build, defaults, network)
 
 
@@ -77,7 +79,7 @@ ENTRIES = {
 
 def names() -> list[tuple[str, str]]:
     """The name of each network and one line on it."""
-    return [(each.name, each.description) for each in ENTRIES.values()]
+    return [(network.name, network.description) for network in ENTRIES.values()]
 
 
 def load(text: str, note: Callable[[str], None] | None = None) -> Graph:
@@ -90,26 +92,30 @@ def load(text: str, note: Callable[[str], None] | None = None) -> Graph:
         GraphError: There is no network of that name.
         ConfigError: It has no such argument, or the value is of another type or out of range.
     """
-    found, given = parse(text)
-    return found.build(**given) if found.network is None else found.build(note=note, **given)
+    network, arguments = parse(text)
+    return (
+        network.build(**arguments)
+        if network.network is None
+        else network.build(note=note, **arguments)
+    )
 
 
-def built(text: str) -> tuple[Any, Sequence[Any], Mapping[str, Any]]:
+def build_network(text: str) -> tuple[Any, Sequence[Any], Mapping[str, Any]]:
     """The PyTorch model of the network of that name, and what it is called with.
 
     Raises:
         GraphError: There is no network of that name, or it is not a PyTorch model.
         ConfigError: It has no such argument, or the value is of another type or out of range.
     """
-    found, given = parse(text)
-    if found.network is None:
-        raise GraphError(f"{found.name} is a graph and no PyTorch model: there is nothing to run")
-    given.pop("optimizer", None)
-    size = str(given.pop("size", "full"))
-    return found.network.build(size, **given)
+    network, arguments = parse(text)
+    if network.network is None:
+        raise GraphError(f"{network.name} is a graph and no PyTorch model: there is nothing to run")
+    arguments.pop("optimizer", None)
+    size = str(arguments.pop("size", "full"))
+    return network.network.build(size, **arguments)
 
 
-def parse(text: str) -> tuple[Entry, dict[str, Value]]:
+def parse(text: str) -> tuple[Entry, dict[str, ArgumentValue]]:
     """The entry that a text such as `nmt-4:batch=64` names, and the arguments that it gives.
 
     Raises:
@@ -117,23 +123,25 @@ def parse(text: str) -> tuple[Entry, dict[str, Value]]:
         ConfigError: It has no such argument, or the value is of another type.
     """
     name, _, arguments = text.partition(":")
-    found = ENTRIES.get(name.strip().replace("_", "-"))
-    if found is None:
+    network = ENTRIES.get(name.strip().replace("_", "-"))
+    if network is None:
         raise GraphError(f"no network is named {name!r}: {nearest(name, ENTRIES)}")
-    given: dict[str, Value] = {}
+    values: dict[str, ArgumentValue] = {}
     for part in arguments.split(",") if arguments.strip() else ():
         key, equals, value = (word.strip() for word in part.partition("="))
         if not equals:
-            raise ConfigError(f"{found.name} is given {part!r}: expected arguments as name=value")
-        if key not in found.defaults:
+            raise ConfigError(f"{network.name} is given {part!r}: expected arguments as name=value")
+        if key not in network.defaults:
             raise ConfigError(
-                f"{found.name} has no argument {key!r}: it has {', '.join(found.defaults)}"
+                f"{network.name} has no argument {key!r}: it has {', '.join(network.defaults)}"
             )
-        given[key] = _value(f"{found.name} is given {key} {value!r}", value, found.defaults[key])
-    return found, given
+        values[key] = _parse_value(
+            f"{network.name} is given {key} {value!r}", value, network.defaults[key]
+        )
+    return network, values
 
 
-def _value(what: str, text: str, default: Value) -> Value:
+def _parse_value(subject: str, text: str, default: ArgumentValue) -> ArgumentValue:
     """A text as a value of the default's type."""
     if isinstance(default, str):
         return text
@@ -142,12 +150,12 @@ def _value(what: str, text: str, default: Value) -> Value:
             return True
         if text.lower() in ("false", "no", "0"):
             return False
-        raise ConfigError(f"{what}: expected true or false")
+        raise ConfigError(f"{subject}: expected true or false")
     kind = "a whole number" if isinstance(default, int) else "a number"
     try:
         value = type(default)(text)
     except ValueError:
-        raise ConfigError(f"{what}: expected {kind}") from None
+        raise ConfigError(f"{subject}: expected {kind}") from None
     if not math.isfinite(value):
-        raise ConfigError(f"{what}: expected {kind}")
+        raise ConfigError(f"{subject}: expected {kind}")
     return value

@@ -1,16 +1,16 @@
-"""A few sizes in, a built-in network out, written op by op, so that no other library is needed."""
+"""Built-in networks written op by op, so that no other library is needed."""
 
 from __future__ import annotations
 
 from placewright.errors import ConfigError
 from placewright.graph import INPUT, STATE, VIEW, Graph, Tensor
-from placewright.zoo.arguments import MOST, check_counts, title
-from placewright.zoo.builder import Draft
+from placewright.zoo.arguments import MAX_COUNT, check_counts, title
+from placewright.zoo.builder import NetworkBuilder
 
 # Floating-point operations an element, for ops that are no products.
-NORM = 8  # mean, variance, difference, root, quotient, scale, shift
-SOFTMAX = 5  # maximum, difference, exponential, sum, quotient
-GELU = 8  # the tanh form
+NORM_FLOPS = 8  # mean, variance, difference, root, quotient, scale, shift
+SOFTMAX_FLOPS = 5  # maximum, difference, exponential, sum, quotient
+GELU_FLOPS = 8  # the tanh form
 
 
 def transformer(
@@ -32,15 +32,15 @@ def transformer(
     """
     sizes = {"blocks": blocks, "tokens": tokens, "width": width, "hidden": hidden, "heads": heads}
     check_counts("transformer", **sizes)
-    if not 0 <= context <= MOST:
-        raise ConfigError(f"transformer has context {context!r}: expected 0 to {MOST:,}")
-    draft = Draft("bfloat16")
-    x = draft.add("tokens", INPUT, [], tokens * width)
+    if not 0 <= context <= MAX_COUNT:
+        raise ConfigError(f"transformer has context {context!r}: expected 0 to {MAX_COUNT:,}")
+    builder = NetworkBuilder("bfloat16")
+    x = builder.add("tokens", INPUT, [], tokens * width)
     for block in range(blocks):
-        x = _attention(draft, f"blocks.{block}.attention", x, tokens, width, heads, context)
-        x = _perceptron(draft, f"blocks.{block}.mlp", x, tokens, width, hidden)
+        x = _attention(builder, f"blocks.{block}.attention", x, tokens, width, heads, context)
+        x = _mlp(builder, f"blocks.{block}.mlp", x, tokens, width, hidden)
     name = title("transformer", **sizes, context=context)
-    return Graph(name, tuple(draft.ops))
+    return Graph(name, tuple(builder.ops))
 
 
 def offload(blocks: int = 16, tokens: int = 1) -> Graph:
@@ -50,12 +50,12 @@ def offload(blocks: int = 16, tokens: int = 1) -> Graph:
     """
     check_counts("offload", blocks=blocks, tokens=tokens)
     weight = 352 * 2**20 // 2
-    draft = Draft("bfloat16")
+    builder = NetworkBuilder("bfloat16")
     reads: list[Tensor] = []
     for block in range(blocks):
         flops = 2 * weight * tokens
-        reads = [draft.add(f"blocks.{block}", "block", reads, 8192 * tokens, flops, weight)]
-    return Graph(title("offload", blocks=blocks, tokens=tokens), tuple(draft.ops))
+        reads = [builder.add(f"blocks.{block}", "block", reads, 8192 * tokens, flops, weight)]
+    return Graph(title("offload", blocks=blocks, tokens=tokens), tuple(builder.ops))
 
 
 def branches(modules: int = 6, batch: int = 32, side: int = 28, channels: int = 256) -> Graph:
@@ -67,50 +67,56 @@ def branches(modules: int = 6, batch: int = 32, side: int = 28, channels: int = 
     check_counts("branches", modules=modules, batch=batch, side=side, channels=channels)
     if channels % 4:
         raise ConfigError(f"branches has channels {channels!r}: expected a multiple of 4")
-    draft = Draft("float32")
-    image = draft.add("image", INPUT, [], batch * side * side * 3)
-    x = draft.convolution("stem", image, batch, side, 3, channels, 3)
+    builder = NetworkBuilder("float32")
+    image = builder.add("image", INPUT, [], batch * side * side * 3)
+    x = builder.convolution("stem", image, batch, side, 3, channels, 3)
     quarter, pixels = channels // 4, batch * side * side
     for module in range(modules):
-        ends = []
+        branch_outputs = []
         for depth in range(3):
             name = f"modules.{module}.branch{depth}"
-            y = draft.convolution(f"{name}.reduce", x, batch, side, channels, quarter, 1)
+            y = builder.convolution(f"{name}.reduce", x, batch, side, channels, quarter, 1)
             for layer in range(depth):
-                y = draft.convolution(f"{name}.{layer}", y, batch, side, quarter, quarter, 3)
-            ends.append(y)
+                y = builder.convolution(f"{name}.{layer}", y, batch, side, quarter, quarter, 3)
+            branch_outputs.append(y)
         name = f"modules.{module}.pool"
-        pooled = draft.add(f"{name}.maximum", "pool", [x], pixels * channels, pixels * channels * 9)
-        ends.append(draft.convolution(f"{name}.reduce", pooled, batch, side, channels, quarter, 1))
-        x = draft.add(f"modules.{module}.join", "concat", ends, pixels * channels)
-    mean = draft.add("head.mean", "mean", [x], batch * channels, pixels * channels)
-    draft.linear("head.classifier", mean, batch, channels, 1000)
+        pooled = builder.add(
+            f"{name}.maximum", "pool", [x], pixels * channels, pixels * channels * 9
+        )
+        branch_outputs.append(
+            builder.convolution(f"{name}.reduce", pooled, batch, side, channels, quarter, 1)
+        )
+        x = builder.add(f"modules.{module}.join", "concat", branch_outputs, pixels * channels)
+    mean = builder.add("head.mean", "mean", [x], batch * channels, pixels * channels)
+    builder.linear("head.classifier", mean, batch, channels, 1000)
     name = title("branches", modules=modules, batch=batch, side=side, channels=channels)
-    return Graph(name, tuple(draft.ops))
+    return Graph(name, tuple(builder.ops))
 
 
 def _attention(
-    draft: Draft, name: str, x: Tensor, tokens: int, width: int, heads: int, context: int
+    builder: NetworkBuilder, name: str, x: Tensor, tokens: int, width: int, heads: int, context: int
 ) -> Tensor:
     """Norm, attention and the sum with what came in; scores stay inside the attention op."""
     elements, keys = tokens * width, tokens + context
-    y = draft.add(f"{name}.norm", "norm", [x], elements, NORM * elements, 2 * width)
-    y = draft.linear(f"{name}.qkv", y, tokens, width, 3 * width)
-    reads = [draft.add(f"{name}.heads", VIEW, [y], 3 * elements)]
+    y = builder.add(f"{name}.norm", "norm", [x], elements, NORM_FLOPS * elements, 2 * width)
+    y = builder.linear(f"{name}.qkv", y, tokens, width, 3 * width)
+    reads = [builder.add(f"{name}.heads", VIEW, [y], 3 * elements)]
     if context:
-        reads.append(draft.add(f"{name}.cache", STATE, [], 2 * context * width))
-    flops = 4 * tokens * keys * width + SOFTMAX * heads * tokens * keys
-    y = draft.add(f"{name}.attend", "attention", reads, elements, flops)
-    y = draft.add(f"{name}.merge", VIEW, [y], elements)
-    y = draft.linear(f"{name}.projection", y, tokens, width, width)
-    return draft.add(f"{name}.residual", "add", [x, y], elements, elements)
+        reads.append(builder.add(f"{name}.cache", STATE, [], 2 * context * width))
+    flops = 4 * tokens * keys * width + SOFTMAX_FLOPS * heads * tokens * keys
+    y = builder.add(f"{name}.attend", "attention", reads, elements, flops)
+    y = builder.add(f"{name}.merge", VIEW, [y], elements)
+    y = builder.linear(f"{name}.projection", y, tokens, width, width)
+    return builder.add(f"{name}.residual", "add", [x, y], elements, elements)
 
 
-def _perceptron(draft: Draft, name: str, x: Tensor, tokens: int, width: int, hidden: int) -> Tensor:
+def _mlp(
+    builder: NetworkBuilder, name: str, x: Tensor, tokens: int, width: int, hidden: int
+) -> Tensor:
     """Norm, two products with an activation between them, and the sum with what came in."""
     elements, inner = tokens * width, tokens * hidden
-    y = draft.add(f"{name}.norm", "norm", [x], elements, NORM * elements, 2 * width)
-    y = draft.linear(f"{name}.up", y, tokens, width, hidden)
-    y = draft.add(f"{name}.activation", "gelu", [y], inner, GELU * inner)
-    y = draft.linear(f"{name}.down", y, tokens, hidden, width)
-    return draft.add(f"{name}.residual", "add", [x, y], elements, elements)
+    y = builder.add(f"{name}.norm", "norm", [x], elements, NORM_FLOPS * elements, 2 * width)
+    y = builder.linear(f"{name}.up", y, tokens, width, hidden)
+    y = builder.add(f"{name}.activation", "gelu", [y], inner, GELU_FLOPS * inner)
+    y = builder.linear(f"{name}.down", y, tokens, hidden, width)
+    return builder.add(f"{name}.residual", "add", [x, y], elements, elements)

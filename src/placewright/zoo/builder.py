@@ -1,4 +1,4 @@
-"""A network that is being written: sizes in elements go in op by op, a Graph comes out."""
+"""NetworkBuilder: collects the ops of a network, sized in elements, and makes its Graph."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass, field, replace
 from placewright.errors import ConfigError
 from placewright.graph import INPUT, STATE, VIEW, WEIGHT, Graph, Op, Tensor
 
-BYTES = {"bfloat16": 2, "float32": 4}  # of one element
-LARGEST = 2**50  # bytes of a tensor: sums over a graph stay within 64 bits
+ELEMENT_BYTES = {"bfloat16": 2, "float32": 4}  # of one element
+MAX_TENSOR_BYTES = 2**50  # bytes of a tensor: sums over a graph stay within 64 bits
 
 
 @dataclass
-class Draft:
+class NetworkBuilder:
     """Ops so far, each with the weight that it reads; all of one dtype."""
 
     dtype: str
@@ -33,18 +33,18 @@ class Draft:
         """
         if parameters:
             reads = [*reads, self.add(f"{name}.weight", WEIGHT, [], parameters)]
-        size = elements * BYTES[self.dtype]
-        if size > LARGEST:
+        size = elements * ELEMENT_BYTES[self.dtype]
+        if size > MAX_TENSOR_BYTES:
             raise ConfigError(f"op {name!r} would make {size:,} bytes: choose smaller sizes")
-        still = kind in (WEIGHT, STATE, INPUT, VIEW)
-        read = sum(self.ops[source].outputs[output] for source, output in reads)
+        moves_nothing = kind in (WEIGHT, STATE, INPUT, VIEW)
+        bytes_read = sum(self.ops[source].outputs[output] for source, output in reads)
         op = Op(
             name,
             kind,
             tuple(reads),
             (size,),
             flops=float(flops),
-            moved=0 if still else read + size,
+            bytes_moved=0 if moves_nothing else bytes_read + size,
             dtype=self.dtype,
             module=name.removesuffix(".weight").rpartition(".")[0],
             aliases=((0, 0),) if kind == VIEW else (),
@@ -52,85 +52,92 @@ class Draft:
         self.ops.append(op)
         return len(self.ops) - 1, 0
 
-    def linear(self, name: str, read: Tensor, rows: int, width: int, out: int) -> Tensor:
+    def linear(self, name: str, source: Tensor, rows: int, width: int, out: int) -> Tensor:
         """Rows of `width` elements times a weight of width x out."""
-        return self.add(name, "linear", [read], rows * out, 2 * rows * width * out, width * out)
+        return self.add(name, "linear", [source], rows * out, 2 * rows * width * out, width * out)
 
     def convolution(
-        self, name: str, read: Tensor, batch: int, side: int, channels: int, out: int, kernel: int
+        self, name: str, source: Tensor, batch: int, side: int, channels: int, out: int, kernel: int
     ) -> Tensor:
         """A convolution that keeps the side, and the activation after it."""
         pixels, taps = batch * side * side, kernel * kernel
-        made = self.add(
+        features = self.add(
             f"{name}.convolution",
             "convolution",
-            [read],
+            [source],
             pixels * out,
             2 * pixels * out * channels * taps,
             channels * out * taps,
         )
-        return self.add(f"{name}.relu", "relu", [made], pixels * out, pixels * out)
+        return self.add(f"{name}.relu", "relu", [features], pixels * out, pixels * out)
 
     def graph(self, name: str) -> Graph:
         return Graph(name, tuple(self.ops))
 
-    def training(self, name: str) -> Graph:
+    def training_graph(self, name: str) -> Graph:
         """The forward ops, a backward pass and an update of every weight.
 
         The last op is the loss. An op with a weight has two gradient ops, one for the weight and
         one for what else it reads, with its own FLOPs each; any other op has one.
         """
-        forward = [op for op in self.ops if op.kind not in _STILL]
-        place = {op.name: at for at, op in enumerate(self.ops)}
+        forward = [op for op in self.ops if op.kind not in _SOURCE_KINDS]
+        position = {op.name: at for at, op in enumerate(self.ops)}
         gradients: dict[Tensor, list[Tensor]] = {}
-        last = len(self.ops) - 1
-        gradients[last, 0] = [(last, 0)]
+        loss = len(self.ops) - 1
+        gradients[loss, 0] = [(loss, 0)]
         updates: dict[int, list[Tensor]] = {}
         for op in reversed(forward):
-            flow = [
+            output_gradients = [
                 g
                 for out in range(len(op.outputs))
-                for g in gradients.get((place[op.name], out), [])
+                for g in gradients.get((position[op.name], out), [])
             ]
-            if not flow:
+            if not output_gradients:
                 continue
             weights = [read for read in op.inputs if self.ops[read[0]].kind == WEIGHT]
-            others = [read for read in op.inputs if self.ops[read[0]].kind not in _STILL]
+            activations = [
+                read for read in op.inputs if self.ops[read[0]].kind not in _SOURCE_KINDS
+            ]
             if weights:
-                read = [*flow, *(each for each in op.inputs if each not in weights)]
-                made = self._gradient(op, f"{op.name}.weight_gradient", read, weights)
-                for weight, each in zip(weights, made, strict=True):
-                    updates.setdefault(weight[0], []).append(each)
-            if others:
-                made = self._gradient(op, f"{op.name}.gradient", [*flow, *op.inputs], others)
-                for read_, each in zip(others, made, strict=True):
-                    gradients.setdefault(read_, []).append(each)
+                read = [
+                    *output_gradients,
+                    *(tensor for tensor in op.inputs if tensor not in weights),
+                ]
+                new_gradients = self._add_gradient(op, f"{op.name}.weight_gradient", read, weights)
+                for weight, tensor in zip(weights, new_gradients, strict=True):
+                    updates.setdefault(weight[0], []).append(tensor)
+            if activations:
+                new_gradients = self._add_gradient(
+                    op, f"{op.name}.gradient", [*output_gradients, *op.inputs], activations
+                )
+                for source, tensor in zip(activations, new_gradients, strict=True):
+                    gradients.setdefault(source, []).append(tensor)
         for at, parts in updates.items():
-            home = self.ops[at]
-            self.ops[at] = replace(home, colocate=home.name)
-            size = home.outputs[0]
+            weight_op = self.ops[at]
+            self.ops[at] = replace(weight_op, colocate=weight_op.name)
+            size = weight_op.outputs[0]
             self.ops.append(
                 Op(
-                    f"{home.name}.update",
+                    f"{weight_op.name}.update",
                     "optimizer",
                     ((at, 0), *parts),
                     (0,),
-                    flops=2.0 * size / BYTES[self.dtype],
-                    moved=(2 + len(parts)) * size,
+                    flops=2.0 * size / ELEMENT_BYTES[self.dtype],
+                    bytes_moved=(2 + len(parts)) * size,
                     dtype=self.dtype,
-                    module=home.module,
+                    module=weight_op.module,
                     phase="update",
-                    colocate=home.name,
+                    colocate=weight_op.name,
                 )
             )
         return Graph(name, tuple(self.ops))
 
-    def _gradient(
-        self, op: Op, name: str, reads: list[Tensor], wanted: list[Tensor]
+    def _add_gradient(
+        self, op: Op, name: str, reads: list[Tensor], targets: list[Tensor]
     ) -> list[Tensor]:
         """Add a gradient op that makes the gradients of these tensors."""
         reads = list(dict.fromkeys(reads))
-        sizes = [self.ops[source].outputs[output] for source, output in wanted]
+        sizes = [self.ops[source].outputs[output] for source, output in targets]
         moved = sum(self.ops[source].outputs[output] for source, output in reads) + sum(sizes)
         self.ops.append(
             replace(
@@ -139,7 +146,7 @@ class Draft:
                 inputs=tuple(reads),
                 outputs=tuple(sizes),
                 kind="elementwise" if op.kind == VIEW else op.kind,
-                moved=moved,
+                bytes_moved=moved,
                 phase="backward",
                 aliases=(),
             )
@@ -147,4 +154,4 @@ class Draft:
         return [(len(self.ops) - 1, output) for output in range(len(sizes))]
 
 
-_STILL = (WEIGHT, STATE, INPUT)
+_SOURCE_KINDS = (WEIGHT, STATE, INPUT)

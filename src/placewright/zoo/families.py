@@ -1,4 +1,4 @@
-"""A family's name in, 32 training graphs that are alike but not the same out, for learning.
+"""Families of 32 similar training graphs each, for learning across graphs.
 
 Placeto (Addanki et al. 2019) was trained on three such families, whose graphs were never published
 whole: `cifar10` and `ptb`, architectures from the search spaces of ENAS (Pham et al. 2018), and
@@ -15,21 +15,23 @@ import numpy as np
 from placewright.errors import ConfigError, nearest
 from placewright.graph import INPUT
 from placewright.zoo.arguments import title
-from placewright.zoo.builder import Draft
+from placewright.zoo.builder import NetworkBuilder
 
 if TYPE_CHECKING:
     from placewright.graph import Graph, Tensor
 
-GRAPHS = 32
-TEST = tuple(
-    sorted(int(at) for at in np.random.default_rng(2019).permutation(GRAPHS)[: GRAPHS // 4])
+FAMILY_SIZE = 32
+TEST_GRAPHS = tuple(
+    sorted(
+        int(at) for at in np.random.default_rng(2019).permutation(FAMILY_SIZE)[: FAMILY_SIZE // 4]
+    )
 )
 """The graphs of every family that are for testing."""
 
-Part = Literal["train", "test", "all"]
+FamilyPart = Literal["train", "test", "all"]
 
 
-def family(name: str, part: Part = "all") -> list[Graph]:
+def family(name: str, part: FamilyPart = "all") -> list[Graph]:
     """The graphs of a family, or of its training or test part.
 
     Raises:
@@ -40,8 +42,10 @@ def family(name: str, part: Part = "all") -> list[Graph]:
         raise ConfigError(f"no family is named {name!r}: {nearest(name, builders)}")
     if part not in ("train", "test", "all"):
         raise ConfigError(f"part is {part!r}: expected train, test or all")
-    chosen = [at for at in range(GRAPHS) if part == "all" or (at in TEST) == (part == "test")]
-    return [builders[name](graph=at) for at in chosen]
+    indices = [
+        at for at in range(FAMILY_SIZE) if part == "all" or (at in TEST_GRAPHS) == (part == "test")
+    ]
+    return [builders[name](graph=at) for at in indices]
 
 
 def cifar10(graph: int = 0, batch: int = 128) -> Graph:
@@ -52,28 +56,33 @@ def cifar10(graph: int = 0, batch: int = 128) -> Graph:
     cells begins with half the side and twice the channels.
     """
     rng = _rng("cifar10", graph)
-    draft, side, channels = Draft("float32"), 32, 36
-    x = draft.add("image", INPUT, [], batch * side * side * 3)
-    x = draft.convolution("stem", x, batch, side, 3, channels, 3)
+    builder, side, channels = NetworkBuilder("float32"), 32, 36
+    x = builder.add("image", INPUT, [], batch * side * side * 3)
+    x = builder.convolution("stem", x, batch, side, 3, channels, 3)
     nodes = [_enas_node(rng, at) for at in range(5)]
-    before = x
+    previous = x
     for cell in range(6):
         if cell in (2, 4):
             pixels = batch * side * side // 4
             side, channels = side // 2, 2 * channels
-            x, before = (
-                draft.add(
+            x, previous = (
+                builder.add(
                     f"cells.{cell}.reduce{at}",
                     "convolution",
-                    [read],
+                    [source],
                     pixels * channels,
                     2 * pixels * channels * channels // 2,
                     channels * channels // 2,
                 )
-                for at, read in enumerate((x, before))
+                for at, source in enumerate((x, previous))
             )
-        x, before = _cell(draft, f"cells.{cell}", nodes, (before, x), batch, side, channels), x
-    return _classified(draft, x, batch, side, channels, title("cifar10", graph=graph, batch=batch))
+        x, previous = (
+            _add_cell(builder, f"cells.{cell}", nodes, (previous, x), batch, side, channels),
+            x,
+        )
+    return _with_classifier(
+        builder, x, batch, side, channels, title("cifar10", graph=graph, batch=batch)
+    )
 
 
 def ptb(graph: int = 0, batch: int = 64, steps: int = 20) -> Graph:
@@ -83,33 +92,37 @@ def ptb(graph: int = 0, batch: int = 64, steps: int = 20) -> Graph:
     """
     rng = _rng("ptb", graph)
     width, vocabulary = 1000, 10_000
-    draft = Draft("float32")
+    builder = NetworkBuilder("float32")
     earlier = [int(rng.integers(0, at)) for at in range(1, 8)]
     kinds = [str(rng.choice(["tanh", "relu", "sigmoid", "identity"])) for _ in range(8)]
-    state = draft.add("state", INPUT, [], batch * width)
+    state = builder.add("state", INPUT, [], batch * width)
     outputs: list[Tensor] = []
     weights: dict[str, Tensor] = {}
     for step in range(steps):
-        word = draft.add(f"words.{step}", INPUT, [], batch * width)
+        token = builder.add(f"words.{step}", INPUT, [], batch * width)
         path = f"steps.{step}"
-        first = [word, state]
+        reads = [token, state]
         nodes = [
-            _recurrent(draft, weights, "node0", f"{path}.node0", first, kinds[0], batch, width)
+            _add_recurrent(
+                builder, weights, "node0", f"{path}.node0", reads, kinds[0], batch, width
+            )
         ]
         for at, source in enumerate(earlier, start=1):
-            read = [nodes[source]]
+            node_reads = [nodes[source]]
             node = f"node{at}"
             nodes.append(
-                _recurrent(draft, weights, node, f"{path}.{node}", read, kinds[at], batch, width)
+                _add_recurrent(
+                    builder, weights, node, f"{path}.{node}", node_reads, kinds[at], batch, width
+                )
             )
-        loose = [nodes[at] for at in range(8) if at not in earlier]
-        state = draft.add(f"{path}.mean", "elementwise", loose, batch * width, 8 * batch * width)
+        unread = [nodes[at] for at in range(8) if at not in earlier]
+        state = builder.add(f"{path}.mean", "elementwise", unread, batch * width, 8 * batch * width)
         outputs.append(state)
-    joined = draft.add("join", "concat", outputs, steps * batch * width)
-    logits = draft.linear("softmax", joined, steps * batch, width, vocabulary)
+    stacked = builder.add("join", "concat", outputs, steps * batch * width)
+    logits = builder.linear("softmax", stacked, steps * batch, width, vocabulary)
     rows = steps * batch * vocabulary
-    draft.add("loss", "loss", [logits], 1, 5 * rows)
-    return draft.training(title("ptb", graph=graph, batch=batch, steps=steps))
+    builder.add("loss", "loss", [logits], 1, 5 * rows)
+    return builder.training_graph(title("ptb", graph=graph, batch=batch, steps=steps))
 
 
 def nmt(graph: int = 0) -> Graph:
@@ -117,38 +130,40 @@ def nmt(graph: int = 0) -> Graph:
     _rng("nmt", graph)
     steps, batch = 8 + graph // 2, (64, 128)[graph % 2]
     width, vocabulary = 1024, 32_000
-    draft = Draft("float32")
+    builder = NetworkBuilder("float32")
     weights: dict[str, Tensor] = {}
     tops: dict[str, list[Tensor]] = {}
     for side in ("encoder", "decoder"):
-        below = [
-            draft.add(f"{side}.words.{step}", INPUT, [], batch * width) for step in range(steps)
+        layer_inputs = [
+            builder.add(f"{side}.words.{step}", INPUT, [], batch * width) for step in range(steps)
         ]
         for layer in range(2):
-            state = draft.add(f"{side}.layers.{layer}.state", INPUT, [], batch * width)
+            state = builder.add(f"{side}.layers.{layer}.state", INPUT, [], batch * width)
             for step in range(steps):
                 shared = f"{side}.layers.{layer}"
-                reads, path = [below[step], state], f"{shared}.{step}"
-                state = _recurrent(draft, weights, shared, path, reads, "lstm", batch, width)
-                below[step] = state
-        tops[side] = below
-    memory = draft.add("memory", "concat", tops["encoder"], steps * batch * width)
-    mixed = []
+                reads, path = [layer_inputs[step], state], f"{shared}.{step}"
+                state = _add_recurrent(builder, weights, shared, path, reads, "lstm", batch, width)
+                layer_inputs[step] = state
+        tops[side] = layer_inputs
+    memory = builder.add("memory", "concat", tops["encoder"], steps * batch * width)
+    mixed_steps = []
     for step, top in enumerate(tops["decoder"]):
         path = f"attention.{step}"
         flops = 4 * steps * batch * width
-        read = draft.add(path, "attention", [top, memory], batch * width, flops)
-        reads, mix = [read, top], f"{path}.mix"
-        mixed.append(_recurrent(draft, weights, "attention", mix, reads, "tanh", batch, width))
-    joined = draft.add("join", "concat", mixed, steps * batch * width)
-    logits = draft.linear("softmax", joined, steps * batch, width, vocabulary)
-    draft.add("loss", "loss", [logits], 1, 5 * steps * batch * vocabulary)
-    return draft.training(title("nmt", graph=graph))
+        context = builder.add(path, "attention", [top, memory], batch * width, flops)
+        reads, mix = [context, top], f"{path}.mix"
+        mixed_steps.append(
+            _add_recurrent(builder, weights, "attention", mix, reads, "tanh", batch, width)
+        )
+    stacked = builder.add("join", "concat", mixed_steps, steps * batch * width)
+    logits = builder.linear("softmax", stacked, steps * batch, width, vocabulary)
+    builder.add("loss", "loss", [logits], 1, 5 * steps * batch * vocabulary)
+    return builder.training_graph(title("nmt", graph=graph))
 
 
 def _rng(name: str, graph: int) -> np.random.Generator:
-    if not 0 <= graph < GRAPHS:
-        raise ConfigError(f"{name} has graph {graph!r}: expected 0 to {GRAPHS - 1}")
+    if not 0 <= graph < FAMILY_SIZE:
+        raise ConfigError(f"{name} has graph {graph!r}: expected 0 to {FAMILY_SIZE - 1}")
     return np.random.default_rng([2018, len(name), graph])
 
 
@@ -162,48 +177,52 @@ def _enas_node(rng: np.random.Generator, at: int) -> list[tuple[int, str]]:
     return [(1, pairs[0][1]), pairs[1]] if at == 0 else pairs
 
 
-def _cell(
-    draft: Draft,
+def _add_cell(
+    builder: NetworkBuilder,
     path: str,
     nodes: list[list[tuple[int, str]]],
-    before: tuple[Tensor, Tensor],
+    previous: tuple[Tensor, Tensor],
     batch: int,
     side: int,
     channels: int,
 ) -> Tensor:
     elements = batch * side * side * channels
-    outputs, read = list(before), set()
+    outputs, read_outputs = list(previous), set()
     for at, pairs in enumerate(nodes):
         parts = []
         for arm, (source, kind) in enumerate(pairs):
             name = f"{path}.node{at}.{arm}"
-            read.add(source)
+            read_outputs.add(source)
             if kind.startswith("convolution"):
                 size = int(kind[-1])
-                given = outputs[source]
-                parts.append(draft.convolution(name, given, batch, side, channels, channels, size))
+                source_tensor = outputs[source]
+                parts.append(
+                    builder.convolution(name, source_tensor, batch, side, channels, channels, size)
+                )
             elif kind == "identity":
                 parts.append(outputs[source])
             else:
-                parts.append(draft.add(name, "pool", [outputs[source]], elements, 9 * elements))
-        outputs.append(draft.add(f"{path}.node{at}.add", "add", parts, elements, elements))
-    loose = [tensor for at, tensor in enumerate(outputs) if at not in read and at > 1]
-    joined = draft.add(f"{path}.join", "concat", loose, len(loose) * elements)
-    flops = 2 * elements * channels * len(loose)
-    return draft.add(
-        f"{path}.fit", "convolution", [joined], elements, flops, channels * channels * len(loose)
+                parts.append(builder.add(name, "pool", [outputs[source]], elements, 9 * elements))
+        outputs.append(builder.add(f"{path}.node{at}.add", "add", parts, elements, elements))
+    unread = [tensor for at, tensor in enumerate(outputs) if at not in read_outputs and at > 1]
+    concat = builder.add(f"{path}.join", "concat", unread, len(unread) * elements)
+    flops = 2 * elements * channels * len(unread)
+    return builder.add(
+        f"{path}.fit", "convolution", [concat], elements, flops, channels * channels * len(unread)
     )
 
 
-def _classified(draft: Draft, x: Tensor, batch: int, side: int, channels: int, name: str) -> Graph:
-    pooled = draft.add("head.pool", "mean", [x], batch * channels, batch * side * side * channels)
-    logits = draft.linear("head.linear", pooled, batch, channels, 10)
-    draft.add("head.loss", "loss", [logits], 1, 5 * batch * 10)
-    return draft.training(name)
+def _with_classifier(
+    builder: NetworkBuilder, x: Tensor, batch: int, side: int, channels: int, name: str
+) -> Graph:
+    pooled = builder.add("head.pool", "mean", [x], batch * channels, batch * side * side * channels)
+    logits = builder.linear("head.linear", pooled, batch, channels, 10)
+    builder.add("head.loss", "loss", [logits], 1, 5 * batch * 10)
+    return builder.training_graph(name)
 
 
-def _recurrent(
-    draft: Draft,
+def _add_recurrent(
+    builder: NetworkBuilder,
     weights: dict[str, Tensor],
     shared: str,
     path: str,
@@ -216,9 +235,9 @@ def _recurrent(
     gates = 4 if kind == "lstm" else 1
     if shared not in weights:
         elements = len(reads) * width * gates * width
-        weights[shared] = draft.add(f"{shared}.weight", "weight", [], elements)
+        weights[shared] = builder.add(f"{shared}.weight", "weight", [], elements)
     flops = 2 * batch * len(reads) * width * gates * width
-    made = draft.add(
+    product = builder.add(
         f"{path}.product", "linear", [*reads, weights[shared]], batch * gates * width, flops
     )
-    return draft.add(f"{path}.{kind}", "elementwise", [made], batch * width, 8 * batch * width)
+    return builder.add(f"{path}.{kind}", "elementwise", [product], batch * width, 8 * batch * width)

@@ -22,7 +22,7 @@ class Case:
         return Plan.of(self.problem, np.array([at[name] for name in names]), **more)
 
     def device(self, plan, name):
-        return plan.devices[plan.device[self.graph.position[name]]]
+        return plan.device_names[plan.placement[self.graph.position[name]]]
 
 
 def block(op):

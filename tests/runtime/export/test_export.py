@@ -16,7 +16,7 @@ WORDS = [name for name in TARGETS if name not in WRITE_MODELS]
 @pytest.mark.parametrize("seed", range(6))
 def test_what_is_exported_is_a_plan_and_its_cost_is_that_plans(six, target, seed):
     rng = np.random.default_rng(seed)
-    device = six.problem.settle(rng.integers(0, 3, len(six.graph)))
+    device = six.problem.legalize(rng.integers(0, 3, len(six.graph)))
     plan = pw.Plan.of(six.problem, device)
     made = pw.export(six.problem, plan, target)
     assert made.target == target
@@ -26,16 +26,16 @@ def test_what_is_exported_is_a_plan_and_its_cost_is_that_plans(six, target, seed
     assert made.cost.exported.step_time == again.step_time
     assert made.cost.exported.period == again.period
     assert made.cost.planned.step_time == pw.simulate(six.problem, plan).step_time
-    turns = six.problem.arrays.turn
+    turns = six.problem.arrays.scheduled
     seconds = six.problem.arrays.compute[np.arange(len(turns)), device] * turns
-    elsewhere = seconds[made.plan.device != device].sum() / seconds.sum()
-    assert made.cost.time == pytest.approx(elsewhere)
+    elsewhere = seconds[made.plan.placement != device].sum() / seconds.sum()
+    assert made.cost.moved_time == pytest.approx(elsewhere)
 
 
 @pytest.mark.parametrize("target", WORDS)
 def test_a_plan_for_one_device_loses_nothing(six, target):
     made = pw.export(six.problem, six.plan(lambda op: "gpu0"), target)
-    assert (made.cost.time, made.cost.bytes) == (0, 0)
+    assert (made.cost.moved_time, made.cost.moved_bytes) == (0, 0)
     assert made.cost.exported == made.cost.planned
     assert [note for note in made.notes if not note.startswith(("subgraphs", "wishes"))] == []
 

@@ -36,7 +36,7 @@ def case(path, make_case):
 
 
 def exported(case, target, rule, path, **more):
-    plan = case.problem.settle(case.plan(rule).device)
+    plan = case.problem.legalize(case.plan(rule).placement)
     return pw.export(case.problem, pw.Plan.of(case.problem, plan), target, model=path, **more)
 
 
@@ -65,7 +65,7 @@ def test_nodes_are_annotated_with_their_device(case, path):
         "CPUExecutionProvider",
     ]
     assert json.loads(made.text) == made.data
-    assert (made.cost.time, made.cost.bytes) == (0, 0)
+    assert (made.cost.moved_time, made.cost.bytes) == (0, 0)
 
 
 def test_a_session_has_one_accelerator(case, path):
@@ -77,8 +77,8 @@ def test_a_session_has_one_accelerator(case, path):
     assert made.data["providers"][0][1]["device_id"] == 3
     assert made.data["session_options"]["session.layer_assignment_settings"] == "gpu(=gpu0)"
     assert made.notes[0] == "devices: a session has one accelerator; ops of gpu1 go to gpu0"
-    assert made.cost.time > 0
-    assert made.plan.device[case.graph.position["/body/Relu"]] == 0
+    assert made.cost.moved_time > 0
+    assert made.plan.placement[case.graph.position["/body/Relu"]] == 0
 
 
 def test_onnx_runtime_loads_what_is_exported(case, path, tmp_path, capfd):
@@ -122,7 +122,7 @@ def test_nodes_name_their_device_and_stage(case, path):
     assert model.ir_version == 11
     [configuration] = model.configuration
     assert (configuration.name, configuration.num_devices) == ("placewright", 3)
-    assert list(configuration.device) == ["gpu0", "gpu1", "cpu0"]
+    assert list(configuration.placement) == ["gpu0", "gpu1", "cpu0"]
     for node in model.graph.node:
         [said] = node.device_configurations
         assert said.configuration_id == "placewright"
@@ -233,7 +233,7 @@ def test_openvino_gets_an_affinity_for_every_op(case, path):
         **dict.fromkeys(BODY, "GPU.0"),
         "/head/Gemm": "CPU",
     }
-    assert made.cost.time == 0
+    assert made.cost.moved_time == 0
     x, weight = Node("x"), Node("w2")
     body = Node("/body/Relu", x)
     part = Node("/head/Gemm/WithoutBiases", body, weight)
@@ -253,7 +253,7 @@ def test_openvino_knows_modules_of_a_pytorch_model(six, block_of):
         six.plan(lambda op: "gpu1" if op.name.startswith("blocks.2.mlp.norm") else "gpu0"),
         "openvino",
     )
-    assert made.cost.time > 0
+    assert made.cost.moved_time > 0
     assert any(note.startswith("modules:") for note in made.notes)
     found = apply(Model(Node("__module.blocks.2.mlp.up/aten::linear/MatMul")), made)
     assert list(found.values()) == ["GPU.0"]

@@ -100,7 +100,7 @@ def test_no_plan_of_any_problem_beats_its_bound(data: st.DataObject, objective: 
         None if priority is None else priority[None],
         None if staging is None else staging[None],
     )
-    assert bound(problem, fits=False).seconds <= verdict.value[0]
+    assert bound(problem, fits_only=False).seconds <= verdict.value[0]
     if verdict.overflow[0] == 0:
         assert bound(problem).seconds <= verdict.value[0]
 
@@ -111,7 +111,7 @@ def test_most_small_problems_are_proved_to_the_end() -> None:
     for seed in range(8):
         for objective in ("step", "period"):
             problem = random_problem(seed, "in order", objective)
-            near.append(bound(problem, fits=False).seconds >= 0.999 * optima(problem, seed)[0])
+            near.append(bound(problem, fits_only=False).seconds >= 0.999 * optima(problem, seed)[0])
     assert np.mean(near) > 0.6
 
 
@@ -130,7 +130,7 @@ def test_a_plan_that_does_not_fit_is_held_against_bounds_that_need_no_fit() -> N
     problem = Problem(Graph("one", ops), Cluster("two", devices, links), costs)
     over, fits = (solve(problem, SingleDevice(name)) for name in ("gpu", "cpu"))
     assert (over.fits, fits.fits) == (False, True)
-    assert over.bound <= over.value == 1.0
+    assert over.bound <= over.objective_value == 1.0
     assert (fits.bound, fits.bound_name) == (pytest.approx(50, rel=1e-5), "memory")
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from placewright import Cluster, Device, Graph, Link, Op, Problem, Table, judge
 from placewright.solvers import bound
-from placewright.solvers.bounds import Layout, every_bound
-from placewright.solvers.bounds.relaxation import Choices
+from placewright.solvers.bounds import Aggregates, every_bound
+from placewright.solvers.bounds.relaxation import Relaxation
 
 
 def gpus(count: int, bandwidth: float = 1.0, host: bool = False) -> Cluster:
@@ -159,8 +159,8 @@ def test_patterns_see_transfers_that_single_units_do_not() -> None:
 def test_any_prices_prove_a_bound_and_none_more_than_the_best() -> None:
     rng = np.random.default_rng(0)
     load = np.where(np.eye(3, dtype=bool), rng.random((20, 3))[:, :, None] + 0.1, 0.0)
-    choices = Choices(load, np.array([1.0, 1.0, 2.0]), np.zeros(3))
-    best, prices = choices.best()
+    choices = Relaxation(load, np.array([1.0, 1.0, 2.0]), np.zeros(3))
+    best, prices = choices.best_bound()
     assert choices.bound(prices) == best
     assert all(choices.bound(rng.random(3)) <= best * (1 + 1e-9) for _ in range(200))
     # The best can be reached by dividing items, so it is no less than half of any whole choice.
@@ -169,21 +169,21 @@ def test_any_prices_prove_a_bound_and_none_more_than_the_best() -> None:
 
 def test_a_choice_may_be_forbidden_at_a_price_of_nothing() -> None:
     load = np.array([[[1.0, 0.0], [np.inf, np.inf]], [[np.inf, np.inf], [0.0, 2.0]]])
-    choices = Choices(load, np.ones(2), np.zeros(2))
+    choices = Relaxation(load, np.ones(2), np.zeros(2))
     assert choices.bound(np.array([1.0, 0.0])) == pytest.approx(1)
-    assert choices.best()[0] == pytest.approx(2)
+    assert choices.best_bound()[0] == pytest.approx(2)
 
 
 def test_many_unlike_items_are_solved_roughly_and_proved_on_all() -> None:
     rng = np.random.default_rng(1)
     seconds = rng.random((20_000, 2)) + 0.5
     load = np.where(np.eye(2, dtype=bool), seconds[:, :, None], 0.0)
-    best, _ = Choices(load, np.ones(2), np.zeros(2)).best()
+    best, _ = Relaxation(load, np.ones(2), np.zeros(2)).best_bound()
     assert best > 0.49 * seconds.min(axis=1).sum()
 
 
 def test_equal_devices_are_one_group() -> None:
     problem = problem_of([Op("a")], [1.0], gpus(4, host=True))
-    layout = Layout.of(problem)
-    assert layout.count.tolist() == [4, 1]
-    assert layout.group.tolist() == [0, 0, 0, 0, 1]
+    layout = Aggregates.of(problem)
+    assert layout.device_count.tolist() == [4, 1]
+    assert layout.group_of.tolist() == [0, 0, 0, 0, 1]

@@ -54,7 +54,7 @@ def test_without_the_limit_the_bound_is_the_chain(offload: Problem) -> None:
     cluster = replace(offload.cluster, devices=(roomy, offload.cluster.devices[1]))
     found = bound(replace(offload, cluster=cluster))
     assert (found.name, found.seconds) == ("critical path", pytest.approx(BLOCKS * 0.21e-3))
-    assert bound(offload, fits=False).seconds == pytest.approx(BLOCKS * 0.21e-3)
+    assert bound(offload, fits_only=False).seconds == pytest.approx(BLOCKS * 0.21e-3)
 
 
 def test_a_smaller_device_has_a_higher_bound(offload: Problem) -> None:

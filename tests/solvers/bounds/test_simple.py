@@ -20,17 +20,17 @@ from placewright import (
     judge,
 )
 from placewright.solvers import bound
-from placewright.solvers.bounds import Layout, critical_path
-from placewright.solvers.bounds import largest_unit as largest_unit_of
-from placewright.solvers.bounds import work as work_of
+from placewright.solvers.bounds import Aggregates, critical_path_bound
+from placewright.solvers.bounds import largest_unit_bound as largest_unit_of
+from placewright.solvers.bounds import work_bound as work_of
 
 
 def work(problem: Problem) -> float:
-    return work_of(Layout.of(problem))[0]
+    return work_of(Aggregates.of(problem))[0]
 
 
 def largest_unit(problem: Problem) -> float:
-    return largest_unit_of(Layout.of(problem))
+    return largest_unit_of(Aggregates.of(problem))
 
 
 def unequal(*rates: float) -> Cluster:
@@ -48,21 +48,21 @@ def independent(*flops: float) -> Graph:
 def test_the_critical_path_takes_each_op_where_it_is_fastest(exact: Roofline, chain: Graph) -> None:
     # 1 + 2 + 3 FLOPs at 2 a second
     problem = Problem(chain, unequal(1, 2), exact)
-    assert critical_path(problem) == 3.0
+    assert critical_path_bound(problem) == 3.0
     assert bound(problem).name == "critical path"
 
 
 def test_the_critical_path_counts_launches_but_not_what_takes_no_turn(layers: Graph) -> None:
-    gpu = Device("gpu0", rates={"float32": 1.0}, launch=0.5)
+    gpu = Device("gpu0", rates={"float32": 1.0}, launch_overhead=0.5)
     problem = Problem(layers, Cluster("one", (gpu,), {}), Roofline(compute=1, memory=1))
-    assert critical_path(problem) == 2 * (4 + 0.5)
+    assert critical_path_bound(problem) == 2 * (4 + 0.5)
 
 
 def test_a_weight_takes_no_time_whatever_a_table_says() -> None:
     ops = (Op("w", kind="weight", outputs=(1,)), Op("a", inputs=((0, 0),)))
     costs = Table(("w", "a"), ("gpu0",), np.array([[5.0], [2.0]]))
     problem = Problem(Graph("table", ops), unequal(1), costs)
-    assert critical_path(problem) == judge(problem, [[0, 0]]).step_time[0] == 2.0
+    assert critical_path_bound(problem) == judge(problem, [[0, 0]]).step_time[0] == 2.0
     assert work(problem) == pytest.approx(2)
 
 

@@ -1,4 +1,4 @@
-"""`placewright clusters`: the devices and links that a cluster can name out."""
+"""`placewright clusters`: lists the devices and links that a cluster can name."""
 
 from placewright.cli import options
 from placewright.units import format_bytes, format_seconds
@@ -10,36 +10,36 @@ def list_clusters(json: options.Json = False) -> None:
     from placewright.cli.render import tables
     from placewright.cli.render.json_output import print_json
 
-    devices, links = presets.names(), presets.links()
+    devices, links = presets.device_presets(), presets.link_presets()
     if json:
         print_json(
             {
                 "devices": [
                     {
-                        "name": each.name,
-                        "also": list(each.also),
-                        "kind": each.kind,
-                        "memory": each.memory,
-                        "reserve": each.reserve,
-                        "rates": dict(each.rates),
-                        "bandwidth": each.bandwidth,
-                        "launch": each.launch,
-                        "link": each.link,
-                        "peer": each.peer or None,
-                        "source": each.source,
+                        "name": preset.name,
+                        "also": list(preset.also),
+                        "kind": preset.kind,
+                        "memory": preset.memory,
+                        "reserve": preset.reserve,
+                        "rates": dict(preset.rates),
+                        "bandwidth": preset.bandwidth,
+                        "launch": preset.launch,
+                        "link": preset.link,
+                        "peer": preset.peer or None,
+                        "source": preset.source,
                     }
-                    for each in devices
+                    for preset in devices
                 ],
                 "links": [
                     {
-                        "name": each.name,
-                        "also": list(each.also),
-                        "kind": each.kind,
-                        "bandwidth": each.bandwidth,
-                        "latency": each.latency,
-                        "source": each.source,
+                        "name": preset.name,
+                        "also": list(preset.also),
+                        "kind": preset.kind,
+                        "bandwidth": preset.bandwidth,
+                        "latency": preset.latency,
+                        "source": preset.source,
                     }
-                    for each in links
+                    for preset in links
                 ],
             }
         )
@@ -48,35 +48,40 @@ def list_clusters(json: options.Json = False) -> None:
         ("device", "kind", "link", "peer", "memory", "float32", "float16", "GB/s", "launch"),
         [
             (
-                each.name,
-                each.kind,
-                each.link,
-                each.peer or "–",
-                format_bytes(each.memory),
-                f"{each.float32 / 1e12:.4g} T",
-                f"{each.float16 / 1e12:.4g} T",
-                _giga(each.bandwidth),
-                format_seconds(each.launch),
+                preset.name,
+                preset.kind,
+                preset.link,
+                preset.peer or "–",
+                format_bytes(preset.memory),
+                f"{preset.float32 / 1e12:.4g} T",
+                f"{preset.float16 / 1e12:.4g} T",
+                _format_giga(preset.bandwidth),
+                format_seconds(preset.launch),
             )
-            for each in devices
+            for preset in devices
         ],
-        left=4,
-        space=False,
+        text_columns=4,
+        blank_line=False,
     )
     tables.print_table(
         ("link", "kind", "GB/s", "latency"),
         [
-            (each.name, each.kind, _giga(each.bandwidth), format_seconds(each.latency))
-            for each in links
+            (
+                preset.name,
+                preset.kind,
+                _format_giga(preset.bandwidth),
+                format_seconds(preset.latency),
+            )
+            for preset in links
         ],
-        left=2,
+        text_columns=2,
     )
-    sources = [f"{each.name}: {each.source}" for each in devices]
-    sources += [f"{each.name}: {each.source}" for each in links]
+    sources = [f"{preset.name}: {preset.source}" for preset in devices]
+    sources += [f"{preset.name}: {preset.source}" for preset in links]
     about = "float32 and float16 are FLOP/s; GB/s is to memory, or over a link, one way."
     example = "Write clusters as in 2xP100+cpu, 8xA100-nvlink, 2x(4xV100-nvlink+cpu)@25GbE."
     tables.print_lines(["", about, example, "", "Sources", *sources])
 
 
-def _giga(rate: float) -> str:
+def _format_giga(rate: float) -> str:
     return f"{rate / 1e9:,.4g}"

@@ -1,4 +1,4 @@
-"""`placewright diff`: two plan or result files in, what differs between the plans out."""
+"""`placewright diff`: prints how two plans differ."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from placewright.cli import options
-from placewright.cli.render.text import count
+from placewright.cli.render.text import format_count
 from placewright.cli.resolve import load_plan
 from placewright.units import format_bytes, format_seconds
 
@@ -14,97 +14,97 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from placewright.plan import Plan
-    from placewright.plan_diff import Difference
+    from placewright.plan_diff import PlanDiff
     from placewright.result import Result
 
-FEW = 20  # modules that are shown without --all
+MAX_MODULES = 20  # modules that are shown without --all
 
-File = Annotated[
+PlanFile = Annotated[
     Path, typer.Argument(metavar="FILE", help="A plan or result file.", show_default=False)
 ]
 
 
 def diff_plans(
-    first: File,
-    second: File,
+    first: PlanFile,
+    second: PlanFile,
     every: Annotated[bool, typer.Option("--all", help="List every op that moved.")] = False,
     json: options.Json = False,
 ) -> None:
     """Say what differs between two plans: ops that moved, order, fusion and staging."""
     from placewright.cli.render import tables
     from placewright.cli.render.json_output import print_json
-    from placewright.plan_diff import difference
+    from placewright.plan_diff import compare_plans
 
     nouns = load_plan(first), load_plan(second)
-    found = difference(*nouns)
+    plan_diff = compare_plans(*nouns)
     if json:
         print_json(
             {
-                "first": _figures(first, nouns[0]),
-                "second": _figures(second, nouns[1]),
-                **_data(found),
+                "first": _result_metrics(first, nouns[0]),
+                "second": _result_metrics(second, nouns[1]),
+                **_diff_data(plan_diff),
             }
         )
         return
-    tables.print_lines(_lines(found, (first, second), nouns))
-    if not found.moves:
+    tables.print_lines(_summary_lines(plan_diff, (first, second), nouns))
+    if not plan_diff.moves:
         return
     if every:
-        rows = [(move.op, move.source, move.target) for move in found.moves]
-        tables.print_table(("op", "from", "to"), rows, left=3)
+        rows = [(move.op, move.source, move.target) for move in plan_diff.moves]
+        tables.print_table(("op", "from", "to"), rows, text_columns=3)
         return
-    ways = [(source, target, f"{ops:,}") for source, target, ops in found.ways]
-    tables.print_table(("from", "to", "ops moved"), ways, left=2)
-    modules = [(name or "(none)", f"{ops:,}") for name, ops in found.modules(most=FEW)]
-    tables.print_table(("module", "ops moved"), modules[:FEW])
-    if len(modules) > FEW:
-        more = f"and {len(modules) - FEW:,} more; --all lists every op"
-        tables.print_lines([more])
+    device_rows = [(source, target, f"{ops:,}") for source, target, ops in plan_diff.device_pairs]
+    tables.print_table(("from", "to", "ops moved"), device_rows, text_columns=2)
+    modules = [(name or "(none)", f"{ops:,}") for name, ops in plan_diff.modules(limit=MAX_MODULES)]
+    tables.print_table(("module", "ops moved"), modules[:MAX_MODULES])
+    if len(modules) > MAX_MODULES:
+        footer = f"and {len(modules) - MAX_MODULES:,} more; --all lists every op"
+        tables.print_lines([footer])
 
 
-def _lines(
-    found: "Difference", files: tuple[Path, Path], nouns: "tuple[Plan | Result, Plan | Result]"
+def _summary_lines(
+    diff: "PlanDiff", files: tuple[Path, Path], nouns: "tuple[Plan | Result, Plan | Result]"
 ) -> "Iterator[str]":
-    figures = [_figures(file, noun) for file, noun in zip(files, nouns, strict=True)]
-    for each in figures:
-        time = each.get("step_time")
-        yield f"{each['file']}: " + (
+    metrics = [_result_metrics(file, noun) for file, noun in zip(files, nouns, strict=True)]
+    for entry in metrics:
+        time = entry.get("step_time")
+        yield f"{entry['file']}: " + (
             "a plan without figures"
             if time is None
-            else f"step time {format_seconds(time)}, period {format_seconds(each['period'])}, "
-            f"by {each['method']}"
+            else f"step time {format_seconds(time)}, period {format_seconds(entry['period'])}, "
+            f"by {entry['method']}"
         )
-    for file, ops in zip(files, found.only, strict=True):
+    for file, ops in zip(files, diff.unshared_ops, strict=True):
         if ops:
             shown = ", ".join(map(repr, ops[:3])) + (", ..." if len(ops) > 3 else "")
             verb = "is" if len(ops) == 1 else "are"
-            yield f"{count(len(ops), 'op')} {verb} in {file} alone: {shown}"
-    if found.same:
+            yield f"{format_count(len(ops), 'op')} {verb} in {file} alone: {shown}"
+    if diff.is_empty:
         yield "the plans are the same"
         return
-    yield f"{len(found.moves):,} of {found.shared:,} ops are on another device"
-    ranked = [file for file, noun in zip(files, nouns, strict=True) if _ranks(noun)]
+    yield f"{len(diff.moves):,} of {diff.shared_ops:,} ops are on another device"
+    ranked = [file for file, noun in zip(files, nouns, strict=True) if _has_priorities(noun)]
     if len(ranked) == 1:
         yield f"{ranked[0]} alone sets priorities"
-    elif found.priorities is not None:
-        yield f"{found.priorities:,} ops have another priority"
-    if found.fusions is not None:
-        yield f"{found.fusions:,} ops are fused with others"
-    for name, before, after in found.staging:
-        yield f"staging room on {name}: {_room(before)}, then {_room(after)}"
+    elif diff.priority_changes is not None:
+        yield f"{diff.priority_changes:,} ops have another priority"
+    if diff.fusion_changes is not None:
+        yield f"{diff.fusion_changes:,} ops are fused with others"
+    for name, before, after in diff.staging_changes:
+        yield f"staging room on {name}: {_staging_text(before)}, then {_staging_text(after)}"
 
 
-def _ranks(noun: "Plan | Result") -> bool:
+def _has_priorities(noun: "Plan | Result") -> bool:
     from placewright.plan_diff import plan_of
 
     return plan_of(noun).priority is not None
 
 
-def _room(size: int) -> str:
+def _staging_text(size: int) -> str:
     return "none" if size < 0 else format_bytes(size)
 
 
-def _figures(file: Path, noun: "Plan | Result") -> dict[str, Any]:
+def _result_metrics(file: Path, noun: "Plan | Result") -> dict[str, Any]:
     from placewright.result import Result
 
     if not isinstance(noun, Result):
@@ -119,18 +119,19 @@ def _figures(file: Path, noun: "Plan | Result") -> dict[str, Any]:
     }
 
 
-def _data(found: "Difference") -> dict[str, Any]:
+def _diff_data(diff: "PlanDiff") -> dict[str, Any]:
     return {
-        "same": found.same,
-        "ops": found.shared,
-        "only_first": list(found.only[0]),
-        "only_second": list(found.only[1]),
-        "moved": len(found.moves),
-        "moves": [{"op": each.op, "from": each.source, "to": each.target} for each in found.moves],
-        "modules": [{"module": name, "moved": ops} for name, ops in found.modules()],
-        "priorities_changed": found.priorities,
-        "fusions_changed": found.fusions,
+        "same": diff.is_empty,
+        "ops": diff.shared_ops,
+        "only_first": list(diff.unshared_ops[0]),
+        "only_second": list(diff.unshared_ops[1]),
+        "moved": len(diff.moves),
+        "moves": [{"op": move.op, "from": move.source, "to": move.target} for move in diff.moves],
+        "modules": [{"module": name, "moved": ops} for name, ops in diff.modules()],
+        "priorities_changed": diff.priority_changes,
+        "fusions_changed": diff.fusion_changes,
         "staging": [
-            {"device": name, "from": before, "to": after} for name, before, after in found.staging
+            {"device": name, "from": before, "to": after}
+            for name, before, after in diff.staging_changes
         ],
     }

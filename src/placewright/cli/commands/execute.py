@@ -1,4 +1,4 @@
-"""`placewright execute`: a plan and its model in, the steps it really takes out."""
+"""`placewright execute`: runs a plan on this machine and times its steps."""
 
 from pathlib import Path
 from typing import Annotated
@@ -45,72 +45,72 @@ def execute_plan(
     from placewright.cli.progress import Progress
     from placewright.cli.render.json_output import print_json
     from placewright.cli.render.tables import print_lines
-    from placewright.cli.resolve import load_plan, refuse_training, step_of
+    from placewright.cli.resolve import load_plan, refuse_training, training_mode
     from placewright.result import Result
     from placewright.runtime.executor import Executor
-    from placewright.runtime.meter import build, time_steps
+    from placewright.runtime.meter import load_model, time_steps
     from placewright.runtime.program import program as torch_program
     from placewright.runtime.verification import verify as check
     from placewright.units import format_bytes, format_seconds
 
-    places = read_places(where)
+    device_map = parse_device_map(where)
     refuse_training(model, training, optimizer)
     loaded = load_plan(plan)
-    found = loaded.plan if isinstance(loaded, Result) else loaded
+    loaded_plan = loaded.plan if isinstance(loaded, Result) else loaded
     if isinstance(loaded, Result):  # which knows what it was made for
-        training = training or loaded.asked.get("training") is True
-        rule = loaded.asked.get("optimizer")
-        optimizer = optimizer or (rule if isinstance(rule, str) else None)
-    training, optimizer = step_of(model, training, optimizer)
+        training = training or loaded.options.get("training") is True
+        saved_optimizer = loaded.options.get("optimizer")
+        optimizer = optimizer or (saved_optimizer if isinstance(saved_optimizer, str) else None)
+    training, optimizer = training_mode(model, training, optimizer)
     with Progress(f"reading {model}"):
-        built, args, kwargs = build(model)
-        program = torch_program.program_of(built, args, kwargs, training, optimizer)
-    said: dict[str, object] = {}
+        built, args, kwargs = load_model(model)
+        program = torch_program.build_program(built, args, kwargs, training, optimizer)
+    data: dict[str, object] = {}
     lines = []
     if verify:
         with Progress("verifying"):
-            seen = check(program, built, found, args, kwargs, places)
-        said["verified"] = {
-            "difference": seen.difference,
-            "ops": seen.ops,
-            "peak": dict(seen.peak),
+            verification = check(program, built, loaded_plan, args, kwargs, device_map)
+        data["verified"] = {
+            "difference": verification.difference,
+            "ops": verification.ops,
+            "peak": dict(verification.peak),
         }
         lines.append(
-            f"verified: {seen.ops:,} ops ran where the plan has them, outputs "
-            f"{'and gradients ' if training else ''}differ by {seen.difference:.2g} at most"
+            f"verified: {verification.ops:,} ops ran where the plan has them, outputs "
+            f"{'and gradients ' if training else ''}differ by {verification.difference:.2g} at most"
         )
-        lines += [f"  {name} held {format_bytes(most)}" for name, most in seen.peak.items()]
+        lines += [f"  {name} held {format_bytes(peak)}" for name, peak in verification.peak.items()]
     dropped = min(5, steps - 1)
-    with Progress("running"), Executor(program, built, found, places) as run:
+    with Progress("running"), Executor(program, built, loaded_plan, device_map) as run:
         measured = time_steps(run, args, kwargs, steps, dropped, in_flight)
-        issued = run.issued
-    what = "step time" if in_flight == 1 else "period"
-    said |= {what.replace(" ", "_"): measured.seconds, "spread": measured.spread, "steps": steps}
+        issued = run.issue_mode
+    metric = "step time" if in_flight == 1 else "period"
+    data |= {metric.replace(" ", "_"): measured.seconds, "spread": measured.spread, "steps": steps}
     predicted = ""
     if isinstance(loaded, Result):
-        promised = loaded.step_time if in_flight == 1 else loaded.period
-        said["predicted"] = promised
-        predicted = f", predicted {format_seconds(promised)}"
+        predicted_seconds = loaded.step_time if in_flight == 1 else loaded.period
+        data["predicted"] = predicted_seconds
+        predicted = f", predicted {format_seconds(predicted_seconds)}"
     lines.insert(
         0,
-        f"{what} {format_seconds(measured.seconds)} measured (median of {steps - dropped} steps, "
+        f"{metric} {format_seconds(measured.seconds)} measured (median of {steps - dropped} steps, "
         f"spread {measured.spread:.0%}){predicted}",
     )
     if issued:
-        said["issued"] = issued
+        data["issued"] = issued
         lines.insert(1, f"  how GPUs were given their ops: {issued}")
     if json:
-        print_json(said)
+        print_json(data)
     else:
         print_lines(lines)
 
 
-def read_places(where: list[str] | None) -> dict[str, str]:
+def parse_device_map(texts: list[str] | None) -> dict[str, str]:
     """The places that are given for devices."""
-    places = {}
-    for text in where or ():
-        name, equals, place = text.partition("=")
-        if not (name and equals and place):
+    device_map = {}
+    for text in texts or ():
+        name, equals, torch_device = text.partition("=")
+        if not (name and equals and torch_device):
             raise ConfigError(f"--where {text!r}: expected such as gpu0=cuda:1")
-        places[name] = place
-    return places
+        device_map[name] = torch_device
+    return device_map

@@ -1,4 +1,4 @@
-"""`placewright explain`: a plan and an op in, why it is there and what moving it would do out."""
+"""`placewright explain`: says why an op is where it is, and what moving it would do."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -8,14 +8,14 @@ import typer
 from placewright.cli import options
 from placewright.cli.progress import Progress
 from placewright.cli.resolve import find_plan, load_plan
-from placewright.cli.saved_options import asked_of
+from placewright.cli.saved_options import options_from_files
 from placewright.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
     from placewright.plan import Plan
     from placewright.problem import Problem
 
-FEW = 10  # moves that are shown where no op is named
+MAX_MOVES = 10  # moves that are shown where no op is named
 
 
 def explain_plan(
@@ -28,9 +28,9 @@ def explain_plan(
     ] = None,
     model: options.PlanModel = None,
     on: options.On = None,
-    objective: options.Goal = None,
-    discipline: options.Rule = None,
-    use: options.Use = None,
+    objective: options.ObjectiveOption = None,
+    discipline: options.DisciplineOption = None,
+    use: options.UseDevices = None,
     reserve: options.Reserve = None,
     limit: options.Limit = None,
     pin: options.Pin = None,
@@ -49,16 +49,16 @@ def explain_plan(
     path, or on the busiest device or channel, those that gain most by moving. A result file says
     with which options its problem was asked for.
     """
-    typed = locals()
-    asked = asked_of([plan], [load_plan(plan)], typed)
-    with Progress(f"reading {asked.model}"):
-        problem = asked.problem()
-        given = find_plan(problem, plan)[1]
-        place = None if op is None else _position(problem, op)
-    if place is None:
-        _print_moves(asked.model, problem, given, json)
+    arguments = locals()
+    problem_options = options_from_files([plan], [load_plan(plan)], arguments)
+    with Progress(f"reading {problem_options.model}"):
+        problem = problem_options.problem()
+        fitted_plan = find_plan(problem, plan)[1]
+        position = None if op is None else _op_position(problem, op)
+    if position is None:
+        _print_moves(problem_options.model, problem, fitted_plan, json)
     else:
-        _print_op(asked.model, problem, given, place, json)
+        _print_op(problem_options.model, problem, fitted_plan, position, json)
 
 
 def _print_op(model: str, problem: "Problem", plan: "Plan", op: int, json: bool) -> None:
@@ -70,12 +70,12 @@ def _print_op(model: str, problem: "Problem", plan: "Plan", op: int, json: bool)
 
     with Progress(f"moving {problem.graph.ops[op].name}"):
         found = explain_op(problem, plan, op)
-        preferred, silent = preferences(problem, plan, ADVISERS)
+        by_policy, unavailable = preferences(problem, plan, ADVISERS)
     if json:
-        print_json(explanation.op_data(problem, found, preferred, silent))
+        print_json(explanation.op_data(problem, found, by_policy, unavailable))
         return
-    tables.print_lines(explanation.op_lines(model, problem, found, preferred, silent))
-    tables.print_table(*explanation.op_table(problem, found, preferred))
+    tables.print_lines(explanation.op_lines(model, problem, found, by_policy, unavailable))
+    tables.print_table(*explanation.op_table(problem, found, by_policy))
 
 
 def _print_moves(model: str, problem: "Problem", plan: "Plan", json: bool) -> None:
@@ -84,17 +84,17 @@ def _print_moves(model: str, problem: "Problem", plan: "Plan", json: bool) -> No
     from placewright.explanations import neighbours
 
     with Progress("moving ops one by one"):
-        found = neighbours(problem, plan)
-    shown = found.gaining[:FEW]
+        moves = neighbours(problem, plan)
+    best_moves = moves.improving_moves[:MAX_MOVES]
     if json:
-        print_json(explanation.moves_data(problem, plan, found, shown))
+        print_json(explanation.moves_data(problem, plan, moves, best_moves))
         return
-    tables.print_lines(explanation.moves_lines(model, problem, found, len(shown)))
-    if shown:
-        tables.print_table(*explanation.moves_table(problem, plan, shown))
+    tables.print_lines(explanation.moves_lines(model, problem, moves, len(best_moves)))
+    if best_moves:
+        tables.print_table(*explanation.moves_table(problem, plan, best_moves))
 
 
-def _position(problem: "Problem", name: str) -> int:
+def _op_position(problem: "Problem", name: str) -> int:
     """An op's position by its name.
 
     Raises:

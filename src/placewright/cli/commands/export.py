@@ -1,4 +1,4 @@
-"""`placewright export`: a plan in, the same plan in another runtime's own words out."""
+"""`placewright export`: writes a plan in another runtime's format."""
 
 import sys
 from pathlib import Path
@@ -8,20 +8,20 @@ import typer
 
 from placewright.cli import options
 from placewright.cli.progress import Progress
-from placewright.cli.render.text import percent
+from placewright.cli.render.text import format_percent
 from placewright.cli.resolve import check_writable, load_plan
-from placewright.cli.saved_options import asked_again
+from placewright.cli.saved_options import options_from_dict
 from placewright.errors import ConfigError, PlanError, nearest
 from placewright.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
-    from placewright.cli.problem_options import Asked
-    from placewright.exporters import Exported, Figures
+    from placewright.cli.problem_options import ProblemOptions
+    from placewright.exporters import ExportedPlan, PlanMetrics
     from placewright.plan import Plan
     from placewright.problem import Problem
     from placewright.result import Result
 
-_FILES = (".onnx", ".pb", ".pbtxt")  # models that a target may write anew
+_MODEL_SUFFIXES = (".onnx", ".pb", ".pbtxt")  # models that a target may write anew
 
 
 def export_plan(
@@ -50,9 +50,9 @@ def export_plan(
     ] = None,
     model: options.PlanModel = None,
     on: options.On = None,
-    objective: options.Goal = None,
-    discipline: options.Rule = None,
-    use: options.Use = None,
+    objective: options.ObjectiveOption = None,
+    discipline: options.DisciplineOption = None,
+    use: options.UseDevices = None,
     reserve: options.Reserve = None,
     limit: options.Limit = None,
     pin: options.Pin = None,
@@ -68,7 +68,7 @@ def export_plan(
 
     A result file says with which options its problem was asked for; those given here replace them.
     """
-    typed = locals()
+    arguments = locals()
     from placewright.cli.render import tables
     from placewright.cli.render.json_output import print_json
     from placewright.exporters import (
@@ -83,69 +83,73 @@ def export_plan(
         raise ConfigError(f"--to {to!r}: {nearest(to, TARGETS)}")
     if to in WRITE_MODELS and output is None:
         raise ConfigError(f"--to {to} writes a model: name its file with --output")
-    names = _names(device)
+    names = _parse_names(device)
     noun = load_plan(plan)
-    asked = _asked(plan, noun, typed)
-    with Progress(f"reading {asked.model}"):
-        problem = asked.problem()
-        reading = asked.reading()
+    problem_options = _problem_options(plan, noun, arguments)
+    with Progress(f"reading {problem_options.model}"):
+        problem = problem_options.problem()
+        reading = problem_options.model_options()
         rows = {name: (size,) for name, size in reading.dims.items()} if to == "tensorflow" else {}
         try:
-            found = export(
+            exported = export(
                 problem,
                 noun.plan if isinstance(noun, Result) else noun,
                 to,
-                model=asked.model if asked.model.endswith(_FILES) else None,
+                model=problem_options.model
+                if problem_options.model.endswith(_MODEL_SUFFIXES)
+                else None,
                 names=names,
                 dims=reading.dims,
                 shapes={**rows, **reading.shapes},
             )
         except PlanError as error:
             raise PlanError(f"{plan}: {error}") from None
-    files = [] if output is None else [str(path) for path in found.save(output)]
+    files = [] if output is None else [str(path) for path in exported.save(output)]
     if json:
-        print_json(_data(found, files))
+        print_json(_export_data(exported, files))
         return
-    lines = [*_lines(problem, found), *(f"written to {path}" for path in files)]
+    lines = [*_export_lines(problem, exported), *(f"written to {path}" for path in files)]
     if output is None:
-        print(found.text, end="")
+        print(exported.text, end="")
         print("\n".join(["", *lines]), file=sys.stderr)
     else:
         tables.print_lines(lines)
 
 
-def _asked(path: Path, noun: "Plan | Result", typed: dict[str, Any]) -> "Asked":
+def _problem_options(
+    path: Path, noun: "Plan | Result", arguments: dict[str, Any]
+) -> "ProblemOptions":
     """What the problem is: as the file says, but for what is typed now."""
     from placewright.result import Result
 
-    words = noun.asked if isinstance(noun, Result) else {}
-    if not words and typed["model"] is None:
+    saved = noun.options if isinstance(noun, Result) else {}
+    if not saved and arguments["model"] is None:
         raise ConfigError(
             f"{path}: does not say which problem it is of: name the model with --model and "
             "the cluster with --on, as when it was made"
         )
-    return asked_again(words, typed)
+    return options_from_dict(saved, arguments)
 
 
-def _names(texts: list[str] | None) -> dict[str, str]:
-    found: dict[str, str] = {}
+def _parse_names(texts: list[str] | None) -> dict[str, str]:
+    names: dict[str, str] = {}
     for text in texts or ():
         name, _, word = (part.strip() for part in text.partition("="))
         if not (name and word):
             raise ConfigError(f"--device {text!r}: expected such as gpu0=1")
-        found[name] = word
-    return found
+        names[name] = word
+    return names
 
 
-def _lines(problem: "Problem", found: "Exported") -> list[str]:
+def _export_lines(problem: "Problem", exported: "ExportedPlan") -> list[str]:
     """What it takes to use it, what is lost, and what that costs."""
-    cost = found.cost
-    lines = [f"use it: {found.usage}"]
-    lines += [f"not said: {note}" for note in found.notes]
-    if cost.time or cost.bytes:
+    cost = exported.cost
+    lines = [f"use it: {exported.usage}"]
+    lines += [f"not said: {note}" for note in exported.notes]
+    if cost.moved_time or cost.moved_bytes:
         lines.append(
-            f"on another device than planned: {percent(cost.time)} of the computing time, "
-            f"{percent(cost.bytes)} of the weights"
+            f"on another device than planned: {format_percent(cost.moved_time)} of the computing time, "
+            f"{format_percent(cost.moved_bytes)} of the weights"
         )
     else:
         lines.append("every op and weight is where the plan has it")
@@ -164,21 +168,21 @@ def _lines(problem: "Problem", found: "Exported") -> list[str]:
     return lines
 
 
-def _data(found: "Exported", files: list[str]) -> dict[str, Any]:
+def _export_data(exported: "ExportedPlan", files: list[str]) -> dict[str, Any]:
     return {
-        "target": found.target,
-        "export": found.data,
-        "usage": found.usage,
-        "notes": list(found.notes),
-        "time_elsewhere": found.cost.time,
-        "bytes_elsewhere": found.cost.bytes,
-        "planned": _figures(found.cost.planned),
-        "exported": _figures(found.cost.exported),
+        "target": exported.target,
+        "export": exported.data,
+        "usage": exported.usage,
+        "notes": list(exported.notes),
+        "time_elsewhere": exported.cost.moved_time,
+        "bytes_elsewhere": exported.cost.moved_bytes,
+        "planned": _figures_data(exported.cost.planned),
+        "exported": _figures_data(exported.cost.exported),
         "files": files,
     }
 
 
-def _figures(figures: "Figures") -> dict[str, float]:
+def _figures_data(figures: "PlanMetrics") -> dict[str, float]:
     return {
         "step_time": figures.step_time,
         "period": figures.period,

@@ -1,4 +1,4 @@
-"""`placewright models`: the networks that need no file out."""
+"""`placewright models`: lists the networks of the zoo."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,34 +23,36 @@ def list_models(
     from placewright.cli.render.json_output import print_json
     from placewright.zoo import ENTRIES
 
-    found = [_data(each, capture) for each in ENTRIES.values()]
+    models = [_model_data(model, capture) for model in ENTRIES.values()]
     if json:
-        print_json({"models": found})
+        print_json({"models": models})
         return
     rows = [
         (
-            each["name"],
-            _count(each["ops"]),
-            _count(each["tensors"]),
-            _count(each["parameters"]),
-            "–" if each["flops"] is None else _flops(each["flops"]),
-            "–" if each["resident"] is None else format_bytes(each["resident"]),
-            "–" if each["activations"] is None else format_bytes(each["activations"]),
+            model["name"],
+            _format_count(model["ops"]),
+            _format_count(model["tensors"]),
+            _format_count(model["parameters"]),
+            "–" if model["flops"] is None else _format_flops(model["flops"]),
+            "–" if model["resident"] is None else format_bytes(model["resident"]),
+            "–" if model["activations"] is None else format_bytes(model["activations"]),
         )
-        for each in found
+        for model in models
     ]
     header = ("model", "ops", "tensors", "parameters", "FLOPs", "resident", "activations")
-    tables.print_table(header, rows, space=False)
-    about = [(each["name"], f"{each['description']}\n{_arguments(each)}") for each in found]
-    tables.print_table(("model", "what it is, and its arguments"), about, left=2)
+    tables.print_table(header, rows, blank_line=False)
+    about = [
+        (model["name"], f"{model['description']}\n{_format_arguments(model)}") for model in models
+    ]
+    tables.print_table(("model", "what it is, and its arguments"), about, text_columns=2)
     lines = ["", "Arguments go behind a colon: transformer:blocks=8,tokens=512"]
-    if any(each["ops"] is None for each in found):
+    if any(model["ops"] is None for model in models):
         lines.append("Figures of a network show up once it was captured: --capture does it for all")
     tables.print_lines(lines)
 
 
-def _data(entry: "Entry", capture: bool) -> dict[str, Any]:
-    from placewright.zoo.capture import captured_before
+def _model_data(entry: "Entry", capture: bool) -> dict[str, Any]:
+    from placewright.zoo.capture import cached_graph
 
     about = {
         "name": entry.name,
@@ -62,32 +64,32 @@ def _data(entry: "Entry", capture: bool) -> dict[str, Any]:
         if entry.network is None or capture:
             graph = entry.build()
         else:
-            graph = captured_before(entry.network)
+            graph = cached_graph(entry.network)
     except MissingDependency:
         pass
     figures = ("ops", "tensors", "parameters", "flops", "resident", "activations")
     if graph is None:
         return about | dict.fromkeys(figures)
     weights = [op for op in graph.ops if op.kind in ("weight", "state")]
-    made = [op for op in graph.ops if op.kind not in ("weight", "state", "view", "input")]
+    computed_ops = [op for op in graph.ops if op.kind not in ("weight", "state", "view", "input")]
     return about | {
         "ops": len(graph),
         "tensors": sum(len(op.outputs) for op in graph.ops),
-        "parameters": sum(sum(op.outputs) // _BYTES.get(op.dtype, 4) for op in weights),
+        "parameters": sum(sum(op.outputs) // _DTYPE_BYTES.get(op.dtype, 4) for op in weights),
         "flops": sum(op.flops for op in graph.ops),
         "resident": sum(op.resident for op in graph.ops) + sum(sum(op.outputs) for op in weights),
-        "activations": sum(sum(op.outputs) for op in made),
+        "activations": sum(sum(op.outputs) for op in computed_ops),
     }
 
 
-_BYTES = {"float64": 8, "int64": 8, "float32": 4, "int32": 4, "float16": 2, "bfloat16": 2}
+_DTYPE_BYTES = {"float64": 8, "int64": 8, "float32": 4, "int32": 4, "float16": 2, "bfloat16": 2}
 
 
-def _count(number: int | None) -> str:
+def _format_count(number: int | None) -> str:
     return "–" if number is None else f"{number:,}"
 
 
-def _flops(flops: float) -> str:
+def _format_flops(flops: float) -> str:
     for unit in ("", "k", "M", "G", "T"):
         if flops < 999.5:
             return f"{flops:.3g} {unit}".strip()
@@ -95,10 +97,10 @@ def _flops(flops: float) -> str:
     return f"{flops:,.4g} P"
 
 
-def _arguments(about: dict[str, Any], width: int = 58) -> str:
+def _format_arguments(model: dict[str, Any], width: int = 58) -> str:
     """As they would be typed, in lines that end behind a comma."""
     lines = [""]
-    for key, value in about["arguments"].items():
+    for key, value in model["arguments"].items():
         word = f"{key}={str(value).lower()},"
         if len(lines[-1]) + len(word) > width:
             lines.append("")

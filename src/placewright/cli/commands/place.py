@@ -1,4 +1,4 @@
-"""`placewright place`: a model and a cluster in, the best plan that a method finds out."""
+"""`placewright place`: finds a plan for a model on a cluster."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -7,10 +7,16 @@ from typing import Annotated, Any
 import typer
 
 from placewright.cli import options
-from placewright.cli.problem_options import Asked, stop_rule
+from placewright.cli.problem_options import ProblemOptions, stop_rule
 from placewright.cli.progress import Progress
-from placewright.cli.resolve import check_json, check_writable, find_method, find_plan, is_here
-from placewright.cli.saved_options import words_of
+from placewright.cli.resolve import (
+    check_json,
+    check_writable,
+    find_method,
+    find_plan,
+    is_this_machine,
+)
+from placewright.cli.saved_options import options_to_dict
 from placewright.errors import ConfigError
 
 
@@ -36,10 +42,10 @@ def place_model(
     budget: options.Budget = None,
     evaluations: options.Evaluations = None,
     seed: options.Seed = 0,
-    start: options.Start = None,
-    objective: options.Goal = None,
-    discipline: options.Rule = None,
-    use: options.Use = None,
+    start: options.WarmStart = None,
+    objective: options.ObjectiveOption = None,
+    discipline: options.DisciplineOption = None,
+    use: options.UseDevices = None,
     reserve: options.Reserve = None,
     limit: options.Limit = None,
     pin: options.Pin = None,
@@ -55,8 +61,8 @@ def place_model(
     ] = None,
     trace: options.Trace = None,
     robust: options.Robust = False,
-    trials: options.Trials = None,
-    spread: options.Spread = None,
+    trials: options.CostTrials = None,
+    spread: options.CostNoise = None,
     verify: Annotated[
         int | None,
         typer.Option(
@@ -74,41 +80,43 @@ def place_model(
     json: options.Json = False,
 ) -> None:
     """Find a plan: which device each op runs on, and in which order."""
-    if verify is not None and costs is None and on is not None and is_here(on):
+    if verify is not None and costs is None and on is not None and is_this_machine(on):
         costs = Path("here")  # who has plans run has ops measured, too
-    typed = locals()
+    arguments = locals()
     from placewright.cli import answer
     from placewright.cli.render import tables
     from placewright.cli.render.explanation_lines import (
-        explained,
-        why_data,
-        why_lines,
+        explain_result,
+        explanation_data,
+        reason_lines,
     )
     from placewright.cli.render.json_output import (
-        answer_data,
+        evaluation_data,
         print_json,
-        save,
+        save_files,
         save_report,
     )
     from placewright.cli.render.measured import (
-        asked_measurement,
+        cautious_selection,
         measured_data,
         measured_lines,
-        trusted,
+        measured_selection,
     )
     from placewright.cli.render.robustness import (
-        asked_choice,
-        choice_data,
-        print_robust,
+        print_robustness,
+        robust_selection,
+        selection_data,
     )
     from placewright.solvers import SEARCHES, Auto
 
     check_writable(output, trace, report)
     check_json(output, "a result")
-    choice = asked_choice(robust, trials, spread, seed)
-    if verify is not None and choice is not None:
+    robust_choice = robust_selection(robust, trials, spread, seed)
+    if verify is not None and robust_choice is not None:
         raise ConfigError("--verify with --robust: they choose by different rules, give one")
-    measured = None if verify is None else asked_measurement(model, training, optimizer, verify)
+    measured_choice = (
+        None if verify is None else measured_selection(model, training, optimizer, verify)
+    )
     solver = find_method(method)
     if fuse:
         if not isinstance(solver, Auto):
@@ -121,41 +129,61 @@ def place_model(
 
         solver = replace(solver, proposers=named(proposer))
     stop = stop_rule(budget, evaluations, options.PLACE_BUDGET if method in SEARCHES else None)
-    asked = Asked.of(typed)
+    problem_options = ProblemOptions.from_arguments(arguments)
     with Progress(f"reading {model}") as progress:
-        problem = whole = asked.problem()
-        given = None if start is None else find_plan(problem, start)[1]
-        choose = measured or choice or trusted(problem, solver)
-        result, interrupted = answer.search(
-            problem, solver, stop, seed, progress.watch(method), given, choose
+        problem = full_problem = problem_options.problem()
+        warm_start = None if start is None else find_plan(problem, start)[1]
+        select = measured_choice or robust_choice or cautious_selection(problem, solver)
+        result, interrupted = answer.run_search(
+            problem, solver, stop, seed, progress.watch(method), warm_start, select
         )
-        if hasattr(solver, "as_run"):  # it stands for another runtime, and is shown on its terms
-            problem = solver.as_run(problem)
-        result = replace(result, asked=words_of(asked))
-        if measured is not None:
-            measured.meter.close()
-        found = answer.Answer(model, problem, result, answer.best_single(problem), interrupted)
+        if hasattr(
+            solver, "as_executed"
+        ):  # it stands for another runtime, and is shown on its terms
+            problem = solver.as_executed(problem)
+        result = replace(result, options=options_to_dict(problem_options))
+        if measured_choice is not None:
+            measured_choice.meter.close()
+        evaluation = answer.Evaluation(
+            model, problem, result, answer.best_single_device(problem), interrupted
+        )
         # A person who stopped the search does not wait for more.
-        reason = explained(problem, result, solver) if why and not interrupted else None
-    said = save(found, output, trace)
+        explanation = explain_result(problem, result, solver) if why and not interrupted else None
+    messages = save_files(evaluation, output, trace)
     if report is not None:
-        from placewright.reporting import gather
+        from placewright.reporting import build_comparison
 
-        helps = [] if reason is None else [str(each) for each in reason.best_helps]
-        page = gather(model, whole, [result], (), interrupted, helps=helps)
-        said += save_report(page, report)
-    ranked = [] if choice is None or interrupted else choice.ranked
+        improvements = (
+            []
+            if explanation is None
+            else [str(improvement) for improvement in explanation.best_improvements]
+        )
+        page = build_comparison(
+            model, full_problem, [result], (), interrupted, improvements=improvements
+        )
+        messages += save_report(page, report)
+    ranked = [] if robust_choice is None or interrupted else robust_choice.ranked
     if json:
-        more: dict[str, Any] = {} if reason is None else {"why": why_data(problem, reason)}
-        more |= {"robust": choice_data(choice)} if choice is not None and ranked else {}
-        more |= {} if measured is None else {"measured": measured_data(measured)}
-        print_json(answer_data(found) | more)
+        extra: dict[str, Any] = (
+            {} if explanation is None else {"why": explanation_data(problem, explanation)}
+        )
+        extra |= (
+            {"robust": selection_data(robust_choice)}
+            if robust_choice is not None and ranked
+            else {}
+        )
+        extra |= {} if measured_choice is None else {"measured": measured_data(measured_choice)}
+        print_json(evaluation_data(evaluation) | extra)
     else:
-        tables.print_lines([] if measured is None else measured_lines(measured, method))
-        tables.print_answer(found)
+        tables.print_lines(
+            [] if measured_choice is None else measured_lines(measured_choice, method)
+        )
+        tables.print_evaluation(evaluation)
         if ranked:
-            print_robust([(r.found.found_by or method, r.robustness) for r in ranked], "plan by")
-        tables.print_lines([] if reason is None else ["", *why_lines(reason)])
-        tables.print_lines(["", *said] if said else [])
+            print_robustness(
+                [(r.candidate.found_by or method, r.robustness) for r in ranked], "plan by"
+            )
+        tables.print_lines([] if explanation is None else ["", *reason_lines(explanation)])
+        tables.print_lines(["", *messages] if messages else [])
     if interrupted:
-        raise typer.Exit(answer.INTERRUPTED)
+        raise typer.Exit(answer.INTERRUPTED_STATUS)

@@ -1,4 +1,4 @@
-"""`placewright profile`: this machine and a model in, what each op takes on each device out."""
+"""`placewright profile`: measures this machine, and a model's ops on it."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from placewright.cli import options
-from placewright.cli.problem_options import sizes
+from placewright.cli.problem_options import parse_sizes
 from placewright.cli.progress import Progress
-from placewright.cli.resolve import check_json, check_writable, is_here, refuse_training
+from placewright.cli.resolve import check_json, check_writable, is_this_machine, refuse_training
 from placewright.errors import ConfigError
 from placewright.units import format_bytes, format_seconds, parse_seconds
 
@@ -64,45 +64,47 @@ def profile_machine(
     from placewright import files
     from placewright.cli.render import tables
     from placewright.cli.render.json_output import print_json
-    from placewright.profiling.machine_profile import here, parse_here
+    from placewright.profiling.machine_profile import parse_workers, profile_machine
     from placewright.profiling.sites import sites_of
 
     check_writable(output)
     if model is not None:
         check_json(output, "a table of op times")
         refuse_training(model, training, optimizer)
-    if not is_here(on):
+    if not is_this_machine(on):
         raise ConfigError(f"--on {on!r}: only this machine can be measured: expected here")
-    asked = parse_here(on)
-    if workers is not None and asked is not None and workers != asked:
+    named_workers = parse_workers(on)
+    if workers is not None and named_workers is not None and workers != named_workers:
         raise ConfigError(f"--on {on} and --workers {workers} do not agree: give one of them")
     try:
         seconds = parse_seconds(budget)
     except ConfigError as error:
         raise ConfigError(f"--budget: {error}") from None
-    count = workers if asked is None else asked
+    worker_count = workers if named_workers is None else named_workers
     ops: OpProfile | None = None
     with Progress("measuring this machine") as progress:
         program = None
         if model is not None:  # first: its file may change settings that the machine's key has
             from placewright.runtime.models import find_program
 
-            progress.say(f"reading {model}", None)
+            progress.update(f"reading {model}", None)
             program = find_program(model, training, optimizer)
-        profile = here(count, again=again, said=lambda text: progress.say(text, None))
+        profile = profile_machine(
+            worker_count, refresh=again, progress=lambda text: progress.update(text, None)
+        )
         if program is not None:
             from placewright.profiling.op_costs import profile_ops
 
-            chosen = sites_of(profile.machine, count)
+            sites = sites_of(profile.machine, worker_count)
             ops = profile_ops(
                 program,
                 profile.machine,
                 profile.cluster,
-                chosen,
+                sites,
                 seconds,
                 again,
-                progress.say,
-                sizes("--limit", limit, profile.cluster),
+                progress.update,
+                parse_sizes("--limit", limit, profile.cluster),
             )
     if output is not None:
         files.save(profile.cluster if ops is None else ops.table, output)
@@ -110,10 +112,10 @@ def profile_machine(
         print_json(profile_data(profile, ops))
         return
     _print_machine(profile)
-    lines = [] if ops is None else ["", *_ops_lines(model or "", ops, output)]
+    lines = [] if ops is None else ["", *_op_lines(model or "", ops, output)]
     if output is not None:
-        what = "cluster" if ops is None else "op times"
-        lines.append(f"{what} written to {output}")
+        kind = "cluster" if ops is None else "op times"
+        lines.append(f"{kind} written to {output}")
     tables.print_lines(lines)
 
 
@@ -128,10 +130,10 @@ def profile_data(profile: "Profile", ops: "OpProfile | None") -> dict[str, Any]:
     }
     if ops is not None:
         data["ops"] = {
-            "different": ops.different,
+            "different": ops.distinct,
             "measured": ops.measured,
-            "known": ops.known,
-            "worked_out": ops.worked_out,
+            "known": ops.cached,
+            "worked_out": ops.estimated,
             "failed": ops.failed,
             "seconds": ops.seconds,
             "columns": list(ops.table.columns),
@@ -146,47 +148,47 @@ def _print_machine(profile: "Profile") -> None:
     when = "measured now" if profile.fresh else f"measured {profile.facts.get('day')}, kept"
     tables.print_lines([f"{profile.machine}: {when}"])
     cluster = profile.cluster
-    dtypes = list(dict.fromkeys(dtype for each in cluster.devices for dtype in each.rates))
+    dtypes = list(dict.fromkeys(dtype for entry in cluster.devices for dtype in entry.rates))
     tables.print_table(
         ("device", "model", "memory", *dtypes, "GB/s", "launch"),
         [
             (
-                each.name,
-                each.model,
-                format_bytes(each.memory),
-                *(_rate(each.rates.get(dtype)) for dtype in dtypes),
-                f"{each.bandwidth / 1e9:,.4g}",
-                format_seconds(each.launch),
+                entry.name,
+                entry.model,
+                format_bytes(entry.memory),
+                *(_format_rate(entry.rates.get(dtype)) for dtype in dtypes),
+                f"{entry.memory_bandwidth / 1e9:,.4g}",
+                format_seconds(entry.launch_overhead),
             )
-            for each in cluster.devices
+            for entry in cluster.devices
         ],
-        left=2,
+        text_columns=2,
     )
-    pageable = {(each["from"], each["to"]): each for each in profile.facts.get("links", ())}
+    pageable = {(entry["from"], entry["to"]): entry for entry in profile.facts.get("links", ())}
     if cluster.links:
         rows = []
         for (source, target), link in cluster.links.items():
-            other = pageable.get((source, target), {}).get("pageable")
+            pageable_rate = pageable.get((source, target), {}).get("pageable")
             rows.append(
                 (
                     f"{source} -> {target}",
                     "shared" if link.bandwidth == float("inf") else f"{link.bandwidth / 1e9:.4g}",
-                    "–" if other is None else f"{other / 1e9:.4g}",
+                    "–" if pageable_rate is None else f"{pageable_rate / 1e9:.4g}",
                     format_seconds(link.latency),
                 )
             )
         tables.print_table(("link", "GB/s", "not pinned", "latency"), rows)
 
 
-def _rate(rate: float | None) -> str:
+def _format_rate(rate: float | None) -> str:
     return "–" if rate is None else f"{rate / 1e12:.3g} T"
 
 
-def _ops_lines(model: str, ops: "OpProfile", output: Path | None) -> list[str]:
+def _op_lines(model: str, ops: "OpProfile", output: Path | None) -> list[str]:
     count = len(ops.table.ops)
     lines = [
-        f"{model}: {count:,} ops, {ops.different:,} different times; {ops.measured:,} measured in "
-        f"{format_seconds(ops.seconds)}, {ops.known:,} known from before, {ops.worked_out:,} "
+        f"{model}: {count:,} ops, {ops.distinct:,} different times; {ops.measured:,} measured in "
+        f"{format_seconds(ops.seconds)}, {ops.cached:,} known from before, {ops.estimated:,} "
         "worked out from those of their kind"
     ]
     for column, total in zip(ops.table.columns, ops.table.seconds.sum(axis=0), strict=True):

@@ -1,4 +1,4 @@
-"""`placewright report`: saved results in, one page that shows them out."""
+"""`placewright report`: shows saved results on one page."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +9,7 @@ import typer
 from placewright.cli import options
 from placewright.cli.progress import Progress
 from placewright.cli.resolve import check_writable, load_plan
-from placewright.cli.saved_options import asked_of
+from placewright.cli.saved_options import options_from_files
 from placewright.errors import PlanError
 from placewright.units import format_seconds
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from placewright.problem import Problem
     from placewright.result import Result
 
-SAME = 1e-9  # as a share: a time that differs by less is the same
+TIME_TOLERANCE = 1e-9  # as a share: a time that differs by less is the same
 
 
 def report_results(
@@ -38,9 +38,9 @@ def report_results(
         ),
     ] = None,
     on: options.On = None,
-    objective: options.Goal = None,
-    discipline: options.Rule = None,
-    use: options.Use = None,
+    objective: options.ObjectiveOption = None,
+    discipline: options.DisciplineOption = None,
+    use: options.UseDevices = None,
     reserve: options.Reserve = None,
     limit: options.Limit = None,
     pin: options.Pin = None,
@@ -56,7 +56,7 @@ def report_results(
 
     A result file says with which options its problem was asked for; those given here replace them.
     """
-    typed = locals()
+    arguments = locals()
     from placewright.cli.render import tables
     from placewright.cli.render.json_output import (
         print_json,
@@ -64,40 +64,49 @@ def report_results(
         result_data,
         save_report,
     )
-    from placewright.reporting import gather
+    from placewright.reporting import build_comparison
 
     check_writable(output)
     nouns = [load_plan(path) for path in results]
-    asked = asked_of(results, nouns, typed)
-    with Progress(f"reading {asked.model}"):
-        problem = asked.problem()
-        judged = [_judged(problem, path, noun) for path, noun in zip(results, nouns, strict=True)]
-    found, notes = [each[0] for each in judged], [note for each in judged for note in each[1]]
-    content = gather(asked.model, problem, found, notes=notes, labels=_labels(results, found))
-    said = save_report(content, output)
+    problem_options = options_from_files(results, nouns, arguments)
+    with Progress(f"reading {problem_options.model}"):
+        problem = problem_options.problem()
+        evaluations = [
+            _evaluate_file(problem, path, noun) for path, noun in zip(results, nouns, strict=True)
+        ]
+    evaluated, notes = (
+        [each[0] for each in evaluations],
+        [note for each in evaluations for note in each[1]],
+    )
+    content = build_comparison(
+        problem_options.model, problem, evaluated, notes=notes, labels=_labels(results, evaluated)
+    )
+    messages = save_report(content, output)
     if json:
-        methods = [result_data(problem, each) for each in found]
+        methods = [result_data(problem, each) for each in evaluated]
         print_json(
             {**problem_data(problem), "report": str(output), "methods": methods, "notes": notes}
         )
     else:
-        tables.print_lines([*notes, *said])
+        tables.print_lines([*notes, *messages])
 
 
-def _judged(problem: "Problem", path: Path, noun: "Plan | Result") -> "tuple[Result, list[str]]":
+def _evaluate_file(
+    problem: "Problem", path: Path, noun: "Plan | Result"
+) -> "tuple[Result, list[str]]":
     """The result on this problem, and what differs from when it was saved."""
     from placewright import files
     from placewright.cli import answer
-    from placewright.reporting import rejudged
+    from placewright.reporting import reevaluate
     from placewright.result import Result
 
     plan = noun.plan if isinstance(noun, Result) else noun
     graph, cluster = problem.graph, problem.cluster
-    for what, mine, now in (
+    for what, saved, current in (
         ("graph", plan.graph, graph.fingerprint),
         ("cluster", plan.cluster, cluster.fingerprint),
     ):
-        if mine and mine != now:
+        if saved and saved != current:
             name, option = (graph.name, "--model") if what == "graph" else (cluster.name, "--on")
             raise PlanError(
                 f"{path}: was made for another {what} than {name!r} is now: "
@@ -108,16 +117,16 @@ def _judged(problem: "Problem", path: Path, noun: "Plan | Result") -> "tuple[Res
     except PlanError as error:
         raise PlanError(f"{path}: {error}") from None
     if not isinstance(noun, Result):
-        return answer.judge(problem, path.stem, fitted), []
-    now_ = rejudged(problem, replace(noun, plan=fitted))
-    if now_.objective != noun.objective:
-        said = f"{path.name} was searched for by {noun.objective}: its search is not shown"
-        return replace(now_, history=()), [said]
-    before, after = noun.value, now_.value
-    if abs(before - after) <= SAME * max(before, after):
-        return now_, []
+        return answer.evaluate_plan(problem, path.stem, fitted), []
+    evaluated = reevaluate(problem, replace(noun, plan=fitted))
+    if evaluated.objective != noun.objective:
+        note = f"{path.name} was searched for by {noun.objective}: its search is not shown"
+        return replace(evaluated, history=()), [note]
+    before, after = noun.objective_value, evaluated.objective_value
+    if abs(before - after) <= TIME_TOLERANCE * max(before, after):
+        return evaluated, []
     times = f"{format_seconds(before)} when it was saved, {format_seconds(after)} here"
-    return now_, [f"{path.name} took {times}: costs, limits or rules are not the same"]
+    return evaluated, [f"{path.name} took {times}: costs, limits or rules are not the same"]
 
 
 def _labels(paths: list[Path], results: "list[Result]") -> list[str]:

@@ -1,4 +1,4 @@
-"""`placewright simulate`: a model, a cluster and a plan in, what the plan's step looks like out."""
+"""`placewright simulate`: judges an existing plan."""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from placewright.cli import options
-from placewright.cli.problem_options import Asked
+from placewright.cli.problem_options import ProblemOptions
 from placewright.cli.progress import Progress
 from placewright.cli.resolve import check_writable, find_plan
 
@@ -20,9 +20,9 @@ def simulate_plan(
         ),
     ],
     on: options.On = None,
-    objective: options.Goal = None,
-    discipline: options.Rule = None,
-    use: options.Use = None,
+    objective: options.ObjectiveOption = None,
+    discipline: options.DisciplineOption = None,
+    use: options.UseDevices = None,
     reserve: options.Reserve = None,
     limit: options.Limit = None,
     pin: options.Pin = None,
@@ -42,33 +42,35 @@ def simulate_plan(
     json: options.Json = False,
 ) -> None:
     """Judge a plan that is there already."""
-    typed = locals()
+    arguments = locals()
     from placewright.cli import answer
     from placewright.cli.render import tables, text
     from placewright.cli.render.json_output import (
-        answer_data,
-        flight_data,
+        evaluation_data,
+        in_flight_data,
         print_json,
-        save,
+        save_files,
     )
     from placewright.simulator import simulate_in_flight
     from placewright.solvers import METHODS
 
     check_writable(trace)
-    asked = Asked.of(typed)
+    problem_options = ProblemOptions.from_arguments(arguments)
     with Progress(f"reading {model}"):
-        problem = asked.problem()
-        name, given = find_plan(problem, plan)
-        if name in METHODS and hasattr(METHODS[name], "as_run"):  # whose runtime is not simulated
+        problem = problem_options.problem()
+        name, fitted_plan = find_plan(problem, plan)
+        if name in METHODS and hasattr(
+            METHODS[name], "as_executed"
+        ):  # whose runtime is not simulated
             name = f"{name}'s placement"
-        result = answer.judge(problem, name, given)
-        found = answer.Answer(model, problem, result, answer.best_single(problem))
-        flight = None if in_flight is None else simulate_in_flight(problem, given, in_flight)
-    said = save(found, None, trace)
+        result = answer.evaluate_plan(problem, name, fitted_plan)
+        evaluation = answer.Evaluation(model, problem, result, answer.best_single_device(problem))
+        flight = None if in_flight is None else simulate_in_flight(problem, fitted_plan, in_flight)
+    messages = save_files(evaluation, None, trace)
     if json:
-        more = {} if flight is None else {"in_flight": flight_data(flight)}
-        print_json(answer_data(found) | more)
+        extra = {} if flight is None else {"in_flight": in_flight_data(flight)}
+        print_json(evaluation_data(evaluation) | extra)
         return
-    tables.print_answer(found)
-    said = said if flight is None else [text.flight_line(flight), *said]
-    tables.print_lines(["", *said] if said else [])
+    tables.print_evaluation(evaluation)
+    messages = messages if flight is None else [text.in_flight_line(flight), *messages]
+    tables.print_lines(["", *messages] if messages else [])

@@ -1,4 +1,4 @@
-"""`placewright train`: a recipe, a model and a cluster in, a policy and its best plan out."""
+"""`placewright train`: trains a policy to place a network."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from placewright.cli import options
-from placewright.cli.problem_options import Asked
+from placewright.cli.problem_options import ProblemOptions
 from placewright.cli.progress import Progress
 from placewright.cli.resolve import check_json, check_writable
-from placewright.cli.saved_options import asked_again, words_of
+from placewright.cli.saved_options import options_from_dict, options_to_dict
 from placewright.errors import ConfigError
 from placewright.units import format_seconds
 
@@ -19,14 +19,17 @@ if TYPE_CHECKING:
 
     from placewright.problem import Problem
     from placewright.result import Result
-    from placewright.training import Recipe, Row, Trainer
+    from placewright.training import Recipe, Trainer, UpdateLog
 
-PLANS = 5000
+DEFAULT_PLANS = 5000
 """Plans that a run judges if nobody says how many."""
 
-_CURVE = 10  # rows of the learning curve that are shown
-_OWN = ("recipe", "plans", "seed", "groups", "hidden", "rule", "graphs", "times")
-_LATER = {"graphs": None, "times": False}  # of those, what runs of older releases do not say
+_CURVE_ROWS = 10  # rows of the learning curve that are shown
+_TRAINING_OPTIONS = ("recipe", "plans", "seed", "groups", "hidden", "rule", "graphs", "times")
+_LATER_DEFAULTS = {
+    "graphs": None,
+    "times": False,
+}  # of those, what runs of older releases do not say
 
 
 def train_policy(
@@ -53,7 +56,9 @@ def train_policy(
     on: options.On = None,
     plans: Annotated[
         int | None,
-        typer.Option("--plans", metavar="N", min=1, help=f"Plans to judge. [default: {PLANS}]"),
+        typer.Option(
+            "--plans", metavar="N", min=1, help=f"Plans to judge. [default: {DEFAULT_PLANS}]"
+        ),
     ] = None,
     seed: Annotated[
         int | None,
@@ -86,9 +91,9 @@ def train_policy(
     track: Annotated[
         bool, typer.Option("--track", help="Also write TensorBoard's logs into the run's folder.")
     ] = False,
-    objective: options.Goal = None,
-    discipline: options.Rule = None,
-    use: options.Use = None,
+    objective: options.ObjectiveOption = None,
+    discipline: options.DisciplineOption = None,
+    use: options.UseDevices = None,
     reserve: options.Reserve = None,
     limit: options.Limit = None,
     pin: options.Pin = None,
@@ -106,78 +111,120 @@ def train_policy(
     json: options.Json = False,
 ) -> None:
     """Train a policy to place a network; Ctrl-C saves, and --resume goes on."""
-    typed = {**locals(), "model": graph or graphs}
+    arguments = {**locals(), "model": graph or graphs}
     from placewright.cli import answer
     from placewright.cli.render import tables
     from placewright.cli.render.json_output import (
-        answer_data,
+        evaluation_data,
         print_json,
-        save,
+        save_files,
         save_report,
     )
-    from placewright.training import Environment, Trainer, result_of
-    from placewright.training import recipe as find_recipe
-    from placewright.training.run import Run
+    from placewright.training import Environment, Trainer, training_result
+    from placewright.training import find_recipe as find_recipe
+    from placewright.training.run import TrainingRun
 
     check_writable(output, report)
     check_json(output, "a result")
     if graph is not None and graphs is not None:
         raise ConfigError("--graph and --graphs are both given: keep one")
-    kept = {} if resume is None else _kept(resume, typed)
-    asked = _asked(kept, typed)
-    own = {**_own(typed), **kept.get("own", {})}
-    folder = resume or run or _fresh(Path("runs"), own["recipe"], asked.model)
+    saved_run = {} if resume is None else _saved_run(resume, arguments)
+    problem_options = _problem_options(saved_run, arguments)
+    training_options = {**_training_options(arguments), **saved_run.get("own", {})}
+    folder = (
+        resume
+        or run
+        or _new_folder(Path("runs"), training_options["recipe"], problem_options.model)
+    )
     if resume is None and (folder / "checkpoint.json").exists():
         raise ConfigError(f"{folder} keeps a run already: go on with --resume {folder}")
-    chosen = find_recipe(own["recipe"], own["groups"], own["hidden"], own["rule"])
-    if own["times"]:
-        chosen = _told_times(chosen)
-    if own["graphs"] is not None:
+    chosen_recipe = find_recipe(
+        training_options["recipe"],
+        training_options["groups"],
+        training_options["hidden"],
+        training_options["rule"],
+    )
+    if training_options["times"]:
+        chosen_recipe = _with_start_times(chosen_recipe)
+    if training_options["graphs"] is not None:
         if output is not None or report is not None:
             raise ConfigError("several graphs have no one plan: leave out --output and --report")
-        _train_several(asked, own, chosen, folder, resume is not None, track, json)
+        _train_on_family(
+            problem_options,
+            training_options,
+            chosen_recipe,
+            folder,
+            resume is not None,
+            track,
+            json,
+        )
         return
-    with Progress(f"reading {asked.model}") as progress:
-        problem = asked.problem()
-        trainer = Trainer([Environment(problem)], chosen, own["seed"], own["plans"])
-        going = Run(trainer, folder, {"asked": _listed(words_of(asked)), "own": own})
+    with Progress(f"reading {problem_options.model}") as progress:
+        problem = problem_options.problem()
+        trainer = Trainer(
+            [Environment(problem)],
+            chosen_recipe,
+            training_options["seed"],
+            training_options["plans"],
+        )
+        training_run = TrainingRun(
+            trainer,
+            folder,
+            {"asked": _tuples_to_lists(options_to_dict(problem_options)), "own": training_options},
+        )
         if resume is not None:
-            going.resume()
-        done, watch = _watching(trainer, progress, folder if track else None)
-        ended = going.train(watch)
-        done()
-        result = replace(result_of(trainer), asked=words_of(asked))
-        found = answer.Answer(asked.model, problem, result, answer.best_single(problem), not ended)
-    said = save(found, output, None)
+            training_run.resume()
+        finish, watch = _training_callbacks(trainer, progress, folder if track else None)
+        ended = training_run.train(watch)
+        finish()
+        result = replace(training_result(trainer), options=options_to_dict(problem_options))
+        evaluation = answer.Evaluation(
+            problem_options.model, problem, result, answer.best_single_device(problem), not ended
+        )
+    messages = save_files(evaluation, output, None)
     if report is not None:
-        from placewright.reporting import Learning, gather
+        from placewright.reporting import LearningCurve, build_comparison
 
-        learned = Learning(chosen.name, trainer.rows)
-        others = _held_to(problem)
-        content = gather(asked.model, problem, [result, *others], (), not ended, learning=learned)
-        said += save_report(content, report)
-    curve = _curve(trainer.rows)
+        learning = LearningCurve(chosen_recipe.name, trainer.log)
+        baselines = _baseline_results(problem)
+        content = build_comparison(
+            problem_options.model,
+            problem,
+            [result, *baselines],
+            (),
+            not ended,
+            learning_curve=learning,
+        )
+        messages += save_report(content, report)
+    curve = _sample_rows(trainer.log)
     if json:
-        rows = [{each: getattr(row, each) for each in _COLUMNS} for row in curve]
-        print_json({**answer_data(found), "run": str(folder), "recipe": chosen.name, "rows": rows})
+        rows = [{each: getattr(row, each) for each in _LOG_FIELDS} for row in curve]
+        print_json(
+            {
+                **evaluation_data(evaluation),
+                "run": str(folder),
+                "recipe": chosen_recipe.name,
+                "rows": rows,
+            }
+        )
     else:
-        tables.print_table(*_table(curve))
+        tables.print_table(*_curve_table(curve))
         tables.print_lines([""])
-        tables.print_answer(found)
-        said.append(f"policy and checkpoint kept in {folder}")
+        tables.print_evaluation(evaluation)
+        messages.append(f"policy and checkpoint kept in {folder}")
         if not ended:
-            said.append(_how_to_go_on(trainer, folder))
-        tables.print_lines(["", *said])
+            messages.append(_resume_hint(trainer, folder))
+        tables.print_lines(["", *messages])
     if not ended:
-        raise typer.Exit(answer.INTERRUPTED)
+        raise typer.Exit(answer.INTERRUPTED_STATUS)
 
 
-def _train_several(
-    asked: Asked,
-    own: dict[str, Any],
-    chosen: "Recipe",
+def _train_on_family(
+    problem_options: ProblemOptions,
+    training_options: dict[str, Any],
+    recipe: "Recipe",
     folder: Path,
-    again: bool,
+    resume: bool,
     track: bool,
     json: bool,
 ) -> None:
@@ -188,68 +235,82 @@ def _train_several(
     from placewright.cli.render import tables
     from placewright.cli.render.json_output import print_json
     from placewright.training import Environment, Trainer
-    from placewright.training.recipes.registry import of_several
-    from placewright.training.run import Run
+    from placewright.training.recipes.registry import multi_graph_recipe
+    from placewright.training.run import TrainingRun
 
-    with Progress(f"reading {asked.model}") as progress:
-        environments = [Environment(each) for each in train_family.problems_of(asked, "train")]
-        chosen = of_several(chosen)
-        trainer = Trainer(environments, chosen, own["seed"], own["plans"])
-        going = Run(trainer, folder, {"asked": _listed(words_of(asked)), "own": own})
-        if again:
-            going.resume()
-        done, watch = _watching(trainer, progress, folder if track else None)
-        ended = going.train(watch)
-        done()
-        policies.save(trainer.policy, folder / train_family.POLICY)
-        unseen = train_family.problems_of(asked, "test") if ended else []
-        tests = list(train_family.tried(trainer, unseen))
-    curve = train_family.rounds(trainer)
+    with Progress(f"reading {problem_options.model}") as progress:
+        environments = [
+            Environment(each) for each in train_family.family_problems(problem_options, "train")
+        ]
+        recipe = multi_graph_recipe(recipe)
+        trainer = Trainer(environments, recipe, training_options["seed"], training_options["plans"])
+        training_run = TrainingRun(
+            trainer,
+            folder,
+            {"asked": _tuples_to_lists(options_to_dict(problem_options)), "own": training_options},
+        )
+        if resume:
+            training_run.resume()
+        finish, watch = _training_callbacks(trainer, progress, folder if track else None)
+        ended = training_run.train(watch)
+        finish()
+        policies.save(trainer.policy, folder / train_family.POLICY_FILE)
+        test_problems = train_family.family_problems(problem_options, "test") if ended else []
+        tests = list(train_family.test_results(trainer, test_problems))
+    curve = train_family.round_summaries(trainer)
     if json:
-        print_json({"run": str(folder), "recipe": chosen.name, "rounds": curve, "tests": tests})
+        print_json({"run": str(folder), "recipe": recipe.name, "rounds": curve, "tests": tests})
     else:
-        train_family.show(curve, tests, folder)
+        train_family.print_family(curve, tests, folder)
         if not ended:
-            tables.print_lines([_how_to_go_on(trainer, folder)])
+            tables.print_lines([_resume_hint(trainer, folder)])
     if not ended:
-        raise typer.Exit(answer.INTERRUPTED)
+        raise typer.Exit(answer.INTERRUPTED_STATUS)
 
 
-def _told_times(chosen: "Recipe") -> "Recipe":
-    shape: Any = chosen.shape
+def _with_start_times(recipe: "Recipe") -> "Recipe":
+    shape: Any = recipe.policy_config
     if not hasattr(shape, "times"):
-        raise ConfigError(f"recipe {chosen.name!r} knows no start times: leave out --times")
-    return replace(chosen, shape=replace(shape, times=True))
+        raise ConfigError(f"recipe {recipe.name!r} knows no start times: leave out --times")
+    return replace(recipe, policy_config=replace(shape, times=True))
 
 
-def _how_to_go_on(trainer: "Trainer", folder: Path) -> str:
+def _resume_hint(trainer: "Trainer", folder: Path) -> str:
     return (
-        f"stopped after {trainer.evaluations:,} of {trainer.plans:,} plans: "
+        f"stopped after {trainer.evaluations:,} of {trainer.max_evaluations:,} plans: "
         f"go on with placewright train --resume {folder}"
     )
 
 
-def _held_to(problem: "Problem") -> "list[Result]":
+def _baseline_results(problem: "Problem") -> "list[Result]":
     """What a learning curve is drawn with: methods that take no search, where they answer."""
     from placewright.solvers import METHODS, solve
-    from placewright.solvers.baselines import baselines
+    from placewright.solvers.baselines import constructive_solvers
 
-    named = {solver.name for group in baselines(problem, installed=True) for solver in group}
-    wanted = ("single", "expert", "mincut-repaired", "scotch-repaired", "heft", "m-etf")
-    return [solve(problem, METHODS[name]()) for name in wanted if name in named]
+    available = {
+        solver.name
+        for group in constructive_solvers(problem, with_partitioners=True)
+        for solver in group
+    }
+    baseline_names = ("single", "expert", "mincut-repaired", "scotch-repaired", "heft", "m-etf")
+    return [solve(problem, METHODS[name]()) for name in baseline_names if name in available]
 
 
-def _own(typed: dict[str, Any]) -> dict[str, Any]:
+def _training_options(arguments: dict[str, Any]) -> dict[str, Any]:
     """The options that say how to train."""
-    own = {name: typed[name] for name in _OWN}
-    if own["recipe"] is None and typed["resume"] is None:
+    options_dict = {name: arguments[name] for name in _TRAINING_OPTIONS}
+    if options_dict["recipe"] is None and arguments["resume"] is None:
         from placewright.training import RECIPES
 
         raise ConfigError(f"no recipe is named: name one of {', '.join(RECIPES)}")
-    return {**own, "plans": own["plans"] or PLANS, "seed": own["seed"] or 0}
+    return {
+        **options_dict,
+        "plans": options_dict["plans"] or DEFAULT_PLANS,
+        "seed": options_dict["seed"] or 0,
+    }
 
 
-def _kept(folder: Path, typed: dict[str, Any]) -> dict[str, Any]:
+def _saved_run(folder: Path, arguments: dict[str, Any]) -> dict[str, Any]:
     """What a run was begun with.
 
     Raises:
@@ -257,92 +318,95 @@ def _kept(folder: Path, typed: dict[str, Any]) -> dict[str, Any]:
         ConfigError: Something else is typed now.
     """
     from placewright.training import read_checkpoint
-    from placewright.training.run import CHECKPOINT
+    from placewright.training.run import CHECKPOINT_FILE
 
-    data, _ = read_checkpoint(folder / CHECKPOINT)
-    more = data["more"]
-    own = more.get("own")
-    if isinstance(own, dict):
-        own = more["own"] = {**_LATER, **own}
+    data, _ = read_checkpoint(folder / CHECKPOINT_FILE)
+    saved = data["more"]
+    saved_options = saved.get("own")
+    if isinstance(saved_options, dict):
+        saved_options = saved["own"] = {**_LATER_DEFAULTS, **saved_options}
     if (
-        not isinstance(own, dict)
-        or set(own) != set(_OWN)
-        or not isinstance(more.get("asked"), dict)
+        not isinstance(saved_options, dict)
+        or set(saved_options) != set(_TRAINING_OPTIONS)
+        or not isinstance(saved.get("asked"), dict)
     ):
         raise ConfigError(f"{folder} keeps a run that the command line did not begin")
-    for name in _OWN:
-        if typed[name] not in (None, _LATER.get(name)) and typed[name] != own[name]:
+    for name in _TRAINING_OPTIONS:
+        if (
+            arguments[name] not in (None, _LATER_DEFAULTS.get(name))
+            and arguments[name] != saved_options[name]
+        ):
             raise ConfigError(
-                f"the run in {folder} was begun with {name} {own[name]!r}: to go on leave out "
-                f"{typed[name]!r}, or begin a new run"
+                f"the run in {folder} was begun with {name} {saved_options[name]!r}: to go on leave out "
+                f"{arguments[name]!r}, or begin a new run"
             )
-    return dict(more)
+    return dict(saved)
 
 
-def _asked(kept: dict[str, Any], typed: dict[str, Any]) -> Asked:
-    if not kept:
-        if typed["model"] is None:
+def _problem_options(saved_run: dict[str, Any], arguments: dict[str, Any]) -> ProblemOptions:
+    if not saved_run:
+        if arguments["model"] is None:
             raise typer.BadParameter("name a network, such as rnnlm-2", param_hint="'--graph'")
-        return Asked.of(typed)
-    words = {k: tuple(v) if isinstance(v, list) else v for k, v in kept["asked"].items()}
-    return asked_again(words, typed)
+        return ProblemOptions.from_arguments(arguments)
+    saved_words = {k: tuple(v) if isinstance(v, list) else v for k, v in saved_run["asked"].items()}
+    return options_from_dict(saved_words, arguments)
 
 
-def _listed(words: dict[str, Any]) -> dict[str, Any]:
+def _tuples_to_lists(words: dict[str, Any]) -> dict[str, Any]:
     return {key: list(value) if isinstance(value, tuple) else value for key, value in words.items()}
 
 
-def _fresh(home: Path, recipe: str, model: str) -> Path:
+def _new_folder(parent: Path, recipe: str, model: str) -> Path:
     """A folder that is not there yet, named after the recipe and the model."""
     plain = "".join(c if c.isalnum() or c in "-._" else "-" for c in Path(model).name)
     name, count = f"{recipe}-{plain}", 2
-    folder = home / name
+    folder = parent / name
     while folder.exists():
-        folder, count = home / f"{name}-{count}", count + 1
+        folder, count = parent / f"{name}-{count}", count + 1
     return folder
 
 
-def _watching(
+def _training_callbacks(
     trainer: "Trainer", progress: Progress, folder: Path | None
 ) -> "tuple[Callable[[], None], Callable[[Trainer], None]]":
     """What to call at the end, and after each update."""
-    from placewright.training.tensorboard_log import Track
+    from placewright.training.tensorboard_log import TensorboardLog
 
-    log = None if folder is None else Track(folder, trainer.evaluations)
+    log = None if folder is None else TensorboardLog(folder, trainer.evaluations)
 
     def watch(trainer: "Trainer") -> None:
-        row = trainer.rows[-1]
+        row = trainer.log[-1]
         text = (
             f"{trainer.recipe.name}: best {format_seconds(row.best)}, mean "
             f"{format_seconds(row.mean)}, {row.plans:,} plans, entropy {row.entropy:.0%}, "
-            f"{row.invalid:.0%} do not fit"
+            f"{row.infeasible:.0%} do not fit"
         )
-        progress.say(text, trainer.evaluations / trainer.plans)
+        progress.update(text, trainer.evaluations / trainer.max_evaluations)
         if log is not None:
             log(trainer)
 
     return (lambda: None) if log is None else log.close, watch
 
 
-_COLUMNS = ("update", "plans", "best", "mean", "likeliest", "entropy", "invalid")
+_LOG_FIELDS = ("update", "plans", "best", "mean", "likeliest", "entropy", "invalid")
 
 
-def _curve(rows: "list[Row]") -> "list[Row]":
+def _sample_rows(rows: "list[UpdateLog]") -> "list[UpdateLog]":
     """A few rows of all, evenly spaced, the last one included."""
     last = len(rows) - 1
-    return [rows[at] for at in sorted({last * k // (_CURVE - 1) for k in range(_CURVE)})]
+    return [rows[at] for at in sorted({last * k // (_CURVE_ROWS - 1) for k in range(_CURVE_ROWS)})]
 
 
-def _table(curve: "list[Row]") -> tuple[list[str], list[tuple[str, ...]]]:
+def _curve_table(curve: "list[UpdateLog]") -> tuple[list[str], list[tuple[str, ...]]]:
     columns = ["plans", "best", "mean", "argmax", "entropy", "do not fit"]
     rows: list[tuple[str, ...]] = [
         (
             f"{row.plans:,}",
             format_seconds(row.best),
             format_seconds(row.mean),
-            format_seconds(row.likeliest),
+            format_seconds(row.greedy),
             f"{row.entropy:.0%}",
-            f"{row.invalid:.0%}",
+            f"{row.infeasible:.0%}",
         )
         for row in curve
     ]

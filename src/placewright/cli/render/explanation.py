@@ -1,4 +1,4 @@
-"""Ops explained in, sentences, tables or JSON out."""
+"""Renders op explanations as sentences, tables or JSON."""
 
 from __future__ import annotations
 
@@ -12,126 +12,148 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import TypeAlias
 
-    from placewright.explanations import Move, Neighbours, OneOp
-    from placewright.explanations.op_explanation import Sent
-    from placewright.explanations.policy_preferences import Preferred
+    from placewright.explanations import Neighbours, OpExplanation, OpMove
+    from placewright.explanations.op_explanation import TensorTransfer
+    from placewright.explanations.policy_preferences import PolicyPreference
     from placewright.plan import Plan
     from placewright.problem import Problem
 
-    Table: TypeAlias = tuple[Sequence[str], list[Sequence[str]], int]
+    TableData: TypeAlias = tuple[Sequence[str], list[Sequence[str]], int]
 
-_FEW = 4  # names or transfers in a line
+_MAX_NAMES = 4  # names or transfers in a line
 
 
 def op_lines(
     model: str,
     problem: Problem,
-    found: OneOp,
-    preferred: Sequence[Preferred],
-    silent: Sequence[str],
+    explanation: OpExplanation,
+    preferences: Sequence[PolicyPreference],
+    unavailable: Sequence[str],
 ) -> list[str]:
     """What an op does in the step, line by line."""
-    op, device = problem.graph.ops[found.op], _device(problem, found.device)
-    lines = [text.describe(model, problem)]
-    if found.slack is None:
+    op, device = problem.graph.ops[explanation.op], _device_name(problem, explanation.device)
+    lines = [text.problem_line(model, problem)]
+    if explanation.slack is None:
         lines.append(f"{op.name!r} ({op.kind}) is on {device} before the step begins")
     else:
         lines.append(
-            f"{op.name!r} ({op.kind}) runs on {device} from {format_seconds(found.start)} to "
-            f"{format_seconds(found.end)}{_fused(problem, found)}"
+            f"{op.name!r} ({op.kind}) runs on {device} from {format_seconds(explanation.start)} to "
+            f"{format_seconds(explanation.end)}{_fusion_text(problem, explanation)}"
         )
-    lines.append(_critical(problem, found))
-    lines += [f"  receives {_sent(problem, each)}" for each in found.arriving[:_FEW]]
-    lines += [f"  sends {_sent(problem, each)}" for each in found.leaving[:_FEW]]
-    more = max(0, len(found.arriving) - _FEW) + max(0, len(found.leaving) - _FEW)
-    lines += [f"  and {text.count(more, 'more transfer')}"] if more else []
-    if found.along:
-        lines.append(f"moves with {_names(problem, found.along)}")
-    for each in preferred:
-        best, sure = each.best(found.op)
-        likes = (
+    lines.append(_critical_text(problem, explanation))
+    lines += [
+        f"  receives {_transfer_text(problem, each)}" for each in explanation.incoming[:_MAX_NAMES]
+    ]
+    lines += [
+        f"  sends {_transfer_text(problem, each)}" for each in explanation.outgoing[:_MAX_NAMES]
+    ]
+    more = max(0, len(explanation.incoming) - _MAX_NAMES) + max(
+        0, len(explanation.outgoing) - _MAX_NAMES
+    )
+    lines += [f"  and {text.format_count(more, 'more transfer')}"] if more else []
+    if explanation.followers:
+        lines.append(f"moves with {_op_names(problem, explanation.followers)}")
+    for each in preferences:
+        best, confidence = each.best_device(explanation.op)
+        verdict = (
             f"would leave it on {device}"
-            if best == found.device
-            else (f"would put it on {_device(problem, best)}")
+            if best == explanation.device
+            else (f"would put it on {_device_name(problem, best)}")
         )
-        here = (
+        current = (
             ""
-            if best == found.device
-            else (f"; {text.percent(float(each.likely[found.op, found.device]))} for {device}")
+            if best == explanation.device
+            else (
+                f"; {text.format_percent(float(each.probabilities[explanation.op, explanation.device]))} for {device}"
+            )
         )
-        lines.append(f"policy {each.policy} {likes}, {text.percent(sure)} sure{here}")
-    return [*lines, *silent]
+        lines.append(
+            f"policy {each.policy} {verdict}, {text.format_percent(confidence)} sure{current}"
+        )
+    return [*lines, *unavailable]
 
 
-def op_table(problem: Problem, found: OneOp, preferred: Sequence[Preferred]) -> Table:
+def op_table(
+    problem: Problem, explanation: OpExplanation, preferences: Sequence[PolicyPreference]
+) -> TableData:
     """What becomes of the objective on every device, the present one first."""
     what = "step time" if problem.objective == "step" else "period"
-    columns = ["device", what, "change", "fits", *(each.policy for each in preferred)]
+    columns = ["device", what, "change", "fits", *(each.policy for each in preferences)]
 
     def sure(device: int) -> list[str]:
-        return [text.percent(float(each.likely[found.op, device])) for each in preferred]
+        return [
+            text.format_percent(float(each.probabilities[explanation.op, device]))
+            for each in preferences
+        ]
 
     rows: list[Sequence[str]] = []
-    if found.moves:
-        over, value = found.moves[0].before
-        now = f"{_device(problem, found.device)} (now)"
-        rows.append([now, format_seconds(value), "–", _fits(over), *sure(found.device)])
-    for move in found.moves:
+    if explanation.moves:
+        over, value = explanation.moves[0].current_key
+        now = f"{_device_name(problem, explanation.device)} (now)"
+        rows.append([now, format_seconds(value), "–", _fits_text(over), *sure(explanation.device)])
+    for move in explanation.moves:
         cells = ["not allowed", "–", "–"]
         if move.value is not None:
-            cells = [format_seconds(move.value), _change(move), _fits(move.overflow)]
-        rows.append([_device(problem, move.device), *cells, *sure(move.device)])
+            cells = [format_seconds(move.value), _change_text(move), _fits_text(move.overflow)]
+        rows.append([_device_name(problem, move.device), *cells, *sure(move.device)])
     return columns, rows, 1
 
 
 def op_data(
-    problem: Problem, found: OneOp, preferred: Sequence[Preferred], silent: Sequence[str]
+    problem: Problem,
+    explanation: OpExplanation,
+    preferences: Sequence[PolicyPreference],
+    unavailable: Sequence[str],
 ) -> dict[str, Any]:
     """An op explained in seconds and bytes."""
     ops = problem.graph.ops
-    over, value = found.moves[0].before if found.moves else (None, None)
+    over, value = explanation.moves[0].current_key if explanation.moves else (None, None)
     return {
         **problem_data(problem),
-        "op": ops[found.op].name,
-        "kind": ops[found.op].kind,
-        "device": _device(problem, found.device),
-        "start": found.start,
-        "end": found.end,
-        "critical": found.on_path != "no",
-        "on_path": found.on_path,
-        "slack": found.slack,
-        "moves_with": [ops[each].name for each in found.along],
-        "fused_with": [ops[each].name for each in found.fused_with],
-        "arriving": [_sent_data(problem, each) for each in found.arriving],
-        "leaving": [_sent_data(problem, each) for each in found.leaving],
+        "op": ops[explanation.op].name,
+        "kind": ops[explanation.op].kind,
+        "device": _device_name(problem, explanation.device),
+        "start": explanation.start,
+        "end": explanation.end,
+        "critical": explanation.on_path != "no",
+        "on_path": explanation.on_path,
+        "slack": explanation.slack,
+        "moves_with": [ops[each].name for each in explanation.followers],
+        "fused_with": [ops[each].name for each in explanation.fused_with],
+        "arriving": [_transfer_data(problem, each) for each in explanation.incoming],
+        "leaving": [_transfer_data(problem, each) for each in explanation.outgoing],
         "value": value,
         "overflow": over,
-        "moves": [_move_data(problem, move) for move in found.moves],
+        "moves": [_move_data(problem, move) for move in explanation.moves],
         "policies": [
             {
                 "policy": each.policy,
-                "prefers": _device(problem, each.best(found.op)[0]),
-                "sure": each.best(found.op)[1],
+                "prefers": _device_name(problem, each.best_device(explanation.op)[0]),
+                "sure": each.best_device(explanation.op)[1],
                 "likely": {
-                    _device(problem, at): float(share)
-                    for at, share in enumerate(each.likely[found.op])
+                    _device_name(problem, at): float(share)
+                    for at, share in enumerate(each.probabilities[explanation.op])
                 },
             }
-            for each in preferred
+            for each in preferences
         ],
-        "silent": list(silent),
+        "silent": list(unavailable),
     }
 
 
-def moves_lines(model: str, problem: Problem, found: Neighbours, shown: int) -> list[str]:
+def moves_lines(model: str, problem: Problem, neighbours: Neighbours, shown: int) -> list[str]:
     """What was tried, and what came of it."""
-    whole = "" if found.tried == found.ops else f", the longest of {found.ops:,}"
+    whole = (
+        ""
+        if neighbours.tried_ops == neighbours.binding_ops
+        else f", the longest of {neighbours.binding_ops:,}"
+    )
     lines = [
-        text.describe(model, problem),
-        f"moved each of {text.count(found.tried, 'op')} {found.where}{whole}, alone, "
+        text.problem_line(model, problem),
+        f"moved each of {text.format_count(neighbours.tried_ops, 'op')} {neighbours.location}{whole}, alone, "
         "to every other device",
     ]
-    gaining = len(found.gaining)
+    gaining = len(neighbours.improving_moves)
     if not gaining:
         return [*lines, "no such move gains"]
     most = f"; the {shown} that gain most" if gaining > shown else ""
@@ -139,17 +161,17 @@ def moves_lines(model: str, problem: Problem, found: Neighbours, shown: int) -> 
     return [*lines, f"{gaining:,} of them {verb} by moving{most}:"]
 
 
-def moves_table(problem: Problem, plan: Plan, shown: Sequence[Move]) -> Table:
+def moves_table(problem: Problem, plan: Plan, shown: Sequence[OpMove]) -> TableData:
     """The moves that gain most."""
     what = "step time" if problem.objective == "step" else "period"
     rows: list[Sequence[str]] = [
         [
             problem.graph.ops[move.op].name,
-            _device(problem, int(plan.device[move.op])),
-            _device(problem, move.device),
+            _device_name(problem, int(plan.placement[move.op])),
+            _device_name(problem, move.device),
             format_seconds(move.value or 0.0),
-            _change(move),
-            _fits(move.overflow),
+            _change_text(move),
+            _fits_text(move.overflow),
         ]
         for move in shown
     ]
@@ -157,18 +179,18 @@ def moves_table(problem: Problem, plan: Plan, shown: Sequence[Move]) -> Table:
 
 
 def moves_data(
-    problem: Problem, plan: Plan, found: Neighbours, shown: Sequence[Move]
+    problem: Problem, plan: Plan, neighbours: Neighbours, shown: Sequence[OpMove]
 ) -> dict[str, Any]:
     """The moves that gain most, in seconds and bytes."""
     return {
         **problem_data(problem),
-        "where": found.where,
-        "tried": found.tried,
-        "of": found.ops,
+        "where": neighbours.location,
+        "tried": neighbours.tried_ops,
+        "of": neighbours.binding_ops,
         "moves": [
             {
                 "op": problem.graph.ops[move.op].name,
-                "from": _device(problem, int(plan.device[move.op])),
+                "from": _device_name(problem, int(plan.placement[move.op])),
                 **_move_data(problem, move),
             }
             for move in shown
@@ -176,71 +198,77 @@ def moves_data(
     }
 
 
-def _critical(problem: Problem, found: OneOp) -> str:
+def _critical_text(problem: Problem, explanation: OpExplanation) -> str:
     what = "step" if problem.objective == "step" else "period"
     path = {
         "runs": "on the critical path",
         "sent": "what it makes is sent on the critical path",
         "no": "not on the critical path",
-    }[found.on_path]
-    if found.slack is None:
+    }[explanation.on_path]
+    if explanation.slack is None:
         return path
-    if found.slack == float("inf"):
+    if explanation.slack == float("inf"):
         return f"{path}; it could take a whole {what} longer and nothing would be late"
-    if found.slack == 0:
+    if explanation.slack == 0:
         return f"{path}; the {what} grows with it at once"
-    return f"{path}; it could take {format_seconds(found.slack)} longer before the {what} does"
-
-
-def _fused(problem: Problem, found: OneOp) -> str:
-    return f", fused with {_names(problem, found.fused_with)}" if found.fused_with else ""
-
-
-def _sent(problem: Problem, each: Sent) -> str:
-    what = "streamed weight " if each.streamed else ""
     return (
-        f"{what}{problem.graph.ops[each.op].name!r} ({format_bytes(each.bytes)}) from "
-        f"{_device(problem, each.source)} to {_device(problem, each.target)}, "
-        f"{format_seconds(each.start)} to {format_seconds(each.end)}"
+        f"{path}; it could take {format_seconds(explanation.slack)} longer before the {what} does"
     )
 
 
-def _sent_data(problem: Problem, each: Sent) -> dict[str, Any]:
+def _fusion_text(problem: Problem, explanation: OpExplanation) -> str:
+    return (
+        f", fused with {_op_names(problem, explanation.fused_with)}"
+        if explanation.fused_with
+        else ""
+    )
+
+
+def _transfer_text(problem: Problem, transfer: TensorTransfer) -> str:
+    what = "streamed weight " if transfer.is_streamed else ""
+    return (
+        f"{what}{problem.graph.ops[transfer.op].name!r} ({format_bytes(transfer.bytes)}) from "
+        f"{_device_name(problem, transfer.source)} to {_device_name(problem, transfer.target)}, "
+        f"{format_seconds(transfer.start)} to {format_seconds(transfer.end)}"
+    )
+
+
+def _transfer_data(problem: Problem, transfer: TensorTransfer) -> dict[str, Any]:
     return {
-        "op": problem.graph.ops[each.op].name,
-        "from": _device(problem, each.source),
-        "to": _device(problem, each.target),
-        "start": each.start,
-        "end": each.end,
-        "bytes": each.bytes,
-        "streamed": each.streamed,
+        "op": problem.graph.ops[transfer.op].name,
+        "from": _device_name(problem, transfer.source),
+        "to": _device_name(problem, transfer.target),
+        "start": transfer.start,
+        "end": transfer.end,
+        "bytes": transfer.bytes,
+        "streamed": transfer.is_streamed,
     }
 
 
-def _move_data(problem: Problem, move: Move) -> dict[str, Any]:
+def _move_data(problem: Problem, move: OpMove) -> dict[str, Any]:
     return {
-        "device": _device(problem, move.device),
+        "device": _device_name(problem, move.device),
         "allowed": move.value is not None,
         "value": move.value,
-        "change": None if move.value is None else move.change,
+        "change": None if move.value is None else move.relative_change,
         "overflow": move.overflow,
-        "moves_along": move.along,
-        "fused_no_more": move.parted,
+        "moves_along": move.follower_count,
+        "fused_no_more": move.unfused_count,
     }
 
 
-def _change(move: Move) -> str:
-    return f"{move.change * 100:+.2f} %"
+def _change_text(move: OpMove) -> str:
+    return f"{move.relative_change * 100:+.2f} %"
 
 
-def _fits(overflow: int) -> str:
+def _fits_text(overflow: int) -> str:
     return "yes" if overflow == 0 else f"{format_bytes(overflow)} over"
 
 
-def _names(problem: Problem, ops: Sequence[int]) -> str:
-    shown = ", ".join(repr(problem.graph.ops[op].name) for op in ops[:_FEW])
-    return shown if len(ops) <= _FEW else f"{shown} and {len(ops) - _FEW} more"
+def _op_names(problem: Problem, ops: Sequence[int]) -> str:
+    shown = ", ".join(repr(problem.graph.ops[op].name) for op in ops[:_MAX_NAMES])
+    return shown if len(ops) <= _MAX_NAMES else f"{shown} and {len(ops) - _MAX_NAMES} more"
 
 
-def _device(problem: Problem, at: int) -> str:
-    return problem.cluster.devices[at].name
+def _device_name(problem: Problem, position: int) -> str:
+    return problem.cluster.devices[position].name

@@ -1,4 +1,4 @@
-"""Why a plan takes as long as it does: an explanation in, two lines or JSON out."""
+"""Explains why a plan takes as long as it does, in two lines or as JSON."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from placewright.explanations import Why
+    from placewright.explanations import Explanation
     from placewright.plan import Plan
     from placewright.problem import Problem
     from placewright.result import Result
-    from placewright.simulator import Path
+    from placewright.simulator import CriticalPath
     from placewright.solvers import Solver
 
-MOST_REFINED = 5_000  # ops up to which plans for what-ifs are made by a short search each
-LONGEST = 10  # pieces of the critical path that JSON tells; all of them would be a trace
+MAX_REFINED_OPS = 5_000  # ops up to which plans for what-ifs are made by a short search each
+MAX_SEGMENTS = 10  # pieces of the critical path that JSON tells; all of them would be a trace
 
 
-def explained(problem: Problem, result: Result, solver: Solver) -> Why:
+def explain_result(problem: Problem, result: Result, solver: Solver) -> Explanation:
     """Why a method's plan takes so long.
 
     A method that stands for another runtime plans again itself; from a plan of `auto` it goes on.
@@ -25,67 +25,80 @@ def explained(problem: Problem, result: Result, solver: Solver) -> Why:
     from placewright import explanations, solvers
 
     replan = None
-    if hasattr(solver, "as_run"):
-        replan = partial(_plan_again, solver)
+    if hasattr(solver, "as_executed"):
+        replan = partial(_replan, solver)
     elif (
-        solver.name == "auto" and len(problem.graph) <= MOST_REFINED and result.plan.fusion is None
+        solver.name == "auto"
+        and len(problem.graph) <= MAX_REFINED_OPS
+        and result.plan.fusion is None
     ):
-        replan = partial(solvers.refined, plan=result.plan)
+        replan = partial(solvers.refine, plan=result.plan)
     return explanations.explain(problem, result, replan)
 
 
-def why_lines(why: Why) -> list[str]:
+def reason_lines(explanation: Explanation) -> list[str]:
     """What binds, and what would help."""
-    lines = [f"why: {why.sentence}"]
-    helps = "; ".join(str(each) for each in why.best_helps)
-    return [*lines, f"what would help: {helps}"] if helps else lines
+    lines = [f"why: {explanation.sentence}"]
+    improvements = "; ".join(str(improvement) for improvement in explanation.best_improvements)
+    return [*lines, f"what would help: {improvements}"] if improvements else lines
 
 
-def why_data(problem: Problem, why: Why) -> dict[str, Any]:
+def explanation_data(problem: Problem, explanation: Explanation) -> dict[str, Any]:
     """An explanation in seconds and bytes."""
     return {
-        "sentence": why.sentence,
+        "sentence": explanation.sentence,
         "shares": [
-            {"kind": each.kind, "where": each.where, "seconds": each.seconds, "share": each.share}
-            for each in why.shares
+            {
+                "kind": each.kind,
+                "where": each.location,
+                "seconds": each.seconds,
+                "share": each.fraction,
+            }
+            for each in explanation.shares
         ],
-        "waits": {} if why.path is None else dict(why.path.waits()),
-        "longest": [] if why.path is None else _longest(problem, why.path),
+        "waits": {}
+        if explanation.critical_path is None
+        else dict(explanation.critical_path.waits()),
+        "longest": []
+        if explanation.critical_path is None
+        else _longest_segments(problem, explanation.critical_path),
         "helps": [
             {
                 "change": each.change,
                 "kind": each.kind,
-                "where": each.where,
+                "where": each.location,
                 "before": each.before,
                 "after": each.after,
                 "gain": each.gain,
-                "overflow_before": each.over_before,
-                "overflow_after": each.over_after,
+                "overflow_before": each.overflow_before,
+                "overflow_after": each.overflow_after,
                 "same_plan": each.same_plan,
             }
-            for each in why.helps
+            for each in explanation.improvements
         ],
     }
 
 
-def _longest(problem: Problem, path: Path) -> list[dict[str, Any]]:
+def _longest_segments(problem: Problem, path: CriticalPath) -> list[dict[str, Any]]:
     names = [device.name for device in problem.cluster.devices]
-    pieces = sorted(path.pieces, key=lambda piece: (-piece.seconds, piece.start))[:LONGEST]
+    segments = sorted(path.segments, key=lambda segment: (-segment.seconds, segment.start))[
+        :MAX_SEGMENTS
+    ]
     return [
         {
-            "kind": piece.kind,
-            "op": path.names[piece.op],
-            "from": names[piece.source],
-            "to": names[piece.device],
-            "start": piece.start,
-            "seconds": piece.seconds,
-            "held": piece.held,
+            "kind": segment.kind,
+            "op": path.op_names[segment.op],
+            "from": names[segment.source],
+            "to": names[segment.device],
+            "start": segment.start,
+            "seconds": segment.seconds,
+            "held": segment.wait_reason,
         }
-        for piece in pieces
+        for segment in segments
     ]
 
 
-def _plan_again(solver: Solver, problem: Problem) -> Plan:
+def _replan(solver: Solver, problem: Problem) -> Plan:
     from placewright.solvers import Search, Stop
 
     search = Search(problem, Stop(), seed=0)

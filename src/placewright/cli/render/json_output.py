@@ -1,4 +1,4 @@
-"""Answers in, JSON in seconds and bytes or files out."""
+"""Results as JSON in seconds and bytes, and as files."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from placewright.cli.answer import Answer, Single
+    from placewright.cli.answer import Evaluation, SingleDeviceResult
     from placewright.problem import Problem
-    from placewright.reporting import Content
+    from placewright.reporting import Comparison
     from placewright.result import Result
     from placewright.simulator import InFlight
 
@@ -20,7 +20,7 @@ Data = dict[str, Any]
 
 def print_json(data: Data) -> None:
     """One object on stdout, as strict JSON: what is not a finite number is null."""
-    print(json.dumps(_strict(data), indent=2, allow_nan=False))
+    print(json.dumps(_strict_json(data), indent=2, allow_nan=False))
 
 
 def problem_data(problem: Problem) -> Data:
@@ -34,14 +34,14 @@ def problem_data(problem: Problem) -> Data:
     }
 
 
-def single_data(single: Single) -> Data:
+def single_device_data(single_device: SingleDeviceResult) -> Data:
     """The best single device."""
     return {
-        "device": single.device,
-        "step_time": single.step_time,
-        "period": single.period,
-        "fits": single.fits,
-        "overflow": single.overflow,
+        "device": single_device.device,
+        "step_time": single_device.step_time,
+        "period": single_device.period,
+        "fits": single_device.fits,
+        "overflow": single_device.overflow,
     }
 
 
@@ -77,51 +77,51 @@ def result_data(problem: Problem, result: Result) -> Data:
     }
 
 
-def flight_data(flight: InFlight) -> Data:
+def in_flight_data(in_flight: InFlight) -> Data:
     """Several steps in flight at once."""
     return {
-        "steps": flight.steps,
-        "seconds": flight.seconds,
-        "interval": flight.interval,
-        "peak": flight.peak.tolist(),
-        "overflow": flight.overflow,
+        "steps": in_flight.steps,
+        "seconds": in_flight.seconds,
+        "interval": in_flight.interval,
+        "peak": in_flight.peak.tolist(),
+        "overflow": in_flight.overflow,
     }
 
 
-def answer_data(answer: Answer) -> Data:
+def evaluation_data(evaluation: Evaluation) -> Data:
     """What `place` and `simulate` print: the problem, the result and what to hold it against."""
-    tensors, weights = answer.sent
+    tensors, weights = evaluation.bytes_sent
     return {
-        **problem_data(answer.problem),
-        **result_data(answer.problem, answer.result),
-        "best_single": single_data(answer.single),
+        **problem_data(evaluation.problem),
+        **result_data(evaluation.problem, evaluation.result),
+        "best_single": single_device_data(evaluation.single_device),
         "sent": tensors,
         "streamed": weights,
-        "interrupted": answer.interrupted,
+        "interrupted": evaluation.interrupted,
     }
 
 
-def save(answer: Answer, output: Path | None, trace: Path | None) -> list[str]:
+def save_files(evaluation: Evaluation, output: Path | None, trace: Path | None) -> list[str]:
     """Write the files that are asked for, and say which.
 
     Raises:
         FileError: One cannot be written.
     """
-    said = []
+    messages = []
     if output is not None:
         from placewright import files
 
-        files.save(answer.result, output)
-        said.append(f"plan written to {output}")
+        files.save(evaluation.result, output)
+        messages.append(f"plan written to {output}")
     if trace is not None:
         from placewright.reporting import save_trace
 
-        save_trace(answer.problem, answer.timeline, trace)
-        said.append(f"trace written to {trace}: open it at ui.perfetto.dev")
-    return said
+        save_trace(evaluation.problem, evaluation.timeline, trace)
+        messages.append(f"trace written to {trace}: open it at ui.perfetto.dev")
+    return messages
 
 
-def save_report(content: Content, path: Path) -> list[str]:
+def save_report(content: Comparison, path: Path) -> list[str]:
     """Write a page, and say so.
 
     Raises:
@@ -133,11 +133,11 @@ def save_report(content: Content, path: Path) -> list[str]:
     return [f"report written to {path}: open it in a browser"]
 
 
-def _strict(value: Any) -> Any:
+def _strict_json(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _strict(each) for key, each in value.items()}
+        return {key: _strict_json(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_strict(each) for each in value]
+        return [_strict_json(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value

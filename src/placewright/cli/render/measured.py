@@ -1,62 +1,64 @@
-"""Plans measured on this machine: what was asked in, the choice, lines and JSON out."""
+"""Selection by measured step time, and its lines and JSON."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from placewright.cli.resolve import step_of
+from placewright.cli.resolve import training_mode
 from placewright.costs import Table
 from placewright.solvers import Auto
 from placewright.units import format_seconds
 
 if TYPE_CHECKING:
     from placewright.problem import Problem
-    from placewright.profiling.selection import Remeasured, Wary
+    from placewright.profiling.selection import CautiousChoice, MeasuredChoice
     from placewright.solvers import Solver
 
 
-def asked_measurement(model: str, training: bool, optimizer: str | None, k: int) -> Remeasured:
+def measured_selection(model: str, training: bool, optimizer: str | None, k: int) -> MeasuredChoice:
     """The choice among the best k plans by measured time."""
-    from placewright.profiling.selection import Remeasured
+    from placewright.profiling.selection import MeasuredChoice
     from placewright.runtime import Meter
 
-    return Remeasured(Meter(model, *step_of(model, training, optimizer)), k)
+    return MeasuredChoice(Meter(model, *training_mode(model, training, optimizer)), k)
 
 
-def trusted(problem: Problem, solver: Solver) -> Wary | None:
+def cautious_selection(problem: Problem, solver: Solver) -> CautiousChoice | None:
     """How one of `auto`'s plans is chosen unmeasured, of a problem with times of a machine."""
     if not isinstance(solver, Auto) or not isinstance(problem.costs, Table):
         return None
     if not problem.costs.machine:
         return None
-    from placewright.profiling.selection import Wary
+    from placewright.profiling.selection import CautiousChoice
 
-    return Wary()
+    return CautiousChoice()
 
 
-def measured_data(choice: Remeasured) -> list[dict[str, object]]:
+def measured_data(selection: MeasuredChoice) -> list[dict[str, object]]:
     """What was measured, best first, as plain data."""
     return [
         {
-            "found_by": one.found.found_by,
-            "simulated": one.found.key[1],
-            "seconds": None if one.measured.failure else one.measured.seconds,
-            "spread": one.measured.spread,
-            "failure": one.measured.failure,
+            "found_by": candidate.candidate.found_by,
+            "simulated": candidate.candidate.key[1],
+            "seconds": None if candidate.measurement.failure else candidate.measurement.seconds,
+            "spread": candidate.measurement.spread,
+            "failure": candidate.measurement.failure,
         }
-        for one in choice.ranked
+        for candidate in selection.ranking
     ]
 
 
-def measured_lines(choice: Remeasured, method: str) -> list[str]:
+def measured_lines(selection: MeasuredChoice, method: str) -> list[str]:
     """What was measured, best first, a line each; the first was taken."""
     lines = [
         "measured on this machine, the quickest that fits is taken; what is below is simulated"
     ]
-    for one in choice.ranked:
-        took = one.measured.failure or (
-            f"{format_seconds(one.measured.seconds)} measured, spread {one.measured.spread:.0%}"
+    for candidate in selection.ranking:
+        timing = candidate.measurement.failure or (
+            f"{format_seconds(candidate.measurement.seconds)} measured, spread {candidate.measurement.spread:.0%}"
         )
-        name = one.found.found_by or method
-        lines.append(f"  {name:<16} {took}, {format_seconds(one.found.key[1])} simulated")
+        name = candidate.candidate.found_by or method
+        lines.append(
+            f"  {name:<16} {timing}, {format_seconds(candidate.candidate.key[1])} simulated"
+        )
     return [*lines, ""]

@@ -1,4 +1,4 @@
-"""Answers in, tables on stdout out; rich is loaded only when one is printed."""
+"""Prints tables and lines with rich, which loads on first use."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from placewright.units import format_bytes, format_seconds
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from placewright.cli.answer import Answer
+    from placewright.cli.answer import Evaluation
     from placewright.problem import Problem
-    from placewright.result import Result, Use
+    from placewright.result import DeviceUse, Result
 
-FOLDED = 24  # characters of a word that a narrow terminal still gets
-FEW = 16  # devices that are all shown; of more, those that do nothing are not
+FOLD_WIDTH = 24  # characters of a word that a narrow terminal still gets
+MAX_DEVICES = 16  # devices that are all shown; of more, those that do nothing are not
 
 
 def print_lines(lines: Iterable[str]) -> None:
@@ -26,41 +26,50 @@ def print_lines(lines: Iterable[str]) -> None:
 
 
 def print_table(
-    columns: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1, space: bool = True
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    text_columns: int = 1,
+    blank_line: bool = True,
 ) -> None:
-    """A table whose first `left` columns are words and whose others are numbers.
+    """A table whose first `text_columns` columns are words and whose others are numbers.
 
     A row that begins with `*` is the one to look at. On a narrow terminal words are folded, and
     numbers run over the edge rather than lose digits.
 
     Args:
-        space: Whether an empty line goes before it.
+        blank_line: Whether an empty line goes before it.
     """
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for at, column in enumerate(columns):
-        if at < left:
+        if at < text_columns:
             table.add_column(column, overflow="fold")
         else:
             table.add_column(column, justify="right", no_wrap=True)
     for row in rows:
         table.add_row(*row, style="bold green" if row[0].startswith("*") else None)
     widths = [max(map(len, cells)) for cells in zip(columns, *rows, strict=True)]
-    least = sum(min(width, FOLDED) if at < left else width for at, width in enumerate(widths))
-    console = _console(least + 2 * (len(widths) - 1))
-    if space:
+    table_width = sum(
+        min(width, FOLD_WIDTH) if at < text_columns else width for at, width in enumerate(widths)
+    )
+    console = _console(table_width + 2 * (len(widths) - 1))
+    if blank_line:
         console.print()
     console.print(table)
 
 
-def print_answer(answer: Answer) -> None:
+def print_evaluation(evaluation: Evaluation) -> None:
     """What `place` and `simulate` show."""
-    result = answer.result
-    print_lines([text.describe(answer.model, answer.problem), *text.summary(answer)])
-    shown = [use for use in result.devices if len(result.devices) <= FEW or use.ops or use.peak]
-    model = {device.name: device.model for device in answer.problem.cluster.devices}
-    share = f"of {text.figure(result)}"
+    result = evaluation.result
+    print_lines(
+        [text.problem_line(evaluation.model, evaluation.problem), *text.summary_lines(evaluation)]
+    )
+    uses = [
+        use for use in result.devices if len(result.devices) <= MAX_DEVICES or use.ops or use.peak
+    ]
+    model = {device.name: device.model for device in evaluation.problem.cluster.devices}
+    share = f"of {text.objective_name(result)}"
     print_table(
         ("device", "model", "ops", "busy", share),
         [
@@ -69,19 +78,21 @@ def print_answer(answer: Answer) -> None:
                 model[use.name],
                 f"{use.ops:,}",
                 format_seconds(use.busy),
-                text.percent(use.busy / result.value if result.value else 0.0),
+                text.format_percent(
+                    use.busy / result.objective_value if result.objective_value else 0.0
+                ),
             )
-            for use in shown
+            for use in uses
         ],
-        left=2,
+        text_columns=2,
     )
-    _print_memory(answer.problem, shown)
-    if len(shown) < len(result.devices):
-        print_lines(["", f"{len(result.devices) - len(shown)} more devices are idle and empty"])
+    _print_memory(evaluation.problem, uses)
+    if len(uses) < len(result.devices):
+        print_lines(["", f"{len(result.devices) - len(uses)} more devices are idle and empty"])
 
 
 def print_methods(
-    answer: Answer,
+    evaluation: Evaluation,
     results: Sequence[Result],
     skipped: Sequence[tuple[str, str]],
     robust: bool = False,
@@ -91,18 +102,18 @@ def print_methods(
     Args:
         robust: Whether it was chosen by what wrong costs do to it.
     """
-    best, single = answer.result, answer.single
-    versus = f"vs {single.device}"
-    print_lines([text.describe(answer.model, answer.problem)])
+    best, single = evaluation.result, evaluation.single_device
+    speedup_header = f"vs {single.device}"
+    print_lines([text.problem_line(evaluation.model, evaluation.problem)])
     print_table(
-        ("  method", "step time", "period", versus, "gap", "fits", "plans", "seconds"),
+        ("  method", "step time", "period", speedup_header, "gap", "fits", "plans", "seconds"),
         [
             (
                 f"{'*' if result is best else ' '} {result.solver}",
                 format_seconds(result.step_time),
                 format_seconds(result.period),
-                "–" if (ratio := text.times(result, single)) is None else f"{ratio:.2f}x",
-                text.percent(result.gap),
+                "–" if (ratio := text.speedup(result, single)) is None else f"{ratio:.2f}x",
+                text.format_percent(result.gap),
                 "yes" if result.fits else "no",
                 f"{result.evaluations:,}",
                 f"{result.seconds:.2f}",
@@ -110,18 +121,18 @@ def print_methods(
             for result in results
         ],
     )
-    over = [f"{r.solver} {format_bytes(r.overflow)}" for r in results if not r.fits]
-    what = "what wrong costs do to it, see below" if robust else text.figure(best)
-    mark = f"best by {what}" if best.fits else "nearest to fitting; no plan fits"
-    lines = ["", f"* {mark}"]
-    lines += [text.single_line(single), text.bound_line(best)]
-    lines += [f"over memory: {', '.join(over)}"] if over else []
+    overflows = [f"{r.solver} {format_bytes(r.overflow)}" for r in results if not r.fits]
+    criterion = "what wrong costs do to it, see below" if robust else text.objective_name(best)
+    legend = f"best by {criterion}" if best.fits else "nearest to fitting; no plan fits"
+    lines = ["", f"* {legend}"]
+    lines += [text.single_device_line(single), text.bound_line(best)]
+    lines += [f"over memory: {', '.join(overflows)}"] if overflows else []
     lines += [f"{name} left out: {reason}" for name, reason in skipped]
-    lines += [text.STOPPED] if answer.interrupted else []
+    lines += [text.INTERRUPTED_LINE] if evaluation.interrupted else []
     print_lines(lines)
 
 
-def _print_memory(problem: Problem, uses: Sequence[Use]) -> None:
+def _print_memory(problem: Problem, uses: Sequence[DeviceUse]) -> None:
     """What a device has, less the reserve or up to a limit, and what the plan takes of it."""
     total = {device.name: device.memory for device in problem.cluster.devices}
     limits = problem.constraints.limits
@@ -129,11 +140,11 @@ def _print_memory(problem: Problem, uses: Sequence[Use]) -> None:
     rows = [
         [
             use.name,
-            text.memory(total[use.name]),
+            text.format_memory(total[use.name]),
             format_bytes(use.reserve),
-            text.memory(use.limit),
+            text.format_memory(use.limit),
             format_bytes(use.peak),
-            _free(use),
+            _free_memory(use),
             "yes" if use.peak <= use.limit else "no",
         ]
         for use in uses
@@ -141,20 +152,20 @@ def _print_memory(problem: Problem, uses: Sequence[Use]) -> None:
     if limits:
         columns.insert(2, "limit")
         for row, use in zip(rows, uses, strict=True):
-            row.insert(2, text.memory(limits[use.name]) if use.name in limits else "–")
+            row.insert(2, text.format_memory(limits[use.name]) if use.name in limits else "–")
     print_table(columns, rows)
 
 
-def _free(use: Use) -> str:
+def _free_memory(use: DeviceUse) -> str:
     if use.peak > use.limit:
         return f"-{format_bytes(use.peak - use.limit)}"
-    return text.memory(use.limit - use.peak)
+    return text.format_memory(use.limit - use.peak)
 
 
-def _console(least: int = 0) -> Any:
+def _console(min_width: int = 0) -> Any:
     """At least so wide. Names are data: no markup, no emoji and no colours for numbers in them."""
     from rich.console import Console
 
     console = Console(markup=False, highlight=False, emoji=False)
-    console.width = max(console.width, least)
+    console.width = max(console.width, min_width)
     return console

@@ -1,4 +1,4 @@
-"""A `While`, `If` or `Case` of TensorFlow in, one op with the cost of its functions out."""
+"""Reads a `While`, `If` or `Case` of TensorFlow as one op with the cost of its functions."""
 
 from __future__ import annotations
 
@@ -7,127 +7,148 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from placewright.errors import GraphError
-from placewright.frontends.graph_builder import Draft, Value
-from placewright.frontends.graphdef.protos import constant
+from placewright.frontends.graph_builder import GraphBuilder, TensorValue
+from placewright.frontends.graphdef.protos import read_constant
 from placewright.graph import INPUT
 
 if TYPE_CHECKING:
-    from placewright.frontends.graphdef.nodes import Reader
-    from placewright.frontends.graphdef.scope import Scope
-    from placewright.frontends.op_costs import Tensor
+    from placewright.frontends.graphdef.nodes import GraphDefReader
+    from placewright.frontends.graphdef.scope import GraphDefScope
+    from placewright.frontends.op_costs import TensorSpec
 
-Inputs = Sequence[Value | None]
+Inputs = Sequence[TensorValue | None]
 
 
-def _body(
-    reader: Reader, scope: Scope, label: str, function: str, inputs: Inputs
-) -> tuple[Draft, list[Tensor | None]]:
+def _build_body(
+    reader: GraphDefReader, scope: GraphDefScope, label: str, function: str, inputs: Inputs
+) -> tuple[GraphBuilder, list[TensorSpec | None]]:
     """A function as a draft of its own, and what it makes."""
-    child = scope.draft.child(label)
-    given: list[Value | None] = []
+    child = scope.builder.child(label)
+    arguments: list[TensorValue | None] = []
     for value in inputs:
         if value is None or (value.source is None and value.constant is not None):
-            given.append(value)
+            arguments.append(value)
         else:
-            [held] = child.add("given", INPUT, (), [value.tensor])
-            given.append(held._replace(constant=value.constant))
-    made = reader.call(scope.inner(child, ""), label, function, given)
-    return child, [None if value is None else value.tensor for value in made]
+            [argument] = child.add("given", INPUT, (), [value.tensor])
+            arguments.append(argument._replace(constant=value.constant))
+    outputs = reader.inline_call(scope.child(child, ""), label, function, arguments)
+    return child, [None if value is None else value.tensor for value in outputs]
 
 
-def _finish(
-    reader: Reader,
-    scope: Scope,
+def _add_op(
+    reader: GraphDefReader,
+    scope: GraphDefScope,
     node: Any,
-    bodies: Sequence[tuple[Draft, int]],
+    bodies: Sequence[tuple[GraphBuilder, int]],
     inputs: Inputs,
-    made: Sequence[Tensor | None],
-    after: Sequence[Value],
+    output_specs: Sequence[TensorSpec | None],
+    control_inputs: Sequence[TensorValue],
 ) -> None:
-    known = [value for value in inputs if value is not None]
-    tensors = [tensor for tensor in made if tensor is not None]
-    if len(known) < len(inputs) or len(tensors) < len(made):
+    known_inputs = [value for value in inputs if value is not None]
+    tensors = [tensor for tensor in output_specs if tensor is not None]
+    if len(known_inputs) < len(inputs) or len(tensors) < len(output_specs):
         scope.values[node.name] = None
         return
     name = scope.name(node)
-    values = scope.draft.enclose(
+    values = scope.builder.add_subgraph(
         name,
         bodies,
-        [*known, *after],
+        [*known_inputs, *control_inputs],
         tensors,
         module=name.rpartition("/")[0].replace("/", "."),
-        phase=reader.phase(scope, node, known),
+        phase=reader.phase(scope, node, known_inputs),
     )
     scope.values[node.name] = list(values)
-    reader.note(scope, node, len(scope.draft.ops) - 1, ())
-    reader.finish(scope, node, after)
+    reader.record_op(scope, node, len(scope.builder.ops) - 1, ())
+    reader.add_control_value(scope, node, control_inputs)
 
 
-def _while(reader: Reader, scope: Scope, node: Any, inputs: Inputs, after: Sequence[Value]) -> None:
+def _while(
+    reader: GraphDefReader,
+    scope: GraphDefScope,
+    node: Any,
+    inputs: Inputs,
+    control_inputs: Sequence[TensorValue],
+) -> None:
     condition, body = node.attr["cond"].func.name, node.attr["body"].func.name
     states = [None if v is None else v._replace(constant=None) for v in inputs]  # they change
-    asked, _ = _body(reader, scope, "condition", condition, states)
-    child, made = _body(reader, scope, "body", body, states)
-    if len(made) != len(inputs):
-        raise GraphError(f"its body makes {len(made)} values: expected {len(inputs)}")
-    trips = _trips(reader, condition, body, inputs)
+    condition_graph, _ = _build_body(reader, scope, "condition", condition, states)
+    child, outputs = _build_body(reader, scope, "body", body, states)
+    if len(outputs) != len(inputs):
+        raise GraphError(f"its body makes {len(outputs)} values: expected {len(inputs)}")
+    trips = _trip_count(reader, condition, body, inputs)
     if trips is None:
-        scope.draft.untimed.append(scope.name(node))
+        scope.builder.unbounded_loops.append(scope.name(node))
     count = 1 if trips is None else trips
-    _finish(reader, scope, node, [(child, count), (asked, count + 1)], inputs, made, after)
+    _add_op(
+        reader,
+        scope,
+        node,
+        [(child, count), (condition_graph, count + 1)],
+        inputs,
+        outputs,
+        control_inputs,
+    )
 
 
 def _branches(
-    reader: Reader, scope: Scope, node: Any, inputs: Inputs, after: Sequence[Value]
+    reader: GraphDefReader,
+    scope: GraphDefScope,
+    node: Any,
+    inputs: Inputs,
+    control_inputs: Sequence[TensorValue],
 ) -> None:
     if node.op in ("Case", "StatelessCase"):
         names = [entry.name for entry in node.attr["branches"].list.func]
     else:
         names = [node.attr[key].func.name for key in ("else_branch", "then_branch")]
-    picked = inputs[0].constant if inputs and inputs[0] is not None else None
-    if picked is not None and picked.size == 1 and names:
-        at = int(picked.reshape(-1)[0])
-        chosen = names[at if 0 <= at < len(names) else -1]
-        scope.values[node.name] = list(reader.call(scope, node.name, chosen, inputs[1:]))
-        reader.finish(scope, node, after)
+    branch_index = inputs[0].constant if inputs and inputs[0] is not None else None
+    if branch_index is not None and branch_index.size == 1 and names:
+        at = int(branch_index.reshape(-1)[0])
+        branch = names[at if 0 <= at < len(names) else -1]
+        scope.values[node.name] = list(reader.inline_call(scope, node.name, branch, inputs[1:]))
+        reader.add_control_value(scope, node, control_inputs)
         return
-    drafts = [
-        _body(reader, scope, f"branch_{at}", name, inputs[1:]) for at, name in enumerate(names)
+    candidates = [
+        _build_body(reader, scope, f"branch_{at}", name, inputs[1:])
+        for at, name in enumerate(names)
     ]
-    if not drafts:
+    if not candidates:
         raise GraphError("it has no branches")
-    drafts.sort(key=lambda pair: (pair[0].flops, pair[0].moved), reverse=True)
-    bodies = [(draft, 1 if at == 0 else 0) for at, (draft, _) in enumerate(drafts)]
-    _finish(reader, scope, node, bodies, inputs, drafts[0][1], after)
+    candidates.sort(key=lambda pair: (pair[0].flops, pair[0].bytes_moved), reverse=True)
+    bodies = [(builder, 1 if at == 0 else 0) for at, (builder, _) in enumerate(candidates)]
+    _add_op(reader, scope, node, bodies, inputs, candidates[0][1], control_inputs)
 
 
-def _trips(reader: Reader, condition: str, body: str, inputs: Inputs) -> int | None:
+def _trip_count(reader: GraphDefReader, condition: str, body: str, inputs: Inputs) -> int | None:
     """How often a loop runs that counts up from a constant to a constant; None otherwise."""
-    asks, does = reader.functions[condition], reader.functions[body]
-    nodes = {node.name: node for node in asks.node_def}
-    places = {entry.name: at for at, entry in enumerate(asks.signature.input_arg)}
+    condition_function, body_function = reader.functions[condition], reader.functions[body]
+    nodes = {node.name: node for node in condition_function.node_def}
+    argument_positions = {
+        entry.name: at for at, entry in enumerate(condition_function.signature.input_arg)
+    }
     counts: list[int] = []
-    waiting = list(asks.ret.values())
-    for reference in waiting:  # grows: both sides of an AND must hold
+    pending = list(condition_function.ret.values())
+    for reference in pending:  # grows: both sides of an AND must hold
         node = nodes.get(reference.partition(":")[0])
-        if node is None or len(waiting) > 16:
+        if node is None or len(pending) > 16:
             continue
         if node.op in ("Identity", "LogicalAnd"):
-            waiting += [entry for entry in node.input if not entry.startswith("^")]
+            pending += [entry for entry in node.input if not entry.startswith("^")]
         elif node.op in ("Less", "LessEqual") and len(node.input) >= 2:
-            at = places.get(node.input[0].partition(":")[0])
-            start = _known(inputs, at)
-            end = _known(inputs, places.get(node.input[1].partition(":")[0]))
+            at = argument_positions.get(node.input[0].partition(":")[0])
+            start = _scalar_input(inputs, at)
+            end = _scalar_input(inputs, argument_positions.get(node.input[1].partition(":")[0]))
             if end is None:
-                end = _constant(nodes, node.input[1])
-            step = None if at is None else _step(does, at)
+                end = _scalar_constant(nodes, node.input[1])
+            step = None if at is None else _counter_step(body_function, at)
             if start is not None and end is not None and step:
-                reach = end - start + (node.op == "LessEqual")
-                counts.append(max(0, math.ceil(reach / step)))
+                distance = end - start + (node.op == "LessEqual")
+                counts.append(max(0, math.ceil(distance / step)))
     return min(counts, default=None)
 
 
-def _known(inputs: Inputs, at: int | None) -> float | None:
+def _scalar_input(inputs: Inputs, at: int | None) -> float | None:
     value = None if at is None or at >= len(inputs) else inputs[at]
     if value is None or value.constant is None or value.constant.size != 1:
         return None
@@ -135,17 +156,17 @@ def _known(inputs: Inputs, at: int | None) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def _constant(nodes: Mapping[str, Any], reference: str) -> float | None:
+def _scalar_constant(nodes: Mapping[str, Any], reference: str) -> float | None:
     node = nodes.get(reference.partition(":")[0])
     while node is not None and node.op == "Identity" and node.input:
         node = nodes.get(node.input[0].partition(":")[0])
     if node is None or node.op != "Const":
         return None
-    tensor, array = constant(node.attr["value"].tensor)
-    return _known([Value(None, tensor, array)], 0)
+    tensor, array = read_constant(node.attr["value"].tensor)
+    return _scalar_input([TensorValue(None, tensor, array)], 0)
 
 
-def _step(function: Any, at: int) -> float | None:
+def _counter_step(function: Any, at: int) -> float | None:
     """What a trip adds to its counter, if that is more than nothing."""
     nodes = {node.name: node for node in function.node_def}
     arguments = [entry.name for entry in function.signature.input_arg]
@@ -159,16 +180,18 @@ def _step(function: Any, at: int) -> float | None:
         node = nodes.get(node.input[0].partition(":")[0])
     if node is None or node.op not in ("Add", "AddV2") or len(node.input) < 2:
         return None
-    first, second = node.input[0], node.input[1]
-    if first.partition(":")[0] != arguments[at]:
-        first, second = second, first
-    if first.partition(":")[0] != arguments[at]:
+    counter, increment = node.input[0], node.input[1]
+    if counter.partition(":")[0] != arguments[at]:
+        counter, increment = increment, counter
+    if counter.partition(":")[0] != arguments[at]:
         return None
-    step = _constant(nodes, second)
+    step = _scalar_constant(nodes, increment)
     return step if step is not None and step > 0 else None
 
 
-FLOW: Mapping[str, Callable[[Reader, Scope, Any, Inputs, Sequence[Value]], None]] = {
+CONTROL_FLOW: Mapping[
+    str, Callable[[GraphDefReader, GraphDefScope, Any, Inputs, Sequence[TensorValue]], None]
+] = {
     **dict.fromkeys(("While", "StatelessWhile"), _while),
     **dict.fromkeys(("If", "StatelessIf", "Case", "StatelessCase"), _branches),
 }

@@ -1,4 +1,4 @@
-"""A GraphDef, a frozen graph or a SavedModel of TensorFlow in, a Graph out.
+"""Reads a GraphDef, a frozen graph or a SavedModel of TensorFlow as a Graph.
 
 Read through the protobufs that tensorboard ships: TensorFlow itself is not needed, and weights are
 never read. How TensorFlow's notions become ours:
@@ -24,20 +24,20 @@ from typing import TYPE_CHECKING, Any
 
 from placewright.errors import FileError, GraphError, MissingDependency, nearest
 from placewright.frontends.graph_builder import (
-    Draft,
+    GraphBuilder,
     check_sizes,
     first_line,
 )
-from placewright.frontends.graphdef.nodes import Reader
+from placewright.frontends.graphdef.nodes import GraphDefReader
 from placewright.frontends.protobuf import read_bytes
-from placewright.frontends.workloads.checks import place
+from placewright.frontends.workloads.checks import file_label
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from placewright.graph import Graph
 
-INSIDE = "saved_model.pb"
+SAVED_MODEL_FILE = "saved_model.pb"
 
 
 def from_tensorflow(
@@ -57,7 +57,7 @@ def from_tensorflow(
         FileError: The file cannot be read, or holds something else.
         GraphError: The graph is malformed, or a shape is not known.
     """
-    return _read(path, shapes, outputs, signature)[0]
+    return _read_graph(path, shapes, outputs, signature)[0]
 
 
 def device_hints(
@@ -67,7 +67,7 @@ def device_hints(
     signature: str | None = None,
 ) -> dict[str, str]:
     """The device strings that the file gives ops of its graph, by the op's name."""
-    graph, devices = _read(path, shapes, outputs, signature)
+    graph, devices = _read_graph(path, shapes, outputs, signature)
     return {op.name: devices[op.name] for op in graph.ops if devices.get(op.name)}
 
 
@@ -78,14 +78,14 @@ def load_graph(path: str | Path) -> Any:
         FileError: The file cannot be read, or holds something else, such as a SavedModel.
     """
     path = Path(path)
-    graph, signatures = _load(path)
-    saved = path.is_dir() or path.suffix == ".meta" or path.name.startswith("saved_model.")
-    if signatures or saved:
-        raise FileError(f"{place(path)} is a SavedModel: expected a GraphDef; freeze it first")
+    graph, signatures = _load_message(path)
+    is_saved_model = path.is_dir() or path.suffix == ".meta" or path.name.startswith("saved_model.")
+    if signatures or is_saved_model:
+        raise FileError(f"{file_label(path)} is a SavedModel: expected a GraphDef; freeze it first")
     return graph
 
 
-def _read(
+def _read_graph(
     path: str | Path,
     shapes: Mapping[str, Sequence[int]] | None,
     outputs: Sequence[str] | None,
@@ -93,33 +93,35 @@ def _read(
 ) -> tuple[Graph, dict[str, str]]:
     path = Path(path)
     check_sizes(shapes or {}, "shapes")
-    graph, signatures = _load(path)
-    where = place(path)
+    graph, signatures = _load_message(path)
+    file = file_label(path)
     name = path.name.removesuffix(".pbtxt").removesuffix(".pb") or str(path)
     if name == "saved_model":
         name = path.resolve().parent.name
     try:
         if outputs is None and (signatures or signature):
-            outputs = _outputs(signatures, signature)
-        reader = Reader(graph, shapes or {}, Draft(name, "tensorflow"))
+            outputs = _signature_outputs(signatures, signature)
+        reader = GraphDefReader(graph, shapes or {}, GraphBuilder(name, "tensorflow"))
         return reader.graph(outputs), reader.devices
     except GraphError as error:
-        raise GraphError(f"{where}: {error}") from None
+        raise GraphError(f"{file}: {error}") from None
 
 
-def _outputs(signatures: Mapping[str, Any], wanted: str | None) -> list[str]:
+def _signature_outputs(signatures: Mapping[str, Any], signature: str | None) -> list[str]:
     """The ops that a signature of a SavedModel gives."""
-    known = [name for name in signatures if not name.startswith("__")]
-    if wanted is None:
-        wanted = "serving_default"
-        if wanted not in known and len(known) == 1:
-            wanted = known[0]
-    if wanted not in known:
-        raise GraphError(f"there is no signature {wanted!r}: {nearest(wanted, known)}")
-    return sorted({info.name.partition(":")[0] for info in signatures[wanted].outputs.values()})
+    signature_names = [name for name in signatures if not name.startswith("__")]
+    if signature is None:
+        signature = "serving_default"
+        if signature not in signature_names and len(signature_names) == 1:
+            signature = signature_names[0]
+    if signature not in signature_names:
+        raise GraphError(
+            f"there is no signature {signature!r}: {nearest(signature, signature_names)}"
+        )
+    return sorted({info.name.partition(":")[0] for info in signatures[signature].outputs.values()})
 
 
-def _load(path: Path) -> tuple[Any, Mapping[str, Any]]:
+def _load_message(path: Path) -> tuple[Any, Mapping[str, Any]]:
     """The GraphDef of a file or folder, and a SavedModel's signatures."""
     try:
         from google.protobuf import text_format
@@ -129,13 +131,15 @@ def _load(path: Path) -> tuple[Any, Mapping[str, Any]]:
         raise MissingDependency("tensorboard", "tensorflow") from None
     file = path
     if path.is_dir():
-        found = [path / INSIDE, path / f"{INSIDE}txt"]
-        file = next((option for option in found if option.is_file()), found[0])
+        candidates = [path / SAVED_MODEL_FILE, path / f"{SAVED_MODEL_FILE}txt"]
+        file = next((candidate for candidate in candidates if candidate.is_file()), candidates[0])
         if not file.is_file():
-            raise FileError(f"{place(path)} is a folder without {INSIDE!r}: expected a SavedModel")
+            raise FileError(
+                f"{file_label(path)} is a folder without {SAVED_MODEL_FILE!r}: expected a SavedModel"
+            )
     data = read_bytes(file)
-    saved = file.name.startswith("saved_model.") or data[:1] == b"\x08"  # its first field
-    message: Any = _saved_model()() if saved else graph_pb2.GraphDef()
+    is_saved_model = file.name.startswith("saved_model.") or data[:1] == b"\x08"  # its first field
+    message: Any = _saved_model_class()() if is_saved_model else graph_pb2.GraphDef()
     if file.suffix == ".meta":
         message = meta_graph_pb2.MetaGraphDef()
     try:
@@ -144,27 +148,31 @@ def _load(path: Path) -> tuple[Any, Mapping[str, Any]]:
         else:
             message.ParseFromString(data)
     except DecodeError:
-        raise FileError(f"{place(file)} is not a TensorFlow graph, or is truncated") from None
+        raise FileError(f"{file_label(file)} is not a TensorFlow graph, or is truncated") from None
     except UnicodeDecodeError as error:
-        raise FileError(f"{place(file)} is not text: byte {error.start} is not UTF-8") from None
+        raise FileError(
+            f"{file_label(file)} is not text: byte {error.start} is not UTF-8"
+        ) from None
     except (text_format.ParseError, RecursionError) as error:
-        raise FileError(f"{place(file)} is not a TensorFlow graph: {first_line(error)}") from None
+        raise FileError(
+            f"{file_label(file)} is not a TensorFlow graph: {first_line(error)}"
+        ) from None
     signatures: Mapping[str, Any] = {}
-    if saved:
-        metas = [meta for meta in message.meta_graphs if "serve" in meta.meta_info_def.tags]
-        metas = metas or list(message.meta_graphs)
-        if not metas:
-            raise FileError(f"{place(file)} holds no graph: is it a SavedModel?")
-        message = metas[0]
+    if is_saved_model:
+        meta_graphs = [meta for meta in message.meta_graphs if "serve" in meta.meta_info_def.tags]
+        meta_graphs = meta_graphs or list(message.meta_graphs)
+        if not meta_graphs:
+            raise FileError(f"{file_label(file)} holds no graph: is it a SavedModel?")
+        message = meta_graphs[0]
     if hasattr(message, "graph_def"):
         signatures = dict(message.signature_def)
         message = message.graph_def
     if not message.node:
-        raise FileError(f"{place(file)} holds no graph: is it a GraphDef, or truncated?")
+        raise FileError(f"{file_label(file)} holds no graph: is it a GraphDef, or truncated?")
     return message, signatures
 
 
-def _saved_model() -> Any:
+def _saved_model_class() -> Any:
     """The message of a `saved_model.pb`, which tensorboard does not ship."""
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
     from tensorboard.compat.proto import meta_graph_pb2

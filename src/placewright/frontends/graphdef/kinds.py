@@ -1,4 +1,4 @@
-"""A TensorFlow op, its attributes and shapes in, its kind and what its cost depends on out."""
+"""The kind of a TensorFlow op and the attributes that its cost depends on."""
 
 from __future__ import annotations
 
@@ -8,34 +8,34 @@ from typing import Any
 
 from placewright.errors import GraphError
 from placewright.frontends.graph_builder import (
-    Value,
-    summed,
-    words,
+    TensorValue,
+    contracted_size,
+    word_set,
 )
 from placewright.frontends.graphdef.protos import (
-    flag,
+    bool_attribute,
+    input_shape,
     int_attribute,
-    ints,
-    read_shape,
-    text,
+    int_list_attribute,
+    text_attribute,
 )
 from placewright.frontends.graphdef.shapes import (
-    BROADCAST,
-    RANDOM,
-    REDUCING,
+    BROADCAST_OPS,
+    RANDOM_OPS,
+    REDUCTION_OPS,
 )
 from placewright.frontends.op_costs import (
-    NORM,
-    OPTIMIZER,
-    SOFTMAX,
-    Tensor,
+    NORM_FLOPS,
+    OPTIMIZER_FLOPS,
+    SOFTMAX_FLOPS,
+    TensorSpec,
 )
 from placewright.graph import INPUT, VIEW, WEIGHT
 
-Values = Sequence[Value]
-Rule = Callable[[Any, Values, Sequence[Tensor]], dict[str, Any]]
+Values = Sequence[TensorValue]
+CostRule = Callable[[Any, Values, Sequence[TensorSpec]], dict[str, Any]]
 
-_SIMPLE = {
+_OPS_BY_KIND = {
     WEIGHT: "Const VarHandleOp Variable VariableV2",
     INPUT: "Placeholder IteratorGetNext PlaceholderV2",
     VIEW: (
@@ -70,14 +70,14 @@ _SIMPLE = {
     "reduce": "ArgMax ArgMin BiasAddGrad",
     "random": "Multinomial",
 }  # fmt: skip
-_KIND = {op: kind for kind, ops in _SIMPLE.items() for op in ops.split()}
-_KIND |= dict.fromkeys(BROADCAST, "elementwise") | dict.fromkeys(REDUCING, "reduce")
-_KIND |= dict.fromkeys(RANDOM, "random")
+_KIND_OF = {op: kind for kind, ops in _OPS_BY_KIND.items() for op in ops.split()}
+_KIND_OF |= dict.fromkeys(BROADCAST_OPS, "elementwise") | dict.fromkeys(REDUCTION_OPS, "reduce")
+_KIND_OF |= dict.fromkeys(RANDOM_OPS, "random")
 
 # Inputs by place (from the end where negative) that say how an op works and are no data.
-SETTINGS: Mapping[str, tuple[int, ...]] = {
-    **dict.fromkeys((*REDUCING, "ArgMax", "ArgMin", "Cumsum", "Cumprod"), (1,)),
-    **dict.fromkeys(RANDOM, (0, 1)),
+SETTING_INPUTS: Mapping[str, tuple[int, ...]] = {
+    **dict.fromkeys((*REDUCTION_OPS, "ArgMax", "ArgMin", "Cumsum", "Cumprod"), (1,)),
+    **dict.fromkeys(RANDOM_OPS, (0, 1)),
     **dict.fromkeys(("Reshape", "Transpose", "ExpandDims", "BroadcastTo", "Tile", "OneHot"), (1,)),
     **dict.fromkeys(("Pad", "PadV2", "MirrorPad", "ReverseV2", "TopKV2", "Multinomial"), (1,)),
     **dict.fromkeys(("ResizeBilinear", "ResizeNearestNeighbor", "ResizeBicubic"), (1,)),
@@ -101,9 +101,9 @@ SETTINGS: Mapping[str, tuple[int, ...]] = {
     "TensorListGetItem": (2,),
 }
 
-HOSTED = words("Shape ShapeN Size Rank BroadcastGradientArgs VariableShape")
+SHAPE_OPS = word_set("Shape ShapeN Size Rank BroadcastGradientArgs VariableShape")
 """Ops that read shapes, not data."""
-WRITES = words(
+WRITE_OPS = word_set(
     "Assign AssignAdd AssignAddVariableOp AssignSub AssignSubVariableOp AssignVariableOp "
     "ResourceScatterAdd ResourceScatterSub ResourceScatterUpdate ScatterAdd ScatterSub "
     "ScatterUpdate"
@@ -111,13 +111,13 @@ WRITES = words(
 """Ops that write to the variable that is their first input; optimizers do too."""
 
 
-def updates(op: str) -> bool:
+def writes_variable(op: str) -> bool:
     """Whether an op changes the variable that is its first input."""
-    return op in WRITES or "Apply" in op
+    return op in WRITE_OPS or "Apply" in op
 
 
 def describe(
-    node: Any, inputs: Values, outputs: Sequence[Tensor]
+    node: Any, inputs: Values, outputs: Sequence[TensorSpec]
 ) -> tuple[str | None, dict[str, Any]]:
     """The kind of an op, None where it has no known cost, and the keywords of `Draft.add`.
 
@@ -133,106 +133,108 @@ def describe(
     except (AttributeError, LookupError, TypeError, ValueError, ZeroDivisionError):
         shapes = ", ".join(str(value.tensor.shape) for value in inputs)
         raise GraphError(f"{node.op} cannot work on shapes {shapes or 'of nothing'}") from None
-    if node.op in HOSTED:
+    if node.op in SHAPE_OPS:
         return "copy", {"moved": sum(tensor.bytes for tensor in outputs)}
-    return _KIND.get(node.op), {}
+    return _KIND_OF.get(node.op), {}
 
 
 def _optimizer(
-    node: Any, inputs: Values, outputs: Sequence[Tensor]
+    node: Any, inputs: Values, outputs: Sequence[TensorSpec]
 ) -> tuple[str | None, dict[str, Any]]:
     """An update of a variable; with sparse gradients only of the rows they name."""
     name = "adam" if "Ada" in node.op or "RMS" in node.op or "Ftrl" in node.op else "sgd"
-    ops = OPTIMIZER["momentum" if "Momentum" in node.op else name]
-    sizes = [value.tensor for value in inputs]
+    ops = OPTIMIZER_FLOPS["momentum" if "Momentum" in node.op else name]
+    specs = [value.tensor for value in inputs]
     if "Sparse" in node.op:  # what is not a table of the variable's shape are rows and indices
-        rows = max((t for t in sizes if t.shape != sizes[0].shape), key=lambda t: t.elements)
+        rows = max((t for t in specs if t.shape != specs[0].shape), key=lambda t: t.elements)
         return "opaque", {"flops": ops * rows.elements, "moved": 4 * rows.bytes}
     # the weight and its states are read and written, the gradient is read
-    states = [tensor for tensor in sizes if tensor.shape == sizes[0].shape]
+    states = [tensor for tensor in specs if tensor.shape == specs[0].shape]
     return "optimizer", {"ops": ops, "moved": sum(t.bytes for t in (*states, *states[:-1]))}
 
 
-def _matmul(node: Any, inputs: Values, outputs: Sequence[Tensor]) -> dict[str, Any]:
-    shape = read_shape(inputs, 0)
-    flipped = flag(node, "transpose_a") or flag(node, "adj_x")
+def _matmul(node: Any, inputs: Values, outputs: Sequence[TensorSpec]) -> dict[str, Any]:
+    shape = input_shape(inputs, 0)
+    is_transposed = bool_attribute(node, "transpose_a") or bool_attribute(node, "adj_x")
     fused = node.attr["fused_ops"].list.s if "fused_ops" in node.attr else ()
-    return {"contracted": shape[-2] if flipped else shape[-1], "bias": b"BiasAdd" in fused}
+    return {"contracted": shape[-2] if is_transposed else shape[-1], "bias": b"BiasAdd" in fused}
 
 
-def _einsum(node: Any, inputs: Values, outputs: Sequence[Tensor]) -> dict[str, Any]:
+def _einsum(node: Any, inputs: Values, outputs: Sequence[TensorSpec]) -> dict[str, Any]:
     shapes = [value.tensor.shape for value in inputs]
-    return {"contracted": summed(text(node, "equation"), shapes)}
+    return {"contracted": contracted_size(text_attribute(node, "equation"), shapes)}
 
 
-def _kernel(node: Any, shape: tuple[int, ...]) -> int:
+def _kernel_elements(node: Any, shape: tuple[int, ...]) -> int:
     """Elements of a kernel that make one element of the output."""
     return math.prod(shape[:-2] if node.op.startswith("Depthwise") else shape[:-1])
 
 
-def _convolution(node: Any, inputs: Values, outputs: Sequence[Tensor]) -> dict[str, Any]:
+def _convolution(node: Any, inputs: Values, outputs: Sequence[TensorSpec]) -> dict[str, Any]:
     fused = node.attr["fused_ops"].list.s if "fused_ops" in node.attr else ()
-    elements = _kernel(node, read_shape(inputs, 1))
+    elements = _kernel_elements(node, input_shape(inputs, 1))
     return {"kernel_elements": elements, "bias": b"BiasAdd" in fused}
 
 
-def _input_gradient(node: Any, inputs: Values, outputs: Sequence[Tensor]) -> dict[str, Any]:
-    elements = _kernel(node, read_shape(inputs, 1))
+def _input_gradient(node: Any, inputs: Values, outputs: Sequence[TensorSpec]) -> dict[str, Any]:
+    elements = _kernel_elements(node, input_shape(inputs, 1))
     return {"kernel_elements": elements, "made": inputs[2].tensor.elements}
 
 
-def _kernel_gradient(node: Any, inputs: Values, outputs: Sequence[Tensor]) -> dict[str, Any]:
-    elements = _kernel(node, outputs[0].shape)
+def _kernel_gradient(node: Any, inputs: Values, outputs: Sequence[TensorSpec]) -> dict[str, Any]:
+    elements = _kernel_elements(node, outputs[0].shape)
     return {"kernel_elements": elements, "made": inputs[2].tensor.elements}
 
 
-def _pool(node: Any, inputs: Values, outputs: Sequence[Tensor]) -> dict[str, Any]:
-    backward = "Grad" in node.op  # the gradient takes the same ways back; it is the last float
+def _pool(node: Any, inputs: Values, outputs: Sequence[TensorSpec]) -> dict[str, Any]:
+    is_gradient = "Grad" in node.op  # the gradient takes the same ways back; it is the last float
     floats = [value.tensor for value in inputs if "int" not in value.tensor.dtype]
-    made = floats[-1].elements if backward else outputs[0].elements
-    return {"window": math.prod(ints(node, "ksize") or [1]), "made": made}
+    window_count = floats[-1].elements if is_gradient else outputs[0].elements
+    return {"window": math.prod(int_list_attribute(node, "ksize") or [1]), "made": window_count}
 
 
-def _norm(node: Any, inputs: Values, outputs: Sequence[Tensor]) -> dict[str, Any]:
+def _norm(node: Any, inputs: Values, outputs: Sequence[TensorSpec]) -> dict[str, Any]:
     """With known statistics a scale and a shift are left; backward is twice the work."""
-    known = "is_training" in node.attr and not flag(node, "is_training")
-    return {"ops": (2 if known else NORM) * (2 if "Grad" in node.op else 1)}
+    has_statistics = "is_training" in node.attr and not bool_attribute(node, "is_training")
+    return {"ops": (2 if has_statistics else NORM_FLOPS) * (2 if "Grad" in node.op else 1)}
 
 
-def _top(node: Any, inputs: Values, outputs: Sequence[Tensor]) -> dict[str, Any]:
-    return {"width": read_shape(inputs, 0)[-1]}
+def _top_k(node: Any, inputs: Values, outputs: Sequence[TensorSpec]) -> dict[str, Any]:
+    return {"width": input_shape(inputs, 0)[-1]}
 
 
-def _sum(node: Any, inputs: Values, outputs: Sequence[Tensor]) -> dict[str, Any]:
+def _add_n(node: Any, inputs: Values, outputs: Sequence[TensorSpec]) -> dict[str, Any]:
     return {"ops": max(len(inputs) - 1, 1)}
 
 
-def _across(node: Any, inputs: Values, outputs: Sequence[Tensor]) -> dict[str, Any]:
+def _local_response_norm(
+    node: Any, inputs: Values, outputs: Sequence[TensorSpec]
+) -> dict[str, Any]:
     return {"ops": 2 * (2 * int_attribute(node, "depth_radius", 5) + 1) + 3}
 
 
-def _part(node: Any, inputs: Values, outputs: Sequence[Tensor]) -> dict[str, Any]:
+def _slice(node: Any, inputs: Values, outputs: Sequence[TensorSpec]) -> dict[str, Any]:
     return {"moved": 2 * outputs[0].bytes}  # reads no more than it makes
 
 
-def _stored(node: Any, inputs: Values, outputs: Sequence[Tensor]) -> dict[str, Any]:
+def _assign(node: Any, inputs: Values, outputs: Sequence[TensorSpec]) -> dict[str, Any]:
     return {"moved": 2 * inputs[1].tensor.bytes}  # the variable is not read
 
 
-def _ops(count: float) -> Rule:
+def _flops_per_element(count: float) -> CostRule:
     """So many FLOPs an element."""
     return lambda node, inputs, outputs: {"ops": count}
 
 
-def _cell(node: Any, inputs: Values, outputs: Sequence[Tensor]) -> dict[str, Any]:
-    batch, width = read_shape(inputs, 0)
-    _, hidden = read_shape(inputs, 1)
+def _lstm_cell(node: Any, inputs: Values, outputs: Sequence[TensorSpec]) -> dict[str, Any]:
+    batch, width = input_shape(inputs, 0)
+    _, hidden = input_shape(inputs, 1)
     return {"rows": batch, "gates": 4, "hidden": hidden, "widths": [width]}
 
 
-_RULES: Mapping[str, tuple[str, Rule]] = {
+_RULES: Mapping[str, tuple[str, CostRule]] = {
     **dict.fromkeys(
-        words("MatMul _FusedMatMul SparseMatMul BatchMatMul BatchMatMulV2 BatchMatMulV3"),
+        word_set("MatMul _FusedMatMul SparseMatMul BatchMatMul BatchMatMulV2 BatchMatMulV3"),
         ("matmul", _matmul),
     ),
     "Einsum": ("matmul", _einsum),
@@ -249,42 +251,42 @@ _RULES: Mapping[str, tuple[str, Rule]] = {
         ("convolution", _kernel_gradient),
     ),
     **dict.fromkeys(
-        words(
+        word_set(
             "MaxPool AvgPool MaxPool3D AvgPool3D MaxPoolWithArgmax MaxPoolGrad MaxPoolGradV2 "
             "MaxPoolGradWithArgmax MaxPool3DGrad AvgPoolGrad AvgPool3DGrad"
         ),
         ("pool", _pool),
     ),
     **dict.fromkeys(
-        words(
+        word_set(
             "FusedBatchNorm FusedBatchNormV2 FusedBatchNormV3 FusedBatchNormGrad "
             "FusedBatchNormGradV2 FusedBatchNormGradV3"
         ),
         ("norm", _norm),
     ),
-    **dict.fromkeys(("LRN", "LRNGrad"), ("norm", _across)),
+    **dict.fromkeys(("LRN", "LRNGrad"), ("norm", _local_response_norm)),
     **dict.fromkeys(
         ("SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits"),
-        ("loss", _ops(SOFTMAX + 2)),  # and the gradient, which it makes too
+        ("loss", _flops_per_element(SOFTMAX_FLOPS + 2)),  # and the gradient, which it makes too
     ),
-    **dict.fromkeys(("TopK", "TopKV2", "Unique"), ("sort", _top)),
+    **dict.fromkeys(("TopK", "TopKV2", "Unique"), ("sort", _top_k)),
     **dict.fromkeys(
-        words(
+        word_set(
             "ScatterAdd ScatterSub ResourceScatterAdd ResourceScatterSub TensorScatterAdd "
             "UnsortedSegmentSum UnsortedSegmentMax"
         ),
-        ("scatter", _ops(1)),
+        ("scatter", _flops_per_element(1)),
     ),
-    **dict.fromkeys(("Assign", "AssignVariableOp"), ("copy", _stored)),
+    **dict.fromkeys(("Assign", "AssignVariableOp"), ("copy", _assign)),
     **dict.fromkeys(
         ("AssignAdd", "AssignSub", "AssignAddVariableOp", "AssignSubVariableOp"),
-        ("optimizer", _ops(1)),
+        ("optimizer", _flops_per_element(1)),
     ),
-    "AddN": ("elementwise", _sum),
-    "ClipByValue": ("elementwise", _ops(2)),
-    "L2Loss": ("reduce", _ops(2)),
-    "Slice": ("copy", _part),
-    "StridedSlice": ("copy", _part),
-    "TensorListGetItem": ("copy", _part),
-    "LSTMBlockCell": ("recurrent", _cell),
+    "AddN": ("elementwise", _add_n),
+    "ClipByValue": ("elementwise", _flops_per_element(2)),
+    "L2Loss": ("reduce", _flops_per_element(2)),
+    "Slice": ("copy", _slice),
+    "StridedSlice": ("copy", _slice),
+    "TensorListGetItem": ("copy", _slice),
+    "LSTMBlockCell": ("recurrent", _lstm_cell),
 }

@@ -1,4 +1,4 @@
-"""The nodes of a GraphDef in, ops of a draft out; functions are inlined on the way."""
+"""Reads the nodes of a GraphDef into a GraphBuilder and inlines its functions."""
 
 from __future__ import annotations
 
@@ -8,85 +8,95 @@ from typing import TYPE_CHECKING, Any
 
 from placewright.errors import GraphError, nearest
 from placewright.frontends.graph_builder import (
-    STORED,
-    Draft,
-    Value,
-    checked,
-    topological,
+    STORED_KINDS,
+    GraphBuilder,
+    TensorValue,
+    tensor_spec,
+    topological_order,
 )
-from placewright.frontends.graphdef.control_flow import FLOW
-from placewright.frontends.graphdef.folds import fold
+from placewright.frontends.graphdef.control_flow import CONTROL_FLOW
+from placewright.frontends.graphdef.folds import fold_node
 from placewright.frontends.graphdef.kinds import (
-    SETTINGS,
+    SETTING_INPUTS,
     describe,
-    updates,
+    writes_variable,
 )
 from placewright.frontends.graphdef.protos import (
-    constant,
-    made_dtype,
+    output_dtype,
     output_shapes,
-    text,
+    read_constant,
+    text_attribute,
 )
 from placewright.frontends.graphdef.scope import (
-    CALLS,
-    Scope,
-    parse,
+    CALL_OPS,
+    GraphDefScope,
+    parse_reference,
 )
-from placewright.frontends.graphdef.setup import step_only
-from placewright.frontends.graphdef.shapes import infer
-from placewright.frontends.op_costs import Tensor
+from placewright.frontends.graphdef.setup import step_nodes
+from placewright.frontends.graphdef.shapes import infer_outputs
+from placewright.frontends.op_costs import TensorSpec
 from placewright.graph import INPUT, VIEW, WEIGHT, Graph
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-MOST_CALLS = 64  # one inside the other
-MOST_NODES = 500_000  # with functions inlined: calls of calls grow fast
-AGAIN = ("NextIteration", "RefNextIteration")
-MERGES = ("Merge", "RefMerge")
-NONE = Tensor((0,), "bool")  # what a control edge carries
+MAX_CALL_DEPTH = 64  # one inside the other
+MAX_NODES = 500_000  # with functions inlined: calls of calls grow fast
+NEXT_ITERATION = ("NextIteration", "RefNextIteration")
+MERGE_OPS = ("Merge", "RefMerge")
+CONTROL_SPEC = TensorSpec((0,), "bool")  # what a control edge carries
 
 
-class Reader:
+class GraphDefReader:
     """Reads one GraphDef into a draft.
 
     Args:
         devices: The device string of each op, by its name in the graph.
     """
 
-    def __init__(self, graph: Any, shapes: Mapping[str, Sequence[int]], draft: Draft) -> None:
+    def __init__(
+        self, graph: Any, shapes: Mapping[str, Sequence[int]], builder: GraphBuilder
+    ) -> None:
         self.nodes = list(graph.node)
         self.functions = {entry.signature.name: entry for entry in graph.library.function}
         self.shapes = shapes
-        self.draft = draft
+        self.builder = builder
         self.devices: dict[str, str] = {}
-        self.calls: list[str] = []
-        self.count = 0
-        self.groups: dict[str, str] = {}  # colocation: each node's leader, by path and name
-        self.places: dict[str, int] = {}  # where the op of a node stands, by path and name
-        self.keys: dict[int, str] = {}  # and the other way round
-        self.seen: set[str] = set()
+        self.call_stack: list[str] = []
+        self.node_count = 0
+        self.colocation_parent: dict[
+            str, str
+        ] = {}  # colocation: each node's leader, by path and name
+        self.op_positions: dict[str, int] = {}  # where the op of a node stands, by path and name
+        self.node_keys: dict[int, str] = {}  # and the other way round
+        self.known_names: set[str] = set()
 
     def graph(self, outputs: Sequence[str] | None) -> Graph:
-        scope = Scope(self.draft)
-        nodes = step_only(self.nodes) if outputs is None else self.ancestors(outputs)
-        self.run(scope, nodes)
+        scope = GraphDefScope(self.builder)
+        nodes = step_nodes(self.nodes) if outputs is None else self.ancestors(outputs)
+        self.add_nodes(scope, nodes)
         for name in self.shapes:
-            if name.partition(":")[0] not in self.seen:
-                raise GraphError(f"shapes has {name!r}: {nearest(name, sorted(self.seen))}")
-        self.colocate()
-        ops = self.draft.ops
+            if name.partition(":")[0] not in self.known_names:
+                raise GraphError(f"shapes has {name!r}: {nearest(name, sorted(self.known_names))}")
+        self.label_colocation()
+        ops = self.builder.ops
         if outputs is None:
             sinks = self.sinks()
-            ends = [Value((at, k), NONE) for at in sinks for k in range(len(ops[at].outputs))]
-            return self.draft.graph(ends, [at for at, op in enumerate(ops) if op.kind == INPUT])
-        made = [
-            self.stored(scope, name, at)
+            sink_values = [
+                TensorValue((at, k), CONTROL_SPEC)
+                for at in sinks
+                for k in range(len(ops[at].outputs))
+            ]
+            return self.builder.graph(
+                sink_values, [at for at, op in enumerate(ops) if op.kind == INPUT]
+            )
+        output_values = [
+            self.materialize(scope, name, at)
             for name in outputs
             for at in range(len(scope.values.get(name) or ()))
         ]
-        keep = [self.places[name] for name in outputs if name in self.places]
-        return self.draft.graph([value for value in made if value is not None], keep)
+        keep = [self.op_positions[name] for name in outputs if name in self.op_positions]
+        return self.builder.graph([value for value in output_values if value is not None], keep)
 
     def sinks(self) -> list[int]:
         """The ops that nothing reads and that are there for their own sake.
@@ -94,157 +104,180 @@ class Reader:
         A bare read of a variable is not, nor, where variables are updated, what differentiation
         left over.
         """
-        ops = self.draft.ops
-        read = {source for op in ops for source, _ in op.inputs}
+        ops = self.builder.ops
+        read_positions = {source for op in ops for source, _ in op.inputs}
         training = any(op.phase == "update" for op in ops)
-        found = []
+        positions = []
         for at, op in enumerate(ops):
-            bare = op.kind == VIEW and op.inputs and ops[op.inputs[0][0]].kind == WEIGHT
-            left_over = training and op.phase == "backward"
-            if at not in read and op.kind not in STORED and not bare and not left_over:
-                found.append(at)
-        return found
+            is_bare_read = op.kind == VIEW and op.inputs and ops[op.inputs[0][0]].kind == WEIGHT
+            is_leftover = training and op.phase == "backward"
+            if (
+                at not in read_positions
+                and op.kind not in STORED_KINDS
+                and not is_bare_read
+                and not is_leftover
+            ):
+                positions.append(at)
+        return positions
 
     def ancestors(self, outputs: Iterable[str]) -> list[Any]:
         """The nodes that the wanted ones need."""
-        known = {node.name: node for node in self.nodes}
-        waiting = list(outputs)
-        found = set()
-        for name in waiting:
-            if name not in known:
-                raise GraphError(f"there is no op {name!r}: {nearest(name, known)}")
-        while waiting:
-            name = waiting.pop()
-            if name not in found and name in known:
-                found.add(name)
-                waiting += [parse(entry, {}, False)[0] for entry in known[name].input]
-        return [node for node in self.nodes if node.name in found]
+        node_of = {node.name: node for node in self.nodes}
+        pending = list(outputs)
+        needed = set()
+        for name in pending:
+            if name not in node_of:
+                raise GraphError(f"there is no op {name!r}: {nearest(name, node_of)}")
+        while pending:
+            name = pending.pop()
+            if name not in needed and name in node_of:
+                needed.add(name)
+                pending += [
+                    parse_reference(entry, {}, False)[0] for entry in node_of[name].input_spec
+                ]
+        return [node for node in self.nodes if node.name in needed]
 
-    def run(self, scope: Scope, nodes: Sequence[Any]) -> None:
+    def add_nodes(self, scope: GraphDefScope, nodes: Sequence[Any]) -> None:
         """Add nodes, in topological order."""
         ops = {node.name: node.op for node in nodes}
         if len(ops) < len(nodes):
-            [(twice, _)] = Counter(node.name for node in nodes).most_common(1)
-            raise GraphError(f"two ops are named {twice!r}: names must be unique")
+            [(duplicate, _)] = Counter(node.name for node in nodes).most_common(1)
+            raise GraphError(f"two ops are named {duplicate!r}: names must be unique")
         position = {node.name: at for at, node in enumerate(nodes)}
         sources = []
         for node in nodes:
-            names = [parse(entry, ops, scope.functional)[0] for entry in node.input]
+            names = [parse_reference(entry, ops, scope.is_function)[0] for entry in node.input]
             pairs = zip(names, node.input, strict=True)
-            scope.waited.update(name for name, entry in pairs if entry.startswith("^"))
-            if node.op in MERGES:
-                names = [name for name in names if ops.get(name) not in AGAIN]
+            scope.control_sources.update(name for name, entry in pairs if entry.startswith("^"))
+            if node.op in MERGE_OPS:
+                names = [name for name in names if ops.get(name) not in NEXT_ITERATION]
             sources.append(sorted({position[name] for name in names if name in position}))
-        frames = {text(node, "frame_name") for node in nodes if node.op in ("Enter", "RefEnter")}
-        scope.draft.untimed += sorted(frames)
+        frames = {
+            text_attribute(node, "frame_name") for node in nodes if node.op in ("Enter", "RefEnter")
+        }
+        scope.builder.unbounded_loops += sorted(frames)
         labels = [node.name for node in nodes]
-        for at in topological(self.draft.name, labels, sources):
+        for at in topological_order(self.builder.name, labels, sources):
             node = nodes[at]
-            self.count += 1
-            if self.count > MOST_NODES:
-                raise GraphError(f"its functions call for more than {MOST_NODES:,} ops")
+            self.node_count += 1
+            if self.node_count > MAX_NODES:
+                raise GraphError(f"its functions call for more than {MAX_NODES:,} ops")
             try:
-                self.node(scope, node, ops)
+                self.add_node(scope, node, ops)
             except GraphError as error:
                 message = str(error)
                 if not message.startswith("op "):
                     message = f"op {scope.name(node)!r} of type {node.op!r}: {message}"
                 raise GraphError(message) from None
 
-    def node(self, scope: Scope, node: Any, ops: Mapping[str, str]) -> None:
+    def add_node(self, scope: GraphDefScope, node: Any, ops: Mapping[str, str]) -> None:
         """Add one node: inline it, compute it, or make it an op."""
-        inputs: list[Value | None] = []
-        read: list[tuple[str, int]] = []
-        after: list[Value] = []
+        inputs: list[TensorValue | None] = []
+        references: list[tuple[str, int]] = []
+        control_inputs: list[TensorValue] = []
         for entry in node.input:
-            name, at = parse(entry, ops, scope.functional)
-            if node.op in MERGES and ops.get(name) in AGAIN:
+            name, at = parse_reference(entry, ops, scope.is_function)
+            if node.op in MERGE_OPS and ops.get(name) in NEXT_ITERATION:
                 continue
             if entry.startswith("^"):
-                after += [scope.done[name]] if name in scope.done else []
+                control_inputs += (
+                    [scope.control_values[name]] if name in scope.control_values else []
+                )
                 continue
             if name not in scope.values:
                 raise GraphError(f"it reads {name!r}, which is not in the graph")
-            made = scope.values[name]
-            if made is not None and not 0 <= at < len(made):
-                raise GraphError(f"it reads output {at} of {name!r}, which has {len(made)}")
-            inputs.append(None if made is None else made[at])
-            read.append((name, at))
-        self.seen.add(scope.name(node))
-        self.group(scope, node)
+            source_values = scope.values[name]
+            if source_values is not None and not 0 <= at < len(source_values):
+                raise GraphError(
+                    f"it reads output {at} of {name!r}, which has {len(source_values)}"
+                )
+            inputs.append(None if source_values is None else source_values[at])
+            references.append((name, at))
+        self.known_names.add(scope.name(node))
+        self.record_colocation(scope, node)
         if node.op == "Const":
-            tensor, held = constant(node.attr["value"].tensor)
-            scope.values[node.name] = [Value(None, tensor, held)]
+            tensor, array = read_constant(node.attr["value"].tensor)
+            scope.values[node.name] = [TensorValue(None, tensor, array)]
             scope.constants[node.name] = node
             return
-        settings = SETTINGS.get(node.op, ())
-        for at, (name, output) in enumerate(read):
+        settings = SETTING_INPUTS.get(node.op, ())
+        for at, (name, output) in enumerate(references):
             value = inputs[at]
-            setting = at in settings or at - len(read) in settings
-            if not setting or value is None or value.constant is None:
-                inputs[at] = self.stored(scope, name, output)
-        if node.op in CALLS or node.op in self.functions:
-            called = node.attr["f"].func.name if node.op in CALLS else node.op
-            scope.values[node.name] = list(self.call(scope, node.name, called, inputs))
-            self.finish(scope, node, after)
-        elif node.op in FLOW:
-            FLOW[node.op](self, scope, node, inputs, after)
+            is_setting = at in settings or at - len(references) in settings
+            if not is_setting or value is None or value.constant is None:
+                inputs[at] = self.materialize(scope, name, output)
+        if node.op in CALL_OPS or node.op in self.functions:
+            function = node.attr["f"].func.name if node.op in CALL_OPS else node.op
+            scope.values[node.name] = list(self.inline_call(scope, node.name, function, inputs))
+            self.add_control_value(scope, node, control_inputs)
+        elif node.op in CONTROL_FLOW:
+            CONTROL_FLOW[node.op](self, scope, node, inputs, control_inputs)
         else:
-            self.op(scope, node, inputs, after)
+            self.add_op(scope, node, inputs, control_inputs)
 
-    def op(
-        self, scope: Scope, node: Any, inputs: Sequence[Value | None], after: Sequence[Value]
+    def add_op(
+        self,
+        scope: GraphDefScope,
+        node: Any,
+        inputs: Sequence[TensorValue | None],
+        control_inputs: Sequence[TensorValue],
     ) -> None:
-        known = [value for value in inputs if value is not None]
-        outputs = self.outputs(scope, node, known, complete=len(known) == len(inputs))
+        known_inputs = [value for value in inputs if value is not None]
+        outputs = self.output_specs(
+            scope, node, known_inputs, inputs_known=len(known_inputs) == len(inputs)
+        )
         if outputs is None:
             scope.values[node.name] = None
-            if len(known) == len(inputs):
-                scope.draft.unsized.append(_open(node, scope.name(node)))
+            if len(known_inputs) == len(inputs):
+                scope.builder.unsized_ops.append(_unknown_shape_message(node, scope.name(node)))
             return
-        constants = fold(node, known, outputs)
-        if constants is not None and not after:
+        constants = fold_node(node, known_inputs, outputs)
+        if constants is not None and not control_inputs:
             pairs = zip(outputs, constants, strict=True)
-            scope.values[node.name] = [Value(None, tensor, array) for tensor, array in pairs]
+            scope.values[node.name] = [TensorValue(None, tensor, array) for tensor, array in pairs]
             scope.constants[node.name] = node
             return
-        kind, more = describe(node, known, outputs)
-        if kind in STORED:
-            known, after = [], []
+        kind, attributes = describe(node, known_inputs, outputs)
+        if kind in STORED_KINDS:
+            known_inputs, control_inputs = [], []
         name = scope.name(node)
-        there = kind in STORED or (kind == VIEW and not after and self.stands(scope, known))
-        waited = node.name in scope.waited and not there
-        if kind == VIEW and node.op in ("NoOp", "ControlTrigger", "TensorListReserve"):
-            known = []
-        if outputs and len(outputs) == len(known) > 1 and kind == VIEW:
-            more["aliases"] = [(at, at) for at in range(len(outputs))]
-        made = scope.draft.add(
-            name,
-            kind or scope.draft.own(node.op),
-            known,
-            [*outputs, *([NONE] if waited or not outputs else [])],
-            after=after,
-            module=name.rpartition("/")[0].replace("/", "."),
-            phase=self.phase(scope, node, [*known, *after]),
-            **more,
+        is_resident = kind in STORED_KINDS or (
+            kind == VIEW and not control_inputs and self.are_weights(scope, known_inputs)
         )
-        at = len(scope.draft.ops) - 1
-        if waited:
-            scope.done[node.name] = Value((at, len(outputs)), NONE)
-        scope.values[node.name] = list(made[: len(outputs)])
-        self.note(scope, node, at, known)
+        needs_control = node.name in scope.control_sources and not is_resident
+        if kind == VIEW and node.op in ("NoOp", "ControlTrigger", "TensorListReserve"):
+            known_inputs = []
+        if outputs and len(outputs) == len(known_inputs) > 1 and kind == VIEW:
+            attributes["aliases"] = [(position, position) for position in range(len(outputs))]
+        values = scope.builder.add(
+            name,
+            kind or scope.builder.framework_kind(node.op),
+            known_inputs,
+            [*outputs, *([CONTROL_SPEC] if needs_control or not outputs else [])],
+            control_inputs=control_inputs,
+            module=name.rpartition("/")[0].replace("/", "."),
+            phase=self.phase(scope, node, [*known_inputs, *control_inputs]),
+            **attributes,
+        )
+        position = len(scope.builder.ops) - 1
+        if needs_control:
+            scope.control_values[node.name] = TensorValue((position, len(outputs)), CONTROL_SPEC)
+        scope.values[node.name] = list(values[: len(outputs)])
+        self.record_op(scope, node, position, known_inputs)
 
-    def stands(self, scope: Scope, values: Sequence[Value]) -> bool:
+    def are_weights(self, scope: GraphDefScope, values: Sequence[TensorValue]) -> bool:
         """Whether all of these are weights, or views of weights that nobody waits for."""
-        ops = [scope.draft.ops[value.source[0]] for value in values if value.source is not None]
-        viewed = [
+        ops = [scope.builder.ops[value.source[0]] for value in values if value.source is not None]
+        weight_flags = [
             op.kind == WEIGHT
-            or (op.kind == VIEW and all(scope.draft.ops[at].kind == WEIGHT for at, _ in op.inputs))
+            or (
+                op.kind == VIEW and all(scope.builder.ops[at].kind == WEIGHT for at, _ in op.inputs)
+            )
             for op in ops
         ]
-        return bool(ops) and all(viewed)
+        return bool(ops) and all(weight_flags)
 
-    def stored(self, scope: Scope, name: str, at: int) -> Value | None:
+    def materialize(self, scope: GraphDefScope, name: str, at: int) -> TensorValue | None:
         """A value that ops can read: a constant of several elements becomes a weight."""
         values = scope.values[name]
         value = None if values is None else values[at]
@@ -255,128 +288,148 @@ class Reader:
         node = scope.constants[name]
         label = scope.name(node) + (f":{at}" if at else "")
         module = label.rpartition("/")[0].replace("/", ".")
-        [made] = scope.draft.add(label, WEIGHT, (), [value.tensor], module=module)
-        self.note(scope, node, len(scope.draft.ops) - 1, ())
-        values[at] = made._replace(constant=value.constant)
+        [weight] = scope.builder.add(label, WEIGHT, (), [value.tensor], module=module)
+        self.record_op(scope, node, len(scope.builder.ops) - 1, ())
+        values[at] = weight._replace(constant=value.constant)
         return values[at]
 
-    def note(self, scope: Scope, node: Any, at: int, inputs: Sequence[Value]) -> None:
+    def record_op(
+        self, scope: GraphDefScope, node: Any, at: int, inputs: Sequence[TensorValue]
+    ) -> None:
         """Keep an op's device and what it must share a device with."""
-        if scope.draft is not self.draft:
+        if scope.builder is not self.builder:
             return
-        self.places[scope.path + node.name] = at
-        self.keys[at] = scope.path + node.name
-        self.devices[self.draft.ops[at].name] = node.device
-        if updates(node.op) and inputs and inputs[0].source is not None:
+        self.op_positions[scope.path + node.name] = at
+        self.node_keys[at] = scope.path + node.name
+        self.devices[self.builder.ops[at].name] = node.device
+        if writes_variable(node.op) and inputs and inputs[0].source is not None:
             root = inputs[0].source[0]
-            while self.draft.ops[root].kind == VIEW and self.draft.ops[root].inputs:
-                root = self.draft.ops[root].inputs[0][0]
-            if self.draft.ops[root].kind == WEIGHT:
-                self.join(scope.path + node.name, self.keys[root])
+            while self.builder.ops[root].kind == VIEW and self.builder.ops[root].inputs:
+                root = self.builder.ops[root].inputs[0][0]
+            if self.builder.ops[root].kind == WEIGHT:
+                self.merge_colocation(scope.path + node.name, self.node_keys[root])
 
-    def outputs(
-        self, scope: Scope, node: Any, inputs: Sequence[Value], complete: bool
-    ) -> list[Tensor] | None:
+    def output_specs(
+        self, scope: GraphDefScope, node: Any, inputs: Sequence[TensorValue], inputs_known: bool
+    ) -> list[TensorSpec] | None:
         """The tensors a node makes: as the user says, as it notes itself, or as its op has it."""
         name = scope.name(node)
-        given = [self.shapes[key] for key in (name, f"{name}:0") if key in self.shapes]
-        while given and f"{name}:{len(given)}" in self.shapes:
-            given.append(self.shapes[f"{name}:{len(given)}"])
-        if given:
-            return [checked("it", shape, made_dtype(node, inputs)) for shape in given]
-        if not complete:
+        user_shapes = [self.shapes[key] for key in (name, f"{name}:0") if key in self.shapes]
+        while user_shapes and f"{name}:{len(user_shapes)}" in self.shapes:
+            user_shapes.append(self.shapes[f"{name}:{len(user_shapes)}"])
+        if user_shapes:
+            return [tensor_spec("it", shape, output_dtype(node, inputs)) for shape in user_shapes]
+        if not inputs_known:
             return None
-        made = infer(node, inputs)
-        noted = output_shapes(node)
-        if made is None and noted and None not in noted:
-            made = [(shape, made_dtype(node, inputs)) for shape in noted if shape is not None]
-        return None if made is None else [checked("it", shape, dtype) for shape, dtype in made]
+        inferred = infer_outputs(node, inputs)
+        declared = output_shapes(node)
+        if inferred is None and declared and None not in declared:
+            inferred = [
+                (shape, output_dtype(node, inputs)) for shape in declared if shape is not None
+            ]
+        return (
+            None
+            if inferred is None
+            else [tensor_spec("it", shape, dtype) for shape, dtype in inferred]
+        )
 
-    def phase(self, scope: Scope, node: Any, inputs: Sequence[Value]) -> str:
+    def phase(self, scope: GraphDefScope, node: Any, inputs: Sequence[TensorValue]) -> str:
         """The phase of an op, by its name and by what it reads."""
-        if updates(node.op):
+        if writes_variable(node.op):
             return "update"
         steps = scope.name(node).split("/")
         if any(step.startswith(("gradients", "gradient_tape")) for step in steps):
             return "backward"
-        phases = {scope.draft.ops[value.source[0]].phase for value in inputs if value.source}
+        phases = {scope.builder.ops[value.source[0]].phase for value in inputs if value.source}
         return "update" if phases & {"backward", "update"} else "forward"
 
-    def call(
-        self, scope: Scope, label: str, name: str, inputs: Sequence[Value | None]
-    ) -> list[Value | None]:
+    def inline_call(
+        self, scope: GraphDefScope, label: str, name: str, inputs: Sequence[TensorValue | None]
+    ) -> list[TensorValue | None]:
         """Add the nodes of a function in place of its call."""
         if name not in self.functions:
             raise GraphError(f"it calls {name!r}, which is not in the library")
-        if name in self.calls:
+        if name in self.call_stack:
             raise GraphError(f"function {name!r} calls itself: that cannot be unrolled")
-        if len(self.calls) == MOST_CALLS:
-            raise GraphError(f"its functions call one another more than {MOST_CALLS} deep")
+        if len(self.call_stack) == MAX_CALL_DEPTH:
+            raise GraphError(f"its functions call one another more than {MAX_CALL_DEPTH} deep")
         function = self.functions[name]
         arguments = [entry.name for entry in function.signature.input_arg]
         if len(arguments) != len(inputs):
             raise GraphError(
                 f"it calls {name!r} with {len(inputs)} arguments: expected {len(arguments)}"
             )
-        inner = scope.inner(scope.draft, f"{scope.path}{label}/")
-        inner.values = {key: [value] for key, value in zip(arguments, inputs, strict=True)}
-        self.calls.append(name)
-        self.run(inner, list(function.node_def))
-        self.calls.pop()
+        inner_scope = scope.child(scope.builder, f"{scope.path}{label}/")
+        inner_scope.values = {key: [value] for key, value in zip(arguments, inputs, strict=True)}
+        self.call_stack.append(name)
+        self.add_nodes(inner_scope, list(function.node_def))
+        self.call_stack.pop()
         ops = {node.name: node.op for node in function.node_def}
-        made: list[Value | None] = []
+        results: list[TensorValue | None] = []
         for entry in function.signature.output_arg:
-            node, at = parse(function.ret[entry.name], ops, functional=True)
-            values = inner.values.get(node, [])
+            node, at = parse_reference(function.ret[entry.name], ops, is_function=True)
+            values = inner_scope.values.get(node, [])
             if values is not None and at >= len(values):
                 raise GraphError(f"function {name!r} gives {entry.name!r}, which nothing makes")
-            made.append(None if values is None else values[at])
-        scope.done.update({f"{label}/{key}": value for key, value in inner.done.items()})
-        return made
+            results.append(None if values is None else values[at])
+        scope.control_values.update(
+            {f"{label}/{key}": value for key, value in inner_scope.control_values.items()}
+        )
+        return results
 
-    def finish(self, scope: Scope, node: Any, after: Sequence[Value]) -> None:
+    def add_control_value(
+        self, scope: GraphDefScope, node: Any, control_inputs: Sequence[TensorValue]
+    ) -> None:
         """For those who wait for a call: all that it makes and waits for itself."""
-        if node.name not in scope.waited:
+        if node.name not in scope.control_sources:
             return
-        made = [value for value in scope.values[node.name] or () if value is not None]
-        inner = [value for key, value in scope.done.items() if key.startswith(f"{node.name}/")]
-        ready = [*made, *inner, *after]
-        [scope.done[node.name]] = scope.draft.add(
-            f"{scope.name(node)}/done", VIEW, (), [NONE], after=ready
+        values = [value for value in scope.values[node.name] or () if value is not None]
+        inner_values = [
+            value for key, value in scope.control_values.items() if key.startswith(f"{node.name}/")
+        ]
+        dependencies = [*values, *inner_values, *control_inputs]
+        [scope.control_values[node.name]] = scope.builder.add(
+            f"{scope.name(node)}/done", VIEW, (), [CONTROL_SPEC], control_inputs=dependencies
         )
 
-    def group(self, scope: Scope, node: Any) -> None:
+    def record_colocation(self, scope: GraphDefScope, node: Any) -> None:
         """Note what a node's `_class` attribute says."""
-        if "_class" in node.attr and scope.draft is self.draft:
+        if "_class" in node.attr and scope.builder is self.builder:
             for entry in node.attr["_class"].list.s:
                 label = entry.decode("utf-8", "replace")
                 if label.startswith("loc:@"):
-                    self.join(scope.path + node.name, scope.path + label[5:])
+                    self.merge_colocation(scope.path + node.name, scope.path + label[5:])
 
-    def leader(self, key: str) -> str:
-        while self.groups.get(key, key) != key:
-            key = self.groups[key]
+    def colocation_leader(self, key: str) -> str:
+        while self.colocation_parent.get(key, key) != key:
+            key = self.colocation_parent[key]
         return key
 
-    def join(self, key: str, other: str) -> None:
-        self.groups[self.leader(key)] = self.leader(other)
+    def merge_colocation(self, key: str, other: str) -> None:
+        self.colocation_parent[self.colocation_leader(key)] = self.colocation_leader(other)
 
-    def colocate(self) -> None:
+    def label_colocation(self) -> None:
         """Give ops that must share a device a label."""
-        for key in {*self.groups, *self.groups.values()}:
-            if key in self.places:
-                at = self.places[key]
-                self.draft.ops[at] = replace(self.draft.ops[at], colocate=self.leader(key))
+        for key in {*self.colocation_parent, *self.colocation_parent.values()}:
+            if key in self.op_positions:
+                at = self.op_positions[key]
+                self.builder.ops[at] = replace(
+                    self.builder.ops[at], colocate=self.colocation_leader(key)
+                )
 
 
-def _open(node: Any, name: str) -> str:
+def _unknown_shape_message(node: Any, name: str) -> str:
     """What to say about a node whose shape is not known."""
     sizes = node.attr["shape"].shape.dim if "shape" in node.attr else ()
-    shown = ", ".join("?" if dim.size < 0 else str(dim.size) for dim in sizes)
-    filled = ", ".join("8" if dim.size < 0 else str(dim.size) for dim in sizes) or "8, 16"
-    what = f"has shape ({shown})" if shown else "makes a tensor whose shape cannot be inferred"
-    option = f"--dims {name}={filled.replace(', ', 'x')}"
+    shape_text = ", ".join("?" if dim.size < 0 else str(dim.size) for dim in sizes)
+    example = ", ".join("8" if dim.size < 0 else str(dim.size) for dim in sizes) or "8, 16"
+    description = (
+        f"has shape ({shape_text})"
+        if shape_text
+        else "makes a tensor whose shape cannot be inferred"
+    )
+    option = f"--dims {name}={example.replace(', ', 'x')}"
     return (
-        f"op {name!r} of type {node.op!r} {what}: give it, such as {option} or "
-        f"shapes={{{name!r}: ({filled})}}"
+        f"op {name!r} of type {node.op!r} {description}: give it, such as {option} or "
+        f"shapes={{{name!r}: ({example})}}"
     )

@@ -1,4 +1,4 @@
-"""The attributes and constants of a GraphDef's nodes in, plain Python and numpy values out."""
+"""Converts the attributes and constants of GraphDef nodes to Python and numpy values."""
 
 from __future__ import annotations
 
@@ -7,22 +7,24 @@ from typing import TYPE_CHECKING, Any
 
 from placewright.errors import GraphError
 from placewright.frontends.graph_builder import (
-    Value,
-    checked,
-    words,
+    TensorValue,
+    tensor_spec,
+    word_set,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from placewright.frontends.op_costs import Tensor
+    from placewright.frontends.op_costs import TensorSpec
 
 Shape = tuple[int, ...]
-Made = list[tuple[Shape, str]]
-Rule = Callable[[Any, Sequence[Value]], Made | None]
+OutputShapes = list[tuple[Shape, str]]
+ShapeRule = Callable[[Any, Sequence[TensorValue]], OutputShapes | None]
 
-MOST_FOLDED = 4096  # elements of a constant that is looked into
-MOST_FLOATS = 16  # elements of a floating-point tensor that is computed while reading: no data
+MAX_FOLDED = 4096  # elements of a constant that is looked into
+MAX_FOLDED_FLOATS = (
+    16  # elements of a floating-point tensor that is computed while reading: no data
+)
 HANDLE = "int64"  # text, resources and variants: a handle of eight bytes
 
 DTYPES: Mapping[int, str] = {
@@ -63,17 +65,17 @@ def int_attribute(node: Any, name: str, default: int = 0) -> int:
     return int(node.attr[name].i) if name in node.attr else default
 
 
-def flag(node: Any, name: str) -> bool:
+def bool_attribute(node: Any, name: str) -> bool:
     return name in node.attr and bool(node.attr[name].b)
 
 
-def text(node: Any, name: str, default: str = "") -> str:
+def text_attribute(node: Any, name: str, default: str = "") -> str:
     if name not in node.attr:
         return default
     return str(node.attr[name].s.decode("utf-8", "replace")) or default
 
 
-def ints(node: Any, name: str) -> list[int]:
+def int_list_attribute(node: Any, name: str) -> list[int]:
     return [int(number) for number in node.attr[name].list.i] if name in node.attr else []
 
 
@@ -97,20 +99,20 @@ def output_shapes(node: Any) -> list[tuple[int, ...] | None]:
     return [shape_of(proto) for proto in node.attr["_output_shapes"].list.shape]
 
 
-def constant(proto: Any) -> tuple[Tensor, Any]:
+def read_constant(proto: Any) -> tuple[TensorSpec, Any]:
     """The tensor of a constant, and its numbers where they are few."""
     import numpy as np
 
     shape = shape_of(proto.tensor_shape)
     if shape is None:
         raise GraphError("it is a constant of unknown shape: expected a shape")
-    tensor = checked("it", shape, dtype_of(proto.dtype))
+    tensor = tensor_spec("it", shape, dtype_of(proto.dtype))
     content = proto.tensor_content
     if content and len(content) != tensor.bytes:
         raise GraphError(
             f"it holds {len(content):,} bytes: expected {tensor.bytes:,} for shape {shape}"
         )
-    if tensor.elements > MOST_FOLDED or proto.dtype not in _FIELDS:
+    if tensor.elements > MAX_FOLDED or proto.dtype not in _FIELDS:
         return tensor, None
     if content:
         return tensor, np.frombuffer(content, tensor.dtype).reshape(shape)
@@ -122,54 +124,60 @@ def constant(proto: Any) -> tuple[Tensor, Any]:
     return tensor, array.reshape(shape)
 
 
-COMPARING = words(
+COMPARISON_OPS = word_set(
     "All Any Equal Greater GreaterEqual IsFinite IsInf IsNan Less LessEqual LogicalAnd LogicalNot "
     "LogicalOr NotEqual"
 )
 
 
-def made_dtype(node: Any, inputs: Sequence[Value]) -> str:
-    if node.op in COMPARING:
+def output_dtype(node: Any, inputs: Sequence[TensorValue]) -> str:
+    if node.op in COMPARISON_OPS:
         return "bool"
-    found = type_attribute(node, "DstT", "dtype", "T", "out_type", "Tout", "element_dtype", "type")
-    return found or (inputs[0].tensor.dtype if inputs else "float32")
+    dtype = type_attribute(node, "DstT", "dtype", "T", "out_type", "Tout", "element_dtype", "type")
+    return dtype or (inputs[0].tensor.dtype if inputs else "float32")
 
 
-def read_shape(inputs: Sequence[Value], at: int) -> Shape:
+def input_shape(inputs: Sequence[TensorValue], at: int) -> Shape:
     return inputs[at].tensor.shape
 
 
-def read_numbers(inputs: Sequence[Value], at: int) -> list[int] | None:
+def input_numbers(inputs: Sequence[TensorValue], at: int) -> list[int] | None:
     constant = inputs[at].constant
     return None if constant is None else [int(number) for number in constant.reshape(-1)]
 
 
-def filled(sizes: Any, dtype: str) -> Made | None:
+def shape_from_numbers(sizes: Any, dtype: str) -> OutputShapes | None:
     return None if sizes is None else [(tuple(int(size) for size in sizes.reshape(-1)), dtype)]
 
 
-def broadcast(*shapes: Shape) -> Shape:
+def broadcast_shape(*shapes: Shape) -> Shape:
     """The shape that shapes stretch to, as numpy does it."""
     rank = max((len(shape) for shape in shapes), default=0)
     sizes = []
     for at in range(rank):
-        found = {shape[at - rank + len(shape)] for shape in shapes if at - rank + len(shape) >= 0}
-        wide = found - {1}
-        if len(wide) > 1:
+        dim_sizes = {
+            shape[at - rank + len(shape)] for shape in shapes if at - rank + len(shape) >= 0
+        }
+        non_unit = dim_sizes - {1}
+        if len(non_unit) > 1:
             raise ValueError(f"{shapes} do not go together")
-        sizes.append(wide.pop() if wide else 1)
+        sizes.append(non_unit.pop() if non_unit else 1)
     return tuple(sizes)
 
 
-def gradient_axes(inputs: Sequence[Value]) -> list[list[int]] | None:
+def gradient_axes(inputs: Sequence[TensorValue]) -> list[list[int]] | None:
     """The dimensions along which each of two shapes is stretched to fit the other."""
-    shapes = [read_numbers(inputs, at) for at in (0, 1)]
+    shapes = [input_numbers(inputs, at) for at in (0, 1)]
     if shapes[0] is None or shapes[1] is None:
         return None
     rank = max(len(shapes[0]), len(shapes[1]))
     padded = [[1] * (rank - len(shape)) + shape for shape in shapes if shape is not None]
-    whole = broadcast(*(tuple(shape) for shape in padded))
+    common = broadcast_shape(*(tuple(shape) for shape in padded))
     return [
-        [at for at in range(rank) if shape[at] == 1 and (whole[at] != 1 or at < rank - len(own))]
-        for shape, own in zip(padded, (shapes[0], shapes[1]), strict=True)
+        [
+            at
+            for at in range(rank)
+            if shape[at] == 1 and (common[at] != 1 or at < rank - len(original))
+        ]
+        for shape, original in zip(padded, (shapes[0], shapes[1]), strict=True)
     ]

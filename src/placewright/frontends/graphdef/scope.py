@@ -1,4 +1,4 @@
-"""The names within a GraphDef or a function of it, and what they stand for."""
+"""GraphDefScope: the names within a GraphDef or a function of it, and their values."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from placewright.frontends.graph_builder import Draft, Value
+    from placewright.frontends.graph_builder import GraphBuilder, TensorValue
 
-CALLS = ("PartitionedCall", "StatefulPartitionedCall")
+CALL_OPS = ("PartitionedCall", "StatefulPartitionedCall")
 
 # The outputs of ops that have several, as function bodies name them.
-OUTPUTS: Mapping[str, Sequence[str]] = {
+OUTPUT_NAMES: Mapping[str, Sequence[str]] = {
     **dict.fromkeys(
         ("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"),
         ("y", "batch_mean", "batch_variance", *(f"reserve_space_{at}" for at in (1, 2, 3))),
@@ -37,47 +37,49 @@ OUTPUTS: Mapping[str, Sequence[str]] = {
 
 
 @dataclass
-class Scope:
+class GraphDefScope:
     """The nodes of the graph, or of one call of a function.
 
     Args:
         path: Where it stands, for names within it.
         values: What each node makes, None where that is not known.
-        done: The control tensor of each node that has one.
-        waited: Nodes that others wait for.
+        control_values: The control tensor of each node that has one.
+        control_sources: Nodes that others wait for.
         constants: Nodes whose values are known and not in the draft until an op reads them.
     """
 
-    draft: Draft
+    builder: GraphBuilder
     path: str = ""
-    functional: bool = False
-    values: dict[str, list[Value | None] | None] = field(default_factory=dict)
-    done: dict[str, Value] = field(default_factory=dict)
-    waited: set[str] = field(default_factory=set)
+    is_function: bool = False
+    values: dict[str, list[TensorValue | None] | None] = field(default_factory=dict)
+    control_values: dict[str, TensorValue] = field(default_factory=dict)
+    control_sources: set[str] = field(default_factory=set)
     constants: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Calls that have no name of their own do not show in names of the graph."""
-        steps = [step for step in self.path.split("/") if step.rstrip("_0123456789") not in CALLS]
-        self.shown = "".join(f"{step}/" for step in steps if step)
+        steps = [
+            step for step in self.path.split("/") if step.rstrip("_0123456789") not in CALL_OPS
+        ]
+        self.name_prefix = "".join(f"{step}/" for step in steps if step)
 
-    def inner(self, draft: Draft, path: str) -> Scope:
+    def child(self, builder: GraphBuilder, path: str) -> GraphDefScope:
         """The scope of a function whose ops go into this draft."""
-        return Scope(draft, path, functional=True)
+        return GraphDefScope(builder, path, is_function=True)
 
     def name(self, node: Any) -> str:
         """A node's name in the graph."""
-        return self.shown + str(node.name)
+        return self.name_prefix + str(node.name)
 
 
-def parse(reference: str, ops: Mapping[str, str], functional: bool) -> tuple[str, int]:
+def parse_reference(reference: str, ops: Mapping[str, str], is_function: bool) -> tuple[str, int]:
     """The node and the output that an input names, `^` aside."""
-    name, _, rest = reference.removeprefix("^").partition(":")
-    if not rest:
+    name, _, output_text = reference.removeprefix("^").partition(":")
+    if not output_text:
         return name, 0
-    if not functional:
-        return name, int(rest) if rest.isdecimal() else -1
-    output, _, number = rest.partition(":")
-    known = OUTPUTS.get(ops.get(name, ""), ())
-    base = known.index(output) if output in known else 0
+    if not is_function:
+        return name, int(output_text) if output_text.isdecimal() else -1
+    output, _, number = output_text.partition(":")
+    output_names = OUTPUT_NAMES.get(ops.get(name, ""), ())
+    base = output_names.index(output) if output in output_names else 0
     return name, base + (int(number) if number.isdecimal() else 0)

@@ -1,41 +1,41 @@
-"""The nodes of a GraphDef in, those that a step runs out."""
+"""Finds the nodes of a GraphDef that a step runs, without setup, saving and restoring."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from placewright.frontends.graph_builder import words
+from placewright.frontends.graph_builder import word_set
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-FILES = words("SaveV2 RestoreV2 Save Restore SaveSlices RestoreSlice MergeV2Checkpoints")
-ASKS = ("VarIsInitializedOp", "IsVariableInitialized")
-STORES = ("Assign", "AssignVariableOp")
-LIVE = words(
+FILE_OPS = word_set("SaveV2 RestoreV2 Save Restore SaveSlices RestoreSlice MergeV2Checkpoints")
+INITIALIZED_QUERIES = ("VarIsInitializedOp", "IsVariableInitialized")
+ASSIGN_OPS = ("Assign", "AssignVariableOp")
+LIVE_OPS = word_set(
     "Placeholder PlaceholderV2 PlaceholderWithDefault IteratorGetNext ReadVariableOp VarHandleOp "
     "Variable VariableV2"
 )
 
 
-def step_only(nodes: Sequence[Any]) -> list[Any]:
+def step_nodes(nodes: Sequence[Any]) -> list[Any]:
     """Leave out what only initialises, saves or restores variables.
 
     That is: file ops, stores of values that depend on no input and no other variable, and then
     whatever only served those.
     """
-    known = {node.name: node for node in nodes}
+    node_of = {node.name: node for node in nodes}
     sources = {
         node.name: [entry.removeprefix("^").partition(":")[0] for entry in node.input]
         for node in nodes
     }
-    dropped = {node.name for node in nodes if node.op in FILES or node.op in ASKS}
+    dropped = {node.name for node in nodes if node.op in FILE_OPS or node.op in INITIALIZED_QUERIES}
     for node in nodes:
-        if node.op in STORES and len(sources[node.name]) > 1:
+        if node.op in ASSIGN_OPS and len(sources[node.name]) > 1:
             value = sources[node.name][1]
-            found = _ancestors(value, sources)
-            ops = {known[name].op for name in found if name in known}
-            if not ops & LIVE or ops & FILES:
+            value_ancestors = _ancestors(value, sources)
+            ops = {node_of[name].op for name in value_ancestors if name in node_of}
+            if not ops & LIVE_OPS or ops & FILE_OPS:
                 dropped.add(node.name)
     if not dropped:
         return list(nodes)
@@ -43,28 +43,30 @@ def step_only(nodes: Sequence[Any]) -> list[Any]:
     for node in nodes:
         for source in sources[node.name]:
             readers.setdefault(source, set()).add(node.name)
-    waiting = list(dropped)
-    while waiting:
-        name = waiting.pop()
+    pending = list(dropped)
+    while pending:
+        name = pending.pop()
         for source in sources.get(name, ()):  # what served only the dropped
-            if source in known and source not in dropped and readers[source] <= dropped:
+            if source in node_of and source not in dropped and readers[source] <= dropped:
                 dropped.add(source)
-                waiting.append(source)
+                pending.append(source)
         for reader in readers.get(name, ()):  # what only waits for the dropped
-            waits = f"^{name}" in known[reader].input
-            idle = known[reader].op == "NoOp" and set(sources[reader]) <= dropped
-            if (idle or (waits and known[reader].op == "Identity")) and reader not in dropped:
+            has_control_edge = f"^{name}" in node_of[reader].input_spec
+            is_idle = node_of[reader].op == "NoOp" and set(sources[reader]) <= dropped
+            if (
+                is_idle or (has_control_edge and node_of[reader].op == "Identity")
+            ) and reader not in dropped:
                 dropped.add(reader)
-                waiting.append(reader)
+                pending.append(reader)
     return [node for node in nodes if node.name not in dropped]
 
 
 def _ancestors(name: str, sources: dict[str, list[str]]) -> set[str]:
-    found: set[str] = set()
-    waiting = [name]
-    while waiting:
-        current = waiting.pop()
-        if current not in found:
-            found.add(current)
-            waiting += sources.get(current, ())
-    return found
+    ancestors: set[str] = set()
+    pending = [name]
+    while pending:
+        current = pending.pop()
+        if current not in ancestors:
+            ancestors.add(current)
+            pending += sources.get(current, ())
+    return ancestors

@@ -1,4 +1,4 @@
-"""A node of a GraphDef and the tensors it reads in, the tensors it makes out.
+"""Infers the shapes and dtypes of what a GraphDef node makes.
 
 TensorFlow's own shape functions are not at hand, so this knows the common ops. What TensorFlow
 noted down in `_output_shapes` goes first, where it is complete.
@@ -9,34 +9,34 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from placewright.errors import GraphError
-from placewright.frontends.graph_builder import Value, words
+from placewright.frontends.graph_builder import TensorValue, word_set
 from placewright.frontends.graphdef.layouts import (
-    LAYOUTS,
-    as_input,
-    given,
+    LAYOUT_RULES,
+    same_shape_as,
+    shape_from_input,
 )
 from placewright.frontends.graphdef.protos import (
-    Made,
-    Rule,
+    OutputShapes,
     Shape,
-    broadcast,
+    ShapeRule,
+    bool_attribute,
+    broadcast_shape,
     dtype_of,
-    filled,
-    flag,
+    input_numbers,
+    input_shape,
     int_attribute,
-    ints,
-    made_dtype,
-    read_numbers,
-    read_shape,
+    int_list_attribute,
+    output_dtype,
+    shape_from_numbers,
     shape_of,
-    text,
+    text_attribute,
     type_attribute,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-SAME = words(
+SAME_SHAPE_OPS = word_set(
     "Abs Acos Acosh AddN Asin Asinh Atan Atanh AvgPoolGradGrad BiasAdd Bitcast Ceil CheckNumerics "
     "ClipByValue Cos Cosh Cumprod Cumsum Digamma Elu EluGrad EnsureShape Enter Erf Erfc Exit Exp "
     "Expm1 Floor Identity InvGrad Inv Invert L2Normalize LRN LRNGrad LeakyRelu LeakyReluGrad "
@@ -53,21 +53,21 @@ SAME = words(
     "IsFinite IsInf IsNan Gelu _MklGelu Merge RefIdentity RefEnter RefExit RefNextIteration"
 )
 """Ops whose first output has the shape of their first input."""
-BROADCAST = words(
+BROADCAST_OPS = word_set(
     "Add AddV2 And Atan2 BitwiseAnd BitwiseOr BitwiseXor Complex Div DivNoNan Equal FloorDiv "
     "FloorMod Greater GreaterEqual LeftShift Less LessEqual LogicalAnd LogicalOr Maximum Minimum "
     "Mod Mul MulNoNan NotEqual Pow RealDiv RightShift SquaredDifference Sub TruncateDiv "
     "TruncateMod Xdivy Xlogy Select SelectV2 BetaInc Igamma Igammac Zeta"
 )
-REDUCING = words("All Any EuclideanNorm Max Mean Min Prod Sum")
-RANDOM = words(
+REDUCTION_OPS = word_set("All Any EuclideanNorm Max Mean Min Prod Sum")
+RANDOM_OPS = word_set(
     "RandomUniform RandomUniformInt RandomStandardNormal TruncatedNormal "
     "StatelessRandomUniform StatelessRandomUniformV2 StatelessRandomNormal StatelessRandomNormalV2 "
     "StatelessTruncatedNormal StatelessTruncatedNormalV2 StatelessRandomUniformInt "
     "StatelessRandomUniformIntV2 StatefulUniform StatefulStandardNormalV2"
 )
-GENERATORS = ("StatefulUniform", "StatefulStandardNormalV2")
-NOTHING = words(
+GENERATOR_OPS = ("StatefulUniform", "StatefulStandardNormalV2")
+NO_OUTPUT_OPS = word_set(
     "NoOp AssignVariableOp AssignAddVariableOp AssignSubVariableOp ControlTrigger Assert "
     "ResourceApplyGradientDescent ResourceApplyMomentum ResourceApplyKerasMomentum "
     "ResourceApplyAdam ResourceApplyRMSProp ResourceApplyAdagrad ResourceApplyAdagradV2 "
@@ -79,73 +79,85 @@ NOTHING = words(
 """Ops that make no tensor."""
 
 
-def infer(node: Any, inputs: Sequence[Value]) -> Made | None:
+def infer_outputs(node: Any, inputs: Sequence[TensorValue]) -> OutputShapes | None:
     """The shape and dtype of each output, or None where they are not known.
 
     Raises:
         GraphError: What it reads does not fit together.
     """
-    rule = LAYOUTS.get(node.op) or _RULES.get(node.op)
+    rule = LAYOUT_RULES.get(node.op) or _RULES.get(node.op)
     try:
-        if node.op in NOTHING:
+        if node.op in NO_OUTPUT_OPS:
             return []
         if rule is not None:
             return rule(node, inputs)
-        if node.op in BROADCAST:
-            return [(broadcast(*(v.tensor.shape for v in inputs)), made_dtype(node, inputs))]
-        if node.op in REDUCING:
-            return _reduced(node, inputs)
-        if node.op in SAME:
-            return [(inputs[0].tensor.shape, made_dtype(node, inputs))]
-        if node.op in RANDOM:
-            at = 1 if node.op in GENERATORS else 0
-            return filled(inputs[at].constant, type_attribute(node, "dtype", "Tout") or "float32")
+        if node.op in BROADCAST_OPS:
+            return [
+                (broadcast_shape(*(v.tensor.shape for v in inputs)), output_dtype(node, inputs))
+            ]
+        if node.op in REDUCTION_OPS:
+            return _reduce(node, inputs)
+        if node.op in SAME_SHAPE_OPS:
+            return [(inputs[0].tensor.shape, output_dtype(node, inputs))]
+        if node.op in RANDOM_OPS:
+            at = 1 if node.op in GENERATOR_OPS else 0
+            return shape_from_numbers(
+                inputs[at].constant, type_attribute(node, "dtype", "Tout") or "float32"
+            )
     except (IndexError, ValueError, TypeError, KeyError, ZeroDivisionError, AttributeError):
         shapes = ", ".join(str(value.tensor.shape) for value in inputs)
         raise GraphError(f"{node.op} cannot work on shapes {shapes or 'of nothing'}") from None
     return None
 
 
-def _reduced(node: Any, inputs: Sequence[Value], keep: str = "keep_dims") -> Made | None:
-    shape, axes = read_shape(inputs, 0), read_numbers(inputs, 1)
+def _reduce(
+    node: Any, inputs: Sequence[TensorValue], keep_attribute: str = "keep_dims"
+) -> OutputShapes | None:
+    shape, axes = input_shape(inputs, 0), input_numbers(inputs, 1)
     if axes is None:
         return None
     if any(not -len(shape) <= axis < len(shape) for axis in axes):
         raise ValueError(f"{axes} of {shape}")
-    gone = {axis % len(shape) for axis in axes} if shape else set()
-    kept = flag(node, keep)
-    sizes = [1 if at in gone else size for at, size in enumerate(shape) if kept or at not in gone]
-    return [(tuple(sizes), made_dtype(node, inputs))]
+    reduced_axes = {axis % len(shape) for axis in axes} if shape else set()
+    keeps_dims = bool_attribute(node, keep_attribute)
+    sizes = [
+        1 if at in reduced_axes else size
+        for at, size in enumerate(shape)
+        if keeps_dims or at not in reduced_axes
+    ]
+    return [(tuple(sizes), output_dtype(node, inputs))]
 
 
-def _arg(node: Any, inputs: Sequence[Value]) -> Made | None:
-    made = _reduced(node, inputs)
-    return made and [(made[0][0], type_attribute(node, "output_type") or "int64")]
+def _arg_reduce(node: Any, inputs: Sequence[TensorValue]) -> OutputShapes | None:
+    reduction = _reduce(node, inputs)
+    return reduction and [(reduction[0][0], type_attribute(node, "output_type") or "int64")]
 
 
-def _matmul(node: Any, inputs: Sequence[Value]) -> Made:
-    (a, b), (c, d) = read_shape(inputs, 0), read_shape(inputs, 1)
-    rows, inner = (b, a) if flag(node, "transpose_a") else (a, b)
-    other, columns = (d, c) if flag(node, "transpose_b") else (c, d)
+def _matmul(node: Any, inputs: Sequence[TensorValue]) -> OutputShapes:
+    (a, b), (c, d) = input_shape(inputs, 0), input_shape(inputs, 1)
+    rows, inner = (b, a) if bool_attribute(node, "transpose_a") else (a, b)
+    other, columns = (d, c) if bool_attribute(node, "transpose_b") else (c, d)
     if inner != other:
         raise ValueError(f"{inner} is not {other}")
-    return [((rows, columns), made_dtype(node, inputs))]
+    return [((rows, columns), output_dtype(node, inputs))]
 
 
-def _batched(node: Any, inputs: Sequence[Value]) -> Made:
-    (*left, a, b), (*right, c, d) = read_shape(inputs, 0), read_shape(inputs, 1)
-    rows, inner = (b, a) if flag(node, "adj_x") else (a, b)
-    other, columns = (d, c) if flag(node, "adj_y") else (c, d)
+def _batched_matmul(node: Any, inputs: Sequence[TensorValue]) -> OutputShapes:
+    (*left, a, b), (*right, c, d) = input_shape(inputs, 0), input_shape(inputs, 1)
+    rows, inner = (b, a) if bool_attribute(node, "adj_x") else (a, b)
+    other, columns = (d, c) if bool_attribute(node, "adj_y") else (c, d)
     if inner != other:
         raise ValueError(f"{inner} is not {other}")
-    return [((*broadcast(tuple(left), tuple(right)), rows, columns), made_dtype(node, inputs))]
+    return [
+        ((*broadcast_shape(tuple(left), tuple(right)), rows, columns), output_dtype(node, inputs))
+    ]
 
 
-def _einsum(node: Any, inputs: Sequence[Value]) -> Made:
-    left, right = text(node, "equation").replace(" ", "").split("->")
+def _einsum(node: Any, inputs: Sequence[TensorValue]) -> OutputShapes:
+    operands, result = text_attribute(node, "equation").replace(" ", "").split("->")
     sizes: dict[str, int] = {}
-    rest: list[Shape] = []
-    for term, value in zip(left.split(","), inputs, strict=True):
+    batch_shapes: list[Shape] = []
+    for term, value in zip(operands.split(","), inputs, strict=True):
         head, dots, tail = term.partition("...")
         shape = value.tensor.shape
         end = len(shape) - len(tail)
@@ -153,123 +165,123 @@ def _einsum(node: Any, inputs: Sequence[Value]) -> Made:
             raise ValueError(term)
         sizes.update(zip(head, shape, strict=False))
         sizes.update(zip(tail, shape[end:], strict=True))
-        rest.append(shape[len(head) : end] if dots else ())
-    head, dots, tail = right.partition("...")
-    middle = broadcast(*rest) if dots else ()
-    made = (*(sizes[c] for c in head), *middle, *(sizes[c] for c in tail))
-    return [(made, made_dtype(node, inputs))]
+        batch_shapes.append(shape[len(head) : end] if dots else ())
+    head, dots, tail = result.partition("...")
+    middle = broadcast_shape(*batch_shapes) if dots else ()
+    output_shape = (*(sizes[c] for c in head), *middle, *(sizes[c] for c in tail))
+    return [(output_shape, output_dtype(node, inputs))]
 
 
-def spatial(node: Any, rank: int) -> tuple[list[int], int]:
+def spatial_axes(node: Any, rank: int) -> tuple[list[int], int]:
     """The places of the spatial dimensions, and of the channels."""
-    layout = text(node, "data_format", "NHWC")
+    layout = text_attribute(node, "data_format", "NHWC")
     if layout.startswith("NC"):
         return list(range(2, rank)), 1
     return list(range(1, rank - 1)), rank - 1
 
 
-def _slide(
-    node: Any, sizes: list[int], window: list[int], places: list[int], rate: bool
+def _window_sizes(
+    node: Any, sizes: list[int], window: list[int], axes: list[int], dilated: bool
 ) -> list[int]:
     """Sizes after a window has slid over them."""
-    strides = ints(node, "strides") or [1] * 5
-    rates = (ints(node, "dilations") or [1] * 5) if rate else [1] * 5
-    explicit = ints(node, "explicit_paddings")
-    padding = text(node, "padding", "VALID")
-    made = []
-    for size, width, at in zip(sizes, window, places, strict=True):
-        reach = (width - 1) * rates[at] + 1
+    strides = int_list_attribute(node, "strides") or [1] * 5
+    rates = (int_list_attribute(node, "dilations") or [1] * 5) if dilated else [1] * 5
+    explicit = int_list_attribute(node, "explicit_paddings")
+    padding = text_attribute(node, "padding", "VALID")
+    output_sizes = []
+    for size, width, at in zip(sizes, window, axes, strict=True):
+        extent = (width - 1) * rates[at] + 1
         if padding == "SAME":
-            made.append(-(-size // strides[at]))
+            output_sizes.append(-(-size // strides[at]))
             continue
-        room = sum(explicit[2 * at : 2 * at + 2]) if padding == "EXPLICIT" else 0
-        made.append(max(0, -(-(size + room - reach + 1) // strides[at])))
-    return made
+        padding_size = sum(explicit[2 * at : 2 * at + 2]) if padding == "EXPLICIT" else 0
+        output_sizes.append(max(0, -(-(size + padding_size - extent + 1) // strides[at])))
+    return output_sizes
 
 
-def _convolution(node: Any, inputs: Sequence[Value]) -> Made:
-    shape, kernel = read_shape(inputs, 0), read_shape(inputs, 1)
-    places, channels = spatial(node, len(shape))
-    made = list(shape)
-    window = list(kernel[: len(places)])
-    slid = _slide(node, [shape[at] for at in places], window, places, rate=True)
-    for at, size in zip(places, slid, strict=True):
-        made[at] = size
-    deep = node.op.startswith("Depthwise")
-    made[channels] = kernel[-2] * kernel[-1] if deep else kernel[-1]
-    return [(tuple(made), made_dtype(node, inputs))]
+def _convolution(node: Any, inputs: Sequence[TensorValue]) -> OutputShapes:
+    shape, kernel = input_shape(inputs, 0), input_shape(inputs, 1)
+    axes, channels = spatial_axes(node, len(shape))
+    output_shape = list(shape)
+    window = list(kernel[: len(axes)])
+    spatial_sizes = _window_sizes(node, [shape[at] for at in axes], window, axes, dilated=True)
+    for at, size in zip(axes, spatial_sizes, strict=True):
+        output_shape[at] = size
+    is_depthwise = node.op.startswith("Depthwise")
+    output_shape[channels] = kernel[-2] * kernel[-1] if is_depthwise else kernel[-1]
+    return [(tuple(output_shape), output_dtype(node, inputs))]
 
 
-def _pool(node: Any, inputs: Sequence[Value]) -> Made:
-    shape = read_shape(inputs, 0)
-    places, _ = spatial(node, len(shape))
-    window = ints(node, "ksize")
-    made = list(shape)
-    slid = _slide(
-        node, [shape[at] for at in places], [window[at] for at in places], places, rate=False
+def _pool(node: Any, inputs: Sequence[TensorValue]) -> OutputShapes:
+    shape = input_shape(inputs, 0)
+    axes, _ = spatial_axes(node, len(shape))
+    window = int_list_attribute(node, "ksize")
+    output_shape = list(shape)
+    spatial_sizes = _window_sizes(
+        node, [shape[at] for at in axes], [window[at] for at in axes], axes, dilated=False
     )
-    for at, size in zip(places, slid, strict=True):
-        made[at] = size
-    outputs: Made = [(tuple(made), made_dtype(node, inputs))]
+    for at, size in zip(axes, spatial_sizes, strict=True):
+        output_shape[at] = size
+    outputs: OutputShapes = [(tuple(output_shape), output_dtype(node, inputs))]
     if node.op == "MaxPoolWithArgmax":
-        outputs.append((tuple(made), type_attribute(node, "Targmax") or "int64"))
+        outputs.append((tuple(output_shape), type_attribute(node, "Targmax") or "int64"))
     return outputs
 
 
-def _norm(node: Any, inputs: Sequence[Value]) -> Made:
+def _norm(node: Any, inputs: Sequence[TensorValue]) -> OutputShapes:
     """A batch norm: its result, and the statistics of each channel, twice and once more."""
-    shape, channel = read_shape(inputs, 0), read_shape(inputs, 1)
-    wide = inputs[1].tensor.dtype
-    made: Made = [(shape, inputs[0].tensor.dtype), *[(channel, wide)] * 4]
-    return [*made, ((0,), wide)] if node.op.endswith("V3") else made
+    shape, channel = input_shape(inputs, 0), input_shape(inputs, 1)
+    statistics_dtype = inputs[1].tensor.dtype
+    outputs: OutputShapes = [(shape, inputs[0].tensor.dtype), *[(channel, statistics_dtype)] * 4]
+    return [*outputs, ((0,), statistics_dtype)] if node.op.endswith("V3") else outputs
 
 
-def _norm_gradient(node: Any, inputs: Sequence[Value]) -> Made:
-    channel = (read_shape(inputs, 2), inputs[2].tensor.dtype)
-    none = ((0,), channel[1])
-    return [(read_shape(inputs, 0), inputs[0].tensor.dtype), channel, channel, none, none]
+def _norm_gradient(node: Any, inputs: Sequence[TensorValue]) -> OutputShapes:
+    channel = (input_shape(inputs, 2), inputs[2].tensor.dtype)
+    empty = ((0,), channel[1])
+    return [(input_shape(inputs, 0), inputs[0].tensor.dtype), channel, channel, empty, empty]
 
 
-def _entropy(node: Any, inputs: Sequence[Value]) -> Made:
-    shape, dtype = read_shape(inputs, 0), inputs[0].tensor.dtype
+def _cross_entropy(node: Any, inputs: Sequence[TensorValue]) -> OutputShapes:
+    shape, dtype = input_shape(inputs, 0), inputs[0].tensor.dtype
     return [(shape[:1], dtype), (shape, dtype)]
 
 
-def _top(node: Any, inputs: Sequence[Value]) -> Made | None:
-    count = [int_attribute(node, "k")] if node.op == "TopK" else read_numbers(inputs, 1)
+def _top_k(node: Any, inputs: Sequence[TensorValue]) -> OutputShapes | None:
+    count = [int_attribute(node, "k")] if node.op == "TopK" else input_numbers(inputs, 1)
     if count is None:
         return None
-    shape = (*read_shape(inputs, 0)[:-1], count[0])
+    shape = (*input_shape(inputs, 0)[:-1], count[0])
     return [(shape, inputs[0].tensor.dtype), (shape, "int32")]
 
 
-def _bias_gradient(node: Any, inputs: Sequence[Value]) -> Made:
-    shape = read_shape(inputs, 0)
-    _, channels = spatial(node, len(shape))
-    return [((shape[channels],), made_dtype(node, inputs))]
+def _bias_gradient(node: Any, inputs: Sequence[TensorValue]) -> OutputShapes:
+    shape = input_shape(inputs, 0)
+    _, channels = spatial_axes(node, len(shape))
+    return [((shape[channels],), output_dtype(node, inputs))]
 
 
-def _scalar(node: Any, inputs: Sequence[Value]) -> Made:
-    return [((), made_dtype(node, inputs))]
+def _scalar(node: Any, inputs: Sequence[TensorValue]) -> OutputShapes:
+    return [((), output_dtype(node, inputs))]
 
 
-def _unique(node: Any, inputs: Sequence[Value]) -> Made:
-    shape = read_shape(inputs, 0)  # no more than there are
+def _unique(node: Any, inputs: Sequence[TensorValue]) -> OutputShapes:
+    shape = input_shape(inputs, 0)  # no more than there are
     return [(shape, inputs[0].tensor.dtype), (shape, type_attribute(node, "out_idx") or "int32")]
 
 
-def _multinomial(node: Any, inputs: Sequence[Value]) -> Made | None:
-    count = read_numbers(inputs, 1)
+def _multinomial(node: Any, inputs: Sequence[TensorValue]) -> OutputShapes | None:
+    count = input_numbers(inputs, 1)
     dtype = type_attribute(node, "output_dtype") or "int64"
-    return None if count is None else [((read_shape(inputs, 0)[0], count[0]), dtype)]
+    return None if count is None else [((input_shape(inputs, 0)[0], count[0]), dtype)]
 
 
-def _block_cell(node: Any, inputs: Sequence[Value]) -> Made:
+def _block_cell(node: Any, inputs: Sequence[TensorValue]) -> OutputShapes:
     """LSTMBlockCell: gates, states and outputs, all of batch × hidden."""
-    return [(read_shape(inputs, 1), inputs[1].tensor.dtype)] * 7
+    return [(input_shape(inputs, 1), inputs[1].tensor.dtype)] * 7
 
 
-def _next(node: Any, inputs: Sequence[Value]) -> Made | None:
+def _iterator_next(node: Any, inputs: Sequence[TensorValue]) -> OutputShapes | None:
     """What a pipeline of data gives."""
     shapes = [shape_of(proto) for proto in node.attr["output_shapes"].list.shape]
     types = [dtype_of(code) for code in node.attr["output_types"].list.type]
@@ -278,10 +290,10 @@ def _next(node: Any, inputs: Sequence[Value]) -> Made | None:
     return [(s, t) for s, t in zip(shapes, types, strict=True) if s is not None]
 
 
-_RULES: Mapping[str, Rule] = {
-    "IteratorGetNext": _next,
+_RULES: Mapping[str, ShapeRule] = {
+    "IteratorGetNext": _iterator_next,
     **dict.fromkeys(("MatMul", "_FusedMatMul", "SparseMatMul"), _matmul),
-    **dict.fromkeys(("BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"), _batched),
+    **dict.fromkeys(("BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"), _batched_matmul),
     "Einsum": _einsum,
     **dict.fromkeys(("Conv2D", "Conv3D", "DepthwiseConv2dNative", "_FusedConv2D"), _convolution),
     **dict.fromkeys(
@@ -292,7 +304,7 @@ _RULES: Mapping[str, Rule] = {
             "AvgPoolGrad",
             "AvgPool3DGrad",
         ),
-        given(0),
+        shape_from_input(0),
     ),
     **dict.fromkeys(
         (
@@ -300,19 +312,19 @@ _RULES: Mapping[str, Rule] = {
             "Conv3DBackpropFilterV2",
             "DepthwiseConv2dNativeBackpropFilter",
         ),
-        given(1),
+        shape_from_input(1),
     ),
     **dict.fromkeys(("MaxPool", "AvgPool", "MaxPool3D", "AvgPool3D", "MaxPoolWithArgmax"), _pool),
-    **dict.fromkeys(("MaxPoolGradV2", "MaxPoolGradWithArgmax", "MaxPool3DGrad"), as_input(0)),
+    **dict.fromkeys(("MaxPoolGradV2", "MaxPoolGradWithArgmax", "MaxPool3DGrad"), same_shape_as(0)),
     **dict.fromkeys(("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"), _norm),
     **dict.fromkeys(
         ("FusedBatchNormGrad", "FusedBatchNormGradV2", "FusedBatchNormGradV3"), _norm_gradient
     ),
     **dict.fromkeys(
-        ("SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits"), _entropy
+        ("SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits"), _cross_entropy
     ),
-    **dict.fromkeys(("TopK", "TopKV2"), _top),
-    **dict.fromkeys(("ArgMax", "ArgMin"), _arg),
+    **dict.fromkeys(("TopK", "TopKV2"), _top_k),
+    **dict.fromkeys(("ArgMax", "ArgMin"), _arg_reduce),
     "BiasAddGrad": _bias_gradient,
     "L2Loss": _scalar,
     "Unique": _unique,

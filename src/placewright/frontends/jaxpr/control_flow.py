@@ -1,4 +1,4 @@
-"""A call or control flow of a jaxpr in; the ops inside, or one op with their cost, out."""
+"""Reads calls and control flow of a jaxpr, as the ops inside or as one op with their cost."""
 
 from __future__ import annotations
 
@@ -6,121 +6,152 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from placewright.frontends.graph_builder import Draft, Value
+from placewright.frontends.graph_builder import GraphBuilder, TensorValue
 from placewright.frontends.jaxpr.kinds import tensor_of
-from placewright.frontends.op_costs import Tensor
+from placewright.frontends.op_costs import TensorSpec
 from placewright.graph import INPUT, WEIGHT, Op
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from placewright.frontends.jaxpr.frontend import Reader
+    from placewright.frontends.jaxpr.frontend import JaxprReader
 
-SPREAD = ("elementwise", "cast")  # kinds of op that work on stacks part by part
-MOST_UNROLLED = 20_000  # equations that one scan may become
+STEPWISE_KINDS = ("elementwise", "cast")  # kinds of op that work on stacks part by part
+MAX_UNROLLED = 20_000  # equations that one scan may become
 
 
-def inlined(equation: Any) -> Any:
+def inlined_jaxpr(equation: Any) -> Any:
     """The jaxpr whose equations stand for a call, or None where an equation is no call."""
     for key in ("jaxpr", "call_jaxpr", "fun_jaxpr"):
-        found = equation.params.get(key)
-        inner = getattr(found, "jaxpr", found)
-        if hasattr(inner, "eqns") and len(inner.invars) == len(equation.invars):
-            same = len(inner.outvars) == len(equation.outvars)
-            return found if same and _agree(equation.invars, inner.invars) else None
+        candidate = equation.params.get(key)
+        jaxpr = getattr(candidate, "jaxpr", candidate)
+        if hasattr(jaxpr, "eqns") and len(jaxpr.invars) == len(equation.invars):
+            outputs_match = len(jaxpr.outvars) == len(equation.outvars)
+            return (
+                candidate
+                if outputs_match and _shapes_agree(equation.invars, jaxpr.invars)
+                else None
+            )
     return None
 
 
-def _agree(atoms: Sequence[Any], variables: Sequence[Any]) -> bool:
+def _shapes_agree(atoms: Sequence[Any], variables: Sequence[Any]) -> bool:
     """Whether a call's arguments have the shapes of its inner jaxpr: not so under a mesh."""
     pairs = zip(atoms, variables, strict=True)
     return all(getattr(a.aval, "shape", 0) == getattr(v.aval, "shape", 0) for a, v in pairs)
 
 
-def _size(jaxpr: Any) -> int:
+def _equation_count(jaxpr: Any) -> int:
     """How many equations a jaxpr becomes, calls inlined."""
     count = 0
     for equation in jaxpr.eqns:
-        inner = [
-            getattr(found, "jaxpr", found)
+        jaxprs = [
+            getattr(nested, "jaxpr", nested)
             for value in equation.params.values()
-            for found in (value if isinstance(value, tuple | list) else (value,))
+            for nested in (value if isinstance(value, tuple | list) else (value,))
         ]
-        count += max(1, sum(_size(found) for found in inner if hasattr(found, "eqns")))
+        count += max(
+            1, sum(_equation_count(nested) for nested in jaxprs if hasattr(nested, "eqns"))
+        )
     return count
 
 
-def _body(
-    reader: Reader, name: str, closed: Any, tensors: Sequence[Tensor], stack: str
-) -> tuple[Draft, list[Tensor]]:
+def _build_body(
+    reader: JaxprReader,
+    name: str,
+    closed_jaxpr: Any,
+    tensors: Sequence[TensorSpec],
+    name_stack: str,
+) -> tuple[GraphBuilder, list[TensorSpec]]:
     """A jaxpr as a draft of its own, and what it makes."""
-    child = reader.draft.child(name)
-    inner = reader.inner(child)
-    given = [child.add("given", INPUT, (), [tensor])[0] for tensor in tensors]
-    jaxpr = getattr(closed, "jaxpr", closed)
-    constants = inner.constants(closed) if hasattr(closed, "consts") else []
-    made = inner.run(jaxpr, constants, given, stack)
-    return child, [value.tensor for value in made]
+    child = reader.builder.child(name)
+    child_reader = reader.child_reader(child)
+    arguments = [child.add("given", INPUT, (), [tensor])[0] for tensor in tensors]
+    jaxpr = getattr(closed_jaxpr, "jaxpr", closed_jaxpr)
+    constants = child_reader.add_constants(closed_jaxpr) if hasattr(closed_jaxpr, "consts") else []
+    results = child_reader.add_jaxpr(jaxpr, constants, arguments, name_stack)
+    return child, [value.tensor for value in results]
 
 
-def _scan(reader: Reader, equation: Any, inputs: Sequence[Value], stack: str) -> list[Value]:
+def _scan(
+    reader: JaxprReader, equation: Any, inputs: Sequence[TensorValue], name_stack: str
+) -> list[TensorValue]:
     parameters = equation.params
-    closed, length = parameters["jaxpr"], parameters["length"]
-    fixed, carried = parameters["num_consts"], parameters["num_carry"]
-    if 0 < length <= reader.unroll and length * _size(closed.jaxpr) <= MOST_UNROLLED:
-        return _unrolled(reader, equation, inputs, stack)
-    rows = [Tensor(v.tensor.shape[1:], v.tensor.dtype) for v in inputs[fixed + carried :]]
-    states = [value.tensor for value in inputs[: fixed + carried]]
-    child, made = _body(reader, "body", closed, [*states, *rows], stack)
-    stacked = [Tensor((length, *row.shape), row.dtype) for row in made[carried:]]
-    return _enclosed(reader, "scan", [(child, length)], inputs, [*made[:carried], *stacked], stack)
+    closed_jaxpr, length = parameters["jaxpr"], parameters["length"]
+    constant_count, carry_count = parameters["num_consts"], parameters["num_carry"]
+    if 0 < length <= reader.unroll and length * _equation_count(closed_jaxpr.jaxpr) <= MAX_UNROLLED:
+        return _unroll_scan(reader, equation, inputs, name_stack)
+    rows = [
+        TensorSpec(v.tensor.shape[1:], v.tensor.dtype)
+        for v in inputs[constant_count + carry_count :]
+    ]
+    states = [value.tensor for value in inputs[: constant_count + carry_count]]
+    child, outputs = _build_body(reader, "body", closed_jaxpr, [*states, *rows], name_stack)
+    stacked_outputs = [TensorSpec((length, *row.shape), row.dtype) for row in outputs[carry_count:]]
+    return _add_subgraph(
+        reader,
+        "scan",
+        [(child, length)],
+        inputs,
+        [*outputs[:carry_count], *stacked_outputs],
+        name_stack,
+    )
 
 
-def _unrolled(reader: Reader, equation: Any, inputs: Sequence[Value], stack: str) -> list[Value]:
+def _unroll_scan(
+    reader: JaxprReader, equation: Any, inputs: Sequence[TensorValue], name_stack: str
+) -> list[TensorValue]:
     """The steps of a scan one after the other."""
     parameters = equation.params
-    closed, length = parameters["jaxpr"], parameters["length"]
-    fixed, carried = parameters["num_consts"], parameters["num_carry"]
-    constants = reader.constants(closed)
-    shared, state = list(inputs[:fixed]), list(inputs[fixed : fixed + carried])
-    scanned = inputs[fixed + carried :]
-    rows: list[list[Value]] = []
+    closed_jaxpr, length = parameters["jaxpr"], parameters["length"]
+    constant_count, carry_count = parameters["num_consts"], parameters["num_carry"]
+    constants = reader.add_constants(closed_jaxpr)
+    shared, state = (
+        list(inputs[:constant_count]),
+        list(inputs[constant_count : constant_count + carry_count]),
+    )
+    scanned = inputs[constant_count + carry_count :]
+    rows: list[list[TensorValue]] = []
     steps = range(length)
     for step in reversed(steps) if parameters["reverse"] else steps:
-        cut = [_cut(reader, value, step, f"{stack}/step_{step}") for value in scanned]
-        given = [*shared, *state, *cut]
-        made = reader.run(closed.jaxpr, constants, given, f"{stack}/step_{step}")
-        state = made[:carried]
-        rows.append(made[carried:])
+        slices = [
+            _step_slice(reader, value, step, f"{name_stack}/step_{step}") for value in scanned
+        ]
+        arguments = [*shared, *state, *slices]
+        results = reader.add_jaxpr(
+            closed_jaxpr.jaxpr, constants, arguments, f"{name_stack}/step_{step}"
+        )
+        state = results[:carry_count]
+        rows.append(results[carry_count:])
     if parameters["reverse"]:
         rows.reverse()
-    stacked = [reader.stack(parts, stack) for parts in zip(*rows, strict=True)]
-    return [*state, *stacked]
+    stacked_outputs = [reader.add_stack(parts, name_stack) for parts in zip(*rows, strict=True)]
+    return [*state, *stacked_outputs]
 
 
-def _cut(reader: Reader, value: Value, step: int, stack: str) -> Value:
+def _step_slice(reader: JaxprReader, value: TensorValue, step: int, name_stack: str) -> TensorValue:
     """One step of what a scan scans over."""
     parts = reader.parts_of(value)
     if len(parts) > 1:
         return parts[step]
-    tensor = Tensor(value.tensor.shape[1:], value.tensor.dtype)
+    tensor = TensorSpec(value.tensor.shape[1:], value.tensor.dtype)
     if value.source is None:
-        return Value(None, tensor)
-    name = f"{reader.draft.ops[value.source[0]].name}[{step}]"
-    made = reader.view(value, tensor, name, stack)
-    if made.source is not None:
-        reader.slices[made.source[0]] = (value.source[0], step)
-    return made
+        return TensorValue(None, tensor)
+    name = f"{reader.builder.ops[value.source[0]].name}[{step}]"
+    view = reader.add_view(value, tensor, name, name_stack)
+    if view.source is not None:
+        reader.step_slices[view.source[0]] = (value.source[0], step)
+    return view
 
 
-def spread(
-    reader: Reader,
+def apply_stepwise(
+    reader: JaxprReader,
     name: str,
     kind: str,
-    inputs: Sequence[Value],
-    outputs: Sequence[Tensor],
-    stack: str,
-) -> Value | None:
+    inputs: Sequence[TensorValue],
+    outputs: Sequence[TensorSpec],
+    name_stack: str,
+) -> TensorValue | None:
     """An element-wise op on stacks, part by part; None where it reads no stack or other shapes.
 
     So the update of stacked weights by stacked gradients does not need the stacks.
@@ -130,67 +161,81 @@ def spread(
         return None
     if any(v.tensor.shape != tensor.shape and v.tensor.elements != 1 for v in inputs):
         return None
-    part = Tensor(tensor.shape[1:], tensor.dtype)
-    made = []
+    part_spec = TensorSpec(tensor.shape[1:], tensor.dtype)
+    step_outputs = []
     for step in range(tensor.shape[0]):
-        inside = f"{stack}/step_{step}"
-        whole = [v.tensor.shape == tensor.shape for v in inputs]
-        cut = [
-            _cut(reader, v, step, inside) if stacked else v
-            for v, stacked in zip(inputs, whole, strict=True)
+        inner_stack = f"{name_stack}/step_{step}"
+        stack_flags = [v.tensor.shape == tensor.shape for v in inputs]
+        step_inputs = [
+            _step_slice(reader, v, step, inner_stack) if stacked else v
+            for v, stacked in zip(inputs, stack_flags, strict=True)
         ]
-        made += reader.draft.add(name, kind, cut, [part], **reader.place(cut, inside))
-    return reader.stack(made, stack)
+        step_outputs += reader.builder.add(
+            name, kind, step_inputs, [part_spec], **reader.op_context(step_inputs, inner_stack)
+        )
+    return reader.add_stack(step_outputs, name_stack)
 
 
-def split_stacks(draft: Draft, slices: Mapping[int, tuple[int, int]]) -> set[int]:
+def split_stacked_weights(builder: GraphBuilder, slices: Mapping[int, tuple[int, int]]) -> set[int]:
     """Make weights that are only read step by step one weight a step; gives those split up."""
     readers: dict[int, list[int]] = {}
-    for position, op in enumerate(draft.ops):
+    for position, op in enumerate(builder.ops):
         for source, _ in op.inputs:
             readers.setdefault(source, []).append(position)
-    split = set()
-    for position, op in enumerate(draft.ops):
-        reading = readers.get(position, [])
-        if op.kind != WEIGHT or not reading or any(reader not in slices for reader in reading):
+    split_weights = set()
+    for position, op in enumerate(builder.ops):
+        op_readers = readers.get(position, [])
+        if (
+            op.kind != WEIGHT
+            or not op_readers
+            or any(reader not in slices for reader in op_readers)
+        ):
             continue
-        split.add(position)
-        first: dict[int, int] = {}
-        for reader in reading:
+        split_weights.add(position)
+        first_readers: dict[int, int] = {}
+        for reader in op_readers:
             step = slices[reader][1]
-            cut = draft.ops[reader]
-            if step in first:
-                draft.ops[reader] = replace(cut, inputs=((first[step], 0),))
+            slice_op = builder.ops[reader]
+            if step in first_readers:
+                builder.ops[reader] = replace(slice_op, inputs=((first_readers[step], 0),))
                 continue
-            first[step] = reader
-            draft.ops[reader] = Op(
-                cut.name, WEIGHT, outputs=cut.outputs, dtype=op.dtype, module=op.module
+            first_readers[step] = reader
+            builder.ops[reader] = Op(
+                slice_op.name, WEIGHT, outputs=slice_op.outputs, dtype=op.dtype, module=op.module
             )
-    return split
+    return split_weights
 
 
-def _while(reader: Reader, equation: Any, inputs: Sequence[Value], stack: str) -> list[Value]:
+def _while(
+    reader: JaxprReader, equation: Any, inputs: Sequence[TensorValue], name_stack: str
+) -> list[TensorValue]:
     parameters = equation.params
-    asked, fixed = parameters["cond_nconsts"], parameters["body_nconsts"]
+    condition_count, body_count = parameters["cond_nconsts"], parameters["body_nconsts"]
     tensors = [value.tensor for value in inputs]
-    states = tensors[asked + fixed :]
-    condition, _ = _body(
-        reader, "condition", parameters["cond_jaxpr"], [*tensors[:asked], *states], stack
+    states = tensors[condition_count + body_count :]
+    condition, _ = _build_body(
+        reader,
+        "condition",
+        parameters["cond_jaxpr"],
+        [*tensors[:condition_count], *states],
+        name_stack,
     )
-    body, made = _body(reader, "body", parameters["body_jaxpr"], tensors[asked:], stack)
-    trips = _trips(parameters, inputs)
+    body, outputs = _build_body(
+        reader, "body", parameters["body_jaxpr"], tensors[condition_count:], name_stack
+    )
+    trips = _trip_count(parameters, inputs)
     bodies = [(body, 1 if trips is None else trips), (condition, 1 if trips is None else trips + 1)]
-    values = _enclosed(reader, "while", bodies, inputs, made, stack)
+    values = _add_subgraph(reader, "while", bodies, inputs, outputs, name_stack)
     if trips is None:
-        reader.draft.untimed.append(reader.draft.ops[-1].name)
+        reader.builder.unbounded_loops.append(reader.builder.ops[-1].name)
     return values
 
 
-def _trips(parameters: Mapping[str, Any], inputs: Sequence[Value]) -> int | None:
+def _trip_count(loop_params: Mapping[str, Any], inputs: Sequence[TensorValue]) -> int | None:
     """How often a loop runs that counts up from a constant to a constant; None otherwise."""
-    asked, fixed = parameters["cond_nconsts"], parameters["body_nconsts"]
-    condition, body = parameters["cond_jaxpr"].jaxpr, parameters["body_jaxpr"].jaxpr
-    state = inputs[asked + fixed :]
+    condition_count, body_count = loop_params["cond_nconsts"], loop_params["body_nconsts"]
+    condition, body = loop_params["cond_jaxpr"].jaxpr, loop_params["body_jaxpr"].jaxpr
+    state = inputs[condition_count + body_count :]
     if len(condition.eqns) != 1 or condition.eqns[0].primitive.name not in ("lt", "le"):
         return None
     [test] = condition.eqns
@@ -200,93 +245,102 @@ def _trips(parameters: Mapping[str, Any], inputs: Sequence[Value]) -> int | None
 
     def carry(variable: Any) -> int | None:
         """Which part of the loop's state a variable of the condition is."""
-        places = {id(v): at for at, v in enumerate(condition.invars[asked:])}
-        return places.get(id(variable))
+        positions = {id(v): at for at, v in enumerate(condition.invars[condition_count:])}
+        return positions.get(id(variable))
 
-    at = carry(counter)
-    start = None if at is None else _number(state[at].constant)
-    if at is None or start is None:
+    counter_index = carry(counter)
+    start = None if counter_index is None else _finite_number(state[counter_index].constant)
+    if counter_index is None or start is None:
         return None
-    bound: Any = None
+    limit_value: Any = None
     if hasattr(limit, "val"):
-        bound = limit.val
-    elif (held := carry(limit)) is not None:
-        if body.outvars[held] is body.invars[fixed + held]:  # no trip changes it
-            bound = state[held].constant
+        limit_value = limit.val
+    elif (limit_index := carry(limit)) is not None:
+        if body.outvars[limit_index] is body.invars[body_count + limit_index]:  # no trip changes it
+            limit_value = state[limit_index].constant
     else:
-        bound = next(
+        limit_value = next(
             (
                 v.constant
-                for v, c in zip(inputs, condition.invars[:asked], strict=False)
+                for v, c in zip(inputs, condition.invars[:condition_count], strict=False)
                 if c is limit
             ),
             None,
         )
-    step = _step(body, body.invars[fixed + at], body.outvars[at])
-    end = _number(bound)
+    step = _counter_step(body, body.invars[body_count + counter_index], body.outvars[counter_index])
+    end = _finite_number(limit_value)
     if end is None or not step or step < 0:
         return None
-    reach = end - start + (1 if test.primitive.name == "le" else 0)
-    return max(0, math.ceil(reach / step))
+    distance = end - start + (1 if test.primitive.name == "le" else 0)
+    return max(0, math.ceil(distance / step))
 
 
-def _step(body: Any, before: Any, after: Any) -> float | None:
+def _counter_step(body: Any, counter_in: Any, counter_out: Any) -> float | None:
     """What a trip adds to its counter."""
     for equation in body.eqns:
-        if equation.outvars[0] is after and equation.primitive.name == "add":
-            first, second = equation.invars
-            if first is before and hasattr(second, "val"):
-                return _number(second.val)
-            if second is before and hasattr(first, "val"):
-                return _number(first.val)
+        if equation.outvars[0] is counter_out and equation.primitive.name == "add":
+            lhs, rhs = equation.invars
+            if lhs is counter_in and hasattr(rhs, "val"):
+                return _finite_number(rhs.val)
+            if rhs is counter_in and hasattr(lhs, "val"):
+                return _finite_number(lhs.val)
     return None
 
 
-def _number(value: Any) -> float | None:
+def _finite_number(value: Any) -> float | None:
     return float(value) if value is not None and math.isfinite(value) else None
 
 
-def _cond(reader: Reader, equation: Any, inputs: Sequence[Value], stack: str) -> list[Value]:
+def _cond(
+    reader: JaxprReader, equation: Any, inputs: Sequence[TensorValue], name_stack: str
+) -> list[TensorValue]:
     branches = equation.params["branches"]
-    index, *given = inputs
+    index, *arguments = inputs
     if index.constant is not None:
         at = min(max(int(index.constant), 0), len(branches) - 1)
-        return reader.run(branches[at].jaxpr, reader.constants(branches[at]), given, stack)
-    tensors = [value.tensor for value in given]
-    drafts = [
-        _body(reader, f"branch_{at}", branch, tensors, stack) for at, branch in enumerate(branches)
+        return reader.add_jaxpr(
+            branches[at].jaxpr, reader.add_constants(branches[at]), arguments, name_stack
+        )
+    tensors = [value.tensor for value in arguments]
+    candidates = [
+        _build_body(reader, f"branch_{at}", branch, tensors, name_stack)
+        for at, branch in enumerate(branches)
     ]
-    drafts.sort(key=lambda pair: (pair[0].flops, pair[0].moved), reverse=True)
-    bodies = [(draft, 1 if at == 0 else 0) for at, (draft, _) in enumerate(drafts)]
-    return _enclosed(reader, "cond", bodies, inputs, drafts[0][1], stack)
+    candidates.sort(key=lambda pair: (pair[0].flops, pair[0].bytes_moved), reverse=True)
+    bodies = [(builder, 1 if at == 0 else 0) for at, (builder, _) in enumerate(candidates)]
+    return _add_subgraph(reader, "cond", bodies, inputs, candidates[0][1], name_stack)
 
 
-def _mesh(reader: Reader, equation: Any, inputs: Sequence[Value], stack: str) -> list[Value]:
+def _shard_map(
+    reader: JaxprReader, equation: Any, inputs: Sequence[TensorValue], name_stack: str
+) -> list[TensorValue]:
     """A function of the shards of a mesh, once for each device of the mesh."""
     inner = equation.params["jaxpr"]
     shards = [tensor_of("shard", variable.aval) for variable in inner.invars]
-    child, _ = _body(reader, "shards", inner, shards, stack)
+    child, _ = _build_body(reader, "shards", inner, shards, name_stack)
     outputs = [tensor_of("shard_map", variable.aval) for variable in equation.outvars]
     count = int(equation.params["mesh"].size)
-    return _enclosed(reader, "shard_map", [(child, count)], inputs, outputs, stack)
+    return _add_subgraph(reader, "shard_map", [(child, count)], inputs, outputs, name_stack)
 
 
-def _enclosed(
-    reader: Reader,
+def _add_subgraph(
+    reader: JaxprReader,
     name: str,
-    bodies: Sequence[tuple[Draft, int]],
-    inputs: Sequence[Value],
-    outputs: Sequence[Tensor],
-    stack: str,
-) -> list[Value]:
-    place = reader.place(inputs, stack)
-    return reader.draft.enclose(name, bodies, inputs, outputs, **place)
+    bodies: Sequence[tuple[GraphBuilder, int]],
+    inputs: Sequence[TensorValue],
+    outputs: Sequence[TensorSpec],
+    name_stack: str,
+) -> list[TensorValue]:
+    context = reader.op_context(inputs, name_stack)
+    return reader.builder.add_subgraph(name, bodies, inputs, outputs, **context)
 
 
-FLOW: Mapping[str, Callable[[Reader, Any, Sequence[Value], str], list[Value]]] = {
+CONTROL_FLOW: Mapping[
+    str, Callable[[JaxprReader, Any, Sequence[TensorValue], str], list[TensorValue]]
+] = {
     "scan": _scan,
     "while": _while,
     "cond": _cond,
-    "shard_map": _mesh,
+    "shard_map": _shard_map,
 }
 """How to read each primitive that holds jaxprs and is no plain call."""

@@ -1,4 +1,4 @@
-"""A JAX function and the shapes of its arguments in, a Graph out.
+"""Traces a JAX function and reads its jaxpr as a Graph.
 
 The function is traced, never run: arguments may be arrays, `jax.ShapeDtypeStruct`s, or trees of
 them. Nested calls are inlined. Of control flow,
@@ -23,25 +23,25 @@ from typing import TYPE_CHECKING, Any
 
 from placewright.errors import GraphError, MissingDependency, nearest
 from placewright.frontends.graph_builder import (
-    Draft,
-    Value,
+    GraphBuilder,
+    TensorValue,
     first_line,
 )
 from placewright.frontends.jaxpr.control_flow import (
-    FLOW,
-    SPREAD,
-    inlined,
-    split_stacks,
-    spread,
+    CONTROL_FLOW,
+    STEPWISE_KINDS,
+    apply_stepwise,
+    inlined_jaxpr,
+    split_stacked_weights,
 )
 from placewright.frontends.jaxpr.kinds import (
-    FOLDED,
-    PASSING,
+    CONSTANT_FOLDS,
+    PASS_THROUGH,
     describe,
-    small,
+    scalar_constant,
     tensor_of,
 )
-from placewright.frontends.op_costs import Tensor
+from placewright.frontends.op_costs import TensorSpec
 from placewright.graph import INPUT, VIEW, WEIGHT, Graph
 
 if TYPE_CHECKING:
@@ -76,36 +76,40 @@ def from_jax(
     if not callable(function):
         raise GraphError(f"from_jax was given {type(function).__name__!r}: expected a function")
     try:
-        closed = jax.make_jaxpr(function)(*args, **kwargs)
+        closed_jaxpr = jax.make_jaxpr(function)(*args, **kwargs)
     except Exception as error:  # whatever the user's function raises
         raise GraphError(
-            f"function {name!r} cannot be traced{_where(error)}: {first_line(error)}"
+            f"function {name!r} cannot be traced{_user_line(error)}: {first_line(error)}"
         ) from error
-    draft = Draft(name, "jax")
-    reader = Reader(draft, unroll)
-    given = []
-    leaves = _leaves(function, args, kwargs, weights)
-    for (path, stored), variable in zip(leaves, closed.jaxpr.invars, strict=True):
-        kind, module = (WEIGHT, path.rpartition(".")[0]) if stored else (INPUT, "")
-        given += draft.add(path, kind, (), [tensor_of(path, variable.aval)], module=module)
-    kept = set(range(len(draft.ops)))
-    made = reader.run(closed.jaxpr, reader.constants(closed), given)
-    ends = [part for value in made for part in reader.parts_of(reader.held(value))]
-    return draft.graph(ends, kept - split_stacks(draft, reader.slices))
+    builder = GraphBuilder(name, "jax")
+    reader = JaxprReader(builder, unroll)
+    inputs = []
+    leaves = _argument_leaves(function, args, kwargs, weights)
+    for (path, is_weight), variable in zip(leaves, closed_jaxpr.jaxpr.invars, strict=True):
+        kind, module = (WEIGHT, path.rpartition(".")[0]) if is_weight else (INPUT, "")
+        inputs += builder.add(path, kind, (), [tensor_of(path, variable.aval)], module=module)
+    source_positions = set(range(len(builder.ops)))
+    results = reader.add_jaxpr(closed_jaxpr.jaxpr, reader.add_constants(closed_jaxpr), inputs)
+    outputs = [part for value in results for part in reader.parts_of(reader.materialize(value))]
+    return builder.graph(
+        outputs, source_positions - split_stacked_weights(builder, reader.step_slices)
+    )
 
 
-def _where(error: BaseException) -> str:
+def _user_line(error: BaseException) -> str:
     """The last line of the user's own that an error went through."""
     frames = traceback.extract_tb(error.__traceback__)
-    own = [
+    user_frames = [
         frame
         for frame in frames
         if "site-packages" not in frame.filename and frame.filename != __file__
     ]
-    return f" at line {own[-1].lineno} of {own[-1].filename!r}" if own else ""
+    return (
+        f" at line {user_frames[-1].lineno} of {user_frames[-1].filename!r}" if user_frames else ""
+    )
 
 
-def _leaves(
+def _argument_leaves(
     function: Callable[..., Any], args: Any, kwargs: Any, weights: Sequence[int | str]
 ) -> list[tuple[str, bool]]:
     """The name of each array among the arguments, and whether it is a weight."""
@@ -116,137 +120,158 @@ def _leaves(
     except (TypeError, ValueError):
         names = []
     names += [f"argument_{at}" for at in range(len(names), len(args))]
-    chosen = set()
-    for which in weights:
-        known = [*names[: len(args)], *kwargs]
-        if isinstance(which, int) and 0 <= which < len(args):
-            chosen.add(names[which])
-        elif which in known:
-            chosen.add(str(which))
-        elif isinstance(which, int):
-            raise GraphError(f"weights has {which}: the function is given {len(args)} arguments")
+    weight_names = set()
+    for argument in weights:
+        known_names = [*names[: len(args)], *kwargs]
+        if isinstance(argument, int) and 0 <= argument < len(args):
+            weight_names.add(names[argument])
+        elif argument in known_names:
+            weight_names.add(str(argument))
+        elif isinstance(argument, int):
+            raise GraphError(f"weights has {argument}: the function is given {len(args)} arguments")
         else:
-            raise GraphError(f"weights has {which!r}: {nearest(str(which), known)}")
-    found = []
-    for holder, key in [(args, at) for at in range(len(args))] + [
+            raise GraphError(f"weights has {argument!r}: {nearest(str(argument), known_names)}")
+    leaves = []
+    for container, key in [(args, at) for at in range(len(args))] + [
         (kwargs, k) for k in sorted(kwargs)
     ]:
         label = names[key] if isinstance(key, int) else key
-        for path, _ in tree_util.tree_flatten_with_path(holder[key])[0]:
+        for path, _ in tree_util.tree_flatten_with_path(container[key])[0]:
             steps = [re.sub(r"^[.\[]?['\"]?|['\"]?\]?$", "", str(step)) for step in path]
-            found.append((".".join([label, *steps]), label in chosen))
-    return found
+            leaves.append((".".join([label, *steps]), label in weight_names))
+    return leaves
 
 
-class Reader:
+class JaxprReader:
     """Reads jaxprs into a draft.
 
     Args:
-        slices: For each view of one step of a scan, what it is cut from and which step it is.
-        parts: For each op that stacks what the steps of a scan make, those parts. It stays only
+        step_slices: For each view of one step of a scan, what it is cut from and which step it is.
+        stack_parts: For each op that stacks what the steps of a scan make, those parts. It stays only
             if something needs the stack: readers that work step by step read the parts.
     """
 
-    def __init__(self, draft: Draft, unroll: int) -> None:
-        self.draft = draft
+    def __init__(self, builder: GraphBuilder, unroll: int) -> None:
+        self.builder = builder
         self.unroll = unroll
-        self.slices: dict[int, tuple[int, int]] = {}
-        self.parts: dict[int, list[Value]] = {}
-        self.stored: dict[int, Value] = {}
+        self.step_slices: dict[int, tuple[int, int]] = {}
+        self.stack_parts: dict[int, list[TensorValue]] = {}
+        self.weights_by_id: dict[int, TensorValue] = {}
 
-    def inner(self, draft: Draft) -> Reader:
+    def child_reader(self, builder: GraphBuilder) -> JaxprReader:
         """A reader for a subgraph that is to become one op."""
-        return Reader(draft, 0)
+        return JaxprReader(builder, 0)
 
-    def constants(self, closed: Any) -> list[Value]:
+    def add_constants(self, closed_jaxpr: Any) -> list[TensorValue]:
         """The arrays that a jaxpr closes over, each one weight."""
         values = []
-        for constant, variable in zip(closed.consts, closed.jaxpr.constvars, strict=True):
-            array = id(getattr(constant, "val", constant))  # jax may wrap it anew for each use
-            if array not in self.stored:
+        for constant, variable in zip(
+            closed_jaxpr.consts, closed_jaxpr.jaxpr.constvars, strict=True
+        ):
+            array_id = id(getattr(constant, "val", constant))  # jax may wrap it anew for each use
+            if array_id not in self.weights_by_id:
                 tensor = tensor_of("constant", variable.aval)
-                [value] = self.draft.add("constant", WEIGHT, (), [tensor])
-                self.stored[array] = value._replace(constant=small(constant, tensor))
-            values.append(self.stored[array])
+                [value] = self.builder.add("constant", WEIGHT, (), [tensor])
+                self.weights_by_id[array_id] = value._replace(
+                    constant=scalar_constant(constant, tensor)
+                )
+            values.append(self.weights_by_id[array_id])
         return values
 
-    def held(self, value: Value) -> Value:
+    def materialize(self, value: TensorValue) -> TensorValue:
         """A value that an op makes: a literal becomes a weight."""
         if value.source is None:
-            return self.draft.add("literal", WEIGHT, (), [value.tensor])[0]
+            return self.builder.add("literal", WEIGHT, (), [value.tensor])[0]
         return value
 
-    def run(
-        self, jaxpr: Any, constants: Sequence[Value], given: Sequence[Value], stack: str = ""
-    ) -> list[Value]:
+    def add_jaxpr(
+        self,
+        jaxpr: Any,
+        constants: Sequence[TensorValue],
+        arguments: Sequence[TensorValue],
+        name_stack: str = "",
+    ) -> list[TensorValue]:
         """Add the equations of a jaxpr and give its results."""
         values = dict(zip(jaxpr.constvars, constants, strict=True))
-        values.update(zip(jaxpr.invars, given, strict=True))
+        values.update(zip(jaxpr.invars, arguments, strict=True))
 
-        def value_of(atom: Any) -> Value:
+        def value_of(atom: Any) -> TensorValue:
             if hasattr(atom, "val"):
                 tensor = tensor_of("literal", atom.aval)
-                return Value(None, tensor, small(atom.val, tensor))
-            held: Value = values[atom]
-            return held
+                return TensorValue(None, tensor, scalar_constant(atom.val, tensor))
+            value: TensorValue = values[atom]
+            return value
 
         for equation in jaxpr.eqns:
             inputs = [value_of(atom) for atom in equation.invars]
-            inside = f"{stack}/{equation.source_info.name_stack}"
-            made = self.equation(equation, inputs, inside)
-            values.update(zip(equation.outvars, made, strict=True))
+            inner_stack = f"{name_stack}/{equation.source_info.name_stack}"
+            outputs = self.add_equation(equation, inputs, inner_stack)
+            values.update(zip(equation.outvars, outputs, strict=True))
         return [value_of(atom) for atom in jaxpr.outvars]
 
-    def equation(self, equation: Any, inputs: Sequence[Value], stack: str) -> list[Value]:
+    def add_equation(
+        self, equation: Any, inputs: Sequence[TensorValue], name_stack: str
+    ) -> list[TensorValue]:
         name = equation.primitive.name
-        if name in FLOW:
-            return FLOW[name](self, equation, inputs, stack)
-        closed = inlined(equation)
-        if closed is not None:
-            jaxpr = getattr(closed, "jaxpr", closed)
-            constants = self.constants(closed) if hasattr(closed, "consts") else []
-            return self.run(jaxpr, constants, inputs, stack)
+        if name in CONTROL_FLOW:
+            return CONTROL_FLOW[name](self, equation, inputs, name_stack)
+        closed_jaxpr = inlined_jaxpr(equation)
+        if closed_jaxpr is not None:
+            jaxpr = getattr(closed_jaxpr, "jaxpr", closed_jaxpr)
+            constants = self.add_constants(closed_jaxpr) if hasattr(closed_jaxpr, "consts") else []
+            return self.add_jaxpr(jaxpr, constants, inputs, name_stack)
         outputs = [tensor_of(name, variable.aval) for variable in equation.outvars]
         tensors = [value.tensor for value in inputs]
         numbers = [value.constant for value in inputs]
-        if name in FOLDED and None not in numbers and outputs[0].elements == 1:
-            return [Value(None, outputs[0], FOLDED[name](*numbers))]
-        kind, more = describe(name, equation.params, tensors, outputs)
-        if kind in SPREAD and not name.startswith("cum"):  # which work along a dimension
-            whole = spread(self, name, kind, inputs, outputs, stack)
-            if whole is not None:
-                return [whole]
-        if name in PASSING:
-            more["aliases"] = [(at, at) for at in range(len(outputs))]
+        if name in CONSTANT_FOLDS and None not in numbers and outputs[0].elements == 1:
+            return [TensorValue(None, outputs[0], CONSTANT_FOLDS[name](*numbers))]
+        kind, attributes = describe(name, equation.params, tensors, outputs)
+        if kind in STEPWISE_KINDS and not name.startswith("cum"):  # which work along a dimension
+            stacked = apply_stepwise(self, name, kind, inputs, outputs, name_stack)
+            if stacked is not None:
+                return [stacked]
+        if name in PASS_THROUGH:
+            attributes["aliases"] = [(at, at) for at in range(len(outputs))]
         if name == "dynamic_update_slice":  # what is written goes last
             inputs = [inputs[0], *inputs[2:], inputs[1]]
-        return self.draft.add(
-            name, kind or self.draft.own(name), inputs, outputs, **more, **self.place(inputs, stack)
+        return self.builder.add(
+            name,
+            kind or self.builder.framework_kind(name),
+            inputs,
+            outputs,
+            **attributes,
+            **self.op_context(inputs, name_stack),
         )
 
-    def place(self, inputs: Sequence[Value], stack: str) -> dict[str, Any]:
+    def op_context(self, inputs: Sequence[TensorValue], name_stack: str) -> dict[str, Any]:
         """The module and phase of an op, by the name stack it was traced under."""
-        plain = re.sub(r"\b\w+\(|\)", "", stack)
+        module_path = re.sub(r"\b\w+\(|\)", "", name_stack)
         phase = "forward"
-        if "transpose(" in stack:
+        if "transpose(" in name_stack:
             phase = "backward"
-        elif "jvp(" not in stack:
-            phases = {self.draft.ops[value.source[0]].phase for value in inputs if value.source}
+        elif "jvp(" not in name_stack:
+            phases = {self.builder.ops[value.source[0]].phase for value in inputs if value.source}
             phase = "update" if phases & {"backward", "update"} else "forward"
-        return {"module": ".".join(filter(None, plain.split("/"))), "phase": phase}
+        return {"module": ".".join(filter(None, module_path.split("/"))), "phase": phase}
 
-    def parts_of(self, value: Value) -> list[Value]:
+    def parts_of(self, value: TensorValue) -> list[TensorValue]:
         """What a stack was made of; anything else is its own only part."""
-        return self.parts.get(value.source[0], [value]) if value.source else [value]
+        return self.stack_parts.get(value.source[0], [value]) if value.source else [value]
 
-    def stack(self, parts: Sequence[Value], stack: str) -> Value:
+    def add_stack(self, parts: Sequence[TensorValue], name_stack: str) -> TensorValue:
         """The parts of what a scan makes, as one."""
-        held = [self.held(part) for part in parts]
-        tensor = Tensor((len(held), *held[0].tensor.shape), held[0].tensor.dtype)
-        [made] = self.draft.add("stack", "concat", held, [tensor], **self.place(held, stack))
-        self.parts[len(self.draft.ops) - 1] = held
-        return made
+        values = [self.materialize(part) for part in parts]
+        tensor = TensorSpec((len(values), *values[0].tensor.shape), values[0].tensor.dtype)
+        [stacked] = self.builder.add(
+            "stack", "concat", values, [tensor], **self.op_context(values, name_stack)
+        )
+        self.stack_parts[len(self.builder.ops) - 1] = values
+        return stacked
 
-    def view(self, value: Value, tensor: Tensor, name: str, stack: str) -> Value:
-        [made] = self.draft.add(name, VIEW, [value], [tensor], **self.place([value], stack))
-        return made
+    def add_view(
+        self, value: TensorValue, tensor: TensorSpec, name: str, name_stack: str
+    ) -> TensorValue:
+        [output] = self.builder.add(
+            name, VIEW, [value], [tensor], **self.op_context([value], name_stack)
+        )
+        return output

@@ -1,4 +1,4 @@
-"""A JAX primitive, its parameters and shapes in, its kind and what its cost depends on out."""
+"""The kind of a JAX primitive and the attributes that its cost depends on."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from placewright.errors import GraphError
-from placewright.frontends.graph_builder import checked, words
-from placewright.frontends.op_costs import BITS, Tensor
+from placewright.frontends.graph_builder import tensor_spec, word_set
+from placewright.frontends.op_costs import DTYPE_BITS, TensorSpec
 from placewright.graph import VIEW
 
-Tensors = Sequence[Tensor]
+TensorSpecs = Sequence[TensorSpec]
 Parameters = Mapping[str, Any]
-Rule = Callable[[Parameters, Tensors, Tensors], dict[str, Any]]
+CostRule = Callable[[Parameters, TensorSpecs, TensorSpecs], dict[str, Any]]
 
-_SIMPLE = {
+_PRIMITIVES_BY_KIND = {
     VIEW: (
         "bitcast_convert_type broadcast_in_dim device_put empty empty2 expand_dims "
         "layout_constraint mesh_cast name optimization_barrier pvary random_unwrap random_wrap "
@@ -44,110 +44,120 @@ _SIMPLE = {
     ),
     "scatter": "scatter",
 }
-_KIND = {name: kind for kind, names in _SIMPLE.items() for name in names.split()}
-PASSING = words(
+_KIND_OF = {name: kind for kind, names in _PRIMITIVES_BY_KIND.items() for name in names.split()}
+PASS_THROUGH = word_set(
     "device_put mesh_cast optimization_barrier pvary reshard sharding_constraint stop_gradient"
 )
 """Primitives that give each input back as the output of the same place."""
 
 
 def describe(
-    name: str, parameters: Parameters, inputs: Tensors, outputs: Tensors
+    name: str, parameters: Parameters, inputs: TensorSpecs, outputs: TensorSpecs
 ) -> tuple[str | None, dict[str, Any]]:
     """The kind of a primitive, None where it has no known cost, and the keywords of `Draft.add`."""
     if name in _RULES:
         kind, rule = _RULES[name]
         return kind, rule(parameters, inputs, outputs)
-    return _KIND.get(name), {}
+    return _KIND_OF.get(name), {}
 
 
-def _dot(parameters: Parameters, inputs: Tensors, outputs: Tensors) -> dict[str, Any]:
-    (summed, _), _ = parameters["dimension_numbers"]
-    return {"contracted": math.prod(inputs[0].shape[axis] for axis in summed)}
+def _dot(parameters: Parameters, inputs: TensorSpecs, outputs: TensorSpecs) -> dict[str, Any]:
+    (axes, _), _ = parameters["dimension_numbers"]
+    return {"contracted": math.prod(inputs[0].shape[axis] for axis in axes)}
 
 
-def _ragged(parameters: Parameters, inputs: Tensors, outputs: Tensors) -> dict[str, Any]:
+def _ragged_dot(
+    parameters: Parameters, inputs: TensorSpecs, outputs: TensorSpecs
+) -> dict[str, Any]:
     return {"contracted": inputs[0].shape[-1]}  # each row meets the matrix of its own group
 
 
-def _convolution(parameters: Parameters, inputs: Tensors, outputs: Tensors) -> dict[str, Any]:
+def _convolution(
+    parameters: Parameters, inputs: TensorSpecs, outputs: TensorSpecs
+) -> dict[str, Any]:
     kernel = inputs[1].shape
     channels, *_ = parameters["dimension_numbers"].rhs_spec
-    inserted = math.prod(parameters["lhs_dilation"])  # of so many numbers read, one is no zero
+    dilation = math.prod(parameters["lhs_dilation"])  # of so many numbers read, one is no zero
     return {
         "kernel_elements": math.prod(kernel) // max(kernel[channels], 1),
-        "made": math.ceil(outputs[0].elements / inserted),
+        "made": math.ceil(outputs[0].elements / dilation),
     }
 
 
-def _window(parameters: Parameters, inputs: Tensors, outputs: Tensors) -> dict[str, Any]:
+def _window(parameters: Parameters, inputs: TensorSpecs, outputs: TensorSpecs) -> dict[str, Any]:
     return {"window": math.prod(parameters["window_dimensions"])}
 
 
-def _window_back(parameters: Parameters, inputs: Tensors, outputs: Tensors) -> dict[str, Any]:
+def _window_backward(
+    parameters: Parameters, inputs: TensorSpecs, outputs: TensorSpecs
+) -> dict[str, Any]:
     return _window(parameters, inputs, outputs) | {"made": inputs[0].elements}
 
 
-def _sort(parameters: Parameters, inputs: Tensors, outputs: Tensors) -> dict[str, Any]:
+def _sort(parameters: Parameters, inputs: TensorSpecs, outputs: TensorSpecs) -> dict[str, Any]:
     shape = inputs[0].shape
     return {"width": shape[parameters.get("dimension", -1)] if shape else 1}
 
 
-def _part(parameters: Parameters, inputs: Tensors, outputs: Tensors) -> dict[str, Any]:
+def _slice(parameters: Parameters, inputs: TensorSpecs, outputs: TensorSpecs) -> dict[str, Any]:
     return {"moved": 2 * outputs[0].bytes}  # reads no more than it makes
 
 
-def _adding(parameters: Parameters, inputs: Tensors, outputs: Tensors) -> dict[str, Any]:
+def _accumulate(
+    parameters: Parameters, inputs: TensorSpecs, outputs: TensorSpecs
+) -> dict[str, Any]:
     return {"ops": 1}
 
 
-def _factor(share: float) -> Rule:
+def _factorisation(coefficient: float) -> CostRule:
     """A factorisation: so many n³ FLOPs a matrix."""
 
-    def rule(parameters: Parameters, inputs: Tensors, outputs: Tensors) -> dict[str, Any]:
-        return {"flops": share * inputs[0].elements * inputs[0].shape[-1]}
+    def rule(parameters: Parameters, inputs: TensorSpecs, outputs: TensorSpecs) -> dict[str, Any]:
+        return {"flops": coefficient * inputs[0].elements * inputs[0].shape[-1]}
 
     return rule
 
 
-def _solve(parameters: Parameters, inputs: Tensors, outputs: Tensors) -> dict[str, Any]:
+def _triangular_solve(
+    parameters: Parameters, inputs: TensorSpecs, outputs: TensorSpecs
+) -> dict[str, Any]:
     return {"flops": float(outputs[0].elements * inputs[0].shape[-1])}
 
 
-def _fourier(parameters: Parameters, inputs: Tensors, outputs: Tensors) -> dict[str, Any]:
+def _fft(parameters: Parameters, inputs: TensorSpecs, outputs: TensorSpecs) -> dict[str, Any]:
     length = math.prod(parameters["fft_lengths"])
     return {"flops": 5.0 * inputs[0].elements * math.log2(max(length, 2))}
 
 
-_RULES: Mapping[str, tuple[str, Rule]] = {
+_RULES: Mapping[str, tuple[str, CostRule]] = {
     "dot_general": ("matmul", _dot),
-    "ragged_dot": ("matmul", _ragged),
+    "ragged_dot": ("matmul", _ragged_dot),
     "conv_general_dilated": ("convolution", _convolution),
     "reduce_window": ("pool", _window),
     "reduce_window_max": ("pool", _window),
     "reduce_window_min": ("pool", _window),
     "reduce_window_sum": ("pool", _window),
-    "select_and_scatter_add": ("pool", _window_back),
+    "select_and_scatter_add": ("pool", _window_backward),
     "select_and_gather_add": ("pool", _window),
     "sort": ("sort", _sort),
     "top_k": ("sort", _sort),
     "approx_top_k": ("sort", _sort),
-    "slice": ("copy", _part),
-    "dynamic_slice": ("copy", _part),
-    "scatter-add": ("scatter", _adding),
-    "scatter_add": ("scatter", _adding),
-    "scatter_mul": ("scatter", _adding),
-    "scatter_max": ("scatter", _adding),
-    "scatter_min": ("scatter", _adding),
+    "slice": ("copy", _slice),
+    "dynamic_slice": ("copy", _slice),
+    "scatter-add": ("scatter", _accumulate),
+    "scatter_add": ("scatter", _accumulate),
+    "scatter_mul": ("scatter", _accumulate),
+    "scatter_max": ("scatter", _accumulate),
+    "scatter_min": ("scatter", _accumulate),
     "dynamic_update_slice": ("scatter", lambda parameters, inputs, outputs: {}),
-    "cholesky": ("opaque", _factor(1 / 3)),
-    "lu": ("opaque", _factor(2 / 3)),
-    "triangular_solve": ("opaque", _solve),
-    "fft": ("opaque", _fourier),
+    "cholesky": ("opaque", _factorisation(1 / 3)),
+    "lu": ("opaque", _factorisation(2 / 3)),
+    "triangular_solve": ("opaque", _triangular_solve),
+    "fft": ("opaque", _fft),
 }
 
 
-FOLDED: Mapping[str, Callable[..., Any]] = {
+CONSTANT_FOLDS: Mapping[str, Callable[..., Any]] = {
     "add": lambda a, b: a + b,
     "sub": lambda a, b: a - b,
     "mul": lambda a, b: a * b,
@@ -161,24 +171,24 @@ FOLDED: Mapping[str, Callable[..., Any]] = {
 """Primitives that are computed at once where all they read is a known single number."""
 
 
-def tensor_of(what: str, aval: Any) -> Tensor:
+def tensor_of(label: str, aval: Any) -> TensorSpec:
     """The tensor of an abstract value."""
     if not hasattr(aval, "shape") or not hasattr(aval, "dtype"):
-        return Tensor((0,), "bool")  # a token: an order, not data
+        return TensorSpec((0,), "bool")  # a token: an order, not data
     dtype = str(aval.dtype)
     shape: list[int] = []
     for size in aval.shape:
         if not isinstance(size, int):
-            raise GraphError(f"{what!r} has a symbolic dimension {str(size)!r}: give a number")
+            raise GraphError(f"{label!r} has a symbolic dimension {str(size)!r}: give a number")
         shape.append(size)
     if dtype.startswith("key<"):
-        return checked(repr(what), [*shape, 2], "uint32")
+        return tensor_spec(repr(label), [*shape, 2], "uint32")
     if dtype == "float0":
-        return checked(repr(what), [*shape, 0], "bool")
-    return checked(repr(what), shape, dtype if dtype in BITS else "float32")
+        return tensor_spec(repr(label), [*shape, 0], "bool")
+    return tensor_spec(repr(label), shape, dtype if dtype in DTYPE_BITS else "float32")
 
 
-def small(value: Any, tensor: Tensor) -> Any:
+def scalar_constant(value: Any, tensor: TensorSpec) -> Any:
     """A single number, to tell trip counts by."""
     if tensor.elements != 1 or tensor.dtype not in ("int32", "int64", "uint32", "bool", "float32"):
         return None

@@ -1,4 +1,4 @@
-"""An ONNX file in, a Graph out.
+"""Reads an ONNX file as a Graph.
 
 Shapes are inferred op by op with onnx's own rules, and what computes shapes is computed while
 reading, so that it is no op of the graph. Weights are never read: their sizes come from the model,
@@ -20,16 +20,16 @@ from typing import TYPE_CHECKING, Any
 
 from placewright.errors import FileError, GraphError, MissingDependency
 from placewright.frontends.graph_builder import (
-    Draft,
+    GraphBuilder,
     check_sizes,
-    checked,
     first_line,
+    tensor_spec,
 )
-from placewright.frontends.onnx_graph.nodes import Reader
-from placewright.frontends.onnx_graph.shapes import MOST_FOLDED, dtype_of
+from placewright.frontends.onnx_graph.nodes import OnnxReader
+from placewright.frontends.onnx_graph.shapes import MAX_FOLDED, dtype_of
 from placewright.frontends.op_costs import logger
-from placewright.frontends.protobuf import read_bytes, readable
-from placewright.frontends.workloads.checks import place
+from placewright.frontends.protobuf import is_utf8, read_bytes
+from placewright.frontends.workloads.checks import file_label
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -52,10 +52,10 @@ def from_onnx(
         FileError: The file cannot be read, or is not an ONNX model.
         GraphError: The model is malformed, or a dimension or shape is not known.
     """
-    return _read(path, dims, shapes)[0]
+    return _read_model(path, dims, shapes)[0]
 
 
-def nodes_of_onnx(
+def from_onnx_with_nodes(
     path: str | Path,
     dims: Mapping[str, int] | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
@@ -64,10 +64,10 @@ def nodes_of_onnx(
 
     A node that was computed while reading became none; an `If` of known condition became several.
     """
-    return _read(path, dims, shapes)
+    return _read_model(path, dims, shapes)
 
 
-def _read(
+def _read_model(
     path: str | Path,
     dims: Mapping[str, int] | None,
     shapes: Mapping[str, Sequence[int]] | None,
@@ -76,16 +76,16 @@ def _read(
     dims, shapes = dims or {}, shapes or {}
     check_sizes({name: (size,) for name, size in dims.items()}, "dims")
     check_sizes(shapes, "shapes")
-    model = _load(path)
+    model = _load_model(path)
     try:
-        reader = Reader(model, dims, shapes, Draft(path.stem, "onnx"))
+        reader = OnnxReader(model, dims, shapes, GraphBuilder(path.stem, "onnx"))
         _check_weights(path, model.graph)
-        return reader.graph(model.graph), reader.became
+        return reader.graph(model.graph), reader.node_ops
     except GraphError as error:
-        raise GraphError(f"{place(path)}: {error}") from None
+        raise GraphError(f"{file_label(path)}: {error}") from None
 
 
-def _load(path: Path) -> Any:
+def _load_model(path: Path) -> Any:
     """The model, with its functions inlined."""
     try:
         import onnx
@@ -97,29 +97,29 @@ def _load(path: Path) -> Any:
     try:
         model = onnx.ModelProto.FromString(data)
     except DecodeError:
-        raise FileError(f"{place(path)} is not an ONNX model, or is truncated") from None
+        raise FileError(f"{file_label(path)} is not an ONNX model, or is truncated") from None
     if not (model.HasField("graph") and model.opset_import):
         missing = "opset" if model.HasField("graph") else "graph"
         raise FileError(
-            f"{place(path)} is not an ONNX model: it has no {missing}; is it truncated?"
+            f"{file_label(path)} is not an ONNX model: it has no {missing}; is it truncated?"
         )
-    if not readable(model):
-        raise FileError(f"{place(path)} holds text that is not UTF-8: is it damaged?")
+    if not is_utf8(model):
+        raise FileError(f"{file_label(path)} holds text that is not UTF-8: is it damaged?")
     if model.functions:
-        _empty(model.graph)
+        _drop_large_weights(model.graph)
         try:
             return inliner.inline_local_functions(model)
         except Exception as error:  # onnx's C++ part has classes of its own
             raise GraphError(
-                f"{place(path)}: its functions cannot be inlined: {first_line(error)}"
+                f"{file_label(path)}: its functions cannot be inlined: {first_line(error)}"
             ) from None
     return model
 
 
-def _empty(graph: Any) -> None:
+def _drop_large_weights(graph: Any) -> None:
     """Drop the contents of large weights: only their sizes matter, and copies cost memory."""
     for tensor in graph.initializer:
-        if len(tensor.raw_data) > 8 * MOST_FOLDED:
+        if len(tensor.raw_data) > 8 * MAX_FOLDED:
             tensor.ClearField("raw_data")
 
 
@@ -127,20 +127,20 @@ def _check_weights(path: Path, graph: Any) -> None:
     """Weights hold what their sizes say; external data that is missing is told, not needed."""
     missing = set()
     for tensor in graph.initializer:
-        held = checked(f"initializer {tensor.name!r}", tensor.dims, dtype_of(tensor.data_type))
+        spec = tensor_spec(f"initializer {tensor.name!r}", tensor.dims, dtype_of(tensor.data_type))
         if tensor.data_location == tensor.EXTERNAL:
             location = next((e.value for e in tensor.external_data if e.key == "location"), "")
             if not location or "\0" in location or not (path.parent / location).is_file():
                 missing.add(location)
-        elif tensor.raw_data and len(tensor.raw_data) != held.bytes:
+        elif tensor.raw_data and len(tensor.raw_data) != spec.bytes:
             raise GraphError(
                 f"initializer {tensor.name!r} holds {len(tensor.raw_data):,} bytes: expected "
-                f"{held.bytes:,} for shape {held.shape}"
+                f"{spec.bytes:,} for shape {spec.shape}"
             )
     if missing:
         names = ", ".join(repr(name) for name in sorted(missing)[:4])
         logger.warning(
             "%s: external data %s not found: not needed, sizes come from the model",
-            place(path),
+            file_label(path),
             names + (", ..." if len(missing) > 4 else ""),
         )

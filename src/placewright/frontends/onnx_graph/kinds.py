@@ -1,4 +1,4 @@
-"""An ONNX op type, its attributes and shapes in, its kind and what its cost depends on out.
+"""The kind of an ONNX op and the attributes that its cost depends on.
 
 Ops follow ONNX's own operator list (opset 26 and before), domain `ai.onnx`, and a few of
 ONNX Runtime's own, domain `com.microsoft`.
@@ -12,16 +12,16 @@ from typing import Any
 
 from placewright.errors import GraphError
 from placewright.frontends.graph_builder import (
-    Value,
-    summed,
-    words,
+    TensorValue,
+    contracted_size,
+    word_set,
 )
-from placewright.frontends.op_costs import NORM, Tensor
+from placewright.frontends.op_costs import NORM_FLOPS, TensorSpec
 from placewright.graph import VIEW
 
-Inputs = Sequence[Value | None]
+Inputs = Sequence[TensorValue | None]
 Attributes = Mapping[str, Any]
-Rule = Callable[[Attributes, Inputs, Sequence[Tensor]], dict[str, Any]]
+CostRule = Callable[[Attributes, Inputs, Sequence[TensorSpec]], dict[str, Any]]
 
 DTYPES: Mapping[int, str] = {
     1: "float32", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 6: "int32", 7: "int64",
@@ -33,11 +33,11 @@ DTYPES: Mapping[int, str] = {
     27: "uint8", 28: "uint8",  # six-bit floats, stored a byte each
 }  # fmt: skip
 
-OWN = ("", "ai.onnx")
+ONNX_DOMAINS = ("", "ai.onnx")
 """The names of ONNX's own domain."""
 
 # Inputs by place that say how an op works and are no data, where they are constants.
-SETTINGS: Mapping[str, tuple[int, ...]] = {
+SETTING_INPUTS: Mapping[str, tuple[int, ...]] = {
     "Reshape": (1,), "Expand": (1,), "Tile": (1,), "Pad": (1, 3), "Slice": (1, 2, 3, 4),
     "Squeeze": (1,), "Unsqueeze": (1,), "Split": (1,), "Resize": (1, 2, 3), "Upsample": (1,),
     "TopK": (1,), "ConstantOfShape": (0,), "Range": (0, 1, 2), "OneHot": (1,), "CumSum": (1,),
@@ -48,7 +48,7 @@ SETTINGS: Mapping[str, tuple[int, ...]] = {
 }  # fmt: skip
 
 # Ops that compute shapes and indices: done at reading time where all they read is known.
-FOLDED = words(
+FOLDABLE_OPS = word_set(
     "Abs Add And BitShift Cast Ceil Clip Concat ConstantOfShape Div Equal Expand Flatten Floor "
     "Gather GatherElements GatherND Greater GreaterOrEqual Identity Less LessOrEqual Max Min Mod "
     "Mul Neg Not Or Pow Range ReduceMax ReduceMin ReduceProd ReduceSum Reshape Round "
@@ -56,7 +56,7 @@ FOLDED = words(
     "Where Xor"
 )
 
-_SIMPLE = {
+_OPS_BY_KIND = {
     VIEW: "Identity Reshape Squeeze Unsqueeze Flatten BitCast",
     "elementwise": (
         "Abs Acos Acosh Add And Asin Asinh Atan Atanh BiasGelu Bernoulli BitShift BitwiseAnd "
@@ -89,8 +89,8 @@ _SIMPLE = {
     ),
     "scatter": "Scatter ScatterElements ScatterND TensorScatter",
 }  # fmt: skip
-_KIND = {op: kind for kind, ops in _SIMPLE.items() for op in ops.split()}
-SAME = words(
+_KIND_OF = {op: kind for kind, ops in _OPS_BY_KIND.items() for op in ops.split()}
+SAME_SHAPE_OPS = word_set(
     "BiasGelu FastGelu Gelu QuickGelu LayerNormalization SimplifiedLayerNormalization "
     "SkipLayerNormalization SkipSimplifiedLayerNormalization RotaryEmbedding"
 )
@@ -98,22 +98,22 @@ SAME = words(
 
 
 def describe(
-    domain: str, op_type: str, attributes: Attributes, inputs: Inputs, outputs: Sequence[Tensor]
+    domain: str, op_type: str, attributes: Attributes, inputs: Inputs, outputs: Sequence[TensorSpec]
 ) -> tuple[str | None, dict[str, Any]]:
     """The kind of an op, None where it has no known cost, and the keywords for `Draft.add`.
 
     Raises:
         GraphError: Its inputs or attributes make no sense.
     """
-    if domain not in OWN and op_type not in SAME | {"FusedMatMul"}:
+    if domain not in ONNX_DOMAINS and op_type not in SAME_SHAPE_OPS | {"FusedMatMul"}:
         return None, {}
     try:
         if op_type in _RULES:
             kind, rule = _RULES[op_type]
             return kind, rule(attributes, inputs, outputs)
         if op_type == "Gather":
-            return _gather(attributes, inputs), {}
-        if op_type == "Dropout" and not _training(inputs):
+            return _gather_kind(attributes, inputs), {}
+        if op_type == "Dropout" and not _is_training(inputs):
             return VIEW, {}
     except (AttributeError, LookupError, TypeError, ValueError, ZeroDivisionError):
         shapes = ", ".join(str(value.tensor.shape) for value in inputs if value)
@@ -122,7 +122,7 @@ def describe(
         return "random", {"ops": 2}
     if op_type == "Slice":  # reads no more than it makes
         return "copy", {"moved": 2 * outputs[0].bytes}
-    return _KIND.get(op_type), {}
+    return _KIND_OF.get(op_type), {}
 
 
 def _shape(inputs: Inputs, at: int) -> tuple[int, ...]:
@@ -132,62 +132,74 @@ def _shape(inputs: Inputs, at: int) -> tuple[int, ...]:
     return value.tensor.shape
 
 
-def _matmul(attributes: Attributes, inputs: Inputs, outputs: Sequence[Tensor]) -> dict[str, Any]:
-    flip = attributes.get("transA", 0)  # ONNX Runtime's FusedMatMul has it too
+def _matmul(
+    attributes: Attributes, inputs: Inputs, outputs: Sequence[TensorSpec]
+) -> dict[str, Any]:
+    transposed = attributes.get("transA", 0)  # ONNX Runtime's FusedMatMul has it too
     shape = _shape(inputs, 0)
-    return {"contracted": shape[-2] if flip and len(shape) > 1 else shape[-1]}
+    return {"contracted": shape[-2] if transposed and len(shape) > 1 else shape[-1]}
 
 
-def _gemm(attributes: Attributes, inputs: Inputs, outputs: Sequence[Tensor]) -> dict[str, Any]:
+def _gemm(attributes: Attributes, inputs: Inputs, outputs: Sequence[TensorSpec]) -> dict[str, Any]:
     biased = len(inputs) > 2 and inputs[2] is not None
     return _matmul(attributes, inputs, outputs) | {"bias": biased}
 
 
-def _einsum(attributes: Attributes, inputs: Inputs, outputs: Sequence[Tensor]) -> dict[str, Any]:
+def _einsum(
+    attributes: Attributes, inputs: Inputs, outputs: Sequence[TensorSpec]
+) -> dict[str, Any]:
     equation = attributes["equation"]
     text = equation.decode() if isinstance(equation, bytes) else str(equation)  # or a ValueError
-    return {"contracted": summed(text, [_shape(inputs, at) for at in range(len(inputs))])}
+    return {"contracted": contracted_size(text, [_shape(inputs, at) for at in range(len(inputs))])}
 
 
-def _convolution(kernel: int, bias: int) -> Rule:
+def _convolution(kernel: int, bias: int) -> CostRule:
     """A convolution whose kernel and bias are these inputs."""
 
-    def rule(attributes: Attributes, inputs: Inputs, outputs: Sequence[Tensor]) -> dict[str, Any]:
+    def rule(
+        attributes: Attributes, inputs: Inputs, outputs: Sequence[TensorSpec]
+    ) -> dict[str, Any]:
         biased = len(inputs) > bias and inputs[bias] is not None
         return {"kernel_elements": math.prod(_shape(inputs, kernel)[1:]), "bias": biased}
 
     return rule
 
 
-def _transposed(
-    attributes: Attributes, inputs: Inputs, outputs: Sequence[Tensor]
+def _transposed_convolution(
+    attributes: Attributes, inputs: Inputs, outputs: Sequence[TensorSpec]
 ) -> dict[str, Any]:
-    rest = math.prod(_shape(inputs, 1)[1:])  # output channels of a group × spatial size
-    return {"kernel_elements": rest, "made": math.prod(_shape(inputs, 0))}
+    kernel_elements = math.prod(_shape(inputs, 1)[1:])  # output channels of a group × spatial size
+    return {"kernel_elements": kernel_elements, "made": math.prod(_shape(inputs, 0))}
 
 
-def _pool(attributes: Attributes, inputs: Inputs, outputs: Sequence[Tensor]) -> dict[str, Any]:
+def _pool(attributes: Attributes, inputs: Inputs, outputs: Sequence[TensorSpec]) -> dict[str, Any]:
     return {"window": math.prod(int(size) for size in attributes["kernel_shape"])}
 
 
 def _batch_norm(
-    attributes: Attributes, inputs: Inputs, outputs: Sequence[Tensor]
+    attributes: Attributes, inputs: Inputs, outputs: Sequence[TensorSpec]
 ) -> dict[str, Any]:
-    return {"ops": NORM if attributes.get("training_mode") else 2}  # a scale and a shift are left
+    return {
+        "ops": NORM_FLOPS if attributes.get("training_mode") else 2
+    }  # a scale and a shift are left
 
 
-def _across(attributes: Attributes, inputs: Inputs, outputs: Sequence[Tensor]) -> dict[str, Any]:
+def _local_response_norm(
+    attributes: Attributes, inputs: Inputs, outputs: Sequence[TensorSpec]
+) -> dict[str, Any]:
     return {"ops": 2 * int(attributes["size"]) + 3}  # squares and their sum, then x / (k + a·s)^b
 
 
-def _sort(attributes: Attributes, inputs: Inputs, outputs: Sequence[Tensor]) -> dict[str, Any]:
+def _sort(attributes: Attributes, inputs: Inputs, outputs: Sequence[TensorSpec]) -> dict[str, Any]:
     shape = _shape(inputs, 0)
     axis = attributes.get("axis", -1)
     return {"width": shape[axis] if shape and axis is not None else math.prod(shape)}
 
 
-def _recurrent(gates: int) -> Rule:
-    def rule(attributes: Attributes, inputs: Inputs, outputs: Sequence[Tensor]) -> dict[str, Any]:
+def _recurrent(gates: int) -> CostRule:
+    def rule(
+        attributes: Attributes, inputs: Inputs, outputs: Sequence[TensorSpec]
+    ) -> dict[str, Any]:
         steps, batch, width = _shape(inputs, 0)
         directions, _, hidden = _shape(inputs, 2)
         return {
@@ -198,7 +210,9 @@ def _recurrent(gates: int) -> Rule:
     return rule
 
 
-def _attention(attributes: Attributes, inputs: Inputs, outputs: Sequence[Tensor]) -> dict[str, Any]:
+def _attention(
+    attributes: Attributes, inputs: Inputs, outputs: Sequence[TensorSpec]
+) -> dict[str, Any]:
     query, key, value = (_shape(inputs, at) for at in range(3))
     past = inputs[4].tensor.shape[2] if len(inputs) > 4 and inputs[4] is not None else 0
     if len(query) == 4:
@@ -206,24 +220,26 @@ def _attention(attributes: Attributes, inputs: Inputs, outputs: Sequence[Tensor]
         keys, value_width = key[2], value[3]
     else:
         batch, queries, _ = query
-        heads, held = attributes["q_num_heads"], attributes["kv_num_heads"]
-        keys, width, value_width = key[1], query[2] // heads, value[2] // held
+        heads, kv_heads = attributes["q_num_heads"], attributes["kv_num_heads"]
+        keys, width, value_width = key[1], query[2] // heads, value[2] // kv_heads
     return {
         "batch": batch, "heads": heads, "queries": queries, "keys": keys + past, "width": width,
         "value_width": value_width,
     }  # fmt: skip
 
 
-def _ops(count: int) -> Rule:
+def _flops_per_element(count: int) -> CostRule:
     """So many FLOPs an element."""
     return lambda attributes, inputs, outputs: {"ops": count}
 
 
-def _picked(attributes: Attributes, inputs: Inputs, outputs: Sequence[Tensor]) -> dict[str, Any]:
+def _indexed_loss(
+    attributes: Attributes, inputs: Inputs, outputs: Sequence[TensorSpec]
+) -> dict[str, Any]:
     return {"picked": math.prod(_shape(inputs, 1))}
 
 
-_RULES: Mapping[str, tuple[str, Rule]] = {
+_RULES: Mapping[str, tuple[str, CostRule]] = {
     "MatMul": ("matmul", _matmul),
     "MatMulInteger": ("matmul", _matmul),
     "QLinearMatMul": ("matmul", _matmul),
@@ -234,32 +250,32 @@ _RULES: Mapping[str, tuple[str, Rule]] = {
     "ConvInteger": ("convolution", _convolution(kernel=1, bias=9)),
     "DeformConv": ("convolution", _convolution(kernel=1, bias=3)),
     "QLinearConv": ("convolution", _convolution(kernel=3, bias=8)),
-    "ConvTranspose": ("convolution", _transposed),
+    "ConvTranspose": ("convolution", _transposed_convolution),
     "AveragePool": ("pool", _pool),
     "LpPool": ("pool", _pool),
     "MaxPool": ("pool", _pool),
     "BatchNormalization": ("norm", _batch_norm),
-    "LRN": ("norm", _across),
+    "LRN": ("norm", _local_response_norm),
     "TopK": ("sort", _sort),
     "Unique": ("sort", lambda attributes, inputs, outputs: {"width": math.prod(_shape(inputs, 0))}),
     "LSTM": ("recurrent", _recurrent(4)),
     "GRU": ("recurrent", _recurrent(3)),
     "RNN": ("recurrent", _recurrent(1)),
     "Attention": ("attention", _attention),
-    "RotaryEmbedding": ("elementwise", _ops(3)),  # two products and a sum
-    "GridSample": ("elementwise", _ops(8)),  # four corners
-    "SoftmaxCrossEntropyLoss": ("loss", _ops(6)),  # a softmax and a logarithm
-    "NegativeLogLikelihoodLoss": ("loss", _picked),
+    "RotaryEmbedding": ("elementwise", _flops_per_element(3)),  # two products and a sum
+    "GridSample": ("elementwise", _flops_per_element(8)),  # four corners
+    "SoftmaxCrossEntropyLoss": ("loss", _flops_per_element(6)),  # a softmax and a logarithm
+    "NegativeLogLikelihoodLoss": ("loss", _indexed_loss),
 }
 
 
-def _gather(attributes: Attributes, inputs: Inputs) -> str:
+def _gather_kind(attributes: Attributes, inputs: Inputs) -> str:
     """Rows of a table are an embedding; anything else is a gather."""
     table = _shape(inputs, 0)
     return "embedding" if attributes.get("axis", 0) == 0 and len(table) == 2 else "gather"
 
 
-def _training(inputs: Inputs) -> bool:
+def _is_training(inputs: Inputs) -> bool:
     """Whether a Dropout drops: its third input says so, if it is not known to be false."""
     if len(inputs) < 3 or inputs[2] is None:
         return False

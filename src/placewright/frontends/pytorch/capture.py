@@ -1,4 +1,4 @@
-"""A PyTorch model and example arguments in, its graph of aten ops out, without running it.
+"""Captures a PyTorch model as a graph of aten ops, without running it.
 
 This is the only file that uses PyTorch's private parts, which change from version to version:
 `FakeTensorMode` and `aot_export_joint_with_descriptors`. Everything happens on fake CPU tensors:
@@ -20,24 +20,24 @@ import torch
 
 from placewright.errors import GraphError
 from placewright.frontends.pytorch.copies import (
-    Call,
+    ModelCall,
     copy_shapes,
     copy_values,
 )
 from placewright.frontends.pytorch.errors import (
-    asks_for_values,
-    explain,
-    telling,
+    as_graph_error,
+    most_specific,
+    needs_values,
 )
 from placewright.frontends.pytorch.values import input_names, tensors_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-OLDEST, NEWEST = (2, 11), (2, 13)
+OLDEST_TORCH, NEWEST_TORCH = (2, 11), (2, 13)
 
 # Composite ops that stay whole in a forward graph; all others are taken apart into simpler ones.
-WHOLE = frozenset(
+WHOLE_OPS = frozenset(
     {
         *("linear", "matmul", "scaled_dot_product_attention"),
         *("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d"),
@@ -47,7 +47,7 @@ WHOLE = frozenset(
         *("lstm", "lstm_cell", "gru", "gru_cell", "rnn_tanh", "rnn_relu"),
     }
 )
-MOST_DRAFTED = 2**30
+MAX_DRAFT_BYTES = 2**30
 """Bytes of parameters up to which a model may be run to find out how it branches."""
 
 _PREFIX = "model."  # of names and module paths, in what is exported
@@ -71,11 +71,11 @@ class Port:
     node: torch.fx.Node
 
 
-Captured = tuple[torch.fx.Graph, list[Port], list[Port], dict[str, torch.Tensor]]
+ExportedGraph = tuple[torch.fx.Graph, list[Port], list[Port], dict[str, torch.Tensor]]
 """A graph, what enters and what leaves it, and the tensors that the model's code writes down."""
 
 
-class Memory(NamedTuple):
+class StorageSlice(NamedTuple):
     """Where the data of a parameter or buffer are: those with one memory are tied."""
 
     storage: int
@@ -89,36 +89,36 @@ class Capture:
     """A graph of functional aten ops: nothing is changed in place.
 
     Args:
-        memory: Of every parameter and buffer, by name.
+        storage: Of every parameter and buffer, by name.
         parameters: The names of the model's parameters, read or not.
         prefix: What stands before the model's own module paths.
-        names: Of each leaf of the call's arguments, tensor or not, in their order.
+        argument_names: Of each leaf of the call's arguments, tensor or not, in their order.
         literals: Tensors that the model's code writes down, by name; they have values.
-        drafted: Whether its branches and sizes are those of the example's values.
+        value_dependent: Whether its branches and sizes are those of the example's values.
     """
 
     graph: torch.fx.Graph
-    enters: tuple[Port, ...]
-    leaves: tuple[Port, ...]
-    memory: Mapping[str, Memory]
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    storage: Mapping[str, StorageSlice]
     parameters: tuple[str, ...]
     prefix: str
-    names: tuple[str, ...] = ()
+    argument_names: tuple[str, ...] = ()
     literals: Mapping[str, torch.Tensor] = field(default_factory=dict)
-    drafted: bool = False
+    value_dependent: bool = False
 
 
 def check_version(version: str) -> None:
     """Refuse a version of PyTorch whose private parts are not known to work."""
-    found = tuple(int(part) for part in version.split(".")[:2])
-    if not OLDEST <= found <= NEWEST:
+    release = tuple(int(part) for part in version.split(".")[:2])
+    if not OLDEST_TORCH <= release <= NEWEST_TORCH:
         raise GraphError(
             f"torch {version} is installed: from_torch works with torch "
-            f"{OLDEST[0]}.{OLDEST[1]} to {NEWEST[0]}.{NEWEST[1]}"
+            f"{OLDEST_TORCH[0]}.{OLDEST_TORCH[1]} to {NEWEST_TORCH[0]}.{NEWEST_TORCH[1]}"
         )
 
 
-def capture(
+def capture_model(
     model: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], training: bool
 ) -> Capture:
     """The graph of one call of a model; with `training`, of the call, a loss and its gradients.
@@ -131,34 +131,38 @@ def capture(
     check_version(torch.__version__)
     model = getattr(model, "_orig_mod", model)  # what torch.compile wraps
     subject = f"model {type(model).__name__!r}"
-    with explain(f"{subject} cannot be called"):
+    with as_graph_error(f"{subject} cannot be called"):
         names = input_names(model, args, kwargs)
     mode = _fake_mode()
     with _quiet():
-        with mode, explain(f"{subject} cannot be copied"):
-            shapes = copy_shapes(model, args, kwargs)
-        with explain(f"{subject} cannot be exported"):
+        with mode, as_graph_error(f"{subject} cannot be copied"):
+            fake_call = copy_shapes(model, args, kwargs)
+        with as_graph_error(f"{subject} cannot be exported"):
             call = (model, args, dict(kwargs))
-            (graph, enters, leaves, literals), drafted = _climb(call, shapes, training, names, mode)
-    if drafted:
+            (graph, inputs, outputs, literals), value_dependent = _try_exports(
+                call, fake_call, training, names, mode
+            )
+    if value_dependent:
         logger.warning("%s depends on values: its branches and sizes are the example's", subject)
-    parameters = dict(shapes[0].named_parameters(remove_duplicate=False))
-    buffers = dict(shapes[0].named_buffers(remove_duplicate=False))
-    memory = {name: _memory(tensor) for name, tensor in {**parameters, **buffers}.items()}
+    parameters = dict(fake_call[0].named_parameters(remove_duplicate=False))
+    buffers = dict(fake_call[0].named_buffers(remove_duplicate=False))
+    storage = {name: _storage_slice(tensor) for name, tensor in {**parameters, **buffers}.items()}
     return Capture(
         graph,
-        tuple(enters),
-        tuple(leaves),
-        memory,
+        tuple(inputs),
+        tuple(outputs),
+        storage,
         tuple(parameters),
         _PREFIX,
         tuple(names),
         literals,
-        drafted,
+        value_dependent,
     )
 
 
-def returned(model: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+def output_template(
+    model: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Any:
     """What a model returns, with tensors that have shapes and no data.
 
     Raises:
@@ -166,12 +170,12 @@ def returned(model: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str,
     """
     model = getattr(model, "_orig_mod", model)
     subject = f"model {type(model).__name__!r} cannot be called on shapes"
-    with _quiet(), explain(subject), _fake_mode(), torch.no_grad():
-        whole, args, kwargs = copy_shapes(model, args, kwargs)
-        return whole.eval()(*args, **kwargs)
+    with _quiet(), as_graph_error(subject), _fake_mode(), torch.no_grad():
+        fake_model, args, kwargs = copy_shapes(model, args, kwargs)
+        return fake_model.eval()(*args, **kwargs)
 
 
-class _Tensors(torch.nn.Module):
+class _TensorOutputs(torch.nn.Module):
     """A model that returns nothing but tensors: those in its outputs, whatever holds them."""
 
     def __init__(self, model: torch.nn.Module) -> None:
@@ -182,7 +186,7 @@ class _Tensors(torch.nn.Module):
         return tuple(tensors_in(self.model(*args, **kwargs)))
 
 
-class _Loss(_Tensors):
+class _LossOutput(_TensorOutputs):
     """A model and a loss behind it: its first floating output, summed unless it is one number."""
 
     def forward(self, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
@@ -216,66 +220,68 @@ def _fake_mode() -> Any:
     return FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv(), static_shapes=True)
 
 
-def _memory(tensor: torch.Tensor) -> Memory:
+def _storage_slice(tensor: torch.Tensor) -> StorageSlice:
     storage, dtype = tensor.untyped_storage()._cdata, str(tensor.dtype).removeprefix("torch.")
-    return Memory(storage, int(tensor.storage_offset()), tensor.nbytes, dtype)
+    return StorageSlice(storage, int(tensor.storage_offset()), tensor.nbytes, dtype)
 
 
-def _climb(
-    call: Call, shapes: Call, training: bool, names: Sequence[str], mode: Any
-) -> tuple[Captured, bool]:
+def _try_exports(
+    call: ModelCall, fake_call: ModelCall, training: bool, names: Sequence[str], mode: Any
+) -> tuple[ExportedGraph, bool]:
     """What the first way to export gives that works, and whether it is the last one, a draft."""
     errors: list[Exception] = []
     for strict in (True, False):
         try:
             with mode:
-                return _export(shapes, training, names, strict), False
+                return _export_by_shapes(fake_call, training, names, strict), False
         except Exception as error:
             errors.append(error)
-    size = sum(parameter.nbytes for parameter in shapes[0].parameters())
-    if asks_for_values(errors[-1]) and size <= MOST_DRAFTED:
+    size = sum(parameter.nbytes for parameter in fake_call[0].parameters())
+    if needs_values(errors[-1]) and size <= MAX_DRAFT_BYTES:
         try:
-            return _draft(call, training, names), True
+            return _export_by_values(call, training, names), True
         except Exception as error:
             errors.append(error)
-    raise telling(errors)
+    raise most_specific(errors)
 
 
-def _export(call: Call, training: bool, names: Sequence[str], strict: bool) -> Captured:
+def _export_by_shapes(
+    call: ModelCall, training: bool, names: Sequence[str], strict: bool
+) -> ExportedGraph:
     """By shapes alone; strictly, from the model's code, or loosely, by running it on shapes."""
     model, args, kwargs = call
     model.train(training)
-    whole = _Loss(model) if training else _Tensors(model)
-    program = torch.export.export(whole, args, kwargs, strict=strict)
+    wrapped_model = _LossOutput(model) if training else _TensorOutputs(model)
+    program = torch.export.export(wrapped_model, args, kwargs, strict=strict)
     if not training:
-        return _forward(program.run_decompositions(_composites()), names)
-    joint = _joint(program.module(check_guards=False), args, kwargs, names)
-    return *joint, _literals(program)
+        return _forward_graph(program.run_decompositions(_decompositions()), names)
+    joint_graph = _joint_graph(program.module(check_guards=False), args, kwargs, names)
+    return *joint_graph, _literals(program)
 
 
-def _draft(call: Call, training: bool, names: Sequence[str]) -> Captured:
+def _export_by_values(call: ModelCall, training: bool, names: Sequence[str]) -> ExportedGraph:
     """By running a copy of the model on the example's values, so that branches can be decided."""
     model, args, kwargs = copy_values(*call)
     model.train(training)
-    with torch.random.fork_rng(devices=()), _parameters_keep_values():
-        whole = _Loss(model) if training else _Tensors(model)
-        program = torch.export.draft_export(whole, args, kwargs)
+    with torch.random.fork_rng(devices=()), _copy_parameter_values():
+        wrapped_model = _LossOutput(model) if training else _TensorOutputs(model)
+        program = torch.export.draft_export(wrapped_model, args, kwargs)
     if not training:
-        return _forward(program.run_decompositions(_composites()), names)
+        return _forward_graph(program.run_decompositions(_decompositions()), names)
     module = program.module(check_guards=False)
     _drop_checks(module)
     with _fake_mode():
-        return *_joint(*copy_shapes(module, args, kwargs), names), _literals(program)
+        return *_joint_graph(*copy_shapes(module, args, kwargs), names), _literals(program)
 
 
-def _parameters_keep_values() -> contextlib.AbstractContextManager[Any]:
+def _copy_parameter_values() -> contextlib.AbstractContextManager[Any]:
     """Let a draft copy parameters, too; torch 2.13 copies plain tensors and leaves those unset."""
     from torch._subclasses import meta_utils
 
-    plain = meta_utils._safe_copy
+    original_copy = meta_utils._safe_copy
 
     def safe_copy(target: torch.Tensor, source: torch.Tensor | None) -> None:
-        plain(target, source.data if isinstance(source, torch.nn.Parameter) else source)
+        original_copy(target, source.data if isinstance(source, torch.nn.Parameter) else source)
 
     return mock.patch.object(meta_utils, "_safe_copy", safe_copy)
 
@@ -289,7 +295,7 @@ def _drop_checks(module: torch.fx.GraphModule) -> None:
     module.recompile()
 
 
-def _composites() -> dict[Any, Callable[..., Any]]:
+def _decompositions() -> dict[Any, Callable[..., Any]]:
     """How to take apart the composite ops that are not to stay whole."""
     composite = "CompositeImplicitAutograd"
     table: Any = torch.export.default_decompositions()
@@ -297,11 +303,11 @@ def _composites() -> dict[Any, Callable[..., Any]]:
         op: parts
         for op, parts in table.items()
         if torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), composite)
-        and op.name().split("::")[1].split(".")[0] not in WHOLE
+        and op.name().split("::")[1].split(".")[0] not in WHOLE_OPS
     }
 
 
-def _forward(program: Any, names: Sequence[str]) -> Captured:
+def _forward_graph(program: Any, names: Sequence[str]) -> ExportedGraph:
     """The graph of an exported program, what enters and what leaves it."""
     from torch.export.graph_signature import InputKind, OutputKind
 
@@ -312,23 +318,23 @@ def _forward(program: Any, names: Sequence[str]) -> Captured:
         InputKind.USER_INPUT: "input",
     }
     nodes = {node.name: node for node in program.graph.nodes}
-    enters, waiting, renamed = [], iter(names), {}
+    inputs, argument_names, target_names = [], iter(names), {}
     for spec in program.graph_signature.input_specs:
         if spec.kind in roles:
-            name = (spec.target or next(waiting, spec.arg.name)).removeprefix(_PREFIX)
-            renamed[spec.arg.name] = name
-            enters.append(Port(roles[spec.kind], name, nodes[spec.arg.name]))
-    leaves = []
+            name = (spec.target or next(argument_names, spec.arg.name)).removeprefix(_PREFIX)
+            target_names[spec.arg.name] = name
+            inputs.append(Port(roles[spec.kind], name, nodes[spec.arg.name]))
+    outputs = []
     for spec in program.graph_signature.output_specs:
         node = nodes.get(getattr(spec.arg, "name", ""))
         if node is None:  # a plain number or None
             continue
         if spec.kind is OutputKind.USER_OUTPUT:
-            leaves.append(Port("output", "", node))
+            outputs.append(Port("output", "", node))
         elif spec.target is not None:  # a token that orders checks has none
-            target = renamed.get(spec.target, spec.target).removeprefix(_PREFIX)
-            leaves.append(Port("change", target, node))
-    return program.graph, enters, leaves, _literals(program)
+            target = target_names.get(spec.target, spec.target).removeprefix(_PREFIX)
+            outputs.append(Port("change", target, node))
+    return program.graph, inputs, outputs, _literals(program)
 
 
 def _literals(program: Any) -> dict[str, torch.Tensor]:
@@ -350,7 +356,7 @@ def _register_constants(module: torch.nn.Module) -> None:
             owner.register_buffer(name, vars(owner).pop(name), persistent=False)
 
 
-def _joint(
+def _joint_graph(
     module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], names: Sequence[str]
 ) -> tuple[torch.fx.Graph, list[Port], list[Port]]:
     """The graph of an exported loss and its gradients, what enters and what leaves it."""
@@ -368,18 +374,18 @@ def _joint(
         *(kinds.ForwardTokenAOTOutput, kinds.BackwardTokenAOTOutput),
     )
 
-    def port(described: Any, node: torch.fx.Node) -> Port:
-        if isinstance(described, kinds.ParamAOTInput):
-            return Port("parameter", described.target.removeprefix(_PREFIX), node)
-        if isinstance(described, kinds.BufferAOTInput):
-            return Port("buffer", described.target.removeprefix(_PREFIX), node)
-        if isinstance(described, kinds.PlainAOTInput):
-            return Port("input", names[described.idx], node)
-        if isinstance(described, kinds.TangentAOTInput):
+    def port(descriptor: Any, node: torch.fx.Node) -> Port:
+        if isinstance(descriptor, kinds.ParamAOTInput):
+            return Port("parameter", descriptor.target.removeprefix(_PREFIX), node)
+        if isinstance(descriptor, kinds.BufferAOTInput):
+            return Port("buffer", descriptor.target.removeprefix(_PREFIX), node)
+        if isinstance(descriptor, kinds.PlainAOTInput):
+            return Port("input", names[descriptor.idx], node)
+        if isinstance(descriptor, kinds.TangentAOTInput):
             return Port("tangent", "loss", node)
-        raise NotImplementedError(f"it reads a {type(described).__name__}")
+        raise NotImplementedError(f"it reads a {type(descriptor).__name__}")
 
-    enters = {
+    inputs = {
         node.meta["desc"]: port(node.meta["desc"], node)
         for node in graph.nodes
         if node.op == "placeholder"
@@ -387,14 +393,14 @@ def _joint(
         and not isinstance(node.meta["desc"], tokens)
     }
     output = next(node for node in reversed(graph.nodes) if node.op == "output")
-    leaves = []
-    for node, described in zip(output.args[0], output.meta["desc"], strict=True):
-        if node is None or isinstance(described, tokens):
+    outputs = []
+    for node, descriptor in zip(output.args[0], output.meta["desc"], strict=True):
+        if node is None or isinstance(descriptor, tokens):
             continue
-        if isinstance(described, kinds.GradAOTOutput):
-            leaves.append(Port("gradient", enters[described.grad_of].target, node))
-        elif isinstance(described, kinds.InputMutationAOTOutput):
-            leaves.append(Port("change", enters[described.mutated_input].target, node))
+        if isinstance(descriptor, kinds.GradAOTOutput):
+            outputs.append(Port("gradient", inputs[descriptor.grad_of].target, node))
+        elif isinstance(descriptor, kinds.InputMutationAOTOutput):
+            outputs.append(Port("change", inputs[descriptor.mutated_input].target, node))
         else:
-            leaves.append(Port("output", "", node))
-    return graph, list(enters.values()), leaves
+            outputs.append(Port("output", "", node))
+    return graph, list(inputs.values()), outputs

@@ -1,4 +1,4 @@
-"""A model and its arguments in, copies out whose tensors have no data, or data to try out."""
+"""Copies a model and its arguments, without data or with data on the CPU."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-Call = tuple[torch.nn.Module, tuple[Any, ...], dict[str, Any]]
+ModelCall = tuple[torch.nn.Module, tuple[Any, ...], dict[str, Any]]
 """A model, and the positional and keyword arguments it is called with."""
 
 
-def copy_shapes(model: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
+def copy_shapes(
+    model: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> ModelCall:
     """Copies on the CPU in which every tensor has its shape, its layout and no data.
 
     To be called while fake tensors are on. What shares memory still does, to whatever device,
@@ -27,14 +29,16 @@ def copy_shapes(model: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[s
         if storage._cdata not in bases:
             bases[storage._cdata] = torch.empty(storage.nbytes(), dtype=torch.uint8)
         base = bases[storage._cdata].untyped_storage()
-        made = torch.empty(0, dtype=tensor.dtype)
-        made.set_(base, tensor.storage_offset(), tensor.shape, tensor.stride())
-        return made
+        result = torch.empty(0, dtype=tensor.dtype)
+        result.set_(base, tensor.storage_offset(), tensor.shape, tensor.stride())
+        return result
 
-    return _copy((model, args, dict(kwargs)), convert)
+    return _deep_copy((model, args, dict(kwargs)), convert)
 
 
-def copy_values(model: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
+def copy_values(
+    model: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> ModelCall:
     """Copies on the CPU with the data that there are; what has none is all zeros."""
 
     def convert(tensor: torch.Tensor) -> torch.Tensor:
@@ -42,10 +46,10 @@ def copy_values(model: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[s
             return torch.zeros(tensor.shape, dtype=tensor.dtype)
         return tensor.detach().to("cpu", copy=True)
 
-    return _copy((model, args, dict(kwargs)), convert)
+    return _deep_copy((model, args, dict(kwargs)), convert)
 
 
-class _Copies(torch.overrides.TorchFunctionMode):
+class _CopyMode(torch.overrides.TorchFunctionMode):
     """While it is on, a deep copy of a tensor is what `convert` makes of it."""
 
     def __init__(self, convert: Callable[[torch.Tensor], torch.Tensor]) -> None:
@@ -61,16 +65,18 @@ class _Copies(torch.overrides.TorchFunctionMode):
         return memo[id(tensor)]
 
 
-def _copy(call: Call, convert: Callable[[torch.Tensor], torch.Tensor]) -> Call:
+def _deep_copy(call: ModelCall, convert: Callable[[torch.Tensor], torch.Tensor]) -> ModelCall:
     def make(tensor: torch.Tensor) -> torch.Tensor:
         with torch.no_grad():
-            made = convert(tensor)
+            converted = convert(tensor)
         if isinstance(tensor, torch.nn.Parameter):
-            return torch.nn.Parameter(made, tensor.requires_grad)
-        return made.requires_grad_(tensor.requires_grad)
+            return torch.nn.Parameter(converted, tensor.requires_grad)
+        return converted.requires_grad_(tensor.requires_grad)
 
     model = call[0]
     # A parameter's own way to copy itself reads its data, so those are copied beforehand.
-    memo: dict[int, Any] = {id(one): make(one) for one in (*model.parameters(), *model.buffers())}
-    with _Copies(make):
+    memo: dict[int, Any] = {
+        id(source): make(source) for source in (*model.parameters(), *model.buffers())
+    }
+    with _CopyMode(make):
         return copy.deepcopy(call, memo)

@@ -1,4 +1,4 @@
-"""An exception of PyTorch's exporters in, one line that names the op or the user's line out."""
+"""Turns exceptions of PyTorch's exporters into one line that names the op or the user's line."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from placewright.errors import GraphError, PlacewrightError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-_FRAME = re.compile(r'File "?([^"\n]+?)"?,? line (\d+), in [^\n]*\n\s*([^\n]*)')
+_FRAME_PATTERN = re.compile(r'File "?([^"\n]+?)"?,? line (\d+), in [^\n]*\n\s*([^\n]*)')
 _FRONTENDS = Path(__file__).parent.parent
 _LIBRARIES = (
     str(Path(torch.__file__).parent),
@@ -24,7 +24,7 @@ _LIBRARIES = (
     str(_FRONTENDS.parent / "runtime" / "program"),
 )
 _PYTHON = sysconfig.get_path("stdlib")
-_VALUES = frozenset(
+_VALUE_ERRORS = frozenset(
     {
         "DataDependentOutputException",
         "DynamicOutputShapeException",
@@ -32,18 +32,18 @@ _VALUES = frozenset(
         "UnsupportedOperatorException",
     }
 )
-_LONGEST = 300  # characters of somebody else's message
+_MAX_MESSAGE = 300  # characters of somebody else's message
 
 
 @contextlib.contextmanager
-def explain(subject: str) -> Iterator[None]:
+def as_graph_error(subject: str) -> Iterator[None]:
     """Turn any exception inside into one `GraphError` that begins with the subject."""
     try:
         yield
     except PlacewrightError:
         raise
     except Exception as error:
-        raise GraphError(f"{subject}: {_reason(error)}{_spot(error)}") from error
+        raise GraphError(f"{subject}: {_reason(error)}{_user_location(error)}") from error
 
 
 @contextlib.contextmanager
@@ -58,15 +58,15 @@ def at_op(name: str) -> Iterator[None]:
         raise GraphError(f"the captured model cannot be read: {reason}, at op {name!r}") from error
 
 
-def telling(errors: Sequence[Exception]) -> Exception:
+def most_specific(errors: Sequence[Exception]) -> Exception:
     """The last of some exceptions that says where it happened, or else the last."""
-    return next((error for error in reversed(errors) if _spot(error)), errors[-1])
+    return next((error for error in reversed(errors) if _user_location(error)), errors[-1])
 
 
-def asks_for_values(error: BaseException | None) -> bool:
+def needs_values(error: BaseException | None) -> bool:
     """Whether an export failed because the values of tensors were needed, or an op was unknown."""
     while error is not None:
-        if type(error).__name__ in _VALUES or "no fake impl" in str(error):
+        if type(error).__name__ in _VALUE_ERRORS or "no fake impl" in str(error):
             return True
         error = error.__cause__ or error.__context__
     return False
@@ -81,25 +81,25 @@ def _reason(error: Exception) -> str:
     explanation = re.search(r"Explanation: ([^\n]+)", text)
     line = explanation.group(1) if explanation else text.split("\n", 1)[0]
     line = " ".join(line.split()).rstrip(".")
-    if len(line) > _LONGEST:
-        line = line[:_LONGEST] + "..."
+    if len(line) > _MAX_MESSAGE:
+        line = line[:_MAX_MESSAGE] + "..."
     return line or type(error).__name__
 
 
-def _spot(error: Exception) -> str:
+def _user_location(error: Exception) -> str:
     """Where in the user's own code it happened, as far as can be told."""
-    frames = [(file, int(line), code) for file, line, code in _FRAME.findall(str(error))]
+    frames = [(file, int(line), code) for file, line, code in _FRAME_PATTERN.findall(str(error))]
     frames += [
         (frame.filename, frame.lineno or 0, frame.line or "")
         for frame in traceback.extract_tb(error.__traceback__)
     ]
     for file, line, code in reversed(frames):
-        if _is_users(file):
+        if _is_user_file(file):
             return f", at {Path(file).name} line {line}: {code.strip()!r}"
     return ""
 
 
-def _is_users(file: str) -> bool:
+def _is_user_file(file: str) -> bool:
     """Whether a file is neither Python's, nor PyTorch's, nor ours."""
     python = file.startswith(_PYTHON) and "site-packages" not in file
     return not (python or file.startswith((*_LIBRARIES, "<")))

@@ -1,11 +1,11 @@
-"""A PyTorch model and example arguments in, its Graph out; nothing is run, no data are copied."""
+"""Captures a PyTorch model with example arguments as a Graph; nothing is run or copied."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from placewright.errors import ConfigError, GraphError, MissingDependency, nearest
-from placewright.frontends.op_costs import OPTIMIZER
+from placewright.frontends.op_costs import OPTIMIZER_FLOPS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -46,17 +46,19 @@ def from_torch(
     if optimizer is not None and not training:
         raise ConfigError(f"optimizer is {optimizer!r}, but training is false: give training=True")
     optimizer = optimizer or "sgd"
-    if optimizer not in OPTIMIZER:
-        raise ConfigError(f"optimizer {optimizer!r} is unknown: {nearest(optimizer, OPTIMIZER)}")
+    if optimizer not in OPTIMIZER_FLOPS:
+        raise ConfigError(
+            f"optimizer {optimizer!r} is unknown: {nearest(optimizer, OPTIMIZER_FLOPS)}"
+        )
     try:
         import torch
     except ImportError:
         raise MissingDependency("torch", "torch") from None
-    from placewright.frontends.pytorch.capture import capture
-    from placewright.frontends.pytorch.graph import build
+    from placewright.frontends.pytorch.capture import capture_model
+    from placewright.frontends.pytorch.graph import build_graph
 
     if not isinstance(model, torch.nn.Module):
         raise GraphError(f"model is of type {type(model).__name__!r}: expected a torch.nn.Module")
     args = (args,) if isinstance(args, torch.Tensor) else tuple(args)
-    captured = capture(model, args, kwargs or {}, training)
-    return build(captured, name or type(model).__name__, optimizer if training else None)
+    model_capture = capture_model(model, args, kwargs or {}, training)
+    return build_graph(model_capture, name or type(model).__name__, optimizer if training else None)

@@ -1,4 +1,4 @@
-"""A node of a PyTorch graph in; its op's name and arguments and its tensors' shapes out."""
+"""The op name, arguments and tensor shapes of a node of a PyTorch graph."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from placewright.errors import GraphError
-from placewright.frontends.op_costs import Tensor
+from placewright.frontends.op_costs import TensorSpec
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,17 +24,17 @@ def op_name(node: Node) -> str:
     return name.removeprefix("aten::")
 
 
-def arguments(node: Node) -> dict[str, Any]:
+def named_arguments(node: Node) -> dict[str, Any]:
     """A node's arguments by name, with defaults filled in."""
     assert isinstance(node.target, torch._ops.OpOverload)
-    found = {}
+    values = {}
     for at, argument in enumerate(node.target._schema.arguments):
-        given = node.args[at] if at < len(node.args) else node.kwargs.get(argument.name)
-        found[argument.name] = argument.default_value if given is None else given
-    return found
+        value = node.args[at] if at < len(node.args) else node.kwargs.get(argument.name)
+        values[argument.name] = argument.default_value if value is None else value
+    return values
 
 
-def tensors(node: Node) -> list[Tensor | None]:
+def node_specs(node: Node) -> list[TensorSpec | None]:
     """The tensors that a node makes; None stands for an output that is no tensor.
 
     Of a dimension along which the same memory is read again and again, the bytes count once.
@@ -43,18 +43,18 @@ def tensors(node: Node) -> list[Tensor | None]:
     if value is None and node.op == "get_attr":
         value = getattr(node.graph.owning_module, str(node.target), None)
     values = value if isinstance(value, list | tuple) else [value]
-    return [_tensor(one, node) if isinstance(one, torch.Tensor) else None for one in values]
+    return [_spec_of(item, node) if isinstance(item, torch.Tensor) else None for item in values]
 
 
-def guessed(node: Node) -> bool:
+def has_unknown_size(node: Node) -> bool:
     """Whether a node makes a tensor whose size depends on values."""
     value = node.meta.get("val")
     values = value if isinstance(value, list | tuple) else [value]
     return any(
         isinstance(size, torch.SymInt)
-        for one in values
-        if isinstance(one, torch.Tensor)
-        for size in one.shape
+        for item in values
+        if isinstance(item, torch.Tensor)
+        for size in item.shape
     )
 
 
@@ -69,17 +69,17 @@ def layout(node: Node) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return _sizes(value.shape, node), _sizes(value.stride(), node)
 
 
-def _tensor(value: torch.Tensor, node: Node) -> Tensor:
+def _spec_of(value: torch.Tensor, node: Node) -> TensorSpec:
     sizes = _sizes(value.shape, node)
     dtype = str(value.dtype).removeprefix("torch.")
     if value.layout is not torch.strided:
-        return Tensor(sizes, dtype)
-    steps = _sizes(value.stride(), node)
-    repeats = [size > 1 and step == 0 for size, step in zip(sizes, steps, strict=True)]
+        return TensorSpec(sizes, dtype)
+    strides = _sizes(value.stride(), node)
+    repeats = [size > 1 and step == 0 for size, step in zip(sizes, strides, strict=True)]
     if not any(repeats):
-        return Tensor(sizes, dtype)
-    kept = [size for size, repeat in zip(sizes, repeats, strict=True) if not repeat]
-    return Tensor(sizes, dtype, stored=math.prod(kept))
+        return TensorSpec(sizes, dtype)
+    stored_sizes = [size for size, repeat in zip(sizes, repeats, strict=True) if not repeat]
+    return TensorSpec(sizes, dtype, stored_elements=math.prod(stored_sizes))
 
 
 def _sizes(sizes: Sequence[int | torch.SymInt], node: Node) -> tuple[int, ...]:
@@ -90,13 +90,15 @@ def _size(size: int | torch.SymInt, node: Node) -> int:
     """A size; one that depends on values is the example's where known, or else at its largest."""
     if isinstance(size, int):
         return size
-    limits, seen = size.node.shape_env, size.node.expr
-    known = getattr(limits, "real_tensor_prop_unbacked_vals", None)
-    known = getattr(limits, "unbacked_var_to_val", None) if known is None else known
-    most = limits.bound_sympy(seen.xreplace(known or {})).upper
-    if not most <= 2**40:
+    shape_env, expression = size.node.shape_env, size.node.expr
+    known_values = getattr(shape_env, "real_tensor_prop_unbacked_vals", None)
+    known_values = (
+        getattr(shape_env, "unbacked_var_to_val", None) if known_values is None else known_values
+    )
+    upper_bound = shape_env.bound_sympy(expression.xreplace(known_values or {})).upper
+    if not upper_bound <= 2**40:
         raise GraphError(
             f"op {op_name(node)!r} makes a tensor whose size depends on values and has no limit: "
             "give it a fake implementation, or the model sizes that are fixed"
         )
-    return int(most)
+    return int(upper_bound)

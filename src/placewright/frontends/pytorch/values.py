@@ -1,4 +1,4 @@
-"""A call's arguments or what it returns in; the names of their leaves, or the tensors, out."""
+"""Finds the tensors in a call's arguments or outputs, and names the arguments' leaves."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 def tensors_in(value: Any, depth: int = 4) -> list[torch.Tensor]:
     """The tensors in a value; a cache or another object of unknown type is searched, too."""
-    found = []
+    tensors = []
     for leaf in pytree.tree_leaves(value):
         if isinstance(leaf, torch.Tensor):
-            found.append(leaf)
+            tensors.append(leaf)
         elif depth and hasattr(leaf, "__dict__") and not isinstance(leaf, torch.nn.Module):
-            found += tensors_in(list(vars(leaf).values()), depth - 1)
-    return found
+            tensors += tensors_in(list(vars(leaf).values()), depth - 1)
+    return tensors
 
 
 def input_names(
@@ -30,17 +30,19 @@ def input_names(
     """A name for each leaf of a call's arguments, such as `tokens` or `cache.0.keys`."""
     signature = inspect.signature(model.forward)
     signature.bind(*args, **kwargs)
-    positional = [one.name for one in signature.parameters.values() if one.kind <= 1]
+    positional = [
+        parameter.name for parameter in signature.parameters.values() if parameter.kind <= 1
+    ]
     names = []
     for at, value in enumerate(args):
-        first = positional[at] if at < len(positional) else f"args.{at - len(positional)}"
-        names += _leaf_names(first, value)
-    for first, value in kwargs.items():
-        names += _leaf_names(first, value)
-    stored = {name for name, _ in (*model.named_parameters(), *model.named_buffers())}
-    return [f"{name}.input" if name in stored else name for name in names]
+        root = positional[at] if at < len(positional) else f"args.{at - len(positional)}"
+        names += _leaf_names(root, value)
+    for root, value in kwargs.items():
+        names += _leaf_names(root, value)
+    stored_names = {name for name, _ in (*model.named_parameters(), *model.named_buffers())}
+    return [f"{name}.input" if name in stored_names else name for name in names]
 
 
-def _leaf_names(first: str, value: Any) -> list[str]:
+def _leaf_names(root: str, value: Any) -> list[str]:
     paths, _ = pytree.tree_flatten_with_path(value)
-    return [".".join([first, *re.findall(r"\w+", pytree.keystr(path))]) for path, _ in paths]
+    return [".".join([root, *re.findall(r"\w+", pytree.keystr(path))]) for path, _ in paths]

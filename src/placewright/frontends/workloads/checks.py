@@ -1,4 +1,4 @@
-"""A workload file's text and values in, the same out once checked, or an error naming the spot."""
+"""Checks on the text and values of workload files, with errors that name the location."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from placewright.errors import FileError, GraphError
 if TYPE_CHECKING:
     from pathlib import Path
 
-MOST_MILLISECONDS = 1e12  # some thirty years
-MOST_BYTES = 1e15  # a petabyte: sums over a graph stay within 64 bits
+MAX_MILLISECONDS = 1e12  # some thirty years
+MAX_BYTES = 1e15  # a petabyte: sums over a graph stay within 64 bits
 
 Json = Mapping[str, object]
 
@@ -27,68 +27,70 @@ def read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise FileError(f"{place(path)} is not text: byte {error.start} is not UTF-8") from None
+        raise FileError(
+            f"{file_label(path)} is not text: byte {error.start} is not UTF-8"
+        ) from None
     except (OSError, ValueError) as error:  # ValueError: a path with a zero byte in it
         reason = getattr(error, "strerror", None) or str(error)
-        raise FileError(f"{place(path)} cannot be read: {reason.lower()}") from None
+        raise FileError(f"{file_label(path)} cannot be read: {reason.lower()}") from None
 
 
-def parse_json(where: str, text: str) -> Json:
+def parse_json(file: str, text: str) -> Json:
     """The JSON object that a text holds."""
     try:
         data = json.loads(text)
     except json.JSONDecodeError as error:
         raise FileError(
-            f"{where} is not JSON at line {error.lineno}, column {error.colno}: is it truncated?"
+            f"{file} is not JSON at line {error.lineno}, column {error.colno}: is it truncated?"
         ) from None
     except (ValueError, RecursionError):
         raise FileError(
-            f"{where} is nested too deeply or holds too long a number: expected a workload"
+            f"{file} is nested too deeply or holds too long a number: expected a workload"
         ) from None
     if not isinstance(data, dict):
-        raise FileError(f"{where} holds {reprlib.repr(data)}: expected an object")
+        raise FileError(f"{file} holds {reprlib.repr(data)}: expected an object")
     return data
 
 
-def objects(where: str, data: Json, key: str) -> Iterator[tuple[str, Json]]:
+def iter_objects(file: str, data: Json, key: str) -> Iterator[tuple[str, Json]]:
     """The objects of a list, each with the spot where it stands."""
     entries = data.get(key)
     if not isinstance(entries, list):
-        raise FileError(f"{where} {found(key, entries)}: expected a list of objects")
+        raise FileError(f"{file} {describe_value(key, entries)}: expected a list of objects")
     for number, entry in enumerate(entries):
         if not isinstance(entry, dict):
-            raise FileError(
-                f"{where}: {key}[{number}] is {reprlib.repr(entry)}: expected an object"
-            )
-        yield f"{where}: {key}[{number}]", entry
+            raise FileError(f"{file}: {key}[{number}] is {reprlib.repr(entry)}: expected an object")
+        yield f"{file}: {key}[{number}]", entry
 
 
-def amount(spot: str, what: str, value: object, most: float) -> float:
-    """A number from 0 to `most`; infinities, NaN, booleans and text are refused."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= most:
-        raise GraphError(f"{spot} {found(what, value)}: expected a number from 0 to {most:g}")
+def require_number(location: str, field: str, value: object, limit: float) -> float:
+    """A number from 0 to `limit`; infinities, NaN, booleans and text are refused."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= limit:
+        raise GraphError(
+            f"{location} {describe_value(field, value)}: expected a number from 0 to {limit:g}"
+        )
     return float(value)
 
 
-def whole(spot: str, what: str, value: object) -> int:
+def require_integer(location: str, field: str, value: object) -> int:
     """A whole number."""
     if isinstance(value, bool) or not isinstance(value, int):
-        raise GraphError(f"{spot} {found(what, value)}: expected a whole number")
+        raise GraphError(f"{location} {describe_value(field, value)}: expected a whole number")
     return value
 
 
-def truth(spot: str, what: str, value: object) -> bool:
+def require_bool(location: str, field: str, value: object) -> bool:
     """True, false, 1 or 0."""
     if not isinstance(value, int) or value not in (0, 1):
-        raise GraphError(f"{spot} {found(what, value)}: expected true or false")
+        raise GraphError(f"{location} {describe_value(field, value)}: expected true or false")
     return bool(value)
 
 
-def place(path: Path) -> str:
+def file_label(path: Path) -> str:
     """How messages name a file."""
     return f"file {str(path)!r}"
 
 
-def found(what: str, value: object) -> str:
+def describe_value(field: str, value: object) -> str:
     """What a message says was found under a key."""
-    return f"has no {what}" if value is None else f"has {what} {reprlib.repr(value)}"
+    return f"has no {field}" if value is None else f"has {field} {reprlib.repr(value)}"

@@ -1,4 +1,4 @@
-"""A public workload file in, a Problem out; a split file in, a Plan out; told apart by content."""
+"""Reads public workload and split files, which it tells apart by their content."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from placewright.errors import FileError
-from placewright.frontends.workloads.checks import place, read_text
+from placewright.frontends.workloads.checks import file_label, read_text
 from placewright.frontends.workloads.pipedream import read_profile
 from placewright.frontends.workloads.split import read_plan
-from placewright.frontends.workloads.tarnawski import read_partitioning
+from placewright.frontends.workloads.tarnawski import read_workload
 
 if TYPE_CHECKING:
     from placewright.cluster import Cluster
     from placewright.plan import Plan
     from placewright.problem import Problem
 
-_PROFILE = re.compile(r"^node[0-9]+ -- .* -- forward_compute_time=", re.MULTILINE)
+_PROFILE_LINE = re.compile(r"^node[0-9]+ -- .* -- forward_compute_time=", re.MULTILINE)
 
 
 def from_workload(
@@ -36,23 +36,23 @@ def from_workload(
     path = Path(path)
     text = read_text(path)
     if text.lstrip().startswith(("{", "[")):
-        return read_partitioning(path, text, training, cluster)
-    if _PROFILE.search(text):
+        return read_workload(path, text, training, cluster)
+    if _PROFILE_LINE.search(text):
         return read_profile(path, text, training, cluster)
     raise FileError(
-        f"{place(path)} is not a workload: expected dnn-partitioning JSON or a PipeDream profile"
+        f"{file_label(path)} is not a workload: expected dnn-partitioning JSON or a PipeDream profile"
     )
 
 
 def is_workload(path: str | Path) -> bool:
     """Whether a file is a public workload, be it a damaged one."""
-    text = _text(path)
-    return _is_json_with(text, "maxFPGAs") or _PROFILE.search(text) is not None
+    text = _text_or_empty(path)
+    return _is_json_with(text, "maxFPGAs") or _PROFILE_LINE.search(text) is not None
 
 
 def is_split(path: str | Path) -> bool:
     """Whether a file is a split of a dnn-partitioning workload, be it a damaged one."""
-    return _is_json_with(_text(path), "fpgas")
+    return _is_json_with(_text_or_empty(path), "fpgas")
 
 
 def read_split(problem: Problem, path: str | Path) -> Plan:
@@ -70,7 +70,7 @@ def _is_json_with(text: str, key: str) -> bool:
     return text.lstrip().startswith("{") and re.search(rf'"{key}"\s*:', text) is not None
 
 
-def _text(path: str | Path) -> str:
+def _text_or_empty(path: str | Path) -> str:
     """A file's text, or none where it has none that can be read."""
     try:
         return read_text(Path(path))

@@ -1,4 +1,4 @@
-"""The text of a PipeDream profile in, a Problem out.
+"""Reads a PipeDream profile (Narayanan et al. 2019) as a Problem.
 
 The format is that of the code release of PipeDream (Narayanan et al., SOSP 2019): a line a layer,
 with its measured forward and backward milliseconds, and a line an edge. What a profile leaves
@@ -28,194 +28,196 @@ from placewright.cluster import Cluster, Device
 from placewright.costs import Table
 from placewright.errors import GraphError
 from placewright.frontends.workloads.checks import (
-    MOST_BYTES,
-    MOST_MILLISECONDS,
-    amount,
-    place,
+    MAX_BYTES,
+    MAX_MILLISECONDS,
+    file_label,
+    require_number,
 )
-from placewright.graph import INPUT, STATE, VIEW, WEIGHT, Graph, Op, Tensor, in_order
+from placewright.graph import INPUT, STATE, VIEW, WEIGHT, Graph, Op, Tensor, sort_topologically
 from placewright.problem import Problem
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-CLUSTER = "4xV100+cpu"  # a profile brings none; this is one server of the paper's cluster A
-MEASURED_ON = Device(
+DEFAULT_CLUSTER = "4xV100+cpu"  # a profile brings none; this is one server of the paper's cluster A
+PROFILED_DEVICE = Device(
     "reference",
     model="V100",  # the paper's GPU; its figures are those of NVIDIA's data sheet (SXM2, 2017)
     memory=16 * 2**30,
     rates={"float32": 15.7e12},
-    bandwidth=900e9,
+    memory_bandwidth=900e9,
 )
-LAYER = re.compile(
+LAYER_LINE = re.compile(
     r"node([0-9]{1,9}) -- (.*) -- forward_compute_time=([^,]+), backward_compute_time=([^,]+), "
     r"activation_size=([^,]+), parameter_size=([^, ]+)(?: -- stage_id=[0-9]+)?\s*"
 )
-EDGE = re.compile(r"\s+node([0-9]{1,9}) -- node([0-9]{1,9})\s*")
+EDGE_LINE = re.compile(r"\s+node([0-9]{1,9}) -- node([0-9]{1,9})\s*")
 
 
 @dataclass(eq=False)
-class _Layer:
+class _ProfileLayer:
     name: str
-    text: str
-    forward: float
-    backward: float
-    activation: int
-    parameters: int
-    sources: list[_Layer] = field(default_factory=list)
-    readers: list[_Layer] = field(default_factory=list)
+    description: str
+    forward_ms: float
+    backward_ms: float
+    activation_bytes: int
+    parameter_bytes: int
+    sources: list[_ProfileLayer] = field(default_factory=list)
+    readers: list[_ProfileLayer] = field(default_factory=list)
 
     @property
-    def data(self) -> bool:
-        return self.text.startswith("Input") and not self.sources and not self.parameters
+    def is_data(self) -> bool:
+        return (
+            self.description.startswith("Input") and not self.sources and not self.parameter_bytes
+        )
 
     @property
     def kind(self) -> str:
         """The first word of its text, unless that word means something else to us."""
-        if self.data:
+        if self.is_data:
             return INPUT
-        word = re.split(r"\W", self.text, maxsplit=1)[0].lower()
+        word = re.split(r"\W", self.description, maxsplit=1)[0].lower()
         return word if word and word not in (WEIGHT, STATE, INPUT, VIEW) else "layer"
 
 
 def read_profile(path: Path, text: str, training: bool, cluster: Cluster | None) -> Problem:
     """The problem that a profile's text describes: one step of training, or the forward part."""
-    where = place(path)
+    file = file_label(path)
     name = path.stem.removesuffix(".graph")
-    unordered = _layers(where, text)
+    unordered = _parse_layers(file, text)
     try:
-        layers = _ordered(name, unordered)
+        layers = _ordered_layers(name, unordered)
     except GraphError as error:
-        raise GraphError(f"{where}: {error}") from None
-    ops, milliseconds = _forward(layers, training)
+        raise GraphError(f"{file}: {error}") from None
+    ops, milliseconds = _forward_ops(layers, training)
     if training:
         _add_backward(ops, milliseconds, layers)
     graph = Graph(name, tuple(ops))
     costs = Table(
         ops=tuple(op.name for op in graph.ops),
-        columns=(MEASURED_ON.model,),
+        columns=(PROFILED_DEVICE.model,),
         seconds=np.array(milliseconds)[:, None] / 1000,
-        measured_on=MEASURED_ON,
+        measured_on=PROFILED_DEVICE,
     )
-    return Problem(graph, cluster or Cluster.parse(CLUSTER), costs)
+    return Problem(graph, cluster or Cluster.parse(DEFAULT_CLUSTER), costs)
 
 
-def _layers(where: str, text: str) -> dict[int, _Layer]:
+def _parse_layers(file: str, text: str) -> dict[int, _ProfileLayer]:
     """The layers by number, with their edges."""
-    layers: dict[int, _Layer] = {}
+    layers: dict[int, _ProfileLayer] = {}
     edges: list[tuple[str, int, int]] = []
     for number, line in enumerate(text.split("\n"), start=1):
-        spot = f"{where}: line {number}"
-        if match := LAYER.fullmatch(line):
-            identity = int(match[1])
-            if identity in layers:
-                raise GraphError(f"{spot} is node{identity} again: expected one line a layer")
-            layers[identity] = _layer(spot, match)
-        elif match := EDGE.fullmatch(line):
-            edges.append((spot, int(match[1]), int(match[2])))
+        location = f"{file}: line {number}"
+        if match := LAYER_LINE.fullmatch(line):
+            layer_id = int(match[1])
+            if layer_id in layers:
+                raise GraphError(f"{location} is node{layer_id} again: expected one line a layer")
+            layers[layer_id] = _parse_layer(location, match)
+        elif match := EDGE_LINE.fullmatch(line):
+            edges.append((location, int(match[1]), int(match[2])))
         elif line.strip():
-            raise GraphError(f"{spot} is {reprlib.repr(line)}: expected a layer or an edge")
-    for spot, source, reader in edges:
-        for end in (source, reader):
-            if end not in layers:
-                raise GraphError(f"{spot} names node{end}: no layer has that name")
+            raise GraphError(f"{location} is {reprlib.repr(line)}: expected a layer or an edge")
+    for location, source, reader in edges:
+        for node_id in (source, reader):
+            if node_id not in layers:
+                raise GraphError(f"{location} names node{node_id}: no layer has that name")
         if layers[source] not in layers[reader].sources:
             layers[reader].sources.append(layers[source])
             layers[source].readers.append(layers[reader])
     return layers
 
 
-def _layer(spot: str, match: re.Match[str]) -> _Layer:
+def _parse_layer(location: str, match: re.Match[str]) -> _ProfileLayer:
     outputs = match[5].removeprefix("[").removesuffix("]").split(";")
-    sizes = [_number(spot, "activation_size", size, MOST_BYTES) for size in outputs]
-    return _Layer(
+    sizes = [_parse_number(location, "activation_size", size, MAX_BYTES) for size in outputs]
+    return _ProfileLayer(
         name=f"node{int(match[1])}",
-        text=match[2],
-        forward=_number(spot, "forward_compute_time", match[3], MOST_MILLISECONDS),
-        backward=_number(spot, "backward_compute_time", match[4], MOST_MILLISECONDS),
-        activation=int(amount(spot, "activation_size", sum(sizes), MOST_BYTES)),
-        parameters=int(_number(spot, "parameter_size", match[6], MOST_BYTES)),
+        description=match[2],
+        forward_ms=_parse_number(location, "forward_compute_time", match[3], MAX_MILLISECONDS),
+        backward_ms=_parse_number(location, "backward_compute_time", match[4], MAX_MILLISECONDS),
+        activation_bytes=int(require_number(location, "activation_size", sum(sizes), MAX_BYTES)),
+        parameter_bytes=int(_parse_number(location, "parameter_size", match[6], MAX_BYTES)),
     )
 
 
-def _number(spot: str, what: str, text: str, most: float) -> float:
+def _parse_number(location: str, field: str, text: str, limit: float) -> float:
     try:
         value: object = float(text)
     except ValueError:
         value = text
-    return amount(spot, what, value, most)
+    return require_number(location, field, value, limit)
 
 
-def _ordered(name: str, layers: dict[int, _Layer]) -> list[_Layer]:
+def _ordered_layers(name: str, layers: dict[int, _ProfileLayer]) -> list[_ProfileLayer]:
     """The layers in topological order, by number where that leaves a choice."""
     numbered = [layers[number] for number in sorted(layers)]
     position = {layer.name: at for at, layer in enumerate(numbered)}
-    bare = [
+    unordered_ops = [
         Op(layer.name, inputs=tuple((position[source.name], 0) for source in layer.sources))
         for layer in numbered
     ]
-    return [numbered[position[op.name]] for op in in_order(name, bare).ops]
+    return [numbered[position[op.name]] for op in sort_topologically(name, unordered_ops).ops]
 
 
-def _forward(layers: list[_Layer], training: bool) -> tuple[list[Op], list[float]]:
+def _forward_ops(layers: list[_ProfileLayer], training: bool) -> tuple[list[Op], list[float]]:
     """A weight (where a layer has one) and an op a layer, and the milliseconds of each."""
     ops: list[Op] = []
     milliseconds: list[float] = []
-    made: dict[str, int] = {}
+    op_position: dict[str, int] = {}
     for layer in layers:
-        inputs: list[Tensor] = [(made[source.name], 0) for source in layer.sources]
-        label = layer.name if training and layer.parameters else None
-        if layer.parameters:
+        inputs: list[Tensor] = [(op_position[source.name], 0) for source in layer.sources]
+        colocation = layer.name if training and layer.parameter_bytes else None
+        if layer.parameter_bytes:
             inputs.append((len(ops), 0))
             ops.append(
                 Op(
                     f"{layer.name}.weight",
                     WEIGHT,
-                    outputs=(layer.parameters,),
-                    module=layer.text,
-                    colocate=label,
+                    outputs=(layer.parameter_bytes,),
+                    module=layer.description,
+                    colocate=colocation,
                 )
             )
             milliseconds.append(0.0)
-        made[layer.name] = len(ops)
+        op_position[layer.name] = len(ops)
         ops.append(
             Op(
                 layer.name,
                 layer.kind,
                 tuple(inputs),
-                (layer.activation,),
-                module=layer.text,
-                colocate=label,
+                (layer.activation_bytes,),
+                module=layer.description,
+                colocate=colocation,
             )
         )
-        milliseconds.append(0.0 if layer.data else layer.forward)
+        milliseconds.append(0.0 if layer.is_data else layer.forward_ms)
     return ops, milliseconds
 
 
-def _add_backward(ops: list[Op], milliseconds: list[float], layers: list[_Layer]) -> None:
+def _add_backward(ops: list[Op], milliseconds: list[float], layers: list[_ProfileLayer]) -> None:
     """Add a backward op for each layer that is not data, from the last to the first."""
-    forward = {op.name: position for position, op in enumerate(ops)}
+    forward_positions = {op.name: position for position, op in enumerate(ops)}
     gradients: dict[tuple[str, str], Tensor] = {}  # (reader, layer): what the reader sends back
     for layer in reversed(layers):
-        if layer.data:
+        if layer.is_data:
             continue
-        wanted = [source for source in layer.sources if not source.data]
-        for output, source in enumerate(wanted):
+        gradient_sources = [source for source in layer.sources if not source.is_data]
+        for output, source in enumerate(gradient_sources):
             gradients[layer.name, source.name] = (len(ops), output)
-        sent_back = [gradients[reader.name, layer.name] for reader in layer.readers]
-        own = forward[layer.name]
-        outputs = [source.activation for source in wanted]
-        if layer.parameters:
-            outputs.append(layer.parameters)
+        output_gradients = [gradients[reader.name, layer.name] for reader in layer.readers]
+        forward_position = forward_positions[layer.name]
+        outputs = [source.activation_bytes for source in gradient_sources]
+        if layer.parameter_bytes:
+            outputs.append(layer.parameter_bytes)
         ops.append(
             Op(
                 f"{layer.name}.backward",
                 layer.kind,
-                (*(sent_back or [(own, 0)]), *ops[own].inputs),
+                (*(output_gradients or [(forward_position, 0)]), *ops[forward_position].inputs),
                 tuple(outputs),
-                module=layer.text,
+                module=layer.description,
                 phase="backward",
-                colocate=ops[own].colocate,
+                colocate=ops[forward_position].colocate,
             )
         )
-        milliseconds.append(layer.backward)
+        milliseconds.append(layer.backward_ms)

@@ -1,4 +1,4 @@
-"""The text of a split file of the dnn-partitioning release in, a Plan out."""
+"""Reads a split file of the dnn-partitioning release as a Plan."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import numpy as np
 from placewright.cluster import HOST
 from placewright.errors import FileError, PlanError
 from placewright.frontends.workloads.checks import (
-    found,
-    objects,
+    describe_value,
+    file_label,
+    iter_objects,
     parse_json,
-    place,
 )
 from placewright.plan import Plan
 
@@ -35,52 +35,56 @@ def read_plan(problem: Problem, path: Path, text: str) -> Plan:
         FileError: The text is not a split.
         PlanError: It does not fit the problem.
     """
-    where = place(path)
-    data = parse_json(where, text)
+    file = file_label(path)
+    data = parse_json(file, text)
     devices = problem.cluster.devices
-    device = np.full(len(problem.graph), -1, dtype=np.int32)
-    for key, host in (("fpgas", False), ("cpus", True)):
-        targets = [at for at, target in enumerate(devices) if (target.kind == HOST) == host]
-        for number, (spot, entry) in enumerate(objects(where, data, key)):
-            identities = entry.get("nodes")
-            if not isinstance(identities, list):
-                raise FileError(f"{spot} {found('nodes', identities)}: expected a list of ids")
-            if identities and number >= len(targets):
-                raise PlanError(
-                    f"{spot} lists nodes: cluster {problem.cluster.name!r} has only "
-                    f"{len(targets)} of these"
+    placement = np.full(len(problem.graph), -1, dtype=np.int32)
+    for key, is_host in (("fpgas", False), ("cpus", True)):
+        candidates = [at for at, target in enumerate(devices) if (target.kind == HOST) == is_host]
+        for number, (location, entry) in enumerate(iter_objects(file, data, key)):
+            node_ids = entry.get("nodes")
+            if not isinstance(node_ids, list):
+                raise FileError(
+                    f"{location} {describe_value('nodes', node_ids)}: expected a list of ids"
                 )
-            for identity in identities:
-                op = _op(problem, spot, identity)
-                if device[op] not in (-1, targets[number]):
-                    raise PlanError(f"{spot} lists node {identity}, as an earlier entry does")
-                device[op] = targets[number]
-    device = _completed(device, problem.arrays.unit)
-    if (device < 0).any():
-        name = problem.graph.ops[int(device.argmin())].name
-        raise PlanError(f"{where} lists neither node {name} nor another of its colour class")
+            if node_ids and number >= len(candidates):
+                raise PlanError(
+                    f"{location} lists nodes: cluster {problem.cluster.name!r} has only "
+                    f"{len(candidates)} of these"
+                )
+            for node_id in node_ids:
+                op = _op_position(problem, location, node_id)
+                if placement[op] not in (-1, candidates[number]):
+                    raise PlanError(f"{location} lists node {node_id}, as an earlier entry does")
+                placement[op] = candidates[number]
+    placement = _complete_units(placement, problem.arrays.unit)
+    if (placement < 0).any():
+        name = problem.graph.ops[int(placement.argmin())].name
+        raise PlanError(f"{file} lists neither node {name} nor another of its colour class")
     try:
-        return Plan.of(problem, device)
+        return Plan.of(problem, placement)
     except PlanError as error:
-        raise PlanError(f"{where}: {error}") from None
+        raise PlanError(f"{file}: {error}") from None
 
 
-def _op(problem: Problem, spot: str, identity: object) -> int:
-    if isinstance(identity, bool) or not isinstance(identity, int):
-        raise FileError(f"{spot} lists node {reprlib.repr(identity)}: expected a whole number")
-    op = problem.graph.position.get(str(identity))
+def _op_position(problem: Problem, location: str, node_id: object) -> int:
+    if isinstance(node_id, bool) or not isinstance(node_id, int):
+        raise FileError(f"{location} lists node {reprlib.repr(node_id)}: expected a whole number")
+    op = problem.graph.position.get(str(node_id))
     if op is None:
         name = problem.graph.name
-        raise PlanError(f"{spot} lists node {reprlib.repr(identity)}: graph {name!r} has none such")
+        raise PlanError(
+            f"{location} lists node {reprlib.repr(node_id)}: graph {name!r} has none such"
+        )
     return op
 
 
-def _completed(
-    device: NDArray[np.int32],
+def _complete_units(
+    placement: NDArray[np.int32],
     unit: NDArray[np.int32],
 ) -> NDArray[np.int32]:
     """Devices with ops that have none (-1) following an op of their unit that has one."""
-    chosen = device >= 0
-    of_unit = np.full(int(unit.max()) + 1, -1, dtype=np.int32)
-    of_unit[unit[chosen]] = device[chosen]
-    return np.where(chosen, device, of_unit[unit])
+    is_placed = placement >= 0
+    unit_device = np.full(int(unit.max()) + 1, -1, dtype=np.int32)
+    unit_device[unit[is_placed]] = placement[is_placed]
+    return np.where(is_placed, placement, unit_device[unit])

@@ -1,4 +1,4 @@
-"""The text of a dnn-partitioning workload in, a Problem out.
+"""Reads a dnn-partitioning workload (Tarnawski et al. 2020) as a Problem.
 
 The format is that of the code release of Tarnawski et al., "Efficient Algorithms for Device
 Placement of DNN Graph Operators", NeurIPS 2020, where "FPGA" stands for any accelerator. A node
@@ -17,18 +17,18 @@ from placewright.cluster import HOST, Cluster, Device, Link
 from placewright.costs import Table
 from placewright.errors import FileError, GraphError
 from placewright.frontends.workloads.checks import (
-    MOST_BYTES,
-    MOST_MILLISECONDS,
+    MAX_BYTES,
+    MAX_MILLISECONDS,
     Json,
-    amount,
-    found,
-    objects,
+    describe_value,
+    file_label,
+    iter_objects,
     parse_json,
-    place,
-    truth,
-    whole,
+    require_bool,
+    require_integer,
+    require_number,
 )
-from placewright.graph import Op, in_order
+from placewright.graph import Op, sort_topologically
 from placewright.problem import Problem
 
 if TYPE_CHECKING:
@@ -36,140 +36,142 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 UNLIMITED = 2**62  # bytes of a host: the format limits the memory of accelerators only
-MOST_DEVICES = 256
-BANDWIDTH = 2.0**31  # what the public edge costs were made with; the transfer table rules anyway
+MAX_DEVICES = 256
+LINK_BANDWIDTH = (
+    2.0**31
+)  # what the public edge costs were made with; the transfer table rules anyway
 
 
 @dataclass
-class _Node:
-    identity: int
+class _WorkloadNode:
+    node_id: int
     name: str
-    cpu: float
-    accelerator: float
-    supported: bool
-    backward: bool
+    cpu_ms: float
+    accelerator_ms: float
+    on_accelerator: bool
+    is_backward: bool
     colour: int | None
     size: int
     sources: list[int] = field(default_factory=list)
-    cost: float = 0.0  # of moving its tensor; 0 where nobody reads it
+    transfer_ms: float = 0.0  # of moving its tensor; 0 where nobody reads it
 
 
-def read_partitioning(path: Path, text: str, training: bool, cluster: Cluster | None) -> Problem:
+def read_workload(path: Path, text: str, training: bool, cluster: Cluster | None) -> Problem:
     """The problem that a workload's text describes, on its own cluster unless one is given."""
-    where = place(path)
-    data = parse_json(where, text)
-    nodes = _connected(where, data, training)
+    file = file_label(path)
+    data = parse_json(file, text)
+    nodes = _connected_nodes(file, data, training)
     if cluster is None:
-        cluster = _cluster(where, data, path.stem)
-        bound = [node for node in nodes if not node.supported]
-        if bound and cluster.host is None:
+        cluster = _cluster(file, data, path.stem)
+        cpu_only = [node for node in nodes if not node.on_accelerator]
+        if cpu_only and cluster.host is None:
             raise GraphError(
-                f"{where}: node {bound[0].identity} runs on CPUs only, but maxCPUs is 0: "
+                f"{file}: node {cpu_only[0].node_id} runs on CPUs only, but maxCPUs is 0: "
                 "expected at least 1"
             )
     try:
-        graph = in_order(path.stem, _ops(nodes))
+        graph = sort_topologically(path.stem, _ops(nodes))
     except GraphError as error:
-        raise GraphError(f"{where}: {error}") from None
-    by_name = {str(node.identity): node for node in nodes}
-    ordered = [by_name[op.name] for op in graph.ops]
+        raise GraphError(f"{file}: {error}") from None
+    by_name = {str(node.node_id): node for node in nodes}
+    ordered_nodes = [by_name[op.name] for op in graph.ops]
     costs = Table(
         ops=tuple(op.name for op in graph.ops),
         columns=("gpu", HOST),
-        seconds=np.array([(node.accelerator, node.cpu) for node in ordered]) / 1000,
-        transfers=np.array([node.cost for node in ordered]) / 1000,
+        seconds=np.array([(node.accelerator_ms, node.cpu_ms) for node in ordered_nodes]) / 1000,
+        transfers=np.array([node.transfer_ms for node in ordered_nodes]) / 1000,
     )
     return Problem(graph, cluster, costs, overlap=False)
 
 
-def _connected(where: str, data: Json, training: bool) -> list[_Node]:
+def _connected_nodes(file: str, data: Json, training: bool) -> list[_WorkloadNode]:
     """The nodes with what they read, forward ones first, then by id: files are in no order."""
-    nodes: dict[int, _Node] = {}
-    for spot, entry in objects(where, data, "nodes"):
-        node = _node(spot, entry)
-        if node.identity in nodes:
+    nodes: dict[int, _WorkloadNode] = {}
+    for location, entry in iter_objects(file, data, "nodes"):
+        node = _parse_node(location, entry)
+        if node.node_id in nodes:
             raise GraphError(
-                f"{spot} has id {node.identity}, as an earlier node: ids must be unique"
+                f"{location} has id {node.node_id}, as an earlier node: ids must be unique"
             )
-        nodes[node.identity] = node
-    for spot, entry in objects(where, data, "edges"):
-        ends = []
+        nodes[node.node_id] = node
+    for location, entry in iter_objects(file, data, "edges"):
+        edge_nodes = []
         for key in ("sourceId", "destId"):
-            identity = whole(spot, key, entry.get(key))
-            if identity not in nodes:
-                raise GraphError(f"{spot} {found(key, identity)}: no node has that id")
-            ends.append(nodes[identity])
-        source, target = ends
-        cost = amount(spot, "cost", entry.get("cost"), MOST_MILLISECONDS)
-        if training or not (source.backward or target.backward):
-            target.sources.append(source.identity)
+            node_id = require_integer(location, key, entry.get(key))
+            if node_id not in nodes:
+                raise GraphError(f"{location} {describe_value(key, node_id)}: no node has that id")
+            edge_nodes.append(nodes[node_id])
+        source, target = edge_nodes
+        cost = require_number(location, "cost", entry.get("cost"), MAX_MILLISECONDS)
+        if training or not (source.is_backward or target.is_backward):
+            target.sources.append(source.node_id)
             # A tensor has one cost, the same on all its edges; should they differ, the largest.
-            source.cost = max(source.cost, cost)
-    kept = [node for node in nodes.values() if training or not node.backward]
-    return sorted(kept, key=lambda node: (node.backward, node.identity))
+            source.transfer_ms = max(source.transfer_ms, cost)
+    selected = [node for node in nodes.values() if training or not node.is_backward]
+    return sorted(selected, key=lambda node: (node.is_backward, node.node_id))
 
 
-def _node(spot: str, entry: Json) -> _Node:
+def _parse_node(location: str, entry: Json) -> _WorkloadNode:
     colour = entry.get("colorClass")
-    supported = truth(spot, "supportedOnFpga", entry.get("supportedOnFpga", True))
+    supported = require_bool(location, "supportedOnFpga", entry.get("supportedOnFpga", True))
     accelerator = entry.get("fpgaLatency") if supported else 0
-    return _Node(
-        identity=whole(spot, "id", entry.get("id")),
+    return _WorkloadNode(
+        node_id=require_integer(location, "id", entry.get("id")),
         name=str(entry.get("name", "")),
-        cpu=amount(spot, "cpuLatency", entry.get("cpuLatency"), MOST_MILLISECONDS),
-        accelerator=amount(spot, "fpgaLatency", accelerator, MOST_MILLISECONDS),
-        supported=supported,
-        backward=truth(spot, "isBackwardNode", entry.get("isBackwardNode", False)),
-        colour=None if colour is None else whole(spot, "colorClass", colour),
-        size=int(amount(spot, "size", entry.get("size"), MOST_BYTES)),
+        cpu_ms=require_number(location, "cpuLatency", entry.get("cpuLatency"), MAX_MILLISECONDS),
+        accelerator_ms=require_number(location, "fpgaLatency", accelerator, MAX_MILLISECONDS),
+        on_accelerator=supported,
+        is_backward=require_bool(location, "isBackwardNode", entry.get("isBackwardNode", False)),
+        colour=None if colour is None else require_integer(location, "colorClass", colour),
+        size=int(require_number(location, "size", entry.get("size"), MAX_BYTES)),
     )
 
 
-def _ops(nodes: Sequence[_Node]) -> list[Op]:
+def _ops(nodes: Sequence[_WorkloadNode]) -> list[Op]:
     """One op a node; tensors take no memory beside the nodes' own `size`, which is resident."""
-    position = {node.identity: at for at, node in enumerate(nodes)}
+    position = {node.node_id: at for at, node in enumerate(nodes)}
     return [
         Op(
-            name=str(node.identity),
+            name=str(node.node_id),
             inputs=tuple((position[source], 0) for source in dict.fromkeys(node.sources)),
             outputs=(0,),
             resident=node.size,
             module=node.name,
-            phase="backward" if node.backward else "forward",
+            phase="backward" if node.is_backward else "forward",
             colocate=None if node.colour is None else f"colour {node.colour}",
-            runs_on=() if node.supported else (HOST,),
+            runs_on=() if node.on_accelerator else (HOST,),
         )
         for node in nodes
     ]
 
 
-def _cluster(where: str, data: Json, name: str) -> Cluster:
+def _cluster(file: str, data: Json, name: str) -> Cluster:
     """The accelerators and CPUs that the file allows, each pair with a link of its own."""
-    accelerators, hosts = (_count(where, data, key) for key in ("maxFPGAs", "maxCPUs"))
-    if accelerators + hosts == 0:
-        raise FileError(f"{where} has maxFPGAs 0 and maxCPUs 0: expected at least one device")
+    accelerator_count, host_count = (_count(file, data, key) for key in ("maxFPGAs", "maxCPUs"))
+    if accelerator_count + host_count == 0:
+        raise FileError(f"{file} has maxFPGAs 0 and maxCPUs 0: expected at least one device")
     try:
-        memory = int(amount(where, "maxSizePerFPGA", data.get("maxSizePerFPGA"), MOST_BYTES))
+        memory = int(require_number(file, "maxSizePerFPGA", data.get("maxSizePerFPGA"), MAX_BYTES))
     except GraphError as error:
         raise FileError(str(error)) from None
     devices = [
         Device(f"gpu{number}", "gpu", "accelerator", memory=memory)
-        for number in range(accelerators)
+        for number in range(accelerator_count)
     ]
     devices += [
-        Device("cpu" if hosts == 1 else f"cpu{number}", HOST, memory=UNLIMITED)
-        for number in range(hosts)
+        Device("cpu" if host_count == 1 else f"cpu{number}", HOST, memory=UNLIMITED)
+        for number in range(host_count)
     ]
     names = [device.name for device in devices]
-    link = Link(BANDWIDTH)
+    link = Link(LINK_BANDWIDTH)
     links = {(source, target): link for source in names for target in names if source != target}
     return Cluster(name, tuple(devices), links)
 
 
-def _count(where: str, data: Json, key: str) -> int:
+def _count(file: str, data: Json, key: str) -> int:
     value = data.get(key)
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MOST_DEVICES:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_DEVICES:
         raise FileError(
-            f"{where} {found(key, value)}: expected a whole number from 0 to {MOST_DEVICES}"
+            f"{file} {describe_value(key, value)}: expected a whole number from 0 to {MAX_DEVICES}"
         )
     return value

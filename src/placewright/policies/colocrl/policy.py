@@ -1,4 +1,4 @@
-"""ColocRL: co-location groups in, one after the other, a device for each out.
+"""ColocRL: places co-location groups one after the other with a sequence-to-sequence model.
 
 Mirhoseini et al. 2017, "Device Placement Optimization with Reinforcement Learning". Sizes that the
 paper leaves open are those of its successor (Hierarchical). A group's type is the mean of its ops'
@@ -15,10 +15,11 @@ import numpy as np
 import torch
 from torch import nn
 
-from placewright.policies import grouping as made
-from placewright.policies.exploration_noise import shared
-from placewright.policies.policy import Episodes, Head, Scores, one_plan_each
-from placewright.policies.seq2seq import Placer, even_entropy
+from placewright.policies import grouping as op_groups
+from placewright.policies.exploration_noise import correlated_noise
+from placewright.policies.policy import Episodes, HeadScores, Scores, one_plan_per_episode
+from placewright.policies.seq2seq import Placer, uniform_entropy
+from placewright.policies.storage import settings_of
 
 if TYPE_CHECKING:
     from placewright.problem import Problem
@@ -27,25 +28,28 @@ if TYPE_CHECKING:
 NAME = "colocrl"
 
 
+_RENAMED = {"rule": "grouping", "most": "max_groups"}  # settings of version 1 files
+
+
 @dataclass(frozen=True)
-class Shape:
+class ColocRLConfig:
     """What the sizes of the network follow from.
 
     Args:
-        rule: How ops are grouped: `colocation` (the paper's), `coarse` or `module`.
-        most: Groups are merged until there are no more than this.
+        grouping: How ops are grouped: `colocation` (the paper's), `coarse` or `module`.
+        max_groups: Groups are merged until there are no more than this.
         hidden: Size of the LSTMs' states.
         types: Size of a type's learned vector.
         outputs: Tensors of a group whose bytes are told.
         shared: Whether noise is shared by groups that look alike, and of at least one nat.
         patches: Whether half of that noise moves a few alike groups and leaves the others alone.
-        padded: Whether a problem with fewer than `most` groups will do: adjacency is padded, and
+        padded: Whether a problem with fewer than `max_groups` groups will do: adjacency is padded, and
             kinds of op that were never seen are left out. One policy can then place many graphs,
             as Placeto's authors had it do, though nothing in the paper makes it good at that.
     """
 
-    rule: str = "colocation"
-    most: int = 64
+    grouping: str = "colocation"
+    max_groups: int = 64
     hidden: int = 128
     types: int = 20
     outputs: int = 6
@@ -58,27 +62,27 @@ class Shape:
 
     def build(self, problem: Problem, seed: int = 0) -> ColocRL:
         """A fresh policy for a problem; the same seed gives the same weights."""
-        groups = made.grouped(problem, self.rule, self.most)
-        kinds = made.kinds_of(problem)
+        grouping = op_groups.group_ops(problem, self.grouping, self.max_groups)
+        kinds = op_groups.op_kinds(problem)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            count = self.most if self.padded else len(groups)
+            count = self.max_groups if self.padded else len(grouping)
             return ColocRL(self, kinds, count, problem.arrays.devices)
 
 
 @dataclass(frozen=True, eq=False)
-class _Seen:
+class _ColocRLObservation:
     """A problem as the network sees it."""
 
     grouping: Grouping
     legal: torch.Tensor  # groups × devices
     kinds: torch.Tensor  # groups × kinds, rows add up to 1
-    rest: torch.Tensor  # groups × (outputs + groups)
+    features: torch.Tensor  # groups × (outputs + groups)
 
     @property
-    def near(self) -> torch.Tensor:
+    def adjacency(self) -> torch.Tensor:
         """Groups × groups: whether they exchange tensors."""
-        return self.rest[:, -len(self.rest) :]
+        return self.features[:, -len(self.features) :]
 
 
 class ColocRL(nn.Module):
@@ -91,26 +95,28 @@ class ColocRL(nn.Module):
 
     name = NAME
 
-    def __init__(self, shape: Shape, kinds: tuple[str, ...], groups: int, devices: int) -> None:
+    def __init__(
+        self, config: ColocRLConfig, kinds: tuple[str, ...], groups: int, devices: int
+    ) -> None:
         super().__init__()
-        self.shape, self.kinds, self.groups, self.devices = shape, kinds, groups, devices
-        self.kind = nn.Linear(len(kinds), shape.types, bias=False)
+        self.config, self.kinds, self.groups, self.devices = config, kinds, groups, devices
+        self.kind = nn.Linear(len(kinds), config.types, bias=False)
         nn.init.xavier_uniform_(self.kind.weight)
-        width = shape.types + shape.outputs + groups
+        width = config.types + config.outputs + groups
         self.placer = Placer(
             width,
-            shape.hidden,
+            config.hidden,
             devices,
-            shape.both_ways,
-            shape.temperature,
-            shape.tanh,
-            1.0 if shape.shared else 0.0,
+            config.both_ways,
+            config.temperature,
+            config.tanh,
+            1.0 if config.shared else 0.0,
         )
-        self._seen: WeakKeyDictionary[Problem, _Seen] = WeakKeyDictionary()
+        self._observations: WeakKeyDictionary[Problem, _ColocRLObservation] = WeakKeyDictionary()
 
-    def config(self) -> dict[str, Any]:
+    def to_config(self) -> dict[str, Any]:
         return {
-            "shape": asdict(self.shape),
+            "settings": asdict(self.config),
             "kinds": list(self.kinds),
             "groups": self.groups,
             "devices": self.devices,
@@ -118,84 +124,106 @@ class ColocRL(nn.Module):
 
     @classmethod
     def from_config(cls, data: dict[str, Any]) -> ColocRL:
-        return cls(Shape(**data["shape"]), tuple(data["kinds"]), data["groups"], data["devices"])
+        return cls(
+            ColocRLConfig(**settings_of(data, _RENAMED)),
+            tuple(data["kinds"]),
+            data["groups"],
+            data["devices"],
+        )
 
     def grouping(self, problem: Problem) -> Grouping:
         """The groups that it places."""
-        return self._see(problem).grouping
+        return self._observe(problem).grouping
 
     @torch.no_grad()
     def act(
         self, problem: Problem, count: int, seed: int, *, noise: float = 0.0, greedy: bool = False
     ) -> Episodes:
-        seen, where = self._see(problem), self.placer.go.device
+        observation, torch_device = self._observe(problem), self.placer.go.device
         rng = np.random.default_rng(seed)
-        size = (count, len(seen.grouping), self.devices)
-        luck = np.zeros(size) if greedy else rng.gumbel(size=size)
-        shake = None
-        if noise > 0 and self.shape.shared:
-            kinds, near = (each.cpu().numpy() for each in (seen.kinds, seen.near))
-            shake = noise * shared(rng, kinds, near, count, self.devices, self.shape.patches)
+        size = (count, len(observation.grouping), self.devices)
+        gumbel = np.zeros(size) if greedy else rng.gumbel(size=size)
+        logit_noise = None
+        if noise > 0 and self.config.shared:
+            kind_shares, adjacency = (
+                tensor.cpu().numpy() for tensor in (observation.kinds, observation.adjacency)
+            )
+            logit_noise = noise * correlated_noise(
+                rng, kind_shares, adjacency, count, self.devices, self.config.patches
+            )
         elif noise > 0:
-            shake = rng.normal(scale=noise, size=size)
-        every = torch.zeros(count, dtype=torch.long, device=where)
-        device, log_prob, added = self.placer.draw(
-            self._read(seen).of(every),
-            seen.legal,
-            torch.as_tensor(luck, dtype=torch.float32, device=where),
-            None if shake is None else torch.as_tensor(shake, dtype=torch.float32, device=where),
+            logit_noise = rng.normal(scale=noise, size=size)
+        encoder_rows = torch.zeros(count, dtype=torch.long, device=torch_device)
+        device, log_prob, logit_shift = self.placer.sample(
+            self._encode(observation).of(encoder_rows),
+            observation.legal,
+            torch.as_tensor(gumbel, dtype=torch.float32, device=torch_device),
+            None
+            if logit_noise is None
+            else torch.as_tensor(logit_noise, dtype=torch.float32, device=torch_device),
         )
-        row = device.cpu().numpy().astype(np.int32)
-        actions = {"device": row}
-        if added is not None:
-            actions["added"] = added.cpu().numpy()
+        group_devices = device.cpu().numpy().astype(np.int32)
+        actions = {"device": group_devices}
+        if logit_shift is not None:
+            actions["added"] = logit_shift.cpu().numpy()
         return Episodes(
             actions,
-            problem.settle(seen.grouping.expand(row)),
-            one_plan_each(count),
+            problem.legalize(observation.grouping.expand(group_devices)),
+            one_plan_per_episode(count),
             log_prob.cpu().numpy(),
         )
 
     def score(self, problem: Problem, episodes: Episodes, best: Episodes | None = None) -> Scores:
-        seen, where = self._see(problem), self.placer.go.device
-        device = torch.as_tensor(episodes.actions["device"], dtype=torch.long, device=where)
-        added = episodes.actions.get("added")
-        log_prob, entropy, toward = self.placer.score(
-            self._read(seen).of(torch.zeros(len(device), dtype=torch.long, device=where)),
-            seen.legal,
+        observation, torch_device = self._observe(problem), self.placer.go.device
+        device = torch.as_tensor(episodes.actions["device"], dtype=torch.long, device=torch_device)
+        logit_shift = episodes.actions.get("added")
+        log_prob, entropy, log_prob_of_best = self.placer.score(
+            self._encode(observation).of(
+                torch.zeros(len(device), dtype=torch.long, device=torch_device)
+            ),
+            observation.legal,
             device,
-            None if added is None else torch.as_tensor(added, device=where),
-            None if best is None else torch.as_tensor(best.actions["device"], device=where).long(),
+            None if logit_shift is None else torch.as_tensor(logit_shift, device=torch_device),
+            None
+            if best is None
+            else torch.as_tensor(best.actions["device"], device=torch_device).long(),
         )
-        head = Head("devices", log_prob, entropy, even_entropy(seen.legal))
-        return Scores((head,), toward=toward)
+        head = HeadScores("devices", log_prob, entropy, uniform_entropy(observation.legal))
+        return Scores((head,), log_prob_of_best=log_prob_of_best)
 
-    def only(self, episodes: Episodes, at: int) -> Episodes:
-        actions = {"device": episodes.actions["device"][at : at + 1].copy()}
-        device, log_prob = episodes.device[at : at + 1], episodes.log_prob[at : at + 1]
-        return Episodes(actions, device.copy(), one_plan_each(1), log_prob.copy())
+    def select(self, episodes: Episodes, index: int) -> Episodes:
+        actions = {"device": episodes.actions["device"][index : index + 1].copy()}
+        placements, log_prob = (
+            episodes.placements[index : index + 1],
+            episodes.log_prob[index : index + 1],
+        )
+        return Episodes(actions, placements.copy(), one_plan_per_episode(1), log_prob.copy())
 
-    def _read(self, seen: _Seen) -> Any:
-        return self.placer.encode(torch.cat([self.kind(seen.kinds), seen.rest], dim=1)[None])
+    def _encode(self, observation: _ColocRLObservation) -> Any:
+        return self.placer.encode(
+            torch.cat([self.kind(observation.kinds), observation.features], dim=1)[None]
+        )
 
-    def _see(self, problem: Problem) -> _Seen:
-        where, known = self.placer.go.device, self._seen.get(problem)
-        if known is None or known.legal.device != where:
-            shape = self.shape
-            grouping = made.grouped(problem, shape.rule, shape.most)
-            fits = shape.padded and len(grouping) <= self.groups
-            found = self.groups if fits else len(grouping)
-            made.check_devices(problem, self.devices, self.groups, found)
-            counts = made.kind_counts(problem, grouping, self.kinds)
-            source, target = made.edges(problem, grouping)
-            near = np.zeros((len(grouping), self.groups), dtype=np.float32)
-            near[source, target] = near[target, source] = 1.0
-            sizes = made.leaving_bytes(problem, grouping, shape.outputs)
-            legal = made.legal_devices(problem, grouping)
-            self._seen[problem] = _Seen(
+    def _observe(self, problem: Problem) -> _ColocRLObservation:
+        torch_device, cached = self.placer.go.device, self._observations.get(problem)
+        if cached is None or cached.legal.device != torch_device:
+            config = self.config
+            grouping = op_groups.group_ops(problem, config.grouping, config.max_groups)
+            fits = config.padded and len(grouping) <= self.groups
+            group_count = self.groups if fits else len(grouping)
+            op_groups.check_dimensions(problem, self.devices, self.groups, group_count)
+            counts = op_groups.kind_counts(problem, grouping, self.kinds)
+            source, target = op_groups.group_edges(problem, grouping)
+            adjacency = np.zeros((len(grouping), self.groups), dtype=np.float32)
+            adjacency[source, target] = adjacency[target, source] = 1.0
+            sizes = op_groups.largest_output_bytes(problem, grouping, config.outputs)
+            legal = op_groups.legal_devices(problem, grouping)
+            self._observations[problem] = _ColocRLObservation(
                 grouping,
-                torch.as_tensor(legal, device=where),
-                torch.as_tensor(counts / np.maximum(counts.sum(1, keepdims=True), 1), device=where),
-                torch.as_tensor(np.concatenate([sizes, near], axis=1), device=where),
+                torch.as_tensor(legal, device=torch_device),
+                torch.as_tensor(
+                    counts / np.maximum(counts.sum(1, keepdims=True), 1), device=torch_device
+                ),
+                torch.as_tensor(np.concatenate([sizes, adjacency], axis=1), device=torch_device),
             )
-        return self._seen[problem]
+        return self._observations[problem]

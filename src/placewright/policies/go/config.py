@@ -1,4 +1,4 @@
-"""What a GO policy is like: sizes, passes and tasks in, a fresh policy out."""
+"""Configuration of the GO policy: sizes, passes and tasks; builds a fresh policy."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from placewright.errors import ConfigError
-from placewright.policies.go.initial_plans import STARTS
+from placewright.policies.go.initial_plans import INITIAL_PLAN_COUNT
 from placewright.policies.go.levels import (
     LEVELS,
     PARTS,
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from placewright.problem import Problem
 
 TASKS = ("device", "priority", "fusion")
-_ON = {"priority": PARTS, "fusion": UNITS}
+_TASK_LEVELS = {"priority": PARTS, "fusion": UNITS}
 """What tasks after placement decide on."""
 
 
 @dataclass(frozen=True)
-class Shape:
+class GoConfig:
     """What the network is like.
 
     Args:
@@ -31,7 +31,7 @@ class Shape:
         rounds: Of messages between neighbours.
         layers: Of attention, beside the one that all tasks share.
         segment: Units that attend to each other, and to as many before them.
-        wide: Of the layer that joins a unit with a device.
+        head_width: Of the layer that joins a unit with a device.
         passes: Plans in a row, each refining the one before: what each decides on, `module`,
             `part` or `unit` (`go_groups`).
         starts: How many first plans there are (`go_start.first_plans`); episodes take turns.
@@ -40,15 +40,15 @@ class Shape:
         attention, modulation: Off for ablations.
         timed: Whether it is told when ops run under the plan that it reads. It then needs a
             `clock`, since policies know no simulator; `training` has one.
-        stay: The logit that a fresh policy adds to the device where a unit is: with some it begins
+        stay_bias: The logit that a fresh policy adds to the device where a unit is: with some it begins
             at the plan that it reads.
         margin: How much surer than that it stays the likeliest move must be, in nats. Many moves
             that are each a little likelier than none are together a poor plan.
-        most: Units are merged along heavy edges until there are no more than this, but for
+        max_groups: Units are merged along heavy edges until there are no more than this, but for
             the dozen that is left in any case.
         drawn: The decisions that an episode draws at most, all of them of one task in one pass; all
             others stay as they are, so that a reward says something about few. 0: all are drawn.
-        together: Whether neighbouring units share their luck in some episodes, so that a layer
+        correlated: Whether neighbouring units share their luck in some episodes, so that a layer
             moves as a whole. Each decision's own probability stays what it is.
     """
 
@@ -57,7 +57,7 @@ class Shape:
     layers: int = 2
     heads: int = 4
     segment: int = 128
-    wide: int = 32
+    head_width: int = 32
     passes: tuple[str, ...] = LEVELS
     starts: int = 1
     tasks: tuple[str, ...] = ("device",)
@@ -65,17 +65,19 @@ class Shape:
     attention: bool = True
     modulation: bool = True
     timed: bool = False
-    stay: float = 1.5
+    stay_bias: float = 1.5
     margin: float = 1.0
-    most: int = 200_000
+    max_groups: int = 200_000
     drawn: int = 8
-    together: bool = True
+    correlated: bool = True
 
     def __post_init__(self) -> None:
         if not self.tasks or list(self.tasks) != [task for task in TASKS if task in self.tasks]:
             raise ConfigError(f"GO is given tasks {self.tasks!r}: expected some of {TASKS}")
-        if not 1 <= self.starts <= STARTS:
-            raise ConfigError(f"GO is given {self.starts!r} first plans: expected 1 to {STARTS}")
+        if not 1 <= self.starts <= INITIAL_PLAN_COUNT:
+            raise ConfigError(
+                f"GO is given {self.starts!r} first plans: expected 1 to {INITIAL_PLAN_COUNT}"
+            )
         if not self.passes or not set(self.passes) <= set(LEVELS):
             raise ConfigError(f"GO is given passes {self.passes!r}: expected some of {LEVELS}")
 
@@ -83,7 +85,7 @@ class Shape:
     def slots(self) -> tuple[tuple[str, str], ...]:
         """What is decided one after the other: a task, and on what."""
         devices = [("device", level) for level in self.passes if "device" in self.tasks]
-        others = [(task, _ON[task]) for task in self.tasks if task in _ON]
+        others = [(task, _TASK_LEVELS[task]) for task in self.tasks if task in _TASK_LEVELS]
         return (*devices, *others)
 
     def build(self, problem: Problem, seed: int = 0) -> Go:

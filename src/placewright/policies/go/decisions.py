@@ -1,4 +1,4 @@
-"""GO's decisions: logits in, choices out, drawn or as they were; and how sure each was.
+"""GO's decisions from logits: sampled, or replayed with their log-probabilities.
 
 An episode decides in slots, one for each pass and task. Where few decisions are drawn they are all
 of one slot, and the episode leaves the others as it found them.
@@ -13,203 +13,227 @@ import numpy as np
 import torch
 from torch.nn.functional import one_hot
 
-from placewright.policies.policy import Head
-from placewright.policies.seq2seq import NEVER, chosen, even_entropy
+from placewright.policies.policy import HeadScores
+from placewright.policies.seq2seq import MASKED_LOGIT, log_prob_and_entropy, uniform_entropy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from numpy.typing import NDArray
 
-    from placewright.policies.go.observation import Seen
+    from placewright.policies.go.observation import GoObservation
 
 SLOT = "slot"
 """The action that says where an episode drew."""
-_ALL = -1
-_SURE = 50.0  # nats; what has no other device stays for certain
+_ALL_SLOTS = -1
+_MAX_LOG_ODDS = 50.0  # nats; what has no other device stays for certain
 
 
-class Luck:
+class Sampler:
     """Random numbers for episodes; the same seed gives the same ones on the same kind of machine.
 
     Args:
         slots: How likely an episode draws in each of them, if not all are drawn.
-        most: Groups of units that an episode draws at most, from one on; 0 for all of them.
-        together: Whether units share their luck with neighbours.
+        max_decisions: Groups of units that an episode draws at most, from one on; 0 for all of them.
+        correlated: Whether units share their luck with neighbours.
     """
 
     def __init__(
         self,
         count: int,
         seed: int,
-        where: torch.device,
+        torch_device: torch.device,
         noise: float = 0.0,
         greedy: bool = False,
-        slots: NDArray[np.float64] | None = None,
-        most: int = 0,
-        together: bool = False,
+        slot_probabilities: NDArray[np.float64] | None = None,
+        max_decisions: int = 0,
+        correlated: bool = False,
     ) -> None:
-        self.where, self.noise, self.greedy = where, noise, greedy
-        self.most, self.together = most, together
-        self._generator = torch.Generator(where).manual_seed(seed)
+        self.torch_device, self.noise, self.greedy = torch_device, noise, greedy
+        self.max_decisions, self.correlated = max_decisions, correlated
+        self._generator = torch.Generator(torch_device).manual_seed(seed)
         self._rng = np.random.default_rng(seed)
-        self.slot = np.full(count, _ALL)
+        self.slot = np.full(count, _ALL_SLOTS)
         """Episodes: where each draws."""
-        if most and not greedy and slots is not None:
-            self.slot = self._rng.choice(len(slots), size=count, p=slots)
+        if max_decisions and not greedy and slot_probabilities is not None:
+            self.slot = self._rng.choice(len(slot_probabilities), size=count, p=slot_probabilities)
 
     def gumbel(
-        self, seen: Seen, logits: torch.Tensor, moving: torch.Tensor
+        self, observation: GoObservation, logits: torch.Tensor, move_probability: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Episodes × units × choices: what is added to logits; and units that are drawn at all.
 
         Args:
-            moving: Episodes × units: how likely each moves. Half of those drawn are drawn by it.
+            move_probability: Episodes × units: how likely each moves. Half of those drawn are drawn by it.
         """
         count, units, choices = logits.shape
-        free = torch.ones(count, units, dtype=torch.bool, device=self.where)
+        is_drawn = torch.ones(count, units, dtype=torch.bool, device=self.torch_device)
         if self.greedy:
-            return torch.zeros(count, units, choices, device=self.where), free
-        uniform = torch.rand(count, units, choices, generator=self._generator, device=self.where)
-        if (self.together or self.most) and count:
-            member = self._members(seen, count)
-            if self.together:
-                uniform = uniform.gather(1, member[:, :, None].expand(-1, -1, choices))
-            if self.most:
-                groups = np.asarray(member.amax(dim=1).cpu()) + 1
-                share = np.exp(self._rng.uniform(0.0, np.log(self.most), size=count)) / groups
-                rolled = torch.rand(count, units, generator=self._generator, device=self.where)
-                often = 0.5 + 0.5 * moving / moving.mean(dim=1, keepdim=True).clamp(min=1e-9)
-                often = torch.zeros_like(often).scatter_reduce(
-                    1, member, often, "mean", include_self=False
+            return torch.zeros(count, units, choices, device=self.torch_device), is_drawn
+        uniform = torch.rand(
+            count, units, choices, generator=self._generator, device=self.torch_device
+        )
+        if (self.correlated or self.max_decisions) and count:
+            run = self._run_of_units(observation, count)
+            if self.correlated:
+                uniform = uniform.gather(1, run[:, :, None].expand(-1, -1, choices))
+            if self.max_decisions:
+                groups = np.asarray(run.amax(dim=1).cpu()) + 1
+                share = (
+                    np.exp(self._rng.uniform(0.0, np.log(self.max_decisions), size=count)) / groups
                 )
-                rolled = (rolled / often.clamp(min=1e-3)).gather(1, member)
-                least = rolled.amin(dim=1, keepdim=True)  # one is drawn in any case
-                limit = torch.as_tensor(share, device=self.where, dtype=rolled.dtype)
-                free = (rolled < limit[:, None]) | (rolled == least)
+                rolls = torch.rand(
+                    count, units, generator=self._generator, device=self.torch_device
+                )
+                weight = 0.5 + 0.5 * move_probability / move_probability.mean(
+                    dim=1, keepdim=True
+                ).clamp(min=1e-9)
+                weight = torch.zeros_like(weight).scatter_reduce(
+                    1, run, weight, "mean", include_self=False
+                )
+                rolls = (rolls / weight.clamp(min=1e-3)).gather(1, run)
+                lowest = rolls.amin(dim=1, keepdim=True)  # one is drawn in any case
+                limit = torch.as_tensor(share, device=self.torch_device, dtype=rolls.dtype)
+                is_drawn = (rolls < limit[:, None]) | (rolls == lowest)
         uniform = uniform.clamp(1e-20, 1 - 1e-7)
-        return -(-uniform.log()).log() * free[:, :, None], free
+        return -(-uniform.log()).log() * is_drawn[:, :, None], is_drawn
 
-    def _members(self, seen: Seen, count: int) -> torch.Tensor:
+    def _run_of_units(self, observation: GoObservation, count: int) -> torch.Tensor:
         """Episodes × units: the groups that units are in, of a size that each episode draws."""
-        levels = seen.stretches if self.together else seen.stretches[:1]
+        levels = observation.unit_runs if self.correlated else observation.unit_runs[:1]
         pick = self._rng.integers(len(levels), size=count)
-        return torch.as_tensor(np.stack([levels[at] for at in pick]), device=self.where)
+        return torch.as_tensor(
+            np.stack([levels[level] for level in pick]), device=self.torch_device
+        )
 
-    def shake(self, logits: torch.Tensor) -> torch.Tensor | None:
+    def logit_noise(self, logits: torch.Tensor) -> torch.Tensor | None:
         """Normal numbers, as a share of the size of each unit's logits."""
         if not self.noise:
             return None
-        drawn = torch.randn(logits.shape, generator=self._generator, device=self.where)
-        legal = logits > NEVER / 2
-        size = (logits.square() * legal).sum(dim=2, keepdim=True) / legal.sum(dim=2, keepdim=True)
-        return drawn * self.noise * size.sqrt()
+        noise = torch.randn(logits.shape, generator=self._generator, device=self.torch_device)
+        legal = logits > MASKED_LOGIT / 2
+        mean_square = (logits.square() * legal).sum(dim=2, keepdim=True) / legal.sum(
+            dim=2, keepdim=True
+        )
+        return noise * self.noise * mean_square.sqrt()
 
 
 @dataclass(frozen=True, eq=False)
-class Asked:
+class DecisionQuery:
     """What is to be decided in a slot.
 
     Args:
-        seen: The units or groups that it is about.
+        observation: The units or groups that it is about.
         logits: Of the episodes that decide, `rows`.
-        now: All episodes × units: what is kept by the others.
-        stay: Like logits: what is added where nothing is drawn.
+        current: All episodes × units: what is kept by the others.
+        stay_logits: Like logits: what is added where nothing is drawn.
     """
 
     name: str
-    seen: Seen
+    observation: GoObservation
     logits: torch.Tensor
     rows: torch.Tensor
-    now: torch.Tensor
-    stay: torch.Tensor
+    current: torch.Tensor
+    stay_logits: torch.Tensor
 
-    def among(self, values: torch.Tensor) -> torch.Tensor:
+    def scatter_rows(self, values: torch.Tensor) -> torch.Tensor:
         """Values of the episodes that decide among all of them; nothing for the others."""
-        all_of_them = values.new_zeros((*self.now.shape, *values.shape[2:]))
-        return all_of_them.index_copy(0, self.rows, values)
+        all_rows = values.new_zeros((*self.current.shape, *values.shape[2:]))
+        return all_rows.index_copy(0, self.rows, values)
 
 
-class Drawn:
+class DecisionSampler:
     """Draws decisions and keeps what `score` needs to see them again."""
 
-    def __init__(self, luck: Luck) -> None:
-        self.luck = luck
+    def __init__(self, sampler: Sampler) -> None:
+        self.sampler = sampler
         self._actions: dict[str, torch.Tensor] = {}
-        self._sure: list[torch.Tensor] = []
+        self._log_probs: list[torch.Tensor] = []
 
-    def rows(self, at: int) -> torch.Tensor:
+    def rows(self, slot: int) -> torch.Tensor:
         """The episodes that decide in a slot."""
-        return _rows(self.luck.slot, at, self.luck.where)
+        return _deciding_rows(self.sampler.slot, slot, self.sampler.torch_device)
 
-    def __call__(self, asked: Asked) -> torch.Tensor:
+    def __call__(self, query: DecisionQuery) -> torch.Tensor:
         """All episodes × units."""
-        name, logits = asked.name, asked.logits
-        here = one_hot(asked.now[asked.rows], logits.shape[2]).bool()
-        away = logits.masked_fill(here, NEVER).logsumexp(dim=2)
-        sure = logits.masked_fill(~here, NEVER).logsumexp(dim=2) - away
-        gumbel, free = self.luck.gumbel(asked.seen, logits, torch.sigmoid(-sure))
-        added = self.luck.shake(logits)
-        if self.luck.most and not self.luck.greedy:
+        name, logits = query.name, query.logits
+        is_current = one_hot(query.current[query.rows], logits.shape[2]).bool()
+        move_logit = logits.masked_fill(is_current, MASKED_LOGIT).logsumexp(dim=2)
+        stay_log_odds = logits.masked_fill(~is_current, MASKED_LOGIT).logsumexp(dim=2) - move_logit
+        gumbel, is_drawn = self.sampler.gumbel(
+            query.observation, logits, torch.sigmoid(-stay_log_odds)
+        )
+        logit_shift = self.sampler.logit_noise(logits)
+        if self.sampler.max_decisions and not self.sampler.greedy:
             # Plans that stay as they were teach nothing: what is drawn moves half of the time.
-            restless = -sure.clamp(0.0, _SURE)[:, :, None] * here
-            self._actions[f"{name}/restless"] = asked.among(restless)
-            logits = logits + restless
-        if added is not None:
-            self._actions[f"{name}/added"] = asked.among(added)
-            logits = logits + added
-        calm = torch.ones_like(free) if self.luck.greedy else ~free
-        picked = (logits + gumbel + asked.stay * calm[:, :, None]).argmax(dim=2)
-        choice = asked.now.index_copy(0, asked.rows, picked)
+            stay_penalty = -stay_log_odds.clamp(0.0, _MAX_LOG_ODDS)[:, :, None] * is_current
+            self._actions[f"{name}/restless"] = query.scatter_rows(stay_penalty)
+            logits = logits + stay_penalty
+        if logit_shift is not None:
+            self._actions[f"{name}/added"] = query.scatter_rows(logit_shift)
+            logits = logits + logit_shift
+        is_kept = torch.ones_like(is_drawn) if self.sampler.greedy else ~is_drawn
+        row_choice = (logits + gumbel + query.stay_logits * is_kept[:, :, None]).argmax(dim=2)
+        choice = query.current.index_copy(0, query.rows, row_choice)
         self._actions[name] = choice
-        self._actions[f"{name}/free"] = asked.among(free)
-        self._sure.append(asked.among(chosen(logits, picked)[0] * free))
+        self._actions[f"{name}/free"] = query.scatter_rows(is_drawn)
+        self._log_probs.append(
+            query.scatter_rows(log_prob_and_entropy(logits, row_choice)[0] * is_drawn)
+        )
         return choice
 
-    def done(self) -> tuple[dict[str, NDArray[Any]], NDArray[np.float32]]:
+    def outputs(self) -> tuple[dict[str, NDArray[Any]], NDArray[np.float32]]:
         """The actions by name, and the log-probabilities slot after slot."""
         actions = {name: value.cpu().numpy() for name, value in self._actions.items()}
-        return {**actions, SLOT: self.luck.slot}, torch.cat(self._sure, 1).float().cpu().numpy()
+        return {**actions, SLOT: self.sampler.slot}, torch.cat(
+            self._log_probs, 1
+        ).float().cpu().numpy()
 
 
-class Forced:
+class DecisionReplay:
     """Takes decisions as they were taken and says how likely they are now, with gradients."""
 
-    def __init__(self, actions: Mapping[str, NDArray[Any]], where: torch.device) -> None:
-        self.actions, self.where = actions, where
-        self._heads: list[Head] = []
+    def __init__(self, actions: Mapping[str, NDArray[Any]], torch_device: torch.device) -> None:
+        self.actions, self.torch_device = actions, torch_device
+        self._heads: list[HeadScores] = []
 
-    def rows(self, at: int) -> torch.Tensor:
+    def rows(self, slot: int) -> torch.Tensor:
         """The episodes that decided in a slot."""
-        return _rows(self.actions[SLOT], at, self.where)
+        return _deciding_rows(self.actions[SLOT], slot, self.torch_device)
 
-    def __call__(self, asked: Asked) -> torch.Tensor:
-        name, logits, rows = asked.name, asked.logits, asked.rows
-        choice = torch.as_tensor(self.actions[name], dtype=torch.long, device=self.where)
-        free = torch.as_tensor(self.actions[f"{name}/free"], device=self.where)
-        for more in ("restless", "added"):
-            if f"{name}/{more}" in self.actions:
-                shift = torch.as_tensor(self.actions[f"{name}/{more}"], device=self.where)
+    def __call__(self, query: DecisionQuery) -> torch.Tensor:
+        name, logits, rows = query.name, query.logits, query.rows
+        choice = torch.as_tensor(self.actions[name], dtype=torch.long, device=self.torch_device)
+        is_drawn = torch.as_tensor(self.actions[f"{name}/free"], device=self.torch_device)
+        for shift_name in ("restless", "added"):
+            if f"{name}/{shift_name}" in self.actions:
+                shift = torch.as_tensor(
+                    self.actions[f"{name}/{shift_name}"], device=self.torch_device
+                )
                 logits = logits + shift[rows]
-        log_prob, entropy = chosen(logits, choice[rows])
-        most = even_entropy(torch.as_tensor(asked.seen.legal, device=self.where))
+        log_prob, entropy = log_prob_and_entropy(logits, choice[rows])
+        max_entropy = uniform_entropy(
+            torch.as_tensor(query.observation.legal, device=self.torch_device)
+        )
         if not name.startswith("device"):
-            most = torch.full_like(most, float(np.log(logits.shape[2])))
-        drawn = free[rows]
+            max_entropy = torch.full_like(max_entropy, float(np.log(logits.shape[2])))
+        row_mask = is_drawn[rows]
         self._heads.append(
-            Head(
+            HeadScores(
                 name,
-                asked.among(log_prob * drawn),
-                asked.among(entropy * drawn),
-                most,
-                free,
+                query.scatter_rows(log_prob * row_mask),
+                query.scatter_rows(entropy * row_mask),
+                max_entropy,
+                is_drawn,
             )
         )
         return choice
 
-    def heads(self) -> tuple[Head, ...]:
+    def heads(self) -> tuple[HeadScores, ...]:
         return tuple(self._heads)
 
 
-def _rows(slot: NDArray[np.int64], at: int, where: torch.device) -> torch.Tensor:
-    return torch.as_tensor(np.flatnonzero((slot == at) | (slot == _ALL)), device=where)
+def _deciding_rows(slot: NDArray[np.int64], index: int, torch_device: torch.device) -> torch.Tensor:
+    return torch.as_tensor(
+        np.flatnonzero((slot == index) | (slot == _ALL_SLOTS)), device=torch_device
+    )

@@ -1,4 +1,4 @@
-"""Fusing by urgency: devices and an urgency for each op in, fused groups out."""
+"""Fuses ops on the same device, in order of urgency or as a compiler would."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ if TYPE_CHECKING:
     from placewright.problem import Problem
 
 
-def fusions(
-    problem: Problem, device: NDArray[np.int32], urgency: NDArray[np.float64]
+def fuse_by_urgency(
+    problem: Problem, placements: NDArray[np.int32], urgency: NDArray[np.float64]
 ) -> NDArray[np.int32]:
     """Plans × ops: the fused group of each op, or -1, for plans × ops.
 
     Raises:
         ConfigError: This release cannot fuse by urgency.
     """
-    found: NDArray[np.int32] = _known("fuse")(problem, device, urgency)
-    return found
+    fusion: NDArray[np.int32] = _transform("fuse")(problem, placements, urgency)
+    return fusion
 
 
-def usual_fusions(problem: Problem, device: NDArray[np.int32]) -> NDArray[np.int32]:
+def fuse_greedily(problem: Problem, placements: NDArray[np.int32]) -> NDArray[np.int32]:
     """The same as a compiler would fuse, whoever is urgent.
 
     Raises:
         ConfigError: This release cannot fuse so.
     """
-    found: NDArray[np.int32] = _known("greedy")(problem, device)
-    return found
+    fusion: NDArray[np.int32] = _transform("greedy")(problem, placements)
+    return fusion
 
 
-def _known(name: str) -> Any:
-    known = getattr(transforms, name, None)
-    if known is None:
+def _transform(name: str) -> Any:
+    function = getattr(transforms, name, None)
+    if function is None:
         raise ConfigError(
             "the policy decides on fusion, which this release cannot carry out: "
             "leave the task 'fusion' out"
         )
-    return known
+    return function

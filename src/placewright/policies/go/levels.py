@@ -1,4 +1,4 @@
-"""Groups of units that GO decides on as one: a problem and its units in, the group of each out.
+"""The levels that GO decides at: modules, parts of modules, and units.
 
 Strong plans have a module of the network in one place, with all its steps in time and its backward
 pass: rounded to modules they take 1.00 to 1.10 times as long on RNNLM and NMT, where as many groups
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placewright.transforms import layer_places, nested
+from placewright.transforms import layer_positions, nested_groupings
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 MODULES, PARTS, UNITS = "module", "part", "unit"
 LEVELS = (MODULES, PARTS, UNITS)
 """What passes decide on, from coarse to fine."""
-_FEW = 150  # modules where the graph knows none, about
-_PARTS = 400  # parts of all modules together, about
-_MOST = 8  # parts of a module's forward pass, and of its backward pass
+_TARGET_MODULES = 150  # modules where the graph knows none, about
+_TARGET_PARTS = 400  # parts of all modules together, about
+_MAX_PARTS = 8  # parts of a module's forward pass, and of its backward pass
 
 
 def by_modules(
@@ -33,12 +33,14 @@ def by_modules(
 
     Where the graph knows no modules, groups along heavy edges.
     """
-    place: NDArray[Any] | None = layer_places(problem)
-    if place is None:
-        levels = nested(problem)
-        place = next((each for each in levels if len(each) <= _FEW), levels[-1]).group
-    _, allowed = np.unique(legal, axis=0, return_inverse=True)
-    return _numbered(place[leader], allowed.reshape(-1))
+    position: NDArray[Any] | None = layer_positions(problem)
+    if position is None:
+        levels = nested_groupings(problem)
+        position = next(
+            (grouping for grouping in levels if len(grouping) <= _TARGET_MODULES), levels[-1]
+        ).group
+    _, device_set = np.unique(legal, axis=0, return_inverse=True)
+    return _combine_labels(position[leader], device_set.reshape(-1))
 
 
 def by_parts(
@@ -48,21 +50,21 @@ def by_parts(
     module: NDArray[np.int64],
 ) -> NDArray[np.int64]:
     """Units: the part of each: a module's forward or backward pass, in stretches of equal work."""
-    names = [str(problem.graph.ops[op].phase) for op in leader.tolist()]
-    phase = np.unique(names, return_inverse=True)[1].reshape(-1)
-    pass_of = _numbered(module, phase)
-    parts = int(np.clip(_PARTS / (int(pass_of.max()) + 1), 1, _MOST))
-    heavy = work + 1e-6 * max(float(work.mean()), 1e-30)
-    total = np.bincount(pass_of, heavy)
-    before = np.cumsum(total) - total
+    phases = [str(problem.graph.ops[op].phase) for op in leader.tolist()]
+    phase = np.unique(phases, return_inverse=True)[1].reshape(-1)
+    pass_of = _combine_labels(module, phase)
+    parts = int(np.clip(_TARGET_PARTS / (int(pass_of.max()) + 1), 1, _MAX_PARTS))
+    weight = work + 1e-6 * max(float(work.mean()), 1e-30)
+    total = np.bincount(pass_of, weight)
+    work_before = np.cumsum(total) - total
     order = np.lexsort((leader, pass_of))
-    done = np.empty_like(heavy)
-    done[order] = np.cumsum(heavy[order])
-    share = (done - heavy / 2 - before[pass_of]) / total[pass_of]
-    return _numbered(pass_of, np.clip((share * parts).astype(np.int64), 0, parts - 1))
+    cumulative = np.empty_like(weight)
+    cumulative[order] = np.cumsum(weight[order])
+    share = (cumulative - weight / 2 - work_before[pass_of]) / total[pass_of]
+    return _combine_labels(pass_of, np.clip((share * parts).astype(np.int64), 0, parts - 1))
 
 
-def _numbered(*labels: NDArray[Any]) -> NDArray[np.int64]:
+def _combine_labels(*labels: NDArray[Any]) -> NDArray[np.int64]:
     """One number for each combination of labels."""
     _, group = np.unique(np.stack(labels), axis=1, return_inverse=True)
     return group.reshape(-1).astype(np.int64)

@@ -1,4 +1,4 @@
-"""GO's network: units of a graph in, a vector for each out, and from it and a plan what to do.
+"""GO's network: GraphSAGE over units, segment-recurrent attention, and the device head.
 
 GraphSAGE with max pooling both ways (Hamilton et al. 2017), segment-recurrent attention with a
 memory that no gradient enters (Dai et al. 2019), and multiplication of every layer's input by a
@@ -12,18 +12,18 @@ from torch import nn
 from torch.nn import functional
 
 from placewright.policies.go.features import (
-    DEVICE,
-    GRAPH,
-    KINDS,
-    UNIT,
+    DEVICE_WIDTH,
+    GRAPH_WIDTH,
+    KIND_BUCKETS,
+    UNIT_WIDTH,
 )
-from placewright.policies.go.plan_features import HERE, PAIR
+from placewright.policies.go.plan_features import CURRENT_DEVICE, PAIR_WIDTH
 
 MODES = 4
 """What is asked for: modules, parts of them, or units in a pass, or units by a search."""
 
 
-class Sage(nn.Module):
+class GraphSage(nn.Module):
     """One round of messages: the largest of what sources say, and of what readers say."""
 
     def __init__(self, width: int) -> None:
@@ -33,17 +33,17 @@ class Sage(nn.Module):
         self.norm = nn.LayerNorm(width)
 
     def forward(self, x: torch.Tensor, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        heard = []
+        pooled = []
         for tell, tail, head in zip(self.tell, (source, target), (target, source), strict=True):
-            said = torch.sigmoid(tell(x))[tail]
+            messages = torch.sigmoid(tell(x))[tail]
             # A sigmoid is above 0, which therefore stands for no neighbour at all.
-            place = head[:, None].expand_as(said)
-            heard.append(torch.zeros_like(x).scatter_reduce(0, place, said, "amax"))
-        joined: torch.Tensor = x + torch.relu(self.norm(self.join(torch.cat([x, *heard], dim=1))))
+            index = head[:, None].expand_as(messages)
+            pooled.append(torch.zeros_like(x).scatter_reduce(0, index, messages, "amax"))
+        joined: torch.Tensor = x + torch.relu(self.norm(self.join(torch.cat([x, *pooled], dim=1))))
         return joined
 
 
-class Attention(nn.Module):
+class SegmentAttention(nn.Module):
     """A segment looks at itself and at the segment before, into which no gradient goes.
 
     Args:
@@ -56,7 +56,7 @@ class Attention(nn.Module):
     ) -> None:
         super().__init__()
         self.heads, self.segment = heads, segment
-        self.modulate = nn.Linear(width + GRAPH, width) if modulated else None
+        self.modulate = nn.Linear(width + GRAPH_WIDTH, width) if modulated else None
         self.before, self.between = nn.LayerNorm(width), nn.LayerNorm(width)
         self.ask = nn.Linear(width, width) if attends else None
         self.show = nn.Linear(width, 2 * width) if attends else None
@@ -65,42 +65,42 @@ class Attention(nn.Module):
             nn.Linear(width, 2 * width), nn.ReLU(), nn.Linear(2 * width, width)
         )
 
-    def forward(self, x: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, graph_vector: torch.Tensor) -> torch.Tensor:
         """Plans × units × width, and what the pooled graph says."""
         if self.modulate is not None:
-            x = x * (2 * torch.sigmoid(self.modulate(whole)))
+            x = x * (2 * torch.sigmoid(self.modulate(graph_vector)))
         if self.ask is not None:
-            x = x + self._look(self.before(x))
-        thought: torch.Tensor = x + self.think(self.between(x))
-        return thought
+            x = x + self._attend(self.before(x))
+        output: torch.Tensor = x + self.think(self.between(x))
+        return output
 
-    def _look(self, x: torch.Tensor) -> torch.Tensor:
+    def _attend(self, x: torch.Tensor) -> torch.Tensor:
         assert self.ask is not None
         assert self.show is not None
         assert self.take is not None
         plans, units, width = x.shape
         size = min(self.segment, units)
-        lack = -units % size
-        segments = functional.pad(x, (0, 0, 0, lack)).view(plans, -1, size, width)
+        padding = -units % size
+        segments = functional.pad(x, (0, 0, 0, padding)).view(plans, -1, size, width)
         memory = functional.pad(segments[:, :-1].detach(), (0, 0, 0, 0, 1, 0))
-        both = torch.cat([memory, segments], dim=2)
+        context = torch.cat([memory, segments], dim=2)
         count = segments.shape[1]
 
         def split(y: torch.Tensor) -> torch.Tensor:
             return y.view(plans * count, y.shape[2], self.heads, -1).transpose(1, 2)
 
-        key, value = self.show(both).chunk(2, dim=3)
+        key, value = self.show(context).chunk(2, dim=3)
         exists = torch.ones(count, 2 * size, dtype=torch.bool, device=x.device)
         exists[0, :size] = False  # before the first segment there is nothing
-        if lack:
-            exists[-1, -lack:] = False
+        if padding:
+            exists[-1, -padding:] = False
         mask = exists.repeat(plans, 1)[:, None, None]
-        seen = functional.scaled_dot_product_attention(
+        attended = functional.scaled_dot_product_attention(
             split(self.ask(segments)), split(key), split(value), attn_mask=mask
         )
-        seen = seen.transpose(1, 2).reshape(plans, -1, width)[:, :units]
-        taken: torch.Tensor = self.take(seen)
-        return taken
+        attended = attended.transpose(1, 2).reshape(plans, -1, width)[:, :units]
+        output: torch.Tensor = self.take(attended)
+        return output
 
 
 class Trunk(nn.Module):
@@ -108,18 +108,18 @@ class Trunk(nn.Module):
 
     def __init__(self, width: int, rounds: int) -> None:
         super().__init__()
-        self.kind = nn.Embedding(KINDS, 16)
-        self.read = nn.Linear(UNIT + 16, width)
+        self.kind = nn.Embedding(KIND_BUCKETS, 16)
+        self.read = nn.Linear(UNIT_WIDTH + 16, width)
         self.norm = nn.LayerNorm(width)
-        self.rounds = nn.ModuleList(Sage(width) for _ in range(rounds))
+        self.rounds = nn.ModuleList(GraphSage(width) for _ in range(rounds))
 
-    def forward(self, seen: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(self, features: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
         """Units × width, and what the whole graph says."""
-        x = torch.cat([seen["told"], self.kind(seen["kind"])], dim=1)
+        x = torch.cat([features["told"], self.kind(features["kind"])], dim=1)
         x = self.norm(self.read(x))
-        for each in self.rounds:
-            x = each(x, seen["source"], seen["target"])
-        return x, torch.cat([x.mean(dim=0), seen["whole"]])
+        for layer in self.rounds:
+            x = layer(x, features["source"], features["target"])
+        return x, torch.cat([x.mean(dim=0), features["whole"]])
 
 
 class DeviceHead(nn.Module):
@@ -129,25 +129,27 @@ class DeviceHead(nn.Module):
     holds the decoder and one the encoder are told apart by that, whatever their numbers.
     """
 
-    def __init__(self, width: int, wide: int) -> None:
+    def __init__(self, width: int, head_width: int) -> None:
         super().__init__()
-        self.unit = nn.Linear(width, wide)
-        self.pair = nn.Linear(PAIR, wide, bias=False)
-        self.device = nn.Linear(DEVICE, wide, bias=False)
-        self.held = nn.Linear(width, wide, bias=False)
+        self.unit = nn.Linear(width, head_width)
+        self.pair = nn.Linear(PAIR_WIDTH, head_width, bias=False)
+        self.device = nn.Linear(DEVICE_WIDTH, head_width, bias=False)
+        self.held = nn.Linear(width, head_width, bias=False)
         self.ask = nn.Linear(width, width, bias=False)
         nn.init.normal_(self.ask.weight, std=0.01)
-        self.out = nn.Parameter(torch.randn(MODES, wide) * 0.2)
-        self.linear = nn.Parameter(torch.zeros(MODES, PAIR))
+        self.out = nn.Parameter(torch.randn(MODES, head_width) * 0.2)
+        self.linear = nn.Parameter(torch.zeros(MODES, PAIR_WIDTH))
 
     def forward(
-        self, x: torch.Tensor, pairs: torch.Tensor, each: torch.Tensor, mode: int
+        self, x: torch.Tensor, pair_features: torch.Tensor, device_features: torch.Tensor, mode: int
     ) -> torch.Tensor:
         """Plans × units × devices."""
-        here = pairs[..., HERE].transpose(1, 2)  # plans × devices × units
-        content = here @ x / (here.sum(dim=2, keepdim=True) + 1)
-        told = self.device(each) + self.held(content)
-        joined = self.unit(x)[:, :, None] + self.pair(pairs) + told[:, None]
-        akin = self.ask(x) @ content.transpose(1, 2) / x.shape[2] ** 0.5
-        logits: torch.Tensor = torch.relu(joined) @ self.out[mode] + pairs @ self.linear[mode]
-        return logits + akin
+        occupancy = pair_features[..., CURRENT_DEVICE].transpose(1, 2)  # plans × devices × units
+        content = occupancy @ x / (occupancy.sum(dim=2, keepdim=True) + 1)
+        device_vectors = self.device(device_features) + self.held(content)
+        joined = self.unit(x)[:, :, None] + self.pair(pair_features) + device_vectors[:, None]
+        affinity = self.ask(x) @ content.transpose(1, 2) / x.shape[2] ** 0.5
+        logits: torch.Tensor = (
+            torch.relu(joined) @ self.out[mode] + pair_features @ self.linear[mode]
+        )
+        return logits + affinity

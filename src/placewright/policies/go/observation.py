@@ -1,4 +1,4 @@
-"""What GO is told: a problem in, its units, what is known of each and how they hang together out.
+"""What GO observes of a problem: its units, their features and groups, and initial plans.
 
 A unit is an op with all that must be with it, such as its weights. Units stand in the order of the
 graph, so they are in topological order of the ops that lead them.
@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from placewright.policies.go.features import told_arrays
+from placewright.policies.go.features import unit_features
 from placewright.policies.go.initial_plans import (
-    alike,
-    by_first_use,
-    first_plans,
-    ways,
+    canonical_devices,
+    equal_devices,
+    heuristic_plans,
+    path_lengths,
 )
 from placewright.policies.go.levels import (
     PARTS,
@@ -26,7 +26,7 @@ from placewright.policies.go.levels import (
     by_modules,
     by_parts,
 )
-from placewright.transforms import Flow, nested
+from placewright.transforms import PathLengths, nested_groupings
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -34,204 +34,231 @@ if TYPE_CHECKING:
     from placewright.arrays import Arrays
     from placewright.problem import Problem
 
-_MANY = 0.7  # of the units: groups that are as many are no groups
-_STRETCHES = 4
+_MAX_GROUP_SHARE = 0.7  # of the units: groups that are as many are no groups
+_MAX_RUN_LEVELS = 4
 
 
 @dataclass(frozen=True, eq=False)
-class Seen:
+class GoObservation:
     """A problem as GO sees it.
 
     Args:
         unit: Ops: the unit of each.
         legal: Units × devices.
         seconds: Units × devices: all work of a unit there.
-        starts: Plans × units: what a first pass may read, devices numbered by first use.
-        classes: Devices that may change places.
-        ways: Ops: the mean way to the end of the graph in seconds, and from its beginning.
+        initial_plans: Plans × units: what a first pass may read, devices numbered by first use.
+        device_classes: Devices that may change places.
+        path_lengths: Ops: the mean way to the end of the graph in seconds, and from its beginning.
     """
 
     problem: Problem
     unit: NDArray[np.int64]
     leader: NDArray[np.int64]
     legal: NDArray[np.bool_]
-    starts: NDArray[np.int64]
-    classes: list[list[int]]
-    ways: tuple[NDArray[np.float64], NDArray[np.float64]]
-    flow: Flow
+    initial_plans: NDArray[np.int64]
+    device_classes: list[list[int]]
+    path_lengths: tuple[NDArray[np.float64], NDArray[np.float64]]
+    flow: PathLengths
     seconds: NDArray[np.float64]
-    mean: float  # seconds of a mean unit on its fastest device: the unit of all times
-    arrays: dict[str, NDArray[np.generic]]
-    moments: dict[bytes, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
+    mean_seconds: float  # seconds of a mean unit on its fastest device: the unit of all times
+    features: dict[str, NDArray[np.generic]]
+    times_cache: dict[bytes, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
     """When units run under the plans that were asked about last."""
-    _on: dict[str, dict[str, torch.Tensor]] = field(default_factory=dict)
-    _grouped: dict[str, Grouped | None] = field(default_factory=dict)
+    _tensors: dict[str, dict[str, torch.Tensor]] = field(default_factory=dict)
+    _grouped_units: dict[str, GroupedUnits | None] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, problem: Problem, most: int, starts: int = 1) -> Seen:
-        """The problem's units; merged along heavy edges where there are more than `most`."""
+    def of(cls, problem: Problem, max_units: int, plan_count: int = 1) -> GoObservation:
+        """The problem's units; merged along heavy edges where there are more than `max_units`."""
         a = problem.arrays
-        leader, unit = _units(problem, most)
-        legal, classes, lengths = _legal(a, unit, leader), alike(a), ways(a)
-        plans = first_plans(problem, lengths[0], starts)[:, leader]
+        leader, unit = _unit_labels(problem, max_units)
+        legal, device_classes, op_path_lengths = (
+            _legal_devices(a, unit, leader),
+            equal_devices(a),
+            path_lengths(a),
+        )
+        plans = heuristic_plans(problem, op_path_lengths[0], plan_count)[:, leader]
         plans = np.where(legal[np.arange(len(leader)), plans], plans, legal.argmax(axis=1))
-        named = np.stack([by_first_use(plan, classes, np.arange(len(leader))) for plan in plans])
-        begin = named.astype(np.int64)
-        return cls._of_units(problem, unit, leader, legal, begin, classes, lengths, Flow(a))
+        canonical = np.stack(
+            [canonical_devices(plan, device_classes, np.arange(len(leader))) for plan in plans]
+        )
+        initial = canonical.astype(np.int64)
+        return cls._from_units(
+            problem, unit, leader, legal, initial, device_classes, op_path_lengths, PathLengths(a)
+        )
 
     @classmethod
-    def _of_units(
+    def _from_units(
         cls,
         problem: Problem,
         unit: NDArray[np.int64],
         leader: NDArray[np.int64],
         legal: NDArray[np.bool_],
-        starts: NDArray[np.int64],
-        classes: list[list[int]],
-        lengths: tuple[NDArray[np.float64], NDArray[np.float64]],
-        flow: Flow,
-    ) -> Seen:
+        initial_plans: NDArray[np.int64],
+        device_classes: list[list[int]],
+        op_path_lengths: tuple[NDArray[np.float64], NDArray[np.float64]],
+        flow: PathLengths,
+    ) -> GoObservation:
         """Units with what is reckoned from these; the last three are the same for all groups."""
         a = problem.arrays
-        compute = np.where(a.turn[:, None], a.compute, 0.0)
+        compute = np.where(a.scheduled[:, None], a.compute, 0.0)
         columns = [np.bincount(unit, column, len(leader)) for column in compute.T]
         seconds = np.stack(columns, axis=1).astype(float)
-        mean = max(float(np.where(legal, seconds, np.inf).min(axis=1).mean()), 1e-30)
-        arrays = told_arrays(problem, unit, leader, legal, seconds, lengths, mean)
-        given = problem, unit, leader, legal, starts, classes, lengths, flow
-        return cls(*given, seconds, mean, arrays)
+        mean_seconds = max(float(np.where(legal, seconds, np.inf).min(axis=1).mean()), 1e-30)
+        features = unit_features(
+            problem, unit, leader, legal, seconds, op_path_lengths, mean_seconds
+        )
+        fields = problem, unit, leader, legal, initial_plans, device_classes, op_path_lengths, flow
+        return cls(*fields, seconds, mean_seconds, features)
 
     def __len__(self) -> int:
         return len(self.leader)
 
     @property
-    def start(self) -> NDArray[np.int64]:
+    def initial_plan(self) -> NDArray[np.int64]:
         """The first of them."""
-        return self.starts[0]
+        return self.initial_plans[0]
 
-    def grouped(self, level: str) -> Grouped | None:
+    def at_level(self, level: str) -> GroupedUnits | None:
         """Its units by modules or parts of them; None for units, or where it would say nothing."""
-        if level not in self._grouped:
-            group = self._groups(level)
-            self._grouped[level] = None if group is None else self._of_groups(group)
-        return self._grouped[level]
+        if level not in self._grouped_units:
+            group = self._group_labels(level)
+            self._grouped_units[level] = None if group is None else self._from_groups(group)
+        return self._grouped_units[level]
 
-    def _groups(self, level: str) -> NDArray[np.int64] | None:
+    def _group_labels(self, level: str) -> NDArray[np.int64] | None:
         if level == UNITS:
             return None
-        group = self._modules
+        group = self._module_labels
         if level == PARTS:
             group = by_parts(self.problem, self.leader, self.seconds.min(axis=1), group)
-        return group if group.max() + 1 <= _MANY * len(self) else None
+        return group if group.max() + 1 <= _MAX_GROUP_SHARE * len(self) else None
 
     @cached_property
-    def _modules(self) -> NDArray[np.int64]:
+    def _module_labels(self) -> NDArray[np.int64]:
         return by_modules(self.problem, self.leader, self.legal)
 
-    def _of_groups(self, group: NDArray[np.int64]) -> Grouped:
-        _, first, group = np.unique(group, return_index=True, return_inverse=True)
-        rising = np.argsort(first)  # units stand in the order of their leaders, and so do groups
-        group = np.argsort(rising)[group.reshape(-1)]
-        head = first[rising]
-        units = group[self.unit], self.leader[head], self.legal[head], self.starts[:, head]
-        shared = self.classes, self.ways, self.flow
-        return Grouped(Seen._of_units(self.problem, *units, *shared), group)
+    def _from_groups(self, group: NDArray[np.int64]) -> GroupedUnits:
+        _, first_unit, group = np.unique(group, return_index=True, return_inverse=True)
+        by_leader = np.argsort(
+            first_unit
+        )  # units stand in the order of their leaders, and so do groups
+        group = np.argsort(by_leader)[group.reshape(-1)]
+        leading_unit = first_unit[by_leader]
+        units = (
+            group[self.unit],
+            self.leader[leading_unit],
+            self.legal[leading_unit],
+            self.initial_plans[:, leading_unit],
+        )
+        common = self.device_classes, self.path_lengths, self.flow
+        return GroupedUnits(GoObservation._from_units(self.problem, *units, *common), group)
 
-    def members(self, level: str) -> NDArray[np.int64]:
+    def group_of_units(self, level: str) -> NDArray[np.int64]:
         """Units: the group of each, or itself."""
-        grouped = self.grouped(level)
-        return np.arange(len(self)) if grouped is None else grouped.group
+        grouped_units = self.at_level(level)
+        return np.arange(len(self)) if grouped_units is None else grouped_units.group
 
-    def rounded(self, group: NDArray[np.int64], plan: NDArray[np.integer]) -> NDArray[np.int64]:
+    def majority_devices(
+        self, group: NDArray[np.int64], plan: NDArray[np.integer]
+    ) -> NDArray[np.int64]:
         """Groups: where a plan of units has most of the work of each."""
-        work = self.seconds.min(axis=1) + 1e-6 * self.mean
+        work = self.seconds.min(axis=1) + 1e-6 * self.mean_seconds
         table = np.zeros((int(group.max()) + 1, self.legal.shape[1]))
         np.add.at(table, (group, plan), work)
         return table.argmax(axis=1)
 
     @cached_property
-    def stretches(self) -> list[NDArray[np.int64]]:
+    def unit_runs(self) -> list[NDArray[np.int64]]:
         """Units in stretches of neighbours that may share their luck: alone, by twos, by fours."""
         levels = [np.arange(len(self))]
-        while levels[-1][-1] >= 2 * self.legal.shape[1] and len(levels) < _STRETCHES:
+        while levels[-1][-1] >= 2 * self.legal.shape[1] and len(levels) < _MAX_RUN_LEVELS:
             levels.append(levels[-1] // 2)
         return levels
 
-    def order(self, device: NDArray[np.integer]) -> NDArray[np.float64]:
+    def priorities(self, placements: NDArray[np.integer]) -> NDArray[np.float64]:
         """Plans × ops: the longest way to the end first, over the devices and links of each plan.
 
         With the mean way instead, strong plans took 1.08 times as long as in their makers' own
         orders, and so 1.015 times (46 problems; NMT on 6 P100: 1.28 and 1.08).
         """
-        return -self.flow.bottom_levels(device.astype(np.int32))
+        return -self.flow.bottom_levels(placements.astype(np.int32))
 
-    def on(self, where: torch.device) -> dict[str, torch.Tensor]:
+    def tensors(self, torch_device: torch.device) -> dict[str, torch.Tensor]:
         """What it holds, as tensors on a device; made once."""
-        key = str(where)
-        if key not in self._on:
-            made = {}
-            for name, values in self.arrays.items():
-                kind = torch.float32 if values.dtype.kind == "f" else None
-                made[name] = torch.as_tensor(values, dtype=kind, device=where)
+        key = str(torch_device)
+        if key not in self._tensors:
+            tensors = {}
+            for name, values in self.features.items():
+                dtype = torch.float32 if values.dtype.kind == "f" else None
+                tensors[name] = torch.as_tensor(values, dtype=dtype, device=torch_device)
             units = len(self)
-            index = torch.stack([made["target"], made["source"]])
-            for name, weights in (("into", made["sent"]), ("near", made["mean"][None])):
+            index = torch.stack([tensors["target"], tensors["source"]])
+            for name, weights in (("into", tensors["sent"]), ("near", tensors["mean"][None])):
                 for at, weight in enumerate(weights):
-                    made[f"{name}{at}"] = _sparse(index, weight, units)
-                    made[f"{name}{at}t"] = _sparse(index.flip(0), weight, units)
-            self._on[key] = made
-        return self._on[key]
+                    tensors[f"{name}{at}"] = _sparse_matrix(index, weight, units)
+                    tensors[f"{name}{at}t"] = _sparse_matrix(index.flip(0), weight, units)
+            self._tensors[key] = tensors
+        return self._tensors[key]
 
-    def times(
+    def unit_times(
         self, start: NDArray[np.float64], end: NDArray[np.float64]
     ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Plans × ops as plans × units: the first start and the last end, in terms of a unit's.
 
         What takes no turn has no time of its own.
         """
-        turn = self.problem.arrays.turn
-        ops = np.flatnonzero(turn)
+        scheduled = self.problem.arrays.scheduled
+        ops = np.flatnonzero(scheduled)
         order = ops[np.argsort(self.unit[ops], kind="stable")]
-        units, first = np.unique(self.unit[order], return_index=True)
-        found = np.zeros((2, len(start), len(self)), dtype=np.float32)
+        units, first_op = np.unique(self.unit[order], return_index=True)
+        bounds = np.zeros((2, len(start), len(self)), dtype=np.float32)
         if len(units):
-            found[0][:, units] = np.minimum.reduceat(start[:, order], first, axis=1) / self.mean
-            found[1][:, units] = np.maximum.reduceat(end[:, order], first, axis=1) / self.mean
-        return found[0], found[1]
+            bounds[0][:, units] = (
+                np.minimum.reduceat(start[:, order], first_op, axis=1) / self.mean_seconds
+            )
+            bounds[1][:, units] = (
+                np.maximum.reduceat(end[:, order], first_op, axis=1) / self.mean_seconds
+            )
+        return bounds[0], bounds[1]
 
-    def settle(self, device: NDArray[np.integer]) -> NDArray[np.int32]:
+    def legalize(self, unit_devices: NDArray[np.integer]) -> NDArray[np.int32]:
         """Plans × units as lawful plans × ops."""
-        return self.problem.settle(device[..., self.unit])
+        return self.problem.legalize(unit_devices[..., self.unit])
 
 
 @dataclass(frozen=True, eq=False)
-class Grouped:
+class GroupedUnits:
     """Units in groups that are decided on as one.
 
     Args:
-        seen: The groups, as if each were a unit.
+        observation: The groups, as if each were a unit.
         group: Units: the group of each.
     """
 
-    seen: Seen
+    observation: GoObservation
     group: NDArray[np.int64]
 
 
-def _units(problem: Problem, most: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _unit_labels(problem: Problem, max_units: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The op that leads each unit, rising, and the unit of each op."""
     a = problem.arrays
     label = a.leader.astype(np.int64)
-    if len(np.unique(label)) > most:
-        levels = nested(problem)
-        fitting = next((each for each in levels if len(each) <= most), levels[-1])
-        first = np.full(len(fitting), a.ops)
-        np.minimum.at(first, fitting.group, label)
-        label = first[fitting.group]
+    if len(np.unique(label)) > max_units:
+        levels = nested_groupings(problem)
+        grouping = next(
+            (candidate for candidate in levels if len(candidate) <= max_units), levels[-1]
+        )
+        first_leader = np.full(len(grouping), a.ops)
+        np.minimum.at(first_leader, grouping.group, label)
+        label = first_leader[grouping.group]
     leader, unit = np.unique(label, return_inverse=True)
     return leader, unit.astype(np.int64)
 
 
-def _legal(a: Arrays, unit: NDArray[np.int64], leader: NDArray[np.int64]) -> NDArray[np.bool_]:
+def _legal_devices(
+    a: Arrays, unit: NDArray[np.int64], leader: NDArray[np.int64]
+) -> NDArray[np.bool_]:
     """Units × devices: where at least one op of a unit may be; the problem settles the rest."""
     leads = np.flatnonzero(a.leader == np.arange(a.ops))
     legal = np.zeros((len(leader), a.devices), dtype=bool)
@@ -239,7 +266,7 @@ def _legal(a: Arrays, unit: NDArray[np.int64], leader: NDArray[np.int64]) -> NDA
     return legal
 
 
-def _sparse(index: torch.Tensor, values: torch.Tensor, units: int) -> torch.Tensor:
+def _sparse_matrix(index: torch.Tensor, values: torch.Tensor, units: int) -> torch.Tensor:
     check: Any = torch.sparse.check_sparse_tensor_invariants
     with check(False):  # PyTorch warns where nobody says
         return torch.sparse_coo_tensor(index, values, (units, units)).coalesce()

@@ -1,4 +1,4 @@
-"""GO: all ops at once on devices, in passes that each refine the plan before; a problem in.
+"""GO: decides on all ops at once, in passes that each refine the plan before.
 
 The transferable graph optimizer (Zhou et al. 2020, and GDP 2019). No code and no sizes of it were
 published, so this is like GO: what the paper fixes is kept (max-pooled GraphSAGE, segment
@@ -21,59 +21,68 @@ from torch import nn
 from torch.nn.functional import one_hot
 
 from placewright.errors import ConfigError
-from placewright.policies.go.config import Shape
+from placewright.policies.go.config import GoConfig
 from placewright.policies.go.decisions import (
-    Asked,
-    Drawn,
-    Forced,
-    Luck,
+    DecisionQuery,
+    DecisionReplay,
+    DecisionSampler,
+    Sampler,
 )
 from placewright.policies.go.features import (
-    DEVICE,
-    GRAPH,
-    UNIT,
+    DEVICE_WIDTH,
+    GRAPH_WIDTH,
+    UNIT_WIDTH,
 )
-from placewright.policies.go.fusion import fusions
+from placewright.policies.go.fusion import fuse_by_urgency
 from placewright.policies.go.levels import LEVELS
 from placewright.policies.go.network import (
-    Attention,
     DeviceHead,
+    SegmentAttention,
     Trunk,
 )
-from placewright.policies.go.observation import Seen
+from placewright.policies.go.observation import GoObservation
 from placewright.policies.go.plan_features import (
-    HERE,
-    PAIR,
-    pairs,
+    CURRENT_DEVICE,
+    PAIR_WIDTH,
+    pair_features,
 )
-from placewright.policies.policy import Episodes, Scores, one_plan_each
-from placewright.policies.seq2seq import NEVER
+from placewright.policies.policy import Episodes, Scores, one_plan_per_episode
+from placewright.policies.seq2seq import MASKED_LOGIT
+from placewright.policies.storage import settings_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from numpy.typing import NDArray
 
-    from placewright.policies.go.plan_features import Times
+    from placewright.policies.go.plan_features import UnitTimes
     from placewright.problem import Problem
 
     Floats = NDArray[np.float64]
     Clock = Callable[[Problem, NDArray[np.int32], Floats], tuple[Floats, Floats]]
-    Graph = tuple[Seen, torch.Tensor, torch.Tensor]
+    EncodedGraph = tuple[GoObservation, torch.Tensor, torch.Tensor]
     """A problem as it is seen, a vector for each unit, and one for the whole."""
-    Begun = Mapping[str, NDArray[np.int64]]
+    Decisions = Mapping[str, NDArray[np.int64]]
     """Episodes × units for each task: what was decided before."""
 
 NAME = "go"
 CLASSES = 5
 """Of priority, and of how early an op is considered for fusion."""
-SEARCH = len(LEVELS)
+SEARCH_MODE = len(LEVELS)
 """Asked about units by a search, and not in a pass; passes have the number of what they decide."""
-MIDDLE = CLASSES // 2
+MIDDLE_CLASS = CLASSES // 2
 """The class of what keeps its place."""
-_SPAN = 0.1  # how far the classes of priority move an op, as a share of the longest way
-_SURE = 1e6  # a logit that outweighs all others
-_REMEMBERED = 4  # batches of plans whose times are kept, for further epochs on them
+_PRIORITY_SPAN = 0.1  # how far the classes of priority move an op, as a share of the longest way
+_CERTAIN_LOGIT = 1e6  # a logit that outweighs all others
+_TIMES_CACHE_SIZE = 4  # batches of plans whose times are kept, for further epochs on them
+
+
+_RENAMED = {
+    "most": "max_groups",
+    "wide": "head_width",
+    "stay": "stay_bias",
+    "together": "correlated",
+}  # settings of version 1 files
 
 
 class Go(nn.Module):
@@ -81,69 +90,80 @@ class Go(nn.Module):
 
     name = NAME
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, config: GoConfig) -> None:
         super().__init__()
-        self.shape = shape
-        width = shape.hidden
-        how = width, shape.heads, shape.segment, shape.modulation, shape.attention
-        self.trunk = Trunk(width, shape.rounds)
-        self.gather = nn.Linear(UNIT, width)
-        self.now = nn.Linear(PAIR, width)
-        self.layers = nn.ModuleList(Attention(*how) for _ in range(shape.layers))
-        self.task = Attention(*how)
-        self.which = nn.Parameter(torch.randn(len(shape.tasks), width) * 0.1)
-        if "device" in shape.tasks:
-            self.place = DeviceHead(width, shape.wide)
+        self.config = config
+        width = config.hidden
+        attention_config = width, config.heads, config.segment, config.modulation, config.attention
+        self.trunk = Trunk(width, config.rounds)
+        self.gather = nn.Linear(UNIT_WIDTH, width)
+        self.now = nn.Linear(PAIR_WIDTH, width)
+        self.layers = nn.ModuleList(
+            SegmentAttention(*attention_config) for _ in range(config.layers)
+        )
+        self.task = SegmentAttention(*attention_config)
+        self.which = nn.Parameter(torch.randn(len(config.tasks), width) * 0.1)
+        if "device" in config.tasks:
+            self.place = DeviceHead(width, config.head_width)
             with torch.no_grad():
-                self.place.linear[:, HERE] = shape.stay
-        classes = [task for task in shape.tasks if task != "device"]
+                self.place.linear[:, CURRENT_DEVICE] = config.stay_bias
+        classes = [task for task in config.tasks if task != "device"]
         self.levels = nn.ModuleDict({task: nn.Linear(width, CLASSES) for task in classes})
         self.told = nn.ModuleDict({task: nn.Linear(CLASSES, width) for task in classes})
-        self.placed = nn.Linear(PAIR, width)
+        self.placed = nn.Linear(PAIR_WIDTH, width)
         for head in self.levels.values():
             assert isinstance(head, nn.Linear)
             nn.init.normal_(head.weight, std=0.01)
             with torch.no_grad():  # an op keeps its place unless there is a reason
-                head.bias[MIDDLE] += 1.5
+                head.bias[MIDDLE_CLASS] += 1.5
         self.clock: Clock | None = None
         """Tells when ops run: problem, plans × ops and their order in, starts and ends out."""
-        self._seen: WeakKeyDictionary[Problem, Seen] = WeakKeyDictionary()
+        self._observations: WeakKeyDictionary[Problem, GoObservation] = WeakKeyDictionary()
 
-    def config(self) -> dict[str, Any]:
-        sizes = [UNIT, GRAPH, DEVICE, PAIR, CLASSES]
-        shape = {**asdict(self.shape), "tasks": [*self.shape.tasks], "passes": [*self.shape.passes]}
-        return {"shape": shape, "sizes": sizes}
+    def to_config(self) -> dict[str, Any]:
+        sizes = [UNIT_WIDTH, GRAPH_WIDTH, DEVICE_WIDTH, PAIR_WIDTH, CLASSES]
+        fields = {
+            **asdict(self.config),
+            "tasks": [*self.config.tasks],
+            "passes": [*self.config.passes],
+        }
+        return {"settings": fields, "sizes": sizes}
 
     @classmethod
     def from_config(cls, data: dict[str, Any]) -> Go:
-        if data["sizes"] != [UNIT, GRAPH, DEVICE, PAIR, CLASSES]:
+        if data["sizes"] != [UNIT_WIDTH, GRAPH_WIDTH, DEVICE_WIDTH, PAIR_WIDTH, CLASSES]:
             raise ValueError(f"it is told {data['sizes']} numbers")
-        lists = {name: tuple(data["shape"][name]) for name in ("tasks", "passes")}
-        return cls(Shape(**{**data["shape"], **lists}))
+        settings = settings_of(data, _RENAMED)
+        tuples = {name: tuple(settings[name]) for name in ("tasks", "passes")}
+        return cls(GoConfig(**{**settings, **tuples}))
 
     @property
-    def where(self) -> torch.device:
+    def torch_device(self) -> torch.device:
         return self.which.device
 
-    def begin(self, problem: Problem, device: NDArray[np.integer]) -> None:
+    def set_initial_plan(self, problem: Problem, placement: NDArray[np.integer]) -> None:
         """Let its first pass read this plan of ops from now on, instead of a heuristic's."""
-        seen = self.see(problem)
-        start = np.asarray(device)[seen.leader].astype(np.int64)
-        self._seen[problem] = replace(seen, starts=start[None])
+        observation = self.observe(problem)
+        start = np.asarray(placement)[observation.leader].astype(np.int64)
+        self._observations[problem] = replace(observation, initial_plans=start[None])
 
-    def see(self, problem: Problem) -> Seen:
+    def observe(self, problem: Problem) -> GoObservation:
         """The problem as this policy sees it; worked out once."""
-        if problem not in self._seen:
-            self._seen[problem] = Seen.of(problem, self.shape.most, self.shape.starts)
-        return self._seen[problem]
+        if problem not in self._observations:
+            self._observations[problem] = GoObservation.of(
+                problem, self.config.max_groups, self.config.starts
+            )
+        return self._observations[problem]
 
-    def first(self, problem: Problem, count: int) -> dict[str, NDArray[np.int64]]:
+    def initial_decisions(self, problem: Problem, count: int) -> dict[str, NDArray[np.int64]]:
         """What episodes begin with: first plans in turn, and all in the middle of its class."""
-        seen = self.see(problem)
-        begun = {"device": seen.starts[np.arange(count) % len(seen.starts)]}
+        observation = self.observe(problem)
+        decisions = {
+            "device": observation.initial_plans[np.arange(count) % len(observation.initial_plans)]
+        }
         for task in self.levels:
-            begun[task] = np.full((count, len(seen)), MIDDLE)
-        return begun
+            decisions[task] = np.full((count, len(observation)), MIDDLE_CLASS)
+        return decisions
 
     @torch.no_grad()
     def act(
@@ -155,154 +175,187 @@ class Go(nn.Module):
         noise: float = 0.0,
         greedy: bool = False,
         margin: float | None = None,
-        begun: Begun | None = None,
-        slots: NDArray[np.float64] | None = None,
+        initial: Decisions | None = None,
+        slot_weights: NDArray[np.float64] | None = None,
     ) -> Episodes:
         """See `Policy.act`.
 
         Args:
             margin: Instead of the shape's, of greedy episodes.
-            begun: What episodes begin with, instead of first plans.
-            slots: How likely an episode draws in each of the shape's slots, if few are drawn.
+            initial: What episodes begin with, instead of first plans.
+            slot_weights: How likely an episode draws in each of the shape's slots, if few are drawn.
         """
-        seen, shape = self.see(problem), self.shape
+        observation, config = self.observe(problem), self.config
         if not greedy:
             # What is not drawn stays: no reward would tell it that it should not have moved.
-            margin = _SURE
+            margin = _CERTAIN_LOGIT
         elif margin is None:
-            margin = shape.margin
-        likely = np.ones(len(shape.slots)) if slots is None else slots
-        how = likely / likely.sum(), shape.drawn, shape.together
-        drawn = Drawn(Luck(count, seed, self.where, noise, greedy, *how))
-        start = begun or self.first(problem, count)
-        plan = self._decide(seen, start, drawn, margin)
-        actions, log_prob = drawn.done()
+            margin = config.margin
+        weights = np.ones(len(config.slots)) if slot_weights is None else slot_weights
+        sampling = weights / weights.sum(), config.drawn, config.correlated
+        decide = DecisionSampler(Sampler(count, seed, self.torch_device, noise, greedy, *sampling))
+        start = initial or self.initial_decisions(problem, count)
+        plan = self._decide(observation, start, decide, margin)
+        actions, log_prob = decide.outputs()
         end = {task: values.cpu().numpy() for task, values in plan.items()}
         for name, values in (("start", start), ("end", end)):
             actions |= {f"{name}/{task}": values[task] for task in end}
-        device = seen.settle(end["device"])
+        placements = observation.legalize(end["device"])
         fusion = None
         if "fusion" in end:
-            fusion = fusions(problem, device, end["fusion"][:, seen.unit].astype(float))
-        order = self.order(problem, device, end.get("priority"))
-        return Episodes(actions, device, one_plan_each(count), log_prob, order, fusion)
+            fusion = fuse_by_urgency(
+                problem, placements, end["fusion"][:, observation.unit].astype(float)
+            )
+        priority = self.priorities(problem, placements, end.get("priority"))
+        return Episodes(
+            actions, placements, one_plan_per_episode(count), log_prob, priority, fusion
+        )
 
     def score(self, problem: Problem, episodes: Episodes, best: Episodes | None = None) -> Scores:
-        forced = Forced(episodes.actions, self.where)
-        self._decide(self.see(problem), begun_of(episodes, "start"), forced, 0.0)
-        return Scores(forced.heads())
+        replay = DecisionReplay(episodes.actions, self.torch_device)
+        self._decide(self.observe(problem), decisions_at(episodes, "start"), replay, 0.0)
+        return Scores(replay.heads())
 
-    def only(self, episodes: Episodes, at: int) -> Episodes:
-        one = slice(at, at + 1)
+    def select(self, episodes: Episodes, index: int) -> Episodes:
+        selection = slice(index, index + 1)
         actions = {
-            name: values[one].copy()
+            name: values[selection].copy()
             for name, values in episodes.actions.items()
             if "added" not in name
         }
         return Episodes(
             actions,
-            episodes.device[one].copy(),
-            one_plan_each(1),
-            episodes.log_prob[one].copy(),
-            None if episodes.priority is None else episodes.priority[one].copy(),
-            None if episodes.fusion is None else episodes.fusion[one].copy(),
+            episodes.placements[selection].copy(),
+            one_plan_per_episode(1),
+            episodes.log_prob[selection].copy(),
+            None if episodes.priority is None else episodes.priority[selection].copy(),
+            None if episodes.fusion is None else episodes.fusion[selection].copy(),
         )
 
-    def graph(self, problem: Problem) -> Graph:
+    def encode_graph(self, problem: Problem) -> EncodedGraph:
         """What the graph says whatever the plan, for `logits`; with gradients."""
-        seen = self.see(problem)
-        return seen, *self.trunk(seen.on(self.where))
+        observation = self.observe(problem)
+        return observation, *self.trunk(observation.tensors(self.torch_device))
 
-    def logits(self, graph: Graph, plans: NDArray[np.integer], mode: int) -> torch.Tensor:
+    def logits(self, graph: EncodedGraph, plans: NDArray[np.integer], mode: int) -> torch.Tensor:
         """Plans × units × devices: what it would do about plans × units, asked in such a mode.
 
         With a graph of groups (`by_groups`) units are groups.
         """
-        now = torch.as_tensor(np.asarray(plans, dtype=np.int64), device=self.where)
-        return self._device(graph, now, mode)[0]
+        current = torch.as_tensor(np.asarray(plans, dtype=np.int64), device=self.torch_device)
+        return self._device_logits(graph, current, mode)[0]
 
-    def by_groups(self, graph: Graph, level: str) -> Graph:
+    def coarsen(self, graph: EncodedGraph, level: str) -> EncodedGraph:
         """The same graph by modules or parts: what the units of each say on average, and itself."""
-        seen, x, whole = graph
-        grouped = seen.grouped(level)
-        if grouped is None:
+        observation, x, graph_vector = graph
+        grouped_units = observation.at_level(level)
+        if grouped_units is None:
             return graph
-        group = torch.as_tensor(grouped.group, device=self.where)
-        total = torch.zeros(len(grouped.seen), x.shape[1], device=self.where, dtype=x.dtype)
-        count = torch.bincount(group, minlength=len(grouped.seen)).clamp(min=1)
+        group = torch.as_tensor(grouped_units.group, device=self.torch_device)
+        total = torch.zeros(
+            len(grouped_units.observation), x.shape[1], device=self.torch_device, dtype=x.dtype
+        )
+        count = torch.bincount(group, minlength=len(grouped_units.observation)).clamp(min=1)
         mean = total.index_add(0, group, x) / count[:, None]
-        return grouped.seen, mean + self.gather(grouped.seen.on(self.where)["told"]), whole
+        return (
+            grouped_units.observation,
+            mean + self.gather(grouped_units.observation.tensors(self.torch_device)["told"]),
+            graph_vector,
+        )
 
-    def order(
-        self, problem: Problem, device: NDArray[np.int32], classes: NDArray[Any] | None = None
+    def priorities(
+        self, problem: Problem, placements: NDArray[np.int32], classes: NDArray[Any] | None = None
     ) -> NDArray[np.float64] | None:
         """Plans × ops: the longest way to the end first, units earlier or later by class."""
-        if classes is None and not self.shape.ranked:
+        if classes is None and not self.config.ranked:
             return None
-        seen = self.see(problem)
-        order = seen.order(device)
+        observation = self.observe(problem)
+        priority = observation.priorities(placements)
         if classes is not None:
-            moved = (classes - MIDDLE) / MIDDLE * _SPAN * -order.min(axis=1, keepdims=True)
-            order += moved[:, seen.unit]
-        return order
+            shift = (
+                (classes - MIDDLE_CLASS)
+                / MIDDLE_CLASS
+                * _PRIORITY_SPAN
+                * -priority.min(axis=1, keepdims=True)
+            )
+            priority += shift[:, observation.unit]
+        return priority
 
     def _decide(
-        self, seen: Seen, begun: Begun, choose: Drawn | Forced, margin: float
+        self,
+        observation: GoObservation,
+        initial: Decisions,
+        choose: DecisionSampler | DecisionReplay,
+        margin: float,
     ) -> dict[str, torch.Tensor]:
         """All tasks and passes, each decision left to `choose`; what is decided of units."""
-        graph: Graph = seen, *self.trunk(seen.on(self.where))
+        graph: EncodedGraph = observation, *self.trunk(observation.tensors(self.torch_device))
         plan = {
-            task: torch.as_tensor(begun[task], device=self.where)
+            task: torch.as_tensor(initial[task], device=self.torch_device)
             for task in ("device", *self.levels)
         }
-        slots = self.shape.slots
-        graphs = {level: self.by_groups(graph, level) for level in {each for _, each in slots}}
-        for at, (task, level) in enumerate(slots):
-            part, group = graphs[level], self._group(seen, level)
-            now = {name: self._rounded(seen, level, each) for name, each in plan.items()}
-            rows = choose.rows(at)
+        slots = self.config.slots
+        graphs = {level: self.coarsen(graph, level) for level in {value for _, value in slots}}
+        for slot, (task, level) in enumerate(slots):
+            coarse_graph, group = graphs[level], self._group_index(observation, level)
+            current = {
+                name: self._majority(observation, level, value) for name, value in plan.items()
+            }
+            rows = choose.rows(slot)
             # Many episodes begin alike: what they have in common is worked out once.
-            told = torch.cat([each[rows] for each in now.values()], dim=1)
-            alike, same = torch.unique(told, dim=0, return_inverse=True)
-            parts = alike.split(len(part[0]), dim=1)
-            logits = self._asked(part, task, level, dict(zip(now, parts, strict=True)))[same]
-            stay = margin * one_hot(now[task][rows], logits.shape[2])
-            choice = choose(Asked(f"{task}/{level}", part[0], logits, rows, now[task], stay))
+            states = torch.cat([value[rows] for value in current.values()], dim=1)
+            distinct, row_of = torch.unique(states, dim=0, return_inverse=True)
+            distinct_parts = distinct.split(len(coarse_graph[0]), dim=1)
+            logits = self._slot_logits(
+                coarse_graph, task, level, dict(zip(current, distinct_parts, strict=True))
+            )[row_of]
+            stay_logits = margin * one_hot(current[task][rows], logits.shape[2])
+            choice = choose(
+                DecisionQuery(
+                    f"{task}/{level}", coarse_graph[0], logits, rows, current[task], stay_logits
+                )
+            )
             # A group that stays leaves its units as they are, whatever that is.
-            plan[task] = torch.where((choice != now[task])[:, group], choice[:, group], plan[task])
+            plan[task] = torch.where(
+                (choice != current[task])[:, group], choice[:, group], plan[task]
+            )
         return plan
 
-    def _asked(
-        self, graph: Graph, task: str, level: str, plan: dict[str, torch.Tensor]
+    def _slot_logits(
+        self, graph: EncodedGraph, task: str, level: str, plan: dict[str, torch.Tensor]
     ) -> torch.Tensor:
         """Plans × groups × choices."""
         if not len(plan[task]):
             choices = graph[0].legal.shape[1] if task == "device" else CLASSES
-            return torch.zeros(0, len(graph[0]), choices, device=self.where)
+            return torch.zeros(0, len(graph[0]), choices, device=self.torch_device)
         if task == "device":
-            return self._device(graph, plan[task], LEVELS.index(level))[0]
-        return self._classes(graph, task, level, plan)
+            return self._device_logits(graph, plan[task], LEVELS.index(level))[0]
+        return self._class_logits(graph, task, level, plan)
 
-    def _group(self, seen: Seen, level: str) -> torch.Tensor:
+    def _group_index(self, observation: GoObservation, level: str) -> torch.Tensor:
         """Units: the group of each."""
-        return torch.as_tensor(seen.members(level), device=self.where)
+        return torch.as_tensor(observation.group_of_units(level), device=self.torch_device)
 
-    def _rounded(self, seen: Seen, level: str, plan: torch.Tensor) -> torch.Tensor:
+    def _majority(self, observation: GoObservation, level: str, plan: torch.Tensor) -> torch.Tensor:
         """Plans × groups: what plans of units have decided for most of the work of each."""
-        grouped = seen.grouped(level)
-        if grouped is None:
+        grouped_units = observation.at_level(level)
+        if grouped_units is None:
             return plan
-        work = seen.on(self.where)["seconds"].amin(dim=1) + 1e-6
-        table = one_hot(plan, max(seen.legal.shape[1], CLASSES)) * work[None, :, None]
-        total = torch.zeros(len(plan), len(grouped.seen), table.shape[2], device=self.where)
-        return total.index_add_(1, self._group(seen, level), table).argmax(dim=2)
+        work = observation.tensors(self.torch_device)["seconds"].amin(dim=1) + 1e-6
+        table = one_hot(plan, max(observation.legal.shape[1], CLASSES)) * work[None, :, None]
+        total = torch.zeros(
+            len(plan), len(grouped_units.observation), table.shape[2], device=self.torch_device
+        )
+        return total.index_add_(1, self._group_index(observation, level), table).argmax(dim=2)
 
-    def _state(self, seen: Seen, plan: torch.Tensor) -> torch.Tensor:
-        return pairs(seen.on(self.where), plan, self._times(seen, plan))
+    def _pair_features(self, observation: GoObservation, plan: torch.Tensor) -> torch.Tensor:
+        return pair_features(
+            observation.tensors(self.torch_device), plan, self._unit_times(observation, plan)
+        )
 
-    def _times(self, seen: Seen, plan: torch.Tensor) -> Times | None:
+    def _unit_times(self, observation: GoObservation, plan: torch.Tensor) -> UnitTimes | None:
         """When units run under plans; those asked for last are remembered."""
-        if not self.shape.timed:
+        if not self.config.timed:
             return None
         if self.clock is None:
             raise ConfigError(
@@ -310,73 +363,89 @@ class Go(nn.Module):
                 "use it through placewright.training, such as GoProposer"
             )
         rows = plan.cpu().numpy()
-        known, key = seen.moments, str(self.where).encode() + rows.tobytes()
-        if key not in known:
-            device = seen.settle(rows)
-            start, end = seen.times(*self.clock(seen.problem, device, seen.order(device)))
-            if len(known) >= _REMEMBERED:
-                known.pop(next(iter(known)))
-            known[key] = (
-                torch.as_tensor(start, device=self.where),
-                torch.as_tensor(end, device=self.where),
+        cache, key = observation.times_cache, str(self.torch_device).encode() + rows.tobytes()
+        if key not in cache:
+            placements = observation.legalize(rows)
+            start, end = observation.unit_times(
+                *self.clock(observation.problem, placements, observation.priorities(placements))
             )
-        return known[key]
+            if len(cache) >= _TIMES_CACHE_SIZE:
+                cache.pop(next(iter(cache)))
+            cache[key] = (
+                torch.as_tensor(start, device=self.torch_device),
+                torch.as_tensor(end, device=self.torch_device),
+            )
+        return cache[key]
 
-    def _read(self, graph: Graph, state: torch.Tensor, plan: torch.Tensor) -> torch.Tensor:
+    def _encode_plan(
+        self, graph: EncodedGraph, features: torch.Tensor, plan: torch.Tensor
+    ) -> torch.Tensor:
         """Plans × units × width: each unit where it is now, among the others."""
-        _, x, whole = graph
-        read: torch.Tensor = x + self.now(_at(state, plan))
+        _, x, graph_vector = graph
+        encoded: torch.Tensor = x + self.now(_on_current_device(features, plan))
         for layer in self.layers:
-            read = layer(read, whole)
-        return read
+            encoded = layer(encoded, graph_vector)
+        return encoded
 
-    def _device(
-        self, graph: Graph, plan: torch.Tensor, mode: int
+    def _device_logits(
+        self, graph: EncodedGraph, plan: torch.Tensor, mode: int
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
         """Logits; shared vectors, those of the task, and what it was told, for other tasks."""
-        seen, _, whole = graph
-        on, state = seen.on(self.where), self._state(seen, plan)
-        read = self._read(graph, state, plan)
-        out = self.task(read + self.which[0], whole)
-        logits = self.place(out, state, on["each"], mode).masked_fill(~on["legal"], NEVER)
-        return logits, read, out, state
+        observation, _, graph_vector = graph
+        tensors, features = (
+            observation.tensors(self.torch_device),
+            self._pair_features(observation, plan),
+        )
+        encoded = self._encode_plan(graph, features, plan)
+        task_vectors = self.task(encoded + self.which[0], graph_vector)
+        logits = self.place(task_vectors, features, tensors["each"], mode).masked_fill(
+            ~tensors["legal"], MASKED_LOGIT
+        )
+        return logits, encoded, task_vectors, features
 
-    def _classes(
-        self, graph: Graph, task: str, level: str, plan: dict[str, torch.Tensor]
+    def _class_logits(
+        self, graph: EncodedGraph, task: str, level: str, plan: dict[str, torch.Tensor]
     ) -> torch.Tensor:
         """Plans × units × classes: what a task after placement would do.
 
         Each reads the shared vectors, what the task before made of them, and what was decided.
         """
-        whole, where = graph[2], plan["device"]
-        out: torch.Tensor | None = None
-        if "device" in self.shape.tasks:
-            _, read, out, state = self._device(graph, where, LEVELS.index(level))
+        graph_vector, devices = graph[2], plan["device"]
+        task_vectors: torch.Tensor | None = None
+        if "device" in self.config.tasks:
+            _, encoded, task_vectors, features = self._device_logits(
+                graph, devices, LEVELS.index(level)
+            )
         else:
-            state = self._state(graph[0], where)
-            read = self._read(graph, state, where)
-        said = self.placed(_at(state, where))
-        for at, name in enumerate(self.shape.tasks):
+            features = self._pair_features(graph[0], devices)
+            encoded = self._encode_plan(graph, features, devices)
+        decision_vectors = self.placed(_on_current_device(features, devices))
+        for at, name in enumerate(self.config.tasks):
             if name == "device":
                 continue
-            given = read + self.which[at] + said
-            said = self.told[name](one_hot(plan[name], CLASSES).to(read.dtype))
-            out = self.task(given + said if out is None else given + said + out, whole)
+            task_inputs = encoded + self.which[at] + decision_vectors
+            decision_vectors = self.told[name](one_hot(plan[name], CLASSES).to(encoded.dtype))
+            task_vectors = self.task(
+                task_inputs + decision_vectors
+                if task_vectors is None
+                else task_inputs + decision_vectors + task_vectors,
+                graph_vector,
+            )
             if name == task:
                 break
-        assert out is not None
-        logits: torch.Tensor = self.levels[task](out)
+        assert task_vectors is not None
+        logits: torch.Tensor = self.levels[task](task_vectors)
         return logits
 
 
-def begun_of(episodes: Episodes, when: str) -> dict[str, NDArray[np.int64]]:
+def decisions_at(episodes: Episodes, stage: str) -> dict[str, NDArray[np.int64]]:
     """What episodes began with (`start`) or ended with (`end`), for `Go.act`."""
-    prefix = f"{when}/"
-    found = {key: value for key, value in episodes.actions.items() if key.startswith(prefix)}
-    return {key.removeprefix(prefix): value for key, value in found.items()}
+    prefix = f"{stage}/"
+    matching = {key: value for key, value in episodes.actions.items() if key.startswith(prefix)}
+    return {key.removeprefix(prefix): value for key, value in matching.items()}
 
 
-def _at(state: torch.Tensor, plan: torch.Tensor) -> torch.Tensor:
+def _on_current_device(features: torch.Tensor, plan: torch.Tensor) -> torch.Tensor:
     """Plans × units × numbers: what is told of each unit on the device where a plan has it."""
-    index = plan[:, :, None, None].expand(-1, -1, 1, state.shape[3])
-    return state.gather(2, index)[:, :, 0]
+    index = plan[:, :, None, None].expand(-1, -1, 1, features.shape[3])
+    return features.gather(2, index)[:, :, 0]

@@ -1,4 +1,4 @@
-"""Hierarchical: a grouper puts ops into groups, a placer puts groups on devices; both learn.
+"""Hierarchical: a grouper assigns ops to groups, a placer puts groups on devices.
 
 Mirhoseini, Goldie et al. 2018, "A Hierarchical Model for Device Placement". What TensorFlow's open
 code got wrong is not copied: we score the groups and devices that were executed, with the group
@@ -18,11 +18,12 @@ import numpy as np
 import torch
 from torch import nn
 
-from placewright.policies import grouping as made
-from placewright.policies.exploration_noise import shared
-from placewright.policies.hierarchical.units import Units
-from placewright.policies.policy import Episodes, Head, Scores, one_plan_each
-from placewright.policies.seq2seq import Placer, chosen, even_entropy
+from placewright.policies import grouping as op_groups
+from placewright.policies.exploration_noise import correlated_noise
+from placewright.policies.hierarchical.units import GrouperUnits
+from placewright.policies.policy import Episodes, HeadScores, Scores, one_plan_per_episode
+from placewright.policies.seq2seq import Placer, log_prob_and_entropy, uniform_entropy
+from placewright.policies.storage import settings_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,7 +36,7 @@ NAME = "hierarchical"
 
 
 @dataclass(frozen=True)
-class Shape:
+class HierarchicalConfig:
     """What the sizes of the network follow from.
 
     Args:
@@ -76,14 +77,14 @@ class Shape:
         """A fresh policy for a problem; the same seed gives the same weights."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            return Hierarchical(self, made.kinds_of(problem), problem.arrays.devices)
+            return Hierarchical(self, op_groups.op_kinds(problem), problem.arrays.devices)
 
 
 @dataclass(frozen=True, eq=False)
-class _Seen:
+class _HierarchicalObservation:
     """A problem as the networks see it."""
 
-    units: Units
+    units: GrouperUnits
     legal: torch.Tensor  # groups × devices
     kind: torch.Tensor  # units
     rest: torch.Tensor  # units × numbers
@@ -98,205 +99,250 @@ class Hierarchical(nn.Module):
 
     name = NAME
 
-    def __init__(self, shape: Shape, kinds: tuple[str, ...], devices: int) -> None:
+    def __init__(self, config: HierarchicalConfig, kinds: tuple[str, ...], devices: int) -> None:
         super().__init__()
-        self.shape, self.kinds, self.devices = shape, kinds, devices
-        self.kind = nn.Embedding(len(kinds), shape.types)
-        width = shape.types + shape.outputs + 2 * shape.neighbours
-        self.inner = nn.Linear(width, shape.grouper, bias=not shape.linear)
-        self.outer = nn.Linear(shape.grouper, shape.groups, bias=not shape.linear)
+        self.config, self.kinds, self.devices = config, kinds, devices
+        self.kind = nn.Embedding(len(kinds), config.types)
+        width = config.types + config.outputs + 2 * config.neighbours
+        self.inner = nn.Linear(width, config.grouper, bias=not config.linear)
+        self.outer = nn.Linear(config.grouper, config.groups, bias=not config.linear)
         for layer in (self.inner, self.outer):
             nn.init.xavier_uniform_(layer.weight)
         self.placer = Placer(
-            len(kinds) + shape.outputs + shape.groups * (2 if shape.both else 1),
-            shape.hidden,
+            len(kinds) + config.outputs + config.groups * (2 if config.both else 1),
+            config.hidden,
             devices,
             True,
-            shape.temperature,
-            shape.tanh,
-            1.0 if shape.shared else 0.0,
+            config.temperature,
+            config.tanh,
+            1.0 if config.shared else 0.0,
         )
-        self._seen: WeakKeyDictionary[Problem, _Seen] = WeakKeyDictionary()
+        self._observations: WeakKeyDictionary[Problem, _HierarchicalObservation] = (
+            WeakKeyDictionary()
+        )
 
-    def config(self) -> dict[str, Any]:
-        return {"shape": asdict(self.shape), "kinds": list(self.kinds), "devices": self.devices}
+    def to_config(self) -> dict[str, Any]:
+        return {"settings": asdict(self.config), "kinds": list(self.kinds), "devices": self.devices}
 
     @classmethod
     def from_config(cls, data: dict[str, Any]) -> Hierarchical:
-        return cls(Shape(**data["shape"]), tuple(data["kinds"]), data["devices"])
+        return cls(HierarchicalConfig(**settings_of(data)), tuple(data["kinds"]), data["devices"])
 
     @torch.no_grad()
     def act(
         self, problem: Problem, count: int, seed: int, *, noise: float = 0.0, greedy: bool = False
     ) -> Episodes:
-        seen, where, groups = self._see(problem), self.placer.go.device, self.shape.groups
-        rng = np.random.default_rng(seed)
-        owner = np.arange(count) // self.shape.placements
-        rows = int(owner[-1]) + 1
-        logits = self._grouper(seen).expand(rows, -1, -1)
-        luck = self._numbers(np.zeros, (rows, len(seen.units), groups))
-        actions: dict[str, NDArray[Any]] = {"of": owner}
-        if noise > 0 and not self.shape.shared:
-            typical = logits.square().mean(dim=(1, 2), keepdim=True).sqrt()
-            added = typical * noise * self._numbers(rng.standard_normal, luck.shape)
-            actions["group_added"], logits = added.cpu().numpy(), logits + added
-        if not greedy:
-            luck = self._numbers(rng.gumbel, luck.shape)
-        group = (logits + luck).argmax(dim=2)
-        group_sure = chosen(logits, group)[0]
-        size = (count, groups, self.devices)
-        shake = None
-        if noise > 0 and self.shape.shared:
-            shake = noise * self._shared(rng, seen, group.cpu().numpy(), owner)
-        elif noise > 0:
-            shake = noise * self._numbers(rng.standard_normal, size)
-        of = torch.as_tensor(owner, device=where)
-        device, device_sure, shaken = self.placer.draw(
-            self._read(seen, group).of(of),
-            seen.legal,
-            self._numbers(np.zeros if greedy else rng.gumbel, size),
-            shake,
+        observation, torch_device, groups = (
+            self._observe(problem),
+            self.placer.go.device,
+            self.config.groups,
         )
-        if shaken is not None:
-            actions["device_added"] = shaken.cpu().numpy()
+        rng = np.random.default_rng(seed)
+        row_of = np.arange(count) // self.config.placements
+        rows = int(row_of[-1]) + 1
+        logits = self._grouper_logits(observation).expand(rows, -1, -1)
+        gumbel = self._random_tensor(np.zeros, (rows, len(observation.units), groups))
+        actions: dict[str, NDArray[Any]] = {"of": row_of}
+        if noise > 0 and not self.config.shared:
+            logit_scale = logits.square().mean(dim=(1, 2), keepdim=True).sqrt()
+            group_shift = (
+                logit_scale * noise * self._random_tensor(rng.standard_normal, gumbel.shape)
+            )
+            actions["group_added"], logits = group_shift.cpu().numpy(), logits + group_shift
+        if not greedy:
+            gumbel = self._random_tensor(rng.gumbel, gumbel.shape)
+        group = (logits + gumbel).argmax(dim=2)
+        group_log_prob = log_prob_and_entropy(logits, group)[0]
+        size = (count, groups, self.devices)
+        logit_noise = None
+        if noise > 0 and self.config.shared:
+            logit_noise = noise * self._correlated_noise(
+                rng, observation, group.cpu().numpy(), row_of
+            )
+        elif noise > 0:
+            logit_noise = noise * self._random_tensor(rng.standard_normal, size)
+        rows_of_episodes = torch.as_tensor(row_of, device=torch_device)
+        device, device_log_prob, device_shift = self.placer.sample(
+            self._encode(observation, group).of(rows_of_episodes),
+            observation.legal,
+            self._random_tensor(np.zeros if greedy else rng.gumbel, size),
+            logit_noise,
+        )
+        if device_shift is not None:
+            actions["device_added"] = device_shift.cpu().numpy()
         actions |= {"group": group.cpu().numpy(), "device": device.cpu().numpy()}
-        row = np.take_along_axis(actions["device"], actions["group"][owner], axis=1)
+        unit_devices = np.take_along_axis(actions["device"], actions["group"][row_of], axis=1)
         return Episodes(
             actions,
-            problem.settle(seen.units.grouping.expand(row.astype(np.int32))),
-            one_plan_each(count),
-            torch.cat([group_sure[of], device_sure], dim=1).cpu().numpy(),
+            problem.legalize(observation.units.grouping.expand(unit_devices.astype(np.int32))),
+            one_plan_per_episode(count),
+            torch.cat([group_log_prob[rows_of_episodes], device_log_prob], dim=1).cpu().numpy(),
         )
 
     def score(self, problem: Problem, episodes: Episodes, best: Episodes | None = None) -> Scores:
-        seen, where = self._see(problem), self.placer.go.device
-        taken = {key: torch.as_tensor(val, device=where) for key, val in episodes.actions.items()}
-        of, group = taken["of"], taken["group"]
-        logits = self._grouper(seen).expand(len(group), -1, -1)
-        like = (
-            {key: torch.as_tensor(best.actions[key], device=where) for key in ("group", "device")}
+        observation, torch_device = self._observe(problem), self.placer.go.device
+        actions = {
+            key: torch.as_tensor(val, device=torch_device) for key, val in episodes.actions.items()
+        }
+        rows_of_episodes, group = actions["of"], actions["group"]
+        logits = self._grouper_logits(observation).expand(len(group), -1, -1)
+        best_actions = (
+            {
+                key: torch.as_tensor(best.actions[key], device=torch_device)
+                for key in ("group", "device")
+            }
             if best
             else {}
         )
-        toward = chosen(logits, like["group"].expand(len(group), -1))[0][of] if best else None
-        logits = logits + taken["group_added"] if "group_added" in taken else logits
-        group_sure, group_entropy = chosen(logits, group)
-        device_sure, device_entropy, same = self.placer.score(
-            self._read(seen, group).of(of),
-            seen.legal,
-            taken["device"],
-            taken.get("device_added"),
-            like.get("device"),
+        log_prob_of_best = (
+            log_prob_and_entropy(logits, best_actions["group"].expand(len(group), -1))[0][
+                rows_of_episodes
+            ]
+            if best
+            else None
         )
-        if toward is not None and same is not None:
-            toward = torch.cat([toward, same], dim=1)
-        most = torch.full((group.shape[1],), math.log(self.shape.groups), device=where)
+        logits = logits + actions["group_added"] if "group_added" in actions else logits
+        group_log_prob, group_entropy = log_prob_and_entropy(logits, group)
+        device_log_prob, device_entropy, device_log_prob_of_best = self.placer.score(
+            self._encode(observation, group).of(rows_of_episodes),
+            observation.legal,
+            actions["device"],
+            actions.get("device_added"),
+            best_actions.get("device"),
+        )
+        if log_prob_of_best is not None and device_log_prob_of_best is not None:
+            log_prob_of_best = torch.cat([log_prob_of_best, device_log_prob_of_best], dim=1)
+        max_entropy = torch.full(
+            (group.shape[1],), math.log(self.config.groups), device=torch_device
+        )
         return Scores(
             (
-                Head("groups", group_sure[of], group_entropy[of], most),
-                Head("devices", device_sure, device_entropy, even_entropy(seen.legal)),
+                HeadScores(
+                    "groups",
+                    group_log_prob[rows_of_episodes],
+                    group_entropy[rows_of_episodes],
+                    max_entropy,
+                ),
+                HeadScores(
+                    "devices", device_log_prob, device_entropy, uniform_entropy(observation.legal)
+                ),
             ),
-            toward=toward,
+            log_prob_of_best=log_prob_of_best,
         )
 
-    def only(self, episodes: Episodes, at: int) -> Episodes:
-        row = int(episodes.actions["of"][at])
+    def select(self, episodes: Episodes, index: int) -> Episodes:
+        row = int(episodes.actions["of"][index])
         actions = {
             "of": np.zeros(1, dtype=np.int64),
             "group": episodes.actions["group"][row : row + 1].copy(),
-            "device": episodes.actions["device"][at : at + 1].copy(),
+            "device": episodes.actions["device"][index : index + 1].copy(),
         }
-        device, log_prob = episodes.device[at : at + 1], episodes.log_prob[at : at + 1]
-        return Episodes(actions, device.copy(), one_plan_each(1), log_prob.copy())
+        placements, log_prob = (
+            episodes.placements[index : index + 1],
+            episodes.log_prob[index : index + 1],
+        )
+        return Episodes(actions, placements.copy(), one_plan_per_episode(1), log_prob.copy())
 
-    def _grouper(self, seen: _Seen) -> torch.Tensor:
+    def _grouper_logits(self, observation: _HierarchicalObservation) -> torch.Tensor:
         """1 × units × groups."""
-        hidden = self.inner(torch.cat([self.kind(seen.kind), seen.rest], dim=1))
-        logits = self.outer(hidden if self.shape.linear else torch.relu(hidden))
-        return (logits + self.shape.locality * seen.near)[None]
+        hidden = self.inner(torch.cat([self.kind(observation.kind), observation.rest], dim=1))
+        logits = self.outer(hidden if self.config.linear else torch.relu(hidden))
+        return (logits + self.config.locality * observation.near)[None]
 
-    def _read(self, seen: _Seen, group: torch.Tensor) -> Any:
+    def _encode(self, observation: _HierarchicalObservation, group: torch.Tensor) -> Any:
         """What groups (rows × units) look like to the placer, and that read by it."""
         rows, units = group.shape
-        count, kinds = self.shape.groups, len(self.kinds)
-        at = group + count * torch.arange(rows, device=group.device)[:, None]
+        count, kinds = self.config.groups, len(self.kinds)
+        group_index = group + count * torch.arange(rows, device=group.device)[:, None]
         types = torch.zeros(rows * count * kinds, device=group.device)
         ones = torch.ones(rows * units, device=group.device)
-        types = types.index_add(0, (at * kinds + seen.kind).flatten(), ones)
-        sizes = torch.zeros(rows * count, seen.sizes.shape[1], device=group.device)
-        sizes = sizes.index_add(0, at.flatten(), seen.sizes.repeat(rows, 1))
-        near = torch.zeros(rows * count * count, device=group.device)
-        near[(at[:, seen.source] * count + group[:, seen.target]).flatten()] = 1.0
-        near = near.view(rows, count, count) * (1 - torch.eye(count, device=group.device))
-        back = near.transpose(1, 2)
+        types = types.index_add(0, (group_index * kinds + observation.kind).flatten(), ones)
+        sizes = torch.zeros(rows * count, observation.sizes.shape[1], device=group.device)
+        sizes = sizes.index_add(0, group_index.flatten(), observation.sizes.repeat(rows, 1))
+        adjacency = torch.zeros(rows * count * count, device=group.device)
+        adjacency[
+            (group_index[:, observation.source] * count + group[:, observation.target]).flatten()
+        ] = 1.0
+        adjacency = adjacency.view(rows, count, count) * (1 - torch.eye(count, device=group.device))
+        transposed = adjacency.transpose(1, 2)
         parts = [
             torch.log1p(types).view(rows, count, kinds) / math.log1p(units),
             torch.log1p(sizes).view(rows, count, -1) / 30.0,  # to about 1: e^30 bytes are 10 TB
-            *([near, back] if self.shape.both else [torch.maximum(near, back)]),
+            *(
+                [adjacency, transposed]
+                if self.config.both
+                else [torch.maximum(adjacency, transposed)]
+            ),
         ]
         return self.placer.encode(torch.cat(parts, dim=2))
 
-    def _shared(
+    def _correlated_noise(
         self,
         rng: np.random.Generator,
-        seen: _Seen,
+        observation: _HierarchicalObservation,
         group: NDArray[np.int64],
-        owner: NDArray[np.int64],
+        row_of: NDArray[np.int64],
     ) -> torch.Tensor:
         """Noise (episodes × groups × devices) for these groupings (rows × units)."""
-        count, kind = self.shape.groups, seen.kind.cpu().numpy()
-        source, target = seen.source.cpu().numpy(), seen.target.cpu().numpy()
-        parts = []
-        for row, episodes in enumerate(np.bincount(owner)):
+        count, kind = self.config.groups, observation.kind.cpu().numpy()
+        source, target = observation.source.cpu().numpy(), observation.target.cpu().numpy()
+        samples = []
+        for row, episodes in enumerate(np.bincount(row_of)):
             kinds = np.zeros((count, len(self.kinds)), dtype=np.float32)
             np.add.at(kinds, (group[row], kind), 1.0)
             kinds /= np.maximum(kinds.sum(axis=1, keepdims=True), 1.0)
-            near = np.zeros((count, count), dtype=np.float32)
-            near[group[row][source], group[row][target]] = 1.0
-            near = np.maximum(near, near.T)
-            drawn = shared(rng, kinds, near, int(episodes), self.devices, self.shape.patches)
-            parts.append(drawn)
-        return torch.as_tensor(np.concatenate(parts), device=self.placer.go.device)
+            adjacency = np.zeros((count, count), dtype=np.float32)
+            adjacency[group[row][source], group[row][target]] = 1.0
+            adjacency = np.maximum(adjacency, adjacency.T)
+            noise = correlated_noise(
+                rng, kinds, adjacency, int(episodes), self.devices, self.config.patches
+            )
+            samples.append(noise)
+        return torch.as_tensor(np.concatenate(samples), device=self.placer.go.device)
 
-    def _numbers(self, draw: Any, size: tuple[int, ...]) -> torch.Tensor:
+    def _random_tensor(self, sample: Any, size: tuple[int, ...]) -> torch.Tensor:
         return torch.as_tensor(
-            draw(size=size) if draw is not np.zeros else np.zeros(size),
+            sample(size=size) if sample is not np.zeros else np.zeros(size),
             dtype=torch.float32,
             device=self.placer.go.device,
         )
 
-    def _see(self, problem: Problem) -> _Seen:
-        where, known = self.placer.go.device, self._seen.get(problem)
-        if known is not None and known.legal.device == where:
-            return known
-        shape = self.shape
-        made.check_devices(problem, self.devices, shape.groups, shape.groups)
-        units = Units.of(problem, self.kinds, shape.outputs, shape.neighbours)
+    def _observe(self, problem: Problem) -> _HierarchicalObservation:
+        torch_device, cached = self.placer.go.device, self._observations.get(problem)
+        if cached is not None and cached.legal.device == torch_device:
+            return cached
+        config = self.config
+        op_groups.check_dimensions(problem, self.devices, config.groups, config.groups)
+        units = GrouperUnits.of(problem, self.kinds, config.outputs, config.neighbours)
         # A group may hold any op, so it may be wherever some op may be; `settle` does the rest.
-        legal = made.legal_devices(problem, units.grouping).any(axis=0, keepdims=True)
-        near = _near(problem, units, shape)
+        legal = op_groups.legal_devices(problem, units.grouping).any(axis=0, keepdims=True)
+        group_bias = _group_bias(problem, units, config)
         arrays: Mapping[str, NDArray[Any]] = {
-            "legal": np.repeat(legal, shape.groups, axis=0),
+            "legal": np.repeat(legal, config.groups, axis=0),
             "kind": units.kind,
-            "rest": np.concatenate([units.sizes, units.near], axis=1),
-            "near": near.astype(np.float32),
-            "sizes": units.bytes,
+            "rest": np.concatenate([units.log_sizes, units.neighbour_positions], axis=1),
+            "near": group_bias.astype(np.float32),
+            "sizes": units.output_bytes,
             "source": units.source,
             "target": units.target,
         }
-        tensors = {key: torch.as_tensor(value, device=where) for key, value in arrays.items()}
-        self._seen[problem] = _Seen(units, **tensors)
-        return self._seen[problem]
+        tensors = {
+            key: torch.as_tensor(value, device=torch_device) for key, value in arrays.items()
+        }
+        self._observations[problem] = _HierarchicalObservation(units, **tensors)
+        return self._observations[problem]
 
 
-def _near(problem: Problem, units: Units, shape: Shape) -> NDArray[np.float64]:
+def _group_bias(
+    problem: Problem, units: GrouperUnits, config: HierarchicalConfig
+) -> NDArray[np.float64]:
     """Units × groups: 0 for the group that a unit begins in, and the less the farther another is.
 
     Groups of a rule have no order, so that all others are equally far.
     """
-    if shape.home == "stretch":
-        centre = (np.arange(shape.groups) + 0.5) / shape.groups
-        return -0.5 * ((units.place[:, None] - centre) * shape.groups) ** 2
-    first = np.unique(units.grouping.group, return_index=True)[1]
-    group = made.grouped(problem, shape.home, shape.groups).group[first]
-    return -1.0 + (group[:, None] == np.arange(shape.groups)).astype(np.float64)
+    if config.home == "stretch":
+        centre = (np.arange(config.groups) + 0.5) / config.groups
+        return -0.5 * ((units.position[:, None] - centre) * config.groups) ** 2
+    first_op = np.unique(units.grouping.group, return_index=True)[1]
+    group = op_groups.group_ops(problem, config.home, config.groups).group[first_op]
+    return -1.0 + (group[:, None] == np.arange(config.groups)).astype(np.float64)

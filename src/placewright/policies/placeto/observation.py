@@ -1,4 +1,4 @@
-"""What Placeto sees: a problem in, its groups' attributes and who is before and after them out."""
+"""What Placeto observes: attributes of groups, their neighbours, ancestors and descendants."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from placewright.policies import grouping as made
+from placewright.policies import grouping as op_groups
 from placewright.scheduling.reachability import ancestors
 
 if TYPE_CHECKING:
@@ -22,77 +22,81 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class Seen:
+class PlacetoObservation:
     """A problem as the network sees it.
 
     Args:
-        plain: Groups × 2: time and bytes, each as a share of the largest.
+        attributes: Groups × 2: time and bytes, each as a share of the largest.
         down, up: Groups × groups: 1 for what a group reads from, and for what reads from it.
-        around: 3 × groups × groups: a group's ancestors, descendants and the rest.
-        first: The device on which everything starts.
+        relations: 3 × groups × groups: a group's ancestors, descendants and the rest.
+        first_device: The device on which everything starts.
     """
 
     problem: Problem
     grouping: Grouping
     legal: torch.Tensor  # groups × devices
-    plain: torch.Tensor
-    down: torch.Tensor
-    up: torch.Tensor
-    around: torch.Tensor
-    first: int
+    attributes: torch.Tensor
+    predecessors: torch.Tensor
+    successors: torch.Tensor
+    relations: torch.Tensor
+    first_device: int
 
     @classmethod
-    def of(cls, problem: Problem, rule: str, most: int, where: torch.device) -> Seen:
+    def of(
+        cls, problem: Problem, rule: str, max_groups: int, torch_device: torch.device
+    ) -> PlacetoObservation:
         a = problem.arrays
-        grouping = made.grouped(problem, rule, most)
+        grouping = op_groups.group_ops(problem, rule, max_groups)
         groups = len(grouping)
-        seconds = np.where(a.turn, np.where(a.allowed, a.compute, np.inf).min(axis=1), 0.0)
+        seconds = np.where(a.scheduled, np.where(a.allowed, a.compute, np.inf).min(axis=1), 0.0)
         work = np.bincount(grouping.group, weights=seconds, minlength=groups)
-        source, target = made.edges(problem, grouping)
-        size = made.sent_bytes(problem, grouping)
-        plain = np.stack([work / max(work.max(), 1e-30), size / max(size.max(), 1e-30)], axis=1)
-        near = np.zeros((groups, groups), dtype=np.float32)
-        near[target, source] = 1.0
-        before = ancestors(groups, source, target)
-        after = before.T & ~before
-        rest = ~(before | after | np.eye(groups, dtype=bool))
-        host = a.host if not a.host.all() else ~a.host
+        source, target = op_groups.group_edges(problem, grouping)
+        size = op_groups.output_bytes(problem, grouping)
+        attributes = np.stack(
+            [work / max(work.max(), 1e-30), size / max(size.max(), 1e-30)], axis=1
+        )
+        adjacency = np.zeros((groups, groups), dtype=np.float32)
+        adjacency[target, source] = 1.0
+        is_ancestor = ancestors(groups, source, target)
+        is_descendant = is_ancestor.T & ~is_ancestor
+        unrelated = ~(is_ancestor | is_descendant | np.eye(groups, dtype=bool))
+        is_host = a.is_host if not a.is_host.all() else ~a.is_host
 
         def tensor(values: NDArray[Any]) -> torch.Tensor:
-            return torch.as_tensor(values.astype(np.float32), device=where)
+            return torch.as_tensor(values.astype(np.float32), device=torch_device)
 
         return cls(
             problem,
             grouping,
-            torch.as_tensor(made.legal_devices(problem, grouping), device=where),
-            tensor(plain),
-            tensor(near),
-            tensor(near.T.copy()),
-            tensor(np.stack([before, after, rest])),
-            int((~host).argmax()),
+            torch.as_tensor(op_groups.legal_devices(problem, grouping), device=torch_device),
+            tensor(attributes),
+            tensor(adjacency),
+            tensor(adjacency.T.copy()),
+            tensor(np.stack([is_ancestor, is_descendant, unrelated])),
+            int((~is_host).argmax()),
         )
 
-    def starts(self, seconds: NDArray[np.float64]) -> NDArray[np.float32]:
+    def group_starts(self, seconds: NDArray[np.float64]) -> NDArray[np.float32]:
         """Groups × plans, 0 to 1: when each group starts, from when ops do (plans × ops)."""
-        order, first = self._by_group
-        least = np.minimum.reduceat(seconds[:, order], first, axis=1)
-        scale = np.maximum(least.max(axis=1, keepdims=True), 1e-30)
-        return np.ascontiguousarray((least / scale).T, dtype=np.float32)
+        order, first_op = self._ops_by_group
+        earliest = np.minimum.reduceat(seconds[:, order], first_op, axis=1)
+        scale = np.maximum(earliest.max(axis=1, keepdims=True), 1e-30)
+        return np.ascontiguousarray((earliest / scale).T, dtype=np.float32)
 
     @cached_property
-    def _by_group(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def _ops_by_group(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Ops that take a turn, or all of a group of which none does, group by group."""
-        turn, group = self.problem.arrays.turn, self.grouping.group
-        some = np.zeros(len(self.grouping), dtype=bool)
-        some[group[turn]] = True
-        ops = np.flatnonzero(turn | ~some[group])
+        scheduled, group = self.problem.arrays.scheduled, self.grouping.group
+        has_scheduled = np.zeros(len(self.grouping), dtype=bool)
+        has_scheduled[group[scheduled]] = True
+        ops = np.flatnonzero(scheduled | ~has_scheduled[group])
         order = ops[np.argsort(group[ops], kind="stable")]
-        first = np.unique(group[order], return_index=True)[1]
-        return order.astype(np.int64), first.astype(np.int64)
+        first_op = np.unique(group[order], return_index=True)[1]
+        return order.astype(np.int64), first_op.astype(np.int64)
 
 
 @dataclass(frozen=True, eq=False)
-class Side:
+class ObservationBatch:
     """Several problems side by side: as in `Seen` behind the problem's number, padded to the most.
 
     A group that is there to fill up has no neighbours and is around nobody, so nobody hears of it.
@@ -100,30 +104,37 @@ class Side:
 
     groups: int
     legal: torch.Tensor
-    plain: torch.Tensor
-    near: tuple[torch.Tensor, torch.Tensor]
-    some: tuple[torch.Tensor, torch.Tensor]  # 1 for groups that have such a neighbour
-    around: torch.Tensor
+    attributes: torch.Tensor
+    adjacency: tuple[torch.Tensor, torch.Tensor]
+    has_neighbours: tuple[torch.Tensor, torch.Tensor]  # 1 for groups that have such a neighbour
+    relations: torch.Tensor
 
     @classmethod
-    def of(cls, seens: Sequence[Seen]) -> Side:
-        most = max(len(each.grouping) for each in seens)
+    def of(cls, observations: Sequence[PlacetoObservation]) -> ObservationBatch:
+        max_groups = max(len(item.grouping) for item in observations)
 
-        def put(tensors: Sequence[torch.Tensor], square: bool = False) -> torch.Tensor:
+        def stack_padded(tensors: Sequence[torch.Tensor], square: bool = False) -> torch.Tensor:
             if len(tensors) == 1:
                 return tensors[0][None]
-            pads = [most - each.shape[-2] for each in tensors]
+            missing = [max_groups - item.shape[-2] for item in tensors]
             pad = torch.nn.functional.pad
-            ways = [(0, each if square else 0, 0, each) for each in pads]
-            return torch.stack([pad(one, way) for one, way in zip(tensors, ways, strict=True)])
+            paddings = [(0, item if square else 0, 0, item) for item in missing]
+            return torch.stack(
+                [pad(tensor, padding) for tensor, padding in zip(tensors, paddings, strict=True)]
+            )
 
-        near = put([each.down for each in seens], True), put([each.up for each in seens], True)
-        down, up = ((each.sum(dim=2) > 0).float()[:, :, None, None] for each in near)
+        adjacency = (
+            stack_padded([item.predecessors for item in observations], True),
+            stack_padded([item.successors for item in observations], True),
+        )
+        has_predecessors, has_successors = (
+            (item.sum(dim=2) > 0).float()[:, :, None, None] for item in adjacency
+        )
         return cls(
-            most,
-            put([each.legal for each in seens]),
-            put([each.plain for each in seens]),
-            near,
-            (down, up),
-            put([each.around for each in seens], True),
+            max_groups,
+            stack_padded([item.legal for item in observations]),
+            stack_padded([item.attributes for item in observations]),
+            adjacency,
+            (has_predecessors, has_successors),
+            stack_padded([item.relations for item in observations], True),
         )

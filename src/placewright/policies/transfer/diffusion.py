@@ -1,4 +1,4 @@
-"""Kernels: a problem's groups in, in several senses how near each is to each other, out.
+"""Diffusion kernels: how close the groups of a problem are, by several measures.
 
 What a graph network hears of a placement is where a group's neighbours are, and theirs. One whose
 devices have no number must treat all of them alike, so what it hears of a device is linear in who
@@ -14,67 +14,67 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from placewright.scheduling.batched_schedules import Course
+    from placewright.scheduling.batched_schedules import ScheduleOrder
 
-SENSES = ("sources", "readers", "same source", "same reader", "4 rounds", "16 rounds")
+NEIGHBOURHOODS = ("sources", "readers", "same source", "same reader", "4 rounds", "16 rounds")
 
 
-def kernels(course: Course) -> NDArray[np.float32]:
+def diffusion_kernels(order: ScheduleOrder) -> NDArray[np.float32]:
     """Senses × groups × groups: shares, which add up to 1 for each group that has such a neighbour.
 
     Sources, readers and rounds weigh by seconds on links; a group is not its own neighbour.
     """
-    a, groups = course.problem.arrays, len(course.grouping)
-    group = course.grouping.group.astype(np.int64)
+    a, groups = order.problem.arrays, len(order.grouping)
+    group = order.grouping.group.astype(np.int64)
     reader = np.repeat(np.arange(a.ops), np.diff(a.first_input))
-    made = a.producer[a.inputs]
-    source, target = group[made], group[reader]
-    kept = (source != target) & a.turn[made]
+    producers = a.producer[a.inputs]
+    source, target = group[producers], group[reader]
+    crossing = (source != target) & a.scheduled[producers]
     seconds = np.zeros((groups, groups))
-    least = 1e-3 * float(course.mean_transfer.mean()) + 1e-30
-    weight = course.mean_transfer[a.inputs] + least
-    np.add.at(seconds, (target[kept], source[kept]), weight[kept])
-    linked = (seconds > 0).astype(np.float64)
-    step = _shares(seconds + seconds.T)
-    four = np.linalg.matrix_power(step, 4)
-    found = (
+    min_weight = 1e-3 * float(order.mean_transfer.mean()) + 1e-30
+    weight = order.mean_transfer[a.inputs] + min_weight
+    np.add.at(seconds, (target[crossing], source[crossing]), weight[crossing])
+    is_linked = (seconds > 0).astype(np.float64)
+    transition = _normalise_rows(seconds + seconds.T)
+    four_rounds = np.linalg.matrix_power(transition, 4)
+    weights = (
         seconds,
         seconds.T,
-        linked @ linked.T,
-        linked.T @ linked,
-        four,
-        np.linalg.matrix_power(four, 4),
+        is_linked @ is_linked.T,
+        is_linked.T @ is_linked,
+        four_rounds,
+        np.linalg.matrix_power(four_rounds, 4),
     )
-    return np.stack([_shares(each * ~np.eye(groups, dtype=bool)) for each in found]).astype(
-        np.float32
-    )
+    return np.stack(
+        [_normalise_rows(kernel * ~np.eye(groups, dtype=bool)) for kernel in weights]
+    ).astype(np.float32)
 
 
-def through(course: Course) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def path_positions(order: ScheduleOrder) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Groups: the longest way from the graph's beginning to one's end, and that to the graph's end.
 
     Both as shares of the longest way of all, with transfers at their mean.
     """
-    a = course.problem.arrays
+    a = order.problem.arrays
     mean = np.where(a.allowed, a.compute, 0.0).sum(axis=1) / a.allowed.sum(axis=1)
-    own = np.where(a.turn, mean, 0.0)
-    before = np.zeros(a.ops)
+    op_seconds = np.where(a.scheduled, mean, 0.0)
+    path_to = np.zeros(a.ops)
     for op in range(a.ops):
-        read = a.inputs[a.first_input[op] : a.first_input[op + 1]]
-        if len(read):
-            source = a.producer[read]
-            sent = np.where(a.turn[source], course.mean_transfer[read], 0.0)
-            before[op] = (before[source] + sent).max()
-        before[op] += own[op]
-    longest = max(float(course.rank[a.turn].max(initial=0.0)), 1e-30)
-    groups = len(course.grouping)
-    begin, end = np.zeros(groups), np.zeros(groups)
-    turning = course.grouping.group[a.turn]
-    np.maximum.at(begin, turning, before[a.turn])
-    np.maximum.at(end, turning, (before + course.rank - own)[a.turn])
-    return begin / longest, end / longest
+        tensors = a.inputs[a.first_input[op] : a.first_input[op + 1]]
+        if len(tensors):
+            source = a.producer[tensors]
+            transfer_seconds = np.where(a.scheduled[source], order.mean_transfer[tensors], 0.0)
+            path_to[op] = (path_to[source] + transfer_seconds).max()
+        path_to[op] += op_seconds[op]
+    longest = max(float(order.rank[a.scheduled].max(initial=0.0)), 1e-30)
+    groups = len(order.grouping)
+    path_before, path_through = np.zeros(groups), np.zeros(groups)
+    scheduled_groups = order.grouping.group[a.scheduled]
+    np.maximum.at(path_before, scheduled_groups, path_to[a.scheduled])
+    np.maximum.at(path_through, scheduled_groups, (path_to + order.rank - op_seconds)[a.scheduled])
+    return path_before / longest, path_through / longest
 
 
-def _shares(weights: NDArray[np.float64]) -> NDArray[np.float64]:
+def _normalise_rows(weights: NDArray[np.float64]) -> NDArray[np.float64]:
     shares: NDArray[np.float64] = weights / np.maximum(weights.sum(axis=1, keepdims=True), 1e-30)
     return shares

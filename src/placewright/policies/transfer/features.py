@@ -1,4 +1,4 @@
-"""Pairs: a list schedule under construction in, what is known of a group on each device out."""
+"""Features of (group, device) pairs, from a list schedule under construction."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from placewright.scheduling.batched_schedules import (
-        Course,
-        Lists,
-        Turn,
+        BatchedSchedule,
+        RankedOp,
+        ScheduleOrder,
     )
 
-_FAR = 4.0  # how many times its own length a delay may count
-_NO_TIME = 1e-3  # what counts as none, in terms of what others take
+_MAX_DELAY = 4.0  # how many times its own length a delay may count
+_NEGLIGIBLE = 1e-3  # what counts as none, in terms of what others take
 
 FEATURES = (
     "end",  # how much later it ends there than where it ends first
@@ -37,101 +37,120 @@ FEATURES = (
 
 
 @dataclass(frozen=True, eq=False)
-class Pairs:
+class PairFeatures:
     """A problem's groups on its devices.
 
     Args:
         seconds: Groups × devices: all work of a group.
         fastest: Groups: the same on its fastest device.
-        own: Groups: its length and what it takes to bring its inputs: the scale of its delays.
-        mean: The mean of those: the scale of all delays.
-        bytes: Groups: resident bytes, and outputs and workspace of its largest op.
-        share: Devices: an equal share of all work.
-        critical: Groups: its first op's rank, as a share of the largest.
+        scale: Groups: its length and what it takes to bring its inputs: the scale of its delays.
+        mean_scale: The mean of those: the scale of all delays.
+        memory_bytes: Groups: resident bytes, and outputs and workspace of its largest op.
+        fair_share: Devices: an equal share of all work.
+        criticality: Groups: its first op's rank, as a share of the largest.
     """
 
-    course: Course
+    order: ScheduleOrder
     seconds: NDArray[np.float64]
     fastest: NDArray[np.float64]
-    own: NDArray[np.float64]
-    mean: float
-    bytes: NDArray[np.float64]
-    share: NDArray[np.float64]
-    critical: NDArray[np.float64]
+    scale: NDArray[np.float64]
+    mean_scale: float
+    memory_bytes: NDArray[np.float64]
+    fair_share: NDArray[np.float64]
+    criticality: NDArray[np.float64]
 
     @classmethod
-    def of(cls, course: Course) -> Pairs:
-        a, group = course.problem.arrays, course.grouping.group
-        count = len(course.grouping)
+    def of(cls, order: ScheduleOrder) -> PairFeatures:
+        a, group = order.problem.arrays, order.grouping.group
+        count = len(order.grouping)
         # Where an op may not be, its work is done where the problem settles it.
-        compute = np.where(a.turn[:, None], a.compute, 0.0)
-        compute = np.take_along_axis(compute, course.table.astype(np.int64), axis=1)
+        compute = np.where(a.scheduled[:, None], a.compute, 0.0)
+        compute = np.take_along_axis(compute, order.device_table.astype(np.int64), axis=1)
         columns = [np.bincount(group, column, count).astype(float) for column in compute.T]
         seconds = np.stack(columns, axis=1)
-        fastest = np.where(course.legal, seconds, np.inf).min(axis=1)
-        pulled = np.zeros(count)
-        critical = np.zeros(count)
-        for turn in course.turns:
-            if turn.group >= 0:
-                pulled[turn.group] = course.mean_transfer[turn.pulled].sum()
-                critical[turn.group] = course.rank[turn.op]
-        own = fastest + pulled
+        fastest = np.where(order.legal, seconds, np.inf).min(axis=1)
+        input_seconds = np.zeros(count)
+        rank = np.zeros(count)
+        for ranked_op in order.ranked_ops:
+            if ranked_op.group >= 0:
+                input_seconds[ranked_op.group] = order.mean_transfer[ranked_op.group_inputs].sum()
+                rank[ranked_op.group] = order.rank[ranked_op.op]
+        scale = fastest + input_seconds
         # Where all work takes no time on some device, that of the others gives the scale.
-        mean = max(float(own.mean()) or _NO_TIME * float(seconds.mean()), 1e-30)
-        own = np.maximum(own, 1e-3 * mean)
-        output = np.bincount(a.producer, course.held, minlength=a.ops)
-        most = np.zeros(count)
-        np.maximum.at(most, group[a.turn], (output + a.workspace)[a.turn])
+        mean_scale = max(float(scale.mean()) or _NEGLIGIBLE * float(seconds.mean()), 1e-30)
+        scale = np.maximum(scale, 1e-3 * mean_scale)
+        output_bytes = np.bincount(a.producer, order.allocated_bytes, minlength=a.ops)
+        peak_bytes = np.zeros(count)
+        np.maximum.at(peak_bytes, group[a.scheduled], (output_bytes + a.workspace)[a.scheduled])
         resident = np.bincount(group, a.resident, count)
         # Devices share the work as they would if each took the same seconds for it.
-        whole = seconds.sum(axis=0)
-        speed = 1 / np.maximum(np.where(whole > 0, whole, _NO_TIME * whole.mean()), 1e-30)
-        share = np.full(a.devices, 1 / speed.sum())
-        top = max(float(critical.max(initial=0.0)), 1e-30)
-        return cls(course, seconds, fastest, own, mean, resident + most, share, critical / top)
+        device_seconds = seconds.sum(axis=0)
+        speed = 1 / np.maximum(
+            np.where(device_seconds > 0, device_seconds, _NEGLIGIBLE * device_seconds.mean()), 1e-30
+        )
+        fair_share = np.full(a.devices, 1 / speed.sum())
+        max_rank = max(float(rank.max(initial=0.0)), 1e-30)
+        return cls(
+            order,
+            seconds,
+            fastest,
+            scale,
+            mean_scale,
+            resident + peak_bytes,
+            fair_share,
+            rank / max_rank,
+        )
 
     @property
     def width(self) -> int:
         """How many features there are."""
         return len(FEATURES)
 
-    def begin(self, lists: Lists) -> None:
+    def prepare(self, schedule: BatchedSchedule) -> None:
         """Nothing is there before anything is decided."""
 
-    def features(self, lists: Lists, turn: Turn) -> NDArray[np.float64]:
+    def features(self, schedule: BatchedSchedule, ranked_op: RankedOp) -> NDArray[np.float64]:
         """Episodes × devices × features of the group that is decided at this op."""
-        a, group = lists.a, turn.group
-        legal = self.course.legal[group]
-        ready, bring, size = lists.reach(turn.inputs, turn.sources)
-        if len(turn.pulled) > len(turn.inputs):
-            _, bring, size = lists.reach(turn.pulled, turn.pullers)
-        own, mean = self.own[group], self.mean
-        start = np.maximum(ready, lists.free)
+        a, group = schedule.arrays, ranked_op.group
+        legal = self.order.legal[group]
+        ready, transfer_seconds, transfer_bytes = schedule.arrival_times(
+            ranked_op.inputs, ranked_op.sources
+        )
+        if len(ranked_op.group_inputs) > len(ranked_op.inputs):
+            _, transfer_seconds, transfer_bytes = schedule.arrival_times(
+                ranked_op.group_inputs, ranked_op.group_sources
+            )
+        scale, mean_scale = self.scale[group], self.mean_scale
+        start = np.maximum(ready, schedule.device_free)
         end = start + self.seconds[group]
-        late = end - np.where(legal, end, np.inf).min(axis=1, keepdims=True)
-        wait = start - np.where(legal, start, np.inf).min(axis=1, keepdims=True)
-        bring = bring - np.where(legal, bring, np.inf).min(axis=1, keepdims=True)
-        with_ = np.zeros_like(end)
-        if len(turn.near):
-            place = lists.device[:, turn.near]
-            here = place[:, :, None] == np.arange(a.devices)
-            with_ = (turn.weight[:, None] * here).sum(axis=1) / own
-        load = (lists.busy + self.seconds[group]) / self.share
-        after = (lists.used + size + self.bytes[group]) / np.maximum(a.capacity, 1)
-        slow = self.seconds[group] / max(self.fastest[group], 1e-3 * mean)
+        end_delay = end - np.where(legal, end, np.inf).min(axis=1, keepdims=True)
+        start_delay = start - np.where(legal, start, np.inf).min(axis=1, keepdims=True)
+        transfer_seconds = transfer_seconds - np.where(legal, transfer_seconds, np.inf).min(
+            axis=1, keepdims=True
+        )
+        saved_share = np.zeros_like(end)
+        if len(ranked_op.neighbours):
+            neighbour_device = schedule.placement[:, ranked_op.neighbours]
+            is_local = neighbour_device[:, :, None] == np.arange(a.devices)
+            saved_share = (ranked_op.saved_seconds[:, None] * is_local).sum(axis=1) / scale
+        load = (schedule.busy_seconds + self.seconds[group]) / self.fair_share
+        memory_share = (
+            schedule.used_bytes + transfer_bytes + self.memory_bytes[group]
+        ) / np.maximum(a.capacity, 1)
+        slowdown = self.seconds[group] / max(self.fastest[group], 1e-3 * mean_scale)
         columns = (
-            late / mean,
-            np.minimum(late / own, _FAR),
-            np.minimum(wait / own, _FAR),
-            late / mean * self.critical[group],
-            bring / mean,
-            np.minimum(bring / own, _FAR),
-            np.minimum(with_, _FAR),
+            end_delay / mean_scale,
+            np.minimum(end_delay / scale, _MAX_DELAY),
+            np.minimum(start_delay / scale, _MAX_DELAY),
+            end_delay / mean_scale * self.criticality[group],
+            transfer_seconds / mean_scale,
+            np.minimum(transfer_seconds / scale, _MAX_DELAY),
+            np.minimum(saved_share, _MAX_DELAY),
             load,
-            np.broadcast_to(np.log(np.maximum(slow, 1e-3)), end.shape),
-            (lists.busy == 0).astype(float),
-            np.clip(after - 0.5, 0.0, 0.5),
-            np.minimum(np.maximum(after - 1.0, 0.0) * 10 + (after > 1.0), _FAR),
+            np.broadcast_to(np.log(np.maximum(slowdown, 1e-3)), end.shape),
+            (schedule.busy_seconds == 0).astype(float),
+            np.clip(memory_share - 0.5, 0.0, 0.5),
+            np.minimum(np.maximum(memory_share - 1.0, 0.0) * 10 + (memory_share > 1.0), _MAX_DELAY),
         )
         features: NDArray[np.float64] = np.stack(columns, axis=2)
         return features

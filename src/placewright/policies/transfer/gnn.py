@@ -1,4 +1,4 @@
-"""Placeto for any devices: groups in, each on the device that a graph network likes, out.
+"""GNN policy: Placeto for any devices, a graph network over pair and graph features.
 
 Placeto's one-hot devices fix their number. Here a device is told by what it means for the group at
 hand: the list scheduler's estimates (`pairs`), and how much of the group's ancestors, descendants,
@@ -18,22 +18,23 @@ import numpy as np
 import torch
 from torch import nn
 
-from placewright.policies import grouping as made
-from placewright.policies.placeto.policy import layers
-from placewright.policies.policy import Episodes, Head, Scores, one_plan_each
-from placewright.policies.seq2seq import NEVER, chosen, even_entropy
-from placewright.policies.transfer.features import FEATURES, Pairs
+from placewright.policies import grouping as op_groups
+from placewright.policies.placeto.policy import mlp
+from placewright.policies.policy import Episodes, HeadScores, Scores, one_plan_per_episode
+from placewright.policies.seq2seq import MASKED_LOGIT, log_prob_and_entropy, uniform_entropy
+from placewright.policies.storage import settings_of
+from placewright.policies.transfer.features import FEATURES, PairFeatures
 from placewright.policies.transfer.graph_features import (
-    Around,
-    Draft,
-    Sight,
+    FeatureFlags,
+    GraphFeatures,
+    InitialPlacement,
 )
 from placewright.policies.transfer.rollout import (
-    Walk,
-    bound_to,
-    walk,
+    Rollout,
+    merge_partner,
+    roll_out,
 )
-from placewright.scheduling.batched_schedules import Course
+from placewright.scheduling.batched_schedules import ScheduleOrder
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -42,315 +43,362 @@ if TYPE_CHECKING:
     from placewright.transforms import Grouping
 
 NAME = "placeto-any"
-_LOUD = 5.0  # how much larger than others the steps of linear weights are; Adam's are all of a size
-_KEPT = 4  # problems whose last episodes are kept; an update has as many (`of_several`)
-_BOUND = -0.5  # a fresh policy likes to merge a little less than the best device alone
+_LINEAR_STEP_SCALE = (
+    5.0  # how much larger than others the steps of linear weights are; Adam's are all of a size
+)
+_CACHE_SIZE = 4  # problems whose last episodes are kept; an update has as many (`of_several`)
+_MERGE_BIAS = -0.5  # a fresh policy likes to merge a little less than the best device alone
+
+
+_RENAMED = {
+    "rule": "grouping",
+    "most": "max_groups",
+    "wide": "head_width",
+    "looks": "candidates",
+}  # settings of version 1 files
 
 
 @dataclass(frozen=True)
-class Shape:
+class GnnConfig:
     """What the network is like.
 
     Args:
-        rule: How ops are grouped (`groups.RULES`), or `op` for each op with what goes with it.
-        most: Groups are merged until there are no more than this.
+        grouping: How ops are grouped (`groups.RULES`), or `op` for each op with what goes with it.
+        max_groups: Groups are merged until there are no more than this.
         hidden: Size of a group's vector.
         rounds: Of messages between neighbours; 0 for none.
-        wide: Size of the layer that joins it with the estimates.
+        head_width: Size of the layer that joins it with the estimates.
         drawn: The share of the decisions that are drawn; the others are the likeliest. With few of
             hundreds drawn, a plan's reward says more about each.
         shipped: Whether the weights of the estimates begin as those of the pair policy that ships.
         senses, draft, blind: What is seen of the graph on each device; see `Sight`.
         tuned: Whether all features have linear weights, which take larger steps than the others.
-        looks: Episodes that are walked when its best plan is asked for: the likeliest, and drawn
+        candidates: Episodes that are walked when its best plan is asked for: the likeliest, and drawn
             ones. It answers with the one whose own list schedule fits and ends first; none of them
             is judged for it.
         merge: Whether a group may also merge with the one whose tensor takes it longest to bring.
             Groups that merged are one group, so that the groups are chosen with the placement.
     """
 
-    rule: str = "op"
-    most: int = 1000
+    grouping: str = "op"
+    max_groups: int = 1000
     hidden: int = 16
     rounds: int = 4
-    wide: int = 32
+    head_width: int = 32
     drawn: float = 1.0
     shipped: bool = True
     senses: bool = False
     draft: bool = False
     blind: bool = False
     tuned: bool = False
-    looks: int = 1
+    candidates: int = 1
     merge: bool = False
 
     @property
-    def sight(self) -> Sight:
-        return Sight(self.senses, self.draft, self.blind)
+    def feature_flags(self) -> FeatureFlags:
+        return FeatureFlags(self.senses, self.draft, self.blind)
 
-    def build(self, problem: Problem, seed: int = 0) -> PlacetoAny:
+    def build(self, problem: Problem, seed: int = 0) -> GnnPolicy:
         """A fresh policy; the same seed gives the same weights."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            policy = PlacetoAny(self)
+            policy = GnnPolicy(self)
         if self.shipped:
-            from placewright.policies.shipped import pair_weights
+            from placewright.policies.shipped import linear_weights
 
             with torch.no_grad():
-                policy.linear.copy_(torch.as_tensor(pair_weights(), dtype=torch.float32))
+                policy.linear.copy_(torch.as_tensor(linear_weights(), dtype=torch.float32))
         return policy
 
 
-class PlacetoAny(nn.Module):
+class GnnPolicy(nn.Module):
     """Places groups by falling rank, as the pair policy does, with a graph network's help."""
 
     name = NAME
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, config: GnnConfig) -> None:
         super().__init__()
-        self.shape = shape
-        d = shape.hidden
-        self.read = layers(shape.sight.plain, d, d)
-        ways = 2 if shape.rounds else 0
-        self.tell = nn.ModuleList(layers(d, d, d, last=True) for _ in range(ways))
-        self.hear = nn.ModuleList(layers(d, d, d) for _ in range(ways))
-        both = 2 * d if shape.rounds else d
-        self.each = nn.ModuleList(layers(both, d, last=True) for _ in range(3))
-        self.sum = layers(both + 3 * d, d, last=True)
+        self.config = config
+        width = config.hidden
+        self.read = mlp(config.feature_flags.group_width, width, width)
+        directions = 2 if config.rounds else 0
+        self.tell = nn.ModuleList(
+            mlp(width, width, width, last_relu=True) for _ in range(directions)
+        )
+        self.hear = nn.ModuleList(mlp(width, width, width) for _ in range(directions))
+        both_width = 2 * width if config.rounds else width
+        self.each = nn.ModuleList(mlp(both_width, width, last_relu=True) for _ in range(3))
+        self.sum = mlp(both_width + 3 * width, width, last_relu=True)
         self.linear = nn.Parameter(torch.zeros(len(FEATURES)))
-        if shape.tuned:
-            self.tune = nn.Parameter(torch.zeros(len(FEATURES) + shape.sight.more))
-        self.join = nn.Linear(d + len(FEATURES) + shape.sight.more, shape.wide)
-        self.out = nn.Linear(shape.wide, 1, bias=False)
+        if config.tuned:
+            self.tune = nn.Parameter(torch.zeros(len(FEATURES) + config.feature_flags.pair_width))
+        self.join = nn.Linear(
+            width + len(FEATURES) + config.feature_flags.pair_width, config.head_width
+        )
+        self.out = nn.Linear(config.head_width, 1, bias=False)
         nn.init.normal_(self.out.weight, std=1e-2)
-        if shape.merge:
-            self.bond = nn.Linear(d + len(FEATURES) + shape.sight.more, shape.wide)
-            self.keep = nn.Linear(shape.wide, 1)
+        if config.merge:
+            self.bond = nn.Linear(
+                width + len(FEATURES) + config.feature_flags.pair_width, config.head_width
+            )
+            self.keep = nn.Linear(config.head_width, 1)
             nn.init.normal_(self.keep.weight, std=1e-2)
-            nn.init.constant_(self.keep.bias, _BOUND)
-        self._seen: WeakKeyDictionary[Problem, Around] = WeakKeyDictionary()
-        self._last: dict[Problem, tuple[bytes, Walk]] = {}
+            nn.init.constant_(self.keep.bias, _MERGE_BIAS)
+        self._features_cache: WeakKeyDictionary[Problem, GraphFeatures] = WeakKeyDictionary()
+        self._rollout_cache: dict[Problem, tuple[bytes, Rollout]] = {}
 
-    def config(self) -> dict[str, Any]:
+    def to_config(self) -> dict[str, Any]:
         return {
-            "shape": asdict(self.shape),
+            "settings": asdict(self.config),
             "features": list(FEATURES),
-            "more": self.shape.sight.more,
+            "more": self.config.feature_flags.pair_width,
         }
 
     @classmethod
-    def from_config(cls, data: dict[str, Any]) -> PlacetoAny:
-        shape = Shape(**data["shape"])
-        if tuple(data["features"]) != FEATURES or data["more"] != shape.sight.more:
+    def from_config(cls, data: dict[str, Any]) -> GnnPolicy:
+        config = GnnConfig(**settings_of(data, _RENAMED))
+        if tuple(data["features"]) != FEATURES or data["more"] != config.feature_flags.pair_width:
             raise ValueError(f"it knows features {', '.join(data['features'])}")
-        return cls(shape)
+        return cls(config)
 
     def grouping(self, problem: Problem) -> Grouping:
         """The groups that it places."""
-        return self._see(problem).pairs.course.grouping
+        return self._features_of(problem).pair_features.order.grouping
 
     @torch.no_grad()
     def act(
         self, problem: Problem, count: int, seed: int, *, noise: float = 0.0, greedy: bool = False
     ) -> Episodes:
-        seen = self._see(problem)
-        course = seen.pairs.course
-        looks = self.shape.looks if greedy else count
+        source = self._features_of(problem)
+        order = source.pair_features.order
+        candidates = self.config.candidates if greedy else count
         rng = np.random.default_rng(0 if greedy else seed)
-        size = (len(course.decided), looks, problem.arrays.devices + self.shape.merge)
-        luck = rng.gumbel(size=size)
-        free = np.ones(size[:2], dtype=bool)
-        if self.shape.drawn < 1.0:
-            free = rng.random(size[:2]) < self.shape.drawn
-            luck *= free[:, :, None]
+        size = (len(order.decision_groups), candidates, problem.arrays.devices + self.config.merge)
+        gumbel = rng.gumbel(size=size)
+        is_drawn = np.ones(size[:2], dtype=bool)
+        if self.config.drawn < 1.0:
+            is_drawn = rng.random(size[:2]) < self.config.drawn
+            gumbel *= is_drawn[:, :, None]
         if greedy:
-            luck[:, 0] = 0.0  # the likeliest
-        shake = rng.normal(scale=noise, size=size) if noise > 0 else None
-        walked = self._walk(seen, luck=luck, shake=shake, keep=not greedy)
+            gumbel[:, 0] = 0.0  # the likeliest
+        logit_noise = rng.normal(scale=noise, size=size) if noise > 0 else None
+        rollout = self._roll_out(
+            source, gumbel=gumbel, logit_noise=logit_noise, keep_features=not greedy
+        )
         if greedy:
-            first = np.lexsort((walked.end, np.maximum(walked.over, 0.0)))[0]
-            walked, free = _only(walked, [first] * count), free[:, [first] * count]
-            free[:] = True
+            best = np.lexsort((rollout.end, np.maximum(rollout.overflow, 0.0)))[0]
+            rollout, is_drawn = (
+                _select_episodes(rollout, [best] * count),
+                is_drawn[:, [best] * count],
+            )
+            is_drawn[:] = True
         else:
-            self._keep(problem, walked)
-        actions: dict[str, Any] = {"device": walked.option, "free": free.T.copy()}
-        if shake is not None:
-            actions["added"] = walked.added
-        row = np.empty_like(walked.device)
-        row[:, course.decided] = walked.device
-        device = problem.settle(course.grouping.expand(row))
-        log_prob = walked.log_prob * free.T
-        return Episodes(actions, device, one_plan_each(count), log_prob, walked.start)
+            self._cache_rollout(problem, rollout)
+        actions: dict[str, Any] = {"device": rollout.option, "free": is_drawn.T.copy()}
+        if logit_noise is not None:
+            actions["added"] = rollout.logit_shift
+        group_devices = np.empty_like(rollout.device)
+        group_devices[:, order.decision_groups] = rollout.device
+        placements = problem.legalize(order.grouping.expand(group_devices))
+        log_prob = rollout.log_prob * is_drawn.T
+        return Episodes(actions, placements, one_plan_per_episode(count), log_prob, rollout.start)
 
     def score(self, problem: Problem, episodes: Episodes, best: Episodes | None = None) -> Scores:
-        seen, where = self._see(problem), self.linear.device
-        course = seen.pairs.course
+        source, torch_device = self._features_of(problem), self.linear.device
+        order = source.pair_features.order
         option = episodes.actions["device"]
-        walked = self._walked(problem, option)
+        rollout = self._cached_rollout(problem, option)
         # Decisions that were not drawn say nothing, so only those that were are looked at.
-        at, episode = np.nonzero(episodes.actions["free"].T)
-        group = course.decided[at]
-        told = torch.as_tensor(walked.features[at, episode], device=where)
-        every = self._graph(seen)[torch.as_tensor(group, device=where)]
-        spread = every[:, None].expand(*told.shape[:2], -1)
-        joined = torch.relu(self.join(torch.cat([spread, told], dim=2)))
-        logits = told @ self._weights() + self.out(joined)[..., 0]
-        legal = course.legal[course.decided]
-        allowed = torch.as_tensor(course.legal[group], device=where)
-        if self.shape.merge:
-            place = torch.as_tensor(walked.bound[at, episode], device=where)
-            there = told[torch.arange(len(told), device=where), place.clamp(min=0)]
-            bond = torch.relu(self.bond(torch.cat([every, there], dim=1)))
+        decision, episode = np.nonzero(episodes.actions["free"].T)
+        group = order.decision_groups[decision]
+        features = torch.as_tensor(rollout.features[decision, episode], device=torch_device)
+        group_vectors = self._group_vectors(source)[torch.as_tensor(group, device=torch_device)]
+        device_vectors = group_vectors[:, None].expand(*features.shape[:2], -1)
+        hidden = torch.relu(self.join(torch.cat([device_vectors, features], dim=2)))
+        logits = features @ self._linear_weights() + self.out(hidden)[..., 0]
+        legal = order.legal[order.decision_groups]
+        allowed = torch.as_tensor(order.legal[group], device=torch_device)
+        if self.config.merge:
+            merge_device = torch.as_tensor(
+                rollout.merge_device[decision, episode], device=torch_device
+            )
+            merge_features = features[
+                torch.arange(len(features), device=torch_device), merge_device.clamp(min=0)
+            ]
+            merge_hidden = torch.relu(self.bond(torch.cat([group_vectors, merge_features], dim=1)))
             # Relative to the best device alone, so that it means the same for all groups.
-            best_alone = logits.masked_fill(~allowed, NEVER).amax(dim=1)
-            merging = best_alone + self.keep(bond)[:, 0]
-            logits = torch.cat([logits, merging[:, None]], dim=1)
-            allowed = torch.cat([allowed, (place >= 0)[:, None]], dim=1)
-            some = (walked.bound >= 0).any(axis=1, keepdims=True)
-            legal = np.concatenate([legal, some], axis=1)
+            best_alone = logits.masked_fill(~allowed, MASKED_LOGIT).amax(dim=1)
+            merge_logit = best_alone + self.keep(merge_hidden)[:, 0]
+            logits = torch.cat([logits, merge_logit[:, None]], dim=1)
+            allowed = torch.cat([allowed, (merge_device >= 0)[:, None]], dim=1)
+            can_merge = (rollout.merge_device >= 0).any(axis=1, keepdims=True)
+            legal = np.concatenate([legal, can_merge], axis=1)
         if "added" in episodes.actions:
-            logits = logits + torch.as_tensor(episodes.actions["added"][episode, at], device=where)
-        log_prob, entropy = chosen(
-            logits.masked_fill(~allowed, NEVER),
-            torch.as_tensor(option[episode, at], dtype=torch.long, device=where),
+            logits = logits + torch.as_tensor(
+                episodes.actions["added"][episode, decision], device=torch_device
+            )
+        log_prob, entropy = log_prob_and_entropy(
+            logits.masked_fill(~allowed, MASKED_LOGIT),
+            torch.as_tensor(option[episode, decision], dtype=torch.long, device=torch_device),
         )
-        spot = torch.as_tensor(episode, device=where), torch.as_tensor(at, device=where)
-        nothing = torch.zeros(option.shape, device=where)
-        head = Head(
+        position = (
+            torch.as_tensor(episode, device=torch_device),
+            torch.as_tensor(decision, device=torch_device),
+        )
+        zeros = torch.zeros(option.shape, device=torch_device)
+        head = HeadScores(
             "devices",
-            nothing.index_put(spot, log_prob),
-            nothing.index_put(spot, entropy),
-            even_entropy(torch.as_tensor(legal, device=where)),
+            zeros.index_put(position, log_prob),
+            zeros.index_put(position, entropy),
+            uniform_entropy(torch.as_tensor(legal, device=torch_device)),
         )
         return Scores((head,))
 
-    def merged(self, problem: Problem, episodes: Episodes) -> NDArray[np.int64]:
+    def merged_groups(self, problem: Problem, episodes: Episodes) -> NDArray[np.int64]:
         """Episodes × groups: which of the groups are one: each has its first member's number."""
-        seen = self._see(problem)
-        course, option = seen.course, episodes.actions["device"]
-        found = np.tile(np.arange(len(course.grouping)), (len(option), 1))
-        for at, turn in enumerate(each for each in course.turns if each.group >= 0):
-            joins = option[:, at] == problem.arrays.devices
-            if joins.any():
-                other = course.grouping.group[bound_to(course, turn)]
-                found[joins, turn.group] = found[joins, other]
-        return found
+        source = self._features_of(problem)
+        order, option = source.order, episodes.actions["device"]
+        first_member = np.tile(np.arange(len(order.grouping)), (len(option), 1))
+        for at, ranked_op in enumerate(
+            candidate for candidate in order.ranked_ops if candidate.group >= 0
+        ):
+            is_merged = option[:, at] == problem.arrays.devices
+            if is_merged.any():
+                partner = order.grouping.group[merge_partner(order, ranked_op)]
+                first_member[is_merged, ranked_op.group] = first_member[is_merged, partner]
+        return first_member
 
-    def only(self, episodes: Episodes, at: int) -> Episodes:
-        actions = {name: episodes.actions[name][at : at + 1].copy() for name in ("device", "free")}
-        device, log_prob = episodes.device[at : at + 1], episodes.log_prob[at : at + 1]
-        return Episodes(actions, device.copy(), one_plan_each(1), log_prob.copy())
+    def select(self, episodes: Episodes, index: int) -> Episodes:
+        actions = {
+            name: episodes.actions[name][index : index + 1].copy() for name in ("device", "free")
+        }
+        placements, log_prob = (
+            episodes.placements[index : index + 1],
+            episodes.log_prob[index : index + 1],
+        )
+        return Episodes(actions, placements.copy(), one_plan_per_episode(1), log_prob.copy())
 
-    def _walked(self, problem: Problem, option: NDArray[np.int32]) -> Walk:
+    def _cached_rollout(self, problem: Problem, option: NDArray[np.int32]) -> Rollout:
         """The last episodes are kept, since what is seen in them depends on no weight."""
-        mark, walked = self._last.get(problem, (b"", None))
-        if walked is None or mark != option.tobytes():
-            walked = self._walk(self._see(problem), forced=option, keep=True)
-            self._keep(problem, walked)
-        return walked
+        key, rollout = self._rollout_cache.get(problem, (b"", None))
+        if rollout is None or key != option.tobytes():
+            rollout = self._roll_out(
+                self._features_of(problem), forced_options=option, keep_features=True
+            )
+            self._cache_rollout(problem, rollout)
+        return rollout
 
-    def _keep(self, problem: Problem, walked: Walk) -> None:
+    def _cache_rollout(self, problem: Problem, rollout: Rollout) -> None:
         """Keep the last episodes of the last few problems, those of one update."""
-        self._last.pop(problem, None)
-        while len(self._last) >= _KEPT:
-            del self._last[next(iter(self._last))]
-        self._last[problem] = walked.option.tobytes(), walked
+        self._rollout_cache.pop(problem, None)
+        while len(self._rollout_cache) >= _CACHE_SIZE:
+            del self._rollout_cache[next(iter(self._rollout_cache))]
+        self._rollout_cache[problem] = rollout.option.tobytes(), rollout
 
-    def _walk(self, seen: Around, **how: Any) -> Walk:
+    def _roll_out(self, source: GraphFeatures, **options: Any) -> Rollout:
         """Episodes, with what it thinks of pairs in numpy, since each decision is small."""
         with torch.no_grad():
-            graph = self._graph(seen).cpu().numpy()
-        d = self.shape.hidden
-        linear = self._weights().detach().cpu().numpy()
+            group_vectors = self._group_vectors(source).cpu().numpy()
+        width = self.config.hidden
+        linear = self._linear_weights().detach().cpu().numpy()
 
-        def halves(layer: nn.Linear) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        def split_layer(layer: nn.Linear) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
             weight = layer.weight.detach().cpu().numpy()
-            own = graph @ weight[:, :d].T + layer.bias.detach().cpu().numpy()
-            return own, np.ascontiguousarray(weight[:, d:].T)
+            vector_part = group_vectors @ weight[:, :width].T + layer.bias.detach().cpu().numpy()
+            return vector_part, np.ascontiguousarray(weight[:, width:].T)
 
-        own, rest = halves(self.join)
-        out = self.out.weight[0].detach().cpu().numpy()
-        alone: list[NDArray[np.float32]] = []
+        group_part, feature_weights = split_layer(self.join)
+        out_weights = self.out.weight[0].detach().cpu().numpy()
+        last_logits: list[NDArray[np.float32]] = []
 
         def logits(group: int, features: NDArray[np.float32]) -> NDArray[np.float32]:
-            joined = np.maximum(features @ rest + own[group], 0.0)
-            found: NDArray[np.float32] = features @ linear + joined @ out
-            alone[:] = [found]
-            return found
+            hidden = np.maximum(features @ feature_weights + group_part[group], 0.0)
+            device_logits: NDArray[np.float32] = features @ linear + hidden @ out_weights
+            last_logits[:] = [device_logits]
+            return device_logits
 
-        if not self.shape.merge:
-            return walk(seen, logits, **how)
-        bond, there = halves(self.bond)
-        keep = self.keep.weight[0].detach().cpu().numpy()
-        bias = float(self.keep.bias.detach())
+        if not self.config.merge:
+            return roll_out(source, logits, **options)
+        merge_group_part, merge_feature_weights = split_layer(self.bond)
+        merge_weights = self.keep.weight[0].detach().cpu().numpy()
+        merge_bias = float(self.keep.bias.detach())
 
-        def merging(
-            group: int, features: NDArray[np.float32], place: NDArray[np.int64]
+        def merge_logits(
+            group: int, features: NDArray[np.float32], partner_device: NDArray[np.int64]
         ) -> NDArray[np.float32]:
-            pair = features[np.arange(len(place)), np.maximum(place, 0)]
-            joined = np.maximum(pair @ there + bond[group], 0.0)
-            best = np.where(seen.course.legal[group], alone[0], np.float32(NEVER)).max(axis=1)
-            found: NDArray[np.float32] = best + joined @ keep + bias
-            return found
+            pair_features = features[np.arange(len(partner_device)), np.maximum(partner_device, 0)]
+            hidden = np.maximum(
+                pair_features @ merge_feature_weights + merge_group_part[group], 0.0
+            )
+            best_logit = np.where(
+                source.order.legal[group], last_logits[0], np.float32(MASKED_LOGIT)
+            ).max(axis=1)
+            merge_logit: NDArray[np.float32] = best_logit + hidden @ merge_weights + merge_bias
+            return merge_logit
 
-        return walk(seen, logits, merging=merging, **how)
+        return roll_out(source, logits, merge_logits=merge_logits, **options)
 
-    def _weights(self) -> torch.Tensor:
+    def _linear_weights(self) -> torch.Tensor:
         """The linear weights of all features."""
-        weights = nn.functional.pad(self.linear, (0, self.shape.sight.more))
-        return weights + _LOUD * self.tune if self.shape.tuned else weights
+        weights = nn.functional.pad(self.linear, (0, self.config.feature_flags.pair_width))
+        return weights + _LINEAR_STEP_SCALE * self.tune if self.config.tuned else weights
 
-    def _graph(self, seen: Around) -> torch.Tensor:
+    def _group_vectors(self, source: GraphFeatures) -> torch.Tensor:
         """Groups × hidden: what the graph network says of each group."""
-        where = self.linear.device
-        own = self.read(torch.as_tensor(seen.attributes, device=where))
-        sides = []
-        for near, tell, hear in zip(seen.near, self.tell, self.hear, strict=False):
-            mean = torch.as_tensor(near, device=where)
-            x = own
-            for _ in range(self.shape.rounds):
-                x = own + hear(mean @ tell(x))
-            sides.append(x)
-        x = torch.cat(sides, dim=1) if sides else own
+        torch_device = self.linear.device
+        embedding = self.read(torch.as_tensor(source.attributes, device=torch_device))
+        directions = []
+        for adjacency, tell, hear in zip(source.adjacency, self.tell, self.hear, strict=False):
+            neighbour_mean = torch.as_tensor(adjacency, device=torch_device)
+            x = embedding
+            for _ in range(self.config.rounds):
+                x = embedding + hear(neighbour_mean @ tell(x))
+            directions.append(x)
+        x = torch.cat(directions, dim=1) if directions else embedding
         pooled = [
-            torch.as_tensor(around, device=where) @ each(x)
-            for around, each in zip(seen.means, self.each, strict=True)
+            torch.as_tensor(related_mean, device=torch_device) @ layer(x)
+            for related_mean, layer in zip(source.means, self.each, strict=True)
         ]
-        found: torch.Tensor = self.sum(torch.cat([x, *pooled], dim=1))
-        return found
+        vectors: torch.Tensor = self.sum(torch.cat([x, *pooled], dim=1))
+        return vectors
 
-    def _see(self, problem: Problem) -> Around:
-        if problem not in self._seen:
-            grouping = made.grouped(problem, self.shape.rule, self.shape.most)
-            legal = made.legal_devices(problem, grouping)
-            pairs = Pairs.of(Course.of(problem, grouping, legal))
-            draft = drafted(pairs) if self.shape.draft else None
-            self._seen[problem] = Around.of(problem, pairs, self.shape.sight, draft)
-        return self._seen[problem]
+    def _features_of(self, problem: Problem) -> GraphFeatures:
+        if problem not in self._features_cache:
+            grouping = op_groups.group_ops(problem, self.config.grouping, self.config.max_groups)
+            legal = op_groups.legal_devices(problem, grouping)
+            pair_features = PairFeatures.of(ScheduleOrder.of(problem, grouping, legal))
+            initial_placement = linear_placement(pair_features) if self.config.draft else None
+            self._features_cache[problem] = GraphFeatures.of(
+                problem, pair_features, self.config.feature_flags, initial_placement
+            )
+        return self._features_cache[problem]
 
 
-def _only(walked: Walk, at: list[Any]) -> Walk:
+def _select_episodes(rollout: Rollout, indices: list[Any]) -> Rollout:
     """The walk with some of its episodes, of which nothing was kept for gradients."""
     return replace(
-        walked,
-        device=walked.device[at],
-        option=walked.option[at],
-        log_prob=walked.log_prob[at],
-        start=walked.start[at],
-        added=walked.added[at] if len(walked.added) else walked.added,
-        bound=walked.bound[:, at],
+        rollout,
+        device=rollout.device[indices],
+        option=rollout.option[indices],
+        log_prob=rollout.log_prob[indices],
+        start=rollout.start[indices],
+        logit_shift=rollout.logit_shift[indices]
+        if len(rollout.logit_shift)
+        else rollout.logit_shift,
+        merge_device=rollout.merge_device[:, indices],
     )
 
 
-def drafted(pairs: Pairs) -> Draft:
+def linear_placement(pair_features: PairFeatures) -> InitialPlacement:
     """The likeliest plan of the pair policy that ships."""
-    from placewright.policies.shipped import pair_weights
+    from placewright.policies.shipped import linear_weights
 
-    course, weights = pairs.course, pair_weights()
-    a, groups = course.problem.arrays, len(course.grouping)
-    nothing = np.zeros((len(course.decided), 1, a.devices))
-    walked = walk(pairs, lambda _, features: features @ weights, luck=nothing)
-    here = np.zeros((a.devices, groups), dtype=np.float32)
-    here[walked.device[0], course.decided] = 1.0
+    order, weights = pair_features.order, linear_weights()
+    a, groups = order.problem.arrays, len(order.grouping)
+    zeros = np.zeros((len(order.decision_groups), 1, a.devices))
+    rollout = roll_out(pair_features, lambda _, features: features @ weights, gumbel=zeros)
+    occupancy = np.zeros((a.devices, groups), dtype=np.float32)
+    occupancy[rollout.device[0], order.decision_groups] = 1.0
     start = np.full(groups, np.inf)
-    np.minimum.at(start, course.grouping.group[a.turn], walked.start[0, a.turn])
-    return Draft(here, np.where(np.isfinite(start), start, 0.0))
+    np.minimum.at(start, order.grouping.group[a.scheduled], rollout.start[0, a.scheduled])
+    return InitialPlacement(occupancy, np.where(np.isfinite(start), start, 0.0))

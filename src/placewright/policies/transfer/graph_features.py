@@ -1,4 +1,4 @@
-"""Around a group: pairs of a problem in, what its graph says of each group and device out."""
+"""Graph features of groups and devices, added to the features of pairs."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placewright.policies import grouping as made
+from placewright.policies import grouping as op_groups
 from placewright.policies.transfer.diffusion import (
-    SENSES,
-    kernels,
-    through,
+    NEIGHBOURHOODS,
+    diffusion_kernels,
+    path_positions,
 )
 from placewright.scheduling.reachability import ancestors
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from placewright.policies.transfer.features import Pairs
+    from placewright.policies.transfer.features import PairFeatures
     from placewright.problem import Problem
     from placewright.scheduling.batched_schedules import (
-        Course,
-        Lists,
-        Turn,
+        BatchedSchedule,
+        RankedOp,
+        ScheduleOrder,
     )
 
 
 @dataclass(frozen=True)
-class Sight:
+class FeatureFlags:
     """What is to be seen of the graph, beside the estimates.
 
     Args:
@@ -43,128 +43,140 @@ class Sight:
     blind: bool = False
 
     @property
-    def plain(self) -> int:
+    def group_width(self) -> int:
         """How many attributes a group has."""
         return 8 + 2 * self.senses + self.draft
 
     @property
-    def more(self) -> int:
+    def pair_width(self) -> int:
         """How many features a pair has: shares of the work around, speed, the end, and so on."""
-        return 6 + len(SENSES) * self.senses + 2 * self.draft
+        return 6 + len(NEIGHBOURHOODS) * self.senses + 2 * self.draft
 
 
 @dataclass(frozen=True, eq=False)
-class Draft:
+class InitialPlacement:
     """A whole placement: devices × groups, 1 where a group is; and when each group starts."""
 
-    here: NDArray[np.float32]
+    occupancy: NDArray[np.float32]
     start: NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
-class Around:
+class GraphFeatures:
     """A problem's pairs, with the graph around each group.
 
     Args:
         attributes: Groups × plain: what the graph network is told of each.
-        near: 2 × groups × groups: means over what a group reads from, and over its readers.
+        adjacency: 2 × groups × groups: means over what a group reads from, and over its readers.
         shares: Groups × groups × senses: shares of work in ancestors, descendants and the rest,
             and all kernels.
     """
 
-    pairs: Pairs
-    sight: Sight
+    pair_features: PairFeatures
+    flags: FeatureFlags
     attributes: NDArray[np.float32]
-    near: NDArray[np.float32]
+    adjacency: NDArray[np.float32]
     shares: NDArray[np.float32]
     speed: NDArray[np.float64]  # devices: log of all work there against the fastest device
-    left: NDArray[np.float64]  # decisions by group: the share of all work still to be decided
-    draft: Draft | None
+    remaining_work: NDArray[
+        np.float64
+    ]  # decisions by group: the share of all work still to be decided
+    initial_placement: InitialPlacement | None
 
     @classmethod
     def of(
-        cls, problem: Problem, pairs: Pairs, sight: Sight | None = None, draft: Draft | None = None
-    ) -> Around:
-        course = pairs.course
-        sight = sight or Sight()
-        grouping = course.grouping
+        cls,
+        problem: Problem,
+        pair_features: PairFeatures,
+        flags: FeatureFlags | None = None,
+        initial_placement: InitialPlacement | None = None,
+    ) -> GraphFeatures:
+        order = pair_features.order
+        flags = flags or FeatureFlags()
+        grouping = order.grouping
         groups = len(grouping)
-        source, target = made.edges(problem, grouping)
-        near = np.zeros((2, groups, groups), dtype=np.float32)
-        near[0, target, source] = near[1, source, target] = 1.0
-        degree = near.sum(axis=2)
-        before = ancestors(groups, source, target)
-        after = before.T & ~before
-        rest = ~(before | after | np.eye(groups, dtype=bool))
-        work = pairs.fastest + 1e-3 * pairs.mean
-        around = np.stack([before, after, rest]) * work
-        shares = around.sum(axis=2)  # how much work there is before, after and beside
-        sent = made.sent_bytes(problem, grouping)
+        source, target = op_groups.group_edges(problem, grouping)
+        adjacency = np.zeros((2, groups, groups), dtype=np.float32)
+        adjacency[0, target, source] = adjacency[1, source, target] = 1.0
+        degree = adjacency.sum(axis=2)
+        is_ancestor = ancestors(groups, source, target)
+        is_descendant = is_ancestor.T & ~is_ancestor
+        unrelated = ~(is_ancestor | is_descendant | np.eye(groups, dtype=bool))
+        work = pair_features.fastest + 1e-3 * pair_features.mean_scale
+        related_work = np.stack([is_ancestor, is_descendant, unrelated]) * work
+        shares = related_work.sum(axis=2)  # how much work there is before, after and beside
+        sent_bytes = op_groups.output_bytes(problem, grouping)
         total = work.sum()
         columns = [
-            np.log1p(work / pairs.mean),
-            np.log1p(sent / max(sent.mean(), 1e-30)),
-            np.log1p(pairs.bytes / max(pairs.bytes.mean(), 1e-30)),
-            pairs.critical,
+            np.log1p(work / pair_features.mean_scale),
+            np.log1p(sent_bytes / max(sent_bytes.mean(), 1e-30)),
+            np.log1p(pair_features.memory_bytes / max(pair_features.memory_bytes.mean(), 1e-30)),
+            pair_features.criticality,
             np.log1p(degree[0]),
             np.log1p(degree[1]),
             shares[0] / total,
             shares[2] / total,
         ]
-        means = (around / np.maximum(shares, 1e-30)[:, :, None]).astype(np.float32)
-        every = means
-        if sight.senses:
-            columns += through(course)
-            every = np.concatenate([means, kernels(course)])
-        if draft is not None:
-            columns.append(draft.start / max(float(draft.start.max()), 1e-30))
-        seconds = pairs.seconds.sum(axis=0)
-        left = np.zeros(groups)
-        left[course.decided] = 1 - np.cumsum(work[course.decided]) / total
+        means = (related_work / np.maximum(shares, 1e-30)[:, :, None]).astype(np.float32)
+        all_kernels = means
+        if flags.senses:
+            columns += path_positions(order)
+            all_kernels = np.concatenate([means, diffusion_kernels(order)])
+        if initial_placement is not None:
+            columns.append(
+                initial_placement.start / max(float(initial_placement.start.max()), 1e-30)
+            )
+        seconds = pair_features.seconds.sum(axis=0)
+        remaining_work = np.zeros(groups)
+        remaining_work[order.decision_groups] = 1 - np.cumsum(work[order.decision_groups]) / total
         return cls(
-            pairs,
-            sight,
-            (np.stack(columns, axis=1) * (not sight.blind)).astype(np.float32),
-            near / np.maximum(degree, 1.0)[:, :, None],
-            np.ascontiguousarray(every.transpose(1, 2, 0)),
+            pair_features,
+            flags,
+            (np.stack(columns, axis=1) * (not flags.blind)).astype(np.float32),
+            adjacency / np.maximum(degree, 1.0)[:, :, None],
+            np.ascontiguousarray(all_kernels.transpose(1, 2, 0)),
             np.log(np.maximum(seconds, 1e-30) / max(float(seconds.min()), 1e-30)),
-            left,
-            draft,
+            remaining_work,
+            initial_placement,
         )
 
     @property
-    def course(self) -> Course:
-        return self.pairs.course
+    def order(self) -> ScheduleOrder:
+        return self.pair_features.order
 
     @property
     def width(self) -> int:
-        return self.pairs.width + self.sight.more
+        return self.pair_features.width + self.flags.pair_width
 
     @property
     def means(self) -> NDArray[np.float32]:
         """3 × groups × groups: means over ancestors, descendants and the rest, by work."""
         return self.shares[..., :3].transpose(2, 0, 1)
 
-    def begin(self, lists: Lists) -> None:
+    def prepare(self, schedule: BatchedSchedule) -> None:
         """Let a draft stand where nothing is decided yet."""
-        if self.draft is not None:
-            lists.here[:] = self.draft.here
+        if self.initial_placement is not None:
+            schedule.occupancy[:] = self.initial_placement.occupancy
 
-    def features(self, lists: Lists, turn: Turn) -> NDArray[np.float64]:
+    def features(self, schedule: BatchedSchedule, ranked_op: RankedOp) -> NDArray[np.float64]:
         """Episodes × devices × features: the estimates, and what is around on each device."""
-        estimates = self.pairs.features(lists, turn)
-        group, devices = turn.group, lists.a.devices
-        more = np.empty((*estimates.shape[:2], self.sight.more))
-        senses = self.shares.shape[2]
-        more[..., :senses] = 0.0 if self.sight.blind else lists.here @ self.shares[group]
-        more[..., senses] = self.speed
-        more[..., senses + 1] = self.left[group]
-        more[..., senses + 2] = np.log(devices)
-        if self.draft is not None:
-            stands = lists.here[:, :, group]
+        estimates = self.pair_features.features(schedule, ranked_op)
+        group, devices = ranked_op.group, schedule.arrays.devices
+        graph_features = np.empty((*estimates.shape[:2], self.flags.pair_width))
+        kernels = self.shares.shape[2]
+        graph_features[..., :kernels] = (
+            0.0 if self.flags.blind else schedule.occupancy @ self.shares[group]
+        )
+        graph_features[..., kernels] = self.speed
+        graph_features[..., kernels + 1] = self.remaining_work[group]
+        graph_features[..., kernels + 2] = np.log(devices)
+        if self.initial_placement is not None:
+            is_here = schedule.occupancy[:, :, group]
             # What a device will have done in the end if this group goes there.
-            load = np.einsum("edg,gd->ed", lists.here, self.pairs.seconds)
-            load = load + (1 - stands) * self.pairs.seconds[group]
-            more[..., senses + 3] = stands
-            more[..., senses + 4] = np.minimum(load / self.pairs.share - 1.0, 4.0)
-        return np.concatenate([estimates, more], axis=2)
+            load = np.einsum("edg,gd->ed", schedule.occupancy, self.pair_features.seconds)
+            load = load + (1 - is_here) * self.pair_features.seconds[group]
+            graph_features[..., kernels + 3] = is_here
+            graph_features[..., kernels + 4] = np.minimum(
+                load / self.pair_features.fair_share - 1.0, 4.0
+            )
+        return np.concatenate([estimates, graph_features], axis=2)

@@ -1,4 +1,4 @@
-"""Pair: groups in, one after the other, each on the device whose list estimates weigh best, out.
+"""Linear policy: places group after group by a weighted sum of list-schedule estimates.
 
 A constructive policy over (group, device) pairs. What it knows of a pair is what a list scheduler
 reckons: when the group could start and end there, what must be brought, the load and the memory
@@ -15,13 +15,14 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from placewright.errors import FileError
-from placewright.files.header import body, head
+from placewright.files.header import body, make_header
 from placewright.files.storage import read_data, write_data
-from placewright.policies import grouping as made
-from placewright.policies.policy import Episodes, Head, Scores, one_plan_each
-from placewright.policies.transfer.features import FEATURES, Pairs
-from placewright.policies.transfer.rollout import Walk, walk
-from placewright.scheduling.batched_schedules import Course
+from placewright.policies import grouping as op_groups
+from placewright.policies.policy import Episodes, HeadScores, Scores, one_plan_per_episode
+from placewright.policies.storage import settings_of
+from placewright.policies.transfer.features import FEATURES, PairFeatures
+from placewright.policies.transfer.rollout import Rollout, roll_out
+from placewright.scheduling.batched_schedules import ScheduleOrder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -37,43 +38,46 @@ if TYPE_CHECKING:
 NAME = "pair"
 
 
+_RENAMED = {"rule": "grouping", "most": "max_groups"}  # settings of version 1 files
+
+
 @dataclass(frozen=True)
-class Shape:
+class LinearConfig:
     """What is decided on.
 
     Args:
-        rule: How ops are grouped (`groups.RULES`), or `op` for each op with what goes with it.
-        most: Groups are merged until there are no more than this.
+        grouping: How ops are grouped (`groups.RULES`), or `op` for each op with what goes with it.
+        max_groups: Groups are merged until there are no more than this.
     """
 
-    rule: str = "op"
-    most: int = 2000
+    grouping: str = "op"
+    max_groups: int = 2000
 
-    def build(self, problem: Problem, seed: int = 0) -> Pair:
+    def build(self, problem: Problem, seed: int = 0) -> LinearPolicy:
         """A fresh policy: small random weights; the same seed gives the same ones."""
         rng = np.random.default_rng(seed)
-        return Pair(self, rng.normal(scale=0.01, size=len(FEATURES)))
+        return LinearPolicy(self, rng.normal(scale=0.01, size=len(FEATURES)))
 
 
-class Pair:
+class LinearPolicy:
     """Places groups by falling rank, each by a softmax over devices of weighted estimates."""
 
     name = NAME
 
-    def __init__(self, shape: Shape, weights: NDArray[np.float64] | None = None) -> None:
-        self.shape = shape
+    def __init__(self, config: LinearConfig, weights: NDArray[np.float64] | None = None) -> None:
+        self.config = config
         self.weights = np.zeros(len(FEATURES)) if weights is None else np.array(weights, float)
-        self._seen: WeakKeyDictionary[Problem, Pairs] = WeakKeyDictionary()
+        self._features_cache: WeakKeyDictionary[Problem, PairFeatures] = WeakKeyDictionary()
         self._parameter: torch.nn.Parameter | None = None
 
-    def config(self) -> dict[str, Any]:
-        return {"shape": asdict(self.shape), "features": list(FEATURES)}
+    def to_config(self) -> dict[str, Any]:
+        return {"settings": asdict(self.config), "features": list(FEATURES)}
 
     @classmethod
-    def from_config(cls, data: dict[str, Any]) -> Pair:
+    def from_config(cls, data: dict[str, Any]) -> LinearPolicy:
         if tuple(data["features"]) != FEATURES:
             raise ValueError(f"it knows features {', '.join(data['features'])}")
-        return cls(Shape(**data["shape"]))
+        return cls(LinearConfig(**settings_of(data, _RENAMED)))
 
     def save(self, path: Path) -> None:
         """Write it to one JSON file, its weights by name, which needs no torch.
@@ -81,12 +85,12 @@ class Pair:
         Raises:
             FileError: It cannot be written there.
         """
-        weights = {name: float(w) for name, w in zip(FEATURES, self.weights, strict=True)}
-        config = {"shape": asdict(self.shape), "weights": weights}
-        write_data({**head("policy"), "policy": NAME, "config": config}, path)
+        weights = {name: float(weight) for name, weight in zip(FEATURES, self.weights, strict=True)}
+        config = {"settings": asdict(self.config), "weights": weights}
+        write_data({**make_header("policy"), "policy": NAME, "config": config}, path)
 
     @classmethod
-    def load(cls, path: Path) -> Pair:
+    def load(cls, path: Path) -> LinearPolicy:
         """The policy that `save` wrote.
 
         Raises:
@@ -96,7 +100,7 @@ class Pair:
         try:
             weights = data["config"]["weights"]
             return cls(
-                Shape(**data["config"]["shape"]),
+                LinearConfig(**settings_of(data["config"], _RENAMED)),
                 np.array([float(weights[name]) for name in FEATURES]),
             )
         except (KeyError, TypeError, ValueError) as error:
@@ -104,44 +108,48 @@ class Pair:
 
     def grouping(self, problem: Problem) -> Grouping:
         """The groups that it places."""
-        return self._see(problem).course.grouping
+        return self._features_of(problem).order.grouping
 
     def act(
         self, problem: Problem, count: int, seed: int, *, noise: float = 0.0, greedy: bool = False
     ) -> Episodes:
         rng = np.random.default_rng(seed)
-        luck = self.luck(problem, count, rng)
-        shake = rng.normal(scale=noise, size=luck.shape) if noise > 0 else None
+        gumbel = self.gumbel(problem, count, rng)
+        logit_noise = rng.normal(scale=noise, size=gumbel.shape) if noise > 0 else None
         if greedy:
-            luck[:] = 0.0
-        walk = self.walk(problem, luck=luck, shake=shake)
-        actions: dict[str, NDArray[Any]] = {"device": walk.device}
-        if shake is not None:
-            actions["added"] = walk.added
+            gumbel[:] = 0.0
+        rollout = self.roll_out(problem, gumbel=gumbel, logit_noise=logit_noise)
+        actions: dict[str, NDArray[Any]] = {"device": rollout.device}
+        if logit_noise is not None:
+            actions["added"] = rollout.logit_shift
         return Episodes(
-            actions, self.placement(problem, walk), one_plan_each(count), walk.log_prob, walk.start
+            actions,
+            self.placement(problem, rollout),
+            one_plan_per_episode(count),
+            rollout.log_prob,
+            rollout.start,
         )
 
-    def luck(self, problem: Problem, count: int, rng: np.random.Generator) -> NDArray[np.float64]:
+    def gumbel(self, problem: Problem, count: int, rng: np.random.Generator) -> NDArray[np.float64]:
         """Decisions × episodes × devices: the numbers that so many episodes are drawn with."""
-        decisions = len(self._see(problem).course.decided)
+        decisions = len(self._features_of(problem).order.decision_groups)
         return rng.gumbel(size=(decisions, count, problem.arrays.devices))
 
     def legal(self, problem: Problem) -> NDArray[np.bool_]:
         """Decisions × devices: where each group may be."""
-        course = self._see(problem).course
-        return course.legal[course.decided]
+        order = self._features_of(problem).order
+        return order.legal[order.decision_groups]
 
-    def placement(self, problem: Problem, walk: Walk) -> NDArray[np.int32]:
+    def placement(self, problem: Problem, rollout: Rollout) -> NDArray[np.int32]:
         """Episodes × ops: the plans of a walk."""
-        seen = self._see(problem)
-        row = np.empty_like(walk.device)
-        row[:, seen.course.decided] = walk.device
-        return problem.settle(seen.course.grouping.expand(row))
+        features = self._features_of(problem)
+        group_devices = np.empty_like(rollout.device)
+        group_devices[:, features.order.decision_groups] = rollout.device
+        return problem.legalize(features.order.grouping.expand(group_devices))
 
-    def walk(self, problem: Problem, **how: Any) -> Walk:
+    def roll_out(self, problem: Problem, **options: Any) -> Rollout:
         """Episodes side by side; see `walking.walk`."""
-        return walk(self._see(problem), self._logits, **how)
+        return roll_out(self._features_of(problem), self._logits, **options)
 
     def _logits(self, group: int, features: NDArray[np.float32]) -> NDArray[np.float64]:
         logits: NDArray[np.float64] = features @ self.weights
@@ -151,40 +159,49 @@ class Pair:
         """Needs torch, for the shared trainer; `training.pairs` has gradients without it."""
         import torch
 
-        from placewright.policies.seq2seq import NEVER, chosen, even_entropy
+        from placewright.policies.seq2seq import MASKED_LOGIT, log_prob_and_entropy, uniform_entropy
 
         device = episodes.actions["device"]
-        walk = self.walk(problem, forced=device, keep=True)
-        course = self._see(problem).course
+        rollout = self.roll_out(problem, forced_options=device, keep_features=True)
+        order = self._features_of(problem).order
         (weights,) = self.parameters()
-        logits = torch.as_tensor(walk.features, dtype=weights.dtype).transpose(0, 1) @ weights
+        logits = torch.as_tensor(rollout.features, dtype=weights.dtype).transpose(0, 1) @ weights
         if "added" in episodes.actions:
             logits = logits + torch.as_tensor(episodes.actions["added"])
-        legal = torch.as_tensor(course.legal[course.decided])
-        log_prob, entropy = chosen(
-            logits.masked_fill(~legal, NEVER), torch.as_tensor(device, dtype=torch.long)
+        legal = torch.as_tensor(order.legal[order.decision_groups])
+        log_prob, entropy = log_prob_and_entropy(
+            logits.masked_fill(~legal, MASKED_LOGIT), torch.as_tensor(device, dtype=torch.long)
         )
-        return Scores((Head("devices", log_prob, entropy, even_entropy(legal)),))
+        return Scores((HeadScores("devices", log_prob, entropy, uniform_entropy(legal)),))
 
     def move_probabilities(self, problem: Problem, plan: Plan) -> NDArray[np.float64]:
         """Ops × devices: how likely each device is for each op, had all groups that it decides
         before been put where the plan has them; what it does not decide is sure to stay."""
-        course = self._see(problem).course
-        group, ops = course.grouping.group, np.flatnonzero(problem.arrays.turn)[::-1]
-        where = np.zeros(len(course.grouping), dtype=np.int64)
-        where[group] = plan.device
-        where[group[ops]] = plan.device[ops]  # of a group that is apart, its first op speaks
-        walk = self.walk(problem, forced=where[None, course.decided], keep=True)
-        logits = np.where(course.legal[course.decided], walk.features[:, 0] @ self.weights, -np.inf)
-        likely = np.exp(logits - logits.max(axis=1, keepdims=True))
-        rows = np.eye(problem.arrays.devices)[where]
-        rows[course.decided] = likely / likely.sum(axis=1, keepdims=True)
+        order = self._features_of(problem).order
+        group, ops = order.grouping.group, np.flatnonzero(problem.arrays.scheduled)[::-1]
+        group_device = np.zeros(len(order.grouping), dtype=np.int64)
+        group_device[group] = plan.placement
+        group_device[group[ops]] = plan.placement[
+            ops
+        ]  # of a group that is apart, its first op speaks
+        rollout = self.roll_out(
+            problem, forced_options=group_device[None, order.decision_groups], keep_features=True
+        )
+        logits = np.where(
+            order.legal[order.decision_groups], rollout.features[:, 0] @ self.weights, -np.inf
+        )
+        probabilities = np.exp(logits - logits.max(axis=1, keepdims=True))
+        rows = np.eye(problem.arrays.devices)[group_device]
+        rows[order.decision_groups] = probabilities / probabilities.sum(axis=1, keepdims=True)
         return np.asarray(rows[group], dtype=np.float64)
 
-    def only(self, episodes: Episodes, at: int) -> Episodes:
-        actions = {"device": episodes.actions["device"][at : at + 1].copy()}
-        device, log_prob = episodes.device[at : at + 1], episodes.log_prob[at : at + 1]
-        return Episodes(actions, device.copy(), one_plan_each(1), log_prob.copy())
+    def select(self, episodes: Episodes, index: int) -> Episodes:
+        actions = {"device": episodes.actions["device"][index : index + 1].copy()}
+        placements, log_prob = (
+            episodes.placements[index : index + 1],
+            episodes.log_prob[index : index + 1],
+        )
+        return Episodes(actions, placements.copy(), one_plan_per_episode(1), log_prob.copy())
 
     def parameters(self) -> Iterator[torch.nn.Parameter]:
         """One torch parameter that shares its memory with `weights`."""
@@ -205,16 +222,18 @@ class Pair:
             raise ValueError(f"expected {len(FEATURES)} weights")
         self.weights[:] = np.asarray(state["weights"], dtype=float)
 
-    def train(self, mode: bool = True) -> Pair:
+    def train(self, mode: bool = True) -> LinearPolicy:
         return self
 
-    def to(self, device: str) -> Pair:
+    def to(self, device: str) -> LinearPolicy:
         """It stays on the CPU, whatever is asked for."""
         return self
 
-    def _see(self, problem: Problem) -> Pairs:
-        if problem not in self._seen:
-            grouping = made.grouped(problem, self.shape.rule, self.shape.most)
-            legal = made.legal_devices(problem, grouping)
-            self._seen[problem] = Pairs.of(Course.of(problem, grouping, legal))
-        return self._seen[problem]
+    def _features_of(self, problem: Problem) -> PairFeatures:
+        if problem not in self._features_cache:
+            grouping = op_groups.group_ops(problem, self.config.grouping, self.config.max_groups)
+            legal = op_groups.legal_devices(problem, grouping)
+            self._features_cache[problem] = PairFeatures.of(
+                ScheduleOrder.of(problem, grouping, legal)
+            )
+        return self._features_cache[problem]

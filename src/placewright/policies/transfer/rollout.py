@@ -1,4 +1,4 @@
-"""Walks: pairs of a problem and what a policy thinks of each in, episodes side by side out."""
+"""Rolls out a pair policy: all episodes of a problem at once, group after group."""
 
 from __future__ import annotations
 
@@ -7,46 +7,46 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from placewright.scheduling.batched_schedules import Lists
+from placewright.scheduling.batched_schedules import BatchedSchedule
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from numpy.typing import NDArray
 
-    from placewright.scheduling.batched_schedules import Course, Turn
+    from placewright.scheduling.batched_schedules import RankedOp, ScheduleOrder
 
-    Logits = Callable[[int, NDArray[np.float32]], NDArray[np.floating]]
+    DeviceLogits = Callable[[int, NDArray[np.float32]], NDArray[np.floating]]
     """A group and its pairs (episodes × devices × features) in, episodes × devices out."""
-    Merging = Callable[[int, NDArray[np.float32], NDArray[np.int64]], NDArray[np.floating]]
+    MergeLogits = Callable[[int, NDArray[np.float32], NDArray[np.int64]], NDArray[np.floating]]
     """A group, its pairs, and the device of what it is bound to (episodes; -1 for none) in;
     episodes out: what it thinks of going there, whatever is known of that device."""
 
-_NEVER = -1e9  # the logit of a device that a group may not be on
+_MASKED_LOGIT = -1e9  # the logit of a device that a group may not be on
 
 
-class Told(Protocol):
+class FeatureSource(Protocol):
     """What a policy is told of a group on each device."""
 
     @property
-    def course(self) -> Course: ...
+    def order(self) -> ScheduleOrder: ...
 
     @property
     def width(self) -> int:
         """How many features there are."""
         ...
 
-    def begin(self, lists: Lists) -> None:
+    def prepare(self, schedule: BatchedSchedule) -> None:
         """Say what is there before anything is decided."""
         ...
 
-    def features(self, lists: Lists, turn: Turn) -> NDArray[np.float64]:
+    def features(self, schedule: BatchedSchedule, ranked_op: RankedOp) -> NDArray[np.float64]:
         """Episodes × devices × features of the group that is decided at this op."""
         ...
 
 
 @dataclass(frozen=True, eq=False)
-class Walk:
+class Rollout:
     """Episodes as they were walked.
 
     Args:
@@ -54,122 +54,128 @@ class Walk:
         features: Decisions × episodes × devices × features.
         start: Episodes × ops: when the list schedule starts each op.
         option: As `device`, but one beyond the last device where a group was merged.
-        bound: Decisions × episodes: the device a group may merge with, -1 for none.
+        merge_device: Decisions × episodes: the device a group may merge with, -1 for none.
         end: Episodes: when the list schedule ends.
-        over: Episodes: the most bytes that it reckons to lack on a device at once.
+        overflow: Episodes: the most bytes that it reckons to lack on a device at once.
     """
 
     device: NDArray[np.int32]
     features: NDArray[np.float32]
-    added: NDArray[np.float32]
+    logit_shift: NDArray[np.float32]
     log_prob: NDArray[np.float32]
     start: NDArray[np.float64]
     option: NDArray[np.int32]
-    bound: NDArray[np.int64]
+    merge_device: NDArray[np.int64]
     end: NDArray[np.float64]
-    over: NDArray[np.float64]
+    overflow: NDArray[np.float64]
 
 
-def walk(
-    pairs: Told,
-    logits_of: Logits,
-    luck: NDArray[np.float64] | None = None,
-    shake: NDArray[np.float64] | None = None,
-    forced: NDArray[np.integer] | None = None,
-    keep: bool = False,
-    merging: Merging | None = None,
-) -> Walk:
-    """Give each group a device, in all episodes at once, drawn with `luck` or as `forced`.
+def roll_out(
+    source: FeatureSource,
+    logits_of: DeviceLogits,
+    gumbel: NDArray[np.float64] | None = None,
+    logit_noise: NDArray[np.float64] | None = None,
+    forced_options: NDArray[np.integer] | None = None,
+    keep_features: bool = False,
+    merge_logits: MergeLogits | None = None,
+) -> Rollout:
+    """Give each group a device, in all episodes at once, drawn with `gumbel` or as `forced_options`.
 
     Args:
-        luck: Decisions × episodes × devices: Gumbel numbers, zeros for the likeliest device.
-        shake: The same, normal numbers, added to the logits as a share of their size.
-        forced: Episodes × decisions: options, which are devices unless groups may merge.
-        keep: Whether features are kept, for gradients.
-        merging: If given, a group may also merge with the one whose tensor takes it longest to
+        gumbel: Decisions × episodes × devices: Gumbel numbers, zeros for the likeliest device.
+        logit_noise: The same, normal numbers, added to the logits as a share of their size.
+        forced_options: Episodes × decisions: options, which are devices unless groups may merge.
+        keep_features: Whether features are kept, for gradients.
+        merge_logits: If given, a group may also merge with the one whose tensor takes it longest to
             bring, which is an option beyond the devices: it goes wherever that one went.
     """
-    course = pairs.course
-    given = forced if luck is None else luck.transpose(1, 0, 2)
-    assert given is not None
-    count, decisions = given.shape[:2]
-    lists = Lists(course, count)
-    pairs.begin(lists)
-    devices = lists.a.devices
+    order = source.order
+    inputs = forced_options if gumbel is None else gumbel.transpose(1, 0, 2)
+    assert inputs is not None
+    count, decisions = inputs.shape[:2]
+    schedule = BatchedSchedule(order, count)
+    source.prepare(schedule)
+    devices = schedule.arrays.devices
     device = np.zeros((count, decisions), dtype=np.int32)
     option = np.zeros((count, decisions), dtype=np.int32)
-    bound = np.full((decisions, count), -1, dtype=np.int64)
+    merge_device = np.full((decisions, count), -1, dtype=np.int64)
     log_prob = np.zeros((count, decisions), dtype=np.float32)
-    kept: list[NDArray[np.float32]] = []
-    added: list[NDArray[np.float32]] = []
+    kept_features: list[NDArray[np.float32]] = []
+    logit_shifts: list[NDArray[np.float32]] = []
 
-    def decide(at: int, features: NDArray[np.float32], turn: Turn | None) -> NDArray[np.int64]:
-        group = int(course.decided[at])
+    def decide(
+        decision: int, features: NDArray[np.float32], ranked_op: RankedOp | None
+    ) -> NDArray[np.int64]:
+        group = int(order.decision_groups[decision])
         logits = logits_of(group, features)
-        legal = np.broadcast_to(course.legal[group], (count, devices))
-        if merging is not None:
-            bound[at] = _bound(course, lists, group, turn)
-            more = merging(group, features, bound[at])
-            logits = np.concatenate([logits, more[:, None]], axis=1)
-            legal = np.concatenate([legal, bound[at][:, None] >= 0], axis=1)
-        if shake is not None:
-            size = np.sqrt(np.square(logits).mean(axis=1, keepdims=True))
-            added.append((shake[at] * size).astype(np.float32))
-            logits = logits + added[-1]
-        logits = np.where(legal, logits, _NEVER)
-        if luck is None:
-            assert forced is not None
-            choice = np.asarray(forced[:, at], dtype=np.int64)
+        legal = np.broadcast_to(order.legal[group], (count, devices))
+        if merge_logits is not None:
+            merge_device[decision] = _merge_devices(order, schedule, group, ranked_op)
+            merge_logit = merge_logits(group, features, merge_device[decision])
+            logits = np.concatenate([logits, merge_logit[:, None]], axis=1)
+            legal = np.concatenate([legal, merge_device[decision][:, None] >= 0], axis=1)
+        if logit_noise is not None:
+            scale = np.sqrt(np.square(logits).mean(axis=1, keepdims=True))
+            logit_shifts.append((logit_noise[decision] * scale).astype(np.float32))
+            logits = logits + logit_shifts[-1]
+        logits = np.where(legal, logits, _MASKED_LOGIT)
+        if gumbel is None:
+            assert forced_options is not None
+            choice = np.asarray(forced_options[:, decision], dtype=np.int64)
         else:
-            choice = (logits + luck[at]).argmax(axis=1)
-        sure = logits - logits.max(axis=1, keepdims=True)
-        sure -= np.log(np.exp(sure).sum(axis=1, keepdims=True))
-        option[:, at], log_prob[:, at] = choice, sure[lists.rows, choice]
-        choice = np.where(choice == devices, bound[at], choice)
-        device[:, at] = choice
-        if keep:
-            kept.append(features)
+            choice = (logits + gumbel[decision]).argmax(axis=1)
+        log_probs = logits - logits.max(axis=1, keepdims=True)
+        log_probs -= np.log(np.exp(log_probs).sum(axis=1, keepdims=True))
+        option[:, decision], log_prob[:, decision] = choice, log_probs[schedule.rows, choice]
+        choice = np.where(choice == devices, merge_device[decision], choice)
+        device[:, decision] = choice
+        if keep_features:
+            kept_features.append(features)
         return choice
 
-    at, over = 0, np.zeros(count)
-    for turn in course.turns:
-        if turn.group >= 0:
+    next_decision, overflow = 0, np.zeros(count)
+    for ranked_op in order.ranked_ops:
+        if ranked_op.group >= 0:
             # In single precision, as features are kept, so that scores agree.
-            features = pairs.features(lists, turn).astype(np.float32)
-            lists.decide(turn.group, decide(at, features, turn))
-            at += 1
-        lists.add(turn)
-        over = np.maximum(over, (lists.used - lists.a.capacity).max(axis=1))
-    nothing = np.zeros((count, lists.a.devices, pairs.width), dtype=np.float32)
-    for left in range(at, decisions):  # of groups in which nothing takes a turn
-        decide(left, nothing, None)
-    return Walk(
+            features = source.features(schedule, ranked_op).astype(np.float32)
+            schedule.place_group(ranked_op.group, decide(next_decision, features, ranked_op))
+            next_decision += 1
+        schedule.add_op(ranked_op)
+        overflow = np.maximum(
+            overflow, (schedule.used_bytes - schedule.arrays.capacity).max(axis=1)
+        )
+    zeros = np.zeros((count, schedule.arrays.devices, source.width), dtype=np.float32)
+    for decision in range(next_decision, decisions):  # of groups in which nothing takes a turn
+        decide(decision, zeros, None)
+    return Rollout(
         device,
-        np.stack(kept) if keep else nothing[None, :0],
-        np.stack(added, axis=1) if added else np.zeros(0, dtype=np.float32),
+        np.stack(kept_features) if keep_features else zeros[None, :0],
+        np.stack(logit_shifts, axis=1) if logit_shifts else np.zeros(0, dtype=np.float32),
         log_prob,
-        lists.start,
+        schedule.start,
         option,
-        bound,
-        lists.end.max(axis=1),
-        over,
+        merge_device,
+        schedule.end.max(axis=1),
+        overflow,
     )
 
 
-def _bound(course: Course, lists: Lists, group: int, turn: Turn | None) -> NDArray[np.int64]:
+def _merge_devices(
+    order: ScheduleOrder, schedule: BatchedSchedule, group: int, ranked_op: RankedOp | None
+) -> NDArray[np.int64]:
     """Episodes: the device of what a group may merge with, -1 where it may not be there."""
-    op = -1 if turn is None else bound_to(course, turn)
+    op = -1 if ranked_op is None else merge_partner(order, ranked_op)
     if op < 0:
-        return np.full(lists.count, -1, dtype=np.int64)
-    place = lists.device[:, op]
-    return np.where(course.legal[group][place], place, -1).astype(np.int64)
+        return np.full(schedule.count, -1, dtype=np.int64)
+    device = schedule.placement[:, op]
+    return np.where(order.legal[group][device], device, -1).astype(np.int64)
 
 
-def bound_to(course: Course, turn: Turn) -> int:
+def merge_partner(order: ScheduleOrder, ranked_op: RankedOp) -> int:
     """The op whose tensor takes the group longest to bring, of those that take a turn; or -1."""
-    if not len(turn.pulled):
+    if not len(ranked_op.group_inputs):
         return -1
-    turns = course.problem.arrays.turn[turn.pullers]
-    seconds = np.where(turns, course.mean_transfer[turn.pulled], -1.0)
-    at = int(seconds.argmax())
-    return int(turn.pullers[at]) if turns[at] else -1
+    is_scheduled = order.problem.arrays.scheduled[ranked_op.group_sources]
+    seconds = np.where(is_scheduled, order.mean_transfer[ranked_op.group_inputs], -1.0)
+    slowest = int(seconds.argmax())
+    return int(ranked_op.group_sources[slowest]) if is_scheduled[slowest] else -1

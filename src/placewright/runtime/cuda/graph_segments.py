@@ -1,4 +1,4 @@
-"""Ops of GPUs in the order they are issued in, runs of them that can be captured together out."""
+"""Graph segments: runs of GPU ops that can be captured as one CUDA graph."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from placewright.runtime.cuda.graph_exclusions import LAST
+from placewright.runtime.cuda.graph_exclusions import MAX_TAIL_OPS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,93 +15,122 @@ if TYPE_CHECKING:
 
     from placewright.graph import Tensor
     from placewright.runtime.cuda.issuer import Issuer
-    from placewright.runtime.instructions import Turn
+    from placewright.runtime.instructions import Instruction
     from placewright.runtime.staging import Staging
 
-Held = tuple[int, "Tensor"]
+DeviceTensor = tuple[int, "Tensor"]
 """A device and a tensor that it has."""
-FEWEST = 6  # ops that are worth a graph
-_PARTS = 3  # of a staging room: one is read while the next two are filled
+MIN_OPS = 6  # ops that are worth a graph
+_BUFFER_PARTS = 3  # of a staging room: one is read while the next two are filled
 
 
 @dataclass
-class Segment:
+class GraphSegment:
     """A run of ops that are issued together.
 
     Args:
-        begin: Where it begins in the issuer's order.
-        turns: Of one device; of a whole step none, since all are.
-        streamed: Those of them that read streamed weights.
-        heard: Those of them that others hear of: what they send, that they have read.
+        start: Where it begins in the issuer's order.
+        op_indices: Of one device; of a whole step none, since all are.
+        streaming_indices: Those of them that read streamed weights.
+        notifying_indices: Those of them that others hear of: what they send, that they have read.
         inputs: What it reads that no graph made, by device, and where that must lie.
         outputs: What it makes that is read after it and not by graphs alone, by device.
-        whole: How many ops of a step it is, of all devices, if it is a step's beginning or all of
+        step_ops: How many ops of a step it is, of all devices, if it is a step's beginning or all of
             it: then copies into staging rooms are part of it.
-        needs: What must have come before a whole step, by device.
-        makers: Where the runs begin that make what it reads, and graphs alone read.
+        required_inputs: What must have come before a whole step, by device.
+        producers: Where the runs begin that make what it reads, and graphs alone read.
     """
 
-    begin: int
-    turns: list[int]
-    streamed: list[int] = field(default_factory=list)
-    heard: list[int] = field(default_factory=list)
+    start: int
+    op_indices: list[int]
+    streaming_indices: list[int] = field(default_factory=list)
+    notifying_indices: list[int] = field(default_factory=list)
     graph: Any = None
-    inputs: dict[Held, torch.Tensor] = field(default_factory=dict)
-    outputs: dict[Held, torch.Tensor] = field(default_factory=dict)
-    whole: int = 0
-    needs: list[Held] = field(default_factory=list)
-    makers: set[int] = field(default_factory=set)
+    inputs: dict[DeviceTensor, torch.Tensor] = field(default_factory=dict)
+    outputs: dict[DeviceTensor, torch.Tensor] = field(default_factory=dict)
+    step_ops: int = 0
+    required_inputs: list[DeviceTensor] = field(default_factory=list)
+    producers: set[int] = field(default_factory=set)
 
 
-def segments_of(issuer: Issuer) -> list[Segment]:
+def find_segments(issuer: Issuer) -> list[GraphSegment]:
     """The longest runs of ops of one device that meet others only at their ends."""
-    turns = [(number, issuer.jobs[number].part.turns[index]) for number, index in issuer.order]
-    if issuer.alone:
-        turns = turns[: _length(issuer, [turn for _, turn in turns])]
-        made = {turn.position for _, turn in turns}
-        needs = [
-            (number, tensor)
-            for number, turn in turns
-            for tensor in turn.needs
-            if tensor[0] not in made
+    instructions = [
+        (number, issuer.jobs[number].instructions.sequence[index]) for number, index in issuer.order
+    ]
+    if issuer.is_single_gpu:
+        instructions = instructions[
+            : _capture_length(issuer, [instruction for _, instruction in instructions])
         ]
-        return [Segment(0, [], whole=len(turns), needs=list(dict.fromkeys(needs)))]
-    found: list[Segment] = []
-    rooms = {number: _Ahead(lane.job.part.staging) for number, lane in issuer.lanes.items()}
-    last: tuple[int, bool] | None = None  # device, and whether its run is closed
-    for at, (number, turn) in enumerate(turns):
-        if turn.handed or turn.bulky:
-            last = None
-            rooms[number].read(turn.position)
+        produced = {instruction.position for _, instruction in instructions}
+        required = [
+            (number, tensor)
+            for number, instruction in instructions
+            for tensor in instruction.remote_inputs
+            if tensor[0] not in produced
+        ]
+        return [
+            GraphSegment(
+                0, [], step_ops=len(instructions), required_inputs=list(dict.fromkeys(required))
+            )
+        ]
+    segments: list[GraphSegment] = []
+    windows = {
+        number: _PrefetchWindow(cuda_device.job.instructions.staging)
+        for number, cuda_device in issuer.cuda_devices.items()
+    }
+    last_run: tuple[int, bool] | None = None  # device, and whether its run is closed
+    for order_index, (number, instruction) in enumerate(instructions):
+        if instruction.large_output or instruction.large_transfer:
+            last_run = None
+            windows[number].add(instruction.position)
             continue
-        index = issuer.order[at][1]
-        opens = bool(turn.needs or turn.after) or not rooms[number].holds(turn.position)
-        if last is None or last != (number, False) or opens:
-            found.append(Segment(at, []))
-            rooms[number].begin()
-        found[-1].turns.append(index)
-        streamed = rooms[number].read(turn.position)
-        if streamed:
-            found[-1].streamed.append(index)
-        if streamed or turn.sends or turn.tells:
-            found[-1].heard.append(index)
-        last = number, bool(turn.sends or turn.tells)
-    return [segment for segment in found if len(segment.turns) >= FEWEST]
+        index = issuer.order[order_index][1]
+        starts_segment = bool(instruction.remote_inputs or instruction.waits_for) or not windows[
+            number
+        ].fits(instruction.position)
+        if last_run is None or last_run != (number, False) or starts_segment:
+            segments.append(GraphSegment(order_index, []))
+            windows[number].begin()
+        segments[-1].op_indices.append(index)
+        is_streaming = windows[number].add(instruction.position)
+        if is_streaming:
+            segments[-1].streaming_indices.append(index)
+        if is_streaming or instruction.sends or instruction.notifies:
+            segments[-1].notifying_indices.append(index)
+        last_run = number, bool(instruction.sends or instruction.notifies)
+    return [segment for segment in segments if len(segment.op_indices) >= MIN_OPS]
 
 
-def _length(issuer: Issuer, turns: Sequence[Turn]) -> int:
+def _capture_length(issuer: Issuer, instructions: Sequence[Instruction]) -> int:
     """How many ops of a step are captured: all, or those before its outputs are made.
 
     Ops at its end that stream weights are captured, since their copies are.
     """
-    first = next((at for at, turn in enumerate(turns) if turn.handed), len(turns))
-    streams = {one for lane in issuer.lanes.values() if lane.rooms for one in lane.rooms.arrived}
-    rest = turns[first:]
-    few = first > 0 and len(rest) <= LAST and not any(turn.after for turn in rest)
-    return first if few and not any(turn.position in streams for turn in rest) else len(turns)
+    first_output = next(
+        (index for index, instruction in enumerate(instructions) if instruction.large_output),
+        len(instructions),
+    )
+    streaming_ops = {
+        op
+        for cuda_device in issuer.cuda_devices.values()
+        if cuda_device.staging
+        for op in cuda_device.staging.arrival_events
+    }
+    tail = instructions[first_output:]
+    is_short = (
+        first_output > 0
+        and len(tail) <= MAX_TAIL_OPS
+        and not any(instruction.waits_for for instruction in tail)
+    )
+    return (
+        first_output
+        if is_short and not any(instruction.position in streaming_ops for instruction in tail)
+        else len(instructions)
+    )
 
 
-class _Ahead:
+class _PrefetchWindow:
     """How many streamed weights a run of ops may wait for before it begins.
 
     Their copies must be on their way by then, so none may need the room of another op of the run;
@@ -109,26 +138,31 @@ class _Ahead:
     """
 
     def __init__(self, staging: Staging | None) -> None:
-        self.most = 0 if staging is None else staging.room // _PARTS
-        self.after: dict[int, int] = {}
-        self.size: Counter[int] = Counter()
+        self.limit = 0 if staging is None else staging.capacity // _BUFFER_PARTS
+        self.readers_before: dict[int, int] = {}
+        self.op_bytes: Counter[int] = Counter()
         for copy in () if staging is None else staging.copies:
-            self.after[copy.reader] = max(copy.after, self.after.get(copy.reader, 0))
-            self.size[copy.reader] += copy.size
-        self.readers = self.begun = self.bytes = 0
+            self.readers_before[copy.reader] = max(
+                copy.readers_before, self.readers_before.get(copy.reader, 0)
+            )
+            self.op_bytes[copy.reader] += copy.size
+        self.readers = self.readers_at_start = self.bytes = 0
 
     def begin(self) -> None:
         """A run begins."""
-        self.begun, self.bytes = self.readers, 0
+        self.readers_at_start, self.bytes = self.readers, 0
 
-    def holds(self, op: int) -> bool:
+    def fits(self, op: int) -> bool:
         """Whether an op may be part of the run."""
-        if op not in self.after:
+        if op not in self.readers_before:
             return True
-        return self.after[op] <= self.begun and self.bytes + self.size[op] <= self.most
+        return (
+            self.readers_before[op] <= self.readers_at_start
+            and self.bytes + self.op_bytes[op] <= self.limit
+        )
 
-    def read(self, op: int) -> bool:
+    def add(self, op: int) -> bool:
         """An op is part of the run; whether it reads streamed weights."""
-        self.readers += op in self.after
-        self.bytes += self.size[op]
-        return op in self.after
+        self.readers += op in self.readers_before
+        self.bytes += self.op_bytes[op]
+        return op in self.readers_before

@@ -1,4 +1,4 @@
-"""Runs of ops of one GPU in, each captured once as a CUDA graph and replayed, out.
+"""CUDA graphs: captures runs of ops of a GPU once and replays them.
 
 Issuing a small op from Python takes the host some 20 µs, so a step of many small ops waits for the
 host. A run of ops between two points where devices must meet is captured instead: it begins when
@@ -19,377 +19,429 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from placewright.runtime.cuda.graph_segments import (
-    Held,
-    Segment,
-    segments_of,
+    DeviceTensor,
+    GraphSegment,
+    find_segments,
 )
 from placewright.runtime.instructions import ENV
-from placewright.runtime.micro_batches import updates_of
+from placewright.runtime.micro_batches import weight_updates
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from placewright.graph import Tensor
     from placewright.runtime.cuda.issuer import Issuer
-    from placewright.runtime.cuda.streams import Lane
-    from placewright.runtime.instructions import Turn
+    from placewright.runtime.cuda.streams import CudaDevice
+    from placewright.runtime.instructions import Instruction
 
-NOTE, EAGER, REPLAY = "note", "eager", "replay"
-_TRIED = 3  # steps each way before one way is chosen
+OBSERVE, EAGER, REPLAY = "note", "eager", "replay"
+_TRIAL_STEPS = 3  # steps each way before one way is chosen
 
 
-class Graphs:
+class CudaGraphs:
     """Decides which runs of ops are captured, and replays them.
 
     Args:
-        wanted: Whether to capture; None: try both ways, step by step, and keep the quicker.
+        enabled: Whether to capture; None: try both ways, step by step, and keep the quicker.
     """
 
-    def __init__(self, issuer: Issuer, wanted: bool | None) -> None:
-        self.issuer, self.wanted = issuer, wanted
-        self.segments = {} if wanted is False else {one.begin: one for one in segments_of(issuer)}
+    def __init__(self, issuer: Issuer, enabled: bool | None) -> None:
+        self.issuer, self.enabled = issuer, enabled
+        self.segments = (
+            {}
+            if enabled is False
+            else {segment.start: segment for segment in find_segments(issuer)}
+        )
         self.mode = EAGER
-        self.gathered = updates_of(issuer.jobs.values())
+        self.updates = weight_updates(issuer.jobs.values())
         self.steps = 0
         self.seconds: dict[str, list[float]] = {EAGER: [], REPLAY: []}
-        self.noted: dict[Held, torch.Tensor] = {}  # tensors that graphs may read, without data
-        self.homes: dict[int, set[int]] = {}  # where stored tensors lie, by device, while noting
-        self.fixed: set[int] = set()  # memory that a replay overwrites
-        self.places: dict[Held, torch.Tensor] = {}  # of tensors that graphs read and none made
-        self.why = ""
+        self.templates: dict[
+            DeviceTensor, torch.Tensor
+        ] = {}  # tensors that graphs may read, without data
+        self.resident_memory: dict[
+            int, set[int]
+        ] = {}  # where stored tensors lie, by device, while noting
+        self.static_memory: set[int] = set()  # memory that a replay overwrites
+        self.static_inputs: dict[
+            DeviceTensor, torch.Tensor
+        ] = {}  # of tensors that graphs read and none made
+        self.eager_reason = ""
         """Why ops are issued one by one, where nobody asked for that."""
-        self._began = 0.0
+        self._start_time = 0.0
 
     @property
-    def settled(self) -> bool:
+    def is_decided(self) -> bool:
         """Whether it is decided how steps are run."""
-        return not self.segments or self.steps > (1 if self.wanted else 2 * _TRIED)
+        return not self.segments or self.steps > (1 if self.enabled else 2 * _TRIAL_STEPS)
 
     @property
-    def captured(self) -> bool:
+    def has_graphs(self) -> bool:
         """Whether there are graphs."""
         return any(segment.graph is not None for segment in self.segments.values())
 
     @property
-    def covers(self) -> bool:
+    def covers_step(self) -> bool:
         """Whether the step at hand is one graph, but for a few ops at its end."""
-        return self.mode == REPLAY and any(one.whole for one in self.segments.values())
+        return self.mode == REPLAY and any(segment.step_ops for segment in self.segments.values())
 
     @property
-    def gathers(self) -> bool:
+    def accumulates(self) -> bool:
         """Whether updates only add up gradients now, which is not what was captured."""
-        return any(run.waits for run in self.gathered)
+        return any(update.accumulates for update in self.updates)
 
-    def needs(self, at: int) -> list[Held] | None:
+    def required_inputs(self, order_index: int) -> list[DeviceTensor] | None:
         """What must have come before the graph that begins here; None if none does."""
-        segment = self.segments.get(at) if self.mode == REPLAY else None
-        return segment.needs if segment is not None and segment.whole else None
+        segment = self.segments.get(order_index) if self.mode == REPLAY else None
+        return segment.required_inputs if segment is not None and segment.step_ops else None
 
-    def place(self, number: int, tensor: Tensor) -> torch.Tensor | None:
+    def static_input(self, number: int, tensor: Tensor) -> torch.Tensor | None:
         """Where the graphs that read a tensor want it; None if none was captured."""
-        return self.places.get((number, tensor)) if self.mode == REPLAY else None
+        return self.static_inputs.get((number, tensor)) if self.mode == REPLAY else None
 
     # -- steps ---------------------------------------------------------------------------------
 
-    def begin(self) -> None:
+    def begin_step(self) -> None:
         """A step begins: decide how it is run."""
         if not self.segments:
             return
         if len(self.issuer.steps) > 1:  # which must not share their tensors
-            self.drop("several steps are in flight")
+            self.discard("several steps are in flight")
             return
-        if self.gathers:
+        if self.accumulates:
             self.mode = EAGER
             return
-        lanes = list(self.issuer.lanes.values())
-        for lane in lanes:
-            for other in lanes:
-                if other is not lane and other.device == lane.device:
-                    lane.compute.wait_stream(other.compute)
-        eager = 1 if self.wanted else _TRIED
-        self.mode = NOTE if self.steps == 0 else EAGER if self.steps < eager else REPLAY
-        if self.mode == NOTE:
-            self.homes = {lane.number: set(map(_memory, lane.job.home.values())) for lane in lanes}
-        if self.steps == eager:
-            self._capture()
-        if self.wanted is None and self.steps == 2 * _TRIED:
-            self._choose()
-        self._began = time.perf_counter()
+        cuda_devices = list(self.issuer.cuda_devices.values())
+        for cuda_device in cuda_devices:
+            for other in cuda_devices:
+                if other is not cuda_device and other.device == cuda_device.device:
+                    cuda_device.compute.wait_stream(other.compute)
+        eager_steps = 1 if self.enabled else _TRIAL_STEPS
+        self.mode = OBSERVE if self.steps == 0 else EAGER if self.steps < eager_steps else REPLAY
+        if self.mode == OBSERVE:
+            self.resident_memory = {
+                cuda_device.number: set(map(_storage_ptr, cuda_device.job.resident.values()))
+                for cuda_device in cuda_devices
+            }
+        if self.steps == eager_steps:
+            self._capture_segments()
+        if self.enabled is None and self.steps == 2 * _TRIAL_STEPS:
+            self._choose_mode()
+        self._start_time = time.perf_counter()
 
-    def finish(self) -> None:
+    def finish_step(self) -> None:
         """A step is over; the first few are timed to the end."""
-        if not self.segments or self.gathers:
+        if not self.segments or self.accumulates:
             return
-        if self.wanted is None and self.steps < 2 * _TRIED:
-            for lane in self.issuer.lanes.values():
-                lane.compute.synchronize()
+        if self.enabled is None and self.steps < 2 * _TRIAL_STEPS:
+            for cuda_device in self.issuer.cuda_devices.values():
+                cuda_device.compute.synchronize()
             self.seconds[REPLAY if self.mode == REPLAY else EAGER].append(
-                time.perf_counter() - self._began
+                time.perf_counter() - self._start_time
             )
         self.steps += 1
 
-    def _choose(self) -> None:
+    def _choose_mode(self) -> None:
         """Keep the quicker way; the first step of either kind is not typical."""
-        replayed, eager = (median(self.seconds[mode][1:]) for mode in (REPLAY, EAGER))
-        if replayed >= eager:
-            self.drop(f"a replay took {1e3 * replayed:.2f} ms, op by op it is {1e3 * eager:.2f}")
+        replay_seconds, eager_seconds = (median(self.seconds[mode][1:]) for mode in (REPLAY, EAGER))
+        if replay_seconds >= eager_seconds:
+            self.discard(
+                f"a replay took {1e3 * replay_seconds:.2f} ms, op by op it is {1e3 * eager_seconds:.2f}"
+            )
 
     def __str__(self) -> str:
         count = sum(segment.graph is not None for segment in self.segments.values())
         if count:
             return f"{count} graph{'s' * (count > 1)}"
-        return f"op by op: {self.why}" if self.why else "op by op"
+        return f"op by op: {self.eager_reason}" if self.eager_reason else "op by op"
 
-    def drop(self, why: str = "") -> None:
+    def discard(self, reason: str = "") -> None:
         """Forget all that was captured: ops are issued one by one from now on."""
-        self.segments, self.mode, self.why = {}, EAGER, why or self.why
-        self.fixed.clear()
-        self.places.clear()
+        self.segments, self.mode, self.eager_reason = {}, EAGER, reason or self.eager_reason
+        self.static_memory.clear()
+        self.static_inputs.clear()
 
-    def give_up(self, at: int = 0) -> bool:
+    def try_discard(self, order_index: int = 0) -> bool:
         """There is no memory for graphs beside the ops: do without; false if that cannot be.
 
         Args:
-            at: Where the step stands. What graphs have made for later ones alone, no op would find.
+            order_index: Where the step stands. What graphs have made for later ones alone, no op would find.
         """
-        later = [one for one in self.segments.values() if one.begin >= at]
-        if not self.segments or any(begin < at for one in later for begin in one.makers):
+        later_segments = [
+            segment for segment in self.segments.values() if segment.start >= order_index
+        ]
+        if not self.segments or any(
+            start < order_index for segment in later_segments for start in segment.producers
+        ):
             return False
-        self.drop("there is no memory for graphs")
-        _make_room(self.issuer)
+        self.discard("there is no memory for graphs")
+        _empty_cache(self.issuer)
         return True
 
-    def note(self, number: int, turn: Turn, read: Sequence[torch.Tensor]) -> None:
+    def observe(
+        self, number: int, instruction: Instruction, inputs: Sequence[torch.Tensor]
+    ) -> None:
         """Keep in mind what tensors look like that an op reads, and that graphs may read.
 
         A state that was changed in place, or a view of a stored tensor, is read where it lies.
         """
-        for (where, key), value in zip(turn.inputs, read, strict=True):
-            if where == ENV and (number, key) not in self.noted:
-                stored = _memory(value) in self.homes[number]
-                self.noted[number, key] = (
-                    value if stored else torch.empty_like(value, device="meta")
+        for (location, key), value in zip(instruction.inputs, inputs, strict=True):
+            if location == ENV and (number, key) not in self.templates:
+                is_resident = _storage_ptr(value) in self.resident_memory[number]
+                self.templates[number, key] = (
+                    value if is_resident else torch.empty_like(value, device="meta")
                 )
 
-    def run(self, step: Any, lane: Lane, at: int) -> int:
+    def replay(self, step: Any, cuda_device: CudaDevice, order_index: int) -> int:
         """Issue the run of ops that begins here, if there is one; how many ops that were."""
-        segment = self.segments.get(at) if self.mode == REPLAY else None
+        segment = self.segments.get(order_index) if self.mode == REPLAY else None
         if segment is None:
             return 0
-        for index in segment.streamed:
-            self.issuer.wait_room(lane, lane.job.part.turns[index])
-        for (number, tensor), place in segment.inputs.items():
-            given = step.env[number][tensor]
-            if given is not place:
-                step.env[number][tensor] = place.copy_(given)
+        for index in segment.streaming_indices:
+            self.issuer.wait_staging(cuda_device, cuda_device.job.instructions.sequence[index])
+        for (number, tensor), static_input in segment.inputs.items():
+            source = step.env[number][tensor]
+            if source is not static_input:
+                step.env[number][tensor] = static_input.copy_(source)
         segment.graph.replay()
         for (number, tensor), value in segment.outputs.items():
             step.env[number][tensor] = value
-        if not segment.whole:
-            return len(segment.turns)
-        for other in self.issuer.lanes.values():
-            if other is not lane:
-                other.compute.wait_stream(lane.compute)
-        return segment.whole
+        if not segment.step_ops:
+            return len(segment.op_indices)
+        for other in self.issuer.cuda_devices.values():
+            if other is not cuda_device:
+                other.compute.wait_stream(cuda_device.compute)
+        return segment.step_ops
 
-    def own(self, value: torch.Tensor) -> torch.Tensor:
+    def stable_copy(self, value: torch.Tensor) -> torch.Tensor:
         """A value that the next step does not overwrite."""
-        if _memory(value) not in self.fixed:
+        if _storage_ptr(value) not in self.static_memory:
             return value
         try:
             return value.clone()
         except torch.OutOfMemoryError:
-            self.give_up()  # then nothing overwrites it
+            self.try_discard()  # then nothing overwrites it
             return value
 
     # -- capturing -----------------------------------------------------------------------------
 
-    def _capture(self) -> None:
+    def _capture_segments(self) -> None:
         """Capture all runs of ops, without running them; those that cannot be are left out."""
         while self.segments:
-            _make_room(self.issuer)  # a capture cannot use what the steps before have left
+            _empty_cache(self.issuer)  # a capture cannot use what the steps before have left
             with torch.inference_mode(False), torch.no_grad():
-                begin = self._try_all()
-            if begin is None:
-                if not any(one.whole for one in self.segments.values()):
-                    self._try_beside()
-                for lane in self.issuer.lanes.values():
-                    torch.cuda.synchronize(lane.device)  # or places are filled before they are zero
+                failed_start = self._capture_all()
+            if failed_start is None:
+                if not any(candidate.step_ops for candidate in self.segments.values()):
+                    self._check_eager_memory()
+                for cuda_device in self.issuer.cuda_devices.values():
+                    torch.cuda.synchronize(
+                        cuda_device.device
+                    )  # or places are filled before they are zero
                 break
-            self.segments.pop(begin, None)
+            self.segments.pop(failed_start, None)
             for segment in self.segments.values():  # which may need what that one was to make
                 segment.graph, segment.inputs, segment.outputs = None, {}, {}
-                segment.makers = set()
-            self.fixed.clear()
-            self.places.clear()
+                segment.producers = set()
+            self.static_memory.clear()
+            self.static_inputs.clear()
         if not self.segments:
             self.mode = EAGER
-            _make_room(self.issuer)
-        self.noted.clear()
-        self.homes.clear()
+            _empty_cache(self.issuer)
+        self.templates.clear()
+        self.resident_memory.clear()
 
-    def _try_beside(self) -> None:
+    def _check_eager_memory(self) -> None:
         """Give up if there is no memory for what is issued one by one between graphs."""
         try:
-            for lane in self.issuer.lanes.values():
-                torch.empty(self._beside(lane), dtype=torch.uint8, device=lane.device)
+            for cuda_device in self.issuer.cuda_devices.values():
+                torch.empty(
+                    self._eager_bytes(cuda_device), dtype=torch.uint8, device=cuda_device.device
+                )
         except torch.OutOfMemoryError:
-            self.give_up()
+            self.try_discard()
 
-    def _beside(self, lane: Lane) -> int:
+    def _eager_bytes(self, cuda_device: CudaDevice) -> int:
         """The most bytes at once that come from elsewhere to no place, or that no graph makes."""
-        number, graphed = lane.number, self._graphed(lane)
-        made: dict[int, list[Tensor]] = {}
-        for holder, key in self.noted:
+        number, captured_indices = cuda_device.number, self._captured_indices(cuda_device)
+        outputs_of: dict[int, list[Tensor]] = {}
+        for holder, key in self.templates:
             if holder == number:
-                made.setdefault(key[0], []).append(key)
-        alive: dict[Tensor, int] = {}
-        most = 0
-        for at, turn in enumerate(lane.job.part.turns):
-            new = [key for key in turn.needs if (number, key) not in self.places]
-            new += made.get(turn.position, []) if at not in graphed else []
-            alive |= {key: self.noted[number, key].nbytes for key in new}
-            most = max(most, sum(alive.values()))
-            for key in turn.frees:
-                alive.pop(key, None)
-        return most
+                outputs_of.setdefault(key[0], []).append(key)
+        live_bytes: dict[Tensor, int] = {}
+        peak = 0
+        for index, instruction in enumerate(cuda_device.job.instructions.sequence):
+            new_tensors = [
+                key for key in instruction.remote_inputs if (number, key) not in self.static_inputs
+            ]
+            new_tensors += (
+                outputs_of.get(instruction.position, []) if index not in captured_indices else []
+            )
+            live_bytes |= {key: self.templates[number, key].nbytes for key in new_tensors}
+            peak = max(peak, sum(live_bytes.values()))
+            for key in instruction.frees:
+                live_bytes.pop(key, None)
+        return peak
 
-    def _try_all(self) -> int | None:
+    def _capture_all(self) -> int | None:
         """Capture all runs of ops; where the one begins that cannot be."""
-        step, pools = self.issuer.blank_step(), dict[int, Any]()
-        maker: dict[Held, int] = {}
-        for segment in sorted(self.segments.values(), key=lambda one: one.begin):
-            lane = self.issuer.lanes[self.issuer.order[segment.begin][0]]
-            pool = pools.setdefault(lane.number, torch.cuda.graph_pool_handle())
+        step, pools = self.issuer.new_step(), dict[int, Any]()
+        producer: dict[DeviceTensor, int] = {}
+        for segment in sorted(self.segments.values(), key=lambda candidate: candidate.start):
+            cuda_device = self.issuer.cuda_devices[self.issuer.order[segment.start][0]]
+            pool = pools.setdefault(cuda_device.number, torch.cuda.graph_pool_handle())
             try:
-                self._record(segment, step, lane, pool, maker)
+                self._capture_segment(segment, step, cuda_device, pool, producer)
             except Exception as error:
-                torch.cuda.synchronize(lane.device)
+                torch.cuda.synchronize(cuda_device.device)
                 # The end of a capture that was broken off may fail, too.
-                short = torch.OutOfMemoryError in (type(error), type(error.__context__))
-                self.why = str(error).partition("\n")[0]
+                out_of_memory = torch.OutOfMemoryError in (type(error), type(error.__context__))
+                self.eager_reason = str(error).partition("\n")[0]
             else:
                 continue
-            if short:  # and the error, which knew what had been made, is gone
-                self.give_up()
-            return segment.begin
+            if out_of_memory:  # and the error, which knew what had been made, is gone
+                self.try_discard()
+            return segment.start
         return None
 
-    def _record(
-        self, segment: Segment, step: Any, lane: Lane, pool: Any, maker: dict[Held, int]
+    def _capture_segment(
+        self,
+        segment: GraphSegment,
+        step: Any,
+        cuda_device: CudaDevice,
+        pool: Any,
+        producer: dict[DeviceTensor, int],
     ) -> None:
-        for held in self._read(segment, lane):
-            self._settle(segment, step, held)
-            segment.makers |= {maker[held]} if held in maker else set()
-        before = [set(env) for env in step.env]
-        kept = None if segment.whole else self._kept(lane)
+        for device_tensor in self._segment_reads(segment, cuda_device):
+            self._bind_input(segment, step, device_tensor)
+            segment.producers |= {producer[device_tensor]} if device_tensor in producer else set()
+        keys_before = [set(env) for env in step.env]
+        persistent = None if segment.step_ops else self._persistent_tensors(cuda_device)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(
-            graph, pool=pool, stream=lane.compute, capture_error_mode="thread_local"
+            graph, pool=pool, stream=cuda_device.compute, capture_error_mode="thread_local"
         ):
-            if kept is None:
-                self._issue_step(segment, step, lane)
+            if persistent is None:
+                self._issue_whole_step(segment, step, cuda_device)
             else:
-                self._issue_run(segment, step, lane, kept)
+                self._issue_segment(segment, step, cuda_device, persistent)
         for number, env in enumerate(step.env):
             for key, value in env.items():
-                if key not in before[number] and (kept is None or key in kept):
+                if key not in keys_before[number] and (persistent is None or key in persistent):
                     segment.outputs[number, key] = value
-                elif key not in before[number]:
-                    maker[number, key] = segment.begin
+                elif key not in keys_before[number]:
+                    producer[number, key] = segment.start
         segment.graph = graph
-        self.fixed |= set(map(_memory, segment.outputs.values()))
+        self.static_memory |= set(map(_storage_ptr, segment.outputs.values()))
 
-    def _settle(self, segment: Segment, step: Any, held: Held) -> None:
+    def _bind_input(self, segment: GraphSegment, step: Any, device_tensor: DeviceTensor) -> None:
         """Give what a run of ops reads a place, unless a graph has put it into one."""
-        number, tensor = held
+        number, tensor = device_tensor
         if tensor not in step.env[number]:
-            like, lane = self.noted[held], self.issuer.lanes[number]
-            if like.is_meta and held not in self.places:
-                with torch.cuda.stream(lane.compute):
-                    self.places[held] = torch.zeros_like(like, device=lane.device)
-                self.fixed.add(_memory(self.places[held]))
-            step.env[number][tensor] = self.places[held] if like.is_meta else like
-        if held in self.places:
-            segment.inputs[held] = self.places[held]
+            template, cuda_device = self.templates[device_tensor], self.issuer.cuda_devices[number]
+            if template.is_meta and device_tensor not in self.static_inputs:
+                with torch.cuda.stream(cuda_device.compute):
+                    self.static_inputs[device_tensor] = torch.zeros_like(
+                        template, device=cuda_device.device
+                    )
+                self.static_memory.add(_storage_ptr(self.static_inputs[device_tensor]))
+            step.env[number][tensor] = (
+                self.static_inputs[device_tensor] if template.is_meta else template
+            )
+        if device_tensor in self.static_inputs:
+            segment.inputs[device_tensor] = self.static_inputs[device_tensor]
 
-    def _graphed(self, lane: Lane) -> set[int]:
+    def _captured_indices(self, cuda_device: CudaDevice) -> set[int]:
         """The turns of a lane that are parts of graphs."""
         order = self.issuer.order
-        mine = [one for one in self.segments.values() if order[one.begin][0] == lane.number]
-        return {at for one in mine for at in one.turns}
+        segments = [
+            segment
+            for segment in self.segments.values()
+            if order[segment.start][0] == cuda_device.number
+        ]
+        return {index for segment in segments for index in segment.op_indices}
 
-    def _kept(self, lane: Lane) -> set[Tensor]:
+    def _persistent_tensors(self, cuda_device: CudaDevice) -> set[Tensor]:
         """What is not read by graphs alone; the room of all else can be used again.
 
         What is sent stays: who fetches it may take longer than the next graph.
         """
-        graphed, kept = self._graphed(lane), set(lane.job.part.outputs)
-        for at, turn in enumerate(lane.job.part.turns):
-            kept |= {(turn.position, output) for output, _ in turn.sends}
-            if at not in graphed:
-                kept |= {key for where, key in turn.inputs if where == ENV}
-        return kept
+        captured_indices, persistent = (
+            self._captured_indices(cuda_device),
+            set(cuda_device.job.instructions.outputs),
+        )
+        for index, instruction in enumerate(cuda_device.job.instructions.sequence):
+            persistent |= {(instruction.position, output) for output, _ in instruction.sends}
+            if index not in captured_indices:
+                persistent |= {key for location, key in instruction.inputs if location == ENV}
+        return persistent
 
-    def _read(self, segment: Segment, lane: Lane) -> list[Held]:
+    def _segment_reads(self, segment: GraphSegment, cuda_device: CudaDevice) -> list[DeviceTensor]:
         """What a run of ops reads that it does not make."""
-        run = self.issuer.order[: segment.whole]
-        run = run or [(lane.number, at) for at in segment.turns]
-        turns = [(number, self.issuer.jobs[number].part.turns[index]) for number, index in run]
-        made = {turn.position for _, turn in turns}
-        found = {
+        op_order = self.issuer.order[: segment.step_ops]
+        op_order = op_order or [(cuda_device.number, op_index) for op_index in segment.op_indices]
+        instructions = [
+            (number, self.issuer.jobs[number].instructions.sequence[index])
+            for number, index in op_order
+        ]
+        produced = {instruction.position for _, instruction in instructions}
+        reads = {
             (number, key): None
-            for number, turn in turns
-            for where, key in turn.inputs
-            if where == ENV and key[0] not in made
+            for number, instruction in instructions
+            for location, key in instruction.inputs
+            if location == ENV and key[0] not in produced
         }
-        return list(found)
+        return list(reads)
 
-    def _issue_run(self, segment: Segment, step: Any, lane: Lane, kept: set[Tensor]) -> None:
+    def _issue_segment(
+        self, segment: GraphSegment, step: Any, cuda_device: CudaDevice, persistent: set[Tensor]
+    ) -> None:
         """Issue ops of one device that meet nobody."""
-        env, turns = step.env[lane.number], lane.job.part.turns
-        for index in segment.turns:
-            self.issuer.issue(step, lane, index)
-            for tensor in turns[index].frees:
-                if tensor not in kept:
+        env, sequence = step.env[cuda_device.number], cuda_device.job.instructions.sequence
+        for index in segment.op_indices:
+            self.issuer.issue(step, cuda_device, index)
+            for tensor in sequence[index].frees:
+                if tensor not in persistent:
                     env.pop(tensor, None)
 
-    def _issue_step(self, segment: Segment, step: Any, first: Lane) -> None:
+    def _issue_whole_step(self, segment: GraphSegment, step: Any, first_device: CudaDevice) -> None:
         """Issue a whole step: other streams leave the first one, and come back to it."""
         issuer = self.issuer
-        begun, joined = first.mark(-1), []
+        start_event, joined_streams = first_device.record_end(-1), []
         try:
-            for lane in issuer.lanes.values():
-                if lane is not first:
-                    joined.append(lane.compute)
-                    lane.compute.wait_event(begun)
-                if lane.rooms is not None:
-                    joined.append(lane.rooms.stream)
-                    lane.rooms.fork(begun)
-            for number, index in issuer.order[: segment.whole]:
-                lane = issuer.lanes[number]
-                if len(issuer.lanes) > 1:
-                    torch.cuda.set_stream(lane.compute)
-                turn = lane.job.part.turns[index]
-                issuer.wait(step, lane, turn)
-                issuer.issue(step, lane, index)
-                issuer.after(step, lane, turn)
+            for cuda_device in issuer.cuda_devices.values():
+                if cuda_device is not first_device:
+                    joined_streams.append(cuda_device.compute)
+                    cuda_device.compute.wait_event(start_event)
+                if cuda_device.staging is not None:
+                    joined_streams.append(cuda_device.staging.stream)
+                    cuda_device.staging.begin_capture(start_event)
+            for number, index in issuer.order[: segment.step_ops]:
+                cuda_device = issuer.cuda_devices[number]
+                if len(issuer.cuda_devices) > 1:
+                    torch.cuda.set_stream(cuda_device.compute)
+                instruction = cuda_device.job.instructions.sequence[index]
+                issuer.wait_inputs(step, cuda_device, instruction)
+                issuer.issue(step, cuda_device, index)
+                issuer.finish_op(step, cuda_device, instruction)
         finally:  # a capture that ends with another stream still in it is an error
-            torch.cuda.set_stream(first.compute)
-            for stream in joined:
-                first.compute.wait_stream(stream)
-            for lane in issuer.lanes.values():
-                if lane.rooms is not None:
-                    lane.rooms.freed = None  # captured: nothing that a later step could wait for
+            torch.cuda.set_stream(first_device.compute)
+            for stream in joined_streams:
+                first_device.compute.wait_stream(stream)
+            for cuda_device in issuer.cuda_devices.values():
+                if cuda_device.staging is not None:
+                    cuda_device.staging.last_reader_event = (
+                        None  # captured: nothing that a later step could wait for
+                    )
 
 
-def _memory(value: torch.Tensor) -> int:
+def _storage_ptr(tensor: torch.Tensor) -> int:
     """Where the memory begins that a tensor is in, or a part of."""
-    return int(value.untyped_storage().data_ptr())
+    return int(tensor.untyped_storage().data_ptr())
 
 
-def _make_room(issuer: Issuer) -> None:
+def _empty_cache(issuer: Issuer) -> None:
     """Give back what the allocator keeps for later."""
-    for device in {lane.device for lane in issuer.lanes.values()}:
+    for device in {cuda_device.device for cuda_device in issuer.cuda_devices.values()}:
         torch.cuda.synchronize(device)
     torch.cuda.empty_cache()

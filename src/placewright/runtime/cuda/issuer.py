@@ -1,4 +1,4 @@
-"""The CUDA parts of a script in; their ops issued, by one host thread in the plan's order, out.
+"""The issuer: one host thread issues the ops of all CUDA devices in plan order.
 
 The host waits only where an op needs what a CPU device has not made yet, and has by then issued
 every transfer and every copy of streamed weights that can run meanwhile.
@@ -14,42 +14,46 @@ from weakref import WeakSet
 import torch
 
 from placewright.runtime.cpu_worker import (
-    Done,
-    Job,
-    Note,
+    DeviceJob,
+    Message,
+    StepDone,
 )
 from placewright.runtime.cuda.graphs import (
-    NOTE,
+    OBSERVE,
     REPLAY,
-    Graphs,
+    CudaGraphs,
 )
-from placewright.runtime.cuda.streams import Lane
+from placewright.runtime.cuda.streams import CudaDevice
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from placewright.graph import Tensor
-    from placewright.runtime.instructions import Turn
+    from placewright.runtime.instructions import Instruction
 
 
 @dataclass
-class _Step:
+class _GpuStep:
     """A step that is being issued."""
 
     number: int
     env: list[dict[Tensor, torch.Tensor]]
-    at: int = 0
-    arrived: dict[tuple[int, Tensor], torch.cuda.Event] = field(default_factory=dict)
-    read: set[tuple[int, int]] = field(default_factory=set)
-    events: dict[int, torch.cuda.Event] = field(default_factory=dict)
+    order_index: int = 0
+    arrival_events: dict[tuple[int, Tensor], torch.cuda.Event] = field(default_factory=dict)
+    reads_done: set[tuple[int, int]] = field(default_factory=set)
+    read_events: dict[int, torch.cuda.Event] = field(default_factory=dict)
 
 
-def _places(lane: Lane, step: _Step) -> tuple[Any, Any, Any]:
+def _locations(cuda_device: CudaDevice, step: _GpuStep) -> tuple[Any, Any, Any]:
     """Where an op finds what it reads: by `ENV`, `HOME` and `ROOM`."""
-    return step.env[lane.number], lane.job.home, None if lane.rooms is None else lane.rooms.slots
+    return (
+        step.env[cuda_device.number],
+        cuda_device.job.resident,
+        None if cuda_device.staging is None else cuda_device.staging.slots,
+    )
 
 
-_issuers: WeakSet[Issuer] = WeakSet()  # that have not let go of their streams
+_open_issuers: WeakSet[Issuer] = WeakSet()  # that have not let go of their streams
 
 
 def clear_workspaces() -> None:
@@ -57,8 +61,8 @@ def clear_workspaces() -> None:
 
     It keeps it while there are graphs anywhere, which were captured with it and work in it.
     """
-    captured = any(issuer.graphs.captured for issuer in _issuers)
-    if torch.cuda.is_available() and not captured:
+    has_graphs = any(issuer.cuda_graphs.has_graphs for issuer in _open_issuers)
+    if torch.cuda.is_available() and not has_graphs:
         torch._C._cuda_clearCublasWorkspaces()
 
 
@@ -69,336 +73,395 @@ class Issuer:
         jobs: Of the CUDA devices, by number.
         order: (device, turn) of each of their ops, in the plan's order.
         source: Gives a stored tensor where it lies.
-        graphs: Whether to capture runs of ops once and replay them; None: if that is quicker.
+        cuda_graphs: Whether to capture runs of ops once and replay them; None: if that is quicker.
         workers: Whether CPU devices have ops, too.
     """
 
     def __init__(
         self,
-        jobs: Mapping[int, Job],
+        jobs: Mapping[int, DeviceJob],
         order: Sequence[tuple[int, int]],
-        devices: int,
+        device_count: int,
         source: Callable[[Tensor], torch.Tensor],
-        graphs: bool | None,
-        workers: bool = True,
+        cuda_graphs: bool | None,
+        has_workers: bool = True,
     ) -> None:
-        self.alone = len({job.place.index for job in jobs.values()}) == 1 and not workers
+        self.is_single_gpu = (
+            len({job.real_device.index for job in jobs.values()}) == 1 and not has_workers
+        )
         """Whether one GPU does all ops, on one stream or several."""
-        self.jobs, self.order, self.devices = jobs, order, devices
-        self.inbox: queue.SimpleQueue[Note] = queue.SimpleQueue()
-        self.lanes = {number: Lane(job, source) for number, job in jobs.items()}
-        self.steps: list[_Step] = []
-        self.staged = any(lane.rooms is not None for lane in self.lanes.values())
-        self.current: Lane | None = None
-        self.graphs = Graphs(self, graphs)
-        _issuers.add(self)
-        self.plain = [
-            index if number == before and self._plain(jobs[number], index) else -1
-            for (number, index), (before, _) in zip(order, [(-1, -1), *order], strict=False)
+        self.jobs, self.order, self.device_count = jobs, order, device_count
+        self.inbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
+        self.cuda_devices = {number: CudaDevice(job, source) for number, job in jobs.items()}
+        self.steps: list[_GpuStep] = []
+        self.has_staging = any(
+            cuda_device.staging is not None for cuda_device in self.cuda_devices.values()
+        )
+        self.current_device: CudaDevice | None = None
+        self.cuda_graphs = CudaGraphs(self, cuda_graphs)
+        _open_issuers.add(self)
+        self.local_indices = [
+            index if number == previous and self._is_local(jobs[number], index) else -1
+            for (number, index), (previous, _) in zip(order, [(-1, -1), *order], strict=False)
         ]
         """The turn of each op, in order, that follows one of its device and meets nobody; or -1."""
-        self.begun = 0
+        self.next_step = 0
 
     # -- steps ---------------------------------------------------------------------------------
 
     def run_until(self, number: int) -> bool:
         """Issue ops until a step is over here; false if told to stop before."""
-        devices = {lane.device for lane in self.lanes.values()}
-        before = {device: torch.cuda.current_stream(device) for device in devices}
+        devices = {cuda_device.device for cuda_device in self.cuda_devices.values()}
+        previous_streams = {device: torch.cuda.current_stream(device) for device in devices}
         try:
             with torch.no_grad():
-                while any(step.number <= number for step in self.steps) or self._expects(number):
-                    step = self._next()
+                while any(step.number <= number for step in self.steps) or self._is_expected(
+                    number
+                ):
+                    step = self._ready_step()
                     if step is None:
-                        note = self.inbox.get()
+                        message = self.inbox.get()
                     elif self.inbox.empty():
                         self._advance(step)
                         continue
                     else:
-                        note = self.inbox.get_nowait()
-                    if note.what == "stop":
+                        message = self.inbox.get_nowait()
+                    if message.kind == "stop":
                         return False
-                    self._take(note)
+                    self._process_message(message)
         finally:
-            self.current = None
-            for stream in before.values():
+            self.current_device = None
+            for stream in previous_streams.values():
                 torch.cuda.set_stream(stream)
         return True
 
-    def _expects(self, number: int) -> bool:
+    def _is_expected(self, number: int) -> bool:
         """Whether a step has been announced, and its note not been read yet."""
-        return self.begun <= number
+        return self.next_step <= number
 
-    def _take(self, note: Note) -> None:
-        if note.what == "begin":
-            self.begun = note.step + 1
-            step = self.blank_step(note.step)
+    def _process_message(self, message: Message) -> None:
+        if message.kind == "begin":
+            self.next_step = message.step + 1
+            step = self.new_step(message.step)
             self.steps.append(step)
-            covered = self.graphs.covers
-            self.graphs.begin()
-            if covered and not self.graphs.covers and self.steps[0].at == 0 < len(self.steps) - 1:
-                self._begin_rooms()  # of the step before, which was to be one graph
-            for number, lane in self.lanes.items():
-                step.env[number].update(note.value[number])
-                if lane.rooms is not None and len(self.steps) == 1 and not self.graphs.covers:
-                    lane.rooms.begin()
+            was_covered = self.cuda_graphs.covers_step
+            self.cuda_graphs.begin_step()
+            if (
+                was_covered
+                and not self.cuda_graphs.covers_step
+                and self.steps[0].order_index == 0 < len(self.steps) - 1
+            ):
+                self._begin_staging()  # of the step before, which was to be one graph
+            for number, cuda_device in self.cuda_devices.items():
+                step.env[number].update(message.value[number])
+                if (
+                    cuda_device.staging is not None
+                    and len(self.steps) == 1
+                    and not self.cuda_graphs.covers_step
+                ):
+                    cuda_device.staging.begin_step()
             return
-        step = next(step for step in self.steps if step.number == note.step)
-        target, key = note.key
-        if note.what == "read":
-            step.read.add((target, key))
+        step = next(step for step in self.steps if step.number == message.step)
+        target, key = message.key
+        if message.kind == "read":
+            step.reads_done.add((target, key))
             return
         try:
-            self._receive(step, target, key, note.value, note.event)
+            self._receive(step, target, key, message.value, message.event)
         except Exception as error:
             self._fail(step, error)
 
-    def blank_step(self, number: int = -1) -> _Step:
+    def new_step(self, number: int = -1) -> _GpuStep:
         """A step of which nothing is issued yet."""
-        return _Step(number, [{} for _ in range(self.devices)])
+        return _GpuStep(number, [{} for _ in range(self.device_count)])
 
     def _receive(
         self,
-        step: _Step,
+        step: _GpuStep,
         target: int,
         key: Tensor,
         value: torch.Tensor,
-        after: torch.cuda.Event | None,
+        ready_event: torch.cuda.Event | None,
     ) -> None:
-        lane = self.lanes[target]
-        if value.is_cuda and value.device == lane.device:  # another stream of the same GPU
+        cuda_device = self.cuda_devices[target]
+        if value.is_cuda and value.device == cuda_device.device:  # another stream of the same GPU
             step.env[target][key] = value
-            if after is not None:
-                step.arrived[target, key] = after
+            if ready_event is not None:
+                step.arrival_events[target, key] = ready_event
         else:
             try:
-                here, arrived = lane.receive(value, after, self.graphs.place(target, key))
+                local, arrival = cuda_device.receive(
+                    value, ready_event, self.cuda_graphs.static_input(target, key)
+                )
             except torch.OutOfMemoryError:
-                if not self.graphs.give_up(step.at):
+                if not self.cuda_graphs.try_discard(step.order_index):
                     raise
-                here, arrived = lane.receive(value, after)
-            step.env[target][key], step.arrived[target, key] = here, arrived
+                local, arrival = cuda_device.receive(value, ready_event)
+            step.env[target][key], step.arrival_events[target, key] = local, arrival
 
-    def _next(self) -> _Step | None:
+    def _ready_step(self) -> _GpuStep | None:
         """The oldest step whose next op has all it needs from CPU devices."""
-        for step in self.steps[:1] if self.staged else self.steps:
-            number, index = self.order[step.at]
-            turn = self.jobs[number].part.turns[index]
-            needs = self.graphs.needs(step.at)
-            if needs is None:
-                here = all(tensor in step.env[number] for tensor in turn.needs)
+        for step in self.steps[:1] if self.has_staging else self.steps:
+            number, index = self.order[step.order_index]
+            instruction = self.jobs[number].instructions.sequence[index]
+            required = self.cuda_graphs.required_inputs(step.order_index)
+            if required is None:
+                is_ready = all(tensor in step.env[number] for tensor in instruction.remote_inputs)
             else:
-                here = all(tensor in step.env[holder] for holder, tensor in needs)
-            if here and all(self._has_read(step, number, op) for op in turn.after):
+                is_ready = all(tensor in step.env[holder] for holder, tensor in required)
+            if is_ready and all(self._has_read(step, number, op) for op in instruction.waits_for):
                 return step
         return None
 
-    def _has_read(self, step: _Step, number: int, op: int) -> bool:
-        return (number, op) in step.read or op in step.events
+    def _has_read(self, step: _GpuStep, number: int, op: int) -> bool:
+        return (number, op) in step.reads_done or op in step.read_events
 
     # -- ops -----------------------------------------------------------------------------------
 
-    def _advance(self, step: _Step) -> None:
+    def _advance(self, step: _GpuStep) -> None:
         """Issue the next op of a step, or the run of ops that was captured together."""
-        number, index = self.order[step.at]
-        lane, job = self.lanes[number], self.jobs[number]
-        if self.current is not lane:
-            torch.cuda.set_stream(lane.compute)
-            self.current = lane
+        number, index = self.order[step.order_index]
+        cuda_device, job = self.cuda_devices[number], self.jobs[number]
+        if self.current_device is not cuda_device:
+            torch.cuda.set_stream(cuda_device.compute)
+            self.current_device = cuda_device
         try:
-            needs = self.graphs.needs(step.at)
-            if needs is None:
-                self.wait(step, lane, job.part.turns[index])
+            required = self.cuda_graphs.required_inputs(step.order_index)
+            if required is None:
+                self.wait_inputs(step, cuda_device, job.instructions.sequence[index])
             else:
-                self._wait_all(step, lane, needs)
-            count = self.graphs.run(step, lane, step.at)
+                self._wait_graph_inputs(step, cuda_device, required)
+            count = self.cuda_graphs.replay(step, cuda_device, step.order_index)
             if not count:
-                self._issue_alone(step, lane, index)
-            if needs is None:
-                for one in self.graphs.segments[step.at].heard if count else (index,):
-                    self.after(step, lane, job.part.turns[one])
-            step.at += count or 1
-            if needs is None:  # or the next op may be of another lane
-                self._issue_plain(step, lane)
+                self._issue_op(step, cuda_device, index)
+            if required is None:
+                for op_index in (
+                    self.cuda_graphs.segments[step.order_index].notifying_indices
+                    if count
+                    else (index,)
+                ):
+                    self.finish_op(step, cuda_device, job.instructions.sequence[op_index])
+            step.order_index += count or 1
+            if required is None:  # or the next op may be of another lane
+                self._issue_local(step, cuda_device)
         except Exception as error:
             self._fail(step, error)
             return
-        if step.at == len(self.order):
-            self._finish(step)
+        if step.order_index == len(self.order):
+            self._finish_step(step)
 
-    def _fail(self, step: _Step, error: Exception) -> None:
+    def _fail(self, step: _GpuStep, error: Exception) -> None:
         """Report that the op which a step stands at has failed."""
         self.steps.remove(step)
-        number, index = self.order[step.at]
+        number, index = self.order[step.order_index]
         job = self.jobs[number]
-        job.report(Done(step.number, number, {}, error, job.names[index]))
+        job.report(StepDone(step.number, number, {}, error, job.names[index]))
 
-    def _issue_plain(self, step: _Step, lane: Lane) -> None:
+    def _issue_local(self, step: _GpuStep, cuda_device: CudaDevice) -> None:
         """Issue what follows and meets nobody: a host that is slower than the GPU does little else.
 
         It looks for notes in between, since what comes from elsewhere is to be sent on at once.
         """
-        job, env, rooms, empty = lane.job, step.env[lane.number], lane.rooms, self.inbox.empty
-        turns, runners, places = job.part.turns, job.runners, _places(lane, step)
-        arrived = {} if rooms is None else rooms.arrived
-        segments = self.graphs.segments if self.graphs.mode == REPLAY else {}
-        for at in range(step.at, len(self.order)):
-            index = self.plain[at]
-            if index < 0 or at in segments or self.graphs.mode == NOTE or not empty():
+        job, env, staging, inbox_empty = (
+            cuda_device.job,
+            step.env[cuda_device.number],
+            cuda_device.staging,
+            self.inbox.empty,
+        )
+        sequence, runners, locations = (
+            job.instructions.sequence,
+            job.runners,
+            _locations(cuda_device, step),
+        )
+        arrival_events = {} if staging is None else staging.arrival_events
+        segments = self.cuda_graphs.segments if self.cuda_graphs.mode == REPLAY else {}
+        for order_index in range(step.order_index, len(self.order)):
+            index = self.local_indices[order_index]
+            if (
+                index < 0
+                or order_index in segments
+                or self.cuda_graphs.mode == OBSERVE
+                or not inbox_empty()
+            ):
                 return
-            turn = turns[index]
-            position = turn.position
-            come = arrived.get(position)
-            if come is not None:
-                lane.compute.wait_event(come)
+            instruction = sequence[index]
+            position = instruction.position
+            arrival = arrival_events.get(position)
+            if arrival is not None:
+                cuda_device.compute.wait_event(arrival)
             try:
-                made = runners[index]([places[where][key] for where, key in turn.inputs])
+                outputs = runners[index](
+                    [locations[location][key] for location, key in instruction.inputs]
+                )
             except torch.OutOfMemoryError:
                 return  # it is issued alone
-            for output, value in enumerate(made):
+            for output, value in enumerate(outputs):
                 env[position, output] = value
-            if come is not None and rooms is not None:
-                rooms.ended(lane.mark(position))
-            for tensor in turn.frees:
+            if arrival is not None and staging is not None:
+                staging.reader_issued(cuda_device.record_end(position))
+            for tensor in instruction.frees:
                 env.pop(tensor, None)
-            step.at = at + 1
+            step.order_index = order_index + 1
 
     @staticmethod
-    def _plain(job: Job, index: int) -> bool:
+    def _is_local(job: DeviceJob, index: int) -> bool:
         """Whether an op waits for no other device, and none for it."""
-        turn = job.part.turns[index]
-        meets = turn.needs or turn.after or turn.sends or turn.tells or turn.in_place
-        return not meets and job.watch is None
+        instruction = job.instructions.sequence[index]
+        synchronises = (
+            instruction.remote_inputs
+            or instruction.waits_for
+            or instruction.sends
+            or instruction.notifies
+            or instruction.in_place
+        )
+        return not synchronises and job.on_op is None
 
-    def _issue_alone(self, step: _Step, lane: Lane, index: int) -> None:
+    def _issue_op(self, step: _GpuStep, cuda_device: CudaDevice, index: int) -> None:
         """Issue an op that is part of no graph; graphs must not take the memory that it needs."""
         try:
-            self.issue(step, lane, index)
+            self.issue(step, cuda_device, index)
             return
         except torch.OutOfMemoryError:
-            if lane.job.part.turns[index].in_place or not self.graphs.give_up(step.at):
+            if cuda_device.job.instructions.sequence[
+                index
+            ].in_place or not self.cuda_graphs.try_discard(step.order_index):
                 raise
-        self.issue(step, lane, index)
+        self.issue(step, cuda_device, index)
 
-    def wait(self, step: _Step, lane: Lane, turn: Turn) -> None:
+    def wait_inputs(
+        self, step: _GpuStep, cuda_device: CudaDevice, instruction: Instruction
+    ) -> None:
         """Let the compute stream wait for what an op needs from other streams."""
-        for tensor in turn.needs:
-            event = step.arrived.pop((lane.number, tensor), None)
+        for tensor in instruction.remote_inputs:
+            event = step.arrival_events.pop((cuda_device.number, tensor), None)
             if event is not None:
-                lane.compute.wait_event(event)
-                step.env[lane.number][tensor].record_stream(lane.compute)
-        for op in turn.after:
-            if op in step.events:
-                lane.compute.wait_event(step.events[op])
-        self.wait_room(lane, turn)
+                cuda_device.compute.wait_event(event)
+                step.env[cuda_device.number][tensor].record_stream(cuda_device.compute)
+        for op in instruction.waits_for:
+            if op in step.read_events:
+                cuda_device.compute.wait_event(step.read_events[op])
+        self.wait_staging(cuda_device, instruction)
 
-    def _wait_all(self, step: _Step, lane: Lane, needs: Sequence[tuple[int, Tensor]]) -> None:
+    def _wait_graph_inputs(
+        self, step: _GpuStep, cuda_device: CudaDevice, required: Sequence[tuple[int, Tensor]]
+    ) -> None:
         """Let the stream of a captured step wait for all that comes from elsewhere."""
-        for holder, tensor in needs:
-            event = step.arrived.pop((holder, tensor), None)
+        for holder, tensor in required:
+            event = step.arrival_events.pop((holder, tensor), None)
             if event is not None:
-                lane.compute.wait_event(event)
-                step.env[holder][tensor].record_stream(lane.compute)
+                cuda_device.compute.wait_event(event)
+                step.env[holder][tensor].record_stream(cuda_device.compute)
 
     @staticmethod
-    def wait_room(lane: Lane, turn: Turn) -> None:
+    def wait_staging(cuda_device: CudaDevice, instruction: Instruction) -> None:
         """Let the compute stream wait for an op's streamed weights."""
-        if lane.rooms is not None and turn.position in lane.rooms.arrived:
-            lane.compute.wait_event(lane.rooms.arrived[turn.position])
+        if (
+            cuda_device.staging is not None
+            and instruction.position in cuda_device.staging.arrival_events
+        ):
+            cuda_device.compute.wait_event(cuda_device.staging.arrival_events[instruction.position])
 
-    def issue(self, step: _Step, lane: Lane, index: int) -> None:
+    def issue(self, step: _GpuStep, cuda_device: CudaDevice, index: int) -> None:
         """Issue one op on the current stream."""
-        job, env, places = lane.job, step.env[lane.number], _places(lane, step)
-        turn = job.part.turns[index]
-        read = [places[where][key] for where, key in turn.inputs]
-        if self.graphs.mode == NOTE:
-            self.graphs.note(lane.number, turn, read)
-        made = job.runners[index](read)
-        for output, value in enumerate(made):
-            env[turn.position, output] = value
-        if job.watch is not None:
-            job.watch(lane.number, step, turn, made)
+        job, env, locations = (
+            cuda_device.job,
+            step.env[cuda_device.number],
+            _locations(cuda_device, step),
+        )
+        instruction = job.instructions.sequence[index]
+        inputs = [locations[location][key] for location, key in instruction.inputs]
+        if self.cuda_graphs.mode == OBSERVE:
+            self.cuda_graphs.observe(cuda_device.number, instruction, inputs)
+        outputs = job.runners[index](inputs)
+        for output, value in enumerate(outputs):
+            env[instruction.position, output] = value
+        if job.on_op is not None:
+            job.on_op(cuda_device.number, step, instruction, outputs)
 
-    def after(self, step: _Step, lane: Lane, turn: Turn) -> None:
+    def finish_op(self, step: _GpuStep, cuda_device: CudaDevice, instruction: Instruction) -> None:
         """Send what an op made, give back its room, and let go of what nobody needs."""
-        env, position = step.env[lane.number], turn.position
-        streamed = lane.rooms is not None and position in lane.rooms.arrived
-        if turn.sends or turn.tells or streamed:
-            event = lane.mark(position)
-            for output, target in turn.sends:
-                self.send(step, lane, target, (position, output), env[position, output], event)
-            for target in turn.tells:
-                if target in self.lanes:
-                    step.events[position] = event
+        env, position = step.env[cuda_device.number], instruction.position
+        is_streamed = (
+            cuda_device.staging is not None and position in cuda_device.staging.arrival_events
+        )
+        if instruction.sends or instruction.notifies or is_streamed:
+            event = cuda_device.record_end(position)
+            for output, target in instruction.sends:
+                self.send(
+                    step, cuda_device, target, (position, output), env[position, output], event
+                )
+            for target in instruction.notifies:
+                if target in self.cuda_devices:
+                    step.read_events[position] = event
                 else:
                     event.synchronize()
-                    lane.job.send(target, Note("read", step.number, position))
-            if streamed and lane.rooms is not None:
-                lane.rooms.ended(event)
-        for tensor in turn.frees:
+                    cuda_device.job.send(target, Message("read", step.number, position))
+            if is_streamed and cuda_device.staging is not None:
+                cuda_device.staging.reader_issued(event)
+        for tensor in instruction.frees:
             env.pop(tensor, None)
 
     def send(
         self,
-        step: _Step,
-        lane: Lane,
+        step: _GpuStep,
+        cuda_device: CudaDevice,
         target: int,
         key: Tensor,
         value: torch.Tensor,
         event: torch.cuda.Event,
     ) -> None:
         """Send a tensor from a GPU."""
-        if target in self.lanes:
+        if target in self.cuda_devices:
             self._receive(step, target, key, value, event)
         else:
-            late: Any = lane.give_out(value, event)
-            lane.job.send(target, Note("tensor", step.number, key, late))
+            pending: Any = cuda_device.to_host(value, event)
+            cuda_device.job.send(target, Message("tensor", step.number, key, pending))
 
-    def _finish(self, step: _Step) -> None:
+    def _finish_step(self, step: _GpuStep) -> None:
         self.steps.remove(step)
-        for number, lane in self.lanes.items():
+        for number, cuda_device in self.cuda_devices.items():
             outputs = {}
-            with torch.cuda.stream(lane.compute):
-                for tensor in lane.job.part.outputs:
-                    own = tensor in step.env[number]
-                    value = step.env[number][tensor] if own else lane.job.home[tensor]
-                    outputs[tensor] = self.graphs.own(value)
-            lane.job.report(Done(step.number, number, outputs))
+            with torch.cuda.stream(cuda_device.compute):
+                for tensor in cuda_device.job.instructions.outputs:
+                    in_env = tensor in step.env[number]
+                    value = step.env[number][tensor] if in_env else cuda_device.job.resident[tensor]
+                    outputs[tensor] = self.cuda_graphs.stable_copy(value)
+            cuda_device.job.report(StepDone(step.number, number, outputs))
         if self.steps:
-            self._begin_rooms()
-        self.graphs.finish()
+            self._begin_staging()
+        self.cuda_graphs.finish_step()
 
-    def _begin_rooms(self) -> None:
-        for lane in self.lanes.values():
-            if lane.rooms is not None:
-                lane.rooms.begin()
+    def _begin_staging(self) -> None:
+        for cuda_device in self.cuda_devices.values():
+            if cuda_device.staging is not None:
+                cuda_device.staging.begin_step()
 
-    def meet(self) -> None:
+    def wait_for_caller(self) -> None:
         """Let all that is issued from now on wait for what the caller's streams do."""
-        for lane in self.lanes.values():
-            now = torch.cuda.current_stream(lane.device)
-            lane.compute.wait_stream(now)
-            lane.incoming.wait_stream(now)
-            if lane.rooms is not None:
-                lane.rooms.stream.wait_stream(now)
+        for cuda_device in self.cuda_devices.values():
+            caller_stream = torch.cuda.current_stream(cuda_device.device)
+            cuda_device.compute.wait_stream(caller_stream)
+            cuda_device.incoming.wait_stream(caller_stream)
+            if cuda_device.staging is not None:
+                cuda_device.staging.stream.wait_stream(caller_stream)
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Give back rooms, graphs and what libraries keep for the streams (cuBLAS 32 MiB each).
 
         At once: lanes and rooms know each other, so they would stay until garbage is collected.
         """
-        for lane in self.lanes.values():
-            lane.compute.synchronize()
-            lane.rooms = None
-        self.graphs.drop()
-        self.lanes, self.jobs = {}, {}
-        _issuers.discard(self)
+        for cuda_device in self.cuda_devices.values():
+            cuda_device.compute.synchronize()
+            cuda_device.staging = None
+        self.cuda_graphs.discard()
+        self.cuda_devices, self.jobs = {}, {}
+        _open_issuers.discard(self)
         clear_workspaces()
 
-    def join(self, outputs: Iterable[torch.Tensor]) -> None:
+    def join_caller(self, outputs: Iterable[torch.Tensor]) -> None:
         """Let the caller's streams wait for all that was issued, and have the outputs."""
-        for lane in self.lanes.values():
-            torch.cuda.current_stream(lane.device).wait_stream(lane.compute)
+        for cuda_device in self.cuda_devices.values():
+            torch.cuda.current_stream(cuda_device.device).wait_stream(cuda_device.compute)
         for value in outputs:
             if value.is_cuda:
                 value.record_stream(torch.cuda.current_stream(value.device))

@@ -1,4 +1,4 @@
-"""A CUDA device of a plan in, its streams and its staging room out.
+"""CUDA streams and the staging buffer of one CUDA device of a plan.
 
 A lane has a stream for its ops, one for tensors that come in, one for those that go out to the host
 and one for streamed weights, so that nothing waits that need not. Whoever uses a tensor on another
@@ -13,20 +13,20 @@ import torch
 
 from placewright.errors import ExecutionError
 from placewright.runtime.cpu_worker import (
-    Late,
-    core,
-    room_for,
-    room_of,
+    PendingTensor,
+    dense_view,
+    staging_buffer,
+    staging_view,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from placewright.graph import Tensor
-    from placewright.runtime.cpu_worker import Job
+    from placewright.runtime.cpu_worker import DeviceJob
     from placewright.runtime.staging import Staging
 
-URGENT = -1  # the priority of streams that carry tensors, ahead of weights and ops
+TRANSFER_PRIORITY = -1  # the priority of streams that carry tensors, ahead of weights and ops
 
 
 def new_stream(device: torch.device, priority: int = 0) -> torch.cuda.Stream:
@@ -48,32 +48,36 @@ def pinned_like(value: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(value, device="cpu", pin_memory=True)
 
 
-class Lane:
+class CudaDevice:
     """One CUDA device of a plan: streams of a GPU, and a room for streamed weights.
 
     Args:
         source: Gives a stored tensor where it lies.
     """
 
-    def __init__(self, job: Job, source: Callable[[Tensor], torch.Tensor]) -> None:
+    def __init__(self, job: DeviceJob, source: Callable[[Tensor], torch.Tensor]) -> None:
         self.job, self.number = job, job.number
-        self.device = torch.device(job.place.torch_name)
+        self.device = torch.device(job.real_device.torch_name)
         self.context: Any = None
-        self.compute = self._compute()
-        self.incoming = new_stream(self.device, URGENT)
-        self.outgoing = new_stream(self.device, URGENT)
-        self.ended: dict[int, torch.cuda.Event] = {}  # of each turn that others wait for
-        if job.part.staging:  # memory is scarce
-            self._let_libraries_begin()
-        self.rooms = _Rooms(self, job.part.staging, source) if job.part.staging else None
+        self.compute = self._new_compute_stream()
+        self.incoming = new_stream(self.device, TRANSFER_PRIORITY)
+        self.outgoing = new_stream(self.device, TRANSFER_PRIORITY)
+        self.end_events: dict[int, torch.cuda.Event] = {}  # of each turn that others wait for
+        if job.instructions.staging:  # memory is scarce
+            self._init_cublas()
+        self.staging = (
+            _StagingBuffer(self, job.instructions.staging, source)
+            if job.instructions.staging
+            else None
+        )
 
-    def _compute(self) -> torch.cuda.Stream:
-        place = self.job.place
-        if not place.multiprocessors:
+    def _new_compute_stream(self) -> torch.cuda.Stream:
+        real_device = self.job.real_device
+        if not real_device.multiprocessors:
             return new_stream(self.device)
         try:
             self.context = torch.cuda.GreenContext.create(
-                num_sms=place.multiprocessors, device_id=place.index
+                num_sms=real_device.multiprocessors, device_id=real_device.index
             )
             if hasattr(self.context, "Stream"):
                 stream: torch.cuda.Stream = self.context.Stream()
@@ -85,84 +89,84 @@ class Lane:
                 self.context.pop_context()
         except (RuntimeError, AttributeError) as error:
             raise ExecutionError(
-                f"device {place.name!r} asks for {place.multiprocessors} multiprocessors: "
+                f"device {real_device.name!r} asks for {real_device.multiprocessors} multiprocessors: "
                 f"this PyTorch or GPU cannot share them out ({error})"
             ) from error
 
-    def _let_libraries_begin(self) -> None:
+    def _init_cublas(self) -> None:
         """Let cuBLAS take its room on the ops' stream before all else.
 
         In the midst of other tensors it would part what is free around it into smaller pieces.
         """
         with torch.cuda.stream(self.compute):
-            one = torch.ones(8, 8, device=self.device)
-            torch.mm(one, one)
+            matrix = torch.ones(8, 8, device=self.device)
+            torch.mm(matrix, matrix)
 
-    def mark(self, position: int) -> torch.cuda.Event:
+    def record_end(self, position: int) -> torch.cuda.Event:
         """Note on the compute stream that an op has ended."""
-        event = self.ended.get(position)
+        event = self.end_events.get(position)
         if event is None:
-            event = self.ended[position] = new_event()
+            event = self.end_events[position] = new_event()
         event.record(self.compute)
         return event
 
     def receive(
         self,
         value: torch.Tensor,
-        after: torch.cuda.Event | None,
-        place: torch.Tensor | None = None,
+        ready_event: torch.cuda.Event | None,
+        static_input: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.cuda.Event]:
         """Bring a tensor from the host or another GPU here; the event says when it has come.
 
         Args:
-            place: Where it goes, if graphs read it there; nobody reads there any more by now.
+            static_input: Where it goes, if graphs read it there; nobody reads there any more by now.
         """
-        if after is not None:
-            self.incoming.wait_event(after)
+        if ready_event is not None:
+            self.incoming.wait_event(ready_event)
         with torch.cuda.stream(self.incoming):
-            if place is None:
-                here = value.to(self.device, non_blocking=True)
+            if static_input is None:
+                local = value.to(self.device, non_blocking=True)
             else:
-                here = place.copy_(value, non_blocking=True)
+                local = static_input.copy_(value, non_blocking=True)
             if value.is_cuda:
                 value.record_stream(self.incoming)
-            arrived = new_event()
-            arrived.record(self.incoming)
-        return here, arrived
+            arrival = new_event()
+            arrival.record(self.incoming)
+        return local, arrival
 
-    def hand_out(self, value: torch.Tensor) -> Late:
+    def stored_to_host(self, value: torch.Tensor) -> PendingTensor:
         """Send a stored tensor to the host, once all is done that was issued before."""
         event = new_event()
         event.record(self.compute)
-        return self.give_out(value, event)
+        return self.to_host(value, event)
 
-    def give_out(self, value: torch.Tensor, after: torch.cuda.Event) -> Late:
+    def to_host(self, value: torch.Tensor, ready_event: torch.cuda.Event) -> PendingTensor:
         """Send a tensor to the host."""
-        self.outgoing.wait_event(after)
+        self.outgoing.wait_event(ready_event)
         with torch.cuda.stream(self.outgoing):
-            there = pinned_like(value)
-            there.copy_(value, non_blocking=True)
+            host_copy = pinned_like(value)
+            host_copy.copy_(value, non_blocking=True)
             value.record_stream(self.outgoing)
-            arrived = new_event()
-            arrived.record(self.outgoing)
-        return Late(there, arrived)
+            arrival = new_event()
+            arrival.record(self.outgoing)
+        return PendingTensor(host_copy, arrival)
 
 
-class _Haul(NamedTuple):
+class _CopyBatch(NamedTuple):
     """Weights that come together.
 
     Args:
-        after: How many readers must have been issued before.
+        readers_before: How many readers must have been issued before.
         pairs: Where each goes, and where it comes from; one pair if they stand side by side.
         readers: Ops that have all their weights once these have come.
     """
 
-    after: int
+    readers_before: int
     pairs: list[tuple[torch.Tensor, torch.Tensor]]
     readers: list[int]
 
 
-class _Rooms:
+class _StagingBuffer:
     """A lane's staging room: copies run ahead of the ops as far as the room permits (rule 6).
 
     The host says "copy" as soon as the op that must end before it has been issued; the copy stream
@@ -170,86 +174,93 @@ class _Rooms:
     """
 
     def __init__(
-        self, lane: Lane, staging: Staging, source: Callable[[Tensor], torch.Tensor]
+        self, cuda_device: CudaDevice, staging: Staging, source: Callable[[Tensor], torch.Tensor]
     ) -> None:
-        self.lane, self.staging = lane, staging
-        self.stream = new_stream(lane.device)
-        self.room = room_of(lane.job, lane.device)
-        self.slots = [room_for(self.room, one.offset, source(one.tensor)) for one in staging.copies]
-        self.hauls = self._hauls(source)
-        self.arrived = {reader: new_event() for reader in staging.readers}
-        self.next = self.issued = 0
-        self.freed: torch.cuda.Event | None = None
+        self.cuda_device, self.staging = cuda_device, staging
+        self.stream = new_stream(cuda_device.device)
+        self.buffer = staging_buffer(cuda_device.job, cuda_device.device)
+        self.slots = [
+            staging_view(self.buffer, copy.offset, source(copy.tensor)) for copy in staging.copies
+        ]
+        self.batches = self._new_batches(source)
+        self.arrival_events = {reader: new_event() for reader in staging.readers}
+        self.next_batch = self.issued_readers = 0
+        self.last_reader_event: torch.cuda.Event | None = None
 
-    def _hauls(self, source: Callable[[Tensor], torch.Tensor]) -> list[_Haul]:
-        found, slots = [], iter(self.slots)
-        for haul in self.staging.hauls:
-            pairs = [(core(next(slots)), core(source(copy.tensor))) for copy in haul]
-            readers = list(dict.fromkeys(copy.reader for copy in haul))
-            found.append(_Haul(haul[0].after, as_one(pairs), readers))
-        return found
+    def _new_batches(self, source: Callable[[Tensor], torch.Tensor]) -> list[_CopyBatch]:
+        batches, slots = [], iter(self.slots)
+        for batch in self.staging.batches:
+            pairs = [(dense_view(next(slots)), dense_view(source(copy.tensor))) for copy in batch]
+            readers = list(dict.fromkeys(copy.reader for copy in batch))
+            batches.append(_CopyBatch(batch[0].readers_before, merge_copies(pairs), readers))
+        return batches
 
-    def begin(self) -> None:
+    def begin_step(self) -> None:
         """A step begins: the room is free once the last reader of the step before has ended."""
-        if self.freed is not None:
-            self.stream.wait_event(self.freed)
+        if self.last_reader_event is not None:
+            self.stream.wait_event(self.last_reader_event)
         else:
-            self.stream.wait_stream(self.lane.compute)
-        self.next = self.issued = 0
-        self.pump()
+            self.stream.wait_stream(self.cuda_device.compute)
+        self.next_batch = self.issued_readers = 0
+        self.issue_copies()
 
-    def fork(self, event: torch.cuda.Event) -> None:
+    def begin_capture(self, event: torch.cuda.Event) -> None:
         """Begin a step that is being captured: copies follow an event of the ops' stream."""
         self.stream.wait_event(event)
-        self.next = self.issued = 0
-        self.pump()
+        self.next_batch = self.issued_readers = 0
+        self.issue_copies()
 
-    def pump(self) -> None:
+    def issue_copies(self) -> None:
         """Issue every copy whose room has been, or is going to be, given back by then."""
-        if not self._may():
+        if not self._can_issue():
             return
         with torch.cuda.stream(self.stream):
-            while self._may():
-                self._bring(self.hauls[self.next])
-                self.next += 1
+            while self._can_issue():
+                self._copy_batch(self.batches[self.next_batch])
+                self.next_batch += 1
 
-    def _may(self) -> bool:
+    def _can_issue(self) -> bool:
         """Whether the next copy may be issued."""
-        return self.next < len(self.hauls) and self.hauls[self.next].after <= self.issued
+        return (
+            self.next_batch < len(self.batches)
+            and self.batches[self.next_batch].readers_before <= self.issued_readers
+        )
 
-    def _bring(self, haul: _Haul) -> None:
-        if haul.after:
-            self.stream.wait_event(self.lane.ended[self.staging.readers[haul.after - 1]])
-        for slot, weight in haul.pairs:
+    def _copy_batch(self, batch: _CopyBatch) -> None:
+        if batch.readers_before:
+            self.stream.wait_event(
+                self.cuda_device.end_events[self.staging.readers[batch.readers_before - 1]]
+            )
+        for slot, weight in batch.pairs:
             slot.copy_(weight, non_blocking=True)
-        for reader in haul.readers:
-            self.arrived[reader].record(self.stream)
+        for reader in batch.readers:
+            self.arrival_events[reader].record(self.stream)
 
-    def ended(self, event: torch.cuda.Event) -> None:
+    def reader_issued(self, event: torch.cuda.Event) -> None:
         """A reader has been issued; its event says when it ends."""
-        self.issued += 1
-        self.freed = event
-        self.pump()
+        self.issued_readers += 1
+        self.last_reader_event = event
+        self.issue_copies()
 
 
-def as_one(
+def merge_copies(
     pairs: list[tuple[torch.Tensor, torch.Tensor]],
 ) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """Copies as one copy of bytes, where all stand side by side at both ends; else as they are."""
-    apart = {slot.data_ptr() - weight.data_ptr() for slot, weight in pairs}
-    shared = {side.untyped_storage().data_ptr() for pair in pairs for side in pair}
-    alike = all(slot.stride() == weight.stride() for slot, weight in pairs)
-    if len(pairs) < 2 or len(apart) > 1 or len(shared) > 2 or not alike:
+    offsets = {slot.data_ptr() - weight.data_ptr() for slot, weight in pairs}
+    storages = {side.untyped_storage().data_ptr() for pair in pairs for side in pair}
+    same_strides = all(slot.stride() == weight.stride() for slot, weight in pairs)
+    if len(pairs) < 2 or len(offsets) > 1 or len(storages) > 2 or not same_strides:
         return pairs
     sides = zip(*pairs, strict=True)
-    slots, weights = (_bytes(list(side)) for side in sides)
+    slots, weights = (_byte_span(list(side)) for side in sides)
     return [(slots, weights)] if len(slots) == len(weights) else pairs
 
 
-def _bytes(side: list[torch.Tensor]) -> torch.Tensor:
+def _byte_span(tensors: list[torch.Tensor]) -> torch.Tensor:
     """The bytes from the first of some tensors of one storage to the end of the last."""
-    first, last = side[0], side[-1]
+    first, last = tensors[0], tensors[-1]
     begin = int(first.storage_offset()) * first.element_size()
     end = int(last.storage_offset()) * last.element_size() + last.nbytes
-    whole = torch.empty(0, dtype=torch.uint8, device=first.device)
-    return whole.set_(first.untyped_storage(), begin, (end - begin,), (1,))
+    view = torch.empty(0, dtype=torch.uint8, device=first.device)
+    return view.set_(first.untyped_storage(), begin, (end - begin,), (1,))

@@ -1,4 +1,4 @@
-"""A weight and its gradients in, the weight changed by an optimizer's rule out."""
+"""Optimizer steps: updates a weight from its gradients by SGD, momentum or Adam."""
 
 from __future__ import annotations
 
@@ -10,39 +10,39 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from placewright.runtime.program.runners import Read, Values
+    from placewright.runtime.program.runners import InputRead, Values
 
 
 @dataclass(frozen=True)
-class Rule:
+class OptimizerRule:
     """How weights are updated, with the numbers that `torch.optim` takes.
 
     Args:
         name: `sgd`, `momentum` or `adam`.
-        rate: The learning rate.
+        learning_rate: The learning rate.
     """
 
     name: str = "sgd"
-    rate: float = 1e-3
+    learning_rate: float = 1e-3
     momentum: float = 0.9
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
 
 
 @dataclass
-class States:
+class OptimizerState:
     """What an optimizer keeps for one weight: momenta, and steps where it counts them."""
 
     momenta: list[torch.Tensor] = field(default_factory=list)
     steps: torch.Tensor | None = None
 
-    def go_to(self, device: torch.device) -> None:
+    def move_to(self, device: torch.device) -> None:
         """Move where the weight is."""
-        self.momenta = [one.to(device) for one in self.momenta]
+        self.momenta = [momentum.to(device) for momentum in self.momenta]
         self.steps = None if self.steps is None else self.steps.to(device)
 
 
-class Update:
+class WeightUpdate:
     """Runs an update; it keeps the optimizer's states of its weight, on the weight's device.
 
     Another one of the same weight, in a program for another shape, may be given the same states.
@@ -52,33 +52,33 @@ class Update:
             the first is the weight.
     """
 
-    def __init__(self, rule: Rule, gradients: Sequence[Read]) -> None:
+    def __init__(self, rule: OptimizerRule, gradients: Sequence[InputRead]) -> None:
         self.rule, self.gradients = rule, gradients
-        self.kept = States()
+        self.state = OptimizerState()
 
     @property
-    def states(self) -> list[torch.Tensor]:
-        return self.kept.momenta
+    def momenta(self) -> list[torch.Tensor]:
+        return self.state.momenta
 
     @torch.no_grad()
     def __call__(self, values: Values) -> tuple[torch.Tensor, ...]:
         weight, rule = values[0], self.rule
         gradient = self.gradients[0](values)
-        for more in self.gradients[1:]:
-            gradient = gradient + more(values)
-        if rule.name != "sgd" and not self.states:
+        for read in self.gradients[1:]:
+            gradient = gradient + read(values)
+        if rule.name != "sgd" and not self.momenta:
             count = 1 if rule.name == "momentum" else 2
-            self.kept.momenta = [torch.zeros_like(weight) for _ in range(count)]
-        if self.states and self.states[0].device != weight.device:
-            self.kept.go_to(weight.device)
+            self.state.momenta = [torch.zeros_like(weight) for _ in range(count)]
+        if self.momenta and self.momenta[0].device != weight.device:
+            self.state.move_to(weight.device)
         if rule.name == "adam":
             self._adam(weight, gradient)
         elif rule.name == "momentum":
-            (speed,) = self.states
-            speed.mul_(rule.momentum).add_(gradient)
-            weight.add_(speed, alpha=-rule.rate)
+            (velocity,) = self.momenta
+            velocity.mul_(rule.momentum).add_(gradient)
+            weight.add_(velocity, alpha=-rule.learning_rate)
         else:
-            weight.add_(gradient, alpha=-rule.rate)
+            weight.add_(gradient, alpha=-rule.learning_rate)
         return (weight.new_empty(0),)
 
     def _adam(self, weight: torch.Tensor, gradient: torch.Tensor) -> None:
@@ -86,12 +86,12 @@ class Update:
 
         Steps are counted where the weight is, so that a captured update counts when it is replayed.
         """
-        if self.kept.steps is None:
-            self.kept.steps = torch.zeros((), dtype=torch.float64, device=weight.device)
-        mean, square = self.states
-        first, second = self.rule.betas
-        steps = self.kept.steps.add_(1)
-        mean.lerp_(gradient, 1 - first)
-        square.mul_(second).addcmul_(gradient, gradient, value=1 - second)
-        root = (square.sqrt() / (1 - second**steps).sqrt()).add_(self.rule.eps)
-        weight.addcdiv_(mean * (self.rule.rate / (1 - first**steps)), root, value=-1)
+        if self.state.steps is None:
+            self.state.steps = torch.zeros((), dtype=torch.float64, device=weight.device)
+        mean, square = self.momenta
+        beta1, beta2 = self.rule.betas
+        steps = self.state.steps.add_(1)
+        mean.lerp_(gradient, 1 - beta1)
+        square.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+        root = (square.sqrt() / (1 - beta2**steps).sqrt()).add_(self.rule.eps)
+        weight.addcdiv_(mean * (self.rule.learning_rate / (1 - beta1**steps)), root, value=-1)

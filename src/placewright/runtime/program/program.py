@@ -1,4 +1,4 @@
-"""A PyTorch model and example arguments in, a Program out: its Graph, each op of which can be run.
+"""Program: the Graph of a captured PyTorch model, each op of which can be run.
 
 An op of the graph is one thing to run: `program.runner(position, device)` is a function from the
 tensors that the op reads to the tensors that it makes. Nothing here decides where or when.
@@ -15,30 +15,30 @@ import torch
 from torch.utils import _pytree as pytree
 
 from placewright.errors import ConfigError, GraphError, nearest
-from placewright.frontends.op_costs import OPTIMIZER
+from placewright.frontends.op_costs import OPTIMIZER_FLOPS
 from placewright.frontends.pytorch.capture import (
     Capture,
-    capture,
-    returned,
+    capture_model,
+    output_template,
 )
-from placewright.frontends.pytorch.graph import Draft, drawn
-from placewright.frontends.pytorch.kinds import SAME
+from placewright.frontends.pytorch.graph import TorchGraphBuilder, graph_and_builder
+from placewright.frontends.pytorch.kinds import IDENTITY
 from placewright.frontends.pytorch.shapes import (
     Node,
     layout,
     op_name,
 )
 from placewright.frontends.pytorch.values import tensors_in
-from placewright.frontends.pytorch.writes import PART
+from placewright.frontends.pytorch.writes import GETITEM
 from placewright.graph import INPUT, STATE, VIEW, WEIGHT, Graph, Tensor
-from placewright.runtime.program.optimizer_step import Rule, Update
+from placewright.runtime.program.optimizer_step import OptimizerRule, WeightUpdate
 from placewright.runtime.program.runners import (
-    Read,
+    InputRead,
     Runner,
     View,
-    attribute,
-    runner,
-    view_of,
+    module_attribute,
+    node_runner,
+    view_function,
 )
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ _CLONES = ("clone", "lift_fresh_copy", "_to_copy")
 
 
 @dataclass(frozen=True)
-class Source:
+class ProgramSource:
     """What exists before the step: a weight, a state or an input.
 
     Args:
@@ -64,7 +64,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Output:
+class ProgramOutput:
     """One tensor that the model returns.
 
     Args:
@@ -91,16 +91,16 @@ class Program:
     """
 
     graph: Graph
-    draft: Draft = field(repr=False)
-    sources: Mapping[int, Source] = field(repr=False)
-    outputs: tuple[Output, ...] = field(repr=False)
+    builder: TorchGraphBuilder = field(repr=False)
+    sources: Mapping[int, ProgramSource] = field(repr=False)
+    outputs: tuple[ProgramOutput, ...] = field(repr=False)
     template: Any = field(default=None, repr=False)
     gradients: Mapping[str, tuple[Tensor, ...]] = field(default_factory=dict, repr=False)
-    rule: Rule | None = None
+    rule: OptimizerRule | None = None
 
     @property
-    def captured(self) -> Capture:
-        return self.draft.captured
+    def capture(self) -> Capture:
+        return self.builder.capture
 
     @property
     def training(self) -> bool:
@@ -109,43 +109,50 @@ class Program:
     @property
     def changes(self) -> dict[Tensor, Tensor]:
         """Each state that a step changes, and its new value."""
-        return {self.draft.home[name]: new for name, new in self.draft.changes.items()}
+        return {
+            self.builder.source_tensors[name]: new
+            for name, new in self.builder.state_updates.items()
+        }
 
     @cached_property
-    def inputs(self) -> dict[int, int]:
+    def input_leaves(self) -> dict[int, int]:
         """Which leaf of a call's arguments each input is, by position."""
-        return {at: one.leaf for at, one in self.sources.items() if one.role == "input"}
+        return {
+            position: source.leaf
+            for position, source in self.sources.items()
+            if source.role == "input"
+        }
 
     @cached_property
-    def values(self) -> dict[Tensor, torch.Tensor]:
+    def meta_tensors(self) -> dict[Tensor, torch.Tensor]:
         """Shape, layout and dtype of each tensor of the graph: tensors without data."""
-        found: dict[Tensor, torch.Tensor] = {}
-        for node, places in self.draft.place.items():
-            if node in self.draft.meanings and node not in self.draft.own:
+        tensors: dict[Tensor, torch.Tensor] = {}
+        for node, keys in self.builder.node_tensors.items():
+            if node in self.builder.descriptions and node not in self.builder.nodes_with_ops:
                 continue  # another name or view of a tensor
             value: Any = node.meta.get("val")
             if value is None and node.op == "get_attr":
-                value = attribute(node)
-            made = list(value) if isinstance(value, list | tuple) else [value]
-            for place, one in zip(places, made, strict=True):
-                if place is not None:
-                    found.setdefault(place, one)
+                value = module_attribute(node)
+            node_values = list(value) if isinstance(value, list | tuple) else [value]
+            for key, node_value in zip(keys, node_values, strict=True):
+                if key is not None:
+                    tensors.setdefault(key, node_value)
         for position, op in enumerate(self.graph.ops):
-            if (position, 0) in found or not op.outputs:
+            if (position, 0) in tensors or not op.outputs:
                 continue
             if op.kind == WEIGHT:  # nothing reads it
-                memory = self.captured.memory[op.name]
+                memory = self.capture.storage[op.name]
                 dtype = getattr(torch, memory.dtype)
                 size = memory.bytes // dtype.itemsize
-                found[position, 0] = torch.empty(size, dtype=dtype, device="meta")
+                tensors[position, 0] = torch.empty(size, dtype=dtype, device="meta")
             elif op.kind == "optimizer":
-                found[position, 0] = torch.empty(0, device="meta")
+                tensors[position, 0] = torch.empty(0, device="meta")
             else:  # a written state
-                found[position, 0] = found[op.inputs[1]]
-        return found
+                tensors[position, 0] = tensors[op.inputs[1]]
+        return tensors
 
     @property
-    def plain(self) -> bool:
+    def has_plain_outputs(self) -> bool:
         """Whether the model returns tensors and plain values in containers that PyTorch knows."""
         leaves = pytree.tree_leaves(self.template)
         return not any(tensors_in(leaf) for leaf in leaves if not isinstance(leaf, torch.Tensor))
@@ -168,61 +175,66 @@ class Program:
             GraphError: It is a weight, a state or an input; or it needs a number that is made of a
                 tensor's values.
         """
-        op, place = self.graph.ops[position], torch.device(device)
+        op, target = self.graph.ops[position], torch.device(device)
         if op.kind in (WEIGHT, STATE, INPUT):
             raise GraphError(f"op {op.name!r} is of kind {op.kind!r}: there is nothing to run")
-        if position in self.draft.gradients:
+        if position in self.builder.update_gradients:
             assert self.rule is not None
-            nodes = self.draft.gradients[position]
-            reads = [self._read(position, node, place) for node in nodes]
-            return Update(self.rule, reads)
-        if position not in self.draft.made_by:
+            nodes = self.builder.update_gradients[position]
+            reads = [self._input_read(position, node, target) for node in nodes]
+            return WeightUpdate(self.rule, reads)
+        if position not in self.builder.op_nodes:
             if op.phase == "backward":
-                like = self.values[position, 0]
-                return lambda values: (torch.ones(like.shape, dtype=like.dtype, device=place),)
+                template = self.meta_tensors[position, 0]
+                return lambda values: (
+                    torch.ones(template.shape, dtype=template.dtype, device=target),
+                )
             if in_place:
                 return lambda values: (values[1].copy_(values[0].view_as(values[1])),)
             return lambda values: (values[0].to(values[1].dtype).view_as(values[1]).clone(),)
-        node, what = self.draft.made_by[position], self.draft.meanings[self.draft.made_by[position]]
-        if in_place and what.kind == VIEW and len(what.reads) > 1:
+        node, meaning = (
+            self.builder.op_nodes[position],
+            self.builder.descriptions[self.builder.op_nodes[position]],
+        )
+        if in_place and meaning.kind == VIEW and len(meaning.reads) > 1:
             return lambda values: (values[0],)  # written where it belongs already
-        slots = {source: self._read(position, source, place) for source in what.reads}
-        moved = in_place and any(output == 0 and source == 0 for output, source in op.aliases)
-        scattered = moved and what.kind == "scatter"
-        run = runner(node, slots, place, scattered, seed)
-        if not in_place or scattered or op.kind == VIEW:
+        slots = {source: self._input_read(position, source, target) for source in meaning.reads}
+        is_aliased = in_place and any(output == 0 and source == 0 for output, source in op.aliases)
+        is_scatter = is_aliased and meaning.kind == "scatter"
+        run = node_runner(node, slots, target, is_scatter, seed)
+        if not in_place or is_scatter or op.kind == VIEW:
             return run
-        return partial(_written, run, op.aliases)
+        return partial(_run_in_place, run, op.aliases)
 
-    def returned(self, values: Sequence[torch.Tensor]) -> Any:
+    def pack_outputs(self, values: Sequence[torch.Tensor]) -> Any:
         """What the model returns, given the values of `outputs`: in the model's own structure."""
         if self.template is None:
             return values[0]
-        waiting = iter(values)
+        remaining = iter(values)
         leaves, spec = pytree.tree_flatten(self.template)
-        made = []
+        outputs = []
         for leaf in leaves:
             if isinstance(leaf, torch.Tensor):
-                made.append(next(waiting))
-            elif inside := tensors_in(leaf):
-                memo: dict[int, Any] = {id(one): next(waiting) for one in inside}
-                made.append(copy.deepcopy(leaf, memo))
+                outputs.append(next(remaining))
+            elif inner_tensors := tensors_in(leaf):
+                memo: dict[int, Any] = {id(tensor): next(remaining) for tensor in inner_tensors}
+                outputs.append(copy.deepcopy(leaf, memo))
             else:
-                made.append(leaf)
-        return pytree.tree_unflatten(made, spec)
+                outputs.append(leaf)
+        return pytree.tree_unflatten(outputs, spec)
 
-    def _read(self, position: int, node: Node, device: torch.device) -> Read:
+    def _input_read(self, position: int, node: Node, device: torch.device) -> InputRead:
         """Where an op finds the value of a node."""
-        tensor, views = resolve(self.draft, node, device)
-        return Read(self.graph.ops[position].inputs.index(tensor), views)
+        tensor, views = resolve_tensor(self.builder, node, device)
+        return InputRead(self.graph.ops[position].inputs.index(tensor), views)
 
 
-def program_of(
+def build_program(
     model: torch.nn.Module,
     args: Sequence[Any] | torch.Tensor = (),
     kwargs: Mapping[str, Any] | None = None,
     training: bool = False,
-    optimizer: str | Rule | None = None,
+    optimizer: str | OptimizerRule | None = None,
     name: str | None = None,
 ) -> Program:
     """A program of one call of a model, or of one training step; see `from_torch`.
@@ -236,30 +248,38 @@ def program_of(
     """
     if optimizer is not None and not training:
         raise ConfigError(f"optimizer is {optimizer!r}, but training is false: give training=True")
-    rule = optimizer if isinstance(optimizer, Rule) else Rule(optimizer or "sgd")
-    if rule.name not in OPTIMIZER:
-        raise ConfigError(f"optimizer {rule.name!r} is unknown: {nearest(rule.name, OPTIMIZER)}")
+    rule = optimizer if isinstance(optimizer, OptimizerRule) else OptimizerRule(optimizer or "sgd")
+    if rule.name not in OPTIMIZER_FLOPS:
+        raise ConfigError(
+            f"optimizer {rule.name!r} is unknown: {nearest(rule.name, OPTIMIZER_FLOPS)}"
+        )
     if not isinstance(model, torch.nn.Module):
         raise GraphError(f"model is of type {type(model).__name__!r}: expected a torch.nn.Module")
     args = (args,) if isinstance(args, torch.Tensor) else tuple(args)
-    captured = capture(model, args, kwargs or {}, training)
-    graph, draft = drawn(captured, name or type(model).__name__, rule.name if training else None)
-    outputs = tuple(_output(draft, port.node) for port in captured.leaves if port.role == "output")
-    template = None if training else _template(model, args, kwargs or {}, captured)
+    capture_result = capture_model(model, args, kwargs or {}, training)
+    graph, builder = graph_and_builder(
+        capture_result, name or type(model).__name__, rule.name if training else None
+    )
+    outputs = tuple(
+        _program_output(builder, port.node)
+        for port in capture_result.outputs
+        if port.role == "output"
+    )
+    template = None if training else _output_template(model, args, kwargs or {}, capture_result)
     if template is not None and len(tensors_in(template)) != len(outputs):
         raise GraphError(
             f"model {graph.name!r} returns {len(tensors_in(template))} tensors, its capture "
             f"{len(outputs)}: expected as many"
         )
     gradients: dict[str, tuple[Tensor, ...]] = {}
-    for position, nodes in draft.gradients.items():
+    for position, nodes in builder.update_gradients.items():
         weight = graph.ops[graph.ops[position].inputs[0][0]].name
-        parts = (resolve(draft, node, torch.device("cpu"))[0] for node in nodes)
-        gradients[weight] = tuple(parts)
+        tensors = (resolve_tensor(builder, node, torch.device("cpu"))[0] for node in nodes)
+        gradients[weight] = tuple(tensors)
     return Program(
         graph,
-        draft,
-        _sources(graph, draft),
+        builder,
+        _find_sources(graph, builder),
         outputs,
         template,
         gradients,
@@ -267,68 +287,83 @@ def program_of(
     )
 
 
-def resolve(draft: Draft, node: Node, device: torch.device) -> tuple[Tensor, tuple[View, ...]]:
+def resolve_tensor(
+    builder: TorchGraphBuilder, node: Node, device: torch.device
+) -> tuple[Tensor, tuple[View, ...]]:
     """The graph's tensor that a node's value is taken from, and the free views to take of it."""
     views: list[View] = []
-    while node in draft.meanings and node not in draft.own:
-        what = draft.meanings[node]
-        if what.kind == PART:
+    while node in builder.descriptions and node not in builder.nodes_with_ops:
+        meaning = builder.descriptions[node]
+        if meaning.kind == GETITEM:
             break
-        if what.kind != SAME:
-            views.append(view_of(node, what.reads[0], device))
-        node = what.reads[0]
-    tensor = draft.place[node][0]
+        if meaning.kind != IDENTITY:
+            views.append(view_function(node, meaning.reads[0], device))
+        node = meaning.reads[0]
+    tensor = builder.node_tensors[node][0]
     assert tensor is not None
-    if node.op == "placeholder" and tensor in draft.shown:
-        sizes, steps = layout(node)
-        if layout(draft.shown[tensor]) != (sizes, steps):  # another view of one memory
-            views.append(lambda value: value.as_strided(sizes, steps))
+    if node.op == "placeholder" and tensor in builder.source_nodes:
+        sizes, strides = layout(node)
+        if layout(builder.source_nodes[tensor]) != (sizes, strides):  # another view of one memory
+            views.append(lambda value: value.as_strided(sizes, strides))
     return tensor, tuple(reversed(views))
 
 
-def _output(draft: Draft, node: Node) -> Output:
-    tensor, views = resolve(draft, node, torch.device("cpu"))
+def _program_output(builder: TorchGraphBuilder, node: Node) -> ProgramOutput:
+    tensor, views = resolve_tensor(builder, node, torch.device("cpu"))
     copied = False
-    while node in draft.meanings and draft.meanings[node].kind == SAME:
+    while node in builder.descriptions and builder.descriptions[node].kind == IDENTITY:
         copied = copied or op_name(node) in _CLONES
-        node = draft.meanings[node].reads[0]
-    return Output(tensor, views, copied)
+        node = builder.descriptions[node].reads[0]
+    return ProgramOutput(tensor, views, copied)
 
 
-def _template(
-    model: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], captured: Capture
+def _output_template(
+    model: torch.nn.Module,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    capture_result: Capture,
 ) -> Any:
-    if not captured.drafted:
-        return returned(model, args, kwargs)
+    if not capture_result.value_dependent:
+        return output_template(model, args, kwargs)
     with torch.no_grad():
         return model(*args, **kwargs)
 
 
-def _sources(graph: Graph, draft: Draft) -> dict[int, Source]:
-    captured, found = draft.captured, {}
-    leaves = {name: at for at, name in reversed(list(enumerate(captured.names)))}
+def _find_sources(graph: Graph, builder: TorchGraphBuilder) -> dict[int, ProgramSource]:
+    capture_result, sources = builder.capture, {}
+    leaves = {
+        name: index for index, name in reversed(list(enumerate(capture_result.argument_names)))
+    }
     names: dict[int, list[str]] = {}
     roles: dict[int, str] = {}
-    for port in captured.enters:
-        place = draft.place.get(port.node)
-        if port.role != "tangent" and place and place[0] is not None:
-            position = place[0][0]
+    for port in capture_result.inputs:
+        keys = builder.node_tensors.get(port.node)
+        if port.role != "tangent" and keys and keys[0] is not None:
+            position = keys[0][0]
             names.setdefault(position, []).append(port.target)
             roles.setdefault(position, port.role)
     for position, op in enumerate(graph.ops):
         if op.kind in (WEIGHT, STATE, INPUT):
-            role = roles.get(position, "parameter" if op.name in captured.memory else "constant")
-            called = names.get(position, [op.name])
-            memory = captured.memory.get(called[0])
-            called += [name for name, own in captured.memory.items() if own == memory]
-            leaf = leaves[called[0]] if role == "input" else -1
-            found[position] = Source(position, role, tuple(dict.fromkeys(called)), leaf)
-    return found
+            role = roles.get(
+                position, "parameter" if op.name in capture_result.storage else "constant"
+            )
+            aliases = names.get(position, [op.name])
+            memory = capture_result.storage.get(aliases[0])
+            aliases += [
+                name
+                for name, other_memory in capture_result.storage.items()
+                if other_memory == memory
+            ]
+            leaf = leaves[aliases[0]] if role == "input" else -1
+            sources[position] = ProgramSource(position, role, tuple(dict.fromkeys(aliases)), leaf)
+    return sources
 
 
-def _written(run: Runner, aliases: Sequence[tuple[int, int]], values: Any) -> list[torch.Tensor]:
+def _run_in_place(
+    run: Runner, aliases: Sequence[tuple[int, int]], values: Any
+) -> list[torch.Tensor]:
     """Run an op, then put its outputs where they belong."""
-    made = list(run(values))
+    outputs = list(run(values))
     for output, source in aliases:
-        made[output] = values[source].copy_(made[output])
-    return made
+        outputs[output] = values[source].copy_(outputs[output])
+    return outputs

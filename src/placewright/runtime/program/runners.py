@@ -1,4 +1,4 @@
-"""A node of a captured PyTorch graph in, a function that runs it on real tensors out."""
+"""Runners: functions that run a node of a captured PyTorch graph on real tensors."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ import torch
 from placewright.errors import GraphError
 from placewright.frontends.pytorch.shapes import (
     Node,
-    arguments,
+    named_arguments,
+    node_specs,
     op_name,
-    tensors,
 )
-from placewright.runtime.program.attention import ELSEWHERE
+from placewright.runtime.program.attention import NON_CPU_KERNELS
 
 Values = Sequence[torch.Tensor]
 Runner = Callable[[Values], Values]
 """The tensors that an op reads, in the order of its inputs, in; the tensors it makes out."""
 
 View = Callable[[torch.Tensor], torch.Tensor]
-_DRAWING = threading.Lock()  # the CPU's random generator belongs to the whole process
-_PARTS: Mapping[str, Callable[..., Any]] = {
+_RNG_LOCK = threading.Lock()  # the CPU's random generator belongs to the whole process
+_SCATTER_VIEWS: Mapping[str, Callable[..., Any]] = {
     "slice_scatter": torch.ops.aten.slice.Tensor,
     "select_scatter": torch.ops.aten.select.int,
     "diagonal_scatter": torch.ops.aten.diagonal.default,
     "as_strided_scatter": torch.ops.aten.as_strided.default,
 }
 """What part of its first argument an op writes."""
-_LAZY: Mapping[str, View] = {"_conj": torch.conj_physical, "_neg_view": torch.neg}
+_LAZY_OPS: Mapping[str, View] = {"_conj": torch.conj_physical, "_neg_view": torch.neg}
 """Ops that only mark a tensor, as conjugate or negative, and what makes its values so."""
 
 
 @dataclass(frozen=True)
-class Read:
+class InputRead:
     """Where a value that a node reads comes from.
 
     Args:
@@ -56,9 +56,9 @@ class Read:
         return value
 
 
-def runner(
+def node_runner(
     node: Node,
-    reads: Mapping[Node, Read],
+    reads: Mapping[Node, InputRead],
     device: torch.device,
     in_place: bool = False,
     seed: int | None = None,
@@ -75,58 +75,60 @@ def runner(
         GraphError: The node needs a number that only another node's values give, or the values of a
             tensor that is not among `reads`.
     """
-    made = [tensor is not None for tensor in tensors(node)]
-    call = _call(node, reads, device, in_place)
-    if seed is not None and _random(node):
-        call = _seeded(_call(node, reads, torch.device("cpu"), in_place), device, seed)
-    if made == [True] and isinstance(node.meta.get("val"), torch.Tensor):
+    tensor_mask = [tensor is not None for tensor in node_specs(node)]
+    call = _node_call(node, reads, device, in_place)
+    if seed is not None and _is_random(node):
+        call = _seeded_call(_node_call(node, reads, torch.device("cpu"), in_place), device, seed)
+    if tensor_mask == [True] and isinstance(node.meta.get("val"), torch.Tensor):
         return lambda values: (call(values),)
-    return lambda values: [one for one, wanted in zip(call(values), made, strict=True) if wanted]
+    return lambda values: [
+        output for output, is_tensor in zip(call(values), tensor_mask, strict=True) if is_tensor
+    ]
 
 
-def view_of(node: Node, reads: Node, device: torch.device) -> View:
+def view_function(node: Node, source: Node, device: torch.device) -> View:
     """A function that takes the view that a node is of what it reads."""
-    call = _call(node, {reads: Read(0)}, device, False)
+    call = _node_call(node, {source: InputRead(0)}, device, False)
     return lambda value: call((value,))
 
 
-def _call(
-    node: Node, reads: Mapping[Node, Read], device: torch.device, in_place: bool
+def _node_call(
+    node: Node, reads: Mapping[Node, InputRead], device: torch.device, in_place: bool
 ) -> Callable[[Values], Any]:
     target, args = _target(node, device), list(node.args)
     kwargs = dict(node.kwargs)
     if in_place:
-        target, args = _changing(node, target, args)
+        target, args = _in_place_form(node, target, args)
     _check_reads(node, reads)
     if not node.all_input_nodes and _takes_device(node):
         kwargs["device"] = device
-    filled = [_filled(arg, reads, device) for arg in args]
-    named = {name: _filled(arg, reads, device) for name, arg in kwargs.items()}
-    if any(isinstance(value, _Getter) for value in named.values()):
+    call_args = [_argument(arg, reads, device) for arg in args]
+    call_kwargs = {name: _argument(arg, reads, device) for name, arg in kwargs.items()}
+    if any(isinstance(value, _Getter) for value in call_kwargs.values()):
         return lambda values: target(
-            *(one(values) if isinstance(one, _Getter) else one for one in filled),
+            *(item(values) if isinstance(item, _Getter) else item for item in call_args),
             **{
-                name: one(values) if isinstance(one, _Getter) else one
-                for name, one in named.items()
+                name: item(values) if isinstance(item, _Getter) else item
+                for name, item in call_kwargs.items()
             },
         )
-    getters = [(at, one.get) for at, one in enumerate(filled) if isinstance(one, _Getter)]
+    getters = [(at, item.get) for at, item in enumerate(call_args) if isinstance(item, _Getter)]
 
     def call(values: Values) -> Any:
-        given = filled.copy()
+        actual = call_args.copy()
         for at, get in getters:
-            given[at] = get(values)
-        return target(*given, **named)
+            actual[at] = get(values)
+        return target(*actual, **call_kwargs)
 
     return call
 
 
-def _check_reads(node: Node, reads: Mapping[Node, Read]) -> None:
+def _check_reads(node: Node, reads: Mapping[Node, InputRead]) -> None:
     """Refuse to make up values: only `self` is ever there for its shape alone."""
-    shown = arguments(node).get("self") if hasattr(node.target, "_schema") else None
+    shape_only = named_arguments(node).get("self") if hasattr(node.target, "_schema") else None
     for source in node.all_input_nodes:
-        held = source in reads or source is shown or source.op == "get_attr"
-        if not held and isinstance(source.meta.get("val"), torch.Tensor):
+        is_available = source in reads or source is shape_only or source.op == "get_attr"
+        if not is_available and isinstance(source.meta.get("val"), torch.Tensor):
             raise GraphError(
                 f"op {op_name(node)!r} needs the values of {source.name!r}, which it was not "
                 "found to read: such a model cannot be run op by op"
@@ -135,10 +137,10 @@ def _check_reads(node: Node, reads: Mapping[Node, Read]) -> None:
 
 def _takes_device(node: Node) -> bool:
     schema = getattr(node.target, "_schema", None)
-    return schema is not None and any(one.name == "device" for one in schema.arguments)
+    return schema is not None and any(argument.name == "device" for argument in schema.arguments)
 
 
-def attribute(node: Node) -> Any:
+def module_attribute(node: Node) -> Any:
     """What a node that names an attribute of its graph's module stands for."""
     owner: Any = node.graph.owning_module
     for part in str(node.target).split("."):
@@ -156,29 +158,31 @@ class _Getter:
         return self.get(values)
 
 
-def _filled(arg: Any, reads: Mapping[Node, Read], device: torch.device) -> Any:
+def _argument(arg: Any, reads: Mapping[Node, InputRead], device: torch.device) -> Any:
     """An argument as it is to be given, or a getter of it."""
     if isinstance(arg, Node):
         if arg in reads:
             read = reads[arg]
             return _Getter(read if read.views else itemgetter(read.slot))
-        return _other(arg, device)
+        return _unread_argument(arg, device)
     if isinstance(arg, torch.device):
         return device
     if isinstance(arg, list | tuple) and arg:
-        parts = [_filled(one, reads, device) for one in arg]
-        if any(isinstance(one, _Getter) for one in parts):
+        items = [_argument(item, reads, device) for item in arg]
+        if any(isinstance(item, _Getter) for item in items):
             return _Getter(
-                lambda values: [one(values) if isinstance(one, _Getter) else one for one in parts]
+                lambda values: [
+                    item(values) if isinstance(item, _Getter) else item for item in items
+                ]
             )
-        return parts
+        return items
     return arg
 
 
-def _other(node: Node, device: torch.device) -> Any:
+def _unread_argument(node: Node, device: torch.device) -> Any:
     """What a node that is not read stands for: a subgraph, a number, or a tensor's shape."""
     if node.op == "get_attr":
-        return attribute(node)
+        return module_attribute(node)
     value = node.meta.get("val")
     if isinstance(value, torch.Tensor):
         sizes = [int(size) for size in value.shape]
@@ -196,37 +200,39 @@ def _other(node: Node, device: torch.device) -> Any:
 def _target(node: Node, device: torch.device) -> Callable[..., Any]:
     """What a node calls on a device: a few ops exist on the CPU alone, or are too strict."""
     name = op_name(node)
-    if device.type != "cpu" and name in ELSEWHERE:
-        return ELSEWHERE[name]
-    if name in _LAZY and isinstance(node.target, torch._ops.OpOverload):
-        return partial(_at_once, _LAZY[name], node.meta["val"].dtype, device)
+    if device.type != "cpu" and name in NON_CPU_KERNELS:
+        return NON_CPU_KERNELS[name]
+    if name in _LAZY_OPS and isinstance(node.target, torch._ops.OpOverload):
+        return partial(_materialise, _LAZY_OPS[name], node.meta["val"].dtype, device)
     if name in ("view", "_unsafe_view") and isinstance(node.target, torch._ops.OpOverload):
-        return _reshaped if isinstance(node.args[1], Sequence) else node.target
+        return _reshape if isinstance(node.args[1], Sequence) else node.target
     if not callable(node.target):
         raise GraphError(f"node {node.name!r} calls {node.target!r}: expected a function")
     return node.target
 
 
-def _at_once(
+def _materialise(
     function: View, dtype: torch.dtype, device: torch.device, value: torch.Tensor | complex
 ) -> torch.Tensor:
     """What a lazy op stands for, which no copy and no view can lose; of a number, too."""
     return function(torch.as_tensor(value, dtype=dtype, device=device))
 
 
-def _reshaped(tensor: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
+def _reshape(tensor: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
     """A view; where another device laid the tensor out so that there is none, a copy."""
     return tensor.reshape(tuple(sizes))
 
 
-def _changing(node: Node, target: Any, args: list[Any]) -> tuple[Callable[..., Any], list[Any]]:
+def _in_place_form(
+    node: Node, target: Any, args: list[Any]
+) -> tuple[Callable[..., Any], list[Any]]:
     """The form of an op that changes what it reads first."""
     name, overload = op_name(node), getattr(node.target, "_overloadname", "default")
-    if name in _PARTS:
-        part = _PARTS[name]
+    if name in _SCATTER_VIEWS:
+        part = _SCATTER_VIEWS[name]
 
-        def write(base: torch.Tensor, rows: torch.Tensor, *place: Any, **named: Any) -> Any:
-            part(base, *place, **named).copy_(rows)
+        def write(base: torch.Tensor, source: torch.Tensor, *view_args: Any, **named: Any) -> Any:
+            part(base, *view_args, **named).copy_(source)
             return base
 
         return write, args
@@ -240,23 +246,25 @@ def _changing(node: Node, target: Any, args: list[Any]) -> tuple[Callable[..., A
     return replace, args
 
 
-def _random(node: Node) -> bool:
+def _is_random(node: Node) -> bool:
     tags = getattr(node.target, "tags", ())
     return torch.Tag.nondeterministic_seeded in tags
 
 
-def _seeded(
+def _seeded_call(
     call: Callable[[Values], Any], device: torch.device, seed: int
 ) -> Callable[[Values], Any]:
     """Draw on the CPU, so that all devices draw the same."""
 
     def draw(values: Values) -> Any:
-        there = [value.cpu() for value in values]
-        with _DRAWING, torch.random.fork_rng(devices=()):
+        cpu_values = [value.cpu() for value in values]
+        with _RNG_LOCK, torch.random.fork_rng(devices=()):
             torch.manual_seed(seed)
-            made = call(there)
-        if isinstance(made, torch.Tensor):
-            return made.to(device)
-        return [one.to(device) if isinstance(one, torch.Tensor) else one for one in made]
+            outputs = call(cpu_values)
+        if isinstance(outputs, torch.Tensor):
+            return outputs.to(device)
+        return [
+            output.to(device) if isinstance(output, torch.Tensor) else output for output in outputs
+        ]
 
     return draw

@@ -1,4 +1,4 @@
-"""A program and its model in, the tensors that its sources stand for out; or made-up ones."""
+"""Source tensors of a program: weights, states, inputs, or random ones."""
 
 from __future__ import annotations
 
@@ -13,25 +13,30 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from placewright.graph import Tensor
-    from placewright.runtime.program.program import Program, Source
+    from placewright.runtime.program.program import Program, ProgramSource
 
-_TABLES = ("embedding", "gather", "scatter", "loss")  # kinds of op that read places in a table
+_INDEXING_KINDS = (
+    "embedding",
+    "gather",
+    "scatter",
+    "loss",
+)  # kinds of op that read places in a table
 
 
-def stored(program: Program, model: torch.nn.Module) -> dict[int, torch.Tensor]:
+def model_tensors(program: Program, model: torch.nn.Module) -> dict[int, torch.Tensor]:
     """The model's own tensor of each weight and stored state, by position.
 
     Raises:
         GraphError: The model has no tensor of that name, or one of another shape.
     """
     return {
-        position: _stored(program, source, model)
+        position: _model_tensor(program, source, model)
         for position, source in program.sources.items()
         if source.role != "input"
     }
 
 
-def given(
+def input_tensors(
     program: Program, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> dict[int, torch.Tensor]:
     """The call's tensor of each input, by position.
@@ -41,18 +46,18 @@ def given(
             which would give something else, and no error.
     """
     leaves = pytree.tree_leaves((tuple(args), dict(kwargs)))
-    found = {position: leaves[leaf] for position, leaf in program.inputs.items()}
-    for position, tensor in found.items():
-        like = program.values[position, 0]
-        if tensor.shape != like.shape or tensor.dtype != like.dtype:
+    tensors = {position: leaves[leaf] for position, leaf in program.input_leaves.items()}
+    for position, tensor in tensors.items():
+        expected = program.meta_tensors[position, 0]
+        if tensor.shape != expected.shape or tensor.dtype != expected.dtype:
             raise ExecutionError(
                 f"input {program.graph.ops[position].name!r} is of shape {tuple(tensor.shape)} and "
-                f"{tensor.dtype}: it was captured with {tuple(like.shape)} and {like.dtype}"
+                f"{tensor.dtype}: it was captured with {tuple(expected.shape)} and {expected.dtype}"
             )
-    return found
+    return tensors
 
 
-def made_up(
+def random_inputs(
     program: Program, position: int, device: torch.device | str, seed: int = 0
 ) -> list[torch.Tensor]:
     """Tensors for an op to read, of the right shapes and layouts, so that it can be run alone.
@@ -62,34 +67,39 @@ def made_up(
     op = program.graph.ops[position]
     generator = torch.Generator().manual_seed(seed)
     rows = 2
-    if op.kind in _TABLES:
-        tables = [program.values[tensor] for tensor in op.inputs]
-        sizes = [t.shape for t in tables if t.is_floating_point() and t.dim() > 1]
-        place = {"embedding": slice(0, 1), "loss": slice(1, 2)}.get(op.kind, slice(None))
-        rows = min((min(size[place]) for size in sizes), default=1)
+    if op.kind in _INDEXING_KINDS:
+        tables = [program.meta_tensors[tensor] for tensor in op.inputs]
+        sizes = [table.shape for table in tables if table.is_floating_point() and table.dim() > 1]
+        dimensions = {"embedding": slice(0, 1), "loss": slice(1, 2)}.get(op.kind, slice(None))
+        rows = min((min(size[dimensions]) for size in sizes), default=1)
     return [
-        made_up_tensor(program.values[tensor], device, generator, max(1, rows))
+        random_tensor(program.meta_tensors[tensor], device, generator, max(1, rows))
         for tensor in op.inputs
     ]
 
 
-def made_up_tensor(
-    like: torch.Tensor, device: torch.device | str, generator: torch.Generator, rows: int = 2
+def random_tensor(
+    template: torch.Tensor, device: torch.device | str, generator: torch.Generator, rows: int = 2
 ) -> torch.Tensor:
     """A tensor of this shape, layout and dtype with numbers in it."""
-    shape, steps = [int(size) for size in like.shape], [int(step) for step in like.stride()]
-    made = torch.empty_strided(shape, steps, dtype=like.dtype, device=device)
-    flat = made.as_strided((made.untyped_storage().nbytes() // like.dtype.itemsize,), (1,), 0)
-    if like.dtype.is_floating_point or like.dtype.is_complex:
-        kind = torch.complex64 if like.dtype.is_complex else torch.float32
+    shape, strides = (
+        [int(size) for size in template.shape],
+        [int(stride) for stride in template.stride()],
+    )
+    tensor = torch.empty_strided(shape, strides, dtype=template.dtype, device=device)
+    flat = tensor.as_strided(
+        (tensor.untyped_storage().nbytes() // template.dtype.itemsize,), (1,), 0
+    )
+    if template.dtype.is_floating_point or template.dtype.is_complex:
+        kind = torch.complex64 if template.dtype.is_complex else torch.float32
         flat.copy_(torch.randn(len(flat), generator=generator, dtype=kind))
     else:
-        most = 2 if like.dtype == torch.bool else rows
-        flat.copy_(torch.randint(0, most, (len(flat),), generator=generator))
-    return made
+        high = 2 if template.dtype == torch.bool else rows
+        flat.copy_(torch.randint(0, high, (len(flat),), generator=generator))
+    return tensor
 
 
-def run_alone(
+def run_on_one_device(
     program: Program,
     sources: Mapping[int, torch.Tensor],
     device: torch.device | str = "cpu",
@@ -107,16 +117,16 @@ def run_alone(
         elif op.kind != "optimizer":
             run = program.runner(position, device, seed=None if seed is None else seed + position)
             with torch.no_grad():
-                made = run([values[tensor] for tensor in op.inputs])
-            for output, value in enumerate(made):
+                outputs = run([values[tensor] for tensor in op.inputs])
+            for output, value in enumerate(outputs):
                 values[position, output] = value
     return values
 
 
-def _stored(program: Program, source: Source, model: torch.nn.Module) -> torch.Tensor:
+def _model_tensor(program: Program, source: ProgramSource, model: torch.nn.Module) -> torch.Tensor:
     name = source.names[0]
-    if name in program.captured.literals:
-        return program.captured.literals[name]
+    if name in program.capture.literals:
+        return program.capture.literals[name]
     owner: Any = model
     for part in name.split("."):
         owner = getattr(owner, part, None)
@@ -125,7 +135,7 @@ def _stored(program: Program, source: Source, model: torch.nn.Module) -> torch.T
             f"the program reads {name!r}: expected a tensor of that name in the model, "
             f"found {type(owner).__name__}"
         )
-    expected = program.values[source.position, 0]
+    expected = program.meta_tensors[source.position, 0]
     if owner.shape != expected.shape and owner.numel() != expected.numel():
         raise GraphError(
             f"the model's {name!r} has shape {tuple(owner.shape)}: "

@@ -1,4 +1,4 @@
-"""Rules that others published, for comparison with ours alone; nothing is planned by them."""
+"""Simulator rules that others published, for comparison only; no plan is made by them."""
 
 from placewright.simulator.published.placeto import placeto_seconds
 

@@ -1,4 +1,4 @@
-"""The rules of the simulator that Placeto's authors published: a placement in, its step time out.
+"""The rules of the simulator that Placeto's authors published, for one placement.
 
 Written anew from a description of them, not from their code. They differ from ours (rules 1 to 10
 of `simulator/reference.py`), so step times by the one and by the other do not compare:
@@ -34,10 +34,10 @@ def placeto_seconds(problem: Problem, device: NDArray[np.integer]) -> float:
     The time of an op is that on its fastest device: theirs was profiled on one kind of GPU. What
     exists before the step, such as a weight, is an op of no time.
     """
-    return _Step(problem, [int(each) for each in device]).run()
+    return _PlacetoStep(problem, [int(index) for index in device]).run()
 
 
-class _Queue:
+class _WaitingQueue:
     """What a device or its wire has to do, one after the other."""
 
     def __init__(self) -> None:
@@ -45,107 +45,109 @@ class _Queue:
         self.busy = False
 
 
-class _Step:
+class _PlacetoStep:
     def __init__(self, problem: Problem, device: list[int]) -> None:
         a = problem.arrays
         self.a, self.device = a, device
         fastest = np.where(a.allowed, a.compute, np.inf).min(axis=1)
-        self.seconds = np.where(a.turn, fastest, 0.0).tolist()
-        self.charged = _charged(problem)
-        self.missing = [len(reads) for reads in self.charged]
-        self.compute = [_Queue() for _ in range(a.devices)]
-        self.wire = [_Queue() for _ in range(a.devices)]
+        self.seconds = np.where(a.scheduled, fastest, 0.0).tolist()
+        self.awaited = _awaited_tensors(problem)
+        self.missing_inputs = [len(reads) for reads in self.awaited]
+        self.compute_queue = [_WaitingQueue() for _ in range(a.devices)]
+        self.send_queue = [_WaitingQueue() for _ in range(a.devices)]
         self.events: list[tuple[float, int, str, int]] = []
-        self.count = 0
+        self.sequence = 0
         self.readers: dict[int, list[int]] = {}
-        for op, reads in enumerate(self.charged):
+        for op, reads in enumerate(self.awaited):
             for tensor in reads:
                 self.readers.setdefault(tensor, []).append(op)
 
     def run(self) -> float:
-        for op, missing in enumerate(self.missing):
-            if not missing:
-                self._put(self.compute[self.device[op]], 0.0, op)
-        for at in range(len(self.compute)):
-            self._serve(at, 0.0)
+        for op, inputs in enumerate(self.missing_inputs):
+            if not inputs:
+                self._enqueue(self.compute_queue[self.device[op]], 0.0, op)
+        for device in range(len(self.compute_queue)):
+            self._start_next(device, 0.0)
         now = 0.0
         while self.events:
             now = self.events[0][0]
-            touched: set[int] = set()
+            affected: set[int] = set()
             while self.events and self.events[0][0] == now:
-                _, _, what, item = heapq.heappop(self.events)
-                touched |= self._happen(what, item, now)
-            for at in sorted(touched):
-                self._serve(at, now)
+                _, _, kind, item = heapq.heappop(self.events)
+                affected |= self._handle_event(kind, item, now)
+            for device in sorted(affected):
+                self._start_next(device, now)
         return now
 
-    def _happen(self, what: str, item: int, now: float) -> set[int]:
+    def _handle_event(self, kind: str, item: int, now: float) -> set[int]:
         """An event; the devices where something may begin now."""
-        if what == "free":
-            self.compute[item].busy = False
+        if kind == "free":
+            self.compute_queue[item].busy = False
             return {item}
-        if what == "wire free":
-            self.wire[item].busy = False
+        if kind == "wire free":
+            self.send_queue[item].busy = False
             return {item}
-        if what == "sent":
-            home = self.device[self.a.producer[item]]
-            return self._arrived(item, now, [op for op in self._of(item) if not self._at(op, home)])
-        home = self.device[item]  # an op has ended
-        touched = {home}
+        if kind == "sent":
+            device = self.device[self.a.producer[item]]
+            return self._deliver(
+                item, now, [op for op in self._readers_of(item) if not self._is_on(op, device)]
+            )
+        device = self.device[item]  # an op has ended
+        affected = {device}
         for tensor in range(self.a.first_tensor[item], self.a.first_tensor[item + 1]):
-            here = [op for op in self._of(tensor) if self._at(op, home)]
-            touched |= self._arrived(tensor, now, here)
-            if len(here) < len(self._of(tensor)):
-                self._put(self.wire[home], now, tensor)
-        return touched
+            local_readers = [op for op in self._readers_of(tensor) if self._is_on(op, device)]
+            affected |= self._deliver(tensor, now, local_readers)
+            if len(local_readers) < len(self._readers_of(tensor)):
+                self._enqueue(self.send_queue[device], now, tensor)
+        return affected
 
-    def _arrived(self, tensor: int, now: float, readers: list[int]) -> set[int]:
-        touched = set()
+    def _deliver(self, tensor: int, now: float, readers: list[int]) -> set[int]:
+        affected = set()
         for op in readers:
-            self.missing[op] -= 1
-            if not self.missing[op]:
-                self._put(self.compute[self.device[op]], now, op)
-                touched.add(self.device[op])
-        return touched
+            self.missing_inputs[op] -= 1
+            if not self.missing_inputs[op]:
+                self._enqueue(self.compute_queue[self.device[op]], now, op)
+                affected.add(self.device[op])
+        return affected
 
-    def _serve(self, at: int, now: float) -> None:
-        queue = self.compute[at]
+    def _start_next(self, device: int, now: float) -> None:
+        queue = self.compute_queue[device]
         if queue.waiting and not queue.busy:
             op = heapq.heappop(queue.waiting)[2]
             queue.busy = True
             end = now + self.seconds[op]
-            self._event(end, "ended", op)
-            self._event(end + (_AFTER_OP if self.seconds[op] > 0 else 0.0), "free", at)
-        wire = self.wire[at]
+            self._push_event(end, "ended", op)
+            self._push_event(end + (_AFTER_OP if self.seconds[op] > 0 else 0.0), "free", device)
+        wire = self.send_queue[device]
         if wire.waiting and not wire.busy:
             tensor = heapq.heappop(wire.waiting)[2]
             wire.busy = True
             end = now + float(self.a.sizes[tensor]) / _BANDWIDTH
-            self._event(end, "sent", tensor)
-            self._event(end + _AFTER_TRANSFER, "wire free", at)
+            self._push_event(end, "sent", tensor)
+            self._push_event(end + _AFTER_TRANSFER, "wire free", device)
 
-    def _of(self, tensor: int) -> list[int]:
+    def _readers_of(self, tensor: int) -> list[int]:
         return self.readers.get(tensor, [])
 
-    def _at(self, op: int, device: int) -> bool:
+    def _is_on(self, op: int, device: int) -> bool:
         return self.device[op] == device
 
-    def _put(self, queue: _Queue, now: float, item: int) -> None:
-        self.count += 1
-        heapq.heappush(queue.waiting, (now, self.count, item))
+    def _enqueue(self, queue: _WaitingQueue, now: float, item: int) -> None:
+        self.sequence += 1
+        heapq.heappush(queue.waiting, (now, self.sequence, item))
 
-    def _event(self, when: float, what: str, item: int) -> None:
-        self.count += 1
-        heapq.heappush(self.events, (when, self.count, what, item))
+    def _push_event(self, time: float, kind: str, item: int) -> None:
+        self.sequence += 1
+        heapq.heappush(self.events, (time, self.sequence, kind, item))
 
 
-def _charged(problem: Problem) -> list[list[int]]:
+def _awaited_tensors(problem: Problem) -> list[list[int]]:
     """For each op the tensors it waits for: the last one of each op that it reads from."""
     a = problem.arrays
-    found = []
+    awaited = []
     for op in range(a.ops):
-        last: dict[int, int] = {}
+        last_tensor: dict[int, int] = {}
         for tensor in a.inputs[a.first_input[op] : a.first_input[op + 1]].tolist():
-            last[int(a.producer[tensor])] = tensor
-        found.append(list(last.values()))
-    return found
+            last_tensor[int(a.producer[tensor])] = tensor
+        awaited.append(list(last_tensor.values()))
+    return awaited

@@ -1,4 +1,4 @@
-"""Bounds: a problem in, seconds that no plan without fusion can beat out.
+"""Bounds: seconds that no plan without fusion can beat, each with a proof.
 
 Each bound has a file and a proof in its docstring; the rules that proofs cite are those of
 `simulator/reference.py`. Proofs are about real numbers: a bound is rounded down by more than what
@@ -15,19 +15,19 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from placewright.errors import ConfigError
-from placewright.solvers.bounds.aggregates import Layout
+from placewright.solvers.bounds.aggregates import Aggregates
 from placewright.solvers.bounds.basic import (
-    critical_chain,
-    critical_path,
-    largest_unit,
-    work,
+    critical_path_bound,
+    critical_path_ops,
+    largest_unit_bound,
+    work_bound,
 )
-from placewright.solvers.bounds.cuts import every_cut
-from placewright.solvers.bounds.longest_path import longest_way, times
-from placewright.solvers.bounds.memory import memory
-from placewright.solvers.bounds.neighbourhood import surroundings
-from placewright.solvers.bounds.packing import Packing, packing
-from placewright.solvers.bounds.patterns import patterns
+from placewright.solvers.bounds.cuts import minimum_cuts
+from placewright.solvers.bounds.longest_path import earliest_times, longest_path_bound
+from placewright.solvers.bounds.memory import memory_bound
+from placewright.solvers.bounds.neighbourhood import neighbourhood_bound
+from placewright.solvers.bounds.packing import Packing, packing_bound
+from placewright.solvers.bounds.patterns import pattern_bound
 
 if TYPE_CHECKING:
     from placewright.problem import Problem
@@ -44,107 +44,121 @@ class Bound:
 
 
 @dataclass(frozen=True)
-class _Effort:
+class _EffortLimits:
     """How far to go, in counts, so that the same problem always has the same bound."""
 
     arrivals: int  # numbers worked out along the paths
-    cuts: int  # arcs looked at, for the surroundings
-    tries: int  # of T in the packing
-    barring: int  # arcs looked at, in each of these
-    cases: int  # of the largest weight that is sent
-    nodes: int  # of the tree of whole choices of where weights live
-    patterns: int  # squares of programmes for patterns
+    cut_arcs: int  # arcs looked at, for the surroundings
+    packing_tries: int  # of T in the packing
+    packing_arcs: int  # arcs looked at, in each of these
+    size_cases: int  # of the largest weight that is sent
+    tree_nodes: int  # of the tree of whole choices of where weights live
+    pattern_budget: int  # squares of programmes for patterns
 
 
-_EFFORTS = {
-    "quick": _Effort(40_000_000, 200_000, 6, 60_000, 2, 20, 0),
-    "thorough": _Effort(1_000_000_000, 10_000_000, 24, 2_000_000, 6, 500, 6_000_000),
+_LIMITS = {
+    "quick": _EffortLimits(40_000_000, 200_000, 6, 60_000, 2, 20, 0),
+    "thorough": _EffortLimits(1_000_000_000, 10_000_000, 24, 2_000_000, 6, 500, 6_000_000),
 }
-_EQUAL = 1e-9  # bounds that differ by less are equal; then the plainer one is named
-_TRIES = ((100, 4), (1000, 2), (np.inf, 1))  # most ops, factor: small problems can have more
-_known: weakref.WeakKeyDictionary[Problem, dict[tuple[str, bool], Bound]]
-_known = weakref.WeakKeyDictionary()
+_EQUAL_SHARE = 1e-9  # bounds that differ by less are equal; then the plainer one is named
+_TRY_FACTORS = ((100, 4), (1000, 2), (np.inf, 1))  # most ops, factor: small problems can have more
+_cache: weakref.WeakKeyDictionary[Problem, dict[tuple[str, bool], Bound]]
+_cache = weakref.WeakKeyDictionary()
 
 
-def bound(problem: Problem, effort: Effort = "quick", fits: bool = True) -> Bound:
+def bound(problem: Problem, effort: Effort = "quick", fits_only: bool = True) -> Bound:
     """The highest bound we can prove for the problem's objective; worked out once for a problem.
 
     Args:
         effort: `quick` takes about 0.1 s for 1,000 ops and a few seconds for 50,000; `thorough`
             takes up to some 20 s, most of it for the period.
-        fits: The bound need hold only for plans within the memory limits. Without it, it holds
+        fits_only: The bound need hold only for plans within the memory limits. Without it, it holds
             for every plan.
 
     Raises:
         ConfigError: There is no such effort.
     """
-    if effort not in _EFFORTS:
-        raise ConfigError(f"effort {effort!r}: expected {' or '.join(map(repr, _EFFORTS))}")
-    known = _known.setdefault(problem, {})
-    if (effort, False) not in known:
-        known[effort, False] = _always(problem, _EFFORTS[effort])
-    if fits and (effort, True) not in known:
-        known[effort, True] = _fitting(problem, _EFFORTS[effort], known[effort, False])
-    return known[effort, fits]
+    if effort not in _LIMITS:
+        raise ConfigError(f"effort {effort!r}: expected {' or '.join(map(repr, _LIMITS))}")
+    bounds = _cache.setdefault(problem, {})
+    if (effort, False) not in bounds:
+        bounds[effort, False] = _best_unconditional(problem, _LIMITS[effort])
+    if fits_only and (effort, True) not in bounds:
+        bounds[effort, True] = _best_for_fitting(problem, _LIMITS[effort], bounds[effort, False])
+    return bounds[effort, fits_only]
 
 
 def every_bound(problem: Problem, effort: Effort = "quick") -> list[Bound]:
     """Every bound for the problem's objective by itself, to see what each is worth."""
-    asked, layout = _EFFORTS[effort], Layout.of(problem)
-    return [*_each(layout, asked), Bound(_memory(layout, asked), "memory")]
+    limits, aggregates = _LIMITS[effort], Aggregates.of(problem)
+    return [
+        *_unconditional_bounds(aggregates, limits),
+        Bound(_memory_seconds(aggregates, limits), "memory"),
+    ]
 
 
-def _always(problem: Problem, effort: _Effort) -> Bound:
-    found = _each(Layout.of(problem), effort)
-    best = max(each.seconds for each in found)
-    return next(each for each in found if each.seconds >= best * (1 - _EQUAL))
+def _best_unconditional(problem: Problem, limits: _EffortLimits) -> Bound:
+    bounds = _unconditional_bounds(Aggregates.of(problem), limits)
+    highest = max(candidate.seconds for candidate in bounds)
+    return next(
+        candidate for candidate in bounds if candidate.seconds >= highest * (1 - _EQUAL_SHARE)
+    )
 
 
-def _fitting(problem: Problem, effort: _Effort, always: Bound) -> Bound:
-    found = Bound(_memory(Layout.of(problem), effort), "memory")
-    return found if found.seconds * (1 - _EQUAL) > always.seconds else always
+def _best_for_fitting(problem: Problem, limits: _EffortLimits, unconditional: Bound) -> Bound:
+    memory = Bound(_memory_seconds(Aggregates.of(problem), limits), "memory")
+    return memory if memory.seconds * (1 - _EQUAL_SHARE) > unconditional.seconds else unconditional
 
 
-def _memory(layout: Layout, effort: _Effort) -> float:
-    chains = [critical_chain(layout.problem)]
-    return memory(layout, chains, effort.cases, effort.nodes, tries=effort.tries // 2)
+def _memory_seconds(aggregates: Aggregates, limits: _EffortLimits) -> float:
+    chains = [critical_path_ops(aggregates.problem)]
+    return memory_bound(
+        aggregates, chains, limits.size_cases, limits.tree_nodes, tries=limits.packing_tries // 2
+    )
 
 
-def _each(layout: Layout, effort: _Effort) -> list[Bound]:
+def _unconditional_bounds(aggregates: Aggregates, limits: _EffortLimits) -> list[Bound]:
     """Plain ones first: of equal bounds the first is named."""
-    problem = layout.problem
-    seconds, prices = work(layout)
-    found: list[Bound] = []
-    ahead = None
+    problem = aggregates.problem
+    seconds, prices = work_bound(aggregates)
+    bounds: list[Bound] = []
+    op_times = None
     if problem.objective == "step":
-        found.append(Bound(critical_path(problem), "critical path"))
-        ahead = times(layout, prices, effort.arrivals)
-    found += [Bound(seconds, "work"), Bound(largest_unit(layout), "largest unit")]
-    if ahead is not None:
-        found.append(Bound(longest_way(layout, ahead, prices), "longest way"))
-    cuts = every_cut(layout)
-    found.append(Bound(surroundings(layout, cuts, effort.cuts), "surroundings"))
-    packed = Packing(layout, cuts, ahead, effort.barring)
-    best = max(each.seconds for each in found)
-    tries = next(factor for ops, factor in _TRIES if problem.arrays.ops <= ops) * effort.tries
-    found.append(Bound(packing(packed, best, tries), "packing"))
-    if effort.patterns and problem.objective == "period":
-        best = max(each.seconds for each in found)
-        found.append(Bound(patterns(layout, packed, best, effort.patterns), "patterns"))
-    return found
+        bounds.append(Bound(critical_path_bound(problem), "critical path"))
+        op_times = earliest_times(aggregates, prices, limits.arrivals)
+    bounds += [Bound(seconds, "work"), Bound(largest_unit_bound(aggregates), "largest unit")]
+    if op_times is not None:
+        bounds.append(Bound(longest_path_bound(aggregates, op_times, prices), "longest way"))
+    min_cuts = minimum_cuts(aggregates)
+    bounds.append(Bound(neighbourhood_bound(aggregates, min_cuts, limits.cut_arcs), "surroundings"))
+    packing_state = Packing(aggregates, min_cuts, op_times, limits.packing_arcs)
+    highest = max(candidate.seconds for candidate in bounds)
+    tries = (
+        next(factor for max_ops, factor in _TRY_FACTORS if problem.arrays.ops <= max_ops)
+        * limits.packing_tries
+    )
+    bounds.append(Bound(packing_bound(packing_state, highest, tries), "packing"))
+    if limits.pattern_budget and problem.objective == "period":
+        highest = max(candidate.seconds for candidate in bounds)
+        bounds.append(
+            Bound(
+                pattern_bound(aggregates, packing_state, highest, limits.pattern_budget), "patterns"
+            )
+        )
+    return bounds
 
 
 __all__ = [
+    "Aggregates",
     "Bound",
     "Effort",
-    "Layout",
     "bound",
-    "critical_path",
+    "critical_path_bound",
     "every_bound",
-    "largest_unit",
-    "memory",
-    "packing",
-    "patterns",
-    "surroundings",
-    "work",
+    "largest_unit_bound",
+    "memory_bound",
+    "neighbourhood_bound",
+    "packing_bound",
+    "pattern_bound",
+    "work_bound",
 ]

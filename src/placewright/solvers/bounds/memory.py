@@ -1,4 +1,4 @@
-"""Memory: what does not fit the fast devices is computed elsewhere or streamed, and both take time.
+"""The memory bound: what does not fit the fast devices is streamed or computed elsewhere.
 
 Every bound here holds for plans that fit only: plans compare by bytes over first, and one that
 overflows may well be faster.
@@ -12,31 +12,37 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from placewright.disjoint_sets import Union
-from placewright.solvers.bounds.relaxation import Choices
+from placewright.disjoint_sets import DisjointSets
+from placewright.solvers.bounds.relaxation import Relaxation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from placewright.solvers.bounds.aggregates import Layout
+    from placewright.solvers.bounds.aggregates import Aggregates
 
 Ints = NDArray[np.int64]
 Seconds = NDArray[np.float64]
 
-_LARGE = 20_000_000  # numbers in the loads of all modes, above which there is no bound
-_ANY = ((0, np.inf),)  # sizes of the largest weight that is sent, if they are not told apart
-_LIKE = 16  # weights of an op that are at least this share of its largest one are looked at as one
+_MAX_LOADS = 20_000_000  # numbers in the loads of all modes, above which there is no bound
+_ANY_SIZE = ((0, np.inf),)  # sizes of the largest weight that is sent, if they are not told apart
+_SIMILAR_SHARE = (
+    16  # weights of an op that are at least this share of its largest one are looked at as one
+)
 
 
-def memory(
-    layout: Layout, chains: Sequence[Ints], cases: int = 3, nodes: int = 20, tries: int = 4
+def memory_bound(
+    aggregates: Aggregates,
+    chains: Sequence[Ints],
+    cases: int = 3,
+    max_nodes: int = 20,
+    tries: int = 4,
 ) -> float:
     """The least time in which weights live somewhere, and ops run there or wait for them.
 
     Args:
         chains: Ops that follow one another, for the step time.
         cases: The most sizes of the largest streamed weight that are told apart.
-        nodes: Of the search tree for choices in whole numbers, at most.
+        max_nodes: Of the search tree for choices in whole numbers, at most.
         tries: How many times T are tried for which weights on their way take up room.
 
     Proof, for plans that fit. Let an *item* be a unit of ops with weights that it reads (each
@@ -70,223 +76,276 @@ def memory(
 
     *Whole numbers.* An item with one weight takes one mode whole: see `Choices.whole`.
     """
-    items = _Items.of(layout)
-    rows = 3 * layout.groups + layout.groups**2 + len(chains)
-    if not _full(layout).any() or len(items.unit) * layout.groups**2 * rows > _LARGE:
+    items = _MemoryItems.of(aggregates)
+    rows = 3 * aggregates.groups + aggregates.groups**2 + len(chains)
+    if (
+        not _overfull_groups(aggregates).any()
+        or len(items.unit) * aggregates.groups**2 * rows > _MAX_LOADS
+    ):
         return 0.0
-    program = _Program(layout, items, chains)
-    best = program.least(np.inf, cases, nodes)
+    program = _MemoryProgram(aggregates, items, chains)
+    best = program.bound(np.inf, cases, max_nodes)
     low, high = best, 2 * best
-    for _ in range(tries if layout.problem.objective == "step" and best > 0 else 0):
+    for _ in range(tries if aggregates.problem.objective == "step" and best > 0 else 0):
         middle = (low + high) / 2
-        found = program.least(middle, cases, nodes)
-        best = max(best, min(middle, found))
-        low, high = (middle, high) if found >= middle else (low, middle)
-    return layout.rounded_down(best)
+        seconds = program.bound(middle, cases, max_nodes)
+        best = max(best, min(middle, seconds))
+        low, high = (middle, high) if seconds >= middle else (low, middle)
+    return aggregates.round_down(best)
 
 
-def _full(layout: Layout) -> NDArray[np.bool_]:
+def _overfull_groups(aggregates: Aggregates) -> NDArray[np.bool_]:
     """Groups that cannot hold all that may live there."""
-    capacity = layout.problem.arrays.capacity[layout.first] * layout.count
-    may = np.isfinite(layout.seconds)
-    return np.asarray(np.where(may, layout.resident[:, None], 0).sum(axis=0) > capacity)
+    capacity = aggregates.problem.arrays.capacity[aggregates.first_device] * aggregates.device_count
+    is_allowed = np.isfinite(aggregates.seconds)
+    return np.asarray(np.where(is_allowed, aggregates.resident[:, None], 0).sum(axis=0) > capacity)
 
 
-def _intervals(sizes: Ints, cases: int) -> Iterator[tuple[int, float]]:
+def _size_intervals(sizes: Ints, cases: int) -> Iterator[tuple[int, float]]:
     """(smallest, above all) of the sizes of the largest weight that is sent; none is the first."""
-    known = np.unique(sizes[sizes > 0])
-    yield 0, float(known[0]) if len(known) else np.inf
-    if len(known):
-        cuts = known[np.unique(np.linspace(0, len(known), cases + 1).astype(int)[:-1])]
-        yield from zip(cuts.tolist(), [*map(float, cuts[1:]), np.inf], strict=True)
+    distinct = np.unique(sizes[sizes > 0])
+    yield 0, float(distinct[0]) if len(distinct) else np.inf
+    if len(distinct):
+        limits = distinct[np.unique(np.linspace(0, len(distinct), cases + 1).astype(int)[:-1])]
+        yield from zip(limits.tolist(), [*map(float, limits[1:]), np.inf], strict=True)
 
 
 @dataclass(frozen=True, eq=False)
-class _Items:
+class _MemoryItems:
     """Units, some with weights of other units that they read."""
 
     unit: Ints  # items: the unit whose ops they are
-    own: Ints  # items: bytes that live where the ops run
-    bytes: Ints  # items: of weights that may live elsewhere
-    rate: Seconds  # items × rows of transfer: the least seconds a byte of these weights
-    piece: Ints  # items: the smallest of these weights, as sent
-    hold: Seconds  # items × groups: the least time of an op that reads one of these weights
-    single: NDArray[np.bool_]  # items: no more than one such weight, so one mode
+    fixed_bytes: Ints  # items: bytes that live where the ops run
+    weight_bytes: Ints  # items: of weights that may live elsewhere
+    seconds_per_byte: Seconds  # items × rows of transfer: the least seconds a byte of these weights
+    min_weight_bytes: Ints  # items: the smallest of these weights, as sent
+    read_seconds: Seconds  # items × groups: the least time of an op that reads one of these weights
+    is_indivisible: NDArray[np.bool_]  # items: no more than one such weight, so one mode
 
     @classmethod
-    def of(cls, layout: Layout) -> _Items:
-        a = layout.problem.arrays
-        units, rows = layout.units, len(layout.transfer)
-        runs = np.zeros(units, dtype=bool)
-        runs[a.unit[a.turn]] = True
-        free = ~runs & np.isfinite(layout.seconds).all(axis=1)
-        weights = np.ones(units, dtype=bool)
-        np.logical_and.at(weights, a.unit, a.weight)
-        reader = np.zeros(units, dtype=np.int64)
-        reader[a.unit] = a.unit[a.leader]
+    def of(cls, aggregates: Aggregates) -> _MemoryItems:
+        a = aggregates.problem.arrays
+        units, rows = aggregates.units, len(aggregates.transfer)
+        has_ops = np.zeros(units, dtype=bool)
+        has_ops[a.unit[a.scheduled]] = True
+        is_free = ~has_ops & np.isfinite(aggregates.seconds).all(axis=1)
+        is_weight = np.ones(units, dtype=bool)
+        np.logical_and.at(is_weight, a.unit, a.is_weight)
+        reader_unit = np.zeros(units, dtype=np.int64)
+        reader_unit[a.unit] = a.unit[a.leader]
         # What the reader reads of each weight's unit: seconds by row, and the smallest tensor.
-        pair = layout.pair_unit == reader[layout.pair_source]
-        source, tensor = layout.pair_source[pair], layout.pair_tensor[pair]
+        is_read = aggregates.pair_unit == reader_unit[aggregates.pair_source]
+        source, tensor = aggregates.pair_source[is_read], aggregates.pair_tensor[is_read]
         seconds = np.zeros((units, rows))
-        np.add.at(seconds, source, layout.transfer[:, tensor].T)
-        piece = np.full(units, np.iinfo(np.int64).max)
-        np.minimum.at(piece, source, a.sizes[tensor])
-        movable = free & weights & (layout.resident > 0) & (reader != np.arange(units))
+        np.add.at(seconds, source, aggregates.transfer[:, tensor].T)
+        min_bytes = np.full(units, np.iinfo(np.int64).max)
+        np.minimum.at(min_bytes, source, a.sizes[tensor])
+        movable = (
+            is_free & is_weight & (aggregates.resident > 0) & (reader_unit != np.arange(units))
+        )
         movable[np.setdiff1d(np.arange(units), source)] = False
         largest = np.zeros(units, dtype=np.int64)
-        np.maximum.at(largest, reader[movable], layout.resident[movable])
-        movable &= layout.resident * _LIKE >= largest[reader]
-        moved = np.flatnonzero(movable)
-        size, rate = np.zeros(units, dtype=np.int64), np.full((units, rows), np.inf)
-        np.add.at(size, reader[moved], layout.resident[moved])
-        np.minimum.at(rate, reader[moved], seconds[moved] / layout.resident[moved, None])
-        least = np.full(units, np.iinfo(np.int64).max)
-        np.minimum.at(least, reader[moved], piece[moved])
-        hold = _reading(layout, source, tensor, reader)
-        kept = np.flatnonzero(~movable & (runs | (layout.resident > 0)))
+        np.maximum.at(largest, reader_unit[movable], aggregates.resident[movable])
+        movable &= aggregates.resident * _SIMILAR_SHARE >= largest[reader_unit]
+        movable_units = np.flatnonzero(movable)
+        weight_bytes, seconds_per_byte = (
+            np.zeros(units, dtype=np.int64),
+            np.full((units, rows), np.inf),
+        )
+        np.add.at(weight_bytes, reader_unit[movable_units], aggregates.resident[movable_units])
+        np.minimum.at(
+            seconds_per_byte,
+            reader_unit[movable_units],
+            seconds[movable_units] / aggregates.resident[movable_units, None],
+        )
+        min_weight_bytes = np.full(units, np.iinfo(np.int64).max)
+        np.minimum.at(min_weight_bytes, reader_unit[movable_units], min_bytes[movable_units])
+        read_seconds = _read_seconds(aggregates, source, tensor, reader_unit)
+        items = np.flatnonzero(~movable & (has_ops | (aggregates.resident > 0)))
         return cls(
-            kept,
-            layout.resident[kept],
-            size[kept],
-            np.where(np.isfinite(rate[kept]), rate[kept], 0.0),
-            np.where(size[kept] > 0, least[kept], 0),
-            np.where(size[kept, None] > 0, hold[kept], 0.0),
-            np.bincount(reader[moved], minlength=units)[kept] <= 1,
+            items,
+            aggregates.resident[items],
+            weight_bytes[items],
+            np.where(np.isfinite(seconds_per_byte[items]), seconds_per_byte[items], 0.0),
+            np.where(weight_bytes[items] > 0, min_weight_bytes[items], 0),
+            np.where(weight_bytes[items, None] > 0, read_seconds[items], 0.0),
+            np.bincount(reader_unit[movable_units], minlength=units)[items] <= 1,
         )
 
 
-def _reading(layout: Layout, source: Ints, tensor: Ints, reader: Ints) -> Seconds:
+def _read_seconds(aggregates: Aggregates, source: Ints, tensor: Ints, reader_unit: Ints) -> Seconds:
     """Units × groups: the least time of its ops that read one of these tensors from elsewhere."""
-    a = layout.problem.arrays
-    wanted = np.zeros(len(a.sizes), dtype=bool)
-    wanted[tensor] = True
-    to = np.zeros(len(a.sizes), dtype=np.int64)
-    to[tensor] = reader[source]
-    read = np.repeat(np.arange(len(a.sizes)), np.diff(a.first_reader))
-    mine = wanted[read] & a.turn[a.readers] & (a.unit[a.readers] == to[read])
-    found = np.full((layout.units, layout.groups), np.inf)
-    np.minimum.at(found, a.unit[a.readers[mine]], layout.op_seconds[a.readers[mine]])
-    return np.where(np.isfinite(found), found, 0.0)
+    a = aggregates.problem.arrays
+    is_read = np.zeros(len(a.sizes), dtype=bool)
+    is_read[tensor] = True
+    target_unit = np.zeros(len(a.sizes), dtype=np.int64)
+    target_unit[tensor] = reader_unit[source]
+    tensor_of = np.repeat(np.arange(len(a.sizes)), np.diff(a.first_reader))
+    is_reader = (
+        is_read[tensor_of] & a.scheduled[a.readers] & (a.unit[a.readers] == target_unit[tensor_of])
+    )
+    read_seconds = np.full((aggregates.units, aggregates.groups), np.inf)
+    np.minimum.at(
+        read_seconds, a.unit[a.readers[is_reader]], aggregates.op_seconds[a.readers[is_reader]]
+    )
+    return np.where(np.isfinite(read_seconds), read_seconds, 0.0)
 
 
-class _Program:
+class _MemoryProgram:
     """The rows of the choice: groups' time and memory, channels, chains, issuers."""
 
-    def __init__(self, layout: Layout, items: _Items, chains: Sequence[Ints]) -> None:
-        self.layout, self.items = layout, items
-        a, groups = layout.problem.arrays, layout.groups
-        self.wire, wires = _wires(layout)
-        step = layout.problem.objective == "step"
-        self.chains = [self._chain(chain) for chain in chains] if step else []
-        issuers = np.unique(a.issuer[layout.first]) if step else np.zeros(0, dtype=np.int64)
-        self.issuers = [int(at) for at in issuers if (a.issuer == at).sum() > 1 and at >= 0]
-        self.rows = 3 * groups + len(wires) + len(self.chains) + len(self.issuers)
+    def __init__(self, aggregates: Aggregates, items: _MemoryItems, chains: Sequence[Ints]) -> None:
+        self.aggregates, self.items = aggregates, items
+        a, groups = aggregates.problem.arrays, aggregates.groups
+        self.channel_set, channel_count = _channel_sets(aggregates)
+        is_step = aggregates.problem.objective == "step"
+        self.chain_seconds = [self._chain_seconds(chain) for chain in chains] if is_step else []
+        issuers = (
+            np.unique(a.issuer[aggregates.first_device]) if is_step else np.zeros(0, dtype=np.int64)
+        )
+        self.issuers = [
+            int(issuer) for issuer in issuers if (a.issuer == issuer).sum() > 1 and issuer >= 0
+        ]
+        self.rows = 3 * groups + len(channel_count) + len(self.chain_seconds) + len(self.issuers)
         self.width = np.concatenate(
             [
-                layout.count,
+                aggregates.device_count,
                 np.zeros(2 * groups),
-                wires,
-                np.ones(len(self.chains) + len(self.issuers)),
+                channel_count,
+                np.ones(len(self.chain_seconds) + len(self.issuers)),
             ]
         ).astype(np.float64)
 
-    def least(self, seconds: float, cases: int, nodes: int) -> float:
+    def bound(self, max_seconds: float, cases: int, max_nodes: int) -> float:
         """The bound for plans that take at most so many seconds."""
-        layout, items = self.layout, self.items
-        tight = np.flatnonzero(_full(layout) & (layout.count == 1) & ~layout.host)
-        group = int(tight[0]) if len(tight) else -1
-        capacity = layout.problem.arrays.capacity[layout.first]
-        found = np.inf
-        for low, high in _intervals(items.piece[items.bytes > 0], cases) if group >= 0 else _ANY:
+        aggregates, items = self.aggregates, self.items
+        tight_groups = np.flatnonzero(
+            _overfull_groups(aggregates) & (aggregates.device_count == 1) & ~aggregates.is_host
+        )
+        group = int(tight_groups[0]) if len(tight_groups) else -1
+        capacity = aggregates.problem.arrays.capacity[aggregates.first_device]
+        lowest = np.inf
+        for low, high in (
+            _size_intervals(items.min_weight_bytes[items.weight_bytes > 0], cases)
+            if group >= 0
+            else _ANY_SIZE
+        ):
             if group < 0 or low <= capacity[group]:
-                choices = self.choices(seconds, group, low, high)
-                value = choices.best()[0]
-                value = max(value, choices.whole(items.single, value, nodes, most=10 * nodes))
-                found = min(found, value)
-        return found
+                relaxation = self.relaxation(max_seconds, group, low, high)
+                seconds = relaxation.best_bound()[0]
+                seconds = max(
+                    seconds,
+                    relaxation.integer_bound(
+                        items.is_indivisible, seconds, max_nodes, max_pairs=10 * max_nodes
+                    ),
+                )
+                lowest = min(lowest, seconds)
+        return lowest
 
-    def choices(self, seconds: float, tight: int, least: int, most: float) -> Choices:
+    def relaxation(
+        self, max_seconds: float, tight: int, min_bytes: int, max_bytes: float
+    ) -> Relaxation:
         """The modes of plans of at most so many seconds that send such weights to the tight group.
 
         Args:
-            least: The largest weight sent there has at least so many bytes,
-            most: and less than these.
+            min_bytes: The largest weight sent there has at least so many bytes,
+            max_bytes: and less than these.
         """
-        layout, items, a = self.layout, self.items, self.layout.problem.arrays
-        groups = layout.groups
+        aggregates, items, a = self.aggregates, self.items, self.aggregates.problem.arrays
+        groups = aggregates.groups
         load = np.full((len(items.unit), groups * groups, self.rows), np.inf)
-        for runs in range(groups):
-            may = np.isfinite(layout.seconds[items.unit, runs])
-            for lives in range(groups):
-                moves = items.bytes > 0
-                may_now = may & (moves if runs != lives else True)
-                if runs == tight and lives != tight:
-                    may_now &= items.piece < most
-                mode = np.zeros((int(may_now.sum()), self.rows))
-                units = items.unit[may_now]
-                mode[:, runs] += layout.seconds[units, runs]
-                for held in (groups, 2 * groups):  # what lives there, and also what passes
-                    mode[:, held + runs] += items.own[may_now]
-                    mode[:, held + lives] += items.bytes[may_now]
-                if runs != lives:
-                    row = layout.way[lives, runs]
-                    sending = items.bytes[may_now] * items.rate[may_now, row]
-                    lasts = sending + items.hold[may_now, runs]
-                    mode[:, 2 * groups + runs] += items.bytes[may_now] * (lasts / seconds)
-                    if not layout.sharing:
-                        mode[:, 3 * groups + self.wire[lives, runs]] += sending
-                    for end in (runs, lives) if layout.sharing else ():
-                        mode[:, end] += 0.0 if layout.host[end] else sending
-                at = self.rows - len(self.chains) - len(self.issuers)
-                for chain in self.chains:
-                    mode[:, at] = chain[units, runs]
-                    at += 1
+        for compute_group in range(groups):
+            is_allowed = np.isfinite(aggregates.seconds[items.unit, compute_group])
+            for storage_group in range(groups):
+                is_movable = items.weight_bytes > 0
+                is_possible = is_allowed & (is_movable if compute_group != storage_group else True)
+                if compute_group == tight and storage_group != tight:
+                    is_possible &= items.min_weight_bytes < max_bytes
+                mode = np.zeros((int(is_possible.sum()), self.rows))
+                units = items.unit[is_possible]
+                mode[:, compute_group] += aggregates.seconds[units, compute_group]
+                for memory_row in (groups, 2 * groups):  # what lives there, and also what passes
+                    mode[:, memory_row + compute_group] += items.fixed_bytes[is_possible]
+                    mode[:, memory_row + storage_group] += items.weight_bytes[is_possible]
+                if compute_group != storage_group:
+                    link_row = aggregates.transfer_row[storage_group, compute_group]
+                    send_seconds = (
+                        items.weight_bytes[is_possible]
+                        * items.seconds_per_byte[is_possible, link_row]
+                    )
+                    held_seconds = send_seconds + items.read_seconds[is_possible, compute_group]
+                    mode[:, 2 * groups + compute_group] += items.weight_bytes[is_possible] * (
+                        held_seconds / max_seconds
+                    )
+                    if not aggregates.blocking_transfers:
+                        mode[:, 3 * groups + self.channel_set[storage_group, compute_group]] += (
+                            send_seconds
+                        )
+                    for endpoint in (
+                        (compute_group, storage_group) if aggregates.blocking_transfers else ()
+                    ):
+                        mode[:, endpoint] += 0.0 if aggregates.is_host[endpoint] else send_seconds
+                mode_row = self.rows - len(self.chain_seconds) - len(self.issuers)
+                for chain in self.chain_seconds:
+                    mode[:, mode_row] = chain[units, compute_group]
+                    mode_row += 1
                 for issuer in self.issuers:
-                    if a.issuer[layout.first[runs]] == issuer:
-                        mode[:, at] = self._starts(runs)[units] * a.launch[layout.first[runs]]
-                    at += 1
-                load[may_now, runs * groups + lives] = mode
-        room = np.zeros(self.rows)
-        room[groups : 3 * groups] = np.tile(a.capacity[layout.first] * layout.count, 2)
+                    if a.issuer[aggregates.first_device[compute_group]] == issuer:
+                        mode[:, mode_row] = (
+                            self._launch_counts(compute_group)[units]
+                            * a.launch_overhead[aggregates.first_device[compute_group]]
+                        )
+                    mode_row += 1
+                load[is_possible, compute_group * groups + storage_group] = mode
+        capacity = np.zeros(self.rows)
+        capacity[groups : 3 * groups] = np.tile(
+            a.capacity[aggregates.first_device] * aggregates.device_count, 2
+        )
         if tight >= 0:
-            room[groups + tight] -= least
+            capacity[groups + tight] -= min_bytes
         if self.issuers:
-            room[-len(self.issuers) :] = float(a.launch.max())
-        return Choices(load, self.width, room)
+            capacity[-len(self.issuers) :] = float(a.launch_overhead.max())
+        return Relaxation(load, self.width, capacity)
 
-    def _chain(self, ops: Ints) -> Seconds:
+    def _chain_seconds(self, ops: Ints) -> Seconds:
         """Units × groups: seconds of the chain's ops."""
-        layout, a = self.layout, self.layout.problem.arrays
-        found = np.zeros((layout.units, layout.groups))
-        seconds = layout.op_seconds[ops]
-        np.add.at(found, a.unit[ops], np.where(np.isfinite(seconds), seconds, 0.0))
-        return found
+        aggregates, a = self.aggregates, self.aggregates.problem.arrays
+        chain_seconds = np.zeros((aggregates.units, aggregates.groups))
+        seconds = aggregates.op_seconds[ops]
+        np.add.at(chain_seconds, a.unit[ops], np.where(np.isfinite(seconds), seconds, 0.0))
+        return chain_seconds
 
-    def _starts(self, group: int) -> Seconds:
+    def _launch_counts(self, group: int) -> Seconds:
         """Units: how many of its ops take time in this group."""
-        layout, a = self.layout, self.layout.problem.arrays
-        takes = a.turn & (a.compute[:, layout.first[group]] > 0)
-        found: Seconds = np.bincount(a.unit[takes], minlength=layout.units).astype(np.float64)
-        return found
+        aggregates, a = self.aggregates, self.aggregates.problem.arrays
+        is_timed = a.scheduled & (a.compute[:, aggregates.first_device[group]] > 0)
+        counts: Seconds = np.bincount(a.unit[is_timed], minlength=aggregates.units).astype(
+            np.float64
+        )
+        return counts
 
 
-def _wires(layout: Layout) -> tuple[Ints, Ints]:
+def _channel_sets(aggregates: Aggregates) -> tuple[Ints, Ints]:
     """Groups × groups: the set of channels between them; and how many channels each set has.
 
     Two pairs of groups that share a channel share the set.
     """
-    a, groups = layout.problem.arrays, layout.groups
-    union = Union(a.channels)
-    first = np.full((groups, groups), -1, dtype=np.int64)
-    for one in range(groups):
-        for two in range(groups):
-            block = a.channel[np.ix_(layout.group == one, layout.group == two)]
-            used = np.unique(block[block >= 0]).tolist()
-            for channel in used:
-                union.join(used[0], channel)
-            if used:
-                first[one, two] = used[0]
-    roots = np.array([union.find(channel) for channel in range(a.channels)], dtype=np.int64)
-    known, count = np.unique(roots, return_counts=True)
-    wire = np.where(first >= 0, np.searchsorted(known, roots[first] if len(roots) else first), -1)
-    return wire.astype(np.int64), count.astype(np.int64)
+    a, groups = aggregates.problem.arrays, aggregates.groups
+    sets = DisjointSets(a.channels)
+    first_channel = np.full((groups, groups), -1, dtype=np.int64)
+    for source in range(groups):
+        for target in range(groups):
+            block = a.channel[np.ix_(aggregates.group_of == source, aggregates.group_of == target)]
+            channels = np.unique(block[block >= 0]).tolist()
+            for channel in channels:
+                sets.merge(channels[0], channel)
+            if channels:
+                first_channel[source, target] = channels[0]
+    roots = np.array([sets.find(channel) for channel in range(a.channels)], dtype=np.int64)
+    distinct, count = np.unique(roots, return_counts=True)
+    channel_set = np.where(
+        first_channel >= 0,
+        np.searchsorted(distinct, roots[first_channel] if len(roots) else first_channel),
+        -1,
+    )
+    return channel_set.astype(np.int64), count.astype(np.int64)

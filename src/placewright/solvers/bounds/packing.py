@@ -1,4 +1,4 @@
-"""Packing: seconds in which the units cannot be packed onto the devices, whatever is tried.
+"""The packing bound: seconds in which the units cannot be packed onto the devices.
 
 Suppose there were a plan of T seconds. Then units whose tensors take too long to send share a
 device, and what is left must fit the devices like parcels in bins. If it does not, no plan takes T
@@ -14,48 +14,48 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from placewright.solvers.bounds.neighbourhood import barred
+from placewright.solvers.bounds.neighbourhood import forbidden_groups
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from placewright.solvers.bounds.aggregates import Layout
-    from placewright.solvers.bounds.cuts import Cuts
-    from placewright.solvers.bounds.longest_path import Times
+    from placewright.solvers.bounds.aggregates import Aggregates
+    from placewright.solvers.bounds.cuts import MinimumCuts
+    from placewright.solvers.bounds.longest_path import OpTimes
 
 Seconds = NDArray[np.float64]
 
-_PARTS = 40  # a device's time is cut into up to so many parts when parcels are counted
+_MAX_PARTS = 40  # a device's time is cut into up to so many parts when parcels are counted
 _ROUNDS = 20  # of joining units, each of which may force others together
-_LESS = 1 - 1e-12  # rounding of a handful of products and sums of all units
-_SAFE = 1 + 1e-9
+_ROUND_DOWN = 1 - 1e-12  # rounding of a handful of products and sums of all units
+_ROUND_UP = 1 + 1e-9
 
 
-def packing(packed: Packing, at_least: float, tries: int) -> float:
+def packing_bound(state: Packing, lower_bound: float, tries: int) -> float:
     """The largest T of a search by halves in which a plan is refuted, or 0.
 
     Args:
-        at_least: A bound proved otherwise, where the search begins.
+        lower_bound: A bound proved otherwise, where the search begins.
         tries: How many T are tried.
 
     Proof: `Packing.refuted` holds for this T by its own proof. A plan of fewer seconds is also a
     plan of at most T seconds, so it is refuted too.
     """
-    layout = packed.layout
-    whole = float(layout.seconds.sum(axis=0).min())  # one device does everything
-    low, high = at_least, min(whole, 64 * at_least)
+    aggregates = state.aggregates
+    serial_seconds = float(aggregates.seconds.sum(axis=0).min())  # one device does everything
+    low, high = lower_bound, min(serial_seconds, 64 * lower_bound)
     if not (0 < low < high < np.inf):
         return 0.0
     best = 0.0
     for _ in range(tries):
         middle = (low * high) ** 0.5
-        if packed.refuted(middle):
+        if state.refutes(middle):
             best = low = middle
         else:
             high = middle
         if high - low <= 1e-10 * low:
             break
-    return layout.rounded_down(best)
+    return aggregates.round_down(best)
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,16 +64,16 @@ class Packing:
 
     Args:
         cuts: Of each group.
-        times: For the step time: when each op can begin and how much comes after it.
-        arcs: How many arcs of cuts may be looked at for each T.
+        op_times: For the step time: when each op can begin and how much comes after it.
+        max_arcs: How many arcs of cuts may be looked at for each T.
     """
 
-    layout: Layout
-    cuts: Sequence[Cuts]
-    times: Times | None
-    arcs: int
+    aggregates: Aggregates
+    cuts: Sequence[MinimumCuts]
+    op_times: OpTimes | None
+    max_arcs: int
 
-    def refuted(self, seconds: float) -> bool:
+    def refutes(self, seconds: float) -> bool:
         """Whether no plan takes at most so many seconds.
 
         Proof: let a plan take T seconds or less. The units that `together` joins share a device in
@@ -81,26 +81,28 @@ class Packing:
         its load there; if that is too much everywhere, there is no such plan. `overfull` refutes
         the rest.
         """
-        layout = self.layout
-        seen = layout.seconds
-        if self.arcs:
-            seen = np.where(barred(layout, self.cuts, seconds, self.arcs), np.inf, seen)
-        joined = self.together(seconds, seen)
-        load = np.zeros((int(joined.max()) + 1, layout.groups))
-        np.add.at(load, joined, seen)
-        load = np.where(load * _LESS <= seconds, load, np.inf)
+        aggregates = self.aggregates
+        unit_load = aggregates.seconds
+        if self.max_arcs:
+            unit_load = np.where(
+                forbidden_groups(aggregates, self.cuts, seconds, self.max_arcs), np.inf, unit_load
+            )
+        set_of = self.colocated_sets(seconds, unit_load)
+        load = np.zeros((int(set_of.max()) + 1, aggregates.groups))
+        np.add.at(load, set_of, unit_load)
+        load = np.where(load * _ROUND_DOWN <= seconds, load, np.inf)
         if not np.isfinite(load.min(axis=1)).all():
             return True
-        return any(overfull(load, self.layout.count, self.main, seconds))
+        return any(overload_checks(load, self.aggregates.device_count, self.main_group, seconds))
 
     @cached_property
-    def main(self) -> int:
+    def main_group(self) -> int:
         """The group that can do most of the work."""
-        seconds = self.layout.seconds
+        seconds = self.aggregates.seconds
         totals = np.where(np.isfinite(seconds), seconds, 0.0).sum(axis=0)
-        return int(np.argmax(self.layout.count / np.maximum(totals, 1e-300)))
+        return int(np.argmax(self.aggregates.device_count / np.maximum(totals, 1e-300)))
 
-    def together(self, seconds: float, load: Seconds) -> NDArray[np.int64]:
+    def colocated_sets(self, seconds: float, load: Seconds) -> NDArray[np.int64]:
         """Units: the number of the set of units that must share a device in a plan of T seconds.
 
         Proof: let one unit make a tensor that another reads, and let them be on different devices
@@ -111,70 +113,86 @@ class Packing:
         groups all these are at most T, the units are not on different devices. Units that are
         together are then one unit, and the argument repeats.
         """
-        layout, a = self.layout, self.layout.problem.arrays
-        joined = np.arange(layout.units)
-        own = load
-        source, target = layout.pair_source, layout.pair_unit
+        aggregates, a = self.aggregates, self.aggregates.problem.arrays
+        set_of = np.arange(aggregates.units)
+        unit_load = load
+        source, target = aggregates.pair_source, aggregates.pair_unit
         for _ in range(_ROUNDS):
-            may = np.zeros(len(source), dtype=bool)
-            fits = load * _LESS <= seconds
-            for one in range(layout.groups):
-                for two in range(layout.groups):
-                    sending = layout.sending(one, two)
-                    if sending is None:
+            may_part = np.zeros(len(source), dtype=bool)
+            fits = load * _ROUND_DOWN <= seconds
+            for source_group in range(aggregates.groups):
+                for target_group in range(aggregates.groups):
+                    send_seconds = aggregates.send_seconds(source_group, target_group)
+                    if send_seconds is None:
                         continue
-                    tensor = sending[layout.pair_tensor]
-                    if layout.sharing:
-                        pays = 0.0 if layout.host[one] else tensor
-                        gets = 0.0 if layout.host[two] else tensor
-                        may |= ((load[joined[source], one] + pays) * _LESS <= seconds) & (
-                            (load[joined[target], two] + gets) * _LESS <= seconds
+                    transfer_seconds = send_seconds[aggregates.pair_tensor]
+                    if aggregates.blocking_transfers:
+                        source_cost = 0.0 if aggregates.is_host[source_group] else transfer_seconds
+                        target_cost = 0.0 if aggregates.is_host[target_group] else transfer_seconds
+                        may_part |= (
+                            (load[set_of[source], source_group] + source_cost) * _ROUND_DOWN
+                            <= seconds
+                        ) & (
+                            (load[set_of[target], target_group] + target_cost) * _ROUND_DOWN
+                            <= seconds
                         )
                         continue
-                    apart = fits[joined[source], one] & fits[joined[target], two]
-                    if self.times is None:
-                        may |= apart & (tensor * _LESS <= seconds)
+                    both_fit = (
+                        fits[set_of[source], source_group] & fits[set_of[target], target_group]
+                    )
+                    if self.op_times is None:
+                        may_part |= both_fit & (transfer_seconds * _ROUND_DOWN <= seconds)
                     else:
-                        early = self.times.end[a.producer[layout.pair_tensor], one]
-                        may |= apart & ((early + tensor + self.after[:, two]) * _LESS <= seconds)
-            forced = ~may & (joined[source] != joined[target])
-            if not forced.any():
+                        producer_end = self.op_times.end[
+                            a.producer[aggregates.pair_tensor], source_group
+                        ]
+                        may_part |= both_fit & (
+                            (producer_end + transfer_seconds + self.tail_seconds[:, target_group])
+                            * _ROUND_DOWN
+                            <= seconds
+                        )
+            must_join = ~may_part & (set_of[source] != set_of[target])
+            if not must_join.any():
                 break
-            ties = (joined[source[forced]], joined[target[forced]])
-            joined = _tied(*ties, int(joined.max()) + 1)[joined]
-            load = np.zeros((int(joined.max()) + 1, layout.groups))
-            np.add.at(load, joined, own)
-        return joined
+            joined_pairs = (set_of[source[must_join]], set_of[target[must_join]])
+            set_of = _connected_sets(*joined_pairs, int(set_of.max()) + 1)[set_of]
+            load = np.zeros((int(set_of.max()) + 1, aggregates.groups))
+            np.add.at(load, set_of, unit_load)
+        return set_of
 
     @cached_property
-    def after(self) -> Seconds:
+    def tail_seconds(self) -> Seconds:
         """Pairs × groups: the most, over the unit's ops that read the tensor, that comes then."""
-        layout, a = self.layout, self.layout.problem.arrays
-        assert self.times is not None
-        units = layout.units
+        aggregates, a = self.aggregates, self.aggregates.problem.arrays
+        assert self.op_times is not None
+        units = aggregates.units
         tensor = np.repeat(np.arange(len(a.sizes)), np.diff(a.first_reader))
-        key = layout.pair_tensor * units + layout.pair_unit
-        mine = tensor * units + a.unit[a.readers]
-        after = np.zeros((len(key), layout.groups))
-        if not len(key):
-            return after
-        at = np.minimum(np.searchsorted(key, mine), len(key) - 1)
-        known = (key[at] == mine) & a.turn[a.readers]
-        np.maximum.at(after, at[known], self.times.rest[a.readers[known]])
-        return after
+        pair_key = aggregates.pair_tensor * units + aggregates.pair_unit
+        reader_key = tensor * units + a.unit[a.readers]
+        tail_seconds = np.zeros((len(pair_key), aggregates.groups))
+        if not len(pair_key):
+            return tail_seconds
+        pair = np.minimum(np.searchsorted(pair_key, reader_key), len(pair_key) - 1)
+        is_pair = (pair_key[pair] == reader_key) & a.scheduled[a.readers]
+        np.maximum.at(tail_seconds, pair[is_pair], self.op_times.tail[a.readers[is_pair]])
+        return tail_seconds
 
 
-def _tied(one: NDArray[np.int64], other: NDArray[np.int64], size: int) -> NDArray[np.int64]:
+def _connected_sets(
+    first: NDArray[np.int64], second: NDArray[np.int64], count: int
+) -> NDArray[np.int64]:
     """The number of the set that each item is in, if these pairs are in one set."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
-    graph = coo_array((np.ones(len(one)), (one, other)), shape=(size, size))
-    found: NDArray[np.int64] = connected_components(graph, directed=False)[1].astype(np.int64)
-    return found
+    graph = coo_array((np.ones(len(first)), (first, second)), shape=(count, count))
+    set_of: NDArray[np.int64] = connected_components(graph, directed=False)[1].astype(np.int64)
+    return set_of
 
 
-def overfull(load: Seconds, count: NDArray[np.int64], main: int, seconds: float) -> list[bool]:
+def overload_checks(
+    load: Seconds, device_count: NDArray[np.int64], main_group: int, seconds: float
+) -> list[bool]:
     """For each way to cut a device's time into parts: whether the units take more than there are.
 
     Proof. Let the units of one device take T seconds together, and cut T into k + 1 parts. A unit
@@ -188,33 +206,38 @@ def overfull(load: Seconds, count: NDArray[np.int64], main: int, seconds: float)
     margin, that fit into what is left: a knapsack. If what remains exceeds n × k, there is no plan
     of T seconds. With k without end the parts are the seconds themselves; these are tried too.
     """
-    others = np.flatnonzero(np.arange(load.shape[1]) != main)
-    bill = np.full(len(load), np.inf)
-    if len(others):
-        totals = np.where(np.isfinite(load[:, others]), load[:, others], 0.0).sum(axis=0)
+    other_groups = np.flatnonzero(np.arange(load.shape[1]) != main_group)
+    cheapest = np.full(len(load), np.inf)
+    if len(other_groups):
+        totals = np.where(np.isfinite(load[:, other_groups]), load[:, other_groups], 0.0).sum(
+            axis=0
+        )
         speed = 1 / np.maximum(totals, 1e-300)
-        price = speed / (speed @ count[others])
-        bill = (load[:, others] * price).min(axis=1)
-    here = load[:, main] / seconds
-    away = ~np.isfinite(here)
-    spent = float((bill[away] / seconds).sum())
-    if spent > _SAFE:
+        price = speed / (speed @ device_count[other_groups])
+        cheapest = (load[:, other_groups] * price).min(axis=1)
+    main_load = load[:, main_group] / seconds
+    is_excluded = ~np.isfinite(main_load)
+    excluded_cost = float((cheapest[is_excluded] / seconds).sum())
+    if excluded_cost > _ROUND_UP:
         return [True]
-    stays = np.where(away, 0.0, here)
-    parts = np.floor(stays[:, None] * np.arange(2, _PARTS + 2) * _LESS) / np.arange(1, _PARTS + 1)
+    main_share = np.where(is_excluded, 0.0, main_load)
+    parts = np.floor(main_share[:, None] * np.arange(2, _MAX_PARTS + 2) * _ROUND_DOWN) / np.arange(
+        1, _MAX_PARTS + 1
+    )
     with np.errstate(invalid="ignore"):  # a bill and seconds that are both infinite: nothing leaves
-        bills = bill / seconds
+        costs = cheapest / seconds
     return [
-        float(column.sum()) - _taken(column, bills, 1 - spent) > count[main] * _SAFE
-        for column in (*parts.T, stays)
+        float(column.sum()) - _knapsack_parts(column, costs, 1 - excluded_cost)
+        > device_count[main_group] * _ROUND_UP
+        for column in (*parts.T, main_share)
     ]
 
 
-def _taken(parts: Seconds, bill: Seconds, most: float) -> float:
+def _knapsack_parts(parts: Seconds, costs: Seconds, max_cost: float) -> float:
     """The most parts that units, the last of them cut, have within a bill."""
-    can = (parts > 0) & np.isfinite(bill)
-    free, rest = can & (bill <= 0), np.flatnonzero(can & (bill > 0))
-    order = rest[np.argsort(-parts[rest] / bill[rest], kind="stable")]
-    before = np.cumsum(bill[order]) - bill[order]
-    share = np.clip((most * _SAFE - before) / bill[order], 0.0, 1.0)
-    return float(parts[free].sum() + (parts[order] * share).sum())
+    is_movable = (parts > 0) & np.isfinite(costs)
+    is_free, paid = is_movable & (costs <= 0), np.flatnonzero(is_movable & (costs > 0))
+    order = paid[np.argsort(-parts[paid] / costs[paid], kind="stable")]
+    cost_before = np.cumsum(costs[order]) - costs[order]
+    share = np.clip((max_cost * _ROUND_UP - cost_before) / costs[order], 0.0, 1.0)
+    return float(parts[is_free].sum() + (parts[order] * share).sum())

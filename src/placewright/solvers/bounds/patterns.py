@@ -1,4 +1,4 @@
-"""Patterns: seconds in which the devices cannot share out the units among them, counted by sets.
+"""The pattern bound: column generation over the sets of units that one device can carry.
 
 A *pattern* is a set of units that one device of a group can carry in T seconds, with its
 transfers. If every unit has a value, and the best patterns of all devices together are worth less
@@ -15,29 +15,35 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from placewright.solvers.bounds.aggregates import Layout
+    from placewright.solvers.bounds.aggregates import Aggregates
     from placewright.solvers.bounds.packing import Packing
 
 Flags = NDArray[np.bool_]
 Ints = NDArray[np.int64]
 Seconds = NDArray[np.float64]
 
-_NODES = 400  # of the search tree for one best pattern: a count, so that the bound never changes
+_MAX_NODES = (
+    400  # of the search tree for one best pattern: a count, so that the bound never changes
+)
 _GAPS = (1e-2, 1e-3, 1e-4)  # between the best pattern found and the best there may be
 _ROUNDS = 60  # of new patterns for one T
-_EACH = 20_000  # what a programme costs however small it is, in the same measure as its square
-_SHARE = 3  # one T may take this part of what is left of the budget
-_STAY = 0.5  # how much of the next values is of the best before
-_FINE = 1e-4  # steps of T, as a share, that are too small to try
+_PROGRAM_COST = (
+    20_000  # what a programme costs however small it is, in the same measure as its square
+)
+_BUDGET_DIVISOR = 3  # one T may take this part of what is left of the budget
+_SMOOTHING = 0.5  # how much of the next values is of the best before
+_MIN_STEP = 1e-4  # steps of T, as a share, that are too small to try
 _SLACK = 1e-9  # of worth, for rounding
 
 
-def patterns(layout: Layout, packed: Packing, at_least: float, budget: int) -> float:
+def pattern_bound(
+    aggregates: Aggregates, packing: Packing, lower_bound: float, budget: int
+) -> float:
     """The largest T tried in which the patterns are worth too little, or 0.
 
     Args:
-        packed: Which units must share a device in a plan of T seconds.
-        at_least: A bound proved otherwise, where the search begins.
+        packing: Which units must share a device in a plan of T seconds.
+        lower_bound: A bound proved otherwise, where the search begins.
         budget: The squares of the sizes of the programmes solved, at most.
 
     Proof. Let a plan take T seconds or less. The units on each of its devices are a pattern of the
@@ -47,79 +53,95 @@ def patterns(layout: Layout, packed: Packing, at_least: float, budget: int) -> f
     all of them are worth at most the sum, over devices, of the best pattern of its group. If that
     sum is less, there is no such plan; nor one of fewer seconds. Memory is left out of account.
     """
-    if not at_least > 0 or (layout.groups == 1 and layout.count[0] == 1):
+    if not lower_bound > 0 or (aggregates.groups == 1 and aggregates.device_count[0] == 1):
         return 0.0
-    search = _Search(layout, packed, budget)
-    best, step, failed = at_least, 0.01, False
-    while search.budget > 0 and step > _FINE:
-        if search.refuted(best * (1 + step)):
+    search = _PatternSearch(aggregates, packing, budget)
+    best, step, has_failed = lower_bound, 0.01, False
+    while search.budget > 0 and step > _MIN_STEP:
+        if search.refutes(best * (1 + step)):
             best *= 1 + step
-            step *= 1 if failed else 2
+            step *= 1 if has_failed else 2
         else:
-            failed, step = True, step / 4
-    return layout.rounded_down(best) if best > at_least else 0.0
+            has_failed, step = True, step / 4
+    return aggregates.round_down(best) if best > lower_bound else 0.0
 
 
 @dataclass
-class _Search:
-    layout: Layout
-    packed: Packing
+class _PatternSearch:
+    aggregates: Aggregates
+    packing: Packing
     budget: int
     values: Seconds | None = None  # units: the values that served last
-    found: list[tuple[int, Ints]] = field(default_factory=list)  # (group, units) of good patterns
+    patterns: list[tuple[int, Ints]] = field(
+        default_factory=list
+    )  # (group, units) of good patterns
 
-    def refuted(self, seconds: float) -> bool:
+    def refutes(self, seconds: float) -> bool:
         """Whether no plan takes at most so many seconds."""
-        layout = self.layout
-        pool = _Pool.of(layout, self.packed.together(seconds, layout.seconds), seconds)
+        aggregates = self.aggregates
+        pool = _PatternPool.of(
+            aggregates, self.packing.colocated_sets(seconds, aggregates.seconds), seconds
+        )
         if not (pool.load <= 1).any(axis=1).all():
             return True  # a unit fits nowhere
         # Patterns known from other T, as far as they still are ones.
-        known = [(g, pool.fitted(g, np.unique(pool.part[units]))) for g, units in self.found]
-        columns = [(g, parts) for g, parts in known if len(parts)]
-        columns += [(g, np.array([u])) for u, g in np.argwhere(pool.load <= 1).tolist()]
-        fastest = layout.seconds.min(axis=1)
-        values = _normal(pool.summed(fastest if self.values is None else self.values))
-        good, least = values, np.inf
-        until = self.budget - self.budget // _SHARE
+        known_patterns = [
+            (group_id, pool.feasible_parts(group_id, np.unique(pool.part_of[units])))
+            for group_id, units in self.patterns
+        ]
+        columns = [(group_id, parts) for group_id, parts in known_patterns if len(parts)]
+        columns += [
+            (group_id, np.array([part])) for part, group_id in np.argwhere(pool.load <= 1).tolist()
+        ]
+        fastest = aggregates.seconds.min(axis=1)
+        values = _normalise(pool.sum_values(fastest if self.values is None else self.values))
+        best_values, lowest_worth = values, np.inf
+        budget_floor = self.budget - self.budget // _BUDGET_DIVISOR
         for _ in range(_ROUNDS):
             for gap in _GAPS:  # as fine as it takes to know whether the patterns suffice
-                worth = reached = 0.0
-                fresh = []
-                for group, count in enumerate(layout.count.tolist()):
-                    most, parts, cost = pool.best(group, values, gap)
+                upper_worth = lower_worth = 0.0
+                new_patterns = []
+                for group, count in enumerate(aggregates.device_count.tolist()):
+                    upper_value, parts, cost = pool.best_pattern(group, values, gap)
                     self.budget -= cost
-                    worth += count * most
-                    reached += count * float(values[parts].sum())
-                    fresh.append((group, parts))
-                if worth < 1 - _SLACK or reached >= 1 or self.budget <= 0:
+                    upper_worth += count * upper_value
+                    lower_worth += count * float(values[parts].sum())
+                    new_patterns.append((group, parts))
+                if upper_worth < 1 - _SLACK or lower_worth >= 1 or self.budget <= 0:
                     break
-            if worth < 1 - _SLACK:
-                self.values = values[pool.part] / np.bincount(pool.part)[pool.part]
+            if upper_worth < 1 - _SLACK:
+                self.values = values[pool.part_of] / np.bincount(pool.part_of)[pool.part_of]
                 return True
-            if self.budget <= until:
+            if self.budget <= budget_floor:
                 return False
-            if worth < least:
-                good, least = values, worth
-            columns += fresh
-            self.found += [
-                (group, np.flatnonzero(np.isin(pool.part, parts))) for group, parts in fresh
+            if upper_worth < lowest_worth:
+                best_values, lowest_worth = values, upper_worth
+            columns += new_patterns
+            self.patterns += [
+                (group, np.flatnonzero(np.isin(pool.part_of, parts)))
+                for group, parts in new_patterns
             ]
-            covered, dual = _shared(columns, len(pool.load), layout.count)
-            if covered >= 1 - 1e-9:
+            cover_share, dual_values = _cover_share(
+                columns, len(pool.load), aggregates.device_count
+            )
+            if cover_share >= 1 - 1e-9:
                 return False  # these patterns, divided as one likes, carry everything
             # Values that jump about find few good patterns: stay near those that served best.
-            values = _normal(_STAY * good + (1 - _STAY) * _normal(dual))
+            values = _normalise(
+                _SMOOTHING * best_values + (1 - _SMOOTHING) * _normalise(dual_values)
+            )
         return False
 
 
-def _normal(values: Seconds) -> Seconds:
+def _normalise(values: Seconds) -> Seconds:
     values = np.maximum(values, 0.0)
-    found: Seconds = values / max(float(values.sum()), 1e-300)
-    return found
+    normalised: Seconds = values / max(float(values.sum()), 1e-300)
+    return normalised
 
 
-def _shared(columns: list[tuple[int, Ints]], units: int, count: Ints) -> tuple[float, Seconds]:
+def _cover_share(
+    columns: list[tuple[int, Ints]], units: int, device_count: Ints
+) -> tuple[float, Seconds]:
     """The largest share of every unit that the devices carry with these patterns; units' values."""
     from scipy.optimize import linprog
     from scipy.sparse import coo_array
@@ -127,110 +149,137 @@ def _shared(columns: list[tuple[int, Ints]], units: int, count: Ints) -> tuple[f
     sizes = [len(parts) for _, parts in columns]
     row = np.concatenate([parts for _, parts in columns])
     column = np.repeat(np.arange(len(columns)), sizes)
-    last = len(columns)
-    covers = coo_array(
+    share_column = len(columns)
+    cover_rows = coo_array(
         (
             np.concatenate([-np.ones(len(row)), np.ones(units)]),
-            (np.concatenate([row, np.arange(units)]), np.append(column, np.full(units, last))),
+            (
+                np.concatenate([row, np.arange(units)]),
+                np.append(column, np.full(units, share_column)),
+            ),
         ),
-        shape=(units, last + 1),
+        shape=(units, share_column + 1),
     )
     groups = np.array([group for group, _ in columns])
-    uses = coo_array((np.ones(last), (groups, np.arange(last))), shape=(len(count), last + 1))
+    use_rows = coo_array(
+        (np.ones(share_column), (groups, np.arange(share_column))),
+        shape=(len(device_count), share_column + 1),
+    )
     from scipy.sparse import vstack
 
-    solved = linprog(
-        -(np.arange(last + 1) == last).astype(np.float64),
-        A_ub=vstack([covers, uses]).tocsr(),
-        b_ub=np.concatenate([np.zeros(units), count]),
+    solution = linprog(
+        -(np.arange(share_column + 1) == share_column).astype(np.float64),
+        A_ub=vstack([cover_rows, use_rows]).tocsr(),
+        b_ub=np.concatenate([np.zeros(units), device_count]),
         bounds=(0, None),
         method="highs",
     )
-    if solved.status != 0:
+    if solution.status != 0:
         return np.inf, np.zeros(units)
-    return -float(solved.fun), -solved.ineqlin.marginals[:units]
+    return -float(solution.fun), -solution.ineqlin.marginals[:units]
 
 
 @dataclass(frozen=True, eq=False)
-class _Pool:
+class _PatternPool:
     """Units that must be together as one, and their tensors, in shares of T."""
 
-    layout: Layout
-    part: Ints  # units: its place here
+    aggregates: Aggregates
+    part_of: Ints  # units: its place here
     load: Seconds  # parts × groups
     source: Ints  # tensors: the part that makes them
     reader: Ints  # pairs: a part that reads
-    read: Ints  # pairs: the tensor
-    sent: Seconds  # tensors × groups: the least share to send them
-    got: Seconds  # tensors × groups: or to receive them
+    read_tensor: Ints  # pairs: the tensor
+    send_share: Seconds  # tensors × groups: the least share to send them
+    receive_share: Seconds  # tensors × groups: or to receive them
 
     @classmethod
-    def of(cls, layout: Layout, part: Ints, seconds: float) -> _Pool:
-        load = np.zeros((int(part.max()) + 1, layout.groups))
-        np.add.at(load, part, layout.seconds)
-        source, reader = part[layout.pair_source], part[layout.pair_unit]
-        apart = source != reader
-        tensors, first, read = np.unique(
-            layout.pair_tensor[apart], return_index=True, return_inverse=True
+    def of(cls, aggregates: Aggregates, part_of: Ints, seconds: float) -> _PatternPool:
+        load = np.zeros((int(part_of.max()) + 1, aggregates.groups))
+        np.add.at(load, part_of, aggregates.seconds)
+        source, reader = part_of[aggregates.pair_source], part_of[aggregates.pair_unit]
+        is_sent = source != reader
+        tensors, first_pair, tensor_of = np.unique(
+            aggregates.pair_tensor[is_sent], return_index=True, return_inverse=True
         )
-        ends = [
-            [layout.least_sending(group, leaving)[tensors] for group in range(layout.groups)]
+        directions = [
+            [
+                aggregates.min_send_seconds(group, leaving)[tensors]
+                for group in range(aggregates.groups)
+            ]
             for leaving in (True, False)
         ]
-        sent, got = (np.stack(each, axis=1) / seconds for each in ends)
+        send_share, receive_share = (
+            np.stack(seconds_by_group, axis=1) / seconds for seconds_by_group in directions
+        )
         # Tensors of one part that the same parts read are one tensor.
-        pairs = np.unique(np.stack([read, reader[apart]], axis=1), axis=0)
-        heads = source[apart][first]
+        pairs = np.unique(np.stack([tensor_of, reader[is_sent]], axis=1), axis=0)
+        producers = source[is_sent][first_pair]
         keys: dict[tuple[int, ...], int] = {}
         rows = np.split(pairs[:, 1], np.flatnonzero(np.diff(pairs[:, 0])) + 1)
-        same = np.array(
+        merged_tensor = np.array(
             [
-                keys.setdefault((int(heads[at]), *row.tolist()), len(keys))
-                for at, row in enumerate(rows if len(tensors) else [])
+                keys.setdefault((int(producers[index]), *reader_row.tolist()), len(keys))
+                for index, reader_row in enumerate(rows if len(tensors) else [])
             ],
             dtype=np.int64,
         )
-        total = np.zeros((2, len(keys), layout.groups))
-        np.add.at(total[0], same, sent)
-        np.add.at(total[1], same, got)
-        names = list(keys)
+        total = np.zeros((2, len(keys), aggregates.groups))
+        np.add.at(total[0], merged_tensor, send_share)
+        np.add.at(total[1], merged_tensor, receive_share)
+        merged_keys = list(keys)
         return cls(
-            layout,
-            part,
+            aggregates,
+            part_of,
             load / seconds,
-            np.array([name[0] for name in names], dtype=np.int64),
-            np.array([reader for name in names for reader in name[1:]], dtype=np.int64),
-            np.repeat(np.arange(len(names)), [len(name) - 1 for name in names]),
+            np.array([merged_key[0] for merged_key in merged_keys], dtype=np.int64),
+            np.array(
+                [reader for merged_key in merged_keys for reader in merged_key[1:]], dtype=np.int64
+            ),
+            np.repeat(
+                np.arange(len(merged_keys)), [len(merged_key) - 1 for merged_key in merged_keys]
+            ),
             total[0],
             total[1],
         )
 
-    def summed(self, values: Seconds) -> Seconds:
+    def sum_values(self, values: Seconds) -> Seconds:
         """Parts: the values of their units."""
-        return np.bincount(self.part, weights=values, minlength=len(self.load)).astype(np.float64)
+        return np.bincount(self.part_of, weights=values, minlength=len(self.load)).astype(
+            np.float64
+        )
 
-    def fitted(self, group: int, parts: Ints) -> Ints:
+    def feasible_parts(self, group: int, parts: Ints) -> Ints:
         """These parts if they are a pattern of the group, none if they are not."""
-        inside = np.zeros(len(self.load), dtype=bool)
-        inside[parts] = True
-        out = np.zeros(len(self.source), dtype=bool)
-        np.logical_or.at(out, self.read, ~inside[self.reader])
-        into = np.zeros(len(self.source), dtype=bool)
-        np.logical_or.at(into, self.read, inside[self.reader])
-        sent = float(self.sent[out & inside[self.source], group].sum())
-        got = float(self.got[into & ~inside[self.source], group].sum())
+        is_inside = np.zeros(len(self.load), dtype=bool)
+        is_inside[parts] = True
+        is_read_outside = np.zeros(len(self.source), dtype=bool)
+        np.logical_or.at(is_read_outside, self.read_tensor, ~is_inside[self.reader])
+        is_read_inside = np.zeros(len(self.source), dtype=bool)
+        np.logical_or.at(is_read_inside, self.read_tensor, is_inside[self.reader])
+        send_seconds = float(self.send_share[is_read_outside & is_inside[self.source], group].sum())
+        receive_seconds = float(
+            self.receive_share[is_read_inside & ~is_inside[self.source], group].sum()
+        )
         work = float(self.load[parts, group].sum())
-        moved, channels = self._moved(group)
-        fits = work + moved * (sent + got) <= 1 if moved else work <= 1
-        return parts if fits and (channels == 0 or sent + got <= channels) else parts[:0]
+        transfer_cost, channels = self._transfer_cost(group)
+        fits_time = (
+            work + transfer_cost * (send_seconds + receive_seconds) <= 1
+            if transfer_cost
+            else work <= 1
+        )
+        return (
+            parts
+            if fits_time and (channels == 0 or send_seconds + receive_seconds <= channels)
+            else parts[:0]
+        )
 
-    def _moved(self, group: int) -> tuple[float, int]:
+    def _transfer_cost(self, group: int) -> tuple[float, int]:
         """Whether transfers take the device's time, and else how many channels share them."""
-        if self.layout.sharing:
-            return (0.0 if self.layout.host[group] else 1.0), 0
-        return 0.0, self.layout.channels(group)
+        if self.aggregates.blocking_transfers:
+            return (0.0 if self.aggregates.is_host[group] else 1.0), 0
+        return 0.0, self.aggregates.max_channels(group)
 
-    def best(self, group: int, values: Seconds, gap: float) -> tuple[float, Ints, int]:
+    def best_pattern(self, group: int, values: Seconds, max_gap: float) -> tuple[float, Ints, int]:
         """No pattern of the group is worth more than this; a good pattern; what it cost to find.
 
         A part is in or out of the pattern; a tensor is sent if its producer is in and a reader is
@@ -242,57 +291,63 @@ class _Pool:
         from scipy.optimize import Bounds, LinearConstraint, milp
         from scipy.sparse import coo_array, vstack
 
-        may = self.load[:, group] <= 1
-        moved, channels = self._moved(group)
-        if not (moved or channels):
-            return self._knapsack(group, values, may)
+        is_allowed = self.load[:, group] <= 1
+        transfer_cost, channels = self._transfer_cost(group)
+        if not (transfer_cost or channels):
+            return self._knapsack(group, values, is_allowed)
         units, tensors = len(self.load), len(self.source)
         size = units + 2 * tensors
-        pairs = len(self.read)
-        row, one = np.arange(pairs), np.ones(pairs)
-        source = self.source[self.read]
-        sends = coo_array(
+        pairs = len(self.read_tensor)
+        row, ones = np.arange(pairs), np.ones(pairs)
+        source = self.source[self.read_tensor]
+        send_rows = coo_array(
             (
-                np.concatenate([one, -one, one]),
-                (np.tile(row, 3), np.concatenate([units + self.read, source, self.reader])),
+                np.concatenate([ones, -ones, ones]),
+                (np.tile(row, 3), np.concatenate([units + self.read_tensor, source, self.reader])),
             ),
             shape=(pairs, size),
         )
-        gets = coo_array(
+        receive_rows = coo_array(
             (
-                np.concatenate([one, one, -one]),
+                np.concatenate([ones, ones, -ones]),
                 (
                     np.tile(row, 3),
-                    np.concatenate([units + tensors + self.read, source, self.reader]),
+                    np.concatenate([units + tensors + self.read_tensor, source, self.reader]),
                 ),
             ),
             shape=(pairs, size),
         )
         work = np.zeros(size)
-        work[:units] = np.where(may, self.load[:, group], 0.0)
-        wires = np.concatenate([np.zeros(units), self.sent[:, group], self.got[:, group]])
-        rows = [work + wires] if moved else [work, wires / channels]
-        solved = milp(
+        work[:units] = np.where(is_allowed, self.load[:, group], 0.0)
+        transfer_load = np.concatenate(
+            [np.zeros(units), self.send_share[:, group], self.receive_share[:, group]]
+        )
+        load_rows = [work + transfer_load] if transfer_cost else [work, transfer_load / channels]
+        solution = milp(
             np.concatenate([-values, np.zeros(2 * tensors)]),
             integrality=np.concatenate([np.ones(units), np.zeros(2 * tensors)]),
-            bounds=Bounds(0.0, np.concatenate([may, np.ones(2 * tensors)]).astype(np.float64)),
+            bounds=Bounds(
+                0.0, np.concatenate([is_allowed, np.ones(2 * tensors)]).astype(np.float64)
+            ),
             constraints=[
-                LinearConstraint(vstack([sends, gets]).tocsr(), 0, np.inf),
-                *(LinearConstraint(each[None], -np.inf, 1) for each in rows),
+                LinearConstraint(vstack([send_rows, receive_rows]).tocsr(), 0, np.inf),
+                *(LinearConstraint(load_row[None], -np.inf, 1) for load_row in load_rows),
             ],
-            options={"node_limit": _NODES, "mip_rel_gap": gap, "presolve": False},
+            options={"node_limit": _MAX_NODES, "mip_rel_gap": max_gap, "presolve": False},
         )
-        cost = _EACH + size * (size + 3 * int(solved.mip_node_count or 0))
-        parts = np.flatnonzero(solved.x[:units] > 0.5) if solved.x is not None else np.zeros(0, int)
-        most = 1.0 if solved.mip_dual_bound is None else -float(solved.mip_dual_bound)
-        return min(1.0, most + 2e-6 + 2e-7 * size), self.fitted(group, parts), cost
+        cost = _PROGRAM_COST + size * (size + 3 * int(solution.mip_node_count or 0))
+        parts = (
+            np.flatnonzero(solution.x[:units] > 0.5) if solution.x is not None else np.zeros(0, int)
+        )
+        upper_value = 1.0 if solution.mip_dual_bound is None else -float(solution.mip_dual_bound)
+        return min(1.0, upper_value + 2e-6 + 2e-7 * size), self.feasible_parts(group, parts), cost
 
-    def _knapsack(self, group: int, values: Seconds, may: Flags) -> tuple[float, Ints, int]:
+    def _knapsack(self, group: int, values: Seconds, is_allowed: Flags) -> tuple[float, Ints, int]:
         """The best parts, the last of them cut, that one device carries without transfers."""
-        load = np.where(may, self.load[:, group], np.inf)
-        order = np.flatnonzero(may & (values > 0))
+        load = np.where(is_allowed, self.load[:, group], np.inf)
+        order = np.flatnonzero(is_allowed & (values > 0))
         order = order[np.argsort(-values[order] / np.maximum(load[order], 1e-300), kind="stable")]
-        before = np.cumsum(load[order]) - load[order]
-        share = np.clip((1 - before) / np.maximum(load[order], 1e-300), 0.0, 1.0)
-        whole = order[np.cumsum(load[order]) <= 1]
-        return float((values[order] * share).sum()) * (1 + 1e-9), whole, len(values)
+        load_before = np.cumsum(load[order]) - load[order]
+        share = np.clip((1 - load_before) / np.maximum(load[order], 1e-300), 0.0, 1.0)
+        complete = order[np.cumsum(load[order]) <= 1]
+        return float((values[order] * share).sum()) * (1 + 1e-9), complete, len(values)

@@ -1,4 +1,4 @@
-"""Choices: items that each take one of several modes in, seconds that no such choice beats out.
+"""Relaxation: items that each take one of several modes, and seconds that no choice can beat.
 
 Every mode of an item loads some rows: devices, channels, chains of ops (the seconds they are busy)
 and memories (bytes). Bounds by work and by memory are such choices, made as well as can be.
@@ -17,22 +17,22 @@ if TYPE_CHECKING:
 
 Seconds = NDArray[np.float64]
 
-_MOST = 4000  # item × mode pairs given to the linear programme: a tenth of a second
+_MAX_PAIRS = 4000  # item × mode pairs given to the linear programme: a tenth of a second
 
 
 @dataclass(frozen=True, eq=False)
-class Choices:
+class Relaxation:
     """Items × modes × rows of loads, and what each row holds.
 
     Args:
         load: Items × modes × rows; infinite in every row where an item may not take a mode.
         width: Rows: how many seconds a row holds for each second that passes; 0 for memories.
-        room: Rows: how much a row holds however little time passes; bytes for memories.
+        fixed_capacity: Rows: how much a row holds however little time passes; bytes for memories.
     """
 
     load: Seconds
     width: Seconds
-    room: Seconds
+    fixed_capacity: Seconds
 
     def bound(self, prices: Seconds) -> float:
         """Seconds that these prices prove.
@@ -52,21 +52,24 @@ class Choices:
         if not scale > 0 or not np.isfinite(prices).all():
             return 0.0
         prices = prices / scale
-        bills = self.load.dot(prices) if (prices > 0).all() else _bills(self.load, prices)
-        cheapest = float(bills.min(axis=1).sum())
-        given = float(self.room @ prices)
-        terms = self.load.shape[0] * self.load.shape[2] + 2 * self.load.shape[2] + 4
-        slack = terms * float(np.finfo(np.float64).eps) * (abs(cheapest) + 2 * abs(given))
-        return max(0.0, cheapest - given - slack) if np.isfinite(cheapest) else 0.0
+        mode_costs = self.load.dot(prices) if (prices > 0).all() else _mode_costs(self.load, prices)
+        cheapest = float(mode_costs.min(axis=1).sum())
+        fixed = float(self.fixed_capacity @ prices)
+        term_count = self.load.shape[0] * self.load.shape[2] + 2 * self.load.shape[2] + 4
+        slack = term_count * float(np.finfo(np.float64).eps) * (abs(cheapest) + 2 * abs(fixed))
+        return max(0.0, cheapest - fixed - slack) if np.isfinite(cheapest) else 0.0
 
-    def best(self) -> tuple[float, Seconds]:
+    def best_bound(self) -> tuple[float, Seconds]:
         """The highest bound that the linear programme's prices prove, and these prices.
 
         The bound is 0 where no choice fits into the memories.
         """
-        return max(((self.bound(prices), prices) for prices in self._prices()), key=lambda b: b[0])
+        return max(
+            ((self.bound(prices), prices) for prices in self._candidate_prices()),
+            key=lambda candidate: candidate[0],
+        )
 
-    def _prices(self) -> Iterator[Seconds]:
+    def _candidate_prices(self) -> Iterator[Seconds]:
         """Equal prices in time, and the dual values of the relaxed choice.
 
         The programme sees alike items as one, and where they are too many, similar ones as one of
@@ -74,38 +77,42 @@ class Choices:
         """
         yield (self.width > 0) / max(float(self.width.sum()), 1e-300)
         if len(self.width) > 1:
-            prices = self._dual()
+            prices = self._dual_prices()
             if prices is not None:
                 prices = np.maximum(prices, 0.0)
                 yield prices / max(float(prices @ self.width), 1e-300)
 
-    def _dual(self) -> Seconds | None:
+    def _dual_prices(self) -> Seconds | None:
         from scipy.optimize import linprog
 
-        program = self._program(_MOST)
+        program = self._linear_program(_MAX_PAIRS)
         if program is None:
             return None
-        found = linprog(
-            program.goal,
-            A_ub=program.most,
-            b_ub=program.room,
-            A_eq=program.equal,
-            b_eq=program.count,
+        solution = linprog(
+            program.objective,
+            A_ub=program.upper_matrix,
+            b_ub=program.upper_limit,
+            A_eq=program.equal_matrix,
+            b_eq=program.kind_count,
             bounds=(0, None),
             method="highs",
         )
         return (
-            -found.ineqlin.marginals * program.unit / program.scale if found.status == 0 else None
+            -solution.ineqlin.marginals * program.time_unit / program.row_scale
+            if solution.status == 0
+            else None
         )
 
-    def whole(self, single: NDArray[np.bool_], near: float, nodes: int, most: int) -> float:
-        """The bound if items that are `single` take one mode each: a programme in whole numbers.
+    def integer_bound(
+        self, is_indivisible: NDArray[np.bool_], estimate: float, max_nodes: int, max_pairs: int
+    ) -> float:
+        """The bound if items that are `is_indivisible` take one mode each: a programme in whole numbers.
 
         Args:
-            single: Items that cannot be divided.
-            near: A bound that is near, for scaling.
-            nodes: Of the search tree, at most: a count, so that the bound is always the same.
-            most: Pairs of items and modes, alike items counted once, at most; above it 0.
+            is_indivisible: Items that cannot be divided.
+            estimate: A bound that is near, for scaling.
+            max_nodes: Of the search tree, at most: a count, so that the bound is always the same.
+            max_pairs: Pairs of items and modes, alike items counted once, at most; above it 0.
 
         Proof: `Choices.bound`'s, with fewer choices: so many items of each kind take each mode.
         HiGHS's dual bound is a bound on the programme except for its tolerances: reduced costs are
@@ -115,113 +122,130 @@ class Choices:
         """
         from scipy.optimize import Bounds, LinearConstraint, milp
 
-        program = self._program(most, exact=True, unit=near)
-        if program is None or not near > 0:
+        program = self._linear_program(max_pairs, exact=True, time_unit=estimate)
+        if program is None or not estimate > 0:
             return 0.0
-        high = np.append(program.count[program.item], np.inf)
-        found = milp(
-            program.goal,
-            integrality=np.append(single[program.kind][program.item], False),
-            bounds=Bounds(0.0, high),
+        upper_bounds = np.append(program.kind_count[program.column_kind], np.inf)
+        solution = milp(
+            program.objective,
+            integrality=np.append(is_indivisible[program.sample_item][program.column_kind], False),
+            bounds=Bounds(0.0, upper_bounds),
             constraints=[
-                LinearConstraint(program.most, -np.inf, program.room),
-                LinearConstraint(program.equal, program.count, program.count),
+                LinearConstraint(program.upper_matrix, -np.inf, program.upper_limit),
+                LinearConstraint(program.equal_matrix, program.kind_count, program.kind_count),
             ],
-            options={"node_limit": nodes, "presolve": False},
+            options={"node_limit": max_nodes, "presolve": False},
         )
-        if found.mip_dual_bound is None or not np.isfinite(found.mip_dual_bound):
+        if solution.mip_dual_bound is None or not np.isfinite(solution.mip_dual_bound):
             return 0.0
-        slack = 2e-6 + 1e-7 * float(high[:-1].sum() + 10)
-        return max(0.0, float(found.mip_dual_bound) - slack) * near
+        slack = 2e-6 + 1e-7 * float(upper_bounds[:-1].sum() + 10)
+        return max(0.0, float(solution.mip_dual_bound) - slack) * estimate
 
-    def _program(self, most: int, exact: bool = False, unit: float = 0.0) -> _Program | None:
+    def _linear_program(
+        self, max_pairs: int, exact: bool = False, time_unit: float = 0.0
+    ) -> _LinearProgram | None:
         """The relaxed choice, scaled; alike items counted once, None if exact and too many."""
         from scipy.sparse import coo_array
 
         _, modes, rows = self.load.shape
-        may = _may(self.load)
-        kind, count, load = _alike(
-            np.where(may[..., None], self.load, 0.0), may, most // modes, exact
+        is_allowed = _allowed_modes(self.load)
+        sample_item, count, load = _merge_similar(
+            np.where(is_allowed[..., None], self.load, 0.0), is_allowed, max_pairs // modes, exact
         )
-        may = may[kind]
-        if exact and may.sum() > most:
+        is_allowed = is_allowed[sample_item]
+        if exact and is_allowed.sum() > max_pairs:
             return None
         # HiGHS has absolute tolerances: every row is scaled so that all items load it with about 1.
-        scale = (load.max(axis=1) * count[:, None]).sum(axis=0)
-        used = scale > 0
-        scale = np.where(used, scale, 1.0)
-        item, mode = np.nonzero(may)
-        columns = len(item)
-        entries = load[item, mode] / scale  # columns × rows
+        row_scale = (load.max(axis=1) * count[:, None]).sum(axis=0)
+        is_loaded = row_scale > 0
+        row_scale = np.where(is_loaded, row_scale, 1.0)
+        column_kind, mode = np.nonzero(is_allowed)
+        column_count = len(column_kind)
+        entries = load[column_kind, mode] / row_scale  # columns × rows
         column, row = np.nonzero(entries)
-        time = np.where(used, self.width, 0.0)
-        unit = unit or float(scale[time > 0].max(initial=0.0)) or 1.0  # T is counted in these
-        upper = coo_array(
+        row_width = np.where(is_loaded, self.width, 0.0)
+        time_unit = (
+            time_unit or float(row_scale[row_width > 0].max(initial=0.0)) or 1.0
+        )  # T is counted in these
+        upper_matrix = coo_array(
             (
-                np.concatenate([entries[column, row], -time * unit / scale]),
+                np.concatenate([entries[column, row], -row_width * time_unit / row_scale]),
                 (
                     np.concatenate([row, np.arange(rows)]),
-                    np.concatenate([column, np.full(rows, columns)]),
+                    np.concatenate([column, np.full(rows, column_count)]),
                 ),
             ),
-            shape=(rows, columns + 1),
+            shape=(rows, column_count + 1),
         )
-        equal = coo_array(
-            (np.ones(columns), (item, np.arange(columns))), shape=(len(load), columns + 1)
+        equal_matrix = coo_array(
+            (np.ones(column_count), (column_kind, np.arange(column_count))),
+            shape=(len(load), column_count + 1),
         )
-        goal = (np.arange(columns + 1) == columns).astype(np.float64)
-        room = self.room / scale
-        return _Program(goal, upper.tocsr(), room, equal.tocsr(), count, item, kind, scale, unit)
+        objective = (np.arange(column_count + 1) == column_count).astype(np.float64)
+        upper_limit = self.fixed_capacity / row_scale
+        return _LinearProgram(
+            objective,
+            upper_matrix.tocsr(),
+            upper_limit,
+            equal_matrix.tocsr(),
+            count,
+            column_kind,
+            sample_item,
+            row_scale,
+            time_unit,
+        )
 
 
 @dataclass(frozen=True, eq=False)
-class _Program:
+class _LinearProgram:
     """Minimise goal · x, where most · x ≤ room and equal · x = count; x is modes taken, then T."""
 
-    goal: Seconds
-    most: Any
-    room: Seconds
-    equal: Any
-    count: Seconds  # kinds of items: how many there are of each
-    item: NDArray[np.int64]  # columns: its kind
-    kind: NDArray[np.int64]  # kinds: one item of it
-    scale: Seconds  # rows: what they were divided by
-    unit: float  # seconds in one of T
+    objective: Seconds
+    upper_matrix: Any
+    upper_limit: Seconds
+    equal_matrix: Any
+    kind_count: Seconds  # kinds of items: how many there are of each
+    column_kind: NDArray[np.int64]  # columns: its kind
+    sample_item: NDArray[np.int64]  # kinds: one item of it
+    row_scale: Seconds  # rows: what they were divided by
+    time_unit: float  # seconds in one of T
 
 
-def _may(load: Seconds) -> NDArray[np.bool_]:
+def _allowed_modes(load: Seconds) -> NDArray[np.bool_]:
     """Items × modes: whether the item may take the mode."""
     return np.asarray(np.isfinite(load).all(axis=2), dtype=np.bool_)
 
 
-def _bills(load: Seconds, prices: Seconds) -> Seconds:
+def _mode_costs(load: Seconds, prices: Seconds) -> Seconds:
     """Items × modes: load · prices, infinite where the mode is forbidden, whatever the price."""
-    may = _may(load)
-    found: Seconds = np.where(may, np.where(may[..., None], load, 0.0).dot(prices), np.inf)
-    return found
+    is_allowed = _allowed_modes(load)
+    costs: Seconds = np.where(
+        is_allowed, np.where(is_allowed[..., None], load, 0.0).dot(prices), np.inf
+    )
+    return costs
 
 
-def _alike(
-    load: Seconds, may: NDArray[np.bool_], most: int, exact: bool = False
+def _merge_similar(
+    load: Seconds, is_allowed: NDArray[np.bool_], max_kinds: int, exact: bool = False
 ) -> tuple[NDArray[np.int64], Seconds, Seconds]:
     """One item of each kind, how many there are of it, and their mean load.
 
-    There are at most `most` kinds, unless it is exact: then all of a kind are alike.
+    There are at most `max_kinds` kinds, unless it is exact: then all of a kind are alike.
     """
-    flat = np.concatenate([load.reshape(len(load), -1), may], axis=1)
-    digits = 40.0
+    flat = np.concatenate([load.reshape(len(load), -1), is_allowed], axis=1)
+    resolution = 40.0
     while True:
         key = flat
-        if digits < 40.0:
+        if resolution < 40.0:
             with np.errstate(divide="ignore"):
-                key = np.where(flat > 0, np.round(np.log2(flat) * digits), -1e9)
-        _, kind, which = np.unique(key, axis=0, return_index=True, return_inverse=True)
-        if exact or len(kind) <= most or digits < 0.01:
+                key = np.where(flat > 0, np.round(np.log2(flat) * resolution), -1e9)
+        _, sample_item, kind_of = np.unique(key, axis=0, return_index=True, return_inverse=True)
+        if exact or len(sample_item) <= max_kinds or resolution < 0.01:
             break
-        digits = digits / 4 if digits < 40.0 else 16.0
-    which = which.ravel()
-    count = np.bincount(which).astype(np.float64)
-    total = np.zeros((len(kind), load[0].size))
-    np.add.at(total, which, load.reshape(len(load), -1))
-    mean = (total / count[:, None]).reshape(len(kind), *load.shape[1:])
-    return kind, count, mean
+        resolution = resolution / 4 if resolution < 40.0 else 16.0
+    kind_of = kind_of.ravel()
+    count = np.bincount(kind_of).astype(np.float64)
+    total = np.zeros((len(sample_item), load[0].size))
+    np.add.at(total, kind_of, load.reshape(len(load), -1))
+    mean = (total / count[:, None]).reshape(len(sample_item), *load.shape[1:])
+    return sample_item, count, mean

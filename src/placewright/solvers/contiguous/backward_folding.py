@@ -1,4 +1,4 @@
-"""Folding: a problem in, which ops a contiguous split keeps together and in which order out.
+"""Backward folding: which backward ops go with which forward ops in a contiguous split.
 
 In a training graph a backward op goes with its forward op, so that only the forward half has an
 order. A backward op without a forward op (a loss, a sum of gradients) stays by itself, and the
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placewright.disjoint_sets import Union
-from placewright.transforms import forward_ops, topological
+from placewright.disjoint_sets import DisjointSets
+from placewright.transforms import forward_ops, topological_positions
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -23,64 +23,80 @@ Edges = frozenset[tuple[int, int]]
 """Pairs of which the first may not be in a later stage than the second."""
 
 
-def folded(problem: Problem) -> NDArray[np.int64]:
+def fold_labels(problem: Problem) -> NDArray[np.int64]:
     """A label for each op: its team, or that of its forward op; -1 for those set apart."""
     a, ops = problem.arrays, problem.graph.ops
-    alone = a.allowed.sum(axis=1) == 1
+    pinned = a.allowed.sum(axis=1) == 1
     forward = np.array([op.phase == "forward" for op in ops])
-    union = Union(a.ops)
+    union = DisjointSets(a.ops)
     if not forward.all():
         with_forward = np.zeros(a.ops, dtype=bool)
-        with_forward[a.leader[forward & a.turn]] = True
+        with_forward[a.leader[forward & a.scheduled]] = True
         common = {int(leader): a.allowed[leader] for leader in np.unique(a.leader)}
-        homes = forward_ops(problem.graph)
-        for op in np.flatnonzero(~forward & a.turn & ~with_forward[a.leader]).tolist():
-            home = homes[op]
-            if home is None and ops[op].phase == "update":
-                home = _reader(problem, op)
-            if home is None or alone[op] or alone[a.leader[home]]:
+        forward_of = forward_ops(problem.graph)
+        for op in np.flatnonzero(~forward & a.scheduled & ~with_forward[a.leader]).tolist():
+            forward_op = forward_of[op]
+            if forward_op is None and ops[op].phase == "update":
+                forward_op = _forward_reader(problem, op)
+            if forward_op is None or pinned[op] or pinned[a.leader[forward_op]]:
                 continue
-            one, other = union.find(int(a.leader[op])), union.find(int(a.leader[home]))
-            both = common[one] & common[other]
-            if both.any():
-                union.join(one, other)
-                common[union.find(one)] = both
+            root, forward_root = (
+                union.find(int(a.leader[op])),
+                union.find(int(a.leader[forward_op])),
+            )
+            shared = common[root] & common[forward_root]
+            if shared.any():
+                union.merge(root, forward_root)
+                common[union.find(root)] = shared
     label = np.array([union.find(int(leader)) for leader in a.leader], dtype=np.int64)
-    return np.where(alone | alone[a.leader], -1, label)
+    return np.where(pinned | pinned[a.leader], -1, label)
 
 
-def _reader(problem: Problem, update: int) -> int | None:
+def _forward_reader(problem: Problem, update: int) -> int | None:
     """The first forward op that reads the weight which an update reads, or a view of it."""
     a, ops = problem.arrays, problem.graph.ops
     tensors = a.inputs[a.first_input[update] : a.first_input[update + 1]].tolist()
-    tensors = [tensor for tensor in tensors if a.stored[a.producer[tensor]]]
+    tensors = [tensor for tensor in tensors if a.is_resident[a.producer[tensor]]]
     for tensor in tensors:  # grows by the views
         for reader in a.readers[a.first_reader[tensor] : a.first_reader[tensor + 1]].tolist():
-            if ops[reader].phase == "forward" and a.turn[reader]:
+            if ops[reader].phase == "forward" and a.scheduled[reader]:
                 return int(reader)
-            if a.weight[reader]:
+            if a.is_weight[reader]:
                 tensors.extend(range(a.first_tensor[reader], a.first_tensor[reader + 1]))
     return None
 
 
-def before(problem: Problem, label: NDArray[np.int64]) -> Edges:
+def precedence_edges(problem: Problem, label: NDArray[np.int64]) -> Edges:
     """Pairs of labels: forward ops in their order, and mirrored what backward pieces hand on."""
     a = problem.arrays
     forward = np.array([op.phase == "forward" for op in problem.graph.ops])
     orphan = np.ones(a.ops, dtype=bool)  # by label
-    orphan[label[forward & a.turn & (label >= 0)]] = False
+    orphan[label[forward & a.scheduled & (label >= 0)]] = False
     reader = np.repeat(np.arange(a.ops), np.diff(a.first_input))
     source = a.producer[a.inputs]
-    one, other = label[source], label[reader]
-    real = a.turn[source] & a.turn[reader] & (one >= 0) & (other >= 0) & (one != other)
-    ahead = real & forward[source] & forward[reader]
-    mirrored = real & ~forward[source] & ~forward[reader] & (orphan[one] | orphan[other])
-    pairs = [*zip(one[ahead].tolist(), other[ahead].tolist(), strict=True)]
-    pairs += zip(other[mirrored].tolist(), one[mirrored].tolist(), strict=True)
+    source_label, reader_label = label[source], label[reader]
+    crossing = (
+        a.scheduled[source]
+        & a.scheduled[reader]
+        & (source_label >= 0)
+        & (reader_label >= 0)
+        & (source_label != reader_label)
+    )
+    is_forward = crossing & forward[source] & forward[reader]
+    mirrored = (
+        crossing
+        & ~forward[source]
+        & ~forward[reader]
+        & (orphan[source_label] | orphan[reader_label])
+    )
+    pairs = [
+        *zip(source_label[is_forward].tolist(), reader_label[is_forward].tolist(), strict=True)
+    ]
+    pairs += zip(reader_label[mirrored].tolist(), source_label[mirrored].tolist(), strict=True)
     return frozenset(pairs)
 
 
-def without_circles(
+def without_cycles(
     problem: Problem, label: NDArray[np.int64], edges: Edges
 ) -> tuple[NDArray[np.int64], Edges]:
     """Labels that wait for each other in a circle as one, and the order that is left.
@@ -88,7 +104,7 @@ def without_circles(
     Where the ops of a circle have no device in common, they keep their labels and lose their order.
     """
     a = problem.arrays
-    if topological(a.ops, edges) is not None:
+    if topological_positions(a.ops, edges) is not None:
         return label, edges
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
@@ -97,13 +113,13 @@ def without_circles(
     links = coo_array((np.ones(len(ends)), (ends[:, 0], ends[:, 1])), shape=(a.ops, a.ops))
     component = connected_components(links.tocsr(), connection="strong")[1]
     free = label >= 0
-    lead = np.unique(a.leader[free])
+    leaders = np.unique(a.leader[free])
     common = np.ones((int(component.max()) + 1, a.devices), dtype=bool)
-    np.logical_and.at(common, component[label[lead]], a.allowed[lead])
+    np.logical_and.at(common, component[label[leaders]], a.allowed[leaders])
     # A component is called by one of its labels.
-    name = np.zeros(len(common), dtype=np.int64)
-    name[component[label[free]]] = label[free]
-    one = common[component].any(axis=1)
-    into = np.where(one, name[component], np.arange(a.ops))
-    kept = {(int(into[s]), int(into[t])) for s, t in edges if component[s] != component[t]}
-    return np.where(free, into[label], -1), frozenset(kept)
+    label_of = np.zeros(len(common), dtype=np.int64)
+    label_of[component[label[free]]] = label[free]
+    is_mergeable = common[component].any(axis=1)
+    merged = np.where(is_mergeable, label_of[component], np.arange(a.ops))
+    remaining = {(int(merged[s]), int(merged[t])) for s, t in edges if component[s] != component[t]}
+    return np.where(free, merged[label], -1), frozenset(remaining)

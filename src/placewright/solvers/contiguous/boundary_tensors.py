@@ -1,4 +1,4 @@
-"""What pieces hand to each other: a problem and its pieces in, who makes and reads what out."""
+"""Boundary tensors: what the nodes of a coarse graph pass to each other."""
 
 from __future__ import annotations
 
@@ -14,47 +14,60 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class Handed:
+class BoundaryTensors:
     """Tensors that leave their piece; those with the same producer and readers count as one.
 
     Args:
         producer: The piece that makes it, or -1 for an op set apart.
-        home: The device of an op set apart that makes it, or -1.
-        first: Where each one's readers begin, with one entry more.
+        fixed_source: The device of an op set apart that makes it, or -1.
+        first_reader: Where each one's readers begin, with one entry more.
         readers: Pieces that read it, its producer left out.
-        away: Devices on which ops set apart read it.
+        fixed_targets: Devices on which ops set apart read it.
         seconds: Link classes × tensors.
     """
 
     producer: NDArray[np.int64]
-    home: NDArray[np.int64]
-    first: NDArray[np.int64]
+    fixed_source: NDArray[np.int64]
+    first_reader: NDArray[np.int64]
     readers: NDArray[np.int64]
-    away: tuple[tuple[int, ...], ...]
+    fixed_targets: tuple[tuple[int, ...], ...]
     seconds: NDArray[np.float64]
 
     def __len__(self) -> int:
         return len(self.producer)
 
     @classmethod
-    def of(cls, problem: Problem, piece: NDArray[np.int64], stand: NDArray[np.int32]) -> Handed:
+    def of(
+        cls, problem: Problem, node_of: NDArray[np.int64], fixed_device: NDArray[np.int32]
+    ) -> BoundaryTensors:
         a = problem.arrays
-        device, home, turn = stand.tolist(), piece.tolist(), a.turn.tolist()
-        first, readers = a.first_reader.tolist(), a.readers.tolist()
-        number: dict[tuple[int, int, tuple[int, ...], tuple[int, ...]], int] = {}
-        into = np.full(len(a.sizes), -1, dtype=np.int64)
+        device, node, scheduled = fixed_device.tolist(), node_of.tolist(), a.scheduled.tolist()
+        first_reader, readers = a.first_reader.tolist(), a.readers.tolist()
+        index_of: dict[tuple[int, int, tuple[int, ...], tuple[int, ...]], int] = {}
+        index = np.full(len(a.sizes), -1, dtype=np.int64)
         for tensor, producer in enumerate(a.producer.tolist()):
-            source = home[producer]
-            reading = [op for op in readers[first[tensor] : first[tensor + 1]] if turn[op]]
-            inside = {home[op] for op in reading} - {source, -1}
-            where = -1 if source >= 0 else device[producer]
-            away = {device[op] for op in reading if home[op] < 0} if source >= 0 else set()
-            if inside or away:
-                key = (source, where, tuple(sorted(inside)), tuple(sorted(away)))
-                into[tensor] = number.setdefault(key, len(number))
-        sent = into >= 0
-        rows = [np.bincount(into[sent], row[sent], len(number)) for row in a.transfer]
-        keys = list(number)
+            source = node[producer]
+            reader_ops = [
+                op
+                for op in readers[first_reader[tensor] : first_reader[tensor + 1]]
+                if scheduled[op]
+            ]
+            reader_nodes = {node[op] for op in reader_ops} - {source, -1}
+            fixed_source = -1 if source >= 0 else device[producer]
+            fixed_targets = (
+                {device[op] for op in reader_ops if node[op] < 0} if source >= 0 else set()
+            )
+            if reader_nodes or fixed_targets:
+                key = (
+                    source,
+                    fixed_source,
+                    tuple(sorted(reader_nodes)),
+                    tuple(sorted(fixed_targets)),
+                )
+                index[tensor] = index_of.setdefault(key, len(index_of))
+        crosses = index >= 0
+        rows = [np.bincount(index[crosses], row[crosses], len(index_of)) for row in a.transfer]
+        keys = list(index_of)
         return cls(
             np.array([key[0] for key in keys], dtype=np.int64),
             np.array([key[1] for key in keys], dtype=np.int64),
@@ -65,4 +78,4 @@ class Handed:
         )
 
     def readers_of(self, at: int) -> NDArray[np.int64]:
-        return self.readers[self.first[at] : self.first[at + 1]]
+        return self.readers[self.first_reader[at] : self.first_reader[at + 1]]

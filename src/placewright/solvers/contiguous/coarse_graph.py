@@ -1,4 +1,4 @@
-"""Pieces: a problem in, what a contiguous split cuts between out, numbered as data flows.
+"""The coarse graph that a contiguous split cuts, its nodes numbered as data flows.
 
 A piece is made of whole teams, folded as `folding` says, and of what waits for it in a circle.
 """
@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placewright.solvers.contiguous.backward_folding import (
-    before,
-    folded,
-    without_circles,
+    fold_labels,
+    precedence_edges,
+    without_cycles,
 )
-from placewright.solvers.contiguous.boundary_tensors import Handed
-from placewright.transforms import heavy_edges, topological
+from placewright.solvers.contiguous.boundary_tensors import BoundaryTensors
+from placewright.transforms import merge_heavy_edges, topological_positions
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -27,105 +27,109 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class Pieces:
-    """The pieces of a problem, in a topological order of `before`.
+class CoarseGraph:
+    """The pieces of a problem, in a topological order of `precedence`.
 
     Args:
-        piece: Ops → pieces, or -1 for an op that can be on one device only. Such ops are set
-            apart: they stand on their device whatever is cut.
-        stand: The device of each op that is set apart.
-        first: Each piece's first op, a forward one if it has any.
+        node_of: Ops → pieces, or -1 for an op that can be on one device only. Such ops are set
+            fixed_seconds: they stand on their device whatever is cut.
+        fixed_device: The device of each op that is set apart.
+        first_op: Each piece's first op, a forward one if it has any.
         allowed: Pieces × devices.
         seconds: Pieces × devices; 0 where a piece may not be.
-        apart: Devices: seconds of the ops set apart.
+        fixed_seconds: Devices: seconds of the ops set apart.
         resident: Bytes that stay for the whole step.
-        held: The same and every output, which is more than is ever held at once.
-        before: Pairs of pieces of which the first may not be in a later stage than the second.
-        handed: What pieces hand to each other.
+        max_bytes: The same and every output, which is more than is ever held at once.
+        precedence: Pairs of pieces of which the first may not be in a later stage than the second.
+        boundary: What pieces hand to each other.
     """
 
     problem: Problem
-    piece: NDArray[np.int64]
-    stand: NDArray[np.int32]
-    first: NDArray[np.int64]
+    node_of: NDArray[np.int64]
+    fixed_device: NDArray[np.int32]
+    first_op: NDArray[np.int64]
     allowed: NDArray[np.bool_]
     seconds: NDArray[np.float64]
-    apart: NDArray[np.float64]
+    fixed_seconds: NDArray[np.float64]
     resident: NDArray[np.int64]
-    held: NDArray[np.int64]
-    before: Edges
-    handed: Handed
+    max_bytes: NDArray[np.int64]
+    precedence: Edges
+    boundary: BoundaryTensors
 
     def __len__(self) -> int:
-        return len(self.first)
+        return len(self.first_op)
 
     @classmethod
-    def of(cls, problem: Problem) -> Pieces:
+    def of(cls, problem: Problem) -> CoarseGraph:
         """One piece a team, but for what is folded."""
-        label = folded(problem)
-        return cls._numbered(problem, *without_circles(problem, label, before(problem, label)))
+        label = fold_labels(problem)
+        return cls._from_labels(
+            problem, *without_cycles(problem, label, precedence_edges(problem, label))
+        )
 
     @classmethod
-    def _numbered(cls, problem: Problem, label: NDArray[np.int64], edges: Edges) -> Pieces:
+    def _from_labels(cls, problem: Problem, label: NDArray[np.int64], edges: Edges) -> CoarseGraph:
         """Pieces from a label for each op (-1 for those set apart) and an order without circles."""
         a = problem.arrays
-        names, piece = np.unique(label, return_inverse=True)
+        names, node_of = np.unique(label, return_inverse=True)
         offset = int(names[0] < 0) if len(names) else 0
-        piece, names = piece.astype(np.int64) - offset, names[offset:]
+        node_of, names = node_of.astype(np.int64) - offset, names[offset:]
         count = len(names)
-        number = {int(name): at for at, name in enumerate(names)}
-        compact = {(number[one], number[other]) for one, other in edges}
-        place = topological(count, compact)
-        assert place is not None  # circles are gone
-        piece = np.append(place, -1)[piece]  # -1 stays -1
-        forward = np.array([op.phase == "forward" for op in problem.graph.ops]) & a.turn
-        first = np.full(count, a.ops)
-        for late in (~forward, forward):  # the later assignment wins: forward ops before others
-            ops = np.flatnonzero(late & (piece >= 0))[::-1]
-            first[piece[ops]] = ops
+        index_of = {int(name): index for index, name in enumerate(names)}
+        compact = {(index_of[source], index_of[target]) for source, target in edges}
+        position = topological_positions(count, compact)
+        assert position is not None  # circles are gone
+        node_of = np.append(position, -1)[node_of]  # -1 stays -1
+        forward = np.array([op.phase == "forward" for op in problem.graph.ops]) & a.scheduled
+        first_op = np.full(count, a.ops)
+        for is_first in (~forward, forward):  # the later assignment wins: forward ops before others
+            ops = np.flatnonzero(is_first & (node_of >= 0))[::-1]
+            first_op[node_of[ops]] = ops
         seconds = np.where(a.allowed, a.compute, 0.0)
-        own = np.where((a.alias < 0) & ~a.stored[a.producer], a.sizes, 0)
-        outputs = np.bincount(a.producer, weights=own, minlength=a.ops).astype(np.int64)
-        free = piece >= 0
-        stand = problem.settle(np.zeros(a.ops, dtype=np.int32))
-        alone = np.flatnonzero(~free)
-        apart = np.bincount(stand[alone], a.compute[alone, stand[alone]], a.devices).astype(float)
+        tensor_bytes = np.where((a.alias < 0) & ~a.is_resident[a.producer], a.sizes, 0)
+        outputs = np.bincount(a.producer, weights=tensor_bytes, minlength=a.ops).astype(np.int64)
+        free = node_of >= 0
+        fixed_device = problem.legalize(np.zeros(a.ops, dtype=np.int32))
+        fixed_ops = np.flatnonzero(~free)
+        fixed_seconds = np.bincount(
+            fixed_device[fixed_ops], a.compute[fixed_ops, fixed_device[fixed_ops]], a.devices
+        ).astype(float)
 
         def total(values: NDArray[np.generic]) -> NDArray[np.float64]:
-            sums = np.bincount(piece[free], weights=values[free], minlength=count)
+            sums = np.bincount(node_of[free], weights=values[free], minlength=count)
             return sums.astype(np.float64)
 
         allowed = np.ones((count, a.devices), dtype=bool)
-        lead = np.unique(a.leader[free])  # the others follow, or go where they may
-        np.logical_and.at(allowed, piece[lead], a.allowed[lead])
+        leaders = np.unique(a.leader[free])  # the others follow, or go where they may
+        np.logical_and.at(allowed, node_of[leaders], a.allowed[leaders])
         return cls(
             problem,
-            piece,
-            stand,
-            first,
+            node_of,
+            fixed_device,
+            first_op,
             allowed,
             np.stack([total(column) for column in seconds.T], axis=1),
-            apart,
+            fixed_seconds,
             total(a.resident).astype(np.int64),
             total(a.resident + outputs).astype(np.int64),
-            frozenset((int(place[one]), int(place[other])) for one, other in compact),
-            Handed.of(problem, piece, stand),
+            frozenset((int(position[source]), int(position[target])) for source, target in compact),
+            BoundaryTensors.of(problem, node_of, fixed_device),
         )
 
     @property
-    def least(self) -> NDArray[np.float64]:
+    def fastest_seconds(self) -> NDArray[np.float64]:
         """Each piece's seconds on its fastest device."""
         fastest: NDArray[np.float64] = np.where(self.allowed, self.seconds, np.inf).min(axis=1)
         return fastest
 
     def placement(self, device: NDArray[np.integer]) -> NDArray[np.int32]:
         """Devices of all ops from those of the pieces (…, pieces)."""
-        spread = np.zeros((*device.shape[:-1], len(self.piece)), dtype=np.int32)
-        free = self.piece >= 0
-        spread[..., free] = device[..., self.piece[free]]
-        return self.problem.settle(spread)
+        expanded = np.zeros((*device.shape[:-1], len(self.node_of)), dtype=np.int32)
+        free = self.node_of >= 0
+        expanded[..., free] = device[..., self.node_of[free]]
+        return self.problem.legalize(expanded)
 
-    def joined(self, group: NDArray[np.int64]) -> Pieces:
+    def merge(self, group: NDArray[np.int64]) -> CoarseGraph:
         """Pieces of one group as one piece.
 
         Groups must not wait for each other in a circle. Pieces that have no device in common stay
@@ -133,27 +137,27 @@ class Pieces:
         """
         common = np.ones((int(group.max()) + 1, self.allowed.shape[1]), dtype=bool)
         np.logical_and.at(common, group, self.allowed)
-        into = np.where(
+        merged = np.where(
             common[group].any(axis=1), group, int(group.max()) + 1 + np.arange(len(self))
         )
-        label = np.where(self.piece >= 0, into[self.piece], -1)
-        edges = {(int(into[one]), int(into[other])) for one, other in self.before}
-        return Pieces._numbered(
+        label = np.where(self.node_of >= 0, merged[self.node_of], -1)
+        edges = {(int(merged[source]), int(merged[target])) for source, target in self.precedence}
+        return CoarseGraph._from_labels(
             self.problem, label, frozenset(edge for edge in edges if edge[0] != edge[1])
         )
 
-    def coarser(self, count: int) -> Pieces:
+    def coarsen(self, count: int) -> CoarseGraph:
         """About `count` pieces, with heavy tensors inside."""
-        flow = dict.fromkeys(sorted(self.before), 0.0)
-        heaviest = self.handed.seconds.max(axis=0, initial=0.0)
-        for at, source in enumerate(self.handed.producer.tolist()):
-            for reader in self.handed.readers_of(at).tolist():
+        flow = dict.fromkeys(sorted(self.precedence), 0.0)
+        heaviest = self.boundary.seconds.max(axis=0, initial=0.0)
+        for index, source in enumerate(self.boundary.producer.tolist()):
+            for reader in self.boundary.readers_of(index).tolist():
                 for pair in ((source, reader), (reader, source)):
                     if pair in flow:
-                        flow[pair] += float(heaviest[at])
-        return self.joined(heavy_edges(self.least, flow, count))
+                        flow[pair] += float(heaviest[index])
+        return self.merge(merge_heavy_edges(self.fastest_seconds, flow, count))
 
-    def without_trifles(self, share: float = 0.0) -> Pieces:
+    def without_trivial_nodes(self, share: float = 0.0) -> CoarseGraph:
         """Pieces that take no time and deal with one other piece only, joined to that piece.
 
         No load grows by this: the piece adds nothing to the other's stage and takes away what the
@@ -163,41 +167,41 @@ class Pieces:
             share: Of all work that counts as no time. If it is above 0, pieces that deal with none
                 are joined too, to the one before them in the graph.
         """
-        near, tied = self._near()
-        short = self.resident.sum() > self.problem.arrays.capacity.min()
-        idle = self.seconds.max(axis=1, initial=0.0) <= share * self.least.sum()
-        idle &= ~tied & ((self.resident == 0) | ~short) & self.allowed.all(axis=1)
-        into = np.arange(len(self))
+        neighbours, is_tied = self._neighbours()
+        is_short = self.resident.sum() > self.problem.arrays.capacity.min()
+        is_trivial = self.seconds.max(axis=1, initial=0.0) <= share * self.fastest_seconds.sum()
+        is_trivial &= ~is_tied & ((self.resident == 0) | ~is_short) & self.allowed.all(axis=1)
+        merged = np.arange(len(self))
         if share:
-            in_graph = np.argsort(self.first)
-            for earlier, one in itertools.pairwise(in_graph.tolist()):
-                if idle[one] and not near[one]:
-                    into[one] = earlier
+            graph_order = np.argsort(self.first_op)
+            for earlier, node in itertools.pairwise(graph_order.tolist()):
+                if is_trivial[node] and not neighbours[node]:
+                    merged[node] = earlier
         waiting = list(range(len(self)))
         while waiting:
-            one = waiting.pop()
-            if idle[one] and len(near[one]) == 1:
-                other = near[one].pop()
-                near[other].discard(one)
-                into[one] = other
-                waiting.append(other)
-        while (into != into[into]).any():
-            into = into[into]
-        return self.joined(into)
+            node = waiting.pop()
+            if is_trivial[node] and len(neighbours[node]) == 1:
+                neighbour = neighbours[node].pop()
+                neighbours[neighbour].discard(node)
+                merged[node] = neighbour
+                waiting.append(neighbour)
+        while (merged != merged[merged]).any():
+            merged = merged[merged]
+        return self.merge(merged)
 
-    def _near(self) -> tuple[list[set[int]], NDArray[np.bool_]]:
+    def _neighbours(self) -> tuple[list[set[int]], NDArray[np.bool_]]:
         """Which pieces each deals with, and whether it deals with ops set apart."""
-        near: list[set[int]] = [set() for _ in range(len(self))]
-        tied = np.zeros(len(self), dtype=bool)
-        pairs = list(self.before)
-        for at, source in enumerate(self.handed.producer.tolist()):
-            readers = self.handed.readers_of(at)
+        neighbours: list[set[int]] = [set() for _ in range(len(self))]
+        is_tied = np.zeros(len(self), dtype=bool)
+        pairs = list(self.precedence)
+        for index, source in enumerate(self.boundary.producer.tolist()):
+            readers = self.boundary.readers_of(index)
             if source < 0:
-                tied[readers] = True
+                is_tied[readers] = True
                 continue
-            tied[source] |= bool(self.handed.away[at])
+            is_tied[source] |= bool(self.boundary.fixed_targets[index])
             pairs.extend((source, reader) for reader in readers.tolist())
-        for one, other in pairs:
-            near[one].add(other)
-            near[other].add(one)
-        return near, tied
+        for node, neighbour in pairs:
+            neighbours[node].add(neighbour)
+            neighbours[neighbour].add(node)
+        return neighbours, is_tied

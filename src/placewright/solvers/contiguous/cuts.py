@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placewright.solvers.balanced import Balanced, as_needed
-from placewright.solvers.contiguous.coarse_graph import Pieces
-from placewright.solvers.contiguous.interval_costs import Prefixes, cheap_marks
+from placewright.solvers.balanced import Balanced, demand_positions
+from placewright.solvers.contiguous.coarse_graph import CoarseGraph
+from placewright.solvers.contiguous.interval_costs import IntervalCosts, cheap_cut_points
 from placewright.solvers.contiguous.split_search import judge_splits
 from placewright.transforms import by_module_count
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from placewright.solvers.contiguous.stage_costs import Ints, Room
+    from placewright.solvers.contiguous.stage_costs import Ints, StageMemory
     from placewright.solvers.search import Search
 
-_MODULES = 100  # groups of the order by modules
+_MODULE_GROUPS = 100  # groups of the order by modules
 
 
 @dataclass(frozen=True)
@@ -36,56 +36,58 @@ class Cuts:
     It begins with `balanced` splits.
 
     Args:
-        limit: The most places where an order may be cut. If it has more, the cheapest place in each
+        max_cuts: The most places where an order may be cut. If it has more, the cheapest place in each
             of as many stretches of equal work is taken. Time and memory grow with its square.
     """
 
-    limit: int = 1_500
+    max_cuts: int = 1_500
     name = "cuts"
 
     def run(self, search: Search) -> None:
-        pieces = begin(search)
-        if pieces is not None:
-            judge_cuts(search, pieces, self.limit)
+        coarse = coarsen_after_balanced(search)
+        if coarse is not None:
+            judge_cuts(search, coarse, self.max_cuts)
 
 
-def begin(search: Search) -> Pieces | None:
+def coarsen_after_balanced(search: Search) -> CoarseGraph | None:
     """Judge balanced splits; the problem's pieces if there are any and the search goes on."""
     Balanced().run(search)
     if search.over:
         return None
-    pieces = Pieces.of(search.problem)
-    return pieces if len(pieces) else None
+    coarse = CoarseGraph.of(search.problem)
+    return coarse if len(coarse) else None
 
 
-def judge_cuts(search: Search, pieces: Pieces, limit: int = Cuts.limit) -> None:
-    """Judge the best splits of every order of these pieces, cut at `limit` places at most."""
-    for order in orders(pieces):
+def judge_cuts(search: Search, coarse: CoarseGraph, max_cuts: int = Cuts.max_cuts) -> None:
+    """Judge the best splits of every order of these pieces, cut at `max_cuts` places at most."""
+    for order in cut_orders(coarse):
         if search.over:
             return
-        marks = cheap_marks(pieces, order, limit)
+        cut_points = cheap_cut_points(coarse, order, max_cuts)
 
-        def costs(room: Room, share: float, order: Ints = order, marks: Ints = marks) -> Prefixes:
-            return Prefixes(pieces, order, room, share, marks)
+        def costs(
+            memory: StageMemory, share: float, order: Ints = order, points: Ints = cut_points
+        ) -> IntervalCosts:
+            return IntervalCosts(coarse, order, memory, share, points)
 
-        judge_splits(search, pieces, costs)
+        judge_splits(search, coarse, costs)
 
 
-def orders(pieces: Pieces) -> list[NDArray[np.int64]]:
+def cut_orders(coarse: CoarseGraph) -> list[NDArray[np.int64]]:
     """Orders of the pieces that may be worth cutting, each once.
 
     The graph's own; the one in which ops stand just before they are needed; by levels, so that
     branches stay side by side; and module by module.
     """
-    problem = pieces.problem
-    level = np.zeros(len(pieces), dtype=np.int64)
-    for source, target in sorted(pieces.before):  # numbers are topological
+    problem = coarse.problem
+    level = np.zeros(len(coarse), dtype=np.int64)
+    for source, target in sorted(coarse.precedence):  # numbers are topological
         level[target] = max(level[target], level[source] + 1)
-    module = by_module_count(problem, _MODULES).group
+    module = by_module_count(problem, _MODULE_GROUPS).group
     candidates = [
-        np.arange(len(pieces)),
-        as_needed(problem)[pieces.first].argsort(kind="stable"),
+        np.arange(len(coarse)),
+        demand_positions(problem)[coarse.first_op].argsort(kind="stable"),
         level.argsort(kind="stable"),
-        module[pieces.first].argsort(kind="stable"),
+        module[coarse.first_op].argsort(kind="stable"),
     ]
     return [np.array(order) for order in dict.fromkeys(tuple(row.tolist()) for row in candidates)]

@@ -1,4 +1,4 @@
-"""Ideals: pieces in, all sets that hold with a piece everything before it out, and their costs."""
+"""Ideals of a coarse graph: all sets closed under predecessors, and the costs of their stages."""
 
 from __future__ import annotations
 
@@ -6,55 +6,62 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placewright.solvers.contiguous.stage_costs import AFTER, APART, BEFORE, SENT, Room, StageCosts
+from placewright.solvers.contiguous.stage_costs import (
+    AFTER,
+    BEFORE,
+    FIXED,
+    SENT,
+    StageCosts,
+    StageMemory,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from numpy.typing import NDArray
 
-    from placewright.solvers.contiguous.coarse_graph import Pieces
-    from placewright.solvers.contiguous.stage_costs import Ints, Parts, Seconds
+    from placewright.solvers.contiguous.coarse_graph import CoarseGraph
+    from placewright.solvers.contiguous.stage_costs import Ints, Seconds, TransferParts
 
     Flags = NDArray[np.bool_]
     Features = tuple[Ints, Flags, Flags, float]
 
 
-def ideals(pieces: Pieces, limit: int) -> Flags | None:
+def enumerate_ideals(coarse: CoarseGraph, limit: int) -> Flags | None:
     """Ideals × pieces, by the work in them, from none to all; None if there are over `limit`.
 
     Ideals are found size by size: each grows by any one piece whose predecessors it holds.
     """
-    count = len(pieces)
+    count = len(coarse)
     needs = [0] * count
     readers: list[list[int]] = [[] for _ in range(count)]
-    for source, target in sorted(pieces.before):
+    for source, target in sorted(coarse.precedence):
         needs[target] |= 1 << source
         readers[source].append(target)
-    ready = sum(1 << piece for piece in range(count) if not needs[piece])
+    ready = sum(1 << node for node in range(count) if not needs[node])
     level = {0: ready}  # ideal → what may join it, both as bits
-    found = [0]
+    masks = [0]
     for _ in range(count):
         larger: dict[int, int] = {}
         for ideal, ready in level.items():
-            left = ready
-            while left:
-                bit = left & -left
-                left ^= bit
+            candidates = ready
+            while candidates:
+                bit = candidates & -candidates
+                candidates ^= bit
                 grown = ideal | bit
                 if grown not in larger:
                     readers_now = readers[bit.bit_length() - 1]
                     freed = sum(1 << r for r in readers_now if not needs[r] & ~grown)
                     larger[grown] = ready ^ bit | freed
-            if len(found) + len(larger) > limit:
+            if len(masks) + len(larger) > limit:
                 return None
-        found.extend(larger)
+        masks.extend(larger)
         level = larger
     width = max(1, -(-count // 8))
-    rows = np.frombuffer(b"".join(one.to_bytes(width, "little") for one in found), dtype=np.uint8)
-    inside = np.unpackbits(rows.reshape(-1, width), axis=1, bitorder="little")[:, :count]
-    between = 1 + np.argsort((inside @ pieces.least)[1:-1], kind="stable")
-    return inside.astype(bool)[[0, *between, len(inside) - 1]]
+    rows = np.frombuffer(b"".join(mask.to_bytes(width, "little") for mask in masks), dtype=np.uint8)
+    membership = np.unpackbits(rows.reshape(-1, width), axis=1, bitorder="little")[:, :count]
+    by_work = 1 + np.argsort((membership @ coarse.fastest_seconds)[1:-1], kind="stable")
+    return membership.astype(bool)[[0, *by_work, len(membership) - 1]]
 
 
 class IdealCosts(StageCosts):
@@ -67,92 +74,111 @@ class IdealCosts(StageCosts):
     comes from after the stage, from ops set apart, and what is sent, are written likewise.
 
     Args:
-        inside: Ideals × pieces, as `ideals` makes it.
+        membership: Ideals × pieces, as `ideals` makes it.
     """
 
-    def __init__(self, pieces: Pieces, inside: Flags, room: Room, share: float = 1.0) -> None:
-        self.inside = inside
-        packed = np.packbits(inside, axis=1)
-        words = np.zeros((len(inside), -(-packed.shape[1] // 8) * 8), dtype=np.uint8)
+    def __init__(
+        self, coarse: CoarseGraph, membership: Flags, memory: StageMemory, share: float = 1.0
+    ) -> None:
+        self.membership = membership
+        packed = np.packbits(membership, axis=1)
+        words = np.zeros((len(membership), -(-packed.shape[1] // 8) * 8), dtype=np.uint8)
         words[:, : packed.shape[1]] = packed
-        self._words = words.view(np.uint64)
-        super().__init__(pieces, room, share)
-        handed = pieces.handed
-        spread = np.zeros((len(pieces), len(handed)), dtype=np.float32)
-        tensor = np.repeat(np.arange(len(handed)), np.diff(handed.first))
-        spread[handed.readers, tensor] = 1
-        self._read = (inside.astype(np.float32) @ spread).astype(np.int16)
-        self._made = np.where(handed.producer >= 0, inside[:, handed.producer], False)
-        self._readers = np.diff(handed.first)
-        ahead = np.array(
-            [(int(handed.producer[at]), int(piece)) in pieces.before for at, piece in
-             zip(tensor.tolist(), handed.readers.tolist(), strict=True)], dtype=bool
+        self._packed = words.view(np.uint64)
+        super().__init__(coarse, memory, share)
+        boundary = coarse.boundary
+        reads = np.zeros((len(coarse), len(boundary)), dtype=np.float32)
+        tensor = np.repeat(np.arange(len(boundary)), np.diff(boundary.first_reader))
+        reads[boundary.readers, tensor] = 1
+        self._readers_done = (membership.astype(np.float32) @ reads).astype(np.int16)
+        self._is_produced = np.where(
+            boundary.producer >= 0, membership[:, boundary.producer], False
+        )
+        self._reader_count = np.diff(boundary.first_reader)
+        follows = np.array(
+            [(int(boundary.producer[index]), int(node)) in coarse.precedence for index, node in
+             zip(tensor.tolist(), boundary.readers.tolist(), strict=True)], dtype=bool
         )  # fmt: skip
-        self._ahead = np.ones(len(handed), dtype=bool)  # all readers come after the producer
-        np.logical_and.at(self._ahead, tensor, ahead)
+        self._readers_follow = np.ones(
+            len(boundary), dtype=bool
+        )  # all readers come after the producer
+        np.logical_and.at(self._readers_follow, tensor, follows)
 
-    def total(self, values: NDArray[np.generic]) -> NDArray[np.float64]:
-        return np.asarray(self.inside @ values.astype(np.float64), dtype=np.float64)
+    def point_totals(self, values: NDArray[np.generic]) -> NDArray[np.float64]:
+        return np.asarray(self.membership @ values.astype(np.float64), dtype=np.float64)
 
-    def members(self, source: int, target: int) -> Ints:
-        return np.flatnonzero(self.inside[target] & ~self.inside[source])
+    def stage_nodes(self, source: int, target: int) -> Ints:
+        return np.flatnonzero(self.membership[target] & ~self.membership[source])
 
-    def within(self, sources: Ints, targets: Ints) -> Flags:
+    def is_subset(self, sources: Ints, targets: Ints) -> Flags:
         missing = np.zeros((len(targets), len(sources)), dtype=bool)
-        for small, large in zip(self._words[sources].T, ~self._words[targets].T, strict=True):
+        for small, large in zip(self._packed[sources].T, ~self._packed[targets].T, strict=True):
             missing |= (small[None] & large[:, None]) != 0
         return ~missing
 
-    def moved(self, parts: Parts, leaving: Flags, sources: Ints, targets: Ints) -> Seconds:
-        left = [np.zeros((len(targets), 1))]
-        right = [np.zeros((len(sources), 1))]
+    def transfer_seconds(
+        self, parts: TransferParts, leaving: Flags, sources: Ints, targets: Ints
+    ) -> Seconds:
+        target_features = [np.zeros((len(targets), 1))]
+        source_features = [np.zeros((len(sources), 1))]
         for part, seconds in parts.items():
-            features = self._sent if part == SENT else self._received
+            features = self._send_features if part == SENT else self._receive_features
             for tensors, small, large, sign in features(part, leaving, sources, targets):
                 used = small.any(axis=0) & large.any(axis=0)
                 value = sign * seconds[tensors[used]]
                 if small.all():  # depends on the target only
-                    left.append((large[:, used] @ value)[:, None])
-                    right.append(np.ones((len(sources), 1)))
+                    target_features.append((large[:, used] @ value)[:, None])
+                    source_features.append(np.ones((len(sources), 1)))
                 else:
-                    left.append(large[:, used] * value)
-                    right.append(small[:, used].astype(np.float64))
-        product: Seconds = np.concatenate(left, axis=1) @ np.concatenate(right, axis=1).T
+                    target_features.append(large[:, used] * value)
+                    source_features.append(small[:, used].astype(np.float64))
+        product: Seconds = (
+            np.concatenate(target_features, axis=1) @ np.concatenate(source_features, axis=1).T
+        )
         return np.maximum(product, 0.0, out=product)
 
-    def _received(
+    def _receive_features(
         self, part: str, leaving: Flags, sources: Ints, targets: Ints
     ) -> Iterator[Features]:
         """Tensors, features of sources and of targets, and the sign of their products."""
-        inner = self.pieces.handed.producer >= 0
-        which = {BEFORE: inner, AFTER: inner & ~self._ahead, APART: ~inner}[part]
-        for read in range(int(self._readers[which].max(initial=0))):
-            some = np.flatnonzero(which & (self._readers > read))
-            small = self._read[np.ix_(sources, some)] == read
-            large = self._read[np.ix_(targets, some)] > read
+        has_node = self.coarse.boundary.producer >= 0
+        counted = {BEFORE: has_node, AFTER: has_node & ~self._readers_follow, FIXED: ~has_node}[
+            part
+        ]
+        for read in range(int(self._reader_count[counted].max(initial=0))):
+            tensors = np.flatnonzero(counted & (self._reader_count > read))
+            small = self._readers_done[np.ix_(sources, tensors)] == read
+            large = self._readers_done[np.ix_(targets, tensors)] > read
             if part == BEFORE:
-                small &= self._made[np.ix_(sources, some)]
+                small &= self._is_produced[np.ix_(sources, tensors)]
             elif part == AFTER:
-                large &= ~self._made[np.ix_(targets, some)]
-            yield some, small, large, 1.0
+                large &= ~self._is_produced[np.ix_(targets, tensors)]
+            yield tensors, small, large, 1.0
 
-    def _sent(self, part: str, leaving: Flags, sources: Ints, targets: Ints) -> Iterator[Features]:
+    def _send_features(
+        self, part: str, leaving: Flags, sources: Ints, targets: Ints
+    ) -> Iterator[Features]:
         """A tensor is sent if it is made in the stage and not all its readers are there too.
 
         If they all come after it, the latter says that the target does not hold them all. If not,
         we take away what stays: the target holds all of them and the source none.
         """
-        inner = self.pieces.handed.producer >= 0
-        for some, all_after in ((self._ahead & ~leaving, True), (~self._ahead | leaving, False)):
-            tensors = np.flatnonzero(inner & some)
-            made, later = (self._made[np.ix_(points, tensors)] for points in (sources, targets))
-            full = self._read[np.ix_(targets, tensors)] == self._readers[tensors]
+        has_node = self.coarse.boundary.producer >= 0
+        for chosen, all_after in (
+            (self._readers_follow & ~leaving, True),
+            (~self._readers_follow | leaving, False),
+        ):
+            tensors = np.flatnonzero(has_node & chosen)
+            made_before, made_by_end = (
+                self._is_produced[np.ix_(points, tensors)] for points in (sources, targets)
+            )
+            full = self._readers_done[np.ix_(targets, tensors)] == self._reader_count[tensors]
             if all_after:
-                yield tensors, np.ones_like(made), later & ~full, 1.0
-                yield tensors, made, ~full, -1.0
+                yield tensors, np.ones_like(made_before), made_by_end & ~full, 1.0
+                yield tensors, made_before, ~full, -1.0
                 continue
-            yield tensors, np.ones_like(made), later, 1.0
-            yield tensors, made, np.ones_like(later), -1.0
-            none = (self._read[np.ix_(sources, tensors)] == 0) & ~leaving[tensors]
-            yield tensors, none, later & full, -1.0
-            yield tensors, none & made, full, 1.0
+            yield tensors, np.ones_like(made_before), made_by_end, 1.0
+            yield tensors, made_before, np.ones_like(made_by_end), -1.0
+            none = (self._readers_done[np.ix_(sources, tensors)] == 0) & ~leaving[tensors]
+            yield tensors, none, made_by_end & full, -1.0
+            yield tensors, none & made_before, full, 1.0

@@ -11,26 +11,26 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placewright.solvers.contiguous.cuts import begin, judge_cuts
-from placewright.solvers.contiguous.ideal_sets import IdealCosts, ideals
+from placewright.solvers.contiguous.cuts import coarsen_after_balanced, judge_cuts
+from placewright.solvers.contiguous.ideal_sets import IdealCosts, enumerate_ideals
 from placewright.solvers.contiguous.split_search import (
-    fleets_for,
+    device_orders_for,
     judge_splits,
-    known,
+    known_period,
 )
-from placewright.solvers.contiguous.stages import ROUNDING, Reach
+from placewright.solvers.contiguous.stages import ROUNDING, StageWindow
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from placewright.solvers.contiguous.coarse_graph import Pieces
+    from placewright.solvers.contiguous.coarse_graph import CoarseGraph
     from placewright.solvers.search import Search
 
 _EFFORT = 5e9  # stages × tensors to look at for the period: some five seconds
-_SERIAL = 2_000  # ideals for the step time, where no bound leaves any out
-_PIECES = 2_000  # above which heavy edges are merged at once
-_TRIFLE = 1e-5  # of all work: what is joined first if there are too many ideals
-_FEWER = 0.7  # times the pieces, until there are few enough ideals
+_MAX_STEP_IDEALS = 2_000  # ideals for the step time, where no bound leaves any out
+_MAX_NODES = 2_000  # above which heavy edges are merged at once
+_TRIVIAL_SHARE = 1e-5  # of all work: what is joined first if there are too many ideals
+_SHRINK_FACTOR = 0.7  # times the pieces, until there are few enough ideals
 
 
 @dataclass(frozen=True)
@@ -49,11 +49,11 @@ class Ideals:
     taken to run one after the other, it is a heuristic.
 
     Args:
-        limit: The most ideals. Above it, or if looking at them would take too long, heavy edges are
+        max_ideals: The most ideals. Above it, or if looking at them would take too long, heavy edges are
             merged until there are few enough, and the split is not proved to be the best.
     """
 
-    limit: int = 50_000
+    max_ideals: int = 50_000
     name = "ideals"
 
     def run(self, search: Search) -> None:
@@ -61,48 +61,52 @@ class Ideals:
 
     def prove(self, search: Search) -> bool:
         """Run, and say whether no contiguous split is better than the best plan found."""
-        whole = begin(search)
-        if whole is None:
+        full = coarsen_after_balanced(search)
+        if full is None:
             return False
-        judge_cuts(search, whole)
+        judge_cuts(search, full)
         if search.over:
             return False
-        whole = whole.without_trifles()
-        pieces, inside, every = self._affordable(search, whole)
+        full = full.without_trivial_nodes()
+        coarse, membership, is_complete = self._affordable(search, full)
         floor = judge_splits(
-            search, pieces, lambda room, share: IdealCosts(pieces, inside, room, share)
+            search, coarse, lambda memory, share: IdealCosts(coarse, membership, memory, share)
         )
         overflow, value = search.key
-        return every and overflow == 0 and value <= floor * (1 + ROUNDING)
+        return is_complete and overflow == 0 and value <= floor * (1 + ROUNDING)
 
-    def _affordable(self, search: Search, whole: Pieces) -> tuple[Pieces, NDArray[np.bool_], bool]:
+    def _affordable(
+        self, search: Search, full: CoarseGraph
+    ) -> tuple[CoarseGraph, NDArray[np.bool_], bool]:
         """The finest pieces whose ideals can be looked at, these, and whether they are all."""
         pipelined = search.problem.objective == "period"
-        limit = self.limit if pipelined else min(self.limit, _SERIAL)
-        pieces = whole.coarser(_PIECES) if len(whole) > _PIECES else whole
-        while len(pieces) > 2 and not search.over:
-            inside = ideals(pieces, limit)
-            if inside is not None:
-                work = np.maximum.accumulate(inside @ pieces.least)
+        limit = self.max_ideals if pipelined else min(self.max_ideals, _MAX_STEP_IDEALS)
+        coarse = full.coarsen(_MAX_NODES) if len(full) > _MAX_NODES else full
+        while len(coarse) > 2 and not search.over:
+            membership = enumerate_ideals(coarse, limit)
+            if membership is not None:
+                work = np.maximum.accumulate(membership @ coarse.fastest_seconds)
                 stages = sum(
-                    Reach(work, fleet, True, known(search)).pairs() if pipelined else 0
-                    for fleet in fleets_for(pieces, len(work))
+                    StageWindow(work, device_order, True, known_period(search)).count_stages()
+                    if pipelined
+                    else 0
+                    for device_order in device_orders_for(coarse, len(work))
                 )
-                if stages * (16 + len(pieces.handed)) <= _EFFORT:
-                    return pieces, inside, pieces is whole
-            fewer = pieces.without_trifles(_TRIFLE) if pieces is whole else pieces
-            if len(fewer) == len(pieces):
-                fewer = pieces.coarser(max(2, int(_FEWER * len(pieces))))
-            if len(fewer) == len(pieces):  # no two have a device in common
+                if stages * (16 + len(coarse.boundary)) <= _EFFORT:
+                    return coarse, membership, coarse is full
+            coarser = coarse.without_trivial_nodes(_TRIVIAL_SHARE) if coarse is full else coarse
+            if len(coarser) == len(coarse):
+                coarser = coarse.coarsen(max(2, int(_SHRINK_FACTOR * len(coarse))))
+            if len(coarser) == len(coarse):  # no two have a device in common
                 break
-            pieces = fewer
-        inside = ideals(pieces, limit)
-        if inside is not None:
-            return pieces, inside, pieces is whole
+            coarse = coarser
+        membership = enumerate_ideals(coarse, limit)
+        if membership is not None:
+            return coarse, membership, coarse is full
         # One order must do where there is nothing left to merge, or no time.
-        return pieces, _prefixes(len(pieces)), False
+        return coarse, _order_ideals(len(coarse)), False
 
 
-def _prefixes(count: int) -> NDArray[np.bool_]:
+def _order_ideals(count: int) -> NDArray[np.bool_]:
     """The ideals of a mere row."""
     return np.tri(count + 1, count, -1, dtype=bool)

@@ -1,4 +1,4 @@
-"""What a stage costs: points between which it lies and its device in, seconds out.
+"""The cost in seconds of a stage between two points on a device.
 
 For the period without overlap a device pays for its ops, for each tensor it receives and once for
 each it sends; a host pays for its ops only. With overlap ops and channels count side by side. What
@@ -19,26 +19,26 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from placewright.solvers.contiguous.coarse_graph import Pieces
-    from placewright.solvers.contiguous.device_order import Seat
+    from placewright.solvers.contiguous.coarse_graph import CoarseGraph
+    from placewright.solvers.contiguous.device_order import StageDevice
 
     Ints = NDArray[np.int64]
     Seconds = NDArray[np.float64]
-    Parts = dict[str, Seconds]
+    TransferParts = dict[str, Seconds]
 
-BEFORE, AFTER, APART, SENT = "before", "after", "apart", "sent"
+BEFORE, AFTER, FIXED, SENT = "before", "after", "apart", "sent"
 
 
 @dataclass(frozen=True, eq=False)
-class Room:
+class StageMemory:
     """What the stages of a split may hold.
 
     Args:
-        held: Bytes of each piece.
+        node_bytes: Bytes of each piece.
         limit: Bytes that each device has for them.
     """
 
-    held: NDArray[np.int64]
+    node_bytes: NDArray[np.int64]
     limit: NDArray[np.int64]
 
 
@@ -49,36 +49,36 @@ class StageCosts(ABC):
         share: How much counts of what may go over several channels (period with overlap).
     """
 
-    def __init__(self, pieces: Pieces, room: Room, share: float = 1.0) -> None:
-        self.pieces, self.room, self.share = pieces, room, share
-        self.work = np.maximum.accumulate(self.total(pieces.least))
-        self._held = self.total(room.held)
-        self._banned = self.total(~pieces.allowed)
-        self._links = np.vstack([pieces.handed.seconds, np.zeros(len(pieces.handed))])
-        problem = pieces.problem
+    def __init__(self, coarse: CoarseGraph, memory: StageMemory, share: float = 1.0) -> None:
+        self.coarse, self.memory, self.share = coarse, memory, share
+        self.work = np.maximum.accumulate(self.point_totals(coarse.fastest_seconds))
+        self._total_bytes = self.point_totals(memory.node_bytes)
+        self._forbidden = self.point_totals(~coarse.allowed)
+        self._link_seconds = np.vstack([coarse.boundary.seconds, np.zeros(len(coarse.boundary))])
+        problem = coarse.problem
         self._pipelined = problem.objective == "period"
-        self._compute = self.total(pieces.seconds)
+        self._compute = self.point_totals(coarse.seconds)
         # Without a bound all stages are looked at, and again for each number of devices.
-        self._at_once = not self._pipelined
-        self._kept: dict[Seat, Seconds] = {}
+        self._precompute = not self._pipelined
+        self._cache: dict[StageDevice, Seconds] = {}
         if not self._pipelined or problem.overlap:
-            self._away = self.total(self._sent_away())
+            self._fixed_sends = self.point_totals(self._fixed_send_seconds())
 
     @abstractmethod
-    def total(self, values: NDArray[np.generic]) -> NDArray[np.float64]:
+    def point_totals(self, values: NDArray[np.generic]) -> NDArray[np.float64]:
         """Points (× …): the sum of the pieces' values (pieces × …) in each point."""
 
     @abstractmethod
-    def members(self, source: int, target: int) -> Ints:
+    def stage_nodes(self, source: int, target: int) -> Ints:
         """The pieces of the stage between two points."""
 
     @abstractmethod
-    def within(self, sources: Ints, targets: Ints) -> NDArray[np.bool_]:
+    def is_subset(self, sources: Ints, targets: Ints) -> NDArray[np.bool_]:
         """Targets × sources: whether the one is part of the other."""
 
     @abstractmethod
-    def moved(
-        self, parts: Parts, leaving: NDArray[np.bool_], sources: Ints, targets: Ints
+    def transfer_seconds(
+        self, parts: TransferParts, leaving: NDArray[np.bool_], sources: Ints, targets: Ints
     ) -> Seconds:
         """Targets × sources: seconds of all tensors that the stage between the two moves.
 
@@ -90,81 +90,100 @@ class StageCosts(ABC):
             leaving: Tensors that are sent whichever pieces are in the stage.
         """
 
-    def seconds(self, seat: Seat, sources: Ints, targets: Ints, bound: float) -> Seconds:
+    def seconds(
+        self, stage_device: StageDevice, sources: Ints, targets: Ints, bound: float
+    ) -> Seconds:
         """As `stages.Points` says."""
-        if not self._at_once:
-            return self._seconds(seat, sources, targets, bound)
-        if seat not in self._kept:
-            every = np.arange(len(self.work))
-            self._kept[seat] = self._seconds(seat, every, every, np.inf)
-        return self._kept[seat][targets[0] : targets[-1] + 1][:, sources]
+        if not self._precompute:
+            return self._allowed_seconds(stage_device, sources, targets, bound)
+        if stage_device not in self._cache:
+            all_points = np.arange(len(self.work))
+            self._cache[stage_device] = self._allowed_seconds(
+                stage_device, all_points, all_points, np.inf
+            )
+        return self._cache[stage_device][targets[0] : targets[-1] + 1][:, sources]
 
-    def _seconds(self, seat: Seat, sources: Ints, targets: Ints, bound: float) -> Seconds:
-        device = seat.device
-        lawful = self.within(sources, targets)
-        if self._banned[-1, device]:
-            lawful &= _grown(self._banned[:, device], sources, targets) == 0
-        if self._held[-1] > self.room.limit[device]:
-            lawful &= _grown(self._held, sources, targets) <= self.room.limit[device]
+    def _allowed_seconds(
+        self, stage_device: StageDevice, sources: Ints, targets: Ints, bound: float
+    ) -> Seconds:
+        device = stage_device.device
+        is_allowed = self.is_subset(sources, targets)
+        if self._forbidden[-1, device]:
+            is_allowed &= _differences(self._forbidden[:, device], sources, targets) == 0
+        if self._total_bytes[-1] > self.memory.limit[device]:
+            is_allowed &= (
+                _differences(self._total_bytes, sources, targets) <= self.memory.limit[device]
+            )
         if self._compute[-1, device] > bound:
-            lawful &= _grown(self._compute[:, device], sources, targets) <= bound
-        rows, columns = np.flatnonzero(lawful.any(axis=1)), np.flatnonzero(lawful.any(axis=0))
-        cost = np.full(lawful.shape, np.inf)
+            is_allowed &= _differences(self._compute[:, device], sources, targets) <= bound
+        rows, columns = (
+            np.flatnonzero(is_allowed.any(axis=1)),
+            np.flatnonzero(is_allowed.any(axis=0)),
+        )
+        cost = np.full(is_allowed.shape, np.inf)
         if len(rows):
-            some = np.ix_(rows, columns)
-            load = self.load(seat, sources[columns], targets[rows])
-            cost[some] = np.where(lawful[some], load, np.inf)
+            block = np.ix_(rows, columns)
+            load = self.load(stage_device, sources[columns], targets[rows])
+            cost[block] = np.where(is_allowed[block], load, np.inf)
         return cost
 
-    def load(self, seat: Seat, sources: Ints, targets: Ints) -> Seconds:
+    def load(self, stage_device: StageDevice, sources: Ints, targets: Ints) -> Seconds:
         """Targets × sources: the seconds of each stage, lawful or not."""
-        device = seat.device
-        pieces, problem = self.pieces, self.pieces.problem
-        a, handed = problem.arrays, pieces.handed
-        load = _grown(self._compute[:, device], sources, targets)
+        device = stage_device.device
+        coarse, problem = self.coarse, self.coarse.problem
+        a, boundary = problem.arrays, coarse.boundary
+        load = _differences(self._compute[:, device], sources, targets)
         if self._pipelined:
-            load += pieces.apart[device]
-            if not problem.overlap and a.host[device]:
+            load += coarse.fixed_seconds[device]
+            if not problem.overlap and a.is_host[device]:
                 return load
-        home = np.where(handed.home >= 0, a.link_class[handed.home, device], -1)
+        source_link = np.where(
+            boundary.fixed_source >= 0, a.link_class[boundary.fixed_source, device], -1
+        )
         parts = {
-            BEFORE: self._links[seat.hears],
-            AFTER: self._links[seat.returned],
-            APART: self._links[home, np.arange(len(handed))],
+            BEFORE: self._link_seconds[stage_device.link_in],
+            AFTER: self._link_seconds[stage_device.link_back],
+            FIXED: self._link_seconds[source_link, np.arange(len(boundary))],
         }
-        leaving = np.array([any(place != device for place in away) for away in handed.away], bool)
+        leaving = np.array(
+            [any(target != device for target in away) for away in boundary.fixed_targets], bool
+        )
         if not self._pipelined:
-            away = _grown(self._away[:, device], sources, targets)
-            return load + away + self.moved(parts, leaving, sources, targets)
+            away = _differences(self._fixed_sends[:, device], sources, targets)
+            return load + away + self.transfer_seconds(parts, leaving, sources, targets)
         if not problem.overlap:
-            parts[SENT] = self._links[seat.tells]
-            return load + self.moved(parts, leaving, sources, targets)
-        if self._away[-1, device]:
-            away = _grown(self._away[:, device], sources, targets)
+            parts[SENT] = self._link_seconds[stage_device.link_out]
+            return load + self.transfer_seconds(parts, leaving, sources, targets)
+        if self._fixed_sends[-1, device]:
+            away = _differences(self._fixed_sends[:, device], sources, targets)
             np.maximum(load, self.share * away, out=load)
         others = np.arange(a.devices) != device
-        one_in, one_out = (
+        single_in, single_out = (
             len(np.unique(channels[others])) == 1
             for channels in (a.channel[:, device], a.channel[device])
         )
-        groups = [(parts, 1.0)] if one_in else [({p: s}, self.share) for p, s in parts.items()]
-        groups.append(({SENT: self._links[seat.tells]}, 1.0 if one_out else self.share))
+        groups = [(parts, 1.0)] if single_in else [({p: s}, self.share) for p, s in parts.items()]
+        groups.append(
+            ({SENT: self._link_seconds[stage_device.link_out]}, 1.0 if single_out else self.share)
+        )
         for group, share in groups:
-            moved = self.moved(group, leaving, sources, targets)
-            moved *= share
-            np.maximum(load, moved, out=load)
+            transfers = self.transfer_seconds(group, leaving, sources, targets)
+            transfers *= share
+            np.maximum(load, transfers, out=load)
         return load
 
-    def _sent_away(self) -> Seconds:
+    def _fixed_send_seconds(self) -> Seconds:
         """Pieces × devices: seconds of sending what ops set apart read on other devices."""
-        pieces, a = self.pieces, self.pieces.problem.arrays
-        sent = np.zeros(pieces.seconds.shape)
-        for at, away in enumerate(pieces.handed.away):
-            for place in away:
-                sent[pieces.handed.producer[at]] += self._links[a.link_class[:, place], at]
-        return sent
+        coarse, a = self.coarse, self.coarse.problem.arrays
+        sends = np.zeros(coarse.seconds.shape)
+        for index, targets in enumerate(coarse.boundary.fixed_targets):
+            for target in targets:
+                sends[coarse.boundary.producer[index]] += self._link_seconds[
+                    a.link_class[:, target], index
+                ]
+        return sends
 
 
-def _grown(values: Seconds, sources: Ints, targets: Ints) -> Seconds:
-    grown: Seconds = values[targets][:, None] - values[sources][None]
-    return grown
+def _differences(values: Seconds, sources: Ints, targets: Ints) -> Seconds:
+    difference: Seconds = values[targets][:, None] - values[sources][None]
+    return difference

@@ -1,4 +1,4 @@
-"""Dynamic programming over stages: points and a fleet in, the best ways from first to last out.
+"""Dynamic programming over stages: the best paths from the empty point to the full one.
 
 A point is a set of pieces that is done; a stage leads from a point to a larger one and is given to
 one device. This holds for any family of points: the prefixes of an order, or all ideals.
@@ -17,24 +17,26 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from placewright.solvers.contiguous.device_order import (
-        Fleet,
-        Seat,
-        Used,
+        DeviceOrder,
+        StageDevice,
+        UsedCounts,
     )
 
     Ints = NDArray[np.int64]
     Seconds = NDArray[np.float64]
 
-_SOURCES, _TARGETS = 512, 2048  # points looked at together: a few megabytes
+_SOURCE_BATCH, _TARGET_BATCH = 512, 2048  # points looked at together: a few megabytes
 ROUNDING = 1e-9  # sums of the same seconds in another order differ by less
 
 
-class Points(Protocol):
+class StagePoints(Protocol):
     """Sets of pieces, by the work in them; the first is empty, the last is everything."""
 
     work: Seconds
 
-    def seconds(self, seat: Seat, sources: Ints, targets: Ints, bound: float) -> Seconds:
+    def seconds(
+        self, stage_device: StageDevice, sources: Ints, targets: Ints, bound: float
+    ) -> Seconds:
         """Targets × sources: what the stage between the two costs on a device.
 
         Infinite where there is no such stage and where it may not be on this device; may be so
@@ -44,69 +46,75 @@ class Points(Protocol):
 
 
 @dataclass(frozen=True)
-class Walk:
+class StagePath:
     """A way from the first point to the last: (device, from, to) for each stage."""
 
     value: float
     stages: tuple[tuple[int, int, int], ...]
 
 
-def walks(
-    points: Points, fleet: Fleet, longest: bool, bound: float, over: Callable[[], bool]
-) -> list[Walk]:
+def stage_paths(
+    points: StagePoints,
+    order: DeviceOrder,
+    bottleneck: bool,
+    bound: float,
+    is_over: Callable[[], bool],
+) -> list[StagePath]:
     """The best way for each number of devices of each class, best first.
 
     Args:
-        longest: Whether a way's value is its longest stage, or else the sum of its stages.
+        bottleneck: Whether a way's value is its longest stage, or else the sum of its stages.
         bound: Ways that are worth more are of no interest. If the value is the longest stage, most
             points then cannot be on any way: what is done must fit the devices in use, and what is
             left must fit the others.
-        over: Asked now and then; once it says so, only what was found is returned.
+        is_over: Asked now and then; once it says so, only what was found is returned.
     """
-    table = _Table(points, Reach(points.work, fleet, longest, bound))
-    for used in fleet.states:
-        if over():
+    table = _PathTable(points, StageWindow(points.work, order, bottleneck, bound))
+    for used in order.states:
+        if is_over():
             break
-        table.fill(used, over)
-    found = [table.trace(used) for used in table.columns if table.reached(used)]
-    return sorted(found, key=lambda walk: walk.value)
+        table.fill(used, is_over)
+    paths = [table.trace(used) for used in table.columns if table.is_reachable(used)]
+    return sorted(paths, key=lambda path: path.value)
 
 
-class Reach:
+class StageWindow:
     """Which stages are worth a look, from the work in each point alone."""
 
-    def __init__(self, work: Seconds, fleet: Fleet, longest: bool, bound: float) -> None:
-        self.work, self.fleet, self.longest = work, fleet, longest
+    def __init__(self, work: Seconds, order: DeviceOrder, bottleneck: bool, bound: float) -> None:
+        self.work, self.order, self.bottleneck = work, order, bottleneck
         self.limit = bound * (1 + ROUNDING)
-        self._slack = ROUNDING * float(work[-1])
-        self._narrow = longest and bool(np.isfinite(self.limit))
+        self._tolerance = ROUNDING * float(work[-1])
+        self._is_bounded = bottleneck and bool(np.isfinite(self.limit))
 
-    def window(self, used: Used) -> tuple[int, int]:
+    def window(self, used: UsedCounts) -> tuple[int, int]:
         """The points that may be done with these devices, as a stretch of all points."""
-        if not self._narrow:
+        if not self._is_bounded:
             return 0, len(self.work)
-        here, rest = (self.limit * work for work in self.fleet.reach(used))
-        low = np.searchsorted(self.work, float(self.work[-1]) - rest - self._slack)
-        return int(low), int(np.searchsorted(self.work, here + self._slack, side="right"))
+        used_work, unused_work = (self.limit * work for work in self.order.throughput_split(used))
+        low = np.searchsorted(self.work, float(self.work[-1]) - unused_work - self._tolerance)
+        return int(low), int(np.searchsorted(self.work, used_work + self._tolerance, side="right"))
 
-    def targets(self, sources: Ints, device: int, window: tuple[int, int]) -> tuple[Ints, Ints]:
+    def target_range(
+        self, sources: Ints, device: int, window: tuple[int, int]
+    ) -> tuple[Ints, Ints]:
         """For each source where the targets begin and end that a stage on a device may lead to."""
         work = self.work[sources]
-        begin = np.searchsorted(self.work, work - self._slack)
+        begin = np.searchsorted(self.work, work - self._tolerance)
         end = np.full(len(sources), window[1])
-        if self._narrow:
-            far = work + self.limit * self.fleet.worth[device] + self._slack
-            end = np.minimum(end, np.searchsorted(self.work, far, side="right"))
+        if self._is_bounded:
+            farthest = work + self.limit * self.order.throughput[device] + self._tolerance
+            end = np.minimum(end, np.searchsorted(self.work, farthest, side="right"))
         return np.maximum(begin, window[0]), end
 
-    def pairs(self) -> int:
+    def count_stages(self) -> int:
         """How many stages that is."""
         count = 0
-        for used in self.fleet.states:
+        for used in self.order.states:
             window = self.window(used)
-            for _, device, earlier in self.fleet.steps(used):
+            for _, device, earlier in self.order.last_devices(used):
                 low, high = self.window(earlier) if any(earlier) else (0, 1)
-                begin, end = self.targets(np.arange(low, high), device, window)
+                begin, end = self.target_range(np.arange(low, high), device, window)
                 count += int(np.maximum(end - begin, 0).sum())
         return count
 
@@ -124,43 +132,43 @@ class _Column:
         return cls(np.full(size, np.inf), np.full(size, -1, np.int32), np.full(size, -1, np.int16))
 
 
-class _Table:
-    def __init__(self, points: Points, reach: Reach) -> None:
-        self.points, self.reach, self.fleet = points, reach, reach.fleet
-        self.columns: dict[Used, _Column] = {}
+class _PathTable:
+    def __init__(self, points: StagePoints, stage_window: StageWindow) -> None:
+        self.points, self.stage_window, self.order = points, stage_window, stage_window.order
+        self.columns: dict[UsedCounts, _Column] = {}
 
-    def reached(self, used: Used) -> bool:
+    def is_reachable(self, used: UsedCounts) -> bool:
         return bool(np.isfinite(self.columns[used].value[-1]))
 
-    def fill(self, used: Used, over: Callable[[], bool]) -> None:
+    def fill(self, used: UsedCounts, is_over: Callable[[], bool]) -> None:
         column = _Column.empty(len(self.points.work))
         self.columns[used] = column
         if not any(used):
             column.value[0] = 0.0
             return
-        for kind, device, earlier in self.fleet.steps(used):
-            self._extend(used, kind, device, self.columns[earlier], column, over)
+        for kind, device, earlier in self.order.last_devices(used):
+            self._extend(used, kind, device, self.columns[earlier], column, is_over)
 
     def _extend(
         self,
-        used: Used,
+        used: UsedCounts,
         kind: int,
         device: int,
         earlier: _Column,
         column: _Column,
-        over: Callable[[], bool],
+        is_over: Callable[[], bool],
     ) -> None:
         """Give one more stage to the last device used of a class."""
-        limit, seat = self.reach.limit, self.fleet.seat(used, kind)
-        known = np.flatnonzero(np.isfinite(earlier.value))
-        if self.fleet.row:  # the device may be left out
-            column.value[known], column.source[known] = earlier.value[known], known
-        for sources, targets in self._blocks(known, device, used):
-            if over():
+        limit, stage_device = self.stage_window.limit, self.order.stage_device(used, kind)
+        reachable = np.flatnonzero(np.isfinite(earlier.value))
+        if self.order.is_sequence:  # the device may be left out
+            column.value[reachable], column.source[reachable] = earlier.value[reachable], reachable
+        for sources, targets in self._batches(reachable, device, used):
+            if is_over():
                 return
-            cost = self.points.seconds(seat, sources, targets, limit)
-            join = np.maximum if self.reach.longest else np.add
-            value = join(cost, earlier.value[sources], out=cost)
+            cost = self.points.seconds(stage_device, sources, targets, limit)
+            combine = np.maximum if self.stage_window.bottleneck else np.add
+            value = combine(cost, earlier.value[sources], out=cost)
             at = value.argmin(axis=1)
             best = value[np.arange(len(targets)), at]
             better = np.flatnonzero((best < column.value[targets]) & (best <= limit))
@@ -168,16 +176,18 @@ class _Table:
             column.source[targets[better]] = sources[at[better]]
             column.kind[targets[better]] = kind
 
-    def _blocks(self, known: Ints, device: int, used: Used) -> Iterator[tuple[Ints, Ints]]:
+    def _batches(
+        self, reachable: Ints, device: int, used: UsedCounts
+    ) -> Iterator[tuple[Ints, Ints]]:
         """Sources and the targets that they may lead to, some of each at a time."""
-        window = self.reach.window(used)
-        for start in range(0, len(known), _SOURCES):
-            sources = known[start : start + _SOURCES]
-            begin, end = self.reach.targets(sources, device, window)
-            for left in range(int(begin[0]), int(end[-1]), _TARGETS):
-                yield sources, np.arange(left, min(left + _TARGETS, int(end[-1])))
+        window = self.stage_window.window(used)
+        for start in range(0, len(reachable), _SOURCE_BATCH):
+            sources = reachable[start : start + _SOURCE_BATCH]
+            begin, end = self.stage_window.target_range(sources, device, window)
+            for low in range(int(begin[0]), int(end[-1]), _TARGET_BATCH):
+                yield sources, np.arange(low, min(low + _TARGET_BATCH, int(end[-1])))
 
-    def trace(self, used: Used) -> Walk:
+    def trace(self, used: UsedCounts) -> StagePath:
         """The way to the last point, from its end."""
         value, stages = float(self.columns[used].value[-1]), []
         point = len(self.points.work) - 1
@@ -185,6 +195,6 @@ class _Table:
             column = self.columns[used]
             kind, source = int(column.kind[point]), int(column.source[point])
             if kind >= 0:
-                stages.append((self.fleet.classes[kind][used[kind] - 1], source, point))
-            used, point = self.fleet.without(used, max(kind, 0)), source
-        return Walk(value, tuple(reversed(stages)))
+                stages.append((self.order.classes[kind][used[kind] - 1], source, point))
+            used, point = self.order.decrement(used, max(kind, 0)), source
+        return StagePath(value, tuple(reversed(stages)))

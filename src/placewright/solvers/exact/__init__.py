@@ -1,1 +1,1 @@
-"""The best plan there is, by CP-SAT in a process of its own; and windows of larger plans."""
+"""The exact solver: the best plan by CP-SAT in a child process, and windows of larger plans."""

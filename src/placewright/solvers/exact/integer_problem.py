@@ -1,4 +1,4 @@
-"""A problem in whole numbers: a problem in, what the CP-SAT model needs as plain lists out.
+"""The problem in whole numbers: what the CP-SAT model needs, as plain lists.
 
 CP-SAT counts in integers, so seconds become ticks, rounded down. A tick is a power of two of a
 second, so that dividing by it is exact. If every duration is a whole number of ticks (toys, tables
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from placewright.simulator import simulate
-from placewright.transforms.grouping import numbered, topological
+from placewright.transforms.grouping import number_labels, topological_positions
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from placewright.problem import Problem
     from placewright.transforms import Grouping
 
-_FINEST = 2**28  # ticks in a step, at least, where durations are rounded
-_LARGEST = 2**40  # ticks in a step, at most, where they are not
-_SHARE = 2**23  # ticks in a step for each tick of slack
+_MIN_TICKS = 2**28  # ticks in a step, at least, where durations are rounded
+_MAX_TICKS = 2**40  # ticks in a step, at most, where they are not
+_TICKS_PER_SLACK = 2**23  # ticks in a step for each tick of slack
 
 
 @dataclass(frozen=True, eq=False)
-class Numbers:
+class IntegerProblem:
     """A problem in ticks and bytes.
 
     An *item* is an op or, for a grouped problem, a group of ops that runs as one; what takes no
@@ -50,70 +50,72 @@ class Numbers:
     def of(
         cls,
         problem: Problem,
-        most: float,
+        max_seconds: float,
         grouping: Grouping | None = None,
         streaming: bool = False,
-        scheduled: bool = False,
+        with_schedule: bool = False,
         strict: bool = False,
-    ) -> Numbers:
+    ) -> IntegerProblem:
         """The whole problem.
 
         Args:
-            most: Seconds of a plan that is known; only better ones, or as good ones, are of
+            max_seconds: Seconds of a plan that is known; only better ones, or as good ones, are of
                 interest. Infinite if none is known.
             grouping: Groups to be placed whole, and to run as one where that leaves no circle.
             streaming: Whether plans that stream weights are to be covered by the bound.
-            scheduled: Whether a model of the period also holds a step, to see memory over time.
+            with_schedule: Whether a model of the period also holds a step, to see memory over time.
             strict: Whether the model holds all it knows of the order in which things happen.
         """
         a = problem.arrays
         unit = _units(a, grouping)
         item = _items(problem, unit, grouping)
-        takes = _summed(np.where(a.turn[:, None], a.compute, 0.0), item)
+        item_seconds = _sum_seconds(np.where(a.scheduled[:, None], a.compute, 0.0), item)
         if problem.objective == "period":
-            takes = _summed(a.compute, item)
+            item_seconds = _sum_seconds(a.compute, item)
         # No step takes longer than everything in turn: at any moment something is under way.
-        serial = float(takes.max(axis=1).sum() + len(takes) * a.launch.max())
+        serial = float(item_seconds.max(axis=1).sum() + len(item_seconds) * a.launch_overhead.max())
         serial += a.devices * float(a.transfer.max(axis=0, initial=0.0).sum())
-        most = min(most, serial)
-        longest = most if problem.objective == "step" else serial
-        durations = [takes.ravel(), a.transfer.ravel(), a.launch]
+        max_seconds = min(max_seconds, serial)
+        horizon = max_seconds if problem.objective == "step" else serial
+        durations = [item_seconds.ravel(), a.transfer.ravel(), a.launch_overhead]
         transfers = len(a.sizes) * max(0, a.devices - 1)
-        tick, slack = _tick(longest, durations, len(takes) + transfers)
-        first = np.unique(item, return_index=True)[1]
+        tick, slack = _tick(horizon, durations, len(item_seconds) + transfers)
+        first_op = np.unique(item, return_index=True)[1]
         tensors = _tensors(a, item, tick)
         payload = {
             "objective": problem.objective,
             "overlap": problem.overlap,
             "ready": problem.discipline == "ready",
             "slack": slack,
-            "most": int(most // tick) + 1,
-            "horizon": int(longest // tick) + 1,
-            "unit": unit[first].tolist(),
+            "most": int(max_seconds // tick) + 1,
+            "horizon": int(horizon // tick) + 1,
+            "unit": unit[first_op].tolist(),
             "allowed": a.allowed[np.unique(unit, return_index=True)[1]].tolist(),
-            "turn": a.turn[first].tolist(),
-            "takes": np.floor(takes / tick).astype(np.int64).tolist(),
-            "quick": (np.where(a.allowed[first], takes, np.inf).min(axis=1) <= 0).tolist(),
+            "turn": a.scheduled[first_op].tolist(),
+            "takes": np.floor(item_seconds / tick).astype(np.int64).tolist(),
+            "quick": (
+                np.where(a.allowed[first_op], item_seconds, np.inf).min(axis=1) <= 0
+            ).tolist(),
             "tensors": tensors,
             "link_class": a.link_class.tolist(),
             "channel": a.channel.tolist(),
-            "host": a.host.tolist(),
+            "host": a.is_host.tolist(),
             "issuer": a.issuer.tolist(),
-            "launch": np.floor(a.launch / tick).astype(np.int64).tolist(),
+            "launch": np.floor(a.launch_overhead / tick).astype(np.int64).tolist(),
             "capacity": a.capacity.tolist(),
             "resident": _sum_bytes(a.resident, unit).tolist(),
             "need": _needs(a, item).tolist(),
-            "workspace": _most(a.workspace, item).tolist(),
+            "workspace": _max_per_item(a.workspace, item).tolist(),
             "grouped": grouping is not None,
             "streaming": streaming,
-            "scheduled": scheduled,
+            "scheduled": with_schedule,
             "strict": strict,
             "hint": None,
             "free": None,
         }
         return cls(problem, tick, slack, item, unit, payload)
 
-    def starting_at(self, plan: Plan, free: NDArray[np.bool_] | None = None) -> Numbers:
+    def with_hint(self, plan: Plan, free: NDArray[np.bool_] | None = None) -> IntegerProblem:
         """The same with a plan to begin with.
 
         Args:
@@ -121,36 +123,36 @@ class Numbers:
                 order. None if all may.
         """
         payload = dict(self.payload)
-        first = np.unique(self.unit, return_index=True)[1]
+        first_op = np.unique(self.unit, return_index=True)[1]
         timeline = simulate(self.problem, plan)
         begin = np.full(len(payload["unit"]), np.inf)
         np.minimum.at(begin, self.item, timeline.start)
         order = np.lexsort((np.arange(len(self.item)), timeline.end, timeline.start))
-        moved = timeline.transfers
+        transfers = timeline.transfers
         payload["hint"] = {
-            "device": plan.device[first].tolist(),
+            "device": plan.placement[first_op].tolist(),
             "order": list(dict.fromkeys(self.item[order].tolist())),
             "begin": np.floor(begin / self.tick).astype(np.int64).tolist(),
             "sent": [
                 [int(tensor), int(target), int(start // self.tick)]
                 for tensor, target, start in zip(
-                    moved.tensor, moved.target, moved.start, strict=True
+                    transfers.tensor, transfers.target, transfers.start, strict=True
                 )
             ],
         }
         if free is not None:
-            loose = np.zeros(len(first), dtype=bool)
-            loose[self.unit[free]] = True
-            payload["free"] = loose.tolist()
-        return Numbers(self.problem, self.tick, self.slack, self.item, self.unit, payload)
+            is_free = np.zeros(len(first_op), dtype=bool)
+            is_free[self.unit[free]] = True
+            payload["free"] = is_free.tolist()
+        return IntegerProblem(self.problem, self.tick, self.slack, self.item, self.unit, payload)
 
     def seconds(self, ticks: float) -> float:
         """Ticks as seconds, less what the simulator's own rounding can take off a sum."""
         return ticks * self.tick * (1 - 4 * self.problem.arrays.ops * float(np.finfo(float).eps))
 
-    def placement(self, device: list[int]) -> NDArray[np.int32]:
+    def placement(self, unit_device: list[int]) -> NDArray[np.int32]:
         """Devices of ops from those of units."""
-        return np.array(device, dtype=np.int32)[self.unit]
+        return np.array(unit_device, dtype=np.int32)[self.unit]
 
     def priority(self, begin: list[int], end: list[int]) -> NDArray[np.float64]:
         """The order in which items began, as priorities of their ops.
@@ -162,10 +164,12 @@ class Numbers:
         any schedule in which ops start as early as the order on each device lets them is what the
         simulator makes of it, as far as channels serve their transfers in the schedule's order.
         """
-        of = self.item
-        order = np.lexsort((np.arange(len(of)), np.array(end)[of], np.array(begin)[of]))
-        priority = np.empty(len(of))
-        priority[order] = np.arange(len(of))
+        item_of = self.item
+        order = np.lexsort(
+            (np.arange(len(item_of)), np.array(end)[item_of], np.array(begin)[item_of])
+        )
+        priority = np.empty(len(item_of))
+        priority[order] = np.arange(len(item_of))
         return priority
 
 
@@ -174,7 +178,7 @@ def _units(a: Arrays, grouping: Grouping | None) -> NDArray[np.int32]:
     if grouping is None:
         return a.unit
     labels = zip(grouping.group.tolist(), map(bytes, a.allowed), strict=True)
-    return numbered(list(labels))
+    return number_labels(list(labels))
 
 
 def _items(
@@ -185,52 +189,58 @@ def _items(
     ops = np.arange(a.ops, dtype=np.int32)
     if grouping is None:
         return ops
-    item = numbered([("one", at) if not a.turn[at] else ("all", unit[at]) for at in ops])
+    item = number_labels([("one", op) if not a.scheduled[op] else ("all", unit[op]) for op in ops])
     reader = item[np.repeat(ops, np.diff(a.first_input))]
     source = item[a.producer[a.inputs]]
-    real = (source != reader) & a.turn[a.producer[a.inputs]]
-    edges = set(zip(source[real].tolist(), reader[real].tolist(), strict=True))
-    circle = topological(int(item.max()) + 1, edges) is None
-    return ops if circle and problem.objective == "step" else item
+    is_edge = (source != reader) & a.scheduled[a.producer[a.inputs]]
+    edges = set(zip(source[is_edge].tolist(), reader[is_edge].tolist(), strict=True))
+    has_cycle = topological_positions(int(item.max()) + 1, edges) is None
+    return ops if has_cycle and problem.objective == "step" else item
 
 
-def _tick(most: float, durations: list[NDArray[np.float64]], count: int) -> tuple[float, int]:
+def _tick(
+    max_seconds: float, durations: list[NDArray[np.float64]], count: int
+) -> tuple[float, int]:
     """Seconds in a tick and the slack, for steps of at most so many seconds."""
-    if not most > 0:
+    if not max_seconds > 0:
         return 1.0, 0
     values = np.concatenate(durations)
     values = values[values > 0]
     mantissa, exponent = np.frexp(values)
-    whole = (mantissa * 2**53).astype(np.int64)
-    zeros = np.log2(whole & -whole).astype(np.int64)
-    exact = float(np.ldexp(1.0, int((exponent - 53 + zeros).min()))) if len(values) else 1.0
-    if most / exact <= _LARGEST:
-        return exact, 0
+    integers = (mantissa * 2**53).astype(np.int64)
+    trailing_zeros = np.log2(integers & -integers).astype(np.int64)
+    exact_tick = (
+        float(np.ldexp(1.0, int((exponent - 53 + trailing_zeros).min()))) if len(values) else 1.0
+    )
+    if max_seconds / exact_tick <= _MAX_TICKS:
+        return exact_tick, 0
     slack = count
-    return 2.0 ** math.floor(math.log2(most / max(_FINEST, slack * _SHARE))), slack
+    return 2.0 ** math.floor(
+        math.log2(max_seconds / max(_MIN_TICKS, slack * _TICKS_PER_SLACK))
+    ), slack
 
 
 def _tensors(a: Arrays, item: NDArray[np.int32], tick: float) -> list[dict[str, Any]]:
     """All tensors, with those of their readers that can be on another device."""
     ticks = np.floor(a.transfer / tick).astype(np.int64)
-    found = []
+    rows = []
     for tensor in range(len(a.sizes)):
         source = int(a.producer[tensor])
         readers = a.readers[a.first_reader[tensor] : a.first_reader[tensor + 1]]
-        readers = readers[a.turn[readers]]
-        found.append(
+        readers = readers[a.scheduled[readers]]
+        rows.append(
             {
                 "producer": int(item[source]),
                 "readers": sorted(set(item[readers].tolist()) - {int(item[source])}),
                 "ticks": ticks[:, tensor].tolist(),
                 "bytes": int(a.sizes[tensor]),
-                "weight": bool(a.weight[source]),
-                "stored": bool(a.stored[source]),
-                "kept": bool(a.kept[tensor]),
-                "alias": int(a.alias[tensor]) if a.turn[source] else -1,
+                "weight": bool(a.is_weight[source]),
+                "stored": bool(a.is_resident[source]),
+                "kept": bool(a.is_output[tensor]),
+                "alias": int(a.alias[tensor]) if a.scheduled[source] else -1,
             }
         )
-    return found
+    return rows
 
 
 def _needs(a: Arrays, item: NDArray[np.int32]) -> NDArray[np.int64]:
@@ -239,26 +249,30 @@ def _needs(a: Arrays, item: NDArray[np.int32]) -> NDArray[np.int64]:
     Its workspace, its outputs, and what it reads, but for what aliases other memory or may be
     resident already. Of a group, the most that one of its ops needs.
     """
-    own = np.where((a.alias < 0) & ~a.stored[a.producer], a.sizes, 0)
-    need = a.workspace + np.bincount(a.producer, weights=own, minlength=a.ops).astype(np.int64)
+    output_bytes = np.where((a.alias < 0) & ~a.is_resident[a.producer], a.sizes, 0)
+    required_bytes = a.workspace + np.bincount(
+        a.producer, weights=output_bytes, minlength=a.ops
+    ).astype(np.int64)
     reader = np.repeat(np.arange(a.ops), np.diff(a.first_input))
-    need += np.bincount(reader, weights=own[a.inputs], minlength=a.ops).astype(np.int64)
-    return _most(np.where(a.turn, need, 0), item)
+    required_bytes += np.bincount(reader, weights=output_bytes[a.inputs], minlength=a.ops).astype(
+        np.int64
+    )
+    return _max_per_item(np.where(a.scheduled, required_bytes, 0), item)
 
 
-def _most(values: NDArray[np.int64], into: NDArray[np.int32]) -> NDArray[np.int64]:
-    most = np.zeros(int(into.max()) + 1, dtype=np.int64)
-    np.maximum.at(most, into, values)
-    return most
+def _max_per_item(values: NDArray[np.int64], index: NDArray[np.int32]) -> NDArray[np.int64]:
+    maxima = np.zeros(int(index.max()) + 1, dtype=np.int64)
+    np.maximum.at(maxima, index, values)
+    return maxima
 
 
-def _summed(values: NDArray[np.float64], into: NDArray[np.int32]) -> NDArray[np.float64]:
-    total = np.zeros((int(into.max()) + 1, values.shape[1]))
-    np.add.at(total, into, values)
+def _sum_seconds(values: NDArray[np.float64], index: NDArray[np.int32]) -> NDArray[np.float64]:
+    total = np.zeros((int(index.max()) + 1, values.shape[1]))
+    np.add.at(total, index, values)
     return total
 
 
-def _sum_bytes(values: NDArray[np.int64], into: NDArray[np.int32]) -> NDArray[np.int64]:
-    total = np.zeros(int(into.max()) + 1, dtype=np.int64)
-    np.add.at(total, into, values)
+def _sum_bytes(values: NDArray[np.int64], index: NDArray[np.int32]) -> NDArray[np.int64]:
+    total = np.zeros(int(index.max()) + 1, dtype=np.int64)
+    np.add.at(total, index, values)
     return total

@@ -1,4 +1,4 @@
-"""LNS, large-neighbourhood search: a problem in, a plan improved window by window out.
+"""LNS, large-neighbourhood search: improves a plan window by window with CP-SAT.
 
 Shaw 1998, "Using constraint programming and local search methods to solve vehicle routing
 problems", CP: free a part of a solution, and let constraint programming solve that part anew.
@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from placewright.plan import Plan
 from placewright.simulator import simulate
-from placewright.solvers.exact.process import borrowed
-from placewright.solvers.exact.solver import judge_starts, solve_model
+from placewright.solvers.exact.process import borrow_worker
+from placewright.solvers.exact.solver import judge_baselines, solve_model
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 Flags = NDArray[np.bool_]
 
-_HANGS = 120.0  # seconds for one window, which no window takes unless CP-SAT hangs
+_HANG_SECONDS = 120.0  # seconds for one window, which no window takes unless CP-SAT hangs
 
 
 @dataclass(frozen=True)
@@ -49,124 +49,143 @@ class LNS:
     name = "lns"
 
     def run(self, search: Search) -> None:
-        judge_starts(search)
+        judge_baselines(search)
         if search.over or search.best is None:
             return
         problem, best = search.problem, search.best
         if best.fusion is not None or best.staging is not None:  # the model knows neither
-            if not len(search.judge(best.device, best.priority).value):
+            if not len(search.judge(best.placement, best.priority).value):
                 return
-            best = Plan.of(problem, best.device, best.priority)
+            best = Plan.of(problem, best.placement, best.priority)
         current, key = best, _key(problem, best)
-        since = 0
-        with borrowed() as worker:
-            while since < self.patience and not search.over:
-                since += 1
+        idle_windows = 0
+        with borrow_worker() as worker:
+            while idle_windows < self.patience and not search.over:
+                idle_windows += 1
                 free = self._window(search, problem, current)
                 solution = solve_model(
                     problem,
                     start=current,
                     free=free,
-                    seconds=min(_HANGS, search.stop.seconds_left(search)),
+                    seconds=min(_HANG_SECONDS, search.stop.seconds_left(search)),
                     deterministic=self.work,
                     seed=int(search.rng.integers(2**31)),
                     worker=worker,
                 )
-                if not worker.alive:  # it was late and has been killed
+                if not worker.is_alive:  # it was late and has been killed
                     return
-                if solution.device is None or solution.device is current.device:
+                if solution.placement is None or solution.placement is current.placement:
                     continue
-                verdict = search.judge(solution.device, solution.priority)
+                verdict = search.judge(solution.placement, solution.priority)
                 if not len(verdict.value):
                     return
-                found = (int(verdict.overflow[0]), float(verdict.value[0]))
-                if found < key:
-                    since = 0
-                if found <= key:
-                    current, key = Plan.of(problem, solution.device, solution.priority), found
+                new_key = (int(verdict.overflow[0]), float(verdict.value[0]))
+                if new_key < key:
+                    idle_windows = 0
+                if new_key <= key:
+                    current, key = Plan.of(problem, solution.placement, solution.priority), new_key
 
     def _window(self, search: Search, problem: Problem, plan: Plan) -> Flags:
         """The ops to free, with what follows them (weights, the rest of their units)."""
         timeline = simulate(problem, plan)
-        kinds: tuple[Callable[..., NDArray[np.int64]], ...] = (around, stretch, border)
+        kinds: tuple[Callable[..., NDArray[np.int64]], ...] = (
+            graph_neighbourhood,
+            time_window,
+            boundary_ops,
+        )
         kind = kinds[int(search.rng.integers(len(kinds)))]
-        chosen = kind(problem, timeline, search.rng)[: self.window]
+        window_ops = kind(problem, timeline, search.rng)[: self.window]
         free = np.zeros(problem.arrays.ops, dtype=bool)
-        free[chosen] = True
+        free[window_ops] = True
         return free[problem.arrays.leader]
 
 
-def around(problem: Problem, timeline: Timeline, rng: np.random.Generator) -> NDArray[np.int64]:
+def graph_neighbourhood(
+    problem: Problem, timeline: Timeline, rng: np.random.Generator
+) -> NDArray[np.int64]:
     """Ops from a random one outwards, along tensors in both directions."""
     a = problem.arrays
     reader = np.repeat(np.arange(a.ops), np.diff(a.first_input))
     source = a.producer[a.inputs]
-    near: list[list[int]] = [[] for _ in range(a.ops)]
-    for one, other in zip(source.tolist(), reader.tolist(), strict=True):
-        if a.turn[one]:
-            near[one].append(other)
-            near[other].append(one)
-    turns = np.flatnonzero(a.turn)
-    found = [int(rng.choice(turns))]
-    seen = set(found)
-    for op in found:
-        fresh = list(rng.permutation(near[op]).astype(int).tolist())
-        found.extend(other for other in dict.fromkeys(fresh) if other not in seen)
-        seen.update(fresh)
-    return np.array(found, dtype=np.int64)
+    adjacent: list[list[int]] = [[] for _ in range(a.ops)]
+    for producer, consumer in zip(source.tolist(), reader.tolist(), strict=True):
+        if a.scheduled[producer]:
+            adjacent[producer].append(consumer)
+            adjacent[consumer].append(producer)
+    scheduled_ops = np.flatnonzero(a.scheduled)
+    ops = [int(rng.choice(scheduled_ops))]
+    visited = set(ops)
+    for op in ops:
+        shuffled = list(rng.permutation(adjacent[op]).astype(int).tolist())
+        ops.extend(consumer for consumer in dict.fromkeys(shuffled) if consumer not in visited)
+        visited.update(shuffled)
+    return np.array(ops, dtype=np.int64)
 
 
-def stretch(problem: Problem, timeline: Timeline, rng: np.random.Generator) -> NDArray[np.int64]:
+def time_window(
+    problem: Problem, timeline: Timeline, rng: np.random.Generator
+) -> NDArray[np.int64]:
     """Ops by how near they run to an op of the critical path, in time."""
-    turns = np.flatnonzero(problem.arrays.turn)
-    moment = timeline.start[int(rng.choice(critical(problem, timeline)))]
-    distance = np.maximum(timeline.start[turns] - moment, moment - timeline.end[turns])
-    return turns[np.argsort(distance, kind="stable")]
+    scheduled_ops = np.flatnonzero(problem.arrays.scheduled)
+    moment = timeline.start[int(rng.choice(critical_ops(problem, timeline)))]
+    distance = np.maximum(
+        timeline.start[scheduled_ops] - moment, moment - timeline.end[scheduled_ops]
+    )
+    return scheduled_ops[np.argsort(distance, kind="stable")]
 
 
-def border(problem: Problem, timeline: Timeline, rng: np.random.Generator) -> NDArray[np.int64]:
+def boundary_ops(
+    problem: Problem, timeline: Timeline, rng: np.random.Generator
+) -> NDArray[np.int64]:
     """Senders and readers of what one device sends another, from a random send onwards."""
-    a, sent = problem.arrays, timeline.transfers
-    if not len(sent.tensor):
-        return around(problem, timeline, rng)
-    at = int(rng.integers(len(sent.tensor)))
-    pair = {int(sent.source[at]), int(sent.target[at])}
-    found: list[int] = []
-    for send in np.argsort(np.abs(sent.start - sent.start[at]), kind="stable").tolist():
-        if {int(sent.source[send]), int(sent.target[send])} != pair:
+    a, transfers = problem.arrays, timeline.transfers
+    if not len(transfers.tensor):
+        return graph_neighbourhood(problem, timeline, rng)
+    start_send = int(rng.integers(len(transfers.tensor)))
+    pair = {int(transfers.source[start_send]), int(transfers.target[start_send])}
+    ops: list[int] = []
+    for send in np.argsort(
+        np.abs(transfers.start - transfers.start[start_send]), kind="stable"
+    ).tolist():
+        if {int(transfers.source[send]), int(transfers.target[send])} != pair:
             continue
-        tensor = int(sent.tensor[send])
+        tensor = int(transfers.tensor[send])
         readers = a.readers[a.first_reader[tensor] : a.first_reader[tensor + 1]]
-        here = readers[timeline.plan.device[readers] == sent.target[send]]
-        found += [int(a.producer[tensor]), *here.tolist()]
-    return np.array([op for op in dict.fromkeys(found) if a.turn[op]], dtype=np.int64)
+        local_readers = readers[timeline.plan.placement[readers] == transfers.target[send]]
+        ops += [int(a.producer[tensor]), *local_readers.tolist()]
+    return np.array([op for op in dict.fromkeys(ops) if a.scheduled[op]], dtype=np.int64)
 
 
-def critical(problem: Problem, timeline: Timeline) -> NDArray[np.int64]:
+def critical_ops(problem: Problem, timeline: Timeline) -> NDArray[np.int64]:
     """A chain of ops, each the reason why the next one started when it did, to the last to end."""
-    a, device = problem.arrays, timeline.plan.device
-    turns = np.flatnonzero(a.turn)
-    sent = timeline.transfers
+    a, placement = problem.arrays, timeline.plan.placement
+    scheduled_ops = np.flatnonzero(a.scheduled)
+    transfers = timeline.transfers
     arrival = {
         (int(tensor), int(target)): float(end)
-        for tensor, target, end in zip(sent.tensor, sent.target, sent.end, strict=True)
+        for tensor, target, end in zip(
+            transfers.tensor, transfers.target, transfers.end, strict=True
+        )
     }
-    op = int(turns[np.argmax(timeline.end[turns])])
+    op = int(scheduled_ops[np.argmax(timeline.end[scheduled_ops])])
     chain = [op]
     while timeline.start[op] > 0:
-        reasons: list[tuple[float, int]] = []
+        predecessors: list[tuple[float, int]] = []
         for tensor in a.inputs[a.first_input[op] : a.first_input[op + 1]].tolist():
-            maker = int(a.producer[tensor])
-            if a.turn[maker]:
-                there = arrival.get((tensor, int(device[op])), float(timeline.end[maker]))
-                reasons.append((there, maker))
-        beside = turns[(device[turns] == device[op]) & (timeline.start[turns] < timeline.start[op])]
-        if len(beside):
-            last = int(beside[np.argmax(timeline.end[beside])])
-            reasons.append((float(timeline.end[last]), last))
-        if not reasons:
+            producer = int(a.producer[tensor])
+            if a.scheduled[producer]:
+                available = arrival.get((tensor, int(placement[op])), float(timeline.end[producer]))
+                predecessors.append((available, producer))
+        earlier = scheduled_ops[
+            (placement[scheduled_ops] == placement[op])
+            & (timeline.start[scheduled_ops] < timeline.start[op])
+        ]
+        if len(earlier):
+            previous = int(earlier[np.argmax(timeline.end[earlier])])
+            predecessors.append((float(timeline.end[previous]), previous))
+        if not predecessors:
             break
-        op = max(reasons)[1]
+        op = max(predecessors)[1]
         chain.append(op)
     return np.array(chain, dtype=np.int64)
 

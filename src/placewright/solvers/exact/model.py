@@ -1,4 +1,4 @@
-"""The CP-SAT model: a problem in whole numbers in, a model of the simulator's rules out.
+"""The CP-SAT model of a step: the simulator's rules as constraints.
 
 It is built where it is solved, in the child process (`worker.py`). The model of a *step*
 (rules of `simulator/reference.py`):
@@ -31,13 +31,13 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from placewright.solvers.exact.window import keep_order, near, settled
+from placewright.solvers.exact.window import fixed_until_tick, keep_order, nearby_items
 
 Literal = Any  # CP-SAT's own types are known where ortools is installed only
 Linear = Any
 
 
-class Transfer(NamedTuple):
+class TransferInterval(NamedTuple):
     """One tensor to one device over one channel, from whichever of the channel's devices."""
 
     tensor: int
@@ -48,16 +48,16 @@ class Transfer(NamedTuple):
     end: Linear
 
 
-class Placed:
+class PlacementModel:
     """Which unit is where, and which tensor has to go where: what both objectives need."""
 
-    def __init__(self, p: dict[str, Any]) -> None:
+    def __init__(self, payload: dict[str, Any]) -> None:
         from ortools.sat.python import cp_model
 
-        self.p, self.model = p, cp_model.CpModel()
-        self.devices = range(len(p["capacity"]))
-        self.items = range(len(p["unit"]))
-        self.tensors = p["tensors"]
+        self.payload, self.model = payload, cp_model.CpModel()
+        self.devices = range(len(payload["capacity"]))
+        self.items = range(len(payload["unit"]))
+        self.tensors = payload["tensors"]
         self.reads: list[list[int]] = [[] for _ in self.items]
         """The tensors that each item reads."""
         self.readers: list[list[int]] = [[] for _ in self.items]
@@ -65,176 +65,187 @@ class Placed:
         for tensor, row in enumerate(self.tensors):
             for reader in row["readers"]:
                 self.reads[reader].append(tensor)
-            if p["turn"][row["producer"]]:
+            if payload["turn"][row["producer"]]:
                 self.readers[row["producer"]].extend(row["readers"])
         self.true = self.model.new_constant(1)
-        self.unit_on = [self._unit(unit) for unit in range(len(p["allowed"]))]
-        self._both: dict[tuple[int, int], Literal] = {}
-        self._together: dict[tuple[int, int], Literal] = {}
+        self.unit_on = [self._unit_literals(unit) for unit in range(len(payload["allowed"]))]
+        self._conjunctions: dict[tuple[int, int], Literal] = {}
+        self._colocated: dict[tuple[int, int], Literal] = {}
         self._read_on: dict[tuple[int, int], Literal] = {}
 
     @cached_property
-    def _behind(self) -> list[int]:
+    def _descendants(self) -> list[int]:
         """For each item those that read it, even indirectly, one bit each."""
-        found = [0] * len(self.items)
-        for item in reversed(topological(self.readers)):
+        descendants = [0] * len(self.items)
+        for item in reversed(topological_order(self.readers)):
             for reader in self.readers[item]:
-                found[item] |= 1 << reader | found[reader]
-        return found
+                descendants[item] |= 1 << reader | descendants[reader]
+        return descendants
 
-    def waits(self, item: int, other: int) -> bool:
+    def depends_on(self, item: int, other: int) -> bool:
         """Whether an item reads another, even indirectly."""
-        return bool(self._behind[other] >> item & 1)
+        return bool(self._descendants[other] >> item & 1)
 
-    def _unit(self, unit: int) -> dict[int, Literal]:
+    def _unit_literals(self, unit: int) -> dict[int, Literal]:
         """The devices that a unit may be on, each with what says that it is there."""
-        p, model = self.p, self.model
-        places = [device for device in self.devices if p["allowed"][unit][device]]
-        if p["free"] is not None and not p["free"][unit]:
-            places = [p["hint"]["device"][unit]]
-        if len(places) == 1:
-            return {places[0]: self.true}
-        on = {device: model.new_bool_var(f"unit {unit} on {device}") for device in places}
-        model.add_exactly_one(on.values())
-        if p["hint"] is not None:
-            for device, literal in on.items():
-                model.add_hint(literal, p["hint"]["device"][unit] == device)
-        return on
+        payload, model = self.payload, self.model
+        devices = [device for device in self.devices if payload["allowed"][unit][device]]
+        if payload["free"] is not None and not payload["free"][unit]:
+            devices = [payload["hint"]["device"][unit]]
+        if len(devices) == 1:
+            return {devices[0]: self.true}
+        literals = {device: model.new_bool_var(f"unit {unit} on {device}") for device in devices}
+        model.add_exactly_one(literals.values())
+        if payload["hint"] is not None:
+            for device, literal in literals.items():
+                model.add_hint(literal, payload["hint"]["device"][unit] == device)
+        return literals
 
-    def on(self, item: int) -> dict[int, Literal]:
-        unit: int = self.p["unit"][item]
+    def item_on(self, item: int) -> dict[int, Literal]:
+        unit: int = self.payload["unit"][item]
         return self.unit_on[unit]
 
-    def both(self, one: Literal, other: Literal) -> Literal:
+    def conjunction(self, first: Literal, second: Literal) -> Literal:
         """True if and only if both are."""
-        if one.index in (other.index, self.true.index):
-            return other
-        if other.index == self.true.index:
-            return one
-        key = (min(one.index, other.index), max(one.index, other.index))
-        if key not in self._both:
+        if first.index in (second.index, self.true.index):
+            return second
+        if second.index == self.true.index:
+            return first
+        key = (min(first.index, second.index), max(first.index, second.index))
+        if key not in self._conjunctions:
             literal = self.model.new_bool_var("")
-            self.model.add_bool_and(one, other).only_enforce_if(literal)
-            self.model.add_bool_or(~one, ~other, literal)
-            self._both[key] = literal
-        return self._both[key]
+            self.model.add_bool_and(first, second).only_enforce_if(literal)
+            self.model.add_bool_or(~first, ~second, literal)
+            self._conjunctions[key] = literal
+        return self._conjunctions[key]
 
-    def any_of(self, literals: list[Literal]) -> Literal:
+    def disjunction(self, literals: list[Literal]) -> Literal:
         """True if and only if one of them is."""
         distinct = list({literal.index: literal for literal in literals}.values())
         if len(distinct) == 1:
             return distinct[0]
         if any(literal.index == self.true.index for literal in distinct):
             return self.true
-        found = self.model.new_bool_var("")
-        self.model.add_bool_or(*distinct).only_enforce_if(found)
+        result = self.model.new_bool_var("")
+        self.model.add_bool_or(*distinct).only_enforce_if(result)
         for literal in distinct:
-            self.model.add_implication(literal, found)
-        return found
+            self.model.add_implication(literal, result)
+        return result
 
-    def together(self, one: int, other: int) -> Literal | None:
+    def colocated(self, first: int, second: int) -> Literal | None:
         """True if two items share a device; None if they cannot."""
-        units = self.p["unit"]
-        key = (min(units[one], units[other]), max(units[one], units[other]))
+        units = self.payload["unit"]
+        key = (min(units[first], units[second]), max(units[first], units[second]))
         if key[0] == key[1]:
             return self.true
-        if key not in self._together:
-            shared = self.unit_on[key[0]].keys() & self.unit_on[key[1]].keys()
-            pairs = [self.both(self.unit_on[key[0]][d], self.unit_on[key[1]][d]) for d in shared]
-            self._together[key] = self.any_of(pairs) if pairs else None
-        return self._together[key]
+        if key not in self._colocated:
+            shared_devices = self.unit_on[key[0]].keys() & self.unit_on[key[1]].keys()
+            pairs = [
+                self.conjunction(self.unit_on[key[0]][device], self.unit_on[key[1]][device])
+                for device in shared_devices
+            ]
+            self._colocated[key] = self.disjunction(pairs) if pairs else None
+        return self._colocated[key]
 
     def read_on(self, tensor: int, device: int) -> Literal | None:
         """True if a unit other than its producer's reads it on this device; None if none can."""
         if (tensor, device) not in self._read_on:
-            row, units = self.tensors[tensor], self.p["unit"]
-            others = {units[reader] for reader in row["readers"]} - {units[row["producer"]]}
-            found = [self.unit_on[unit].get(device) for unit in sorted(others)]
-            literals = [literal for literal in found if literal is not None]
-            self._read_on[tensor, device] = self.any_of(literals) if literals else None
+            row, units = self.tensors[tensor], self.payload["unit"]
+            reader_units = {units[reader] for reader in row["readers"]} - {units[row["producer"]]}
+            candidates = [self.unit_on[unit].get(device) for unit in sorted(reader_units)]
+            literals = [literal for literal in candidates if literal is not None]
+            self._read_on[tensor, device] = self.disjunction(literals) if literals else None
         return self._read_on[tensor, device]
 
-    def sends(self, tensor: int, target: int) -> list[tuple[int, Literal, int]]:
+    def possible_sends(self, tensor: int, target: int) -> list[tuple[int, Literal, int]]:
         """(source, whether it sends this tensor to the target, ticks) for each possible source."""
-        p, row = self.p, self.tensors[tensor]
-        read = self.read_on(tensor, target)
-        if read is None:
+        payload, row = self.payload, self.tensors[tensor]
+        is_read = self.read_on(tensor, target)
+        if is_read is None:
             return []
         return [
-            (source, self.both(there, read), row["ticks"][p["link_class"][source][target]])
-            for source, there in self.on(row["producer"]).items()
+            (
+                source,
+                self.conjunction(is_source, is_read),
+                row["ticks"][payload["link_class"][source][target]],
+            )
+            for source, is_source in self.item_on(row["producer"]).items()
             if source != target
         ]
 
 
-class Step(Placed):
+class StepModel(PlacementModel):
     """The model of one step."""
 
-    def __init__(self, p: dict[str, Any]) -> None:
-        super().__init__(p)
-        self.horizon = p["horizon"]
-        self.near = near(p)
-        self.settled = settled(p, self.near)
-        self.last = self.model.new_int_var(0, self.horizon, "last")
+    def __init__(self, payload: dict[str, Any]) -> None:
+        super().__init__(payload)
+        self.horizon = payload["horizon"]
+        self.nearby = nearby_items(payload)
+        self.fixed_until = fixed_until_tick(payload, self.nearby)
+        self.makespan = self.model.new_int_var(0, self.horizon, "last")
         self.start: dict[int, Linear] = {}
         self.end: dict[int, Linear] = {}
-        self.transfers: list[Transfer] = []
+        self.transfers: list[TransferInterval] = []
         self.arrival: dict[tuple[int, int], tuple[Linear, Linear]] = {}
         """(start, end) of the send of a tensor to a device."""
-        self._load: list[list[Linear]] = [[] for _ in self.devices]
-        self._wire: dict[int, list[Linear]] = {}
-        self._ops()
-        self._sends()
-        self._waits()
+        self._device_load: list[list[Linear]] = [[] for _ in self.devices]
+        self._channel_load: dict[int, list[Linear]] = {}
+        self._add_ops()
+        self._add_sends()
+        self._add_waits()
         keep_order(self)
-        self._totals()
+        self._add_totals()
 
     @property
-    def turns(self) -> list[int]:
-        return [item for item in self.items if self.p["turn"][item]]
+    def scheduled_items(self) -> list[int]:
+        return [item for item in self.items if self.payload["turn"][item]]
 
-    def _ops(self) -> None:
-        p, model = self.p, self.model
-        fastest = [min(p["takes"][item][d] for d in self.on(item)) for item in self.items]
-        heads, tails = self._ways(fastest)
-        running: list[list[Any]] = [[] for _ in self.devices]
-        issuing: dict[int, list[Any]] = {}
-        for item in self.turns:
-            latest = self.horizon - tails[item]
-            earliest, last = heads[item], latest - fastest[item]
-            if self.settled and p["hint"]["begin"][item] < self.settled:
-                earliest = last = p["hint"]["begin"][item]
-            start = model.new_int_var(earliest, last, f"start {item}")
-            takes = p["takes"][item]
-            on = self.on(item)
-            if len({takes[d] for d in on}) == 1:
+    def _add_ops(self) -> None:
+        payload, model = self.payload, self.model
+        fastest = [
+            min(payload["takes"][item][d] for d in self.item_on(item)) for item in self.items
+        ]
+        heads, tails = self._path_lengths(fastest)
+        device_intervals: list[list[Any]] = [[] for _ in self.devices]
+        issuer_intervals: dict[int, list[Any]] = {}
+        for item in self.scheduled_items:
+            latest_end = self.horizon - tails[item]
+            earliest, latest_start = heads[item], latest_end - fastest[item]
+            if self.fixed_until and payload["hint"]["begin"][item] < self.fixed_until:
+                earliest = latest_start = payload["hint"]["begin"][item]
+            start = model.new_int_var(earliest, latest_start, f"start {item}")
+            op_ticks = payload["takes"][item]
+            literals = self.item_on(item)
+            if len({op_ticks[d] for d in literals}) == 1:
                 end = start + fastest[item]
             else:
-                end = model.new_int_var(heads[item] + fastest[item], latest, f"end {item}")
-                model.add(end == start + sum(takes[d] * on[d] for d in on))
+                end = model.new_int_var(heads[item] + fastest[item], latest_end, f"end {item}")
+                model.add(end == start + sum(op_ticks[d] * literals[d] for d in literals))
             self.start[item], self.end[item] = start, end
-            model.add(end + tails[item] <= self.last)
-            if p["hint"] is not None:
-                model.add_hint(start, p["hint"]["begin"][item])
-            for device, literal in on.items():
-                part = model.new_optional_fixed_size_interval_var(start, takes[device], literal, "")
-                if item in self.near:
-                    running[device].append(part)
-                self._load[device].append(takes[device] * literal)
-                issuer = p["issuer"][device]
-                if issuer >= 0 and takes[device] > 0:
-                    issuing.setdefault(issuer, []).append(
+            model.add(end + tails[item] <= self.makespan)
+            if payload["hint"] is not None:
+                model.add_hint(start, payload["hint"]["begin"][item])
+            for device, literal in literals.items():
+                interval = model.new_optional_fixed_size_interval_var(
+                    start, op_ticks[device], literal, ""
+                )
+                if item in self.nearby:
+                    device_intervals[device].append(interval)
+                self._device_load[device].append(op_ticks[device] * literal)
+                issuer = payload["issuer"][device]
+                if issuer >= 0 and op_ticks[device] > 0:
+                    issuer_intervals.setdefault(issuer, []).append(
                         model.new_optional_fixed_size_interval_var(
-                            start, p["launch"][device], literal, ""
+                            start, payload["launch"][device], literal, ""
                         )
                     )
-        for parts in [*running, *issuing.values()]:
-            model.add_no_overlap(parts)
+        for intervals in [*device_intervals, *issuer_intervals.values()]:
+            model.add_no_overlap(intervals)
 
-    def _ways(self, fastest: list[int]) -> tuple[list[int], list[int]]:
+    def _path_lengths(self, fastest: list[int]) -> tuple[list[int], list[int]]:
         """The longest ways to and from each item, everything on its fastest device."""
         heads, tails = [0] * len(fastest), [0] * len(fastest)
-        order = topological(self.readers)
+        order = topological_order(self.readers)
         for item in order:
             for reader in self.readers[item]:
                 heads[reader] = max(heads[reader], heads[item] + fastest[item])
@@ -242,83 +253,90 @@ class Step(Placed):
             tails[item] = max((fastest[r] + tails[r] for r in self.readers[item]), default=0)
         return heads, tails
 
-    def _sends(self) -> None:
-        model, p = self.model, self.p
-        busy: dict[int, list[Any]] = {}
+    def _add_sends(self) -> None:
+        model, payload = self.model, self.payload
+        channel_intervals: dict[int, list[Any]] = {}
         for tensor, row in enumerate(self.tensors):
-            made = self.end.get(row["producer"], 0)
-            on_wire = not (row["weight"] and p["streaming"])
+            producer_end = self.end.get(row["producer"], 0)
+            uses_channel = not (row["weight"] and payload["streaming"])
             for target in self.devices:
-                sends = self.sends(tensor, target)
-                if not sends:
+                sources = self.possible_sends(tensor, target)
+                if not sources:
                     continue
                 start = model.new_int_var(0, self.horizon, f"send {tensor} to {target}")
-                ticks = {t for _, _, t in sends}
+                ticks = {send_ticks for _, _, send_ticks in sources}
                 if len(ticks) == 1:
                     end: Linear = start + ticks.pop()
                 else:
                     end = model.new_int_var(0, 2 * self.horizon, "")
-                    model.add(end == start + sum(t * sent for _, sent, t in sends))
-                if self.p["turn"][row["producer"]]:
-                    model.add(start >= made)
+                    model.add(
+                        end
+                        == start + sum(send_ticks * is_sent for _, is_sent, send_ticks in sources)
+                    )
+                if self.payload["turn"][row["producer"]]:
+                    model.add(start >= producer_end)
                 self.arrival[tensor, target] = (start, end)
                 by_channel: dict[int, list[tuple[Literal, int]]] = {}
-                for source, sent, t in sends:
-                    channel = p["channel"][source][target]
-                    by_channel.setdefault(channel, []).append((sent, t))
-                    self._wire.setdefault(channel, []).append(t * sent)
-                    if on_wire:
-                        part = model.new_optional_fixed_size_interval_var(start, t, sent, "")
-                        busy.setdefault(channel, []).append(part)
-                if on_wire:
-                    for channel, ways in by_channel.items():
-                        present = self.any_of([sent for sent, _ in ways])
-                        self.transfers.append(
-                            Transfer(tensor, target, channel, present, start, end)
+                for source, is_sent, send_ticks in sources:
+                    channel = payload["channel"][source][target]
+                    by_channel.setdefault(channel, []).append((is_sent, send_ticks))
+                    self._channel_load.setdefault(channel, []).append(send_ticks * is_sent)
+                    if uses_channel:
+                        interval = model.new_optional_fixed_size_interval_var(
+                            start, send_ticks, is_sent, ""
                         )
-        for parts in busy.values():
-            model.add_no_overlap(parts)
-        if p["hint"] is not None:
-            for tensor, target, begin in p["hint"]["sent"]:
+                        channel_intervals.setdefault(channel, []).append(interval)
+                if uses_channel:
+                    for channel, senders in by_channel.items():
+                        present = self.disjunction([is_sent for is_sent, _ in senders])
+                        self.transfers.append(
+                            TransferInterval(tensor, target, channel, present, start, end)
+                        )
+        for intervals in channel_intervals.values():
+            model.add_no_overlap(intervals)
+        if payload["hint"] is not None:
+            for tensor, target, begin in payload["hint"]["sent"]:
                 if (tensor, target) in self.arrival:
                     model.add_hint(self.arrival[tensor, target][0], begin)
-                    sent = self.any_of([sent for _, sent, _ in self.sends(tensor, target)])
-                    if begin < self.settled and sent.index == self.true.index:
+                    is_sent = self.disjunction(
+                        [is_sent for _, is_sent, _ in self.possible_sends(tensor, target)]
+                    )
+                    if begin < self.fixed_until and is_sent.index == self.true.index:
                         model.add(self.arrival[tensor, target][0] == begin)
 
-    def _waits(self) -> None:
+    def _add_waits(self) -> None:
         """Rule 3."""
-        for item in self.turns:
-            here = self.on(item)
+        for item in self.scheduled_items:
+            literals = self.item_on(item)
             for tensor in self.reads[item]:
                 producer = self.tensors[tensor]["producer"]
                 if producer in self.end:
                     self.model.add(self.start[item] >= self.end[producer])
-                if self.p["unit"][producer] == self.p["unit"][item]:
+                if self.payload["unit"][producer] == self.payload["unit"][item]:
                     continue
-                for target, literal in here.items():
-                    for _, sent, ticks in self.sends(tensor, target):
+                for target, literal in literals.items():
+                    for _, is_sent, ticks in self.possible_sends(tensor, target):
                         start = self.arrival[tensor, target][0]
-                        wait = self.model.add(self.start[item] >= start + ticks)
-                        wait.only_enforce_if(literal, sent)
+                        constraint = self.model.add(self.start[item] >= start + ticks)
+                        constraint.only_enforce_if(literal, is_sent)
 
-    def _totals(self) -> None:
+    def _add_totals(self) -> None:
         """Loads, which CP-SAT's linear relaxation does not see by itself."""
-        for parts in [*self._load, *self._wire.values()]:
-            if parts:
-                self.model.add(sum(parts) <= self.last)
+        for loads in [*self._device_load, *self._channel_load.values()]:
+            if loads:
+                self.model.add(sum(loads) <= self.makespan)
 
 
-def topological(readers: list[list[int]]) -> list[int]:
+def topological_order(readers: list[list[int]]) -> list[int]:
     """Items so that readers come after what they read."""
-    waiting = [0] * len(readers)
+    pending = [0] * len(readers)
     for targets in readers:
         for target in targets:
-            waiting[target] += 1
-    order = [item for item, count in enumerate(waiting) if not count]
+            pending[target] += 1
+    order = [item for item, count in enumerate(pending) if not count]
     for item in order:
         for target in readers[item]:
-            waiting[target] -= 1
-            if not waiting[target]:
+            pending[target] -= 1
+            if not pending[target]:
                 order.append(target)
     return order

@@ -1,4 +1,4 @@
-"""The period in CP-SAT: a model in, the largest load as `simulator/period.py` has it out.
+"""The period in the CP-SAT model: the largest load of any device or channel.
 
 Streamed weights are sent once for each reader and are never cheaper than sent ones, so the bound
 holds for plans that stream as well.
@@ -9,48 +9,54 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from placewright.solvers.exact.model import Linear, Literal, Placed
+    from placewright.solvers.exact.model import Linear, Literal, PlacementModel
 
 
-def period(placed: Placed) -> Linear:
+def period_variable(placement: PlacementModel) -> Linear:
     """A variable that is no less than any device's and any channel's load."""
-    p, model = placed.p, placed.model
-    last = model.new_int_var(0, p["most"], "period")
-    busy: list[list[Linear]] = [[] for _ in placed.devices]
-    wire: dict[int, list[Linear]] = {}
-    for item in placed.items:
-        for device, literal in placed.on(item).items():
-            busy[device].append(p["takes"][item][device] * literal)
-    for tensor in range(len(placed.tensors)):
+    p, model = placement.payload, placement.model
+    longest_load = model.new_int_var(0, p["most"], "period")
+    device_load: list[list[Linear]] = [[] for _ in placement.devices]
+    channel_load: dict[int, list[Linear]] = {}
+    for item in placement.items:
+        for device, literal in placement.item_on(item).items():
+            device_load[device].append(p["takes"][item][device] * literal)
+    for tensor in range(len(placement.tensors)):
         if p["overlap"]:
-            _occupy(placed, tensor, wire)
+            _add_channel_load(placement, tensor, channel_load)
         else:
-            _pay(placed, tensor, busy)
-    for parts in [*busy, *wire.values()]:
-        if parts:
-            model.add(sum(parts) <= last)
-    return last
+            _add_device_load(placement, tensor, device_load)
+    for loads in [*device_load, *channel_load.values()]:
+        if loads:
+            model.add(sum(loads) <= longest_load)
+    return longest_load
 
 
-def _occupy(placed: Placed, tensor: int, wire: dict[int, list[Linear]]) -> None:
-    for target in placed.devices:
-        for source, sent, ticks in placed.sends(tensor, target):
-            wire.setdefault(placed.p["channel"][source][target], []).append(ticks * sent)
+def _add_channel_load(
+    placement: PlacementModel, tensor: int, channel_load: dict[int, list[Linear]]
+) -> None:
+    for target in placement.devices:
+        for source, is_sent, ticks in placement.possible_sends(tensor, target):
+            channel_load.setdefault(placement.payload["channel"][source][target], []).append(
+                ticks * is_sent
+            )
 
 
-def _pay(placed: Placed, tensor: int, busy: list[list[Linear]]) -> None:
+def _add_device_load(
+    placement: PlacementModel, tensor: int, device_load: list[list[Linear]]
+) -> None:
     """Without overlap a receiver pays each send, a sender the longest; hosts pay nothing."""
-    host = placed.p["host"]
-    paid: dict[int, list[tuple[Literal, int]]] = {}
-    for target in placed.devices:
-        for source, sent, ticks in placed.sends(tensor, target):
-            paid.setdefault(source, []).append((sent, ticks))
+    host = placement.payload["host"]
+    sends_by_source: dict[int, list[tuple[Literal, int]]] = {}
+    for target in placement.devices:
+        for source, is_sent, ticks in placement.possible_sends(tensor, target):
+            sends_by_source.setdefault(source, []).append((is_sent, ticks))
             if not host[target]:
-                busy[target].append(ticks * sent)
-    for source, sends in paid.items():
+                device_load[target].append(ticks * is_sent)
+    for source, sends in sends_by_source.items():
         if host[source]:
             continue
-        longest = placed.model.new_int_var(0, max(ticks for _, ticks in sends), "")
-        for sent, ticks in sends:
-            placed.model.add(longest >= ticks * sent)
-        busy[source].append(longest)
+        longest = placement.model.new_int_var(0, max(ticks for _, ticks in sends), "")
+        for is_sent, ticks in sends:
+            placement.model.add(longest >= ticks * is_sent)
+        device_load[source].append(longest)

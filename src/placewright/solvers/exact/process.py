@@ -1,4 +1,4 @@
-"""The parent's side of the child process: a request in, answers out, on time or not at all.
+"""The parent's side of the CP-SAT process: sends a request, and reads answers until a deadline.
 
 CP-SAT is native code that cannot be interrupted from Python, so it runs in a process of its own,
 which is killed if it is late, if the caller is interrupted, or if the caller goes away.
@@ -23,10 +23,10 @@ from placewright.errors import MissingDependency, PlacewrightError
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
-_LATE = 1.5  # seconds over its limit after which the process is taken to hang
+_GRACE_SECONDS = 1.5  # seconds over its limit after which the process is taken to hang
 
 
-class Worker:
+class SolverWorker:
     """One child process. Close it, or use it in a `with` block."""
 
     def __init__(self) -> None:
@@ -45,17 +45,17 @@ class Worker:
             encoding="utf-8",
         )
         self._answers: queue.Queue[dict[str, Any]] = queue.Queue()
-        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader = threading.Thread(target=self._read_answers, daemon=True)
         self._reader.start()
-        self._ready = False
-        self._owner = os.getpid()
+        self._is_ready = False
+        self._owner_pid = os.getpid()
 
     @property
-    def alive(self) -> bool:
+    def is_alive(self) -> bool:
         """Whether it can be asked; a forked copy of this process leaves it alone."""
-        return self._owner == os.getpid() and self._process.poll() is None
+        return self._owner_pid == os.getpid() and self._process.poll() is None
 
-    def ask(self, request: dict[str, Any], seconds: float) -> Generator[dict[str, Any]]:
+    def submit(self, request: dict[str, Any], seconds: float) -> Generator[dict[str, Any]]:
         """Answers to one request as they come; the last is of kind `done` or `late`.
 
         Leaving the loop early, for whatever reason, kills the process.
@@ -63,44 +63,44 @@ class Worker:
         Args:
             seconds: The process has so long before it is killed, beside a little grace.
         """
-        finished = False
+        is_done = False
         try:
-            until = time.perf_counter() + seconds
-            self._start(until + _LATE)
-            left = max(0.0, until - time.perf_counter())
+            deadline = time.perf_counter() + seconds
+            self._wait_until_ready(deadline + _GRACE_SECONDS)
+            seconds_left = max(0.0, deadline - time.perf_counter())
             assert self._process.stdin is not None
             with contextlib.suppress(OSError):  # if it has died, its last answer says so
-                self._process.stdin.write(json.dumps({**request, "seconds": left}) + "\n")
+                self._process.stdin.write(json.dumps({**request, "seconds": seconds_left}) + "\n")
                 self._process.stdin.flush()
-            while not finished:
-                answer = self._next(until + _LATE)
+            while not is_done:
+                answer = self._next_answer(deadline + _GRACE_SECONDS)
                 if answer["kind"] == "error":
                     raise PlacewrightError(
                         f"the exact solver failed: please report this\n{answer['text']}"
                     )
-                finished = answer["kind"] == "done"
+                is_done = answer["kind"] == "done"
                 yield answer
                 if answer["kind"] == "late":
                     return
         finally:
-            if not finished:
+            if not is_done:
                 self.close()
 
-    def _start(self, until: float) -> None:
-        if self._ready:
+    def _wait_until_ready(self, deadline: float) -> None:
+        if self._is_ready:
             return
-        answer = self._next(until)
+        answer = self._next_answer(deadline)
         if answer["kind"] == "missing":
             raise MissingDependency("ortools", "exact")
-        self._ready = answer["kind"] == "ready"
+        self._is_ready = answer["kind"] == "ready"
 
-    def _next(self, until: float) -> dict[str, Any]:
+    def _next_answer(self, deadline: float) -> dict[str, Any]:
         try:
-            return self._answers.get(timeout=max(0.0, until - time.perf_counter()))
+            return self._answers.get(timeout=max(0.0, deadline - time.perf_counter()))
         except queue.Empty:
             return {"kind": "late"}
 
-    def _read(self) -> None:
+    def _read_answers(self) -> None:
         assert self._process.stdout is not None
         with contextlib.suppress(OSError, ValueError):
             for line in self._process.stdout:
@@ -109,7 +109,7 @@ class Worker:
 
     def close(self) -> None:
         """Kill the process and wait until it is gone."""
-        if self._owner != os.getpid():
+        if self._owner_pid != os.getpid():
             return
         self._process.kill()
         self._process.wait()
@@ -119,38 +119,38 @@ class Worker:
                 with contextlib.suppress(OSError):
                     pipe.close()
 
-    def __enter__(self) -> Worker:
+    def __enter__(self) -> SolverWorker:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
 
-_idle: list[Worker] = []
+_idle_workers: list[SolverWorker] = []
 _lock = threading.Lock()
 
 
 @contextlib.contextmanager
-def borrowed() -> Iterator[Worker]:
+def borrow_worker() -> Iterator[SolverWorker]:
     """A worker that is kept for the next who asks, since one takes about a second to start."""
     with _lock:
-        worker = _idle.pop() if _idle else None
-    if worker is None or not worker.alive:
-        worker = Worker()
+        worker = _idle_workers.pop() if _idle_workers else None
+    if worker is None or not worker.is_alive:
+        worker = SolverWorker()
     try:
         yield worker
     except BaseException:
         worker.close()
         raise
     with _lock:
-        keep = worker.alive and not _idle
-        if keep:
-            _idle.append(worker)
-    if not keep:
+        is_reusable = worker.is_alive and not _idle_workers
+        if is_reusable:
+            _idle_workers.append(worker)
+    if not is_reusable:
         worker.close()
 
 
 @atexit.register
 def _close_idle() -> None:
-    while _idle:
-        _idle.pop().close()
+    while _idle_workers:
+        _idle_workers.pop().close()

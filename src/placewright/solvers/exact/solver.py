@@ -1,4 +1,4 @@
-"""Exact: a problem in, its best plan and a bound that proves it out, with CP-SAT (OR-Tools).
+"""Exact: the best plan and a bound that proves it, by CP-SAT (OR-Tools).
 
 `numbers.py` puts a problem into whole numbers, `model.py` and its neighbours say the
 simulator's rules in constraints, `process.py` has them solved in a process of their own.
@@ -17,13 +17,13 @@ import numpy as np
 from placewright.errors import ProblemError
 from placewright.simulator import judge
 from placewright.solvers.balanced import Balanced
-from placewright.solvers.exact.integer_problem import Numbers
-from placewright.solvers.exact.process import borrowed
+from placewright.solvers.exact.integer_problem import IntegerProblem
+from placewright.solvers.exact.process import borrow_worker
 from placewright.solvers.heft import HEFT
 from placewright.solvers.m_etf import METF
-from placewright.solvers.single import EverySingleDevice
+from placewright.solvers.single import SingleDevices
 from placewright.transforms import by_colocation, by_heavy_edges
-from placewright.transforms.bundles import Teams
+from placewright.transforms.bundles import Bundles
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -32,21 +32,21 @@ if TYPE_CHECKING:
 
     from placewright.plan import Plan
     from placewright.problem import Problem
-    from placewright.solvers.exact.process import Worker
+    from placewright.solvers.exact.process import SolverWorker
     from placewright.solvers.search import Search, Solver
     from placewright.transforms import Grouping
 
-_STARTS: tuple[Solver, ...] = (
-    EverySingleDevice(),
+_BASELINES: tuple[Solver, ...] = (
+    SingleDevices(),
     Balanced(),
     HEFT(),
     HEFT(contended=True),
     METF(),
 )
-_TEAMS = 120  # above which ops are placed in groups
-_COARSE = 24  # groups that they are put into
-_GROUPS = 300  # groups above which there is no use in trying
-_LEAST = 0.02  # seconds below which there is no use in asking
+_MAX_BUNDLES = 120  # above which ops are placed in groups
+_COARSE_GROUPS = 24  # groups that they are put into
+_MAX_GROUPS = 300  # groups above which there is no use in trying
+_MIN_SECONDS = 0.02  # seconds below which there is no use in asking
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +56,7 @@ class Solution:
     Args:
         status: `optimal`, `feasible`, `infeasible` (no plan of the model, which is no worse than
             the start, fits), or `unknown`.
-        device: The best plan's devices, or those of the start if no plan was found.
+        placement: The best plan's devices, or those of the start if no plan was found.
         priority: Its order; None for a period.
         value: The model's own figure for it, in seconds; the simulator has the last word.
         value_bound: Seconds that no plan of the model can beat.
@@ -64,7 +64,7 @@ class Solution:
     """
 
     status: str
-    device: NDArray[np.int32] | None
+    placement: NDArray[np.int32] | None
     priority: NDArray[np.float64] | None
     value: float
     value_bound: float
@@ -72,7 +72,7 @@ class Solution:
 
 
 @dataclass(frozen=True)
-class Limits:
+class SolveLimits:
     """How long CP-SAT may take.
 
     Args:
@@ -98,7 +98,7 @@ def solve_model(
     seed: int = 0,
     grouping: Grouping | None = None,
     streaming: bool = False,
-    worker: Worker | None = None,
+    worker: SolverWorker | None = None,
 ) -> Solution:
     """The best plan without streamed weights, as far as the model and the limits go.
 
@@ -109,54 +109,59 @@ def solve_model(
         streaming: Whether the bound is to hold for plans that stream weights, too.
         worker: A process to run in; a waiting one is taken, or one is started, if there is none.
     """
-    known = math.inf
+    known_seconds = math.inf
     if start is not None and grouping is None:
-        verdict = judge(problem, start.device, start.priority, start.staging)
-        known = math.inf if verdict.overflow[0] else float(verdict.value[0])
-    numbers = Numbers.of(problem, known, grouping, streaming)
+        verdict = judge(problem, start.placement, start.priority, start.staging)
+        known_seconds = math.inf if verdict.overflow[0] else float(verdict.value[0])
+    integer_problem = IntegerProblem.of(problem, known_seconds, grouping, streaming)
     if start is not None:
-        numbers = numbers.starting_at(start, free)
-    device = None if start is None else start.device
+        integer_problem = integer_problem.with_hint(start, free)
+    placement = None if start is None else start.placement
     priority = None if start is None else start.priority
-    solution = Solution("unknown", device, priority, known, 0.0, 0.0)
-    limits = Limits(seconds, deterministic, workers, seed)
-    with borrowed() if worker is None else nullcontext(worker) as process:
-        *_, last = solutions(process, numbers, limits, solution)
-    return last
+    solution = Solution("unknown", placement, priority, known_seconds, 0.0, 0.0)
+    limits = SolveLimits(seconds, deterministic, workers, seed)
+    with borrow_worker() if worker is None else nullcontext(worker) as process:
+        *_, final = solutions(process, integer_problem, limits, solution)
+    return final
 
 
 def solutions(
-    worker: Worker, numbers: Numbers, limits: Limits, first: Solution | None = None
+    worker: SolverWorker,
+    integer_problem: IntegerProblem,
+    limits: SolveLimits,
+    initial: Solution | None = None,
 ) -> Generator[Solution]:
     """Each plan as it is found, and at the end the best with the final status and bound."""
     request = {
-        **numbers.payload,
+        **integer_problem.payload,
         "deterministic": limits.deterministic,
         "workers": limits.workers,
         "seed": limits.seed,
     }
-    rounding = numbers.slack * numbers.tick
-    best = first or Solution("unknown", None, None, math.inf, 0.0, rounding)
-    with closing(worker.ask(request, limits.seconds)) as answers:
+    rounding = integer_problem.slack * integer_problem.tick
+    best = initial or Solution("unknown", None, None, math.inf, 0.0, rounding)
+    with closing(worker.submit(request, limits.seconds)) as answers:
         for answer in answers:
             if answer["kind"] == "found":
-                best = _found(numbers, answer, rounding)
+                best = _solution_from(integer_problem, answer, rounding)
             elif answer["kind"] == "done":
-                bound = max(0.0, numbers.seconds(answer["bound"]))
+                bound = max(0.0, integer_problem.seconds(answer["bound"]))
                 if answer["status"] == "infeasible":
                     bound = math.inf
                 best = Solution(
-                    answer["status"], best.device, best.priority, best.value, bound, rounding
+                    answer["status"], best.placement, best.priority, best.value, bound, rounding
                 )
             yield best
 
 
-def _found(numbers: Numbers, answer: dict[str, Any], rounding: float) -> Solution:
+def _solution_from(
+    integer_problem: IntegerProblem, answer: dict[str, Any], rounding: float
+) -> Solution:
     return Solution(
         "feasible",
-        numbers.placement(answer["device"]),
-        numbers.priority(answer["begin"], answer["end"]) if "begin" in answer else None,
-        answer["value"] * numbers.tick,
+        integer_problem.placement(answer["device"]),
+        integer_problem.priority(answer["begin"], answer["end"]) if "begin" in answer else None,
+        answer["value"] * integer_problem.tick,
         0.0,
         rounding,
     )
@@ -189,100 +194,110 @@ class Exact:
     name = "exact"
 
     def run(self, search: Search) -> None:
-        judge_starts(search)
+        judge_baselines(search)
         if search.over:
             return
         grouping = self._grouping(search.problem)
-        if grouping is not None and len(grouping) > _GROUPS:
+        if grouping is not None and len(grouping) > _MAX_GROUPS:
             return
-        until = time.perf_counter() + self.seconds
-        with borrowed() as worker:
-            for stage in _stages(search.problem, grouping):
-                seconds = min(until - time.perf_counter(), search.stop.seconds_left(search))
-                if search.over or seconds < _LEAST:
+        deadline = time.perf_counter() + self.seconds
+        with borrow_worker() as worker:
+            for stage in _solve_stages(search.problem, grouping):
+                seconds = min(deadline - time.perf_counter(), search.stop.seconds_left(search))
+                if search.over or seconds < _MIN_SECONDS:
                     return
-                limits = Limits(seconds, self.deterministic, self.workers, search.seed)
-                if _settled(search, worker, stage, limits):
+                limits = SolveLimits(seconds, self.deterministic, self.workers, search.seed)
+                if _solve_stage(search, worker, stage, limits):
                     return
 
     def _grouping(self, problem: Problem) -> Grouping | None:
         if self.group is not None:
             return self.group(problem)
-        if len(Teams.of(problem)) <= _TEAMS:
+        if len(Bundles.of(problem)) <= _MAX_BUNDLES:
             return None
         try:
-            return by_heavy_edges(problem, _COARSE)
+            return by_heavy_edges(problem, _COARSE_GROUPS)
         except ProblemError:  # units that are not convex
             return by_colocation(problem)
 
 
 @dataclass(frozen=True)
-class _Stage:
+class _SolveStage:
     """One of the models to solve in turn, until one proves the best plan."""
 
     grouping: Grouping | None = None
     streaming: bool = False
-    scheduled: bool = False
+    with_schedule: bool = False
     strict: bool = False
-    covers: bool = True  # whether its bound holds for all plans that fit
+    bounds_all_plans: bool = True  # whether its bound holds for all plans that fit
 
 
-def _stages(problem: Problem, grouping: Grouping | None) -> list[_Stage]:
+def _solve_stages(problem: Problem, grouping: Grouping | None) -> list[_SolveStage]:
     """First one whose bound holds for all plans, then those that know more.
 
     For a period that is one with a schedule, which sees memory over time. For a step it is one
     that knows all about the order, which takes longer, and how weights are sent.
     """
     if grouping is not None:
-        return [_Stage(grouping, covers=False)]
-    apart = streamable(problem)
+        return [_SolveStage(grouping, bounds_all_plans=False)]
+    streaming = has_streamable_weights(problem)
     if problem.objective == "period":
-        return [_Stage(streaming=apart), _Stage(streaming=apart, scheduled=True)]
-    if apart:
-        return [_Stage(streaming=True), _Stage(strict=True, covers=False)]
-    return [_Stage(), _Stage(strict=True)]
+        return [
+            _SolveStage(streaming=streaming),
+            _SolveStage(streaming=streaming, with_schedule=True),
+        ]
+    if streaming:
+        return [_SolveStage(streaming=True), _SolveStage(strict=True, bounds_all_plans=False)]
+    return [_SolveStage(), _SolveStage(strict=True)]
 
 
-def _settled(search: Search, worker: Worker, stage: _Stage, limits: Limits) -> bool:
+def _solve_stage(
+    search: Search, worker: SolverWorker, stage: _SolveStage, limits: SolveLimits
+) -> bool:
     """Solve one model, judge what it finds; whether nothing is left to do."""
     overflow, value = search.key
-    known = math.inf if overflow or stage.grouping is not None else value
-    numbers = Numbers.of(
-        search.problem, known, stage.grouping, stage.streaming, stage.scheduled, stage.strict
+    known_seconds = math.inf if overflow or stage.grouping is not None else value
+    integer_problem = IntegerProblem.of(
+        search.problem,
+        known_seconds,
+        stage.grouping,
+        stage.streaming,
+        stage.with_schedule,
+        stage.strict,
     )
     if search.best is not None and search.best.fusion is None:
-        numbers = numbers.starting_at(search.best)
-    judged = None
-    with closing(solutions(worker, numbers, limits)) as steps:
-        for solution in steps:
-            if solution.device is not None and solution.device is not judged:
-                judged = solution.device
-                search.judge(judged, solution.priority)
+        integer_problem = integer_problem.with_hint(search.best)
+    last_placement = None
+    with closing(solutions(worker, integer_problem, limits)) as results:
+        for solution in results:
+            if solution.placement is not None and solution.placement is not last_placement:
+                last_placement = solution.placement
+                search.judge(last_placement, solution.priority)
             if search.over:
                 return True
-    if not stage.covers or math.isinf(solution.value_bound):
+    if not stage.bounds_all_plans or math.isinf(solution.value_bound):
         return False
     search.prove(solution.value_bound, "exact")
     overflow, value = search.key
     return not overflow and value <= solution.value_bound + 2 * solution.rounding
 
 
-def judge_starts(search: Search) -> None:
+def judge_baselines(search: Search) -> None:
     """Judge a few baselines where there is no plan to begin with."""
     if search.best is not None:
         return
-    for solver in _STARTS:
-        search.trying = solver.name
+    for solver in _BASELINES:
+        search.phase = solver.name
         solver.run(search)
         if search.over:
             break
-    search.trying = ""
+    search.phase = ""
 
 
-def streamable(problem: Problem) -> bool:
+def has_streamable_weights(problem: Problem) -> bool:
     """Whether a weight can be on another device than an op that reads it."""
     a = problem.arrays
     reader = np.repeat(np.arange(a.ops), np.diff(a.first_input))
     source = a.producer[a.inputs]
-    apart = a.weight[source] & a.turn[reader] & (a.unit[source] != a.unit[reader])
-    return bool(apart.any()) and a.devices > 1
+    is_separable = a.is_weight[source] & a.scheduled[reader] & (a.unit[source] != a.unit[reader])
+    return bool(is_separable.any()) and a.devices > 1

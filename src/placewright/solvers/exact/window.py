@@ -1,4 +1,4 @@
-"""A window of a plan: a model of a step in, with all that may not change kept in order, out.
+"""Windows of a plan: keeps in order all that may not change.
 
 In a window (`free` is given) only some units may change. The others keep their devices and, among
 each other, their order, on devices and on channels, so that CP-SAT has little to decide. An op
@@ -13,69 +13,75 @@ import itertools
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from placewright.solvers.exact.model import Step, Transfer
+    from placewright.solvers.exact.model import StepModel, TransferInterval
 
-_MARGIN = 12  # places
+_MAX_DISTANCE = 12  # places
 
 
-def near(p: dict[str, Any]) -> set[int]:
+def nearby_items(payload: dict[str, Any]) -> set[int]:
     """The items that free ones may meet on a device; all if there is no window."""
-    if p["free"] is None:
-        return set(range(len(p["unit"])))
-    order = [item for item in p["hint"]["order"] if p["turn"][item]]
-    found: set[int] = set()
-    for at, item in enumerate(order):
-        if p["free"][p["unit"][item]]:
-            found.update(order[max(0, at - _MARGIN) : at + _MARGIN + 1])
-    return found
+    if payload["free"] is None:
+        return set(range(len(payload["unit"])))
+    order = [item for item in payload["hint"]["order"] if payload["turn"][item]]
+    items: set[int] = set()
+    for index, item in enumerate(order):
+        if payload["free"][payload["unit"][item]]:
+            items.update(order[max(0, index - _MAX_DISTANCE) : index + _MAX_DISTANCE + 1])
+    return items
 
 
-def settled(p: dict[str, Any], near: set[int]) -> int:
+def fixed_until_tick(payload: dict[str, Any], nearby: set[int]) -> int:
     """The tick before which all is as it was; 0 if there is no window."""
-    if p["free"] is None:
+    if payload["free"] is None:
         return 0
-    return int(min((p["hint"]["begin"][item] for item in near), default=0))
+    return int(min((payload["hint"]["begin"][item] for item in nearby), default=0))
 
 
-def keep_order(step: Step) -> None:
+def keep_order(step: StepModel) -> None:
     """What may not change keeps its order, and what is free does not go far."""
-    p = step.p
-    if p["free"] is None:
+    payload = step.payload
+    if payload["free"] is None:
         return
-    order = [item for item in p["hint"]["order"] if p["turn"][item]]
-    rank = {item: at for at, item in enumerate(order)}
-    free = [item for item in order if p["free"][p["unit"][item]]]
-    rest = [item for item in order if not p["free"][p["unit"][item]]]
+    order = [item for item in payload["hint"]["order"] if payload["turn"][item]]
+    rank = {item: index for index, item in enumerate(order)}
+    free_items = [item for item in order if payload["free"][payload["unit"][item]]]
+    fixed_items = [item for item in order if not payload["free"][payload["unit"][item]]]
     for device in step.devices:
-        fixed = [item for item in rest if device in step.on(item)]
-        for one, other in itertools.pairwise(fixed):
-            step.model.add(step.start[other] >= step.end[one])
-        far = [item for item in fixed if item not in step.near]
-        for item in free:
-            here = step.on(item).get(device)
-            if here is None:
+        device_items = [item for item in fixed_items if device in step.item_on(item)]
+        for previous_item, next_item in itertools.pairwise(device_items):
+            step.model.add(step.start[next_item] >= step.end[previous_item])
+        distant = [item for item in device_items if item not in step.nearby]
+        for item in free_items:
+            is_here = step.item_on(item).get(device)
+            if is_here is None:
                 continue
-            before = [other for other in far if rank[other] < rank[item]]
-            after = [other for other in far if rank[other] > rank[item]]
+            before = [next_item for next_item in distant if rank[next_item] < rank[item]]
+            after = [next_item for next_item in distant if rank[next_item] > rank[item]]
             if before:
-                step.model.add(step.start[item] >= step.end[before[-1]]).only_enforce_if(here)
+                step.model.add(step.start[item] >= step.end[before[-1]]).only_enforce_if(is_here)
             if after:
-                step.model.add(step.start[after[0]] >= step.end[item]).only_enforce_if(here)
-    _keep_sends(step)
+                step.model.add(step.start[after[0]] >= step.end[item]).only_enforce_if(is_here)
+    _keep_send_order(step)
 
 
-def _keep_sends(step: Step) -> None:
-    begun = {(tensor, target): at for tensor, target, at in step.p["hint"]["sent"]}
-    by_channel: dict[int, list[Transfer]] = {}
+def _keep_send_order(step: StepModel) -> None:
+    send_start = {(tensor, target): start for tensor, target, start in step.payload["hint"]["sent"]}
+    by_channel: dict[int, list[TransferInterval]] = {}
     for transfer in step.transfers:
-        if always(step, transfer) and (transfer.tensor, transfer.target) in begun:
+        if is_certain(step, transfer) and (transfer.tensor, transfer.target) in send_start:
             by_channel.setdefault(transfer.channel, []).append(transfer)
     for transfers in by_channel.values():
-        transfers.sort(key=lambda one: (begun[one.tensor, one.target], one.tensor, one.target))
-        for one, other in itertools.pairwise(transfers):
-            step.model.add(other.start >= one.end)
+        transfers.sort(
+            key=lambda earlier: (
+                send_start[earlier.tensor, earlier.target],
+                earlier.tensor,
+                earlier.target,
+            )
+        )
+        for earlier, later in itertools.pairwise(transfers):
+            step.model.add(later.start >= earlier.end)
 
 
-def always(step: Step, transfer: Transfer) -> bool:
+def is_certain(step: StepModel, transfer: TransferInterval) -> bool:
     """Whether a transfer takes place whatever happens in the window."""
     return bool(transfer.present.index == step.true.index)

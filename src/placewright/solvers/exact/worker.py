@@ -1,4 +1,4 @@
-"""The child process in which CP-SAT runs: a line of JSON in, a line for each plan found out.
+"""The child process in which CP-SAT runs: reads requests and writes a line for each plan found.
 
 Run by `process.py`. It ends when its standard input does, even while it is solving.
 """
@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from placewright.solvers.exact.model import Placed
+    from placewright.solvers.exact.model import PlacementModel
 
-_PAIRS = 6_000  # of transfers that may meet, above which their order is left open
-_LIVES = 400  # of tensors, above which memory over time is left open
+_MAX_TRANSFER_PAIRS = 6_000  # of transfers that may meet, above which their order is left open
+_MAX_TENSORS = 400  # of tensors, above which memory over time is left open
 
 
 def main() -> None:
@@ -29,97 +29,105 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
 
-    def say(answer: dict[str, Any]) -> None:
+    def send(answer: dict[str, Any]) -> None:
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
 
     requests: queue.Queue[str] = queue.Queue()
-    threading.Thread(target=_listen, args=(requests,), daemon=True).start()
+    threading.Thread(target=_read_requests, args=(requests,), daemon=True).start()
     try:
         from ortools.sat.python import cp_model  # noqa: F401
     except ImportError:
-        say({"kind": "missing"})
+        send({"kind": "missing"})
         return
-    say({"kind": "ready"})
+    send({"kind": "ready"})
     while True:
         request = json.loads(requests.get())
         try:
-            say({"kind": "done", **solve(request, say)})
+            send({"kind": "done", **solve_request(request, send)})
         except Exception:
-            say({"kind": "error", "text": traceback.format_exc()})
+            send({"kind": "error", "text": traceback.format_exc()})
 
 
-def _listen(requests: queue.Queue[str]) -> None:
+def _read_requests(requests: queue.Queue[str]) -> None:
     for line in sys.stdin:
         requests.put(line)
     os._exit(0)  # whoever asked is gone
 
 
-def solve(p: dict[str, Any], say: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+def solve_request(
+    payload: dict[str, Any], send: Callable[[dict[str, Any]], None]
+) -> dict[str, Any]:
     """Build the model and solve it; says each plan it finds."""
     from ortools.sat.python import cp_model
 
     started = time.perf_counter()
-    built = _built(p)
+    placement = _build_model(payload)
 
-    class Found(cp_model.CpSolverSolutionCallback):
+    class SolutionCallback(cp_model.CpSolverSolutionCallback):
         def on_solution_callback(self) -> None:
-            say({"kind": "found", **_plan(built, self)})
+            send({"kind": "found", **_plan_answer(placement, self)})
 
     solver = cp_model.CpSolver()
-    left = p["seconds"] - (time.perf_counter() - started)
-    solver.parameters.max_time_in_seconds = max(0.01, left)
-    if p["deterministic"] is not None:
-        solver.parameters.max_deterministic_time = p["deterministic"]
-    solver.parameters.num_workers = p["workers"]
-    solver.parameters.random_seed = p["seed"]
-    if p["free"] is not None:  # a window is soon searched, so preparations do not pay
+    seconds_left = payload["seconds"] - (time.perf_counter() - started)
+    solver.parameters.max_time_in_seconds = max(0.01, seconds_left)
+    if payload["deterministic"] is not None:
+        solver.parameters.max_deterministic_time = payload["deterministic"]
+    solver.parameters.num_workers = payload["workers"]
+    solver.parameters.random_seed = payload["seed"]
+    if payload["free"] is not None:  # a window is soon searched, so preparations do not pay
         solver.parameters.cp_model_probing_level = 0
         solver.parameters.symmetry_level = 0
         solver.parameters.linearization_level = 0
-    status = solver.solve(built.model, Found())
+    status = solver.solve(placement.model, SolutionCallback())
     return {
         "status": solver.status_name(status).lower(),
         "bound": solver.best_objective_bound,
     }
 
 
-def _built(p: dict[str, Any]) -> Placed:
+def _build_model(payload: dict[str, Any]) -> PlacementModel:
     """The model that a request asks for."""
     from placewright.solvers.exact import memory, order_constraints
-    from placewright.solvers.exact.model import Placed, Step
-    from placewright.solvers.exact.period import period
+    from placewright.solvers.exact.model import PlacementModel, StepModel
+    from placewright.solvers.exact.period import period_variable
 
-    step = Step(p) if p["objective"] == "step" or p["scheduled"] else None
-    placed = Placed(p) if step is None else step
-    for device in memory.scarce(placed):
-        left = memory.at_any_time(placed, device)
-        if step is not None and len(step.tensors) <= _LIVES:
-            memory.over_time(step, device, left)
-    if step is not None and not p["grouped"] and order_constraints.pairs(step) <= _PAIRS:
-        order_constraints.first_come(step)
-        if p["free"] is None:
-            order_constraints.at_once(step)
-        if p["strict"]:
-            order_constraints.sent_at_once(step)
-        if p["strict"] and p["ready"]:
-            order_constraints.never_idle(step)
-    placed.model.minimize(period(placed) if step is None or p["scheduled"] else step.last)
-    return placed
+    step = StepModel(payload) if payload["objective"] == "step" or payload["scheduled"] else None
+    placement = PlacementModel(payload) if step is None else step
+    for device in memory.scarce_devices(placement):
+        free_bytes = memory.add_static_memory(placement, device)
+        if step is not None and len(step.tensors) <= _MAX_TENSORS:
+            memory.add_memory_over_time(step, device, free_bytes)
+    if (
+        step is not None
+        and not payload["grouped"]
+        and order_constraints.transfer_pairs(step) <= _MAX_TRANSFER_PAIRS
+    ):
+        order_constraints.add_channel_order(step)
+        if payload["free"] is None:
+            order_constraints.add_prompt_starts(step)
+        if payload["strict"]:
+            order_constraints.add_prompt_sends(step)
+        if payload["strict"] and payload["ready"]:
+            order_constraints.add_no_idling(step)
+    placement.model.minimize(
+        period_variable(placement) if step is None or payload["scheduled"] else step.makespan
+    )
+    return placement
 
 
-def _plan(built: Any, values: Any) -> dict[str, Any]:
-    from placewright.solvers.exact.model import Step
+def _plan_answer(placement: Any, values: Any) -> dict[str, Any]:
+    from placewright.solvers.exact.model import StepModel
 
     device = [
-        next(place for place, literal in on.items() if values.boolean_value(literal))
-        for on in built.unit_on
+        next(device_id for device_id, literal in literals.items() if values.boolean_value(literal))
+        for literals in placement.unit_on
     ]
-    found = {"device": device, "value": int(values.objective_value)}
-    if isinstance(built, Step):
-        found["begin"] = [values.value(built.start.get(item, 0)) for item in built.items]
-        found["end"] = [values.value(built.end.get(item, 0)) for item in built.items]
-    return found
+    answer = {"device": device, "value": int(values.objective_value)}
+    if isinstance(placement, StepModel):
+        answer["begin"] = [values.value(placement.start.get(item, 0)) for item in placement.items]
+        answer["end"] = [values.value(placement.end.get(item, 0)) for item in placement.items]
+    return answer
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""Orders of ops for a placement: priority rules, and a search among them."""
+"""Issue orders for a fixed placement: priority rules, and a search over orders."""

@@ -1,4 +1,4 @@
-"""A critical chain: one plan's step in, what waited for what out, and orders that change it."""
+"""The critical chain of one simulated step, and order changes that shorten it."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ if TYPE_CHECKING:
 
 Keys = NDArray[np.float64]
 
-_NEAR = 1e-9  # of the step time: times that differ by less are one
+_TOLERANCE = 1e-9  # of the step time: times that differ by less are one
 
 
 @dataclass(frozen=True, eq=False)
-class Chain:
+class CriticalChain:
     """Who waits for whom in one step.
 
     Args:
-        lines: For each device its ops, in the order in which they ran.
-        line: Each op's device; -1 for what takes no turn.
-        spot: Each op's place in its device's line.
-        blocked: Ops on the chain that leads to the end of the step, which waited for their device
+        device_ops: For each device its ops, in the order in which they ran.
+        device_of: Each op's device; -1 for what takes no turn.
+        position: Each op's place in its device's line.
+        blocked_ops: Ops on the chain that leads to the end of the step, which waited for their device
             rather than for what they read.
     """
 
     problem: Problem
-    lines: tuple[NDArray[np.int64], ...]
-    line: NDArray[np.int64]
-    spot: NDArray[np.int64]
-    blocked: NDArray[np.int64]
+    device_ops: tuple[NDArray[np.int64], ...]
+    device_of: NDArray[np.int64]
+    position: NDArray[np.int64]
+    blocked_ops: NDArray[np.int64]
 
     @classmethod
     def of(
@@ -43,32 +43,35 @@ class Chain:
         device: NDArray[np.int32],
         priority: Keys,
         staging: NDArray[np.int64] | None = None,
-    ) -> Chain:
+    ) -> CriticalChain:
         a = problem.arrays
-        step = kernel(a).timeline(
+        columns = kernel(a).timeline(
             np.ascontiguousarray(device[None], dtype=np.int32),
             np.ascontiguousarray(priority[None]),
             None if staging is None else np.ascontiguousarray(staging[None]),
             problem.discipline == "in order",
         )
-        start, end = step["start"], step["end"]
-        ran = np.lexsort((priority, end, start))
-        ran = ran[a.turn[ran]]
-        lines = tuple(ran[device[ran] == place] for place in range(a.devices))
-        spot = np.zeros(a.ops, dtype=np.int64)
-        for ops in lines:
-            spot[ops] = np.arange(len(ops))
-        line = np.where(a.turn, device, -1).astype(np.int64)
-        arrived = {
+        start, end = columns["start"], columns["end"]
+        order = np.lexsort((priority, end, start))
+        order = order[a.scheduled[order]]
+        device_ops = tuple(order[device[order] == index] for index in range(a.devices))
+        position = np.zeros(a.ops, dtype=np.int64)
+        for ops in device_ops:
+            position[ops] = np.arange(len(ops))
+        device_of = np.where(a.scheduled, device, -1).astype(np.int64)
+        arrivals = {
             (int(tensor), int(target)): float(time)
             for tensor, target, time in zip(
-                step["transfer_tensor"], step["transfer_target"], step["transfer_end"], strict=True
+                columns["transfer_tensor"],
+                columns["transfer_target"],
+                columns["transfer_end"],
+                strict=True,
             )
         }
-        blocked = _walk_back(problem, device, start, end, arrived, lines, spot)
-        return cls(problem, lines, line, spot, np.array(blocked, dtype=np.int64))
+        blocked_ops = _trace_blocked(problem, device, start, end, arrivals, device_ops, position)
+        return cls(problem, device_ops, device_of, position, np.array(blocked_ops, dtype=np.int64))
 
-    def pulled(self, keys: Keys, rng: np.random.Generator, critical: bool) -> Keys:
+    def pull_earlier(self, keys: Keys, rng: np.random.Generator, critical: bool) -> Keys:
         """Keys with which an op goes before one that ran before it on its device.
 
         What it reads, directly or not, goes with it, or it would have to wait in any case.
@@ -76,79 +79,87 @@ class Chain:
         Args:
             critical: Take an op that waited on the critical chain, if there is one.
         """
-        pool = self.blocked if critical and len(self.blocked) else np.flatnonzero(self.spot > 0)
-        if not len(pool):
+        candidates = (
+            self.blocked_ops
+            if critical and len(self.blocked_ops)
+            else np.flatnonzero(self.position > 0)
+        )
+        if not len(candidates):
             return keys
-        op = int(pool[int(rng.integers(0, len(pool)))])
-        ops, here = self.lines[self.line[op]], int(self.spot[op])
-        before = ops[max(0, here - _reach(rng, here))]
+        op = int(candidates[int(rng.integers(0, len(candidates)))])
+        ops, position = self.device_ops[self.device_of[op]], int(self.position[op])
+        earlier_op = ops[max(0, position - _random_distance(rng, position))]
         out = keys.copy()
-        self._pull(out, op, float(keys[before]) - 0.5)
+        self._pull_with_inputs(out, op, float(keys[earlier_op]) - 0.5)
         return out
 
-    def pushed(self, keys: Keys, rng: np.random.Generator) -> Keys:
+    def push_later(self, keys: Keys, rng: np.random.Generator) -> Keys:
         """Keys with which an op goes behind one that ran after it on its device."""
-        pool = np.flatnonzero(self.line >= 0)
-        if not len(pool):
+        candidates = np.flatnonzero(self.device_of >= 0)
+        if not len(candidates):
             return keys
-        op = int(pool[int(rng.integers(0, len(pool)))])
-        ops, here = self.lines[self.line[op]], int(self.spot[op])
-        left = len(ops) - 1 - here
-        if left < 1:
+        op = int(candidates[int(rng.integers(0, len(candidates)))])
+        ops, position = self.device_ops[self.device_of[op]], int(self.position[op])
+        later_ops = len(ops) - 1 - position
+        if later_ops < 1:
             return keys
         out = keys.copy()
-        out[op] = float(keys[ops[here + _reach(rng, left)]]) + 0.5
+        out[op] = float(keys[ops[position + _random_distance(rng, later_ops)]]) + 0.5
         return out
 
-    def _pull(self, out: Keys, op: int, key: float) -> None:
+    def _pull_with_inputs(self, out: Keys, op: int, key: float) -> None:
         a = self.problem.arrays
         stack = [op]
         while stack:
-            at = stack.pop()
-            out[at] = key  # ties go by position, so what is read still comes first
-            for tensor in a.inputs[a.first_input[at] : a.first_input[at + 1]].tolist():
+            current = stack.pop()
+            out[current] = key  # ties go by position, so what is read still comes first
+            for tensor in a.inputs[a.first_input[current] : a.first_input[current + 1]].tolist():
                 source = int(a.producer[tensor])
-                if a.turn[source] and out[source] > key:
+                if a.scheduled[source] and out[source] > key:
                     stack.append(source)
 
 
-def _reach(rng: np.random.Generator, most: int) -> int:
-    """1 to `most` places, near ones more often."""
-    return max(1, min(most, int(rng.geometric(0.3))))
+def _random_distance(rng: np.random.Generator, limit: int) -> int:
+    """1 to `limit` places, near ones more often."""
+    return max(1, min(limit, int(rng.geometric(0.3))))
 
 
-def _walk_back(
+def _trace_blocked(
     problem: Problem,
     device: NDArray[np.int32],
     start: Keys,
     end: Keys,
-    arrived: dict[tuple[int, int], float],
-    lines: tuple[NDArray[np.int64], ...],
-    spot: NDArray[np.int64],
+    arrivals: dict[tuple[int, int], float],
+    device_ops: tuple[NDArray[np.int64], ...],
+    position: NDArray[np.int64],
 ) -> list[int]:
     """From the op that ends last back to the beginning, by what each op waited for longest."""
     a = problem.arrays
-    near = _NEAR * float(end.max(initial=0.0))
+    tolerance = _TOLERANCE * float(end.max(initial=0.0))
     op = int(end.argmax())
     blocked: list[int] = []
-    seen: set[int] = set()  # ops that take no time may wait for each other in a circle
-    while a.turn[op] and op not in seen:
-        seen.add(op)
-        place, at = int(device[op]), int(spot[op])
+    visited: set[int] = set()  # ops that take no time may wait for each other in a circle
+    while a.scheduled[op] and op not in visited:
+        visited.add(op)
+        op_device, index = int(device[op]), int(position[op])
         latest, source = -np.inf, -1
         for tensor in a.inputs[a.first_input[op] : a.first_input[op + 1]].tolist():
-            maker = int(a.producer[tensor])
-            time = arrived.get((tensor, place), float(end[maker]))
-            if a.turn[maker] and time > latest:
-                latest, source = time, maker
-        ahead = int(lines[place][at - 1]) if at else -1
-        if ahead >= 0 and end[ahead] >= start[op] - near and latest < start[op] - near:
+            producer = int(a.producer[tensor])
+            time = arrivals.get((tensor, op_device), float(end[producer]))
+            if a.scheduled[producer] and time > latest:
+                latest, source = time, producer
+        previous = int(device_ops[op_device][index - 1]) if index else -1
+        if (
+            previous >= 0
+            and end[previous] >= start[op] - tolerance
+            and latest < start[op] - tolerance
+        ):
             blocked.append(op)
-            op = ahead
+            op = previous
         elif source >= 0:
             op = source
-        elif ahead >= 0:
-            op = ahead
+        elif previous >= 0:
+            op = previous
         else:
             break
     return blocked

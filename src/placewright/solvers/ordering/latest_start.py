@@ -1,4 +1,4 @@
-"""Backward schedules: one placement in, how long before the end each op must start out."""
+"""Backward list scheduling: how long before the end of the step each op must start."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from placewright.problem import Problem
 
 
-def latest_start(
+def latest_starts(
     problem: Problem, device: NDArray[np.int32], finish: NDArray[np.float64]
 ) -> NDArray[np.float64]:
     """Each op's start in a schedule built from the end, as a time before the end (so negative).
@@ -24,90 +24,90 @@ def latest_start(
     forward schedule this is the backward half of forward-backward improvement (Li and Willis 1992,
     EJOR 56); unlike a bottom level it knows that devices and channels are shared.
     """
-    return _Backward(problem, device, finish).run()
+    return _BackwardSchedule(problem, device, finish).run()
 
 
-class _Backward:
+class _BackwardSchedule:
     """A step under way with time reversed; all times count from the end of the step."""
 
     def __init__(
         self, problem: Problem, device: NDArray[np.int32], finish: NDArray[np.float64]
     ) -> None:
         a = self.a = problem.arrays
-        self.place: list[int] = device.tolist()
+        self.device_of: list[int] = device.tolist()
         self.seconds: list[float] = a.compute[np.arange(a.ops), device].tolist()
         self.rank: list[float] = (-finish).tolist()
         self.now = 0.0
-        self.before = np.zeros(a.ops)
+        self.time_to_end = np.zeros(a.ops)
         self.ready: list[list[tuple[float, int]]] = [[] for _ in range(a.devices)]
         self.running = [False] * a.devices
         # Events: (time, number, op that has run or -1, op whose tensor has come back or -1).
         self.events: list[tuple[float, int, int, int]] = []
-        self.count = 0
-        self.wire = [0.0] * a.channels
-        self.left = [0] * a.ops  # what an op waits for: (tensor, device) pairs that read it
-        self.readers: dict[tuple[int, int], int] = {}  # readers of a pair that are not done
-        turn = a.turn.tolist()
+        self.event_count = 0
+        self.channel_free = [0.0] * a.channels
+        self.pending = [0] * a.ops  # what an op waits for: (tensor, device) pairs that read it
+        self.pending_readers: dict[tuple[int, int], int] = {}  # readers of a pair that are not done
+        scheduled = a.scheduled.tolist()
         reader = np.repeat(np.arange(a.ops), np.diff(a.first_input)).tolist()
         for tensor, op in zip(a.inputs.tolist(), reader, strict=True):
-            if turn[op] and turn[source := int(a.producer[tensor])]:
-                pair = (tensor, self.place[op])
-                if pair not in self.readers:
-                    self.readers[pair] = 0
-                    self.left[source] += 1
-                self.readers[pair] += 1
-        for op in np.flatnonzero(a.turn).tolist():
-            if not self.left[op]:
-                self._wait(op)
+            if scheduled[op] and scheduled[source := int(a.producer[tensor])]:
+                pair = (tensor, self.device_of[op])
+                if pair not in self.pending_readers:
+                    self.pending_readers[pair] = 0
+                    self.pending[source] += 1
+                self.pending_readers[pair] += 1
+        for op in np.flatnonzero(a.scheduled).tolist():
+            if not self.pending[op]:
+                self._make_ready(op)
 
     def run(self) -> NDArray[np.float64]:
-        self._start()
+        self._start_ready()
         while self.events:
             self.now = self.events[0][0]
             while self.events and self.events[0][0] == self.now:
-                _, _, ran, source = heapq.heappop(self.events)
-                if ran >= 0:
-                    self._done(ran)
+                _, _, finished_op, source = heapq.heappop(self.events)
+                if finished_op >= 0:
+                    self._finish(finished_op)
                 else:
-                    self._came_back(source)
-            self._start()
-        return -self.before
+                    self._return_tensor(source)
+            self._start_ready()
+        return -self.time_to_end
 
-    def _wait(self, op: int) -> None:
-        heapq.heappush(self.ready[self.place[op]], (self.rank[op], -op))
+    def _make_ready(self, op: int) -> None:
+        heapq.heappush(self.ready[self.device_of[op]], (self.rank[op], -op))
 
-    def _start(self) -> None:
-        for place, heads in enumerate(self.ready):
-            if heads and not self.running[place]:
-                op = -heapq.heappop(heads)[1]
-                self.running[place] = True
-                self._at(self.now + self.seconds[op], ran=op)
+    def _start_ready(self) -> None:
+        for device, queue in enumerate(self.ready):
+            if queue and not self.running[device]:
+                op = -heapq.heappop(queue)[1]
+                self.running[device] = True
+                self._push_event(self.now + self.seconds[op], finished_op=op)
 
-    def _at(self, time: float, ran: int = -1, source: int = -1) -> None:
-        self.count += 1
-        heapq.heappush(self.events, (time, self.count, ran, source))
+    def _push_event(self, time: float, finished_op: int = -1, source: int = -1) -> None:
+        self.event_count += 1
+        heapq.heappush(self.events, (time, self.event_count, finished_op, source))
 
-    def _done(self, op: int) -> None:
-        a, place = self.a, self.place[op]
-        self.running[place] = False
-        self.before[op] = self.now
+    def _finish(self, op: int) -> None:
+        a, device = self.a, self.device_of[op]
+        self.running[device] = False
+        self.time_to_end[op] = self.now
         for tensor in a.inputs[a.first_input[op] : a.first_input[op + 1]].tolist():
-            pair, source = (tensor, place), int(a.producer[tensor])
-            if pair not in self.readers:
+            pair, source = (tensor, device), int(a.producer[tensor])
+            if pair not in self.pending_readers:
                 continue  # it takes no turn
-            self.readers[pair] -= 1
-            if self.readers[pair]:
+            self.pending_readers[pair] -= 1
+            if self.pending_readers[pair]:
                 continue
-            home = self.place[source]
-            if home == place:
-                self._came_back(source)
+            source_device = self.device_of[source]
+            if source_device == device:
+                self._return_tensor(source)
                 continue
-            line = int(a.channel[home, place])
-            seconds = float(a.transfer[a.link_class[home, place], tensor])
-            self.wire[line] = max(self.wire[line], self.now) + seconds
-            self._at(self.wire[line], source=source)
+            channel = int(a.channel[source_device, device])
+            seconds = float(a.transfer[a.link_class[source_device, device], tensor])
+            self.channel_free[channel] = max(self.channel_free[channel], self.now) + seconds
+            self._push_event(self.channel_free[channel], source=source)
 
-    def _came_back(self, op: int) -> None:
-        self.left[op] -= 1
-        if not self.left[op]:
-            self._wait(op)
+    def _return_tensor(self, op: int) -> None:
+        self.pending[op] -= 1
+        if not self.pending[op]:
+            self._make_ready(op)

@@ -1,4 +1,4 @@
-"""Schedule: a plan in, the same placement in a better order out.
+"""Order search: a better issue order for a plan, without changing its placement.
 
 First the priority rules, then local search on the order: what waits on the critical chain goes
 first, ops change places, keys are shaken (random keys, Bean 1994, ORSA J. Comput. 6).
@@ -17,10 +17,10 @@ from placewright.plan import Plan
 from placewright.simulator.reference import plan_order
 from placewright.solvers.balanced import Balanced
 from placewright.solvers.heft import HEFT
-from placewright.solvers.ordering.critical_chain import Chain
-from placewright.solvers.ordering.priority_rules import priority_rules
-from placewright.solvers.searches.search_space import ENOUGH, check_most
-from placewright.solvers.single import EverySingleDevice
+from placewright.solvers.ordering.critical_chain import CriticalChain
+from placewright.solvers.ordering.priority_rules import rule_priorities
+from placewright.solvers.searches.search_space import DEFAULT_PLANS, check_max_plans
+from placewright.solvers.single import SingleDevices
 from placewright.transforms import contract
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ Keys = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Schedule:
+class OrderSearch:
     """Orders for one placement: that of a given plan, or of the best plan so far.
 
     Devices, staging and fusion stay as they are. If the search has no plan yet, it takes the best
@@ -42,13 +42,13 @@ class Schedule:
         plan: The plan to begin with; the best of the search if not given.
         batch: Orders judged at a time.
         patience: Batches without a better order, after which the order is shaken.
-        most: Plans to judge; if not given the stop rule alone decides, or 4,000 without one.
+        max_plans: Plans to judge; if not given the stop rule alone decides, or 4,000 without one.
     """
 
     plan: Plan | None = None
     batch: int = 32
     patience: int = 12
-    most: int | None = None
+    max_plans: int | None = None
     name = "schedule"
 
     def __post_init__(self) -> None:
@@ -57,13 +57,13 @@ class Schedule:
                 f"Schedule in batches of {self.batch!r} with patience {self.patience!r}: "
                 "expected 1 or more of each"
             )
-        check_most("Schedule", self.most)
+        check_max_plans("Schedule", self.max_plans)
 
     def run(self, search: Search) -> None:
         if self.plan is not None:
-            search.propose(self.plan)
+            search.judge_plan(self.plan)
         elif search.best is None:
-            for solver in (EverySingleDevice(), Balanced(), HEFT(contended=True)):
+            for solver in (SingleDevices(), Balanced(), HEFT(contended=True)):
                 if not search.over:
                     solver.run(search)
         plan = search.best if self.plan is None else self.plan
@@ -72,23 +72,23 @@ class Schedule:
         if plan.fusion is not None:
             _order_fused(search, plan)
             return
-        orders = _Orders(search, plan)
+        orders = _OrderState(search, plan)
         if not orders.begin():
             return
-        most = self.most or (np.inf if search.stop.certain else ENOUGH)
-        end = search.evaluations + most
-        home, home_key, idle = orders.keys, orders.key, 0
+        max_plans = self.max_plans or (np.inf if search.stop.certain else DEFAULT_PLANS)
+        end = search.evaluations + max_plans
+        best_keys, best_key, idle = orders.keys, orders.key, 0
         while not search.over and search.evaluations < end:
             idle = 0 if orders.step(self.batch) else idle + 1
             if idle < self.patience:
                 continue
-            if orders.key <= home_key:
-                home, home_key = orders.keys, orders.key
-            orders.keys, orders.key, idle = home, home_key, 0
-            orders.shake(self.batch)
+            if orders.key <= best_key:
+                best_keys, best_key = orders.keys, orders.key
+            orders.keys, orders.key, idle = best_keys, best_key, 0
+            orders.perturb(self.batch)
 
 
-class _Orders:
+class _OrderState:
     """Where the search for an order stands: keys that are the ops' places in the plan's order."""
 
     def __init__(self, search: Search, plan: Plan) -> None:
@@ -96,13 +96,13 @@ class _Orders:
         self.a = search.problem.arrays
         self.keys: Keys = np.zeros(self.a.ops)
         self.key: tuple[int, float] = (0, np.inf)
-        self.rules: list[Keys] = []
-        self.chain: Chain
+        self.best_rules: list[Keys] = []
+        self.chain: CriticalChain
 
     def begin(self) -> bool:
         """Judge the rules and stand on the best; false if there is nothing left to search."""
         problem, plan = self.search.problem, self.plan
-        rules = priority_rules(problem, plan.device, plan.staging)
+        rules = rule_priorities(problem, plan.placement, plan.staging)
         rows = list(rules.values())
         if plan.priority is not None:
             rows.insert(0, plan.priority)
@@ -110,8 +110,8 @@ class _Orders:
         if not len(verdict.value):
             return False
         order = np.lexsort((verdict.value, verdict.overflow))
-        self.rules = [self._placed(rows[at]) for at in order[:4]]
-        self._stand(self.rules[0], verdict.key(verdict.best()))
+        self.best_rules = [self._order_positions(rows[at]) for at in order[:4]]
+        self._move_to(self.best_rules[0], verdict.key(verdict.best()))
         return problem.objective == "step" or self.key[0] > 0
 
     def step(self, batch: int) -> bool:
@@ -121,44 +121,46 @@ class _Orders:
         kinds = rng.choice(4, size=batch, p=(0.45, 0.25, 0.15, 0.15))
         for row, kind in enumerate(kinds.tolist()):
             if kind < 2:  # an op on the critical chain, or any, goes before another
-                rows[row] = self.chain.pulled(self.keys, rng, critical=kind == 0)
+                rows[row] = self.chain.pull_earlier(self.keys, rng, critical=kind == 0)
             elif kind == 2:  # an op goes behind others
-                rows[row] = self.chain.pushed(self.keys, rng)
-        shaken = np.flatnonzero(kinds == 3)
-        rows[shaken] = self._shaken(len(shaken), low=-1.0, high=1.5)
+                rows[row] = self.chain.push_later(self.keys, rng)
+        perturbed = np.flatnonzero(kinds == 3)
+        rows[perturbed] = self._perturbed_keys(len(perturbed), low=-1.0, high=1.5)
         verdict = self._judge(rows)
         if len(verdict.value) and verdict.key(verdict.best()) < self.key:
             at = verdict.best()
-            self._stand(self._placed(rows[at]), verdict.key(at))
+            self._move_to(self._order_positions(rows[at]), verdict.key(at))
             return True
         return False
 
-    def shake(self, batch: int) -> None:
+    def perturb(self, batch: int) -> None:
         """Stand on the best of some orders that are further away, or partly another rule's."""
         if self.search.over:
             return
         rng, count = self.search.rng, max(2, batch // 4)
-        rows = self._shaken(count, low=0.0, high=3.0)
+        rows = self._perturbed_keys(count, low=0.0, high=3.0)
         share = rng.random((count, 1)) * (rng.random((count, 1)) < 0.5)
-        other = np.stack([self.rules[at] for at in rng.integers(0, len(self.rules), size=count)])
+        other = np.stack(
+            [self.best_rules[at] for at in rng.integers(0, len(self.best_rules), size=count)]
+        )
         rows = (1 - share) * rows + share * other
         verdict = self._judge(rows)
         if len(verdict.value):
             at = verdict.best()
-            self._stand(self._placed(rows[at]), verdict.key(at))
+            self._move_to(self._order_positions(rows[at]), verdict.key(at))
 
-    def _shaken(self, count: int, low: float, high: float) -> Keys:
+    def _perturbed_keys(self, count: int, low: float, high: float) -> Keys:
         """Keys with noise of 10^low to 10^high places, on some of the ops."""
         rng = self.search.rng
-        size = 10.0 ** rng.uniform(low, high, size=(count, 1))
-        some = rng.random((count, self.a.ops)) < rng.uniform(0.02, 0.5, size=(count, 1))
-        return self.keys + np.where(some, rng.normal(size=(count, self.a.ops)) * size, 0.0)
+        scale = 10.0 ** rng.uniform(low, high, size=(count, 1))
+        mask = rng.random((count, self.a.ops)) < rng.uniform(0.02, 0.5, size=(count, 1))
+        return self.keys + np.where(mask, rng.normal(size=(count, self.a.ops)) * scale, 0.0)
 
     def _judge(self, rows: Keys) -> Verdict:
-        device = np.repeat(self.plan.device[None], len(rows), axis=0)
+        device = np.repeat(self.plan.placement[None], len(rows), axis=0)
         return self.search.judge(device, rows, self.plan.staging)
 
-    def _placed(self, priority: Keys) -> Keys:
+    def _order_positions(self, priority: Keys) -> Keys:
         """Priorities of the same plan in whole steps, so that there is a key between any two.
 
         In order nothing but the plan's order counts; *ready*, the priorities themselves do.
@@ -170,18 +172,26 @@ class _Orders:
         keys[order] = np.arange(len(order))
         return keys
 
-    def _stand(self, keys: Keys, key: tuple[int, float]) -> None:
+    def _move_to(self, keys: Keys, key: tuple[int, float]) -> None:
         self.keys, self.key = keys, key
-        self.chain = Chain.of(self.search.problem, self.plan.device, keys, self.plan.staging)
+        self.chain = CriticalChain.of(
+            self.search.problem, self.plan.placement, keys, self.plan.staging
+        )
 
 
 def _order_fused(search: Search, plan: Plan) -> None:
     """The rules alone, on the graph in which fused ops are one."""
     fused = contract(search.problem, plan)
-    rules = priority_rules(fused.problem, fused.plan.device, plan.staging)
+    rules = rule_priorities(fused.problem, fused.plan.placement, plan.staging)
     for priority in rules.values():
         if search.over:
             return
-        search.propose(
-            Plan.of(search.problem, plan.device, priority[fused.op], plan.fusion, plan.staging)
+        search.judge_plan(
+            Plan.of(
+                search.problem,
+                plan.placement,
+                priority[fused.contracted_op],
+                plan.fusion,
+                plan.staging,
+            )
         )

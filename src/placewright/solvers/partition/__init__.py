@@ -1,1 +1,1 @@
-"""Graph partitioners as other people use them, and the repair of placements over memory."""
+"""Graph partitioners as baselines, and the repair of placements over memory."""

@@ -1,4 +1,4 @@
-"""Ties: a problem and a grouping of its ops in, which groups pass tensors to each other out.
+"""Affinity: the seconds of tensors that pairs of groups pass to each other.
 
 Partitioners and repair see a graph as groups of ops and what it costs to keep two groups apart.
 """
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class Ties:
+class Affinity:
     """Pairs of groups that pass tensors, each pair once, and the seconds of sending them.
 
     A tensor goes once to each device that reads it, so to no more than all others, however many
@@ -27,12 +27,12 @@ class Ties:
     them costs what sending it to all other devices would.
     """
 
-    one: NDArray[np.int64]  # ties: the smaller group number
-    other: NDArray[np.int64]  # ties
+    group: NDArray[np.int64]  # ties: the smaller group number
+    other_group: NDArray[np.int64]  # ties
     seconds: NDArray[np.float64]  # ties: over a link of average speed
 
     @classmethod
-    def between(cls, problem: Problem, group: NDArray[np.integer], devices: int) -> Ties:
+    def between_groups(cls, problem: Problem, group: NDArray[np.integer], devices: int) -> Affinity:
         """The ties of groups of ops.
 
         Args:
@@ -43,33 +43,35 @@ class Ties:
         count = int(group.max()) + 1
         reader = np.repeat(np.arange(a.ops), np.diff(a.first_input))
         source, target = group[a.producer[a.inputs]], group[reader]
-        apart = (source != target) & a.turn[reader]
+        crosses = (source != target) & a.scheduled[reader]
         # A group that reads a tensor with several ops gets it once.
-        pair = np.unique(a.inputs[apart].astype(np.int64) * count + target[apart])
+        pair = np.unique(a.inputs[crosses].astype(np.int64) * count + target[crosses])
         tensor, target = pair // count, pair % count
         source = group[a.producer[tensor]].astype(np.int64)
         readers = np.bincount(tensor, minlength=len(a.sizes))[tensor]
         seconds = np.array(mean_transfer(problem))[tensor]
         seconds = seconds * np.minimum(1.0, max(1, devices - 1) / np.maximum(readers, 1))
-        both, tie = np.unique(
+        pairs, pair_index = np.unique(
             np.minimum(source, target) * count + np.maximum(source, target), return_inverse=True
         )
         return cls(
-            both // count,
-            both % count,
-            np.bincount(tie, weights=seconds, minlength=len(both)).astype(np.float64),
+            pairs // count,
+            pairs % count,
+            np.bincount(pair_index, weights=seconds, minlength=len(pairs)).astype(np.float64),
         )
 
-    def pull(self, place: NDArray[np.integer], groups: int, places: int) -> NDArray[np.float64]:
+    def seconds_by_device(
+        self, device: NDArray[np.integer], groups: int, devices: int
+    ) -> NDArray[np.float64]:
         """Groups × places: the seconds that tie each group to all the groups at each place."""
-        ends = np.concatenate([self.one, self.other])
-        others = np.concatenate([self.other, self.one])
+        ends = np.concatenate([self.group, self.other_group])
+        others = np.concatenate([self.other_group, self.group])
         cells = np.bincount(
-            ends * places + place[others],
+            ends * devices + device[others],
             weights=np.concatenate([self.seconds, self.seconds]),
-            minlength=groups * places,
+            minlength=groups * devices,
         )
-        return cells.astype(np.float64).reshape(groups, places)
+        return cells.astype(np.float64).reshape(groups, devices)
 
 
 def link_seconds(problem: Problem) -> NDArray[np.float64]:

@@ -1,4 +1,4 @@
-"""Repair: a placement that may be over memory in, one that fits and differs little out.
+"""Repair: changes a placement that is over memory as little as possible until it fits.
 
 The simulator says which devices are over, when, and what is there then. From each of them we take
 stretches of pieces that free enough and do the least harm elsewhere: seconds of work and of
@@ -13,8 +13,8 @@ import numpy as np
 
 from placewright import simulator
 from placewright.plan import Plan
-from placewright.solvers.partition.movable_groups import Pieces
-from placewright.solvers.partition.rebalance import Relief
+from placewright.solvers.partition.movable_groups import MovableGroups
+from placewright.solvers.partition.rebalance import Rebalancing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,19 +43,19 @@ def repair(
     Returns:
         Of the given placement and those tried the best by (bytes over, objective).
     """
-    given = np.ascontiguousarray(device, dtype=np.int32)
-    tried = [given, *rounds(problem, given, priority, staging)]
-    plans = len(tried)
+    placement = np.ascontiguousarray(device, dtype=np.int32)
+    candidates = [placement, *repair_rounds(problem, placement, priority, staging)]
+    plans = len(candidates)
     verdict = simulator.judge(
         problem,
-        np.stack(tried),
+        np.stack(candidates),
         None if priority is None else np.repeat(np.atleast_2d(priority), plans, axis=0),
         None if staging is None else np.repeat(np.atleast_2d(staging), plans, axis=0),
     )
-    return tried[verdict.best()]
+    return candidates[verdict.best()]
 
 
-def rounds(
+def repair_rounds(
     problem: Problem,
     device: NDArray[np.int32],
     priority: ArrayLike | None = None,
@@ -63,25 +63,31 @@ def rounds(
 ) -> Iterator[NDArray[np.int32]]:
     """Placement after placement on the way to one that fits; none if the given one does."""
     a = problem.arrays
-    relief: Relief | None = None
-    least, since = np.inf, 0
-    kept_back = before = np.zeros(a.devices, dtype=np.int64)
-    touched = np.zeros(a.devices, dtype=bool)
+    rebalancing: Rebalancing | None = None
+    least_overflow, stalled = np.inf, 0
+    memory_margin = previous = np.zeros(a.devices, dtype=np.int64)
+    is_changed = np.zeros(a.devices, dtype=bool)
     for _ in range(_ROUNDS):
         timeline = simulator.simulate(problem, Plan.of(problem, device, priority, staging=staging))
-        over = np.maximum(timeline.peak - timeline.capacity, 0)
-        least, since = (float(over.sum()), 0) if over.sum() < least else (least, since + 1)
-        if not over.any() or since >= _PATIENCE:
+        excess = np.maximum(timeline.peak - timeline.capacity, 0)
+        least_overflow, stalled = (
+            (float(excess.sum()), 0)
+            if excess.sum() < least_overflow
+            else (least_overflow, stalled + 1)
+        )
+        if not excess.any() or stalled >= _PATIENCE:
             return
-        if relief is None:
-            rooms = None if staging is None else np.asarray(staging, dtype=np.int64).ravel()
-            relief = Relief.of(Pieces.of(problem, device, rooms))
+        if rebalancing is None:
+            buffers = None if staging is None else np.asarray(staging, dtype=np.int64).ravel()
+            rebalancing = Rebalancing.of(MovableGroups.of(problem, device, buffers))
         # We only estimate what a move frees and takes: where that was wrong, ask for more.
-        wrong = touched & (over > 0) & (2 * over > before)
-        kept_back = np.where(wrong, 2 * kept_back + a.capacity // 64, kept_back)
-        before = over
-        touched = relief.relieve(timeline, kept_back)
-        if not touched.any():
+        underestimated = is_changed & (excess > 0) & (2 * excess > previous)
+        memory_margin = np.where(
+            underestimated, 2 * memory_margin + a.capacity // 64, memory_margin
+        )
+        previous = excess
+        is_changed = rebalancing.relieve(timeline, memory_margin)
+        if not is_changed.any():
             return
-        device = relief.place[relief.pieces.of_op].astype(np.int32)
+        device = rebalancing.device_of[rebalancing.groups.group_of].astype(np.int32)
         yield device

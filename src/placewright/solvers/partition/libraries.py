@@ -1,4 +1,4 @@
-"""Graph partitioning libraries: loads, ties and shares in, a part for each item out.
+"""Graph partitioning libraries: METIS, Scotch and KaHIP, seeded and silenced.
 
 METIS (Karypis and Kumar 1998), Scotch (Pellegrini 2009) and KaHIP (Sanders and Schulz 2013) are
 called so that the same seed gives the same parts, and so that none of them writes to the terminal.
@@ -29,119 +29,119 @@ if TYPE_CHECKING:
 Ints = NDArray[np.int64]
 Shares = NDArray[np.float64]
 
-_TOTAL = 2**30  # all loads, or all ties, together: sums still fit 32 bits
-_LARGE = 4_000  # items above which KaHIP's strong setting takes many seconds
+_WEIGHT_TOTAL = 2**30  # all loads, or all ties, together: sums still fit 32 bits
+_LARGE_GRAPH = 4_000  # items above which KaHIP's strong setting takes many seconds
 _IMBALANCE = 0.03  # what KaHIP allows a part above its share; METIS and Scotch have their own
-_FARTHEST = 1_000  # Scotch's distance between devices, in links of the nearest
-_DEEP = 2**10  # domain of Scotch from which on it is parted in equal halves
+_MAX_DISTANCE = 1_000  # Scotch's distance between devices, in links of the nearest
+_MAX_DOMAIN = 2**10  # domain of Scotch from which on it is parted in equal halves
 _DETERMINISTIC = 0  # SCOTCH_OPTIONNUMDETERMINISTIC of scotch.h
 _lock = threading.Lock()  # the libraries have global random states, and so have file descriptors
 
 
 @dataclass(frozen=True, eq=False)
-class Web:
+class CsrGraph:
     """What is to be partitioned: items with loads, and ties both ways, all positive integers."""
 
     load: Ints  # items
-    first: Ints  # items + 1
-    other: Ints  # ties: the item at the other end; those of item i are first[i]:first[i + 1]
-    weight: Ints  # ties
+    first_edge: Ints  # items + 1
+    neighbour: Ints  # ties: the item at the other end; those of item i are first[i]:first[i + 1]
+    edge_weight: Ints  # ties
 
     @classmethod
     def of(
         cls,
         load: NDArray[np.float64],
-        one: Ints,
-        other: Ints,
+        node: Ints,
+        neighbour: Ints,
         seconds: NDArray[np.float64],
-    ) -> Web:
+    ) -> CsrGraph:
         """From seconds, and ties that are named once."""
-        start, end = np.concatenate([one, other]), np.concatenate([other, one])
+        start, end = np.concatenate([node, neighbour]), np.concatenate([neighbour, node])
         order = np.lexsort((end, start))
         count = np.bincount(start, minlength=len(load))
         return cls(
-            _scaled(load, len(load)),
+            _to_integers(load, len(load)),
             np.concatenate([[0], np.cumsum(count)]).astype(np.int64),
             end[order].astype(np.int64),
-            _scaled(np.concatenate([seconds, seconds])[order], len(start)),
+            _to_integers(np.concatenate([seconds, seconds])[order], len(start)),
         )
 
     def __len__(self) -> int:
         return len(self.load)
 
 
-def metis(web: Web, share: Shares, seed: int) -> Ints:
+def metis(csr: CsrGraph, share: Shares, seed: int) -> Ints:
     """METIS's parts: by recursive bisection up to eight, which balances better, else k-way."""
-    pymetis = _library("pymetis")
-    with _quiet():
+    pymetis = _import_library("pymetis")
+    with _silence():
         parts = pymetis.part_graph(
             len(share),
-            pymetis.CSRAdjacency(web.first, web.other),
-            vweights=web.load,
-            eweights=web.weight,
+            pymetis.CSRAdjacency(csr.first_edge, csr.neighbour),
+            vweights=csr.load,
+            eweights=csr.edge_weight,
             tpwgts=(share / share.sum()).tolist(),
             options=pymetis.Options(seed=seed),
         ).vertex_part
     return np.array(parts, dtype=np.int64)
 
 
-def kahip(web: Web, parts: int, seed: int) -> Ints:
+def kahip(csr: CsrGraph, parts: int, seed: int) -> Ints:
     """KaHIP's parts, all of equal load."""
-    library = _library("kahip")
-    mode = library.ECO if len(web) > _LARGE else library.STRONG
-    with _quiet():
-        _, found = library.kaffpa(
-            web.load.tolist(),
-            web.first.tolist(),
-            web.weight.tolist(),
-            web.other.tolist(),
+    library = _import_library("kahip")
+    mode = library.ECO if len(csr) > _LARGE_GRAPH else library.STRONG
+    with _silence():
+        _, assignment = library.kaffpa(
+            csr.load.tolist(),
+            csr.first_edge.tolist(),
+            csr.edge_weight.tolist(),
+            csr.neighbour.tolist(),
             parts,
             _IMBALANCE,
             True,  # no output
             seed,
             mode,
         )
-    return np.array(found, dtype=np.int64)
+    return np.array(assignment, dtype=np.int64)
 
 
-def scotch(web: Web, share: Shares, apart: NDArray[np.float64], seed: int) -> Ints:
+def scotch(csr: CsrGraph, share: Shares, distances: NDArray[np.float64], seed: int) -> Ints:
     """Scotch's static mapping onto devices of unequal speed and distance.
 
     Args:
         share: What each device should get of the load.
-        apart: Devices × devices: the seconds of an average tensor from one to the other.
+        distances: Devices × devices: the seconds of an average tensor from one to the other.
     """
-    library = _library("pyscotch")
-    with _quiet(), _one_thread():
+    library = _import_library("pyscotch")
+    with _silence(), _single_thread():
         library.random_seed(seed)
         library.random_reset()
         with library.Graph() as graph, library.Context() as context:
-            graph.build(web.first, web.other, web.load, web.weight)
+            graph.build(csr.first_edge, csr.neighbour, csr.load, csr.edge_weight)
             context.option_set(_DETERMINISTIC, 1)
             context.random_seed(seed)
             context.random_reset()
-            with _architecture(library, share, apart) as target:
-                bound = context.bind_graph(graph)
+            with _architecture(library, share, distances) as target:
+                bound_graph = context.bind_graph(graph)
                 try:
-                    return np.array(bound.map(target), dtype=np.int64)
+                    return np.array(bound_graph.map(target), dtype=np.int64)
                 finally:
-                    bound.close()
+                    bound_graph.close()
 
 
 @contextmanager
-def _architecture(library: Any, share: Shares, apart: NDArray[np.float64]) -> Iterator[Any]:
+def _architecture(library: Any, share: Shares, distances: NDArray[np.float64]) -> Iterator[Any]:
     """The cluster as Scotch sees it: the devices' weights, how they group, how far apart they are.
 
     Scotch can group them itself, but does not look at distances then.
     """
-    both = (apart + apart.T) / 2
-    near = both[both > 0].min(initial=np.inf)
-    distance = np.clip(np.rint(both / near * 4), 1, 4 * _FARTHEST).astype(np.int64)
+    symmetric = (distances + distances.T) / 2
+    nearest = symmetric[symmetric > 0].min(initial=np.inf)
+    distance = np.clip(np.rint(symmetric / nearest * 4), 1, 4 * _MAX_DISTANCE).astype(np.int64)
     weight = np.maximum(1, np.rint(share / share.max() * 1_000)).astype(np.int64)
     domain = _domains(distance)
     lines = ["deco", "0", f"{len(share)} {max(domain)}"]
-    lines += [f"{at} {weight[at]} {domain[at]}" for at in range(len(share))]
-    lines += [" ".join(map(str, distance[at, :at])) for at in range(1, len(share))]
+    lines += [f"{index} {weight[index]} {domain[index]}" for index in range(len(share))]
+    lines += [" ".join(map(str, distance[index, :index])) for index in range(1, len(share))]
     with TemporaryDirectory() as folder, library.Architecture() as target:
         path = Path(folder, "cluster.tgt")
         path.write_text("\n".join(lines) + "\n", encoding="ascii")
@@ -156,36 +156,40 @@ def _domains(distance: Ints) -> list[int]:
     """
     numbers = [1] * len(distance)
 
-    def part(group: list[int], number: int) -> None:
+    def assign(group: list[int], number: int) -> None:
         if len(group) == 1:
             numbers[group[0]] = number
             return
         halves = group[: len(group) // 2], group[len(group) // 2 :]
-        if number < _DEEP:
-            inner = distance[np.ix_(group, group)]
-            one, other = divmod(int((inner * ~np.eye(len(group), dtype=bool)).argmax()), len(group))
-            closer = (inner[one] - inner[other]).tolist()
-            closer[one], closer[other] = -1, 1
+        if number < _MAX_DOMAIN:
+            pairwise = distance[np.ix_(group, group)]
+            far_end, opposite = divmod(
+                int((pairwise * ~np.eye(len(group), dtype=bool)).argmax()), len(group)
+            )
+            preference = (pairwise[far_end] - pairwise[opposite]).tolist()
+            preference[far_end], preference[opposite] = -1, 1
             halves = [], []
-            for at in sorted(range(len(group)), key=lambda at: closer[at] == 0):
-                side = closer[at] > 0 or (closer[at] == 0 and len(halves[1]) < len(halves[0]))
-                halves[side].append(group[at])
+            for index in sorted(range(len(group)), key=lambda index: preference[index] == 0):
+                side = preference[index] > 0 or (
+                    preference[index] == 0 and len(halves[1]) < len(halves[0])
+                )
+                halves[side].append(group[index])
         for side, half in enumerate(halves):
-            part(sorted(half), 2 * number + side)
+            assign(sorted(half), 2 * number + side)
 
-    part(list(range(len(distance))), 1)
+    assign(list(range(len(distance))), 1)
     return numbers
 
 
-def _scaled(values: NDArray[np.float64], count: int) -> Ints:
+def _to_integers(values: NDArray[np.float64], count: int) -> Ints:
     """Positive integers in proportion, whose sum is about `_TOTAL` at most."""
     total = float(values.sum())
     if not total > 0:
         return np.ones(count, dtype=np.int64)
-    return np.maximum(1, np.rint(values / total * _TOTAL)).astype(np.int64)
+    return np.maximum(1, np.rint(values / total * _WEIGHT_TOTAL)).astype(np.int64)
 
 
-def _library(name: str) -> Any:
+def _import_library(name: str) -> Any:
     """A library, imported in silence.
 
     Raises:
@@ -193,7 +197,7 @@ def _library(name: str) -> Any:
     """
     try:
         # In a notebook Python's streams are not the descriptors 1 and 2.
-        with _quiet(), redirect_stdout(StringIO()), redirect_stderr(StringIO()):
+        with _silence(), redirect_stdout(StringIO()), redirect_stderr(StringIO()):
             module = import_module(name)
             if name == "pyscotch":
                 import_module("pyscotch.libscotch")  # announces itself when first used
@@ -203,24 +207,24 @@ def _library(name: str) -> Any:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def _silence() -> Iterator[None]:
     """Whatever is written to standard output and error meanwhile, by C code too, is dropped."""
     with _lock:
-        kept = {}
+        saved = {}
         _flush()
         try:
-            nowhere = os.open(os.devnull, os.O_WRONLY)
+            null = os.open(os.devnull, os.O_WRONLY)
             for stream in (1, 2):
                 try:
-                    kept[stream] = os.dup(stream)
+                    saved[stream] = os.dup(stream)
                 except OSError:  # closed: there is nothing to write to
                     continue
-                os.dup2(nowhere, stream)
-            os.close(nowhere)
+                os.dup2(null, stream)
+            os.close(null)
             yield
         finally:
             _flush()  # what C has buffered must not come out later
-            for stream, copy in kept.items():
+            for stream, copy in saved.items():
                 os.dup2(copy, stream)
                 os.close(copy)
 
@@ -234,15 +238,15 @@ def _flush() -> None:
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
+def _single_thread() -> Iterator[None]:
     """Scotch's parts depend on its threads, which cost more than they bring at our sizes."""
     name = "SCOTCH_PTHREAD_NUMBER"
-    before = os.environ.get(name)
+    previous = os.environ.get(name)
     os.environ[name] = "1"
     try:
         yield
     finally:
-        if before is None:
+        if previous is None:
             del os.environ[name]
         else:
-            os.environ[name] = before
+            os.environ[name] = previous

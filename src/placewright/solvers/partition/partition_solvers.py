@@ -1,4 +1,4 @@
-"""Graph partitioning: a problem in, teams shared out by load with few tensors between parts out.
+"""METIS, KaHIP and Scotch as solvers: balanced bundles with few tensors between parts.
 
 The baselines of the papers on learned placement. They are blind to memory and to the direction of
 tensors: they balance seconds, in proportion to the devices' speed, and keep ties uncut.
@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from placewright.solvers.partition import libraries
-from placewright.solvers.partition.affinity import Ties, link_seconds
-from placewright.solvers.partition.capacity_repair import rounds
+from placewright.solvers.partition.affinity import Affinity, link_seconds
+from placewright.solvers.partition.capacity_repair import repair_rounds
 from placewright.solvers.partition.libraries import (
+    CsrGraph,
     Ints,
     Shares,
-    Web,
 )
-from placewright.transforms.bundles import Teams, accelerators
+from placewright.transforms.bundles import Bundles, accelerators
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from placewright.problem import Problem
     from placewright.solvers.search import Search
 
-_BLOCKS = 8  # blocks a device, on average, that KaHIP is asked for at most
-_CLOSE = 0.05  # how far from its share a device may be, as a part of it
-_SEEDS = 2**31 - 1
+_MAX_BLOCKS = 8  # blocks a device, on average, that KaHIP is asked for at most
+_TOLERANCE = 0.05  # how far from its share a device may be, as a part of it
+_MAX_SEED = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class _Partitioner:
         return f"{self.library}-repaired" if self.repaired else self.library
 
     def run(self, search: Search) -> None:
-        _judge(search, self.place(search.problem, _seed(search)), self.repaired)
+        _judge(search, self.place(search.problem, _random_seed(search)), self.repaired)
 
     def place(self, problem: Problem, seed: int) -> NDArray[np.int32]:
         """The library's placement."""
@@ -64,11 +64,11 @@ class METIS(_Partitioner):
 
     def place(self, problem: Problem, seed: int) -> NDArray[np.int32]:
         """METIS's placement."""
-        cut = _Cut.of(problem, accelerators(problem))
-        if cut.trivial:
-            return cut.placement(np.zeros(len(cut.free), dtype=np.int64))
-        parts = libraries.metis(cut.web, cut.share, seed)
-        return cut.placement(_along(parts, cut.share))
+        partition = _PartitionProblem.of(problem, accelerators(problem))
+        if partition.is_trivial:
+            return partition.placement(np.zeros(len(partition.free_bundles), dtype=np.int64))
+        parts = libraries.metis(partition.csr, partition.share, seed)
+        return partition.placement(_renumber_parts(parts, partition.share))
 
 
 @dataclass(frozen=True)
@@ -82,13 +82,13 @@ class KaHIP(_Partitioner):
 
     def place(self, problem: Problem, seed: int) -> NDArray[np.int32]:
         """KaHIP's placement."""
-        cut = _Cut.of(problem, accelerators(problem))
-        if cut.trivial:
-            return cut.placement(np.zeros(len(cut.free), dtype=np.int64))
-        blocks = _blocks(cut.share)
-        parts = libraries.kahip(cut.web, int(blocks.sum()), seed)
-        parts = _along(parts, np.ones(int(blocks.sum())))
-        return cut.placement(_joined(cut.web, parts, blocks))
+        partition = _PartitionProblem.of(problem, accelerators(problem))
+        if partition.is_trivial:
+            return partition.placement(np.zeros(len(partition.free_bundles), dtype=np.int64))
+        blocks = _block_counts(partition.share)
+        parts = libraries.kahip(partition.csr, int(blocks.sum()), seed)
+        parts = _renumber_parts(parts, np.ones(int(blocks.sum())))
+        return partition.placement(_merge_blocks(partition.csr, parts, blocks))
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class Scotch(_Partitioner):
 
     def place(self, problem: Problem, seed: int) -> NDArray[np.int32]:
         """Scotch's placement."""
-        return _mapped(problem, np.arange(problem.arrays.devices), seed)
+        return _scotch_placement(problem, np.arange(problem.arrays.devices), seed)
 
 
 @dataclass(frozen=True)
@@ -114,73 +114,75 @@ class MinCut(_Partitioner):
 
     def place(self, problem: Problem, seed: int) -> NDArray[np.int32]:
         """Scotch's placement on the accelerators."""
-        return _mapped(problem, accelerators(problem), seed)
+        return _scotch_placement(problem, accelerators(problem), seed)
 
 
-def _seed(search: Search) -> int:
-    return int(search.rng.integers(1, _SEEDS))
+def _random_seed(search: Search) -> int:
+    return int(search.rng.integers(1, _MAX_SEED))
 
 
 def _judge(search: Search, device: NDArray[np.int32], repaired: bool) -> None:
     search.judge(device)
     if repaired:
-        for better in rounds(search.problem, device):
+        for placement in repair_rounds(search.problem, device):
             if search.over:
                 return
-            search.judge(better)
+            search.judge(placement)
 
 
-def _mapped(problem: Problem, devices: Ints, seed: int) -> NDArray[np.int32]:
-    cut = _Cut.of(problem, devices)
-    if cut.trivial:
-        return cut.placement(np.zeros(len(cut.free), dtype=np.int64))
-    apart = link_seconds(problem)[np.ix_(devices, devices)]
-    return cut.placement(libraries.scotch(cut.web, cut.share, apart, seed))
+def _scotch_placement(problem: Problem, devices: Ints, seed: int) -> NDArray[np.int32]:
+    partition = _PartitionProblem.of(problem, devices)
+    if partition.is_trivial:
+        return partition.placement(np.zeros(len(partition.free_bundles), dtype=np.int64))
+    distances = link_seconds(problem)[np.ix_(devices, devices)]
+    return partition.placement(libraries.scotch(partition.csr, partition.share, distances, seed))
 
 
 @dataclass(frozen=True, eq=False)
-class _Cut:
+class _PartitionProblem:
     """What is shared out: the teams that may be on more than one of some devices."""
 
-    teams: Teams
+    bundles: Bundles
     devices: Ints
     share: Shares  # devices: what each should get, in proportion to its speed
-    free: Ints  # the teams that are shared out
-    web: Web
+    free_bundles: Ints  # the teams that are shared out
+    csr: CsrGraph
 
     @classmethod
-    def of(cls, problem: Problem, devices: Ints) -> _Cut:
+    def of(cls, problem: Problem, devices: Ints) -> _PartitionProblem:
         a = problem.arrays
-        teams = Teams.of(problem)
-        allowed = a.allowed[teams.leader][:, devices]
-        free = np.flatnonzero(allowed.sum(axis=1) > 1)
-        load, share = _loads(teams.seconds[free][:, devices], allowed[free])
-        team = np.searchsorted(teams.leader, a.leader)
-        ties = Ties.between(problem, team, len(devices))
-        place = np.full(len(teams), -1)
-        place[free] = np.arange(len(free))
-        one, other = place[ties.one], place[ties.other]
-        kept = (one >= 0) & (other >= 0)
-        web = Web.of(load, one[kept], other[kept], ties.seconds[kept])
-        return cls(teams, devices, share, free, web)
+        bundles = Bundles.of(problem)
+        allowed = a.allowed[bundles.leader][:, devices]
+        free_bundles = np.flatnonzero(allowed.sum(axis=1) > 1)
+        load, share = _loads_and_shares(
+            bundles.seconds[free_bundles][:, devices], allowed[free_bundles]
+        )
+        bundle_of = np.searchsorted(bundles.leader, a.leader)
+        affinity = Affinity.between_groups(problem, bundle_of, len(devices))
+        index = np.full(len(bundles), -1)
+        index[free_bundles] = np.arange(len(free_bundles))
+        node, neighbour = index[affinity.group], index[affinity.other_group]
+        is_inside = (node >= 0) & (neighbour >= 0)
+        csr = CsrGraph.of(load, node[is_inside], neighbour[is_inside], affinity.seconds[is_inside])
+        return cls(bundles, devices, share, free_bundles, csr)
 
     @property
-    def trivial(self) -> bool:
-        return len(self.devices) == 1 or len(self.free) == 0
+    def is_trivial(self) -> bool:
+        return len(self.devices) == 1 or len(self.free_bundles) == 0
 
     def placement(self, parts: Ints) -> NDArray[np.int32]:
         """Devices of all ops; a team that has no choice goes where it must."""
-        allowed = self.teams.problem.arrays.allowed[self.teams.leader]
+        allowed = self.bundles.problem.arrays.allowed[self.bundles.leader]
         legal = np.zeros_like(allowed)
         legal[:, self.devices] = allowed[:, self.devices]
         device = np.where(legal.any(axis=1), legal.argmax(axis=1), allowed.argmax(axis=1))
-        wanted = self.devices[parts]
-        may = allowed[self.free, wanted]
-        device[self.free[may]] = wanted[may]
-        return self.teams.placement(device)
+        targets = self.devices[parts]
+        is_allowed = allowed[self.free_bundles, targets]
+        device[self.free_bundles[is_allowed]] = targets[is_allowed]
+        return self.bundles.placement(device)
 
 
-def _loads(
+def _loads_and_shares(
     seconds: NDArray[np.float64], allowed: NDArray[np.bool_]
 ) -> tuple[NDArray[np.float64], Shares]:
     """Each team's load, and the share of all loads at which all devices take the same time.
@@ -196,47 +198,49 @@ def _loads(
     return load, speed / speed.sum()
 
 
-def _along(parts: Ints, share: Shares) -> Ints:
+def _renumber_parts(parts: Ints, share: Shares) -> Ints:
     """Parts renumbered along the graph, each among those of the same share.
 
     Neighbours in a cluster are often numbered one after the other.
     """
     count = np.bincount(parts, minlength=len(share))
-    place = np.bincount(parts, weights=np.arange(len(parts)), minlength=len(share))
-    place = np.where(count > 0, place / np.maximum(count, 1), np.inf)
+    position = np.bincount(parts, weights=np.arange(len(parts)), minlength=len(share))
+    position = np.where(count > 0, position / np.maximum(count, 1), np.inf)
     number = np.empty(len(share), dtype=np.int64)
     for value in np.unique(share):
         same = np.flatnonzero(share == value)
-        number[same[np.argsort(place[same], kind="stable")]] = same
+        number[same[np.argsort(position[same], kind="stable")]] = same
     return number[parts]
 
 
-def _blocks(share: Shares) -> Ints:
+def _block_counts(share: Shares) -> Ints:
     """How many equal blocks each device gets: the fewest that are close to the shares."""
-    best, least = np.ones(len(share), dtype=np.int64), np.inf
-    for total in range(len(share), _BLOCKS * len(share) + 1):
+    best_blocks, least_error = np.ones(len(share), dtype=np.int64), np.inf
+    for total in range(len(share), _MAX_BLOCKS * len(share) + 1):
         blocks = np.maximum(1, np.floor(share * total)).astype(np.int64)
         while blocks.sum() < total:
             blocks[np.argmin(blocks / share)] += 1
         error = float(np.abs(blocks / blocks.sum() / share - 1).max())
-        if error < least - 1e-12:
-            best, least = blocks, error
-        if least <= _CLOSE:
+        if error < least_error - 1e-12:
+            best_blocks, least_error = blocks, error
+        if least_error <= _TOLERANCE:
             break
-    return best
+    return best_blocks
 
 
-def _joined(web: Web, parts: Ints, blocks: Ints) -> Ints:
+def _merge_blocks(csr: CsrGraph, parts: Ints, blocks: Ints) -> Ints:
     """Parts of several blocks: each device takes the next free block and those tied to it most."""
     count = int(blocks.sum())
-    start = np.repeat(np.arange(len(web)), np.diff(web.first))
-    ties = np.bincount(
-        parts[start] * count + parts[web.other], weights=web.weight, minlength=count * count
+    start = np.repeat(np.arange(len(csr)), np.diff(csr.first_edge))
+    affinity = np.bincount(
+        parts[start] * count + parts[csr.neighbour],
+        weights=csr.edge_weight,
+        minlength=count * count,
     ).reshape(count, count)
     owner = np.full(count, -1)
     for device in np.argsort(-blocks, kind="stable"):
         for _ in range(blocks[device]):
-            mine = owner == device
-            tied = np.where(owner < 0, ties[:, mine].sum(axis=1), -1.0)
+            is_own = owner == device
+            tied = np.where(owner < 0, affinity[:, is_own].sum(axis=1), -1.0)
             owner[tied.argmax()] = device
     return owner[parts]

@@ -1,4 +1,4 @@
-"""Relief: pieces and a timeline in, the pieces moved off devices that are over memory out.
+"""Rebalancing: moves groups off devices that are over memory, at the least cost per byte.
 
 Moves are chosen by the harm they do per byte they free: seconds of work, and seconds of transfers.
 """
@@ -11,229 +11,279 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from placewright.solvers.balanced import folded
-from placewright.solvers.partition.affinity import Ties, link_seconds
+from placewright.solvers.balanced import folded_positions
+from placewright.solvers.partition.affinity import Affinity, link_seconds
 from placewright.solvers.partition.movable_groups import (
     Flags,
     Ints,
-    Pieces,
+    MovableGroups,
     Seconds,
 )
-from placewright.solvers.partition.runs import Line
+from placewright.solvers.partition.runs import RunCosts
 
 if TYPE_CHECKING:
     from placewright.timeline import Timeline
 
-_MOVES = 4  # looks at a device in a round, for each device of the cluster
-_LOOKS = 15_000_000  # stretches looked at, in all rounds: some seconds
-_PARTS = (1.0, 0.25)  # of the bytes to be freed, in one stretch
-_FILLED = 0.9  # of a room, by a stretch, where the room is smaller
+_MOVES_PER_DEVICE = 4  # looks at a device in a round, for each device of the cluster
+_SEARCH_BUDGET = 15_000_000  # stretches looked at, in all rounds: some seconds
+_RUN_FRACTIONS = (1.0, 0.25)  # of the bytes to be freed, in one stretch
+_MAX_FILL = 0.9  # of a room, by a stretch, where the room is smaller
 
-_Move = tuple[NDArray[np.int64], int, NDArray[np.int64]]  # what goes, where to, what comes back
-_Singles = tuple[Ints, int, Seconds]  # pieces that may go alone, where to, and their harm per byte
+_DeviceMove = tuple[
+    NDArray[np.int64], int, NDArray[np.int64]
+]  # what goes, where to, what comes back
+_SingleMoves = tuple[
+    Ints, int, Seconds
+]  # pieces that may go alone, where to, and their harm per byte
 
 
 @dataclass(eq=False)
-class Relief:
+class Rebalancing:
     """Where the pieces are, and where they may still go."""
 
-    pieces: Pieces
-    ties: Ties
-    apart: Seconds  # devices × devices: what a tie costs there, in links of average speed
+    groups: MovableGroups
+    affinity: Affinity
+    link_cost: Seconds  # devices × devices: what a tie costs there, in links of average speed
     orders: list[Ints]  # ways to line the pieces up
-    place: Ints  # pieces: the device of each
-    open: Flags  # pieces × devices: where each may still go; it never goes back
-    looks: int = _LOOKS  # stretches that may still be looked at
+    device_of: Ints  # pieces: the device of each
+    may_move: Flags  # pieces × devices: where each may still go; it never goes back
+    search_budget: int = _SEARCH_BUDGET  # stretches that may still be looked at
 
     @classmethod
-    def of(cls, pieces: Pieces) -> Relief:
-        problem = pieces.problem
+    def of(cls, groups: MovableGroups) -> Rebalancing:
+        problem = groups.problem
         devices = problem.arrays.devices
         links = link_seconds(problem)
         mean = links.sum() / max(1, devices * (devices - 1))
-        lines = [pieces.leader]
+        positions = [groups.leader]
         if any(op.phase != "forward" for op in problem.graph.ops):
-            lines.append(folded(problem)[pieces.leader])
-        open_ = pieces.allowed.copy()
-        open_[np.arange(len(pieces)), pieces.start] = False
+            positions.append(folded_positions(problem)[groups.leader])
+        may_move = groups.allowed.copy()
+        may_move[np.arange(len(groups)), groups.initial_device] = False
         return cls(
-            pieces,
-            Ties.between(problem, pieces.of_op, devices),
+            groups,
+            Affinity.between_groups(problem, groups.group_of, devices),
             links / mean if mean > 0 else 1.0 - np.eye(devices),
-            [np.argsort(line, kind="stable") for line in lines],
-            pieces.start.copy(),
-            open_,
+            [np.argsort(position, kind="stable") for position in positions],
+            groups.initial_device.copy(),
+            may_move,
         )
 
-    def relieve(self, timeline: Timeline, kept_back: NDArray[np.int64]) -> Flags:
+    def relieve(self, timeline: Timeline, memory_margin: NDArray[np.int64]) -> Flags:
         """Move what the overfull devices have too much; which devices lost or got something.
 
         Args:
-            kept_back: Bytes of each device to leave free.
+            memory_margin: Bytes of each device to leave free.
         """
-        held = self.pieces.held(timeline)
-        free = (timeline.capacity - timeline.peak - kept_back).astype(np.float64)
-        over = timeline.peak > timeline.capacity
-        touched = np.zeros(len(free), dtype=bool)
-        for _ in range(_MOVES * len(free)):
-            source = int(np.where(over, free, np.inf).argmin())
-            if not over[source] or free[source] >= 0 or self.looks <= 0:
+        held_bytes = self.groups.held_bytes(timeline)
+        free_bytes = (timeline.capacity - timeline.peak - memory_margin).astype(np.float64)
+        is_over = timeline.peak > timeline.capacity
+        is_changed = np.zeros(len(free_bytes), dtype=bool)
+        for _ in range(_MOVES_PER_DEVICE * len(free_bytes)):
+            source = int(np.where(is_over, free_bytes, np.inf).argmin())
+            if not is_over[source] or free_bytes[source] >= 0 or self.search_budget <= 0:
                 break
-            look = _Look(self, source, held, free)
-            moves = look.stretches() or look.swap() or look.push()
-            over[source] = bool(moves)  # or there is nothing to be done about it
-            for away, target, back in moves:
-                self._move(away, source, target)
-                self._move(back, target, source)
-                freed = float(held[away].sum() - held[back].sum())
-                free[source] += freed
-                free[target] -= freed
-                touched[[source, target]] = True
-                over[target] |= free[target] < 0
-        return touched
+            move_search = _MoveSearch(self, source, held_bytes, free_bytes)
+            moves = move_search.best_run() or move_search.best_swap() or move_search.best_push()
+            is_over[source] = bool(moves)  # or there is nothing to be done about it
+            for outgoing, target, incoming in moves:
+                self._move(outgoing, source, target)
+                self._move(incoming, target, source)
+                freed_bytes = float(held_bytes[outgoing].sum() - held_bytes[incoming].sum())
+                free_bytes[source] += freed_bytes
+                free_bytes[target] -= freed_bytes
+                is_changed[[source, target]] = True
+                is_over[target] |= free_bytes[target] < 0
+        return is_changed
 
-    def _move(self, pieces: Ints, source: int, target: int) -> None:
-        self.open[pieces, source] = self.open[pieces, target] = False
-        self.place[pieces] = target
+    def _move(self, groups: Ints, source: int, target: int) -> None:
+        self.may_move[groups, source] = self.may_move[groups, target] = False
+        self.device_of[groups] = target
 
 
-class _Look:
+class _MoveSearch:
     """One look at an overfull device: what could go from it."""
 
-    def __init__(self, relief: Relief, source: int, held: Seconds, room: Seconds) -> None:
-        self.relief, self.source, self.held, self.room = relief, source, held, room
-        self.need = -float(room[source])
-        self.targets = [device for device in range(len(room)) if device != source]
-        self.pull = relief.ties.pull(relief.place, len(relief.place), len(room))
-        self.pipelined = relief.pieces.problem.objective == "period"
-        seconds = relief.pieces.seconds[np.arange(len(relief.place)), relief.place]
-        self.loads = np.bincount(relief.place, weights=seconds, minlength=len(room))
+    def __init__(
+        self, state: Rebalancing, source: int, held_bytes: Seconds, free_bytes: Seconds
+    ) -> None:
+        self.state, self.source, self.held_bytes, self.free_bytes = (
+            state,
+            source,
+            held_bytes,
+            free_bytes,
+        )
+        self.bytes_needed = -float(free_bytes[source])
+        self.targets = [device for device in range(len(free_bytes)) if device != source]
+        self.affinity_to = state.affinity.seconds_by_device(
+            state.device_of, len(state.device_of), len(free_bytes)
+        )
+        self.pipelined = state.groups.problem.objective == "period"
+        seconds = state.groups.seconds[np.arange(len(state.device_of)), state.device_of]
+        self.loads = np.bincount(state.device_of, weights=seconds, minlength=len(free_bytes))
 
-    def stretches(self) -> list[_Move]:
+    def best_run(self) -> list[_DeviceMove]:
         """The stretch that does the least harm per byte, or single pieces that do less."""
-        relief, ties = self.relief, self.relief.ties
-        at_source = relief.place == self.source
-        inner = at_source[ties.one] & at_source[ties.other]
-        within = ties.one[inner], ties.other[inner], ties.seconds[inner]
-        best: list[_Move] = []
-        singles: list[_Singles] = []
-        least = np.inf
-        for order in relief.orders:
+        state, affinity = self.state, self.state.affinity
+        at_source = state.device_of == self.source
+        is_inner = at_source[affinity.group] & at_source[affinity.other_group]
+        inner_edges = (
+            affinity.group[is_inner],
+            affinity.other_group[is_inner],
+            affinity.seconds[is_inner],
+        )
+        best: list[_DeviceMove] = []
+        singles: list[_SingleMoves] = []
+        best_score = np.inf
+        for order in state.orders:
             for target in self.targets:
-                pieces = order[at_source[order] & relief.open[order, target]]
-                room = float(self.room[target])
-                if not len(pieces) or room <= 0:
+                groups = order[at_source[order] & state.may_move[order, target]]
+                free_bytes = float(self.free_bytes[target])
+                if not len(groups) or free_bytes <= 0:
                     continue
-                line = self._line(pieces, target, *within)
-                relief.looks -= len(pieces) * (len(_PARTS) + 1)
-                for part in _PARTS:
-                    amount = min(self.need * part, _FILLED * room)
-                    last, score = line.scores(self.need, amount, room)
-                    first = int(score.argmin())
-                    if score[first] < least:
-                        stretch = pieces[first : last[first]]
-                        best, least = [(stretch, target, pieces[:0])], float(score[first])
-                if order is relief.orders[0]:
-                    singles.append((pieces, target, line.scores(self.need, 0.0, room)[1]))
-        return self._singles(singles, least) or best
+                costs = self._run_costs(groups, target, *inner_edges)
+                state.search_budget -= len(groups) * (len(_RUN_FRACTIONS) + 1)
+                for fraction in _RUN_FRACTIONS:
+                    amount = min(self.bytes_needed * fraction, _MAX_FILL * free_bytes)
+                    end, score = costs.scores(self.bytes_needed, amount, free_bytes)
+                    begin = int(score.argmin())
+                    if score[begin] < best_score:
+                        run = groups[begin : end[begin]]
+                        best, best_score = [(run, target, groups[:0])], float(score[begin])
+                if order is state.orders[0]:
+                    singles.append(
+                        (groups, target, costs.scores(self.bytes_needed, 0.0, free_bytes)[1])
+                    )
+        return self._single_moves(singles, best_score) or best
 
-    def _line(self, pieces: Ints, target: int, one: Ints, other: Ints, seconds: Seconds) -> Line:
-        apart, rank = self.relief.apart, np.full(len(self.relief.place), -1)
-        rank[pieces] = np.arange(len(pieces))
-        low, high = np.minimum(rank[one], rank[other]), np.maximum(rank[one], rank[other])
-        both = low >= 0
-        return Line(
-            self.held[pieces],
-            self.pull[pieces] @ (apart[target] - apart[self.source]),
-            self._work(pieces, self.source, target),
-            self._slack(target),
-            low[both],
-            high[both],
-            seconds[both] * apart[target, self.source],
+    def _run_costs(
+        self, groups: Ints, target: int, node: Ints, neighbour: Ints, seconds: Seconds
+    ) -> RunCosts:
+        link_cost, position = self.state.link_cost, np.full(len(self.state.device_of), -1)
+        position[groups] = np.arange(len(groups))
+        low, high = (
+            np.minimum(position[node], position[neighbour]),
+            np.maximum(position[node], position[neighbour]),
+        )
+        is_inside = low >= 0
+        return RunCosts(
+            self.held_bytes[groups],
+            self.affinity_to[groups] @ (link_cost[target] - link_cost[self.source]),
+            self._extra_work(groups, self.source, target),
+            self._spare_work(target),
+            low[is_inside],
+            high[is_inside],
+            seconds[is_inside] * link_cost[target, self.source],
         )
 
-    def _singles(self, singles: list[_Singles], least: float) -> list[_Move]:
-        """Pieces that do less harm per byte than `least`, best first, until enough has gone."""
-        better = [(pieces[s < least], target, s[s < least]) for pieces, target, s in singles]
-        if not any(len(pieces) for pieces, _, _ in better):
+    def _single_moves(self, singles: list[_SingleMoves], best_score: float) -> list[_DeviceMove]:
+        """Pieces that do less harm per byte than `best_score`, best first, until enough has gone."""
+        better = [
+            (groups[scores < best_score], target, scores[scores < best_score])
+            for groups, target, scores in singles
+        ]
+        if not any(len(groups) for groups, _, _ in better):
             return []
-        piece = np.concatenate([pieces for pieces, _, _ in better])
-        where = np.concatenate([np.full(len(pieces), target) for pieces, target, _ in better])
+        group_at = np.concatenate([groups for groups, _, _ in better])
+        target_at = np.concatenate([np.full(len(groups), target) for groups, target, _ in better])
         order = np.argsort(np.concatenate([score for _, _, score in better]), kind="stable")
-        slack = [self._slack(target) for target in range(len(self.room))]
-        room, work, need = self.room.tolist(), [0.0] * len(slack), self.need
+        spare_work = [self._spare_work(target) for target in range(len(self.free_bytes))]
+        free_bytes, added_work, bytes_needed = (
+            self.free_bytes.tolist(),
+            [0.0] * len(spare_work),
+            self.bytes_needed,
+        )
         chosen: dict[int, int] = {}
         for at in order.tolist():
-            one, target = int(piece[at]), int(where[at])
-            size = float(self.held[one])
-            limit = slack[target]
-            seconds = float(self.relief.pieces.seconds[one, target])
-            busy = limit is not None and work[target] > 0 and work[target] + seconds > limit
-            if one in chosen or size > room[target] or busy:
+            group, target = int(group_at[at]), int(target_at[at])
+            size = float(self.held_bytes[group])
+            work_limit = spare_work[target]
+            seconds = float(self.state.groups.seconds[group, target])
+            is_busy = (
+                work_limit is not None
+                and added_work[target] > 0
+                and added_work[target] + seconds > work_limit
+            )
+            if group in chosen or size > free_bytes[target] or is_busy:
                 continue
-            chosen[one] = target
-            room[target] -= size
-            work[target] += seconds
-            need -= size
-            if need <= 0:
+            chosen[group] = target
+            free_bytes[target] -= size
+            added_work[target] += seconds
+            bytes_needed -= size
+            if bytes_needed <= 0:
                 break
         return [
-            (np.array([one for one in chosen if chosen[one] == target]), target, piece[:0])
+            (np.array([group for group in chosen if chosen[group] == target]), target, group_at[:0])
             for target in dict.fromkeys(chosen.values())
         ]
 
-    def swap(self) -> list[_Move]:
+    def best_swap(self) -> list[_DeviceMove]:
         """A piece that goes and one that comes in its stead, where no room is large enough."""
-        relief, held = self.relief, self.held
-        best: list[_Move] = []
-        least = np.inf
+        state, held_bytes = self.state, self.held_bytes
+        best: list[_DeviceMove] = []
+        best_score = np.inf
         for target in self.targets:
-            away = np.flatnonzero((relief.place == self.source) & relief.open[:, target])
-            back = np.flatnonzero((relief.place == target) & relief.open[:, self.source])
-            if not len(away) or not len(back):
+            outgoing = np.flatnonzero((state.device_of == self.source) & state.may_move[:, target])
+            incoming = np.flatnonzero((state.device_of == target) & state.may_move[:, self.source])
+            if not len(outgoing) or not len(incoming):
                 continue
-            back = back[np.argsort(held[back], kind="stable")]
+            incoming = incoming[np.argsort(held_bytes[incoming], kind="stable")]
             # The smallest that makes enough room there.
-            at = np.searchsorted(held[back], held[away] - self.room[target], side="left")
-            chosen = back[np.minimum(at, len(back) - 1)]
-            freed = held[away] - held[chosen]
-            way = relief.apart[target] - relief.apart[self.source]
-            harm = self.pull[away] @ way - self.pull[chosen] @ way
-            harm += self._work(away, self.source, target)
-            harm += self._work(chosen, target, self.source)
-            good = (at < len(back)) & (freed > 0)
-            score = np.where(good, harm, np.inf) / np.where(good, np.minimum(freed, self.need), 1.0)
-            first = int(score.argmin())
-            if score[first] < least:
-                best, least = [(away[[first]], target, chosen[[first]])], float(score[first])
+            index = np.searchsorted(
+                held_bytes[incoming], held_bytes[outgoing] - self.free_bytes[target], side="left"
+            )
+            chosen = incoming[np.minimum(index, len(incoming) - 1)]
+            freed_bytes = held_bytes[outgoing] - held_bytes[chosen]
+            link_difference = state.link_cost[target] - state.link_cost[self.source]
+            cost = (
+                self.affinity_to[outgoing] @ link_difference
+                - self.affinity_to[chosen] @ link_difference
+            )
+            cost += self._extra_work(outgoing, self.source, target)
+            cost += self._extra_work(chosen, target, self.source)
+            is_valid = (index < len(incoming)) & (freed_bytes > 0)
+            score = np.where(is_valid, cost, np.inf) / np.where(
+                is_valid, np.minimum(freed_bytes, self.bytes_needed), 1.0
+            )
+            best_index = int(score.argmin())
+            if score[best_index] < best_score:
+                best, best_score = (
+                    [(outgoing[[best_index]], target, chosen[[best_index]])],
+                    float(score[best_index]),
+                )
         return best
 
-    def push(self) -> list[_Move]:
+    def best_push(self) -> list[_DeviceMove]:
         """A piece that overfills another device, which is then relieved of smaller pieces.
 
         The last resort where memory is in pieces too small for what must go: bytes over may rise
         for a while, but what is over must fit into what is free on all devices together.
         """
-        relief, room = self.relief, np.maximum(self.room, 0.0)
-        best: list[_Move] = []
-        least = np.inf
+        state, free_bytes = self.state, np.maximum(self.free_bytes, 0.0)
+        best: list[_DeviceMove] = []
+        best_score = np.inf
         for target in self.targets:
-            away = np.flatnonzero((relief.place == self.source) & relief.open[:, target])
-            size = self.held[away]
-            excess = np.maximum(0.0, size - room[target])
-            spare = room.sum() - room[target] + np.maximum(0.0, size - self.need)
-            fits = (size <= relief.pieces.problem.arrays.capacity[target]) & (excess < spare)
-            score = np.where(fits, excess + np.maximum(0.0, self.need - size), np.inf)
-            if score.min(initial=np.inf) < least:
-                first = int(score.argmin())
-                best, least = [(away[[first]], target, away[:0])], float(score[first])
+            outgoing = np.flatnonzero((state.device_of == self.source) & state.may_move[:, target])
+            size = self.held_bytes[outgoing]
+            excess = np.maximum(0.0, size - free_bytes[target])
+            spare = (
+                free_bytes.sum() - free_bytes[target] + np.maximum(0.0, size - self.bytes_needed)
+            )
+            fits = (size <= state.groups.problem.arrays.capacity[target]) & (excess < spare)
+            score = np.where(fits, excess + np.maximum(0.0, self.bytes_needed - size), np.inf)
+            if score.min(initial=np.inf) < best_score:
+                best_index = int(score.argmin())
+                best, best_score = (
+                    [(outgoing[[best_index]], target, outgoing[:0])],
+                    float(score[best_index]),
+                )
         return best
 
-    def _work(self, pieces: Ints, source: int, target: int) -> Seconds:
+    def _extra_work(self, groups: Ints, source: int, target: int) -> Seconds:
         """More seconds of work; for the period, all that comes to the target."""
-        seconds = self.relief.pieces.seconds[pieces]
+        seconds = self.state.groups.seconds[groups]
         return np.asarray(seconds[:, target] - (0.0 if self.pipelined else seconds[:, source]))
 
-    def _slack(self, target: int) -> float | None:
+    def _spare_work(self, target: int) -> float | None:
         """For the period, the work that a device can take without being the busiest."""
         return float(self.loads.max() - self.loads[target]) if self.pipelined else None

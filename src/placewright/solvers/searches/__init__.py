@@ -1,1 +1,1 @@
-"""Searches that judge thousands of plans: walks, local search and populations."""
+"""Metaheuristics that judge thousands of plans: annealing, local search and populations."""

@@ -1,4 +1,4 @@
-"""Annealing: compiled walks from good starts, over blocks from single ops to whole modules."""
+"""Simulated annealing from good initial plans, over groups from single ops to whole modules."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from placewright.errors import ConfigError
 from placewright.solvers.balanced import Balanced
 from placewright.solvers.search import Search
 from placewright.solvers.searches.annealing_chains import (
-    Changes,
+    AnnealingChains,
     Cooling,
-    Rows,
-    Walker,
+    MoveShares,
+    PlanBatch,
 )
-from placewright.solvers.single import EverySingleDevice
+from placewright.solvers.single import SingleDevices
 from placewright.solvers.stop import Stop
 from placewright.solvers.streamed import Streamed
-from placewright.transforms import Grouping, by_module, nested
+from placewright.transforms import Grouping, by_module, nested_groupings
 
 if TYPE_CHECKING:
     from placewright.plan import Plan
@@ -36,13 +36,13 @@ class Annealing:
 
     Args:
         rounds: How many rounds to walk, if the stop rule does not end it before.
-        first: Evaluations of the first round; by default a fraction of a second's worth.
-        order: Whether priorities are searched too.
+        first_round: Evaluations of the first round; by default a fraction of a second's worth.
+        with_priorities: Whether priorities are searched too.
     """
 
     rounds: int = 6
-    first: int | None = None
-    order: bool = True
+    first_round: int | None = None
+    with_priorities: bool = True
     cooling: Cooling = field(default_factory=Cooling)
     name = "annealing"
 
@@ -51,52 +51,56 @@ class Annealing:
             raise ConfigError(f"Annealing of {self.rounds!r} rounds: expected at least 1")
 
     def run(self, search: Search) -> None:
-        for start in (EverySingleDevice(), Balanced(), Streamed()):
-            search.trying = start.name
-            start.run(search)
+        for solver in (SingleDevices(), Balanced(), Streamed()):
+            search.phase = solver.name
+            solver.run(search)
             if search.over:
                 return
-        search.trying = self.name
+        search.phase = self.name
         problem = search.problem
-        walker = Walker(search, levels(problem))
-        stream = memory_binds(problem, search)
+        chains = AnnealingChains(search, grouping_levels(problem))
+        with_staging = memory_binds(problem, search)
         for round_ in range(self.rounds):
-            order = self.order and round_ % 2 == 1 and problem.objective == "step"
-            starts = Rows.of(problem, elite(search, 2), order, stream)
-            length = (self.first or first_length(problem)) * 2**round_
-            walker.walk(starts, length, self.cooling, Changes.fit(order, stream))
+            with_priorities = (
+                self.with_priorities and round_ % 2 == 1 and problem.objective == "step"
+            )
+            starts = PlanBatch.of(problem, elite_plans(search, 2), with_priorities, with_staging)
+            length = (self.first_round or first_round_length(problem)) * 2**round_
+            chains.run(
+                starts, length, self.cooling, MoveShares.for_search(with_priorities, with_staging)
+            )
             if search.over:
                 return
 
 
-def refined(problem: Problem, plan: Plan, seed: int = 0) -> Plan:
+def refine(problem: Problem, plan: Plan, seed: int = 0) -> Plan:
     """A plan in, the best that a short walk from it finds out; for a problem that changed a bit."""
     search = Search(problem, Stop(), seed)
-    search.propose(plan)
-    stream = plan.staging is not None
-    start = Rows.of(problem, [plan, plan], order=False, stream=stream)
+    search.judge_plan(plan)
+    with_staging = plan.staging is not None
+    start = PlanBatch.of(problem, [plan, plan], with_priorities=False, with_staging=with_staging)
     if plan.priority is not None and problem.objective == "step":
-        start = Rows.of(problem, [plan, plan], order=True, stream=stream)
-    changes = Changes.fit(start.priority is not None, stream)
-    walker = Walker(search, levels(problem))
-    walker.walk(start, first_length(problem), Cooling(0.003, 1e-4), changes)
+        start = PlanBatch.of(problem, [plan, plan], with_priorities=True, with_staging=with_staging)
+    move_shares = MoveShares.for_search(start.priority is not None, with_staging)
+    chains = AnnealingChains(search, grouping_levels(problem))
+    chains.run(start, first_round_length(problem), Cooling(0.003, 1e-4), move_shares)
     return search.best or plan
 
 
-def levels(problem: Problem) -> list[Grouping]:
+def grouping_levels(problem: Problem) -> list[Grouping]:
     """Blocks to move as one: nested groups, and the model's own modules, from fine to coarse."""
-    found = nested(problem)
-    sizes = {len(grouping) for grouping in found}
+    groupings = nested_groupings(problem)
+    sizes = {len(grouping) for grouping in groupings}
     deepest = max(op.module.count(".") + 1 for op in problem.graph.ops)
     for depth in range(1, deepest + 1):
         grouping = by_module(problem, depth)
-        if 2 <= len(grouping) <= len(found[0]) // 2 and len(grouping) not in sizes:
-            found.append(grouping)
+        if 2 <= len(grouping) <= len(groupings[0]) // 2 and len(grouping) not in sizes:
+            groupings.append(grouping)
             sizes.add(len(grouping))
-    return sorted(found, key=len, reverse=True)
+    return sorted(groupings, key=len, reverse=True)
 
 
-def first_length(problem: Problem) -> int:
+def first_round_length(problem: Problem) -> int:
     """Evaluations of a first round: a fraction of a second at any size."""
     if problem.objective == "period":
         return 200_000
@@ -108,28 +112,28 @@ def memory_binds(problem: Problem, search: Search) -> bool:
     if problem.cluster.host is None or problem.objective == "period":
         return False
     a = problem.arrays
-    if not (a.weight & (a.resident > 0)).any():
+    if not (a.is_weight & (a.resident > 0)).any():
         return False
-    single = search.parts.get(EverySingleDevice.name)
+    single = search.best_by_phase.get(SingleDevices.name)
     best_fits = single is not None and single.key[0] == 0
-    on_host = single is not None and bool(a.host[single.plan.device[a.turn]].any())
+    on_host = single is not None and bool(a.is_host[single.plan.placement[a.scheduled]].any())
     return not best_fits or on_host
 
 
-def elite(search: Search, count: int, skip: int = 0) -> list[Plan]:
+def elite_plans(search: Search, count: int, skip: int = 0) -> list[Plan]:
     """The best plan, and others: the best of each part of the search, no two placed alike.
 
     Args:
         skip: How many of the others to pass over.
     """
-    ranked = sorted(search.parts.values(), key=lambda part: part.key)
-    found: list[Plan] = []
-    seen: set[bytes] = set()
+    ranked = sorted(search.best_by_phase.values(), key=lambda part: part.key)
+    distinct: list[Plan] = []
+    placements: set[bytes] = set()
     for plan in (part.plan for part in ranked):
-        if plan.fusion is None and (mark := plan.device.tobytes()) not in seen:
-            seen.add(mark)
-            found.append(plan)
-    others = found[1:]
-    turned = others[skip % len(others) :] + others[: skip % len(others)] if others else []
-    chosen = [*found[:1], *turned][:count]
-    return chosen + found[:1] * (count - len(chosen))
+        if plan.fusion is None and (placement := plan.placement.tobytes()) not in placements:
+            placements.add(placement)
+            distinct.append(plan)
+    others = distinct[1:]
+    rotated = others[skip % len(others) :] + others[: skip % len(others)] if others else []
+    chosen = [*distinct[:1], *rotated][:count]
+    return chosen + distinct[:1] * (count - len(chosen))

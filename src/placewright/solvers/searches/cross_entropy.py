@@ -1,4 +1,4 @@
-"""Cross-entropy search: a problem in, plans drawn from ever sharper distributions out.
+"""Cross-entropy search: samples plans from ever sharper distributions.
 
 Rubinstein 1999, "The cross-entropy method for combinatorial and continuous optimization".
 """
@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placewright.errors import ConfigError
-from placewright.solvers.searches.initial_plans import starts
-from placewright.solvers.searches.order_polish import Polish
+from placewright.solvers.searches.initial_plans import initial_rows
+from placewright.solvers.searches.order_polish import OrderPolish
 from placewright.solvers.searches.search_space import (
-    Space,
-    check_most,
-    few_groups,
+    SearchSpace,
+    bounded_grouping,
+    check_max_plans,
 )
 
 if TYPE_CHECKING:
@@ -28,14 +28,16 @@ if TYPE_CHECKING:
     from placewright.solvers.searches.search_space import Rows
     from placewright.transforms import Grouping
 
-Chances = NDArray[np.float64]
+Probabilities = NDArray[np.float64]
 """Groups × devices: how likely each group is on each device."""
 
-_GROUPS = 200  # most groups without a grouping of the caller's own
+_MAX_GROUPS = 200  # most groups without a grouping of the caller's own
 # How often a group takes the random number of the group before it; a row draws one of these.
-_TOGETHER = np.array([0.0, 0.8, 0.95, 0.99])
-_RULES = 5  # batches between two looks at the priority rules
-_SURE = 0.05  # share of the largest entropy at which the distribution has nothing more to say
+_REUSE_RATES = np.array([0.0, 0.8, 0.95, 0.99])
+_POLISH_INTERVAL = 5  # batches between two looks at the priority rules
+_RESTART_ENTROPY = (
+    0.05  # share of the largest entropy at which the distribution has nothing more to say
+)
 
 
 @dataclass(frozen=True)
@@ -49,53 +51,57 @@ class CrossEntropy:
     begins again around the best plan.
 
     Args:
-        group: Makes the grouping; if not given teams, coarsened where there are many.
+        grouping: Makes the grouping; if not given teams, coarsened where there are many.
         batch: Plans drawn from one distribution.
         elite: Share of them that the next one is made of.
         rate: How far the distribution goes towards them.
         floor: Share of each distribution that stays even while sampling.
-        most: Plans to judge; if not given the stop rule alone decides, or 4,000 without one.
+        max_plans: Plans to judge; if not given the stop rule alone decides, or 4,000 without one.
     """
 
-    group: Callable[[Problem], Grouping] | None = None
+    grouping: Callable[[Problem], Grouping] | None = None
     batch: int = 100
     elite: float = 0.1
     rate: float = 0.5
     floor: float = 0.01
-    most: int | None = None
+    max_plans: int | None = None
     name = "cross-entropy"
 
     def __post_init__(self) -> None:
         if self.batch < 2:
             raise ConfigError(f"CrossEntropy in batches of {self.batch!r}: expected 2 or more")
-        check_most("CrossEntropy", self.most)
+        check_max_plans("CrossEntropy", self.max_plans)
         for what in ("elite", "rate", "floor"):
             if not 0 < (share := getattr(self, what)) <= 1:
                 raise ConfigError(f"CrossEntropy has {what} {share!r}: expected a share up to 1")
 
     def run(self, search: Search) -> None:
         problem, rng = search.problem, search.rng
-        grouping = self.group(problem) if self.group else few_groups(problem, _GROUPS)
-        space = Space.of(problem, grouping)
+        grouping = (
+            self.grouping(problem) if self.grouping else bounded_grouping(problem, _MAX_GROUPS)
+        )
+        space = SearchSpace.of(problem, grouping)
         start = search.best
-        rows = starts(search, space)
+        rows = initial_rows(search, space)
         verdict = search.judge(space.placements(rows))
         if not len(verdict.value):
             return
         best, key = rows[verdict.best()], verdict.key(verdict.best())
-        order = None  # of the start, if it makes a start better than the graph's order makes any
+        priority = None  # of the start, if it makes a start better than the graph's order makes any
         if start is not None and start.priority is not None and not search.over:
             verdict = search.judge(space.placements(rows), start.priority)
             if len(verdict.value) and verdict.key(verdict.best()) < key:
                 best, key = rows[verdict.best()], verdict.key(verdict.best())
-                order = start.priority
-        even = space.legal / space.legal.sum(axis=1, keepdims=True)
-        chances = 0.5 * even + 0.5 * _shares(space, best[None])
-        polish = Polish(search, space)
-        end, rounds = search.evaluations + space.plans(search, self.most), 0
+                priority = start.priority
+        uniform = space.legal / space.legal.sum(axis=1, keepdims=True)
+        probabilities = 0.5 * uniform + 0.5 * _device_frequencies(space, best[None])
+        polish = OrderPolish(search, space)
+        end, rounds = search.evaluations + space.plan_budget(search, self.max_plans), 0
         while not search.over and search.evaluations < end:
-            rows = draw(space, (1 - self.floor) * chances + self.floor * even, rng, self.batch)
-            verdict = search.judge(space.placements(rows), order)
+            rows = sample_rows(
+                space, (1 - self.floor) * probabilities + self.floor * uniform, rng, self.batch
+            )
+            verdict = search.judge(space.placements(rows), priority)
             if not len(verdict.value):
                 return
             ranking = np.lexsort((verdict.value, verdict.overflow))
@@ -103,16 +109,18 @@ class CrossEntropy:
                 best, key = rows[ranking[0]], verdict.key(ranking[0])
             elite = rows[ranking[: max(1, int(self.elite * self.batch))]]
             # The best plan of all is always among those that the next distribution is made of.
-            goal = _shares(space, np.concatenate([best[None], elite]))
-            chances += self.rate * (goal - chances)
+            target = _device_frequencies(space, np.concatenate([best[None], elite]))
+            probabilities += self.rate * (target - probabilities)
             rounds += 1
-            if rounds % _RULES == 0:
+            if rounds % _POLISH_INTERVAL == 0:
                 polish(best, key)
-            if entropy(chances) <= _SURE * entropy(even):
-                chances = 0.2 * even + 0.8 * _shares(space, best[None])
+            if mean_entropy(probabilities) <= _RESTART_ENTROPY * mean_entropy(uniform):
+                probabilities = 0.2 * uniform + 0.8 * _device_frequencies(space, best[None])
 
 
-def draw(space: Space, chances: Chances, rng: np.random.Generator, count: int) -> Rows:
+def sample_rows(
+    space: SearchSpace, probabilities: Probabilities, rng: np.random.Generator, count: int
+) -> Rows:
     """Plans × groups, each group by its own chances.
 
     Groups next to each other in one of the space's orders take the same random number as often as
@@ -120,25 +128,28 @@ def draw(space: Space, chances: Chances, rng: np.random.Generator, count: int) -
     """
     at = np.arange(count)
     fresh = rng.random((count, len(space)))
-    again = rng.random((count, len(space))) < _TOGETHER[rng.integers(0, len(_TOGETHER), (count, 1))]
-    again[:, 0] = False
+    reuse = (
+        rng.random((count, len(space)))
+        < _REUSE_RATES[rng.integers(0, len(_REUSE_RATES), (count, 1))]
+    )
+    reuse[:, 0] = False
     # Where a number is used again it is the last fresh one before it.
-    last = np.maximum.accumulate(np.where(again, 0, np.arange(len(space))), axis=1)
+    source = np.maximum.accumulate(np.where(reuse, 0, np.arange(len(space))), axis=1)
     numbers = np.empty_like(fresh)
     order = space.orders[rng.integers(0, len(space.orders), size=count)]
-    numbers[at[:, None], order] = fresh[at[:, None], last]
-    steps = chances.cumsum(axis=1)
-    rows = (numbers[:, :, None] >= steps[None, :, :-1]).sum(axis=2)
+    numbers[at[:, None], order] = fresh[at[:, None], source]
+    cumulative = probabilities.cumsum(axis=1)
+    rows = (numbers[:, :, None] >= cumulative[None, :, :-1]).sum(axis=2)
     return np.asarray(rows, dtype=np.int32)
 
 
-def entropy(chances: Chances) -> float:
+def mean_entropy(probabilities: Probabilities) -> float:
     """The mean entropy of the groups' distributions."""
-    safe = np.where(chances > 0, chances, 1.0)
-    return float(-(chances * np.log(safe)).sum(axis=1).mean())
+    safe = np.where(probabilities > 0, probabilities, 1.0)
+    return float(-(probabilities * np.log(safe)).sum(axis=1).mean())
 
 
-def _shares(space: Space, rows: Rows) -> Chances:
+def _device_frequencies(space: SearchSpace, rows: Rows) -> Probabilities:
     """How often each group is on each device."""
-    shares: Chances = (rows[:, :, None] == np.arange(space.devices)).mean(axis=0)
-    return shares
+    frequencies: Probabilities = (rows[:, :, None] == np.arange(space.devices)).mean(axis=0)
+    return frequencies

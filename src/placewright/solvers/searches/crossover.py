@@ -1,4 +1,4 @@
-"""Breeding: rows of two parents in, which groups a child has from which parent out."""
+"""Crossover: which groups a child takes from its second parent."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from placewright.problem import Problem
-    from placewright.solvers.searches.search_space import Rows, Space
+    from placewright.solvers.searches.search_space import Rows, SearchSpace
 
 
-def crossed(space: Space, rng: np.random.Generator, count: int) -> NDArray[np.bool_]:
+def crossover_mask(space: SearchSpace, rng: np.random.Generator, count: int) -> NDArray[np.bool_]:
     """Children × groups: what comes from the second parent.
 
     A third of the children have all groups behind a point of one of the space's orders from it, a
     third those between two points, a third any group with a chance of their own, at most one half.
     """
-    places = np.argsort(space.orders, axis=1)
-    place = places[rng.integers(0, len(places), size=count)]
+    positions = np.argsort(space.orders, axis=1)
+    position = positions[rng.integers(0, len(positions), size=count)]
     ends = np.sort(rng.integers(0, len(space) + 1, size=(count, 2)), axis=1)
     kind = rng.integers(0, 3, size=count)
     ends[kind == 0, 1] = len(space)
-    between = (place >= ends[:, :1]) & (place < ends[:, 1:])
+    between = (position >= ends[:, :1]) & (position < ends[:, 1:])
     uniform = rng.random((count, len(space))) < rng.uniform(0.05, 0.5, size=(count, 1))
     return np.where((kind == 2)[:, None], uniform, between)
 
 
-def alike(problem: Problem) -> list[NDArray[np.int64]]:
+def equal_devices(problem: Problem) -> list[NDArray[np.int64]]:
     """Devices that could change names: equal costs of all ops, equal memory, equal permissions."""
     a = problem.arrays
     groups: dict[bytes, list[int]] = {}
@@ -39,7 +39,9 @@ def alike(problem: Problem) -> list[NDArray[np.int64]]:
     return [np.array(group) for group in groups.values() if len(group) > 1]
 
 
-def aligned(space: Space, fixed: Rows, rows: Rows, alike: list[NDArray[np.int64]]) -> Rows:
+def align_devices(
+    space: SearchSpace, reference: Rows, rows: Rows, equal: list[NDArray[np.int64]]
+) -> Rows:
     """Rows with the names of alike devices changed so that they agree best with the fixed rows.
 
     Placements that differ in nothing but the devices' numbers are the same plan, and a child of two
@@ -47,15 +49,15 @@ def aligned(space: Space, fixed: Rows, rows: Rows, alike: list[NDArray[np.int64]
     """
     work = space.work.max(axis=1)
     out = rows.copy()
-    for child, (mine, theirs) in enumerate(zip(fixed, rows, strict=True)):
+    for child, (mine, theirs) in enumerate(zip(reference, rows, strict=True)):
         cells = mine.astype(np.int64) * space.devices + theirs
         shared = np.bincount(cells, work, space.devices**2).reshape(space.devices, -1)
-        name = np.arange(space.devices, dtype=np.int32)
-        for group in alike:
+        mapping = np.arange(space.devices, dtype=np.int32)
+        for group in equal:
             table = shared[np.ix_(group, group)]
             for _ in group:
-                here, there = np.unravel_index(int(table.argmax()), table.shape)
-                name[group[there]] = group[here]
-                table[here, :] = table[:, there] = -1.0
-        out[child] = name[theirs]
+                device, partner = np.unravel_index(int(table.argmax()), table.shape)
+                mapping[group[partner]] = group[device]
+                table[device, :] = table[:, partner] = -1.0
+        out[child] = mapping[theirs]
     return out

@@ -1,4 +1,4 @@
-"""Fusion search: a plan in, the same placement with better fused groups out.
+"""Fusion search: better fused groups for a plan, without changing its placement.
 
 Simulated annealing over the urgencies by which `transforms.fuse` grows groups, as the paper that
 brought these urgencies compares with (GO, Zhou et al. 2020).
@@ -14,22 +14,22 @@ from numpy.typing import NDArray
 
 from placewright.errors import ConfigError
 from placewright.solvers.balanced import Balanced
-from placewright.solvers.fuse_plan import ordered
+from placewright.solvers.fuse_plan import reorder_fused
 from placewright.solvers.heft import HEFT
-from placewright.solvers.search import threads
-from placewright.solvers.searches.search_space import ENOUGH, check_most
-from placewright.solvers.single import EverySingleDevice
-from placewright.transforms import fuse, greedy
-from placewright.transforms.fusible import NEVER, roles
+from placewright.solvers.search import thread_count
+from placewright.solvers.searches.search_space import DEFAULT_PLANS, check_max_plans
+from placewright.solvers.single import SingleDevices
+from placewright.transforms import fuse, fuse_greedily
+from placewright.transforms.fusible import NEVER_ROLE, fusion_roles
 
 if TYPE_CHECKING:
     from placewright.plan import Plan
     from placewright.problem import Problem
     from placewright.solvers.search import Search
 
-Levels = NDArray[np.int32]
+Urgencies = NDArray[np.int32]
 
-_LEVELS = 20  # urgencies, beside 0 for never
+_MAX_URGENCY = 20  # urgencies, beside 0 for never
 _HOT, _COLD = 0.01, 1e-4  # the temperature, as a share of the objective
 
 
@@ -44,113 +44,117 @@ class FusionSearch:
     Args:
         plan: The plan to begin with, without its groups; the best of the search if not given.
         batch: Neighbours judged at a time, of which the best may be gone to.
-        most: Plans to judge; if not given the stop rule alone decides, or 4,000 without one.
+        max_plans: Plans to judge; if not given the stop rule alone decides, or 4,000 without one.
     """
 
     plan: Plan | None = None
     batch: int = 8
-    most: int | None = None
+    max_plans: int | None = None
     name = "fusion-search"
 
     def __post_init__(self) -> None:
         if self.batch < 1:
             raise ConfigError(f"FusionSearch in batches of {self.batch!r}: expected 1 or more")
-        check_most("FusionSearch", self.most)
+        check_max_plans("FusionSearch", self.max_plans)
 
     def run(self, search: Search) -> None:
         if self.plan is None and search.best is None:
-            for solver in (EverySingleDevice(), Balanced(), HEFT(contended=True)):
+            for solver in (SingleDevices(), Balanced(), HEFT(contended=True)):
                 if not search.over:
                     solver.run(search)
         plan = search.best if self.plan is None else self.plan
         assert plan is not None
-        walk = _Walk(search, plan)
-        most = self.most or (np.inf if search.stop.certain else ENOUGH)
-        begun = search.evaluations
-        if not walk.begin():
+        annealing = _FusionAnnealing(search, plan)
+        max_plans = self.max_plans or (np.inf if search.stop.certain else DEFAULT_PLANS)
+        start = search.evaluations
+        if not annealing.begin():
             return
-        cooling = min(most, ENOUGH)  # evaluations; then it is hot again
-        while not search.over and (used := search.evaluations - begun) < most:
-            walk.step(self.batch, _HOT * (_COLD / _HOT) ** (used % cooling / cooling))
+        cycle = min(max_plans, DEFAULT_PLANS)  # evaluations; then it is hot again
+        while not search.over and (used := search.evaluations - start) < max_plans:
+            annealing.step(self.batch, _HOT * (_COLD / _HOT) ** (used % cycle / cycle))
         if not search.over and search.best is not None and search.best.fusion is not None:
-            search.propose(ordered(search.problem, search.best))
+            search.judge_plan(reorder_fused(search.problem, search.best))
 
 
-class _Walk:
+class _FusionAnnealing:
     """Where the search stands: an urgency for each op, and the groups that come of it."""
 
     def __init__(self, search: Search, plan: Plan) -> None:
         self.search, self.plan = search, plan
-        self.ops = np.flatnonzero(roles(search.problem) != NEVER)  # which alone have a choice
-        self.classes = _classes(search.problem, self.ops)
-        self.levels: Levels = np.zeros(search.problem.arrays.ops, dtype=np.int32)
-        self.group: NDArray[np.int32] = np.full(len(self.levels), -1, dtype=np.int32)
+        self.fusible_ops = np.flatnonzero(
+            fusion_roles(search.problem) != NEVER_ROLE
+        )  # which alone have a choice
+        self.op_classes = _op_classes(search.problem, self.fusible_ops)
+        self.urgency: Urgencies = np.zeros(search.problem.arrays.ops, dtype=np.int32)
+        self.groups: NDArray[np.int32] = np.full(len(self.urgency), -1, dtype=np.int32)
         self.key: tuple[int, float] = (0, np.inf)
 
     def begin(self) -> bool:
         """Judge some urgencies that come to mind and stand on the best; false if that was all."""
-        count = len(self.levels)
-        rising = 1 + np.arange(count) * _LEVELS // count
-        rows = np.stack([np.zeros(count), np.ones(count), rising, rising[::-1]]).astype(np.int32)
-        compiled = greedy(self.search.problem, self.plan.device)
-        self._judge(compiled[None])
+        count = len(self.urgency)
+        increasing = 1 + np.arange(count) * _MAX_URGENCY // count
+        rows = np.stack([np.zeros(count), np.ones(count), increasing, increasing[::-1]]).astype(
+            np.int32
+        )
+        greedy_groups = fuse_greedily(self.search.problem, self.plan.placement)
+        self._judge(greedy_groups[None])
         if not self.search.over:
-            self._go(rows, hot=0.0)
-        return len(self.ops) > 1 and not self.search.over
+            self._move(rows, temperature=0.0)
+        return len(self.fusible_ops) > 1 and not self.search.over
 
-    def step(self, batch: int, hot: float) -> None:
+    def step(self, batch: int, temperature: float) -> None:
         """Judge neighbours, and perhaps go to the best of them."""
-        self._go(np.stack([self._neighbour() for _ in range(batch)]), hot)
+        self._move(np.stack([self._neighbour() for _ in range(batch)]), temperature)
 
-    def _go(self, rows: Levels, hot: float) -> None:
+    def _move(self, rows: Urgencies, temperature: float) -> None:
         problem = self.search.problem
-        device = np.repeat(self.plan.device[None], len(rows), axis=0)
-        groups = fuse(problem, device, rows, threads=threads(rows.size))
+        device = np.repeat(self.plan.placement[None], len(rows), axis=0)
+        groups = fuse(problem, device, rows, threads=thread_count(rows.size))
         verdict = self._judge(groups)
         if not len(verdict):
             return
         at = min(range(len(verdict)), key=lambda row: verdict[row])
-        if verdict[at] <= self.key or self._climbs(verdict[at], hot):
-            self.levels, self.group, self.key = rows[at], groups[at], verdict[at]
+        if verdict[at] <= self.key or self._accepts_worse(verdict[at], temperature):
+            self.urgency, self.groups, self.key = rows[at], groups[at], verdict[at]
 
     def _judge(self, groups: NDArray[np.int32]) -> list[tuple[int, float]]:
         """Bytes over and objective of each."""
         plan = self.plan
-        device = np.repeat(plan.device[None], len(groups), axis=0)
+        device = np.repeat(plan.placement[None], len(groups), axis=0)
         verdict = self.search.judge(device, plan.priority, plan.staging, groups)
         return [verdict.key(at) for at in range(len(verdict.value))]
 
-    def _climbs(self, key: tuple[int, float], hot: float) -> bool:
+    def _accepts_worse(self, key: tuple[int, float], temperature: float) -> bool:
         """Whether a worse plan is gone to: never to one of more bytes over."""
-        if key[0] > self.key[0] or not hot > 0 or not self.key[1] > 0:
+        if key[0] > self.key[0] or not temperature > 0 or not self.key[1] > 0:
             return False
-        worse = (key[1] - self.key[1]) / self.key[1]
-        return bool(self.search.rng.random() < np.exp(-worse / hot))
+        increase = (key[1] - self.key[1]) / self.key[1]
+        return bool(self.search.rng.random() < np.exp(-increase / temperature))
 
-    def _neighbour(self) -> Levels:
+    def _neighbour(self) -> Urgencies:
         """Other urgencies for a few ops, a stretch of them, all ops alike, or a group."""
-        rng, levels = self.search.rng, self.levels.copy()
+        rng, urgency = self.search.rng, self.urgency.copy()
         kind = rng.integers(4)
         if kind == 0:
-            chosen = rng.choice(self.ops, size=rng.integers(1, 9))
+            chosen = rng.choice(self.fusible_ops, size=rng.integers(1, 9))
         elif kind == 1:
-            length = 2 ** rng.integers(1, max(2, len(self.ops).bit_length()))
-            first = rng.integers(len(self.ops))
-            chosen = self.ops[first : first + length]
+            length = 2 ** rng.integers(1, max(2, len(self.fusible_ops).bit_length()))
+            begin = rng.integers(len(self.fusible_ops))
+            chosen = self.fusible_ops[begin : begin + length]
         elif kind == 2:
-            chosen = self.classes[rng.integers(len(self.classes))]
+            chosen = self.op_classes[rng.integers(len(self.op_classes))]
         else:
-            chosen = np.flatnonzero(self.group == self.group[rng.choice(self.ops)])
-        one = rng.random() < 0.7  # the same for all of them, or drawn one by one
-        drawn = rng.integers(1, _LEVELS + 1, size=1 if one else len(chosen))
-        levels[chosen] = 0 if rng.random() < 0.25 else drawn
-        return levels
+            chosen = np.flatnonzero(self.groups == self.groups[rng.choice(self.fusible_ops)])
+        shared = rng.random() < 0.7  # the same for all of them, or drawn one by one
+        values = rng.integers(1, _MAX_URGENCY + 1, size=1 if shared else len(chosen))
+        urgency[chosen] = 0 if rng.random() < 0.25 else values
+        return urgency
 
 
-def _classes(problem: Problem, ops: NDArray[np.intp]) -> list[NDArray[np.intp]]:
+def _op_classes(problem: Problem, ops: NDArray[np.intp]) -> list[NDArray[np.intp]]:
     """Ops of one kind and size, with readers of the same kinds: what a network repeats."""
     graph = problem.graph
-    alike: dict[object, list[int]] = {}
+    classes: dict[object, list[int]] = {}
     for at in ops.tolist():
         op = graph.ops[at]
         readers = {
@@ -158,6 +162,6 @@ def _classes(problem: Problem, ops: NDArray[np.intp]) -> list[NDArray[np.intp]]:
             for output in range(len(op.outputs))
             for reader in graph.readers.get((at, output), ())
         }
-        mark = (op.kind, op.phase, op.outputs, tuple(sorted(readers)))
-        alike.setdefault(mark, []).append(at)
-    return [np.array(each) for each in alike.values()]
+        key = (op.kind, op.phase, op.outputs, tuple(sorted(readers)))
+        classes.setdefault(key, []).append(at)
+    return [np.array(members) for members in classes.values()]

@@ -1,4 +1,4 @@
-"""Local search: a problem in, plans out that no small change makes better, over and over.
+"""Iterated local search: descend to a plan that no small move improves, perturb, repeat.
 
 Iterated local search (Lourenço, Martin and Stützle 2003): go downhill, shake, go downhill again.
 """
@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placewright.errors import ConfigError
-from placewright.solvers.searches.initial_plans import starts
+from placewright.solvers.searches.initial_plans import initial_rows
 from placewright.solvers.searches.moves import MOVES, neighbours
-from placewright.solvers.searches.order_polish import Polish
+from placewright.solvers.searches.order_polish import OrderPolish
 from placewright.solvers.searches.search_space import (
-    Space,
-    check_most,
-    few_groups,
-    teams,
+    SearchSpace,
+    bounded_grouping,
+    bundle_grouping,
+    check_max_plans,
 )
 
 if TYPE_CHECKING:
@@ -35,10 +35,13 @@ if TYPE_CHECKING:
 Key = tuple[int, float]
 """Bytes over and objective: what plans are compared by."""
 
-_TEAMS, _GROUPS = 300, 200  # most teams that are moved from the beginning; groups before them
-_ROUNDS = 6  # in vain, after which the search goes on in another order, or with smaller groups
-_PAUSE = 3  # batches without a better neighbour before the order is looked at
-_MEMORY = 0.9  # how much of a move's past success still counts after a batch
+_MAX_BUNDLES, _MAX_GROUPS = (
+    300,
+    200,
+)  # most teams that are moved from the beginning; groups before them
+_MAX_STALLED = 6  # in vain, after which the search goes on in another order, or with smaller groups
+_POLISH_AFTER = 3  # batches without a better neighbour before the order is looked at
+_SUCCESS_DECAY = 0.9  # how much of a move's past success still counts after a batch
 
 
 @dataclass(frozen=True)
@@ -51,60 +54,65 @@ class LocalSearch:
     tried on the placement; after some rounds in vain the search goes on in the order they found.
 
     Args:
-        group: Makes the grouping whose groups are moved. If not given teams are, and where there
+        grouping: Makes the grouping whose groups are moved. If not given teams are, and where there
             are many of them coarser groups before.
         batch: Neighbours judged at a time.
-        most: Plans to judge; if not given the stop rule alone decides, or 4,000 without one.
-        ordered: Whether to try priorities too.
+        max_plans: Plans to judge; if not given the stop rule alone decides, or 4,000 without one.
+        with_priorities: Whether to try priorities too.
     """
 
-    group: Callable[[Problem], Grouping] | None = None
+    grouping: Callable[[Problem], Grouping] | None = None
     batch: int = 32
-    most: int | None = None
-    ordered: bool = True
+    max_plans: int | None = None
+    with_priorities: bool = True
     name = "local-search"
 
     def __post_init__(self) -> None:
         if self.batch < 1:
             raise ConfigError(f"LocalSearch in batches of {self.batch!r}: expected 1 or more")
-        check_most("LocalSearch", self.most)
+        check_max_plans("LocalSearch", self.max_plans)
 
     def run(self, search: Search) -> None:
         problem = search.problem
-        if self.group is not None:
-            groupings = [self.group(problem)]
+        if self.grouping is not None:
+            groupings = [self.grouping(problem)]
         else:
-            groupings = [few_groups(problem, _TEAMS, _GROUPS), teams(problem)]
+            groupings = [
+                bounded_grouping(problem, _MAX_BUNDLES, _MAX_GROUPS),
+                bundle_grouping(problem),
+            ]
             if len(groupings[0]) == len(groupings[1]):
                 groupings.pop()
-        begun = search.evaluations
+        start = search.evaluations
         while groupings and not search.over:
-            space = Space.of(problem, groupings.pop(0))
-            end = begun + space.plans(search, self.most)
-            walk = _Walk(search, space, self.batch, self.ordered)
-            if walk.begin(skip=bool(groupings)):
-                walk.rounds(end, last=not groupings)
+            space = SearchSpace.of(problem, groupings.pop(0))
+            end = start + space.plan_budget(search, self.max_plans)
+            descent = _Descent(search, space, self.batch, self.with_priorities)
+            if descent.begin(skip=bool(groupings)):
+                descent.run_rounds(end, is_last=not groupings)
 
 
 @dataclass(frozen=True, eq=False)
-class _State:
+class _SearchState:
     row: Rows  # groups
     priority: NDArray[np.float64] | None  # ops
     key: Key
 
 
-class _Walk:
+class _Descent:
     """Where a local search stands."""
 
-    def __init__(self, search: Search, space: Space, batch: int, ordered: bool) -> None:
+    def __init__(
+        self, search: Search, space: SearchSpace, batch: int, with_priorities: bool
+    ) -> None:
         self.search, self.space, self.batch = search, space, batch
-        self.polish = Polish(search, space, ordered)
+        self.polish = OrderPolish(search, space, with_priorities)
         self.success = np.ones(len(MOVES))
         # Long enough to see a good part of the moves of one group.
         choices = int(space.legal.sum()) - len(space)
         self.patience = int(np.clip(choices // (4 * batch), 4, 40))
-        self.state: _State
-        self.polished: _State | None = None
+        self.state: _SearchState
+        self.polished_state: _SearchState | None = None
 
     def begin(self, skip: bool) -> bool:
         """Judge the starts and stand on the best; false if there is no use in going on.
@@ -115,58 +123,60 @@ class _Walk:
         """
         best = self.search.best
         priority = None if best is None else best.priority
-        rows = starts(self.search, self.space)
+        rows = initial_rows(self.search, self.space)
         verdict = self._judge(rows, None)
         if not len(verdict.value):
             return False
-        self.state = _State(rows[verdict.best()], None, verdict.key(verdict.best()))
+        self.state = _SearchState(rows[verdict.best()], None, verdict.key(verdict.best()))
         if priority is not None and not self.search.over:
-            self._take(rows, self._judge(rows, priority), priority)
+            self._move_if_better(rows, self._judge(rows, priority), priority)
         return not (skip and self.search.key < self.state.key)
 
-    def rounds(self, end: float, last: bool) -> None:
+    def run_rounds(self, end: float, is_last: bool) -> None:
         """Go downhill and shake, until so many plans are judged or, if not last, in vain."""
-        home, vain = self.state, 0
+        incumbent, stalled = self.state, 0
         while not self.search.over and self.search.evaluations < end:
             self.descend(end)
-            vain += 1
-            if self.state.key < home.key:
-                home, vain = self.state, 0
-            if vain >= _ROUNDS and not last:
+            stalled += 1
+            if self.state.key < incumbent.key:
+                incumbent, stalled = self.state, 0
+            if stalled >= _MAX_STALLED and not is_last:
                 return
-            if vain >= _ROUNDS and self.polished is not None:
-                home, self.polished, vain = self.polished, home, 0
-            self.state = home
-            self.shake()
+            if stalled >= _MAX_STALLED and self.polished_state is not None:
+                incumbent, self.polished_state, stalled = self.polished_state, incumbent, 0
+            self.state = incumbent
+            self.perturb()
 
     def descend(self, end: float) -> None:
         """Take better neighbours until there was none for a while."""
         search, space = self.search, self.space
         idle = 0
-        together = np.zeros((0, len(space)), dtype=np.int32)
+        combined = np.zeros((0, len(space)), dtype=np.int32)
         while not search.over and search.evaluations < end:
             row = self.state.row
-            near = np.repeat(row[None], self.batch, axis=0)
-            near, kinds = neighbours(space, near, search.rng, self.success / self.success.sum())
-            near[: len(together)] = together
-            verdict = self._judge(near, self.state.priority)
-            before = self.state
-            better = _better(verdict, before.key)
-            self.success *= _MEMORY
-            fresh = better[better >= len(together)]
-            np.add.at(self.success, kinds[fresh], 1.0 - _MEMORY)
+            candidates = np.repeat(row[None], self.batch, axis=0)
+            candidates, kinds = neighbours(
+                space, candidates, search.rng, self.success / self.success.sum()
+            )
+            candidates[: len(combined)] = combined
+            verdict = self._judge(candidates, self.state.priority)
+            previous = self.state
+            better = _better_plans(verdict, previous.key)
+            self.success *= _SUCCESS_DECAY
+            fresh = better[better >= len(combined)]
+            np.add.at(self.success, kinds[fresh], 1.0 - _SUCCESS_DECAY)
             self.success = np.maximum(self.success, 0.02 * self.success.max())
-            self._take(near, verdict, before.priority)
-            together = _joined(self.state.row, near[better[1:]], row)
+            self._move_if_better(candidates, verdict, previous.priority)
+            combined = _combined_moves(self.state.row, candidates[better[1:]], row)
             idle = 0 if len(better) else idle + 1
-            if idle == _PAUSE and (found := self.polish(self.state.row, self.state.key)):
-                polished = _State(self.state.row, *found)
-                if self.polished is None or polished.key < self.polished.key:
-                    self.polished = polished
+            if idle == _POLISH_AFTER and (ordering := self.polish(self.state.row, self.state.key)):
+                polished = _SearchState(self.state.row, *ordering)
+                if self.polished_state is None or polished.key < self.polished_state.key:
+                    self.polished_state = polished
             if idle >= self.patience:
                 return
 
-    def shake(self) -> None:
+    def perturb(self) -> None:
         """Stand on the best of some rows that differ by several moves at once."""
         space, rng = self.space, self.search.rng
         rows = np.repeat(self.state.row[None], max(2, self.batch // 4), axis=0)
@@ -177,32 +187,34 @@ class _Walk:
         verdict = self._judge(rows, self.state.priority)
         if len(verdict.value):
             at = verdict.best()
-            self.state = _State(rows[at], self.state.priority, verdict.key(at))
+            self.state = _SearchState(rows[at], self.state.priority, verdict.key(at))
 
     def _judge(self, rows: Rows, priority: NDArray[np.float64] | None) -> Verdict:
         return self.search.judge(self.space.placements(rows), priority)
 
-    def _take(self, rows: Rows, verdict: Verdict, priority: NDArray[np.float64] | None) -> None:
+    def _move_if_better(
+        self, rows: Rows, verdict: Verdict, priority: NDArray[np.float64] | None
+    ) -> None:
         """Go to the best row, if it is better."""
         if len(verdict.value) and verdict.key(verdict.best()) < self.state.key:
             at = verdict.best()
-            self.state = _State(rows[at], priority, verdict.key(at))
+            self.state = _SearchState(rows[at], priority, verdict.key(at))
 
 
-def _better(verdict: Verdict, than: Key) -> NDArray[np.int64]:
+def _better_plans(verdict: Verdict, key: Key) -> NDArray[np.int64]:
     """The plans that are better than this, best first."""
-    over, value = verdict.overflow, verdict.value
-    mark = (over < than[0]) | ((over == than[0]) & (value < than[1]))
-    order = np.lexsort((value, over))
-    found: NDArray[np.int64] = order[mark[order]]
-    return found
+    overflow, value = verdict.overflow, verdict.value
+    is_better = (overflow < key[0]) | ((overflow == key[0]) & (value < key[1]))
+    order = np.lexsort((value, overflow))
+    better: NDArray[np.int64] = order[is_better[order]]
+    return better
 
 
-def _joined(taken: Rows, others: Rows, before: Rows) -> Rows:
+def _combined_moves(base: Rows, others: Rows, previous: Rows) -> Rows:
     """The taken row with the changes of 1, 2, 4, … of the other better rows on top."""
-    joined, row = [], taken.copy()
+    combined, row = [], base.copy()
     for count, other in enumerate(others, start=1):
-        row = np.where(other != before, other, row)
+        row = np.where(other != previous, other, row)
         if count & (count - 1) == 0 or count == len(others):
-            joined.append(row)
-    return np.stack(joined) if joined else np.zeros((0, len(taken)), dtype=np.int32)
+            combined.append(row)
+    return np.stack(combined) if combined else np.zeros((0, len(base)), dtype=np.int32)

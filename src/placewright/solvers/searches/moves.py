@@ -1,4 +1,4 @@
-"""Moves: a space and rows in, neighbouring rows out, a move of one kind in each row.
+"""Moves: random neighbours of placements, one move of one kind in each row.
 
 All are pure functions of a space, rows (plans × groups) and a random generator; none changes what
 it is given. Devices are drawn from those that the group may take. Where there is nothing to move,
@@ -15,176 +15,181 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from placewright.solvers.searches.search_space import Rows, Space
+    from placewright.solvers.searches.search_space import Rows, SearchSpace
 
-    Move = Callable[[Space, Rows, np.random.Generator], Rows]
+    GroupMove = Callable[[SearchSpace, Rows, np.random.Generator], Rows]
 
 Ints = NDArray[np.int64]
 
-_LOOKS = 8  # pairs looked at to find two groups on different devices
+_TRIES = 8  # pairs looked at to find two groups on different devices
 
 
-def move_one(space: Space, rows: Rows, rng: np.random.Generator) -> Rows:
+def move_group(space: SearchSpace, rows: Rows, rng: np.random.Generator) -> Rows:
     """One group goes to another device: that of a neighbour, or any."""
     out = rows.copy()
-    if not len(space.free):
+    if not len(space.movable):
         return out
     at = np.arange(len(rows))
-    group = space.free[rng.integers(0, len(space.free), size=len(rows))]
-    out[at, group] = _another(space, rows, group, rng)
+    group = space.movable[rng.integers(0, len(space.movable), size=len(rows))]
+    out[at, group] = _other_devices(space, rows, group, rng)
     return out
 
 
-def swap(space: Space, rows: Rows, rng: np.random.Generator) -> Rows:
+def swap_groups(space: SearchSpace, rows: Rows, rng: np.random.Generator) -> Rows:
     """Two groups on different devices change places, if each may be where the other is."""
     out = rows.copy()
-    if not len(space.free):
+    if not len(space.movable):
         return out
     at = np.arange(len(rows))
-    one = space.free[rng.integers(0, len(space.free), size=len(rows))]
-    others = space.free[rng.integers(0, len(space.free), size=(len(rows), _LOOKS))]
-    here, there = rows[at, one], rows[at[:, None], others]
-    lawful = (there != here[:, None]) & space.legal[one[:, None], there]
-    lawful &= space.legal[others, here[:, None]]
-    look, found = lawful.argmax(axis=1), lawful.any(axis=1)
-    other, there = others[at, look], there[at, look]
-    out[at[found], one[found]] = there[found]
-    out[at[found], other[found]] = here[found]
+    group = space.movable[rng.integers(0, len(space.movable), size=len(rows))]
+    others = space.movable[rng.integers(0, len(space.movable), size=(len(rows), _TRIES))]
+    device, target = rows[at, group], rows[at[:, None], others]
+    allowed = (target != device[:, None]) & space.legal[group[:, None], target]
+    allowed &= space.legal[others, device[:, None]]
+    choice, possible = allowed.argmax(axis=1), allowed.any(axis=1)
+    other, target = others[at, choice], target[at, choice]
+    out[at[possible], group[possible]] = target[possible]
+    out[at[possible], other[possible]] = device[possible]
     return out
 
 
-def move_stretch(space: Space, rows: Rows, rng: np.random.Generator) -> Rows:
+def move_run(space: SearchSpace, rows: Rows, rng: np.random.Generator) -> Rows:
     """A stretch of one of the space's orders goes to one device.
 
     Lengths are spread evenly over the orders of magnitude.
     """
-    if not len(space.free):
+    if not len(space.movable):
         return rows.copy()
-    place = _places(space, rng, len(rows))
-    centre = space.free[rng.integers(0, len(space.free), size=len(rows))]
-    length = _lengths(rng, len(rows), len(space))
-    begin = place[np.arange(len(rows)), centre] - rng.integers(0, length)
-    inside = (place >= begin[:, None]) & (place < (begin + length)[:, None])
-    return _lawful(space, rows, inside, _another(space, rows, centre, rng))
+    position = _random_positions(space, rng, len(rows))
+    group = space.movable[rng.integers(0, len(space.movable), size=len(rows))]
+    length = _random_lengths(rng, len(rows), len(space))
+    begin = position[np.arange(len(rows)), group] - rng.integers(0, length)
+    inside = (position >= begin[:, None]) & (position < (begin + length)[:, None])
+    return _move_where_allowed(space, rows, inside, _other_devices(space, rows, group, rng))
 
 
-def shift_boundary(space: Space, rows: Rows, rng: np.random.Generator) -> Rows:
+def shift_boundary(space: SearchSpace, rows: Rows, rng: np.random.Generator) -> Rows:
     """Where a stretch on one device meets one on another, some groups go over to the other side."""
     count = len(space)
     at = np.arange(len(rows))
-    choice = rng.integers(0, len(space.orders), size=len(rows))
-    order = space.orders[choice]
-    along = rows[at[:, None], order]
-    meets = along[:, 1:] != along[:, :-1]
+    picks = rng.integers(0, len(space.orders), size=len(rows))
+    order = space.orders[picks]
+    devices = rows[at[:, None], order]
+    is_boundary = devices[:, 1:] != devices[:, :-1]
     # One boundary in each row, all equally likely: the largest of random keys.
-    draws = np.where(meets, rng.random(meets.shape), -1.0)
+    draws = np.where(is_boundary, rng.random(is_boundary.shape), -1.0)
     if not draws.size:
         return rows.copy()
-    left = draws.argmax(axis=1)
-    length = _lengths(rng, len(rows), count)
-    leftwards = rng.random(len(rows)) < 0.5
-    begin = np.where(leftwards, left + 1 - length, left + 1)
-    device = np.where(leftwards, along[at, left + 1], along[at, left])
-    steps = np.arange(count)
-    inside = (steps >= begin[:, None]) & (steps < (begin + length)[:, None])
-    inside &= meets.any(axis=1)[:, None]
+    boundary = draws.argmax(axis=1)
+    length = _random_lengths(rng, len(rows), count)
+    to_left = rng.random(len(rows)) < 0.5
+    begin = np.where(to_left, boundary + 1 - length, boundary + 1)
+    device = np.where(to_left, devices[at, boundary + 1], devices[at, boundary])
+    positions = np.arange(count)
+    inside = (positions >= begin[:, None]) & (positions < (begin + length)[:, None])
+    inside &= is_boundary.any(axis=1)[:, None]
     of_group = np.empty_like(inside)
     of_group[at[:, None], order] = inside
-    return _lawful(space, rows, of_group, device)
+    return _move_where_allowed(space, rows, of_group, device)
 
 
-def move_set(space: Space, rows: Rows, rng: np.random.Generator) -> Rows:
+def move_group_set(space: SearchSpace, rows: Rows, rng: np.random.Generator) -> Rows:
     """A module, or a coarser group, goes to one device."""
-    if not len(space.sets) or not len(space.free):
-        return move_stretch(space, rows, rng)
+    if not len(space.group_sets) or not len(space.movable):
+        return move_run(space, rows, rng)
     inside = np.zeros(rows.shape, dtype=bool)
-    chosen = rng.integers(0, len(space.sets), size=len(rows))
-    centre = np.zeros(len(rows), dtype=np.int64)
+    chosen = rng.integers(0, len(space.group_sets), size=len(rows))
+    group = np.zeros(len(rows), dtype=np.int64)
     for row, number in enumerate(chosen.tolist()):
-        members = space.sets[number]
+        members = space.group_sets[number]
         inside[row, members] = True
-        centre[row] = members[int(rng.integers(0, len(members)))]
-    return _lawful(space, rows, inside, _another(space, rows, centre, rng))
+        group[row] = members[int(rng.integers(0, len(members)))]
+    return _move_where_allowed(space, rows, inside, _other_devices(space, rows, group, rng))
 
 
-def gather(space: Space, rows: Rows, rng: np.random.Generator) -> Rows:
+def gather_neighbours(space: SearchSpace, rows: Rows, rng: np.random.Generator) -> Rows:
     """A group draws those of its neighbours that are on some other device to its own."""
     out = rows.copy()
-    if not len(space.near.values):
+    if not len(space.adjacency.values):
         return out
-    ends = np.repeat(np.arange(len(space)), space.near.sizes)
-    edges = rng.integers(0, len(ends), size=(len(rows), _LOOKS))
-    for row, looks in enumerate(edges):
-        mine, theirs = rows[row, ends[looks]], rows[row, space.near.values[looks]]
+    ends = np.repeat(np.arange(len(space)), space.adjacency.sizes)
+    edges = rng.integers(0, len(ends), size=(len(rows), _TRIES))
+    for row, tries in enumerate(edges):
+        mine, theirs = rows[row, ends[tries]], rows[row, space.adjacency.values[tries]]
         cut = int((mine != theirs).argmax())  # the first that is, or one that changes nothing
-        near = space.near[int(ends[looks[cut]])]
-        some = near[(rows[row, near] == theirs[cut]) & space.legal[near, mine[cut]]]
-        out[row, some] = mine[cut]
+        adjacent = space.adjacency[int(ends[tries[cut]])]
+        joining = adjacent[(rows[row, adjacent] == theirs[cut]) & space.legal[adjacent, mine[cut]]]
+        out[row, joining] = mine[cut]
     return out
 
 
-MOVES: dict[str, Move] = {
-    "one": move_one,
-    "swap": swap,
-    "stretch": move_stretch,
+MOVES: dict[str, GroupMove] = {
+    "one": move_group,
+    "swap": swap_groups,
+    "stretch": move_run,
     "boundary": shift_boundary,
-    "set": move_set,
-    "gather": gather,
+    "set": move_group_set,
+    "gather": gather_neighbours,
 }
-_ONE = list(MOVES).index("one")
+_MOVE_GROUP = list(MOVES).index("one")
 
 
 def neighbours(
-    space: Space, rows: Rows, rng: np.random.Generator, share: NDArray[np.float64] | None = None
+    space: SearchSpace,
+    rows: Rows,
+    rng: np.random.Generator,
+    probabilities: NDArray[np.float64] | None = None,
 ) -> tuple[Rows, Ints]:
     """A move of some kind in each row, and the kind's number in `MOVES`.
 
     Where a move found nothing to change, one group moves instead: no plan is judged twice.
 
     Args:
-        share: How likely each kind is; equally likely if not given.
+        probabilities: How likely each kind is; equally likely if not given.
     """
-    kinds = rng.choice(len(MOVES), size=len(rows), p=share)
+    kinds = rng.choice(len(MOVES), size=len(rows), p=probabilities)
     out = rows.copy()
     for number, move in enumerate(MOVES.values()):
         chosen = np.flatnonzero(kinds == number)
         if len(chosen):
             out[chosen] = move(space, rows[chosen], rng)
-    same = np.flatnonzero((out == rows).all(axis=1))
-    if len(same):
-        out[same], kinds[same] = move_one(space, rows[same], rng), _ONE
+    unchanged = np.flatnonzero((out == rows).all(axis=1))
+    if len(unchanged):
+        out[unchanged], kinds[unchanged] = move_group(space, rows[unchanged], rng), _MOVE_GROUP
     return out, kinds
 
 
-def _another(space: Space, rows: Rows, group: Ints, rng: np.random.Generator) -> Rows:
+def _other_devices(space: SearchSpace, rows: Rows, group: Ints, rng: np.random.Generator) -> Rows:
     """For each row another device of its group: a neighbour's (every other time), or any."""
     at = np.arange(len(rows))
-    here = rows[at, group]
-    size = space.near.sizes[group]
-    pick = space.near.first[group] + (rng.random(len(rows)) * size).astype(np.int64)
-    beside = group.copy()
-    beside[size > 0] = space.near.values[pick[size > 0]]
-    wanted = rows[at, beside]
-    other = space.legal[group].copy()
-    other[at, here] &= other.sum(axis=1) < 2  # another device, unless there is none
-    draws = np.where(other, rng.random(other.shape), -1.0).argmax(axis=1)
-    joins = (rng.random(len(rows)) < 0.5) & other[at, wanted]
-    chosen: Rows = np.where(joins, wanted, draws).astype(np.int32)
+    current = rows[at, group]
+    size = space.adjacency.sizes[group]
+    pick = space.adjacency.offsets[group] + (rng.random(len(rows)) * size).astype(np.int64)
+    neighbour = group.copy()
+    neighbour[size > 0] = space.adjacency.values[pick[size > 0]]
+    neighbour_device = rows[at, neighbour]
+    allowed = space.legal[group].copy()
+    allowed[at, current] &= allowed.sum(axis=1) < 2  # another device, unless there is none
+    draws = np.where(allowed, rng.random(allowed.shape), -1.0).argmax(axis=1)
+    use_neighbour = (rng.random(len(rows)) < 0.5) & allowed[at, neighbour_device]
+    chosen: Rows = np.where(use_neighbour, neighbour_device, draws).astype(np.int32)
     return chosen
 
 
-def _places(space: Space, rng: np.random.Generator, count: int) -> Ints:
+def _random_positions(space: SearchSpace, rng: np.random.Generator, count: int) -> Ints:
     """For each row where the groups stand in an order drawn for it."""
-    places = np.argsort(space.orders, axis=1)
-    return places[rng.integers(0, len(places), size=count)]
+    positions = np.argsort(space.orders, axis=1)
+    return positions[rng.integers(0, len(positions), size=count)]
 
 
-def _lengths(rng: np.random.Generator, count: int, groups: int) -> Ints:
+def _random_lengths(rng: np.random.Generator, count: int, groups: int) -> Ints:
     longest = max(2, groups // 2)
     return np.exp(rng.uniform(0.0, np.log(longest + 1), size=count)).astype(np.int64)
 
 
-def _lawful(space: Space, rows: Rows, inside: NDArray[np.bool_], device: Rows) -> Rows:
+def _move_where_allowed(
+    space: SearchSpace, rows: Rows, inside: NDArray[np.bool_], device: Rows
+) -> Rows:
     """The marked groups of each row on the row's device, where they may be there."""
-    moved = inside & space.legal.T[device]
-    return np.where(moved, device[:, None], rows).astype(np.int32)
+    allowed = inside & space.legal.T[device]
+    return np.where(allowed, device[:, None], rows).astype(np.int32)

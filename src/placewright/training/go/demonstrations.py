@@ -1,4 +1,4 @@
-"""Teachers' plans: problems in, strong plans and the weaker ones on the way to them out, in a file.
+"""Demonstrations for imitation: strong and weaker plans of problems, kept in a file.
 
 They cost CPU time and no GPU, so they are made once and apart from training. A line of the file is
 one problem, told in words, with its plans.
@@ -18,10 +18,10 @@ from placewright import files, simulator, solvers, zoo
 from placewright.cluster import Cluster
 from placewright.errors import FileError
 from placewright.plan import Plan
-from placewright.policies.go.initial_plans import first_plans, ways
+from placewright.policies.go.initial_plans import heuristic_plans, path_lengths
 from placewright.problem import Problem
 from placewright.solvers import Search
-from placewright.training.go.issue_order import own_order
+from placewright.training.go.issue_order import longest_path_priorities
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
     from placewright.graph import Graph
     from placewright.problem import Discipline
 
-QUICK = (solvers.HEFT, solvers.METF)
+QUICK_SOLVERS = (solvers.HEFT, solvers.METF)
 """Methods whose plans are kept beside `auto`'s."""
 
 
 @dataclass(frozen=True)
-class Task:
+class DemonstrationTask:
     """A problem in words.
 
     Args:
@@ -55,31 +55,33 @@ class Task:
     def key(self) -> str:
         return f"{self.network} on {self.cluster}, {self.discipline}, {self.slack:.3f}"
 
-    def problem(self, graphs: Path | None = None) -> Problem:
+    def problem(self, graph_folder: Path | None = None) -> Problem:
         """The problem itself; its graph is read from the folder if it is there."""
-        graph = kept_graph(self.network, graphs)
+        graph = load_graph(self.network, graph_folder)
         problem = Problem(graph, Cluster.parse(self.cluster), discipline=self.discipline)
-        return tight(problem, self.slack) if self.slack else problem
+        return limit_memory(problem, self.slack) if self.slack else problem
 
 
-def graph_file(network: str, graphs: Path) -> Path:
+def graph_file(network: str, graph_folder: Path) -> Path:
     """Where a folder keeps the graph of a network."""
-    return graphs / (network.replace(":", "--").replace("=", "-").replace(",", "_") + ".json.gz")
+    return graph_folder / (
+        network.replace(":", "--").replace("=", "-").replace(",", "_") + ".json.gz"
+    )
 
 
-def kept_graph(network: str, graphs: Path | None) -> Graph:
+def load_graph(network: str, graph_folder: Path | None) -> Graph:
     """A network's graph, from a folder if it has it, else from the zoo."""
-    if graphs is not None and graph_file(network, graphs).exists():
-        return files.load(graph_file(network, graphs), "graph")
+    if graph_folder is not None and graph_file(network, graph_folder).exists():
+        return files.load(graph_file(network, graph_folder), "graph")
     return zoo.load(network)
 
 
-def tight(problem: Problem, slack: float) -> Problem:
+def limit_memory(problem: Problem, slack: float) -> Problem:
     """The problem with so much memory on its devices, of what everything on one of them needs."""
     a = problem.arrays
-    everything = np.repeat(np.arange(a.devices)[:, None], a.ops, axis=1)
-    peak = simulator.judge(problem, problem.settle(everything)).peak.max(axis=0)
-    devices = np.flatnonzero(~a.host)
+    single_device_placements = np.repeat(np.arange(a.devices)[:, None], a.ops, axis=1)
+    peak = simulator.judge(problem, problem.legalize(single_device_placements)).peak.max(axis=0)
+    devices = np.flatnonzero(~a.is_host)
     capacity = a.capacity.copy()
     share = (peak[devices] * slack / len(devices)).astype(np.int64)
     capacity[devices] = np.minimum(capacity[devices], share)
@@ -87,29 +89,31 @@ def tight(problem: Problem, slack: float) -> Problem:
 
 
 @dataclass(frozen=True, eq=False)
-class Lesson:
+class Demonstration:
     """A problem and plans for it, the best first.
 
     Args:
-        by: Who made each plan.
-        device: Plans × ops.
-        value: The objective of each in its own order.
-        over: Bytes over.
+        found_by: Who made each plan.
+        placements: Plans × ops.
+        objective_values: The objective of each in its own order.
+        overflow: Bytes over.
     """
 
-    task: Task
+    task: DemonstrationTask
     problem: Problem
-    by: tuple[str, ...]
-    device: NDArray[np.int32]
-    value: NDArray[np.float64]
-    over: NDArray[np.int64]
+    found_by: tuple[str, ...]
+    placements: NDArray[np.int32]
+    objective_values: NDArray[np.float64]
+    overflow: NDArray[np.int64]
 
     @property
-    def best(self) -> float:
-        return float(self.value[0])
+    def best_objective(self) -> float:
+        return float(self.objective_values[0])
 
 
-def teach(task: Task, problem: Problem, evaluations: Sequence[int], seconds: float) -> Any:
+def make_demonstration(
+    task: DemonstrationTask, problem: Problem, evaluations: Sequence[int], seconds: float
+) -> Any:
     """A line of the file: list schedulers' plans, a walk from GO's own first plan, and `auto`'s.
 
     Args:
@@ -118,31 +122,40 @@ def teach(task: Task, problem: Problem, evaluations: Sequence[int], seconds: flo
             begins with methods that take long, and is weak before they are done.
     """
     plans: list[tuple[str, Plan]] = []
-    for make in QUICK:
+    for solver_class in QUICK_SOLVERS:
         search = Search(problem, solvers.Stop(), 0)
-        make().run(search)
+        solver_class().run(search)
         if search.best is not None:
-            plans.append((make().name, search.best))
-    first = first_plan(problem)
-    walked = solvers.refined(problem, first)
-    plans += [("start", first), ("walk", walked)]
-    at: dict[int, Plan] = {}
+            plans.append((solver_class().name, search.best))
+    start_plan = initial_plan(problem)
+    refined_plan = solvers.refine(problem, start_plan)
+    plans += [("start", start_plan), ("walk", refined_plan)]
+    best_at: dict[int, Plan] = {}
 
-    def watch(search: Search) -> None:
-        for mark in evaluations[:-1]:
-            if search.evaluations >= mark and mark not in at and search.best is not None:
-                at[mark] = search.best
+    def on_progress(search: Search) -> None:
+        for milestone in evaluations[:-1]:
+            if (
+                search.evaluations >= milestone
+                and milestone not in best_at
+                and search.best is not None
+            ):
+                best_at[milestone] = search.best
 
     stop = solvers.MaxEvaluations(evaluations[-1]) | solvers.MaxTime(seconds)
     auto = solvers.Auto(exact=False)
-    result = solvers.solve(problem, auto, stop=stop, seed=0, progress=watch, start=walked)
-    plans += [("auto", result.plan), *((f"auto:{mark}", plan) for mark, plan in at.items())]
+    result = solvers.solve(
+        problem, auto, stop=stop, seed=0, progress=on_progress, start=refined_plan
+    )
+    plans += [
+        ("auto", result.plan),
+        *((f"auto:{milestone}", plan) for milestone, plan in best_at.items()),
+    ]
     rows = []
     for name, plan in plans:
         if plan.staging is not None and (plan.staging >= 0).any():
             continue  # a policy decides on devices, and this plan is nothing without its staging
-        verdict = simulator.judge(problem, plan.device, plan.priority)
-        rows.append((int(verdict.overflow[0]), float(verdict.value[0]), name, plan.device))
+        verdict = simulator.judge(problem, plan.placement, plan.priority)
+        rows.append((int(verdict.overflow[0]), float(verdict.value[0]), name, plan.placement))
     rows.sort(key=lambda row: row[:2])
     rows = list({row[3].tobytes(): row for row in reversed(rows)}.values())[::-1]  # no two alike
     return {
@@ -151,74 +164,76 @@ def teach(task: Task, problem: Problem, evaluations: Sequence[int], seconds: flo
         "seconds": round(result.seconds, 1),
         "evaluations": result.evaluations,
         "plans": [
-            {"by": name, "value": value, "over": over, "device": _packed(device)}
-            for over, value, name, device in rows
+            {"by": name, "value": objective, "over": overflow, "device": _pack(placement)}
+            for overflow, objective, name, placement in rows
         ],
     }
 
 
-def first_plan(problem: Problem) -> Plan:
+def initial_plan(problem: Problem) -> Plan:
     """The plan that GO's first pass reads, in GO's order."""
-    device = first_plans(problem, ways(problem.arrays)[0], 1)
-    orders = own_order(problem, device)
-    return Plan.of(problem, device[0], None if orders is None else orders[0])
+    placements = heuristic_plans(problem, path_lengths(problem.arrays)[0], 1)
+    priorities = longest_path_priorities(problem, placements)
+    return Plan.of(problem, placements[0], None if priorities is None else priorities[0])
 
 
-def read_lessons(
-    path: Path, graphs: Path | None = None, tasks: Iterable[Task] | None = None
-) -> list[Lesson]:
+def read_demonstrations(
+    path: Path, graph_folder: Path | None = None, tasks: Iterable[DemonstrationTask] | None = None
+) -> list[Demonstration]:
     """The problems of a file and their plans; of these tasks alone if given.
 
     Raises:
         FileError: A line is damaged or was made from another graph.
     """
-    wanted = None if tasks is None else {task.key for task in tasks}
-    lessons, known = [], {}
-    for number, data in enumerate(lines(path), 1):
-        task = Task(data["network"], data["cluster"], data["discipline"], data["slack"])
-        if wanted is not None and task.key not in wanted:
+    wanted_keys = None if tasks is None else {task.key for task in tasks}
+    demonstrations, graphs = [], {}
+    for number, record in enumerate(read_records(path), 1):
+        task = DemonstrationTask(
+            record["network"], record["cluster"], record["discipline"], record["slack"]
+        )
+        if wanted_keys is not None and task.key not in wanted_keys:
             continue
-        if task.network not in known:
-            known[task.network] = kept_graph(task.network, graphs)
-        problem = _problem(task, known[task.network])
-        if problem.graph.fingerprint != data["graph"]:
+        if task.network not in graphs:
+            graphs[task.network] = load_graph(task.network, graph_folder)
+        problem = _build_problem(task, graphs[task.network])
+        if problem.graph.fingerprint != record["graph"]:
             raise FileError(f"{path}: line {number} was made from another graph: make it anew")
-        plans = data["plans"]
+        plans = record["plans"]
         if not plans:
             continue
-        device = np.stack([_unpacked(plan["device"]) for plan in plans])
-        lessons.append(
-            Lesson(
+        placements = np.stack([_unpack(plan["device"]) for plan in plans])
+        demonstrations.append(
+            Demonstration(
                 task,
                 problem,
                 tuple(plan["by"] for plan in plans),
-                device,
+                placements,
                 np.array([plan["value"] for plan in plans]),
                 np.array([plan["over"] for plan in plans]),
             )
         )
-    return lessons
+    return demonstrations
 
 
-def lines(path: Path) -> list[dict[str, Any]]:
+def read_records(path: Path) -> list[dict[str, Any]]:
     """What a file holds, if it is there; a last line that was cut off is left out."""
-    found = []
+    records = []
     for line in path.read_text().splitlines() if path.exists() else ():
         try:
-            found.append(json.loads(line))
+            records.append(json.loads(line))
         except ValueError:
             continue
-    return found
+    return records
 
 
-def _problem(task: Task, graph: Graph) -> Problem:
+def _build_problem(task: DemonstrationTask, graph: Graph) -> Problem:
     problem = Problem(graph, Cluster.parse(task.cluster), discipline=task.discipline)
-    return tight(problem, task.slack) if task.slack else replace(problem)
+    return limit_memory(problem, task.slack) if task.slack else replace(problem)
 
 
-def _packed(device: NDArray[np.int32]) -> str:
-    return base64.b64encode(zlib.compress(device.astype(np.uint8).tobytes(), 9)).decode()
+def _pack(placement: NDArray[np.int32]) -> str:
+    return base64.b64encode(zlib.compress(placement.astype(np.uint8).tobytes(), 9)).decode()
 
 
-def _unpacked(text: str) -> NDArray[np.int32]:
+def _unpack(text: str) -> NDArray[np.int32]:
     return np.frombuffer(zlib.decompress(base64.b64decode(text)), dtype=np.uint8).astype(np.int32)

@@ -1,4 +1,4 @@
-"""Elites: episodes and what they were worth in, the plans that later episodes begin with out.
+"""Elites: the best plans of a problem, from which later episodes start.
 
 A policy that refines plans may refine its own best ones: progress is kept in plans, and what the
 policy learns is which change of a good plan makes it better.
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from placewright.policies import Episodes
-    from placewright.training.environment import Judged
+    from placewright.training.environment import Outcome
 
-    Begun = dict[str, NDArray[np.int64]]
+    StartPlans = dict[str, NDArray[np.int64]]
 
-_FADING = 0.95  # how much of what was tried before counts
-_HOPE = 0.05  # the gain of a first try, as a share of the objective
-_ANY = 0.2  # the share of episodes that draw anywhere
-_SAME = 1e-4  # plans whose objectives differ by less, as a share, count as one
+_DECAY = 0.95  # how much of what was tried before counts
+_INITIAL_GAIN = 0.05  # the gain of a first try, as a share of the objective
+_UNIFORM_SHARE = 0.2  # the share of episodes that draw anywhere
+_SAME_TOLERANCE = 1e-4  # plans whose objectives differ by less, as a share, count as one
 
 
 class Elites:
@@ -29,54 +29,60 @@ class Elites:
 
     def __init__(self, slots: int, size: int = 4) -> None:
         self.size = size
-        self._tried, self._gained = np.ones(slots), _HOPE * 0.5 ** np.arange(slots)
-        self._kept: list[tuple[tuple[float, float], Begun]] = []
+        self._trials, self._gains = np.ones(slots), _INITIAL_GAIN * 0.5 ** np.arange(slots)
+        self._plans: list[tuple[tuple[float, float], StartPlans]] = []
 
     @property
-    def slots(self) -> NDArray[np.float64]:
+    def slot_probabilities(self) -> NDArray[np.float64]:
         """How likely an episode draws in each slot: by what the best plan gained there of late.
 
         At first coarse slots are hoped to gain most.
         """
-        share = self._gained / self._tried
-        likely: NDArray[np.float64] = share / share.sum() * (1 - _ANY) + _ANY / len(share)
-        return likely
+        mean_gain = self._gains / self._trials
+        probabilities: NDArray[np.float64] = mean_gain / mean_gain.sum() * (
+            1 - _UNIFORM_SHARE
+        ) + _UNIFORM_SHARE / len(mean_gain)
+        return probabilities
 
     @property
-    def devices(self) -> NDArray[np.int64]:
+    def placements(self) -> NDArray[np.int64]:
         """Plans × units: where they have what, the best first."""
-        return np.stack([plan["device"] for _, plan in self._kept])
+        return np.stack([plan["device"] for _, plan in self._plans])
 
-    def add(self, episodes: Episodes, judged: Judged) -> None:
+    def add(self, episodes: Episodes, outcome: Outcome) -> None:
         """Keep the best of these."""
         from placewright.policies.go.decisions import SLOT
-        from placewright.policies.go.policy import begun_of
+        from placewright.policies.go.policy import decisions_at
 
         slot = episodes.actions[SLOT]
-        if self._kept and (slot >= 0).all():
-            (over, best), _ = self._kept[0]
-            better = np.where(judged.over <= over, np.log(best / judged.seconds), 0.0).clip(0.0)
-            self._tried = _FADING * self._tried + np.bincount(slot, minlength=len(self._tried))
-            self._gained = _FADING * self._gained + np.bincount(slot, better, len(self._gained))
-        ends = begun_of(episodes, "end")
-        for at in np.lexsort((judged.seconds, judged.over))[: self.size].tolist():
-            key = float(judged.over[at]), float(judged.seconds[at])
-            if all(abs(known[1] / key[1] - 1) > _SAME for known, _ in self._kept):
-                self._kept.append((key, {task: row[at] for task, row in ends.items()}))
-        self._kept = sorted(self._kept, key=lambda each: each[0])[: self.size]
+        if self._plans and (slot >= 0).all():
+            (best_overflow, best_seconds), _ = self._plans[0]
+            gain = np.where(
+                outcome.overflow <= best_overflow, np.log(best_seconds / outcome.seconds), 0.0
+            ).clip(0.0)
+            self._trials = _DECAY * self._trials + np.bincount(slot, minlength=len(self._trials))
+            self._gains = _DECAY * self._gains + np.bincount(slot, gain, len(self._gains))
+        end_plans = decisions_at(episodes, "end")
+        for index in np.lexsort((outcome.seconds, outcome.overflow))[: self.size].tolist():
+            key = float(outcome.overflow[index]), float(outcome.seconds[index])
+            if all(
+                abs(known_key[1] / key[1] - 1) > _SAME_TOLERANCE for known_key, _ in self._plans
+            ):
+                self._plans.append((key, {task: plans[index] for task, plans in end_plans.items()}))
+        self._plans = sorted(self._plans, key=lambda plan: plan[0])[: self.size]
 
-    def begun(self, first: Begun, rng: np.random.Generator) -> Begun:
+    def start_plans(self, initial_plans: StartPlans, rng: np.random.Generator) -> StartPlans:
         """What episodes begin with: half the best, a quarter another elite, a quarter first plans.
 
         Args:
-            first: What they would begin with else; some of it is kept.
+            initial_plans: What they would begin with else; some of it is kept.
         """
-        if not self._kept:
-            return first
-        count = len(first["device"])
-        another = self._kept[int(rng.integers(len(self._kept)))][1]
-        begun = {task: rows.copy() for task, rows in first.items()}
-        for task, rows in begun.items():
-            rows[: count // 2] = self._kept[0][1][task]
-            rows[count // 2 : count - count // 4] = another[task]
-        return begun
+        if not self._plans:
+            return initial_plans
+        count = len(initial_plans["device"])
+        other_elite = self._plans[int(rng.integers(len(self._plans)))][1]
+        start_plans = {task: rows.copy() for task, rows in initial_plans.items()}
+        for task, rows in start_plans.items():
+            rows[: count // 2] = self._plans[0][1][task]
+            rows[count // 2 : count - count // 4] = other_elite[task]
+        return start_plans

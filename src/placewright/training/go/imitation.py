@@ -1,4 +1,4 @@
-"""Imitation: a policy and teachers' plans in, a policy that makes such plans out.
+"""Imitation: teaches GO to turn initial plans into demonstrated ones, by cross-entropy.
 
 Before it learns from rewards GO is taught to turn a first plan into a strong one, pass after pass,
 and that plan with parts of it moved about back into itself: the last is what a search asks it for
@@ -12,22 +12,22 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placewright.policies.go.initial_plans import nearest_to
+from placewright.policies.go.initial_plans import align_devices
 from placewright.policies.go.levels import (
     LEVELS,
     MODULES,
     PARTS,
     UNITS,
 )
-from placewright.training.go.issue_order import clock
+from placewright.training.go.issue_order import ready_times
 
 if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
-    from placewright.policies.go.observation import Seen
-    from placewright.policies.go.policy import Go, Graph
-    from placewright.training.go.demonstrations import Lesson
+    from placewright.policies.go.observation import GoObservation
+    from placewright.policies.go.policy import EncodedGraph, Go
+    from placewright.training.go.demonstrations import Demonstration
 
 
 @dataclass(frozen=True)
@@ -35,29 +35,29 @@ class Imitation:
     """How a policy is taught.
 
     Args:
-        smoothing: The share of a target that is spread over all devices in the passes.
-        units: The share of steps that teach single units too, in a pass and in a damaged plan; they
+        label_smoothing: The share of a target that is spread over all devices in the passes.
+        unit_probability: The share of steps that teach single units too, in a pass and in a damaged plan; they
             cost many times what modules and parts do.
-        loose: How many decisions of a pass may be left to that chance, on average.
-        damaged: Damaged copies of the strong plan in a step.
-        damage: The share of the units that is moved about, from and to.
-        clip: The most that all gradients together may measure.
-        near: How many times the best plan's step time is about as good.
+        max_smoothed_decisions: How many decisions of a pass may be left to that chance, on average.
+        damaged_copies: Damaged copies of the strong plan in a step.
+        damage_range: The share of the units that is moved about, from and to.
+        max_grad_norm: The most that all gradients together may measure.
+        near_best_ratio: How many times the best plan's step time is about as good.
     """
 
-    smoothing: float = 0.1
-    units: float = 0.25
-    loose: float = 2.0
-    damaged: int = 3
-    damage: tuple[float, float] = (0.005, 0.3)
-    clip: float = 1.0
-    near: float = 1.03
+    label_smoothing: float = 0.1
+    unit_probability: float = 0.25
+    max_smoothed_decisions: float = 2.0
+    damaged_copies: int = 3
+    damage_range: tuple[float, float] = (0.005, 0.3)
+    max_grad_norm: float = 1.0
+    near_best_ratio: float = 1.03
 
     def step(
         self,
         policy: Go,
         optimizer: torch.optim.Optimizer,
-        lesson: Lesson,
+        demonstration: Demonstration,
         rng: np.random.Generator,
     ) -> dict[str, float]:
         """One step on one problem.
@@ -67,175 +67,209 @@ class Imitation:
         """
         import torch
 
-        loss, said = self.loss(policy, lesson, rng)
+        loss, stats = self.loss(policy, demonstration, rng)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
-        norm = float(torch.nn.utils.clip_grad_norm_(policy.parameters(), self.clip))
+        norm = float(torch.nn.utils.clip_grad_norm_(policy.parameters(), self.max_grad_norm))
         if np.isfinite(norm):
             optimizer.step()
-        return {**said, "gradient": norm}
+        return {**stats, "gradient": norm}
 
     def loss(
-        self, policy: Go, lesson: Lesson, rng: np.random.Generator
+        self, policy: Go, demonstration: Demonstration, rng: np.random.Generator
     ) -> tuple[torch.Tensor, dict[str, float]]:
         """What it has yet to learn from a problem."""
-        seen, graph = policy.see(lesson.problem), policy.graph(lesson.problem)
-        weight = seen.seconds.min(axis=1) + seen.seconds.min(axis=1).mean() * 0.1
-        plan = seen.starts[int(rng.integers(len(seen.starts)))]
-        strong = self._target(lesson, seen, plan, weight)
-        said: dict[str, float] = {}
+        observation, graph = (
+            policy.observe(demonstration.problem),
+            policy.encode_graph(demonstration.problem),
+        )
+        weight = observation.seconds.min(axis=1) + observation.seconds.min(axis=1).mean() * 0.1
+        plan = observation.initial_plans[int(rng.integers(len(observation.initial_plans)))]
+        target_plan = self._target(demonstration, observation, plan, weight)
+        stats: dict[str, float] = {}
         total: Any = 0.0
-        fine = rng.random() < self.units
-        coarse = [level for level in policy.shape.passes if seen.grouped(level) is not None]
-        for at, level in enumerate(policy.shape.passes if fine or not coarse else coarse):
-            part, group = policy.by_groups(graph, level), seen.members(level)
-            now, target = (seen.rounded(group, one) for one in (plan, strong))
-            logits = policy.logits(part, now[None], LEVELS.index(level))
-            choice = part[0].legal.sum(axis=1) > 1
-            spread = min(self.smoothing, self.loose / max(int(choice.sum()), 1))
-            total = total + _missed(logits, target[None], choice, spread)
-            hit = logits.argmax(dim=2)[0].cpu().numpy() == target
-            said[f"pass {at}"] = float(hit[choice].mean()) if choice.any() else 1.0
-            drawn = _drawn(logits, rng)
-            plan = np.where((drawn != now)[group], drawn[group], plan)
-        if self.damaged and fine:
-            mended, said["mended"] = self._mended(policy, lesson, graph, strong, weight, rng)
-            total = total + mended
-        said["loss"] = float(total.detach())
-        return total, said
+        with_units = rng.random() < self.unit_probability
+        coarse_levels = [
+            level for level in policy.config.passes if observation.at_level(level) is not None
+        ]
+        for pass_index, level in enumerate(
+            policy.config.passes if with_units or not coarse_levels else coarse_levels
+        ):
+            level_graph, group = policy.coarsen(graph, level), observation.group_of_units(level)
+            current, target = (
+                observation.majority_devices(group, unit_plan) for unit_plan in (plan, target_plan)
+            )
+            logits = policy.logits(level_graph, current[None], LEVELS.index(level))
+            has_choice = level_graph[0].legal.sum(axis=1) > 1
+            smoothing = min(
+                self.label_smoothing, self.max_smoothed_decisions / max(int(has_choice.sum()), 1)
+            )
+            total = total + _cross_entropy(logits, target[None], has_choice, smoothing)
+            correct = logits.argmax(dim=2)[0].cpu().numpy() == target
+            stats[f"pass {pass_index}"] = (
+                float(correct[has_choice].mean()) if has_choice.any() else 1.0
+            )
+            sampled = _sample_plan(logits, rng)
+            plan = np.where((sampled != current)[group], sampled[group], plan)
+        if self.damaged_copies and with_units:
+            repair_loss, stats["mended"] = self._repair_loss(
+                policy, demonstration, graph, target_plan, weight, rng
+            )
+            total = total + repair_loss
+        stats["loss"] = float(total.detach())
+        return total, stats
 
-    def _mended(
+    def _repair_loss(
         self,
         policy: Go,
-        lesson: Lesson,
-        graph: Graph,
-        strong: NDArray[np.int32],
+        demonstration: Demonstration,
+        graph: EncodedGraph,
+        target_plan: NDArray[np.int32],
         weight: NDArray[np.float64],
         rng: np.random.Generator,
     ) -> tuple[torch.Tensor, float]:
         """What it has yet to learn of damaged plans, and the share of damage that it mends."""
-        from placewright.policies.go.policy import SEARCH
+        from placewright.policies.go.policy import SEARCH_MODE
 
-        seen = graph[0]
-        free = seen.legal.sum(axis=1) > 1
-        others = [
-            nearest_to(device[seen.leader], strong, seen.classes, weight)
-            for device in lesson.device
+        observation = graph[0]
+        free = observation.legal.sum(axis=1) > 1
+        weaker_plans = [
+            align_devices(
+                placement[observation.leader], target_plan, observation.device_classes, weight
+            )
+            for placement in demonstration.placements
         ]
-        others = [plan for plan in others if (plan != strong).any()]
-        broken = np.stack([self._break(seen, strong, others, rng) for _ in range(self.damaged)])
-        logits = policy.logits(graph, broken, SEARCH)
-        target = np.repeat(strong[None], self.damaged, axis=0)
-        mended = _missed(logits, target, free, 0.0, broken != target)
-        moved = (broken != target) & free
-        hit = (logits.argmax(dim=2).cpu().numpy() == target)[moved]
-        return mended, float(hit.mean()) if len(hit) else 1.0
+        weaker_plans = [plan for plan in weaker_plans if (plan != target_plan).any()]
+        damaged = np.stack(
+            [
+                self._damage_plan(observation, target_plan, weaker_plans, rng)
+                for _ in range(self.damaged_copies)
+            ]
+        )
+        logits = policy.logits(graph, damaged, SEARCH_MODE)
+        target = np.repeat(target_plan[None], self.damaged_copies, axis=0)
+        loss = _cross_entropy(logits, target, free, 0.0, damaged != target)
+        damaged_units = (damaged != target) & free
+        correct = (logits.argmax(dim=2).cpu().numpy() == target)[damaged_units]
+        return loss, float(correct.mean()) if len(correct) else 1.0
 
     def _target(
-        self, lesson: Lesson, seen: Seen, plan: NDArray[Any], weight: NDArray[np.float64]
+        self,
+        demonstration: Demonstration,
+        observation: GoObservation,
+        plan: NDArray[Any],
+        weight: NDArray[np.float64],
     ) -> NDArray[np.int32]:
         """Of the plans that are about as good as the best, the one nearest to a plan.
 
         What is far away differs by chance as much as by merit, and chance cannot be learned.
         """
-        good = (lesson.over <= lesson.over[0]) & (lesson.value <= lesson.value[0] * self.near)
-        named = [
-            nearest_to(lesson.device[at][seen.leader], plan, seen.classes, weight)
-            for at in np.flatnonzero(good)
+        good = (demonstration.overflow <= demonstration.overflow[0]) & (
+            demonstration.objective_values
+            <= demonstration.objective_values[0] * self.near_best_ratio
+        )
+        aligned = [
+            align_devices(
+                demonstration.placements[index][observation.leader],
+                plan,
+                observation.device_classes,
+                weight,
+            )
+            for index in np.flatnonzero(good)
         ]
-        return min(named, key=lambda one: float(weight[one != plan].sum()))
+        return min(aligned, key=lambda candidate: float(weight[candidate != plan].sum()))
 
-    def _break(
+    def _damage_plan(
         self,
-        seen: Seen,
-        strong: NDArray[np.int32],
-        others: list[NDArray[np.int32]],
+        observation: GoObservation,
+        target_plan: NDArray[np.int32],
+        weaker_plans: list[NDArray[np.int32]],
         rng: np.random.Generator,
     ) -> NDArray[np.int64]:
         """The strong plan with groups of units where a weaker plan or chance has them."""
-        share = np.exp(rng.uniform(*np.log(self.damage)))
-        level = self._cut(seen, rng)
-        groups = int(level.max()) + 1
-        pick = rng.random(groups) < share
-        pick[int(rng.integers(groups))] = True
-        units = pick[level]
-        if others and rng.random() < 0.5:
-            instead = others[int(rng.integers(len(others)))]
+        damage_share = np.exp(rng.uniform(*np.log(self.damage_range)))
+        group_of = self._damage_groups(observation, rng)
+        groups = int(group_of.max()) + 1
+        picked = rng.random(groups) < damage_share
+        picked[int(rng.integers(groups))] = True
+        units = picked[group_of]
+        if weaker_plans and rng.random() < 0.5:
+            replacement = weaker_plans[int(rng.integers(len(weaker_plans)))]
         else:
-            luck = rng.random((groups, seen.legal.shape[1]))[level]
-            instead = np.where(seen.legal, luck, -1.0).argmax(axis=1)
-        return np.where(units, instead, strong).astype(np.int64)
+            scores = rng.random((groups, observation.legal.shape[1]))[group_of]
+            replacement = np.where(observation.legal, scores, -1.0).argmax(axis=1)
+        return np.where(units, replacement, target_plan).astype(np.int64)
 
     @staticmethod
-    def _cut(seen: Seen, rng: np.random.Generator) -> NDArray[np.int64]:
+    def _damage_groups(observation: GoObservation, rng: np.random.Generator) -> NDArray[np.int64]:
         """Units: groups that are moved as one: units alone, modules, or parts."""
-        levels = [level for level in (MODULES, PARTS) if seen.grouped(level) is not None]
-        return seen.members([UNITS, *levels][int(rng.integers(len(levels) + 1))])
+        levels = [level for level in (MODULES, PARTS) if observation.at_level(level) is not None]
+        return observation.group_of_units([UNITS, *levels][int(rng.integers(len(levels) + 1))])
 
 
-def _missed(
+def _cross_entropy(
     logits: torch.Tensor,
     target: NDArray[np.integer],
     free: NDArray[np.bool_],
-    smoothing: float,
-    heavy: NDArray[np.bool_] | None = None,
+    label_smoothing: float,
+    emphasised: NDArray[np.bool_] | None = None,
 ) -> torch.Tensor:
     """The mean cross-entropy over units that have a choice.
 
     Args:
-        heavy: Units that count, all together, as much as all others.
+        emphasised: Units that count, all together, as much as all others.
     """
     import torch
 
-    where = logits.device
-    sure = torch.log_softmax(logits, dim=2)
-    index = torch.as_tensor(np.asarray(target, dtype=np.int64), device=where)
-    miss = -sure.gather(2, index[..., None])[..., 0]
-    if smoothing:
+    torch_device = logits.device
+    log_prob = torch.log_softmax(logits, dim=2)
+    index = torch.as_tensor(np.asarray(target, dtype=np.int64), device=torch_device)
+    unit_loss = -log_prob.gather(2, index[..., None])[..., 0]
+    if label_smoothing:
         legal = logits > -1e8
-        even = -(sure.masked_fill(~legal, 0.0)).sum(dim=2) / legal.sum(dim=2)
-        miss = (1 - smoothing) * miss + smoothing * even
+        uniform_loss = -(log_prob.masked_fill(~legal, 0.0)).sum(dim=2) / legal.sum(dim=2)
+        unit_loss = (1 - label_smoothing) * unit_loss + label_smoothing * uniform_loss
     weight = np.broadcast_to(free.astype(np.float32), target.shape)
-    if heavy is not None:
-        both = (heavy & free).sum(axis=1, keepdims=True).clip(1)
-        rest = (~heavy & free).sum(axis=1, keepdims=True).clip(1)
-        weight = weight * np.where(heavy, rest / both, 1.0)
-    scale = torch.as_tensor(np.array(weight, dtype=np.float32), device=where)
-    missed: torch.Tensor = (miss * scale).sum() / scale.sum().clamp(min=1.0)
-    return missed
+    if emphasised is not None:
+        emphasised_count = (emphasised & free).sum(axis=1, keepdims=True).clip(1)
+        other_count = (~emphasised & free).sum(axis=1, keepdims=True).clip(1)
+        weight = weight * np.where(emphasised, other_count / emphasised_count, 1.0)
+    scale = torch.as_tensor(np.array(weight, dtype=np.float32), device=torch_device)
+    loss: torch.Tensor = (unit_loss * scale).sum() / scale.sum().clamp(min=1.0)
+    return loss
 
 
-def _drawn(logits: torch.Tensor, rng: np.random.Generator) -> NDArray[np.int64]:
+def _sample_plan(logits: torch.Tensor, rng: np.random.Generator) -> NDArray[np.int64]:
     """Units: the likeliest plan, with none, some or all of its units drawn instead."""
     import torch
 
-    share = rng.choice([0.0, np.exp(rng.uniform(np.log(0.01), 0.0))])
-    free = rng.random(logits.shape[1]) < share
-    luck = rng.gumbel(size=logits.shape[1:]) * free[:, None]
+    sampled_share = rng.choice([0.0, np.exp(rng.uniform(np.log(0.01), 0.0))])
+    sampled_units = rng.random(logits.shape[1]) < sampled_share
+    gumbel = rng.gumbel(size=logits.shape[1:]) * sampled_units[:, None]
     with torch.no_grad():
-        shaken = logits[0] + torch.as_tensor(luck, dtype=logits.dtype, device=logits.device)
-        return shaken.argmax(dim=1).cpu().numpy()
+        noisy_logits = logits[0] + torch.as_tensor(gumbel, dtype=logits.dtype, device=logits.device)
+        return noisy_logits.argmax(dim=1).cpu().numpy()
 
 
-def taught(
+def train_by_imitation(
     policy: Go,
-    lessons: list[Lesson],
+    demonstrations: list[Demonstration],
     steps: int,
     seed: int = 0,
-    rate: float = 1e-3,
-    how: Imitation | None = None,
+    learning_rate: float = 1e-3,
+    imitation: Imitation | None = None,
 ) -> list[dict[str, float]]:
     """Teach a policy so many steps on problems drawn at random; what each step said."""
     import torch
 
-    how = how or Imitation()
-    policy.clock = clock
+    imitation = imitation or Imitation()
+    policy.clock = ready_times
     rng = np.random.default_rng([seed, 7])
-    optimizer = torch.optim.Adam(policy.parameters(), lr=rate)
+    optimizer = torch.optim.Adam(policy.parameters(), lr=learning_rate)
     rows = []
-    for at in range(steps):
-        for group in optimizer.param_groups:
-            group["lr"] = rate * (1 - 0.9 * at / max(steps, 1))
-        lesson = lessons[int(rng.integers(len(lessons)))]
-        rows.append(how.step(policy, optimizer, lesson, rng))
+    for step in range(steps):
+        for param_group in optimizer.param_groups:
+            param_group["lr"] = learning_rate * (1 - 0.9 * step / max(steps, 1))
+        demonstration = demonstrations[int(rng.integers(len(demonstrations)))]
+        rows.append(imitation.step(policy, optimizer, demonstration, rng))
     return rows

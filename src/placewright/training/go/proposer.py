@@ -1,4 +1,4 @@
-"""GO as a proposer: a problem in, plans out; a plan in, where its ops would rather be out."""
+"""GO as a proposer for searches: proposes whole plans, and moves for a given plan."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from placewright import policies
 from placewright.plan import Plan
-from placewright.training.go.issue_order import clock, issued
+from placewright.training.go.issue_order import issue_priorities, ready_times
 from placewright.training.threads import torch_threads
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class GoProposer:
     name: str = field(default="go", init=False)
 
     def __post_init__(self) -> None:
-        self.policy.clock = clock
+        self.policy.clock = ready_times
 
     @classmethod
     def read(cls, path: Path, threads: int = 1) -> GoProposer:
@@ -68,9 +68,9 @@ class GoProposer:
         Raises:
             MissingDependency: There is no torch.
         """
-        from placewright.policies.shipped import FOLDER
+        from placewright.policies.shipped import WEIGHTS_FOLDER
 
-        return cls.read(FOLDER / "go.json")
+        return cls.read(WEIGHTS_FOLDER / "go.json")
 
     def propose(self, problem: Problem, count: int, seed: int) -> list[Plan]:
         """So many plans, the likeliest first, each with the order that the policy gives it.
@@ -79,42 +79,50 @@ class GoProposer:
         between both: only moves that the policy is sure of. The others are drawn.
         """
         with torch_threads(self.threads):
-            starts = self.policy.shape.starts
-            likeliest = self.policy.act(problem, min(count, starts), seed, greedy=True)
-            seen, parts, made = self.policy.see(problem), [likeliest], len(likeliest)
-            if made < count:
-                first = seen.settle(seen.starts[: count - made])
-                order = self.policy.order(problem, first)
-                parts.append(replace(likeliest, device=first, priority=order, fusion=None))
-                made += len(first)
+            starts = self.policy.config.starts
+            greedy = self.policy.act(problem, min(count, starts), seed, greedy=True)
+            observation, batches, plan_count = self.policy.observe(problem), [greedy], len(greedy)
+            if plan_count < count:
+                initial_plans = observation.legalize(
+                    observation.initial_plans[: count - plan_count]
+                )
+                priority = self.policy.priorities(problem, initial_plans)
+                batches.append(
+                    replace(greedy, placements=initial_plans, priority=priority, fusion=None)
+                )
+                plan_count += len(initial_plans)
             for margin in MARGINS:
-                if made < count:
-                    sure = min(count - made, starts)
-                    parts.append(self.policy.act(problem, sure, seed, greedy=True, margin=margin))
-                    made += sure
-            if made < count:
-                parts.append(self.policy.act(problem, count - made, seed))
+                if plan_count < count:
+                    batch_size = min(count - plan_count, starts)
+                    batches.append(
+                        self.policy.act(problem, batch_size, seed, greedy=True, margin=margin)
+                    )
+                    plan_count += batch_size
+            if plan_count < count:
+                batches.append(self.policy.act(problem, count - plan_count, seed))
         plans = []
-        for part in parts:
-            orders = issued(problem, part.device, part.priority)
-            for at, device in enumerate(part.device):
-                order = None if orders is None else orders[at]
-                fusion = None if part.fusion is None else part.fusion[at]
-                plans.append(Plan.of(problem, device, order, fusion=fusion))
+        for batch in batches:
+            priorities = issue_priorities(problem, batch.placements, batch.priority)
+            for index, placement in enumerate(batch.placements):
+                priority = None if priorities is None else priorities[index]
+                fusion = None if batch.fusion is None else batch.fusion[index]
+                plans.append(Plan.of(problem, placement, priority, fusion=fusion))
         return plans
 
     def move_probabilities(self, problem: Problem, plan: Plan) -> NDArray[np.float64]:
         """Ops × devices: where the policy would have each op, given where all are now."""
         import torch
 
-        from placewright.policies.go.policy import SEARCH
+        from placewright.policies.go.policy import SEARCH_MODE
 
-        seen = self.policy.see(problem)
-        now = plan.device[seen.leader].astype(np.int64)
+        observation = self.policy.observe(problem)
+        current = plan.placement[observation.leader].astype(np.int64)
         with torch.no_grad(), torch_threads(self.threads):
-            legal = seen.legal[np.arange(len(now)), now]
-            now = np.where(legal, now, seen.legal.argmax(axis=1))
-            logits = self.policy.logits(self.policy.graph(problem), now[None], SEARCH)[0]
-            likely = torch.softmax(logits.double(), dim=1).cpu().numpy()
-        found: NDArray[np.float64] = likely[seen.unit]
-        return found
+            legal = observation.legal[np.arange(len(current)), current]
+            current = np.where(legal, current, observation.legal.argmax(axis=1))
+            logits = self.policy.logits(
+                self.policy.encode_graph(problem), current[None], SEARCH_MODE
+            )[0]
+            unit_probabilities = torch.softmax(logits.double(), dim=1).cpu().numpy()
+        op_probabilities: NDArray[np.float64] = unit_probabilities[observation.unit]
+        return op_probabilities

@@ -1,4 +1,4 @@
-"""Recipes of GO, for the shared trainer; imitation comes before it (`go_imitation`)."""
+"""Recipe of GO for the shared trainer; imitation comes before it."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from placewright import policies
 from placewright.training.algorithms import PPO
 from placewright.training.baselines import BatchNormalised
 from placewright.training.recipes.base import Recipe
-from placewright.training.rewards import Graded
-from placewright.training.schedules import Straight, Until
+from placewright.training.rewards import GradedPenalty
+from placewright.training.schedules import Linear, Step
 
 
-def go() -> Recipe:
+def go_recipe() -> Recipe:
     """GO on one problem or many.
 
     Each decision's ratio is clipped by itself, and the advantage is normalised in the batch, which
@@ -19,11 +19,11 @@ def go() -> Recipe:
     """
     return Recipe(
         "go",
-        policies.find("go").Shape(passes=("module",), stay=3.0, drawn=0),
+        policies.find_config("go")(passes=("module",), stay_bias=3.0, drawn=0),
         algorithm=PPO(),
-        reward=Graded(step=1.0),
+        reward=GradedPenalty(overflow_step=1.0),
         baseline=BatchNormalised,
-        samples=32,
-        rate=Straight(1e-3, 1e-4),
-        floor=Until(0.8, 0.1),
+        episodes=32,
+        learning_rate=Linear(1e-3, 1e-4),
+        entropy_floor=Step(0.8, 0.1),
     )

@@ -1,4 +1,4 @@
-"""Recipes of Placeto and of the pair policy, for the shared trainer."""
+"""Recipes of Placeto and of the linear policy for the shared trainer."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ from placewright.training.algorithms import PPO
 from placewright.training.baselines import BatchNormalised, PerGraph, PerStep
 from placewright.training.gae import StepNormalised
 from placewright.training.recipes.base import Recipe
-from placewright.training.rewards import Graded, Penalised
-from placewright.training.schedules import Always, Straight, Until
+from placewright.training.rewards import CappedPenalty, GradedPenalty
+from placewright.training.schedules import Constant, Linear, Step
 
 
-def pair() -> Recipe:
+def linear_recipe() -> Recipe:
     """The pair policy on one problem; the one that ships was trained by `PairTraining` on many."""
     return Recipe(
         "pair",
-        policies.find("pair").Shape(),
-        reward=Graded(step=1.0),
-        samples=16,
-        rate=Straight(0.1, 0.01),
-        clip=0.0,
+        policies.find_config("pair")(),
+        reward=GradedPenalty(overflow_step=1.0),
+        episodes=16,
+        learning_rate=Linear(0.1, 0.01),
+        max_grad_norm=0.0,
     )
 
 
-def placeto() -> Recipe:
+def placeto_recipe() -> Recipe:
     """Our default for Placeto: wider vectors, the last plan's reward alone, normalised."""
     return Recipe(
         "placeto",
-        policies.find("placeto").Shape(hidden=16, rounds=4),
+        policies.find_config("placeto")(hidden=16, rounds=4),
         algorithm=PPO(),
-        reward=Graded(),
+        reward=GradedPenalty(),
         baseline=BatchNormalised,
-        samples=16,
-        rate=Straight(3e-3, 1e-3),
-        floor=Until(0.8, 0.1),
-        imitate=Always(0.3),
+        episodes=16,
+        learning_rate=Linear(3e-3, 1e-3),
+        entropy_floor=Step(0.8, 0.1),
+        self_imitation=Constant(0.3),
     )
 
 
@@ -45,13 +45,13 @@ def placeto_steps() -> Recipe:
     """As our default, with every step's plan judged and credit that fades with GAE's λ."""
     return Recipe(
         "placeto-steps",
-        policies.find("placeto").Shape(hidden=16, rounds=4, steps=True),
-        reward=Graded(),
+        policies.find_config("placeto")(hidden=16, rounds=4, steps=True),
+        reward=GradedPenalty(),
         algorithm=PPO(),
         baseline=partial(StepNormalised, 0.95),
-        samples=16,
-        rate=Straight(3e-3, 1e-3),
-        floor=Until(0.8, 0.1),
+        episodes=16,
+        learning_rate=Linear(3e-3, 1e-3),
+        entropy_floor=Step(0.8, 0.1),
     )
 
 
@@ -64,12 +64,12 @@ def placeto_any() -> Recipe:
     """
     return Recipe(
         "placeto-any",
-        policies.find("placeto-any").Shape(drawn=0.15, rounds=0, senses=True, tuned=True),
+        policies.find_config("placeto-any")(drawn=0.15, rounds=0, senses=True, tuned=True),
         algorithm=PPO(),
-        reward=Graded(step=1.0),
+        reward=GradedPenalty(overflow_step=1.0),
         baseline=BatchNormalised,
-        samples=24,
-        rate=Straight(3e-3, 3e-4),
+        episodes=24,
+        learning_rate=Linear(3e-3, 3e-4),
     )
 
 
@@ -79,9 +79,11 @@ def placeto_joint() -> Recipe:
     Of up to 300 small groups each is placed alone or merges with the one whose tensor takes it
     longest to bring; which merge is drawn, judged and learned with where they go.
     """
-    made = placeto_any()
-    shape = policies.find("placeto-any").Shape(rule="coarse", most=300, drawn=0.3, merge=True)
-    return replace(made, name="placeto-joint", shape=shape)
+    base = placeto_any()
+    config = policies.find_config("placeto-any")(
+        grouping="coarse", max_groups=300, drawn=0.3, merge=True
+    )
+    return replace(base, name="placeto-joint", policy_config=config)
 
 
 def placeto_paper() -> Recipe:
@@ -93,11 +95,13 @@ def placeto_paper() -> Recipe:
     """
     return Recipe(
         "placeto-paper",
-        policies.find("placeto").Shape(rule="colocation", most=256, steps=True, start="fixed"),
-        reward=Penalised(),
+        policies.find_config("placeto")(
+            grouping="colocation", max_groups=256, steps=True, start="fixed"
+        ),
+        reward=CappedPenalty(),
         baseline=partial(PerGraph, partial(PerStep, 10)),
-        samples=4,
-        rate=Straight(1e-3, 1e-4),
-        bonus=Straight(1.0, 0.0),
-        clip=1.25,
+        episodes=4,
+        learning_rate=Linear(1e-3, 1e-4),
+        entropy_bonus=Linear(1.0, 0.0),
+        max_grad_norm=1.25,
     )

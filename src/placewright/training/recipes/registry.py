@@ -1,4 +1,4 @@
-"""Recipes: one function for each published experiment, and our own tuned ones.
+"""Recipes by name: one for each published experiment, and our tuned defaults.
 
 Steps of the papers are shares of the budget here: Hierarchical's runs are taken to be 1,000 updates
 long and ColocRL's 10,000, since the papers do not say.
@@ -14,23 +14,23 @@ from placewright import policies
 from placewright.errors import ConfigError, nearest
 from placewright.training.baselines import BatchNormalised, MovingAverage
 from placewright.training.recipes.base import Recipe
-from placewright.training.recipes.go import go
+from placewright.training.recipes.go import go_recipe
 from placewright.training.recipes.placeto import (
-    pair,
-    placeto,
+    linear_recipe,
     placeto_any,
     placeto_joint,
     placeto_paper,
+    placeto_recipe,
     placeto_steps,
 )
-from placewright.training.rewards import Constant, Graded
-from placewright.training.schedules import Always, Staircase, Until
+from placewright.training.rewards import FixedPenalty, GradedPenalty
+from placewright.training.schedules import Constant, Staircase, Step
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def colocrl() -> Recipe:
+def colocrl_recipe() -> Recipe:
     """Our default for ColocRL; the paper's method is `colocrl_paper`, without imitation.
 
     Noise and rate are the best of the seven settings that `benchmarks/sweep.py` tried with three
@@ -38,13 +38,13 @@ def colocrl() -> Recipe:
     """
     return Recipe(
         "colocrl",
-        policies.find("colocrl").Shape(shared=True),
-        reward=Graded(),
+        policies.find_config("colocrl")(shared=True),
+        reward=GradedPenalty(),
         baseline=BatchNormalised,
-        samples=4,
-        rate=Always(3e-3),
-        noise=Always(4.0),
-        imitate=Always(1.0),
+        episodes=4,
+        learning_rate=Constant(3e-3),
+        logit_noise=Constant(4.0),
+        self_imitation=Constant(1.0),
     )
 
 
@@ -55,16 +55,16 @@ def colocrl_paper() -> Recipe:
     """
     return Recipe(
         "colocrl-paper",
-        policies.find("colocrl").Shape(most=256, hidden=512),
-        reward=Constant(10.0),
+        policies.find_config("colocrl")(max_groups=256, hidden=512),
+        reward=FixedPenalty(10.0),
         baseline=partial(MovingAverage, 0.9),
-        samples=8,
-        rate=Always(1e-3),
-        valid_only=0.5,
+        episodes=8,
+        learning_rate=Constant(1e-3),
+        drop_infeasible_after=0.5,
     )
 
 
-def hierarchical() -> Recipe:
+def hierarchical_recipe() -> Recipe:
     """Our default for Hierarchical; the paper's method is `hierarchical_paper`, without imitation.
 
     Noise in patches and strong imitation were the best in the same sweep. With a locality of 16
@@ -72,15 +72,15 @@ def hierarchical() -> Recipe:
     """
     return Recipe(
         "hierarchical",
-        policies.find("hierarchical").Shape(
+        policies.find_config("hierarchical")(
             placements=4, locality=16.0, home="colocation", shared=True, patches=True
         ),
-        reward=Graded(),
+        reward=GradedPenalty(),
         baseline=BatchNormalised,
-        samples=4,
-        rate=Always(3e-3),
-        noise=Always(2.0),
-        imitate=Always(8.0),
+        episodes=4,
+        learning_rate=Constant(3e-3),
+        logit_noise=Constant(2.0),
+        self_imitation=Constant(8.0),
     )
 
 
@@ -88,15 +88,15 @@ def hierarchical_paper() -> Recipe:
     """Mirhoseini, Goldie et al. 2018: the paper's column of values, learning rate 0.1 included."""
     return Recipe(
         "hierarchical-paper",
-        policies.find("hierarchical").Shape(
+        policies.find_config("hierarchical")(
             groups=256, placements=4, hidden=512, temperature=10.0, tanh=5.0
         ),
-        reward=Constant(10.0),
+        reward=FixedPenalty(10.0),
         baseline=partial(MovingAverage, 0.9),
-        samples=4,
-        rate=Always(0.1),
-        noise=Until(0.5, 0.5),
-        valid_only=0.5,
+        episodes=4,
+        learning_rate=Constant(0.1),
+        logit_noise=Step(0.5, 0.5),
+        drop_infeasible_after=0.5,
     )
 
 
@@ -108,7 +108,7 @@ def hierarchical_open() -> Recipe:
     """
     return Recipe(
         "hierarchical-open",
-        policies.find("hierarchical").Shape(
+        policies.find_config("hierarchical")(
             groups=256,
             placements=1,
             hidden=512,
@@ -119,23 +119,23 @@ def hierarchical_open() -> Recipe:
             temperature=1.0,
             tanh=1.0,
         ),
-        reward=Constant(10.0),
+        reward=FixedPenalty(10.0),
         baseline=partial(MovingAverage, 0.9, -10.0),
-        samples=1,
-        rate=Staircase(0.1, 0.95, 0.4, 12),
-        noise=Until(0.75, 0.5),
+        episodes=1,
+        learning_rate=Staircase(0.1, 0.95, 0.4, 12),
+        logit_noise=Step(0.75, 0.5),
     )
 
 
 RECIPES: dict[str, Callable[[], Recipe]] = {
-    "colocrl": colocrl,
+    "colocrl": colocrl_recipe,
     "colocrl-paper": colocrl_paper,
-    "go": go,
-    "hierarchical": hierarchical,
+    "go": go_recipe,
+    "hierarchical": hierarchical_recipe,
     "hierarchical-paper": hierarchical_paper,
     "hierarchical-open": hierarchical_open,
-    "pair": pair,
-    "placeto": placeto,
+    "pair": linear_recipe,
+    "placeto": placeto_recipe,
     "placeto-steps": placeto_steps,
     "placeto-paper": placeto_paper,
     "placeto-any": placeto_any,
@@ -143,18 +143,23 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
 }
 """Recipes by name."""
 
-_GROUPS = {"colocrl": "most", "hierarchical": "groups", "pair": "most", "placeto": "most"}
+_GROUP_FIELDS = {
+    "colocrl": "max_groups",
+    "hierarchical": "groups",
+    "pair": "max_groups",
+    "placeto": "max_groups",
+}
 
 
-def recipe(
-    name: str, groups: int | None = None, hidden: int | None = None, rule: str | None = None
+def find_recipe(
+    name: str, groups: int | None = None, hidden: int | None = None, grouping: str | None = None
 ) -> Recipe:
     """The recipe of that name, with other sizes if given.
 
     Args:
         groups: The most groups; the papers' 256 and 512 hidden want a GPU.
         hidden: Size of the placer's states.
-        rule: How ops are grouped, for ColocRL.
+        grouping: How ops are grouped, for ColocRL.
 
     Raises:
         ConfigError: There is no such recipe, or it has no such size.
@@ -162,31 +167,31 @@ def recipe(
     """
     if name not in RECIPES:
         raise ConfigError(f"no recipe is named {name!r}: {nearest(name, RECIPES)}")
-    made = RECIPES[name]()
-    shape: Any = made.shape
-    changed: dict[str, Any] = {}
-    grouped = _GROUPS.get(name.partition("-")[0])
-    if groups is not None and grouped is None:
+    base = RECIPES[name]()
+    config: Any = base.policy_config
+    changes: dict[str, Any] = {}
+    group_field = _GROUP_FIELDS.get(name.partition("-")[0])
+    if groups is not None and group_field is None:
         raise ConfigError(f"recipe {name!r} places every op by itself: it takes no groups")
-    if groups is not None and grouped is not None:
-        changed[grouped] = groups
-    if hidden is not None and not hasattr(shape, "hidden"):
+    if groups is not None and group_field is not None:
+        changes[group_field] = groups
+    if hidden is not None and not hasattr(config, "hidden"):
         raise ConfigError(f"recipe {name!r} has no hidden states: leave the size out")
     if hidden is not None:
-        changed["hidden"] = hidden
-    if rule is not None and not hasattr(shape, "rule"):
+        changes["hidden"] = hidden
+    if grouping is not None and not hasattr(config, "grouping"):
         raise ConfigError(f"recipe {name!r} learns its groups: it takes no grouping rule")
-    if rule is not None:
-        changed["rule"] = rule
-    for what, size in changed.items():
+    if grouping is not None:
+        changes["grouping"] = grouping
+    for field_name, size in changes.items():
         if isinstance(size, int) and size < 2:
-            raise ConfigError(f"recipe {name!r} is given {what} {size}: expected 2 or more")
+            raise ConfigError(f"recipe {name!r} is given {field_name} {size}: expected 2 or more")
     if hidden is not None and hidden % 2:
         raise ConfigError(f"recipe {name!r} is given hidden {hidden}: expected an even number")
-    return replace(made, shape=replace(shape, **changed))
+    return replace(base, policy_config=replace(config, **changes))
 
 
-def of_several(made: Recipe) -> Recipe:
+def multi_graph_recipe(recipe: Recipe) -> Recipe:
     """The recipe for many graphs: four in each update, and half the episodes of each.
 
     On 24 graphs of `nmt` (24 groups, 4,000 plans, one seed) the likeliest plans of 8 test graphs
@@ -196,9 +201,9 @@ def of_several(made: Recipe) -> Recipe:
     Raises:
         ConfigError: Its policy is made for one graph.
     """
-    shape: Any = made.shape
-    if made.name.startswith("hierarchical"):
-        raise ConfigError(f"recipe {made.name!r} places one graph: it cannot learn from several")
-    if hasattr(shape, "padded"):
-        made = replace(made, shape=replace(shape, padded=True))
-    return replace(made, graphs=4, samples=max(2, made.samples // 2))
+    config: Any = recipe.policy_config
+    if recipe.name.startswith("hierarchical"):
+        raise ConfigError(f"recipe {recipe.name!r} places one graph: it cannot learn from several")
+    if hasattr(config, "padded"):
+        recipe = replace(recipe, policy_config=replace(config, padded=True))
+    return replace(recipe, problems=4, episodes=max(2, recipe.episodes // 2))

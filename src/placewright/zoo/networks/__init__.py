@@ -1,4 +1,4 @@
-"""A name in, a PyTorch model and what it is called with out: networks of the papers and of today.
+"""Networks of the papers and of today, as PyTorch models with example arguments.
 
 This table needs no torch; `Network.build` does. Weights are drawn at random. Under
 `torch.device("meta")` or a `FakeTensorMode` nothing is allocated, whatever the size. In training a
@@ -19,15 +19,15 @@ from placewright.zoo.networks.network import Network
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from placewright.zoo.networks.network import Value
+    from placewright.zoo.networks.network import ArgumentValue
 
 __all__ = ["NETWORKS", "Network"]
 
-RECURRENT: Mapping[str, Value] = {"batch": 2, "steps": 3, "width": 8, "vocabulary": 11}
-TEXT: Mapping[str, Value] = {
+RECURRENT_TEST: Mapping[str, ArgumentValue] = {"batch": 2, "steps": 3, "width": 8, "vocabulary": 11}
+TEXT_TEST: Mapping[str, ArgumentValue] = {
     "batch": 2, "steps": 6, "layers": 2, "width": 16, "heads": 2, "vocabulary": 37,
 }  # fmt: skip
-DECODER: Mapping[str, Value] = {
+DECODER_TEST: Mapping[str, ArgumentValue] = {
     "batch": 2, "context": 6, "layers": 2, "width": 16, "heads": 4, "groups": 2, "hidden": 24,
     "vocabulary": 37, "dtype": "float32",
 }  # fmt: skip
@@ -49,7 +49,7 @@ def _rnnlm(layers: int) -> Network:
         f"rnnlm-{layers}", f"language model of {layers} LSTM layers, unrolled", "rnnlm",
         {"batch": 64, "steps": 40, "layers": layers, "width": 2048, "vocabulary": 10_000,
          "training": True},
-        RECURRENT, experts.LAYER_PER_GPU, f"{layers}xP100+cpu",
+        RECURRENT_TEST, experts.LAYER_PER_GPU, f"{layers}xP100+cpu",
     )
 
 
@@ -58,7 +58,7 @@ def _nmt(layers: int) -> Network:
         f"nmt-{layers}", f"translation with attention, twice {layers} LSTM layers, unrolled", "nmt",
         {"batch": 64, "steps": 40, "layers": layers, "width": 1024, "vocabulary": 32_000,
          "training": True},
-        RECURRENT, experts.TRANSLATION, f"{layers}xP100+cpu",
+        RECURRENT_TEST, experts.TRANSLATION, f"{layers}xP100+cpu",
     )
 
 
@@ -88,7 +88,7 @@ def _bert(name: str, layers: int, width: int, heads: int) -> Network:
         name, f"BERT of {layers} blocks", "bert",
         {"batch": 8, "steps": 512, "layers": layers, "width": width, "heads": heads,
          "vocabulary": 30_522, "training": True, "dtype": "float32"},
-        TEXT, experts.BLOCKS,
+        TEXT_TEST, experts.BLOCKS,
     )
 
 
@@ -97,11 +97,11 @@ def _gpt2(name: str, layers: int, width: int, heads: int) -> Network:
         name, f"GPT-2 of {layers} blocks", "gpt2",
         {"batch": 8, "steps": 1024, "layers": layers, "width": width, "heads": heads,
          "vocabulary": 50_257, "training": True, "dtype": "float32"},
-        TEXT, experts.BLOCKS,
+        TEXT_TEST, experts.BLOCKS,
     )
 
 
-_ROWS = (
+_NETWORKS = (
     Network(
         "inception-v3", "Inception-V3", "inception",
         {"batch": 32, "image": 299, "channels": 32, "classes": 1000, "training": True},
@@ -146,14 +146,14 @@ _ROWS = (
         {"batch": 1, "context": 2048, "mode": "prefill", "layers": 32, "width": 4096,
          "heads": 32, "groups": 8, "hidden": 14_336, "vocabulary": 128_256, "training": False,
          "dtype": "bfloat16"},
-        DECODER, experts.BLOCKS,
+        DECODER_TEST, experts.BLOCKS,
     ),
     Network(
         "moe", "a mixture of experts like Mixtral 8x7B, prefill or one step of decode", "moe",
         {"batch": 1, "context": 2048, "mode": "prefill", "layers": 32, "width": 4096,
          "heads": 32, "groups": 8, "hidden": 14_336, "experts": 8, "chosen": 2, "capacity": 1.25,
          "vocabulary": 32_000, "training": False, "dtype": "bfloat16"},
-        {**DECODER, "experts": 4}, experts.BLOCKS,
+        {**DECODER_TEST, "experts": 4}, experts.BLOCKS,
     ),
     Network(
         "unet", "the U-Net of Stable Diffusion 1.5", "unet",
@@ -173,5 +173,5 @@ _ROWS = (
 )
 # fmt: on
 
-NETWORKS: Mapping[str, Network] = {each.name: each for each in _ROWS}
+NETWORKS: Mapping[str, Network] = {each.name: each for each in _NETWORKS}
 """Every network by its name."""

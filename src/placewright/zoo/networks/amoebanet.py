@@ -1,4 +1,4 @@
-"""Sizes in, AmoebaNet-D out (Real et al., AAAI 2019), with cells and filters as GPipe counts them.
+"""AmoebaNet-D (Real et al., AAAI 2019), with cells and filters as GPipe counts them.
 
 GPipe (Huang et al., NeurIPS 2019) calls 18 normal cells of 208 filters AmoebaNet-D (18, 208).
 """
@@ -12,20 +12,26 @@ from torch import Tensor, nn
 
 from placewright.errors import ConfigError
 from placewright.zoo.networks.cells import (
-    Cells,
-    Drawing,
-    Species,
-    keep,
+    CellArchitecture,
+    CellGenotype,
+    NASCells,
+    identity,
     maximum_2,
     maximum_3,
     mean_3,
 )
-from placewright.zoo.networks.layers import Built, Convolution, Head, finish, words
+from placewright.zoo.networks.layers import (
+    Convolution,
+    NetworkCall,
+    OutputHead,
+    network_call,
+    random_tokens,
+)
 
 
 def build(
     *, batch: int, image: int, cells: int, filters: int, classes: int, training: bool
-) -> Built:
+) -> NetworkCall:
     """A classifier of images.
 
     Args:
@@ -39,8 +45,8 @@ def build(
         raise ConfigError(f"amoebanet-d has filters {filters!r}: expected a multiple of 8")
     model = AmoebaNet(cells // 3, filters, classes)
     args = [torch.randn(batch, 3, image, image)]
-    args += [words(classes, batch)] if training else []
-    return finish(model, training, *args)
+    args += [random_tokens(classes, batch)] if training else []
+    return network_call(model, training, *args)
 
 
 class AmoebaNet(nn.Module):
@@ -48,14 +54,14 @@ class AmoebaNet(nn.Module):
         super().__init__()
         stem = filters // 4
         self.stem = Convolution(3, stem, 3, stride=2, padding=1, relu="never")
-        self.cells = Cells(SPECIES, stem, (filters // 2, filters), filters, cells)
-        self.head = Head(self.cells.out, classes)
+        self.cells = NASCells(ARCHITECTURE, stem, (filters // 2, filters), filters, cells)
+        self.head = OutputHead(self.cells.out_channels, classes)
 
     def forward(self, images: Tensor, labels: Tensor | None = None) -> Tensor:
         return self.head(self.cells(self.stem(images)).mean((2, 3)), labels)
 
 
-class Bottleneck(nn.Sequential):
+class CellBottleneck(nn.Sequential):
     """Convolutions between a 1 x 1 to a quarter of the channels and a 1 x 1 back."""
 
     def __init__(
@@ -63,10 +69,10 @@ class Bottleneck(nn.Sequential):
     ) -> None:
         inner = channels // 4
         super().__init__(Convolution(inputs, inner, 1, relu="before"))
-        for high, wide in kernels:
-            steps = (stride if high > 1 else 1, stride if wide > 1 else 1)
-            padding = (high // 2, wide // 2)
-            self.append(Convolution(inner, inner, (high, wide), steps, padding, relu="before"))
+        for height, width in kernels:
+            strides = (stride if height > 1 else 1, stride if width > 1 else 1)
+            padding = (height // 2, width // 2)
+            self.append(Convolution(inner, inner, (height, width), strides, padding, relu="before"))
         self.append(Convolution(inner, channels, 1, relu="before"))
 
 
@@ -74,8 +80,8 @@ def convolution_1(inputs: int, channels: int, stride: int) -> nn.Module:
     return Convolution(inputs, channels, 1, stride, relu="before")
 
 
-SPECIES = Species(
-    normal=Drawing(
+ARCHITECTURE = CellArchitecture(
+    normal=CellGenotype(
         (
             (("convolution_1", 1), ("maximum_3", 1)),
             (("keep", 1), ("convolution_7", 0)),
@@ -83,9 +89,9 @@ SPECIES = Species(
             (("maximum_3", 2), ("keep", 2)),
             (("mean_3", 1), ("convolution_1", 5)),
         ),
-        joined=(0, 3, 4, 6),  # as in the code its authors published; the paper says 4, 5, 6
+        concat_states=(0, 3, 4, 6),  # as in the code its authors published; the paper says 4, 5, 6
     ),
-    reduction=Drawing(
+    reduction=CellGenotype(
         (
             (("maximum_2", 0), ("maximum_3", 0)),
             (("keep", 2), ("convolution_3", 1)),
@@ -93,15 +99,15 @@ SPECIES = Species(
             (("keep", 3), ("maximum_2", 1)),
             (("mean_3", 2), ("convolution_1", 3)),
         ),
-        joined=(4, 5, 6),
+        concat_states=(4, 5, 6),
     ),
     operations={
-        "keep": keep,
+        "keep": identity,
         "mean_3": mean_3,
         "maximum_2": maximum_2,
         "maximum_3": maximum_3,
         "convolution_1": convolution_1,
-        "convolution_3": partial(Bottleneck, ((3, 3),)),
-        "convolution_7": partial(Bottleneck, ((1, 7), (7, 1))),
+        "convolution_3": partial(CellBottleneck, ((3, 3),)),
+        "convolution_7": partial(CellBottleneck, ((1, 7), (7, 1))),
     },
 )

@@ -1,4 +1,4 @@
-"""Sizes in, BERT out (Devlin et al., NAACL 2019): states and a summary, or its pre-training loss.
+"""BERT (Devlin et al., NAACL 2019): states and a summary, or its pre-training loss.
 
 Sequences are full, so there is no mask of padding; no dropout of attention weights.
 """
@@ -12,14 +12,14 @@ from torch.nn import functional as F
 from placewright.errors import ConfigError
 from placewright.zoo.networks.layers import (
     MLP,
-    Attention,
-    Built,
-    Head,
+    MultiHeadAttention,
+    NetworkCall,
+    OutputHead,
     SmallEmbedding,
-    elements,
-    finish,
-    loss,
-    words,
+    cross_entropy,
+    default_dtype,
+    network_call,
+    random_tokens,
 )
 
 POSITIONS, SEGMENTS, EPSILON = 512, 2, 1e-12
@@ -35,29 +35,31 @@ def build(
     vocabulary: int,
     training: bool,
     dtype: str,
-) -> Built:
+) -> NetworkCall:
     """An encoder of text; in training with the heads for masked words and for the next sentence."""
     if steps > POSITIONS:
         raise ConfigError(f"bert has steps {steps!r}: expected {POSITIONS} or less")
     if width % heads:
         raise ConfigError(f"bert has width {width!r}: expected a multiple of its {heads} heads")
-    with elements(dtype):
-        model = BERT(layers, width, heads, vocabulary, heads_too=training)
-        args = [words(vocabulary, batch, steps), words(SEGMENTS, batch, steps)]
-        args += [words(vocabulary, batch, steps), words(2, batch)] if training else []
-    return finish(model, training, *args)
+    with default_dtype(dtype):
+        model = BERT(layers, width, heads, vocabulary, pretraining=training)
+        args = [random_tokens(vocabulary, batch, steps), random_tokens(SEGMENTS, batch, steps)]
+        args += (
+            [random_tokens(vocabulary, batch, steps), random_tokens(2, batch)] if training else []
+        )
+    return network_call(model, training, *args)
 
 
 class BERT(nn.Module):
     def __init__(
-        self, layers: int, width: int, heads: int, vocabulary: int, heads_too: bool
+        self, layers: int, width: int, heads: int, vocabulary: int, pretraining: bool
     ) -> None:
         super().__init__()
-        self.embedding = Embedding(vocabulary, width)
-        self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
+        self.embedding = BERTEmbedding(vocabulary, width)
+        self.blocks = nn.ModuleList(BERTBlock(width, heads) for _ in range(layers))
         self.pooler = nn.Linear(width, width)
-        self.masked = Masked(width, vocabulary) if heads_too else None
-        self.next = Head(width, 2) if heads_too else None
+        self.masked = MaskedLMHead(width, vocabulary) if pretraining else None
+        self.next = OutputHead(width, 2) if pretraining else None
 
     def forward(
         self,
@@ -72,11 +74,11 @@ class BERT(nn.Module):
         summary = torch.tanh(self.pooler(x[:, 0]))
         if labels is None or follows is None or self.masked is None or self.next is None:
             return x, summary
-        guess = self.masked(x, self.embedding.words.weight, labels)
-        return guess + self.next(summary, follows)
+        masked_loss = self.masked(x, self.embedding.words.weight, labels)
+        return masked_loss + self.next(summary, follows)
 
 
-class Embedding(nn.Module):
+class BERTEmbedding(nn.Module):
     """The sum of what word, place and segment say."""
 
     def __init__(self, vocabulary: int, width: int) -> None:
@@ -88,16 +90,18 @@ class Embedding(nn.Module):
         self.dropout = nn.Dropout(0.1)
 
     def forward(self, tokens: Tensor, segments: Tensor) -> Tensor:
-        places = self.positions.weight[: tokens.shape[1]]
-        return self.dropout(self.norm(self.words(tokens) + self.segments(segments) + places))
+        position_embeddings = self.positions.weight[: tokens.shape[1]]
+        return self.dropout(
+            self.norm(self.words(tokens) + self.segments(segments) + position_embeddings)
+        )
 
 
-class Block(nn.Module):
+class BERTBlock(nn.Module):
     """Attention and a perceptron, each followed by a sum and a norm."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
-        self.attention = Attention(width, heads)
+        self.attention = MultiHeadAttention(width, heads)
         self.attention_norm = nn.LayerNorm(width, EPSILON)
         self.mlp = MLP(width, 4 * width, nn.GELU())
         self.mlp_norm = nn.LayerNorm(width, EPSILON)
@@ -108,7 +112,7 @@ class Block(nn.Module):
         return self.mlp_norm(x + self.dropout(self.mlp(x)))
 
 
-class Masked(nn.Module):
+class MaskedLMHead(nn.Module):
     """The loss of the words that were masked, at every step, by the weight of the embedding."""
 
     def __init__(self, width: int, vocabulary: int) -> None:
@@ -118,4 +122,4 @@ class Masked(nn.Module):
         self.bias = nn.Parameter(torch.zeros(vocabulary))
 
     def forward(self, x: Tensor, weight: Tensor, labels: Tensor) -> Tensor:
-        return loss(F.linear(self.norm(F.gelu(self.dense(x))), weight, self.bias), labels)
+        return cross_entropy(F.linear(self.norm(F.gelu(self.dense(x))), weight, self.bias), labels)

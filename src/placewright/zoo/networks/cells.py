@@ -1,4 +1,4 @@
-"""A drawing of a cell in, the cell as a module out: what NASNet and AmoebaNet are made of.
+"""Cells of searched architectures (NASNet, AmoebaNet), built from their genotypes.
 
 A cell reads what the two cells before it made: state 0 is the last one, state 1 the one before.
 Each step adds a state: the sum of two operations, each on an earlier state. Some states are joined
@@ -21,31 +21,31 @@ Operation = Callable[[int, int, int], nn.Module]
 
 
 @dataclass(frozen=True)
-class Drawing:
+class CellGenotype:
     """Steps, each of two operations and the states they read, and the states that are joined."""
 
     steps: tuple[tuple[tuple[str, int], tuple[str, int]], ...]
-    joined: tuple[int, ...]
+    concat_states: tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Species:
+class CellArchitecture:
     """The drawings of normal and reduction cells, the operations they name, and two quirks.
 
     Args:
-        raw: Whether the first cell takes as state 1 what comes in as it is, with all its channels.
-        past: Whether the cell after a group's reduction reads, as the one before, not what the
+        raw_first_state: Whether the first cell takes as state 1 what comes in as it is, with all its channels.
+        reuses_older: Whether the cell after a group's reduction reads, as the one before, not what the
             reduction read as the last one, but what it read as the one before.
     """
 
-    normal: Drawing
-    reduction: Drawing
+    normal: CellGenotype
+    reduction: CellGenotype
     operations: Mapping[str, Operation]
-    raw: bool = False
-    past: bool = False
+    raw_first_state: bool = False
+    reuses_older: bool = False
 
 
-class Cells(nn.ModuleList):
+class NASCells(nn.ModuleList):
     """Two reduction cells, then three groups of normal cells; a reduction cell parts two groups.
 
     Args:
@@ -56,32 +56,45 @@ class Cells(nn.ModuleList):
     """
 
     def __init__(
-        self, species: Species, inputs: int, first: tuple[int, int], channels: int, count: int
+        self,
+        architecture: CellArchitecture,
+        inputs: int,
+        first_channels: tuple[int, int],
+        channels: int,
+        count: int,
     ) -> None:
         super().__init__()
-        rows = [(species.reduction, width, False) for width in first]
+        rows = [(architecture.reduction, width, False) for width in first_channels]
         for group in range(3):
-            rows += [(species.reduction, channels << group, species.past)] * (group > 0)
-            rows += [(species.normal, channels << group, False)] * count
-        self.past = [past for _, _, past in rows]
+            rows += [(architecture.reduction, channels << group, architecture.reuses_older)] * (
+                group > 0
+            )
+            rows += [(architecture.normal, channels << group, False)] * count
+        self.reuses_older = [reuses_older for _, _, reuses_older in rows]
         last = before = inputs
-        wider = False
-        for drawing, width, past in rows:
-            stride = 2 if drawing is species.reduction else 1
-            raw = species.raw and not len(self)
-            cell = Cell(drawing, species.operations, width, last, before, wider, stride, raw)
+        older_is_wider = False
+        for genotype, width, reuses_older in rows:
+            stride = 2 if genotype is architecture.reduction else 1
+            raw = architecture.raw_first_state and not len(self)
+            cell = NASCell(
+                genotype, architecture.operations, width, last, before, older_is_wider, stride, raw
+            )
             self.append(cell)
-            last, before, wider = cell.out, before if past else last, stride == 2
-        self.out = last
+            last, before, older_is_wider = (
+                cell.out_channels,
+                before if reuses_older else last,
+                stride == 2,
+            )
+        self.out_channels = last
 
     def forward(self, x: Tensor) -> Tensor:
         last = before = x
-        for cell, past in zip(self, self.past, strict=True):
-            last, before = cell(last, before), before if past else last
+        for cell, reuses_older in zip(self, self.reuses_older, strict=True):
+            last, before = cell(last, before), before if reuses_older else last
         return last
 
 
-class Cell(nn.Module):
+class NASCell(nn.Module):
     """A cell with so many channels in each state.
 
     Args:
@@ -94,41 +107,41 @@ class Cell(nn.Module):
 
     def __init__(
         self,
-        drawing: Drawing,
+        genotype: CellGenotype,
         operations: Mapping[str, Operation],
         channels: int,
         last: int,
         before: int,
-        wider: bool,
+        older_is_wider: bool,
         stride: int,
         raw: bool,
     ) -> None:
         super().__init__()
-        self.drawing = drawing
-        self.out = len(drawing.joined) * channels
+        self.genotype = genotype
+        self.out_channels = len(genotype.concat_states) * channels
         self.last = Convolution(last, channels, 1, relu="before")
         self.before: nn.Module = nn.Identity()
-        if wider:
-            self.before = Halve(before, channels)
+        if older_is_wider:
+            self.before = FactorizedReduction(before, channels)
         elif before != channels and not raw:
             self.before = Convolution(before, channels, 1, relu="before")
         self.operations = nn.ModuleList(
             operations[name](
                 before if raw and state == 1 else channels, channels, stride if state < 2 else 1
             )
-            for step in drawing.steps
+            for step in genotype.steps
             for name, state in step
         )
 
     def forward(self, last: Tensor, before: Tensor) -> Tensor:
         states = [self.last(last), self.before(before)]
         operations = iter(self.operations)
-        for (_, left), (_, right) in self.drawing.steps:
+        for (_, left), (_, right) in self.genotype.steps:
             states.append(next(operations)(states[left]) + next(operations)(states[right]))
-        return torch.cat([states[state] for state in self.drawing.joined], 1)
+        return torch.cat([states[state] for state in self.genotype.concat_states], 1)
 
 
-class Halve(nn.Module):
+class FactorizedReduction(nn.Module):
     """A grid of half the size, of every second pixel and of those between, each by a 1 x 1."""
 
     def __init__(self, channels: int, out: int) -> None:
@@ -143,9 +156,9 @@ class Halve(nn.Module):
         return self.norm(torch.cat((self.even(x), self.odd(shifted)), 1))
 
 
-def keep(inputs: int, channels: int, stride: int) -> nn.Module:
+def identity(inputs: int, channels: int, stride: int) -> nn.Module:
     """The state as it is, or of half the size."""
-    return nn.Identity() if stride == 1 else Halve(inputs, channels)
+    return nn.Identity() if stride == 1 else FactorizedReduction(inputs, channels)
 
 
 def mean_3(inputs: int, channels: int, stride: int) -> nn.Module:

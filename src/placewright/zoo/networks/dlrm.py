@@ -1,4 +1,6 @@
-"""Sizes in, a recommender out: DLRM (Naumov et al. 2019), with MLPerf's sizes in the table.
+"""DLRM, a recommender (Naumov et al. 2019), with MLPerf's sizes in the table.
+
+DLRM (Naumov et al. 2019), with MLPerf's sizes in the table.
 
 A tower for the numbers and a table for each category; their products, pair by pair, are scored.
 """
@@ -11,17 +13,19 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from placewright.zoo.networks.layers import Built, elements, finish, words
+from placewright.zoo.networks.layers import NetworkCall, default_dtype, network_call, random_tokens
 
-NUMBERS = 13
-ROWS = (
+NUMERIC_FEATURES = 13
+TABLE_ROWS = (
     39884406, 39043, 17289, 7420, 20263, 3, 7120, 1543, 63, 38532951, 2953546, 403346, 10,
     2208, 11938, 155, 4, 976, 14, 39979771, 25641295, 39664984, 585935, 12972, 108, 36,
 )  # fmt: skip
 """Values of each category in the data that MLPerf trains on (Criteo's terabyte)."""
 
 
-def build(*, batch: int, rows: int, width: int, hidden: int, training: bool, dtype: str) -> Built:
+def build(
+    *, batch: int, rows: int, width: int, hidden: int, training: bool, dtype: str
+) -> NetworkCall:
     """A score of each pair of a person and a thing.
 
     Args:
@@ -29,35 +33,37 @@ def build(*, batch: int, rows: int, width: int, hidden: int, training: bool, dty
         width: Of a table's rows.
         hidden: Width of the widest layer of the perceptron at the top.
     """
-    tables = [min(rows, each) for each in ROWS]
-    with elements(dtype):
+    tables = [min(rows, table_rows) for table_rows in TABLE_ROWS]
+    with default_dtype(dtype):
         model = DLRM(tables, width, hidden)
-        chosen = torch.stack([words(each, batch) for each in tables], 1)
-        args = [torch.randn(batch, NUMBERS), chosen]
+        categories = torch.stack([random_tokens(table_rows, batch) for table_rows in tables], 1)
+        args = [torch.randn(batch, NUMERIC_FEATURES), categories]
         args += [torch.rand(batch)] if training else []
-    return finish(model, training, *args)
+    return network_call(model, training, *args)
 
 
 class DLRM(nn.Module):
     def __init__(self, tables: list[int], width: int, hidden: int) -> None:
         super().__init__()
         self.tables = nn.ModuleList(nn.Embedding(rows, width) for rows in tables)
-        self.bottom = tower(NUMBERS, 4 * width, 2 * width, width)
+        self.bottom = mlp_tower(NUMERIC_FEATURES, 4 * width, 2 * width, width)
         features = len(tables) + 1
-        self.products = Products(features)
+        self.products = PairwiseProducts(features)
         pairs = width + features * (features - 1) // 2
-        self.top = tower(pairs, hidden, hidden, hidden // 2, hidden // 4)
+        self.top = mlp_tower(pairs, hidden, hidden, hidden // 2, hidden // 4)
         self.head = nn.Linear(hidden // 4, 1)
 
     def forward(self, numbers: Tensor, chosen: Tensor, clicked: Tensor | None = None) -> Tensor:
         x = self.bottom(numbers)
-        found = [table(each) for table, each in zip(self.tables, chosen.unbind(1), strict=True)]
-        products = self.products(torch.stack([x, *found], 1))
+        embedded = [
+            table(indices) for table, indices in zip(self.tables, chosen.unbind(1), strict=True)
+        ]
+        products = self.products(torch.stack([x, *embedded], 1))
         logits = self.head(self.top(torch.cat((x, products), 1))).squeeze(1)
         return logits if clicked is None else F.binary_cross_entropy_with_logits(logits, clicked)
 
 
-class Products(nn.Module):
+class PairwiseProducts(nn.Module):
     """The product of each pair of features."""
 
     pairs: Tensor
@@ -71,7 +77,7 @@ class Products(nn.Module):
         return (x @ x.transpose(1, 2)).flatten(1).index_select(1, self.pairs)
 
 
-def tower(*widths: int) -> nn.Sequential:
+def mlp_tower(*widths: int) -> nn.Sequential:
     """Products of these widths, a ReLU after each."""
     pairs = itertools.pairwise(widths)
-    return nn.Sequential(*(part for pair in pairs for part in (nn.Linear(*pair), nn.ReLU())))
+    return nn.Sequential(*(layer for pair in pairs for layer in (nn.Linear(*pair), nn.ReLU())))

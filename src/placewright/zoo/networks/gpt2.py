@@ -1,4 +1,6 @@
-"""Sizes in, GPT-2 out (Radford et al. 2019): logits at every step, or their loss.
+"""GPT-2 (Radford et al. 2019): logits at every step, or their loss.
+
+2019): logits at every step, or their loss.
 
 Queries, keys and values are three products, not one; no dropout of attention weights.
 """
@@ -10,13 +12,13 @@ from torch import Tensor, nn
 from placewright.errors import ConfigError
 from placewright.zoo.networks.layers import (
     MLP,
-    Attention,
-    Built,
+    MultiHeadAttention,
+    NetworkCall,
     SmallEmbedding,
     TiedHead,
-    elements,
-    finish,
-    words,
+    default_dtype,
+    network_call,
+    random_tokens,
 )
 
 POSITIONS = 1024
@@ -32,16 +34,16 @@ def build(
     vocabulary: int,
     training: bool,
     dtype: str,
-) -> Built:
+) -> NetworkCall:
     """A model of the next word."""
     if steps > POSITIONS:
         raise ConfigError(f"gpt2 has steps {steps!r}: expected {POSITIONS} or less")
     if width % heads:
         raise ConfigError(f"gpt2 has width {width!r}: expected a multiple of its {heads} heads")
-    with elements(dtype):
+    with default_dtype(dtype):
         model = GPT2(layers, width, heads, vocabulary)
-        args = [words(vocabulary, batch, steps)] * (2 if training else 1)
-    return finish(model, training, *args)
+        args = [random_tokens(vocabulary, batch, steps)] * (2 if training else 1)
+    return network_call(model, training, *args)
 
 
 class GPT2(nn.Module):
@@ -50,7 +52,7 @@ class GPT2(nn.Module):
         self.words = SmallEmbedding(vocabulary, width)
         self.positions = SmallEmbedding(POSITIONS, width)
         self.dropout = nn.Dropout(0.1)
-        self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
+        self.blocks = nn.ModuleList(GPT2Block(width, heads) for _ in range(layers))
         self.norm = nn.LayerNorm(width)
         self.head = TiedHead()
 
@@ -61,13 +63,13 @@ class GPT2(nn.Module):
         return self.head(self.norm(x), self.words.weight, labels)
 
 
-class Block(nn.Module):
+class GPT2Block(nn.Module):
     """Attention and a perceptron, each of the norm of what came in, and added to it."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.attention_norm = nn.LayerNorm(width)
-        self.attention = Attention(width, heads)
+        self.attention = MultiHeadAttention(width, heads)
         self.mlp_norm = nn.LayerNorm(width)
         self.mlp = MLP(width, 4 * width, nn.GELU("tanh"))
         self.dropout = nn.Dropout(0.1)

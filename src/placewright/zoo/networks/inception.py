@@ -1,4 +1,4 @@
-"""Sizes in, Inception-V3 out (Szegedy et al., CVPR 2016), with its auxiliary head when trained.
+"""Inception-V3 (Szegedy et al., CVPR 2016), with its auxiliary head when trained.
 
 Channels are written as in the paper, where the first convolution has 32; `unit` is how many it has
 here, and all others are in proportion.
@@ -10,54 +10,62 @@ import torch
 from torch import Tensor, nn
 
 from placewright.errors import ConfigError
-from placewright.zoo.networks.layers import Built, Convolution, Head, finish, words
+from placewright.zoo.networks.layers import (
+    Convolution,
+    NetworkCall,
+    OutputHead,
+    network_call,
+    random_tokens,
+)
 
-WIDE, TALL = (1, 7), (7, 1)  # the two halves of a 7 x 7 convolution
-WEIGHT = 0.4  # of the auxiliary head's loss, as in the training code that its authors published
+KERNEL_1X7, KERNEL_7X1 = (1, 7), (7, 1)  # the two halves of a 7 x 7 convolution
+AUXILIARY_WEIGHT = (
+    0.4  # of the auxiliary head's loss, as in the training code that its authors published
+)
 
 
-def build(*, batch: int, image: int, channels: int, classes: int, training: bool) -> Built:
+def build(*, batch: int, image: int, channels: int, classes: int, training: bool) -> NetworkCall:
     """A classifier of images.
 
     Args:
         image: Pixels on a side.
         channels: Of the first convolution; the others are in proportion.
     """
-    least = 299 if training else 75  # the auxiliary head wants a grid of 17 x 17
-    if image < least:
-        raise ConfigError(f"inception-v3 has image {image!r}: expected {least} pixels or more")
+    min_image = 299 if training else 75  # the auxiliary head wants a grid of 17 x 17
+    if image < min_image:
+        raise ConfigError(f"inception-v3 has image {image!r}: expected {min_image} pixels or more")
     if training and batch < 2:
         raise ConfigError("inception-v3 has batch 1: its norms train on 2 images or more")
     if channels % 2:
         raise ConfigError(f"inception-v3 has channels {channels!r}: expected an even number")
     model = Inception(channels, classes, auxiliary=training)
     args = [torch.randn(batch, 3, image, image)]
-    args += [words(classes, batch)] if training else []
-    return finish(model, training, *args)
+    args += [random_tokens(classes, batch)] if training else []
+    return network_call(model, training, *args)
 
 
 class Inception(nn.Module):
     def __init__(self, unit: int, classes: int, auxiliary: bool) -> None:
         super().__init__()
         self.stem = nn.Sequential(
-            Chain(unit, 3, (32, 3, 2), (32, 3), padded=False),
-            Chain(unit, 32, (64, 3)),
+            ConvolutionChain(unit, 3, (32, 3, 2), (32, 3), padded=False),
+            ConvolutionChain(unit, 32, (64, 3)),
             nn.MaxPool2d(3, stride=2),
-            Chain(unit, 64, (80, 1), (192, 3), padded=False),
+            ConvolutionChain(unit, 64, (80, 1), (192, 3), padded=False),
             nn.MaxPool2d(3, stride=2),
         )
         self.cells = nn.ModuleList(
             [
                 *(grid_35(unit, *sizes) for sizes in ((192, 32), (256, 64), (288, 64))),
-                shrink_35(unit),
+                reduction_35(unit),
                 *(grid_17(unit, inner) for inner in (128, 160, 160, 192)),
-                shrink_17(unit),
+                reduction_17(unit),
                 *(grid_8(unit, inputs) for inputs in (1280, 2048)),
             ]
         )
         self.dropout = nn.Dropout(0.5)
-        self.head = Head(scaled(unit, 2048), classes)
-        self.auxiliary = Auxiliary(unit, classes) if auxiliary else None
+        self.head = OutputHead(scaled(unit, 2048), classes)
+        self.auxiliary = AuxiliaryHead(unit, classes) if auxiliary else None
 
     def forward(self, images: Tensor, labels: Tensor | None = None) -> Tensor:
         x = self.stem(images)
@@ -65,24 +73,24 @@ class Inception(nn.Module):
         for cell in self.cells:
             x = cell(x)
             grids.append(x)
-        made = self.head(self.dropout(x.mean((2, 3))), labels)
-        return made if self.auxiliary is None else made + self.auxiliary(grids[7], labels)
+        output = self.head(self.dropout(x.mean((2, 3))), labels)
+        return output if self.auxiliary is None else output + self.auxiliary(grids[7], labels)
 
 
-class Auxiliary(nn.Module):
+class AuxiliaryHead(nn.Module):
     """A second classifier, on the last grid of 17 x 17."""
 
     def __init__(self, unit: int, classes: int) -> None:
         super().__init__()
         self.pool = nn.AvgPool2d(5, stride=3)
-        self.convolutions = Chain(unit, 768, (128, 1), (768, 5), padded=False)
-        self.head = Head(scaled(unit, 768), classes)
+        self.convolutions = ConvolutionChain(unit, 768, (128, 1), (768, 5), padded=False)
+        self.head = OutputHead(scaled(unit, 768), classes)
 
     def forward(self, x: Tensor, labels: Tensor | None) -> Tensor:
-        return WEIGHT * self.head(self.convolutions(self.pool(x)).mean((2, 3)), labels)
+        return AUXILIARY_WEIGHT * self.head(self.convolutions(self.pool(x)).mean((2, 3)), labels)
 
 
-class Join(nn.Module):
+class ConcatBranches(nn.Module):
     """Branches that read the same; what they make is joined by channels."""
 
     def __init__(self, *branches: nn.Module) -> None:
@@ -93,7 +101,7 @@ class Join(nn.Module):
         return torch.cat([branch(x) for branch in self.branches], 1)
 
 
-class Chain(nn.Sequential):
+class ConvolutionChain(nn.Sequential):
     """Convolutions in a row: channels, kernel and, if not 1, stride.
 
     They keep the size of the grid, unless they have a stride or are not padded.
@@ -103,17 +111,17 @@ class Chain(nn.Sequential):
         self,
         unit: int,
         inputs: int,
-        *rows: tuple[int, int | tuple[int, int]] | tuple[int, int, int],
+        *layers: tuple[int, int | tuple[int, int]] | tuple[int, int, int],
         padded: bool = True,
     ) -> None:
         super().__init__()
         inputs = inputs if inputs == 3 else scaled(unit, inputs)
-        for out, kernel, *rest in rows:
-            high, wide = kernel if isinstance(kernel, tuple) else (kernel, kernel)
-            stride = rest[0] if rest else 1
-            padding = (high // 2, wide // 2) if padded and stride == 1 else (0, 0)
+        for out, kernel, *strides in layers:
+            height, width = kernel if isinstance(kernel, tuple) else (kernel, kernel)
+            stride = strides[0] if strides else 1
+            padding = (height // 2, width // 2) if padded and stride == 1 else (0, 0)
             out = scaled(unit, out)
-            self.append(Convolution(inputs, out, (high, wide), stride, padding, epsilon=1e-3))
+            self.append(Convolution(inputs, out, (height, width), stride, padding, epsilon=1e-3))
             inputs = out
 
 
@@ -121,52 +129,60 @@ def scaled(unit: int, channels: int) -> int:
     return channels * unit // 32
 
 
-def mean() -> nn.Module:
+def mean_pool() -> nn.Module:
     return nn.AvgPool2d(3, stride=1, padding=1)
 
 
-def grid_35(unit: int, inputs: int, pooled: int) -> Join:
-    return Join(
-        Chain(unit, inputs, (64, 1)),
-        Chain(unit, inputs, (48, 1), (64, 5)),
-        Chain(unit, inputs, (64, 1), (96, 3), (96, 3)),
-        nn.Sequential(mean(), Chain(unit, inputs, (pooled, 1))),
+def grid_35(unit: int, inputs: int, pooled: int) -> ConcatBranches:
+    return ConcatBranches(
+        ConvolutionChain(unit, inputs, (64, 1)),
+        ConvolutionChain(unit, inputs, (48, 1), (64, 5)),
+        ConvolutionChain(unit, inputs, (64, 1), (96, 3), (96, 3)),
+        nn.Sequential(mean_pool(), ConvolutionChain(unit, inputs, (pooled, 1))),
     )
 
 
-def shrink_35(unit: int) -> Join:
-    return Join(
-        Chain(unit, 288, (384, 3, 2)),
-        Chain(unit, 288, (64, 1), (96, 3), (96, 3, 2)),
+def reduction_35(unit: int) -> ConcatBranches:
+    return ConcatBranches(
+        ConvolutionChain(unit, 288, (384, 3, 2)),
+        ConvolutionChain(unit, 288, (64, 1), (96, 3), (96, 3, 2)),
         nn.MaxPool2d(3, stride=2),
     )
 
 
-def grid_17(unit: int, inner: int) -> Join:
-    twice = ((inner, 1), (inner, TALL), (inner, WIDE), (inner, TALL), (192, WIDE))
-    return Join(
-        Chain(unit, 768, (192, 1)),
-        Chain(unit, 768, (inner, 1), (inner, WIDE), (192, TALL)),
-        Chain(unit, 768, *twice),
-        nn.Sequential(mean(), Chain(unit, 768, (192, 1))),
+def grid_17(unit: int, inner: int) -> ConcatBranches:
+    double_7x7 = (
+        (inner, 1),
+        (inner, KERNEL_7X1),
+        (inner, KERNEL_1X7),
+        (inner, KERNEL_7X1),
+        (192, KERNEL_1X7),
+    )
+    return ConcatBranches(
+        ConvolutionChain(unit, 768, (192, 1)),
+        ConvolutionChain(unit, 768, (inner, 1), (inner, KERNEL_1X7), (192, KERNEL_7X1)),
+        ConvolutionChain(unit, 768, *double_7x7),
+        nn.Sequential(mean_pool(), ConvolutionChain(unit, 768, (192, 1))),
     )
 
 
-def shrink_17(unit: int) -> Join:
-    return Join(
-        Chain(unit, 768, (192, 1), (320, 3, 2)),
-        Chain(unit, 768, (192, 1), (192, WIDE), (192, TALL), (192, 3, 2)),
+def reduction_17(unit: int) -> ConcatBranches:
+    return ConcatBranches(
+        ConvolutionChain(unit, 768, (192, 1), (320, 3, 2)),
+        ConvolutionChain(unit, 768, (192, 1), (192, KERNEL_1X7), (192, KERNEL_7X1), (192, 3, 2)),
         nn.MaxPool2d(3, stride=2),
     )
 
 
-def grid_8(unit: int, inputs: int) -> Join:
-    def fork() -> Join:
-        return Join(Chain(unit, 384, (384, (1, 3))), Chain(unit, 384, (384, (3, 1))))
+def grid_8(unit: int, inputs: int) -> ConcatBranches:
+    def fork() -> ConcatBranches:
+        return ConcatBranches(
+            ConvolutionChain(unit, 384, (384, (1, 3))), ConvolutionChain(unit, 384, (384, (3, 1)))
+        )
 
-    return Join(
-        Chain(unit, inputs, (320, 1)),
-        nn.Sequential(Chain(unit, inputs, (384, 1)), fork()),
-        nn.Sequential(Chain(unit, inputs, (448, 1), (384, 3)), fork()),
-        nn.Sequential(mean(), Chain(unit, inputs, (192, 1))),
+    return ConcatBranches(
+        ConvolutionChain(unit, inputs, (320, 1)),
+        nn.Sequential(ConvolutionChain(unit, inputs, (384, 1)), fork()),
+        nn.Sequential(ConvolutionChain(unit, inputs, (448, 1), (384, 3)), fork()),
+        nn.Sequential(mean_pool(), ConvolutionChain(unit, inputs, (192, 1))),
     )

@@ -1,4 +1,4 @@
-"""What several networks are made of: tensors in, tensors out.
+"""Layers that several networks share.
 
 Shapes at the end of a name: B batch, T steps, S steps that are looked at, D width, H heads,
 E width of a head, V vocabulary.
@@ -18,24 +18,24 @@ from placewright.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-Built = tuple[nn.Module, tuple[Tensor, ...], dict[str, Tensor]]
+NetworkCall = tuple[nn.Module, tuple[Tensor, ...], dict[str, Tensor]]
 """A network and what it is called with."""
 
 
-def finish(model: nn.Module, training: bool, *args: Tensor, **more: Tensor) -> Built:
+def network_call(model: nn.Module, training: bool, *args: Tensor, **kwargs: Tensor) -> NetworkCall:
     """The network, in training or not, and what it is called with."""
-    return model.train(training), args, more
+    return model.train(training), args, kwargs
 
 
 @contextmanager
-def elements(dtype: str) -> Iterator[None]:
+def default_dtype(dtype: str) -> Iterator[None]:
     """Weights and inputs made within are of that dtype; a fake weight cannot be cast later."""
-    before = torch.get_default_dtype()
+    previous = torch.get_default_dtype()
     torch.set_default_dtype(getattr(torch, dtype))
     try:
         yield
     finally:
-        torch.set_default_dtype(before)
+        torch.set_default_dtype(previous)
 
 
 def check_unrolled(name: str, layers: int, steps: int) -> None:
@@ -46,22 +46,22 @@ def check_unrolled(name: str, layers: int, steps: int) -> None:
         )
 
 
-def words(vocabulary: int, *shape: int) -> Tensor:
+def random_tokens(vocabulary: int, *shape: int) -> Tensor:
     """Random whole numbers below the size of a vocabulary."""
     return torch.randint(vocabulary, shape)
 
 
-def loss(logits: Tensor, targets: Tensor) -> Tensor:
+def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
     """The mean cross entropy of logits whose last dimension is the vocabulary or the classes."""
     return F.cross_entropy(logits.flatten(0, -2), targets.flatten())
 
 
-class Head(nn.Linear):
+class OutputHead(nn.Linear):
     """The last product; with labels, the loss of what it makes."""
 
     def forward(self, x: Tensor, labels: Tensor | None = None) -> Tensor:
         logits = super().forward(x)
-        return logits if labels is None else loss(logits, labels)
+        return logits if labels is None else cross_entropy(logits, labels)
 
 
 class SmallEmbedding(nn.Embedding):
@@ -80,7 +80,7 @@ class TiedHead(nn.Module):
 
     def forward(self, x: Tensor, weight: Tensor, labels: Tensor | None = None) -> Tensor:
         logits = F.linear(x, weight)
-        return logits if labels is None else loss(logits, labels)
+        return logits if labels is None else cross_entropy(logits, labels)
 
 
 class Convolution(nn.Module):
@@ -117,12 +117,12 @@ class LSTMCell(nn.Module):
     def forward(self, x_BD: Tensor, state: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         h_BD, c_BD = state
         gates = self.gates(torch.cat((x_BD, h_BD), 1))
-        take, keep, new, show = gates.chunk(4, dim=1)
-        c_BD = torch.sigmoid(keep) * c_BD + torch.sigmoid(take) * torch.tanh(new)
-        return torch.sigmoid(show) * torch.tanh(c_BD), c_BD
+        input_gate, forget_gate, candidate, output_gate = gates.chunk(4, dim=1)
+        c_BD = torch.sigmoid(forget_gate) * c_BD + torch.sigmoid(input_gate) * torch.tanh(candidate)
+        return torch.sigmoid(output_gate) * torch.tanh(c_BD), c_BD
 
 
-class Heads(nn.Module):
+class AttentionProjections(nn.Module):
     """The four products of an attention with several heads.
 
     Args:
@@ -148,7 +148,7 @@ class Heads(nn.Module):
         super().__init__()
         self.head, self.scale = head or width // heads, scale
         groups, source = groups or heads, source or width
-        self.grouped = groups < heads
+        self.is_grouped = groups < heads
         self.query = nn.Linear(width, heads * self.head, bias)
         self.key = nn.Linear(source, groups * self.head, bias)
         self.value = nn.Linear(source, groups * self.head, bias)
@@ -174,12 +174,12 @@ class Heads(nn.Module):
             mask,
             is_causal=causal,
             scale=self.scale,
-            enable_gqa=self.grouped,
+            enable_gqa=self.is_grouped,
         )
         return self.output(y_BHTE.transpose(1, 2).flatten(2))
 
 
-class Attention(Heads):
+class MultiHeadAttention(AttentionProjections):
     """Attention over the steps themselves or over those of another sequence."""
 
     def forward(

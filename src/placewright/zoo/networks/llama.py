@@ -1,4 +1,6 @@
-"""Sizes in, a decoder like Llama 3 out (Grattafiori et al. 2024), for prefill, decode or training.
+"""A decoder like Llama 3 (Grattafiori et al. 2024), for prefill, decode or training.
+
+2024), for prefill, decode or training.
 
 Prefill computes all steps, keeps their keys and values in the caches, and makes the logits of the
 last step. Decode computes one step that looks at `context` steps, itself included: it writes one
@@ -14,13 +16,13 @@ from torch import Tensor, nn
 
 from placewright.errors import ConfigError
 from placewright.zoo.networks.layers import (
-    Built,
+    AttentionProjections,
     GatedMLP,
-    Head,
-    Heads,
-    elements,
-    finish,
-    words,
+    NetworkCall,
+    OutputHead,
+    default_dtype,
+    network_call,
+    random_tokens,
 )
 
 if TYPE_CHECKING:
@@ -40,7 +42,7 @@ def build(
     vocabulary: int,
     training: bool,
     dtype: str,
-) -> Built:
+) -> NetworkCall:
     """A model of the next word.
 
     Args:
@@ -49,9 +51,9 @@ def build(
         groups: Heads of keys and values.
         hidden: Width of the perceptron's inner layer.
     """
-    check("llama", width, heads, groups)
+    check_heads("llama", width, heads, groups)
     caches = 0 if training else batch
-    with elements(dtype):
+    with default_dtype(dtype):
         model = Decoder(
             caches,
             context,
@@ -61,12 +63,12 @@ def build(
             groups,
             vocabulary,
             theta=500_000.0,
-            feed=lambda: GatedMLP(width, hidden),
+            make_mlp=lambda: GatedMLP(width, hidden),
         )
-    return call(model, batch, context, mode, vocabulary, training)
+    return decoder_call(model, batch, context, mode, vocabulary, training)
 
 
-def check(name: str, width: int, heads: int, groups: int) -> None:
+def check_heads(name: str, width: int, heads: int, groups: int) -> None:
     """Raise ConfigError unless heads share the width and groups share the heads."""
     if width % (2 * heads):
         raise ConfigError(
@@ -76,21 +78,24 @@ def check(name: str, width: int, heads: int, groups: int) -> None:
         raise ConfigError(f"{name} has heads {heads!r}: expected a multiple of {groups} groups")
 
 
-def call(
+def decoder_call(
     model: nn.Module,
     batch: int,
     context: int,
     mode: str,
     vocabulary: int,
     training: bool,
-) -> Built:
+) -> NetworkCall:
     """The decoder and what it is called with."""
     if training or mode == "prefill":
-        tokens = words(vocabulary, batch, context)
-        more = {"labels": words(vocabulary, batch, context)} if training else {}
+        tokens = random_tokens(vocabulary, batch, context)
+        kwargs = {"labels": random_tokens(vocabulary, batch, context)} if training else {}
     else:
-        tokens, more = words(vocabulary, batch, 1), {"position": torch.full((1,), context - 1)}
-    return finish(model, training, tokens, **more)
+        tokens, kwargs = (
+            random_tokens(vocabulary, batch, 1),
+            {"position": torch.full((1,), context - 1)},
+        )
+    return network_call(model, training, tokens, **kwargs)
 
 
 class Decoder(nn.Module):
@@ -114,17 +119,17 @@ class Decoder(nn.Module):
         groups: int,
         vocabulary: int,
         theta: float,
-        feed: Callable[[], nn.Module],
+        make_mlp: Callable[[], nn.Module],
     ) -> None:
         super().__init__()
         self.embedding = nn.Embedding(vocabulary, width)
         self.blocks = nn.ModuleList(
-            Block(width, CachedAttention(width, heads, groups, batch, context), feed())
+            LlamaBlock(width, CachedAttention(width, heads, groups, batch, context), make_mlp())
             for _ in range(layers)
         )
         self.norm = nn.RMSNorm(width, 1e-5)
-        self.head = Head(width, vocabulary, bias=False)
-        angles = turns(context, width // heads, theta)
+        self.head = OutputHead(width, vocabulary, bias=False)
+        angles = rotary_angles(context, width // heads, theta)
         dtype = self.norm.weight.dtype
         self.register_buffer("cosines", angles.cos().to(dtype), persistent=False)
         self.register_buffer("sines", angles.sin().to(dtype), persistent=False)
@@ -133,15 +138,15 @@ class Decoder(nn.Module):
         self, tokens: Tensor, position: Tensor | None = None, labels: Tensor | None = None
     ) -> Tensor:
         x = self.embedding(tokens)
-        turn = (self.cosines, self.sines)
+        rotary = (self.cosines, self.sines)
         if position is not None:
-            turn = (self.cosines[position], self.sines[position])
+            rotary = (self.cosines[position], self.sines[position])
         for block in self.blocks:
-            x = block(x, turn, position)
+            x = block(x, rotary, position)
         return self.head(self.norm(x if labels is not None else x[:, -1]), labels)
 
 
-class Block(nn.Module):
+class LlamaBlock(nn.Module):
     """Attention and a perceptron, each of the norm of what came in, and added to it."""
 
     def __init__(self, width: int, attention: nn.Module, feed: nn.Module) -> None:
@@ -151,12 +156,12 @@ class Block(nn.Module):
         self.feed_norm = nn.RMSNorm(width, 1e-5)
         self.feed = feed
 
-    def forward(self, x: Tensor, turn: tuple[Tensor, Tensor], position: Tensor | None) -> Tensor:
-        x = x + self.attention(self.attention_norm(x), turn, position)
+    def forward(self, x: Tensor, rotary: tuple[Tensor, Tensor], position: Tensor | None) -> Tensor:
+        x = x + self.attention(self.attention_norm(x), rotary, position)
         return x + self.feed(self.feed_norm(x))
 
 
-class CachedAttention(Heads):
+class CachedAttention(AttentionProjections):
     """Attention that knows places by turning queries and keys, with a cache of keys and values."""
 
     keys: Tensor
@@ -170,9 +175,9 @@ class CachedAttention(Heads):
             self.register_buffer("keys", torch.zeros(shape))
             self.register_buffer("values", torch.zeros(shape))
 
-    def forward(self, x: Tensor, turn: tuple[Tensor, Tensor], position: Tensor | None) -> Tensor:
-        q, k, v = (self.split(each(x)) for each in (self.query, self.key, self.value))
-        q, k = rotate(q, *turn), rotate(k, *turn)
+    def forward(self, x: Tensor, rotary: tuple[Tensor, Tensor], position: Tensor | None) -> Tensor:
+        q, k, v = (self.split(projection(x)) for projection in (self.query, self.key, self.value))
+        q, k = apply_rotary(q, *rotary), apply_rotary(k, *rotary)
         if position is not None:
             self.keys.index_copy_(2, position, k)
             self.values.index_copy_(2, position, v)
@@ -183,13 +188,13 @@ class CachedAttention(Heads):
         return self.attend(q, k, v, causal=True)
 
 
-def turns(count: int, head: int, theta: float) -> Tensor:
+def rotary_angles(count: int, head: int, theta: float) -> Tensor:
     """The angle by which a place turns an element of a head; in 16 bits it would be too coarse."""
     rates = theta ** -(torch.arange(0, head, 2, dtype=torch.float32) / head)
     return (torch.arange(count)[:, None] * rates).repeat(1, 2)
 
 
-def rotate(x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
+def apply_rotary(x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
     """Each pair of elements, one of each half, turned by the angle of its place."""
     left, right = x.chunk(2, -1)
     return x * cosines + torch.cat((-right, left), -1) * sines

@@ -1,4 +1,4 @@
-"""Sizes in, a decoder with a mixture of experts out; in the table the sizes of Mixtral 8x7B.
+"""A decoder with a mixture of experts; in the table the sizes of Mixtral 8x7B.
 
 Jiang et al. 2024. Each token goes to a few experts. So that all shapes are known beforehand, every
 expert has room for the same number of rows and computes all of them, filled or not; what does not
@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from placewright.errors import ConfigError
-from placewright.zoo.networks.layers import Built, GatedMLP, elements
-from placewright.zoo.networks.llama import Decoder, call, check
+from placewright.zoo.networks.layers import GatedMLP, NetworkCall, default_dtype
+from placewright.zoo.networks.llama import Decoder, check_heads, decoder_call
 
 
 def build(
@@ -34,7 +34,7 @@ def build(
     vocabulary: int,
     training: bool,
     dtype: str,
-) -> Built:
+) -> NetworkCall:
     """A model of the next word; the arguments that are not here are those of `llama.build`.
 
     Args:
@@ -42,13 +42,13 @@ def build(
         chosen: Experts that a token goes to.
         capacity: Room of an expert, in shares of an even split.
     """
-    check("moe", width, heads, groups)
+    check_heads("moe", width, heads, groups)
     if chosen > experts:
         raise ConfigError(f"moe has chosen {chosen!r}: expected no more than its {experts} experts")
     tokens = batch * (1 if mode == "decode" and not training else context)
-    room = min(tokens, math.ceil(capacity * tokens * chosen / experts))
+    expert_capacity = min(tokens, math.ceil(capacity * tokens * chosen / experts))
     caches = 0 if training else batch
-    with elements(dtype):
+    with default_dtype(dtype):
         model = Decoder(
             caches,
             context,
@@ -58,35 +58,39 @@ def build(
             groups,
             vocabulary,
             theta=1_000_000.0,
-            feed=lambda: Mixture(width, hidden, experts, chosen, room),
+            make_mlp=lambda: MixtureOfExperts(width, hidden, experts, chosen, expert_capacity),
         )
-    return call(model, batch, context, mode, vocabulary, training)
+    return decoder_call(model, batch, context, mode, vocabulary, training)
 
 
-class Mixture(nn.Module):
+class MixtureOfExperts(nn.Module):
     """Experts with room for so many rows each, and the router that sends them there.
 
     Shapes at the end of a name: N tokens, K choices of each, R = N K rows, X experts, D width.
     """
 
-    def __init__(self, width: int, hidden: int, experts: int, chosen: int, room: int) -> None:
+    def __init__(self, width: int, hidden: int, experts: int, top_k: int, capacity: int) -> None:
         super().__init__()
-        self.chosen, self.room = chosen, room
+        self.top_k, self.capacity = top_k, capacity
         self.router = nn.Linear(width, experts, bias=False)
         self.experts = nn.ModuleList(GatedMLP(width, hidden) for _ in range(experts))
 
     def forward(self, x: Tensor) -> Tensor:
         x_ND = x.flatten(0, -2)
-        shares_NK, chosen_NK = self.router(x_ND).softmax(-1).topk(self.chosen)
+        shares_NK, chosen_NK = self.router(x_ND).softmax(-1).topk(self.top_k)
         shares_NK = shares_NK / shares_NK.sum(-1, keepdim=True)
         slot_R = self.slots(chosen_NK.flatten())
-        rows_RD = x_ND[:, None].expand(-1, self.chosen, -1).flatten(0, 1)
-        last = len(self.experts) * self.room  # where rows without room go
-        filled = x_ND.new_zeros(last + 1, x_ND.shape[1]).index_copy(0, slot_R, rows_RD)
-        parts = filled[:last].chunk(len(self.experts))
-        made = [expert(part) for expert, part in zip(self.experts, parts, strict=True)]
-        found_RD = torch.cat((*made, torch.zeros_like(x_ND[:1]))).index_select(0, slot_R)
-        y_ND = (found_RD.view(-1, self.chosen, x_ND.shape[1]) * shares_NK[..., None]).sum(1)
+        rows_RD = x_ND[:, None].expand(-1, self.top_k, -1).flatten(0, 1)
+        overflow_slot = len(self.experts) * self.capacity  # where rows without room go
+        expert_inputs = x_ND.new_zeros(overflow_slot + 1, x_ND.shape[1]).index_copy(
+            0, slot_R, rows_RD
+        )
+        parts = expert_inputs[:overflow_slot].chunk(len(self.experts))
+        expert_outputs = [expert(part) for expert, part in zip(self.experts, parts, strict=True)]
+        rows_out_RD = torch.cat((*expert_outputs, torch.zeros_like(x_ND[:1]))).index_select(
+            0, slot_R
+        )
+        y_ND = (rows_out_RD.view(-1, self.top_k, x_ND.shape[1]) * shares_NK[..., None]).sum(1)
         return y_ND.view_as(x)
 
     def slots(self, expert_R: Tensor) -> Tensor:
@@ -94,5 +98,5 @@ class Mixture(nn.Module):
         count = len(self.experts)
         hit_RX = expert_R[:, None] == torch.arange(count, device=expert_R.device)
         place_R = (hit_RX.cumsum(0) * hit_RX).sum(1) - 1
-        slot_R = expert_R * self.room + place_R
-        return torch.where(place_R < self.room, slot_R, count * self.room)
+        slot_R = expert_R * self.capacity + place_R
+        return torch.where(place_R < self.capacity, slot_R, count * self.capacity)

@@ -1,4 +1,4 @@
-"""Sizes in, NASNet-A out (Zoph et al., CVPR 2018); the large one is 6 @ 4032 of the paper.
+"""NASNet-A (Zoph et al., CVPR 2018); the large one is 6 @ 4032 of the paper.
 
 Without the auxiliary head and without dropping paths, which the paper trains with.
 """
@@ -12,13 +12,20 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from placewright.errors import ConfigError
-from placewright.zoo.networks.cells import Cells, Drawing, Species, keep, maximum_3, mean_3
-from placewright.zoo.networks.layers import Built, Head, finish, words
+from placewright.zoo.networks.cells import (
+    CellArchitecture,
+    CellGenotype,
+    NASCells,
+    identity,
+    maximum_3,
+    mean_3,
+)
+from placewright.zoo.networks.layers import NetworkCall, OutputHead, network_call, random_tokens
 
 
 def build(
     *, batch: int, image: int, cells: int, channels: int, stem: int, classes: int, training: bool
-) -> Built:
+) -> NetworkCall:
     """A classifier of images.
 
     Args:
@@ -31,24 +38,24 @@ def build(
         raise ConfigError(f"nasnet-a has channels {channels!r}: expected a multiple of 4")
     model = NASNet(cells, channels, stem, classes)
     args = [torch.randn(batch, 3, image, image)]
-    args += [words(classes, batch)] if training else []
-    return finish(model, training, *args)
+    args += [random_tokens(classes, batch)] if training else []
+    return network_call(model, training, *args)
 
 
 class NASNet(nn.Module):
     def __init__(self, cells: int, channels: int, stem: int, classes: int) -> None:
         super().__init__()
         self.stem = nn.Sequential(nn.Conv2d(3, stem, 3, stride=2, bias=False), nn.BatchNorm2d(stem))
-        self.cells = Cells(SPECIES, stem, (channels // 4, channels // 2), channels, cells)
+        self.cells = NASCells(ARCHITECTURE, stem, (channels // 4, channels // 2), channels, cells)
         self.dropout = nn.Dropout(0.5)
-        self.head = Head(self.cells.out, classes)
+        self.head = OutputHead(self.cells.out_channels, classes)
 
     def forward(self, images: Tensor, labels: Tensor | None = None) -> Tensor:
         x = F.relu(self.cells(self.stem(images)))
         return self.head(self.dropout(x.mean((2, 3))), labels)
 
 
-class Separable(nn.Sequential):
+class SeparableConvolution(nn.Sequential):
     """A depthwise and a pointwise convolution, twice, each time after a ReLU; the first strides."""
 
     def __init__(self, kernel: int, inputs: int, channels: int, stride: int) -> None:
@@ -62,8 +69,8 @@ class Separable(nn.Sequential):
             self.append(nn.BatchNorm2d(channels))
 
 
-SPECIES = Species(
-    normal=Drawing(
+ARCHITECTURE = CellArchitecture(
+    normal=CellGenotype(
         (
             (("separable_5", 0), ("separable_3", 1)),
             (("separable_5", 1), ("separable_3", 1)),
@@ -71,9 +78,9 @@ SPECIES = Species(
             (("mean_3", 1), ("mean_3", 1)),
             (("separable_3", 0), ("keep", 0)),
         ),
-        joined=(1, 2, 3, 4, 5, 6),
+        concat_states=(1, 2, 3, 4, 5, 6),
     ),
-    reduction=Drawing(
+    reduction=CellGenotype(
         (
             (("separable_5", 0), ("separable_7", 1)),
             (("maximum_3", 0), ("separable_7", 1)),
@@ -81,16 +88,16 @@ SPECIES = Species(
             (("mean_3", 2), ("keep", 3)),
             (("separable_3", 2), ("maximum_3", 0)),
         ),
-        joined=(3, 4, 5, 6),
+        concat_states=(3, 4, 5, 6),
     ),
     operations={
-        "keep": keep,
+        "keep": identity,
         "mean_3": mean_3,
         "maximum_3": maximum_3,
-        "separable_3": partial(Separable, 3),
-        "separable_5": partial(Separable, 5),
-        "separable_7": partial(Separable, 7),
+        "separable_3": partial(SeparableConvolution, 3),
+        "separable_5": partial(SeparableConvolution, 5),
+        "separable_7": partial(SeparableConvolution, 7),
     },
-    raw=True,
-    past=True,
+    raw_first_state=True,
+    reuses_older=True,
 )

@@ -1,4 +1,4 @@
-"""What the zoo knows of a network: a size and some arguments in, the model out."""
+"""Network: what the zoo knows of a network, and how it builds the model."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from placewright.errors import ConfigError, MissingDependency, nearest
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from placewright.zoo.networks.experts import Expert
-    from placewright.zoo.networks.layers import Built
+    from placewright.zoo.networks.experts import ExpertRule
+    from placewright.zoo.networks.layers import NetworkCall
 
-Value = bool | int | float | str
-TYPES = {bool: "true or false", int: "a whole number", float: "a number", str: "a word"}
-WORDS = {
+ArgumentValue = bool | int | float | str
+TYPE_TEXTS = {bool: "true or false", int: "a whole number", float: "a number", str: "a word"}
+CHOICES = {
     "mode": ("prefill", "decode"),
     "dtype": ("float32", "bfloat16", "float16"),
     "size": ("full", "test"),
 }
 """The arguments that are words, and the words they can be."""
-MOST = {"layers": 1000, "cells": 1000, "stacks": 1000, "experts": 1000}
+MAX_REPEATS = {"layers": 1000, "cells": 1000, "stacks": 1000, "experts": 1000}
 """The largest values of arguments that tell how often something is repeated."""
-LARGEST = 100_000_000
+MAX_VALUE = 100_000_000
 """The largest value of any other."""
 
 
@@ -43,51 +43,51 @@ class Network:
     name: str
     description: str
     module: str
-    full: Mapping[str, Value]
-    test: Mapping[str, Value]
-    expert: Expert
+    full: Mapping[str, ArgumentValue]
+    test: Mapping[str, ArgumentValue]
+    expert: ExpertRule
     cluster: str | None = None
 
-    def arguments(self, size: str = "full", **given: Value) -> dict[str, Value]:
+    def arguments(self, size: str = "full", **overrides: ArgumentValue) -> dict[str, ArgumentValue]:
         """All arguments of `build`: those given, the others as that size has them.
 
         Raises:
             ConfigError: There is no such argument or size, or a value is of another type, no word
                 that it can be, or out of range.
         """
-        self._check("size", size, "")
-        for key, value in given.items():
+        self._check_value("size", size, "")
+        for key, value in overrides.items():
             if key not in self.full:
-                known = ", ".join(self.full)
-                raise ConfigError(f"{self.name} has no argument {key!r}: it has {known}")
-            self._check(key, value, self.full[key])
-        return {**self.full, **(self.test if size == "test" else {}), **given}
+                known_names = ", ".join(self.full)
+                raise ConfigError(f"{self.name} has no argument {key!r}: it has {known_names}")
+            self._check_value(key, value, self.full[key])
+        return {**self.full, **(self.test if size == "test" else {}), **overrides}
 
-    def build(self, size: str = "full", **given: Value) -> Built:
+    def build(self, size: str = "full", **overrides: ArgumentValue) -> NetworkCall:
         """The model, its positional and its keyword arguments.
 
         Raises:
             ConfigError: See `arguments`; or the values do not go together.
             MissingDependency: PyTorch is not installed.
         """
-        chosen = self.arguments(size, **given)
+        arguments = self.arguments(size, **overrides)
         try:
             module = importlib.import_module(f"placewright.zoo.networks.{self.module}")
         except ModuleNotFoundError as error:
             if error.name != "torch":
                 raise
             raise MissingDependency("torch", "torch") from None
-        built: Built = module.build(**chosen)
-        return built
+        network_call: NetworkCall = module.build(**arguments)
+        return network_call
 
-    def _check(self, key: str, value: Value, default: Value) -> None:
-        what = f"{self.name} has {key} {value!r}"
+    def _check_value(self, key: str, value: ArgumentValue, default: ArgumentValue) -> None:
+        subject = f"{self.name} has {key} {value!r}"
         if type(value) is not type(default):
-            raise ConfigError(f"{what}: expected {TYPES[type(default)]}")
-        if key in WORDS and value not in WORDS[key]:
-            raise ConfigError(f"{what}: {nearest(str(value), WORDS[key])}")
-        most = MOST.get(key, LARGEST)
-        if type(value) is int and not 1 <= value <= most:
-            raise ConfigError(f"{what}: expected 1 to {most:,}")
-        if type(value) is float and not 0 < value <= most:
-            raise ConfigError(f"{what}: expected more than 0")
+            raise ConfigError(f"{subject}: expected {TYPE_TEXTS[type(default)]}")
+        if key in CHOICES and value not in CHOICES[key]:
+            raise ConfigError(f"{subject}: {nearest(str(value), CHOICES[key])}")
+        limit = MAX_REPEATS.get(key, MAX_VALUE)
+        if type(value) is int and not 1 <= value <= limit:
+            raise ConfigError(f"{subject}: expected 1 to {limit:,}")
+        if type(value) is float and not 0 < value <= limit:
+            raise ConfigError(f"{subject}: expected more than 0")

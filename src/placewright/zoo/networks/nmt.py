@@ -1,4 +1,6 @@
-"""Sizes in, a translation model with attention out (Bahdanau et al., ICLR 2015; Wu et al. 2016).
+"""A translation model with attention (Bahdanau et al., ICLR 2015; Wu et al. 2016).
+
+2016).
 
 An encoder and a decoder of LSTM layers, unrolled over the steps op by op. The last layer of the
 decoder, whose states begin where the encoder's ended, attends to what the encoder made, and the
@@ -11,12 +13,19 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from placewright.zoo.networks.layers import Built, Head, LSTMCell, check_unrolled, finish, words
+from placewright.zoo.networks.layers import (
+    LSTMCell,
+    NetworkCall,
+    OutputHead,
+    check_unrolled,
+    network_call,
+    random_tokens,
+)
 
 
 def build(
     *, batch: int, steps: int, layers: int, width: int, vocabulary: int, training: bool
-) -> Built:
+) -> NetworkCall:
     """A model that translates one sequence into another of the same length.
 
     Args:
@@ -26,17 +35,17 @@ def build(
     """
     check_unrolled("nmt", layers, steps)
     model = NMT(layers, width, vocabulary)
-    args = [words(vocabulary, batch, steps) for _ in range(3 if training else 2)]
-    return finish(model, training, *args)
+    args = [random_tokens(vocabulary, batch, steps) for _ in range(3 if training else 2)]
+    return network_call(model, training, *args)
 
 
 class NMT(nn.Module):
     def __init__(self, layers: int, width: int, vocabulary: int) -> None:
         super().__init__()
-        self.encoder = Stack(layers, width, width, vocabulary)
-        self.decoder = Stack(layers, 2 * width, width, vocabulary)
-        self.attention = Attention(width)
-        self.head = Head(width, vocabulary)
+        self.encoder = LSTMStack(layers, width, width, vocabulary)
+        self.decoder = LSTMStack(layers, 2 * width, width, vocabulary)
+        self.attention = AdditiveAttention(width)
+        self.head = OutputHead(width, vocabulary)
 
     def forward(
         self, source_BS: Tensor, target_BT: Tensor, labels_BT: Tensor | None = None
@@ -46,15 +55,19 @@ class NMT(nn.Module):
         states = [(zero_BD, zero_BD)] * len(self.encoder.layers)
         memory_BSD = torch.stack([self.encoder(x_BD, states) for x_BD in source], 1)
         keys_BSD = self.attention.key(memory_BSD)
-        seen_BD, made = zero_BD, []
+        context_BD, step_outputs = zero_BD, []
         for step, x_BD in enumerate(self.decoder.embedding(target_BT).unbind(1)):
-            top_BD = self.decoder(torch.cat((x_BD, seen_BD), 1), states)
-            seen_BD = self.attention(top_BD, keys_BSD, memory_BSD)
-            made.append(self.head(seen_BD, None if labels_BT is None else labels_BT[:, step]))
-        return torch.stack(made, 1) if labels_BT is None else torch.stack(made).mean()
+            top_BD = self.decoder(torch.cat((x_BD, context_BD), 1), states)
+            context_BD = self.attention(top_BD, keys_BSD, memory_BSD)
+            step_outputs.append(
+                self.head(context_BD, None if labels_BT is None else labels_BT[:, step])
+            )
+        return (
+            torch.stack(step_outputs, 1) if labels_BT is None else torch.stack(step_outputs).mean()
+        )
 
 
-class Stack(nn.Module):
+class LSTMStack(nn.Module):
     """An embedding and layers of cells."""
 
     def __init__(self, layers: int, inputs: int, width: int, vocabulary: int) -> None:
@@ -72,7 +85,7 @@ class Stack(nn.Module):
         return x_BD
 
 
-class Attention(nn.Module):
+class AdditiveAttention(nn.Module):
     """Additive attention of one step, and the layer that mixes what it found with what asked."""
 
     def __init__(self, width: int) -> None:

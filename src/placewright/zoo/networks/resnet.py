@@ -1,4 +1,4 @@
-"""Sizes in, a residual network of bottleneck blocks out (He et al., CVPR 2016).
+"""A residual network of bottleneck blocks (He et al., CVPR 2016).
 
 As everyone trains it today: the stride is in the 3 x 3 convolution, not in the first 1 x 1.
 """
@@ -10,7 +10,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from placewright.errors import ConfigError
-from placewright.zoo.networks.layers import Built, Convolution, Head, finish, words
+from placewright.zoo.networks.layers import (
+    Convolution,
+    NetworkCall,
+    OutputHead,
+    network_call,
+    random_tokens,
+)
 
 BLOCKS = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3), 14: (1, 1, 1, 1)}
 """Blocks in each of the four groups, by the number of layers; 14 is for tests."""
@@ -18,7 +24,7 @@ BLOCKS = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3), 14: (1, 1, 1
 
 def build(
     *, batch: int, image: int, layers: int, channels: int, classes: int, training: bool
-) -> Built:
+) -> NetworkCall:
     """A classifier of images.
 
     Args:
@@ -26,12 +32,12 @@ def build(
         channels: Of the first convolution; the others are in proportion.
     """
     if layers not in BLOCKS:
-        known = ", ".join(map(str, sorted(BLOCKS)))
-        raise ConfigError(f"resnet has layers {layers!r}: expected one of {known}")
+        known_layers = ", ".join(map(str, sorted(BLOCKS)))
+        raise ConfigError(f"resnet has layers {layers!r}: expected one of {known_layers}")
     model = ResNet(BLOCKS[layers], channels, classes)
     args = [torch.randn(batch, 3, image, image)]
-    args += [words(classes, batch)] if training else []
-    return finish(model, training, *args)
+    args += [random_tokens(classes, batch)] if training else []
+    return network_call(model, training, *args)
 
 
 class ResNet(nn.Module):
@@ -45,9 +51,9 @@ class ResNet(nn.Module):
         for group, blocks in enumerate(groups):
             for block in range(blocks):
                 stride = 2 if group and not block else 1
-                self.blocks.append(Bottleneck(width, channels << group, stride))
+                self.blocks.append(ResNetBottleneck(width, channels << group, stride))
                 width = 4 * channels << group
-        self.head = Head(width, classes)
+        self.head = OutputHead(width, classes)
 
     def forward(self, images: Tensor, labels: Tensor | None = None) -> Tensor:
         x = self.stem(images)
@@ -56,7 +62,7 @@ class ResNet(nn.Module):
         return self.head(x.mean((2, 3)), labels)
 
 
-class Bottleneck(nn.Module):
+class ResNetBottleneck(nn.Module):
     """1 x 1, 3 x 3 and 1 x 1 convolutions, and the sum with what came in."""
 
     def __init__(self, channels: int, inner: int, stride: int) -> None:

@@ -1,4 +1,4 @@
-"""Sizes in, T5 out (Raffel et al., JMLR 2020); the sizes in the table are those of T5-small.
+"""T5 (Raffel et al., JMLR 2020); the sizes in the table are those of T5-small.
 
 Attention knows places by a bias that depends on the distance, learned once for each stack. No
 dropout of attention weights.
@@ -11,9 +11,17 @@ import math
 import torch
 from torch import Tensor, nn
 
-from placewright.zoo.networks.layers import MLP, Attention, Built, TiedHead, elements, finish, words
+from placewright.zoo.networks.layers import (
+    MLP,
+    MultiHeadAttention,
+    NetworkCall,
+    TiedHead,
+    default_dtype,
+    network_call,
+    random_tokens,
+)
 
-BUCKETS, FARTHEST = 32, 128
+BUCKETS, MAX_DISTANCE = 32, 128
 
 
 def build(
@@ -29,7 +37,7 @@ def build(
     vocabulary: int,
     training: bool,
     dtype: str,
-) -> Built:
+) -> NetworkCall:
     """A model from text to text.
 
     Args:
@@ -39,11 +47,11 @@ def build(
         head: Width of a head.
         hidden: Width of the perceptron's inner layer.
     """
-    with elements(dtype):
+    with default_dtype(dtype):
         model = T5(source, target, layers, width, heads, head, hidden, vocabulary)
-        args = [words(vocabulary, batch, source), words(vocabulary, batch, target)]
-        args += [words(vocabulary, batch, target)] if training else []
-    return finish(model, training, *args)
+        args = [random_tokens(vocabulary, batch, source), random_tokens(vocabulary, batch, target)]
+        args += [random_tokens(vocabulary, batch, target)] if training else []
+    return network_call(model, training, *args)
 
 
 class T5(nn.Module):
@@ -60,17 +68,17 @@ class T5(nn.Module):
     ) -> None:
         super().__init__()
         self.words = nn.Embedding(vocabulary, width)
-        self.encoder = Stack(source, layers, width, heads, head, hidden, decodes=False)
-        self.decoder = Stack(target, layers, width, heads, head, hidden, decodes=True)
+        self.encoder = T5Stack(source, layers, width, heads, head, hidden, is_decoder=False)
+        self.decoder = T5Stack(target, layers, width, heads, head, hidden, is_decoder=True)
         self.head = TiedHead()
 
     def forward(self, source: Tensor, target: Tensor, labels: Tensor | None = None) -> Tensor:
-        read = self.encoder(self.words(source), None)
-        x = self.decoder(self.words(target), read)
+        encoded = self.encoder(self.words(source), None)
+        x = self.decoder(self.words(target), encoded)
         return self.head(x * x.shape[-1] ** -0.5, self.words.weight, labels)
 
 
-class Stack(nn.Module):
+class T5Stack(nn.Module):
     """The encoder, or the decoder, which looks at no later step and at what the encoder made."""
 
     def __init__(
@@ -81,65 +89,67 @@ class Stack(nn.Module):
         heads: int,
         head: int,
         hidden: int,
-        decodes: bool,
+        is_decoder: bool,
     ) -> None:
         super().__init__()
-        self.bias = DistanceBias(steps, heads, decodes)
+        self.bias = RelativePositionBias(steps, heads, is_decoder)
         self.blocks = nn.ModuleList(
-            Block(width, heads, head, hidden, decodes) for _ in range(layers)
+            T5Block(width, heads, head, hidden, is_decoder) for _ in range(layers)
         )
         self.norm = nn.RMSNorm(width, 1e-6)
         self.dropout = nn.Dropout(0.1)
 
-    def forward(self, x: Tensor, read: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, encoded: Tensor | None) -> Tensor:
         x, bias = self.dropout(x), self.bias()
         for block in self.blocks:
-            x = block(x, bias, read)
+            x = block(x, bias, encoded)
         return self.dropout(self.norm(x))
 
 
-class Block(nn.Module):
+class T5Block(nn.Module):
     """Attention, in the decoder to the encoder too, and a perceptron, each of a norm and added."""
 
-    def __init__(self, width: int, heads: int, head: int, hidden: int, decodes: bool) -> None:
+    def __init__(self, width: int, heads: int, head: int, hidden: int, is_decoder: bool) -> None:
         super().__init__()
-        self.attention = Attention(width, heads, head, bias=False, scale=1.0)
+        self.attention = MultiHeadAttention(width, heads, head, bias=False, scale=1.0)
         self.attention_norm = nn.RMSNorm(width, 1e-6)
-        self.reader = Attention(width, heads, head, bias=False, scale=1.0) if decodes else None
-        self.reader_norm = nn.RMSNorm(width, 1e-6) if decodes else None
+        self.reader = (
+            MultiHeadAttention(width, heads, head, bias=False, scale=1.0) if is_decoder else None
+        )
+        self.reader_norm = nn.RMSNorm(width, 1e-6) if is_decoder else None
         self.mlp = MLP(width, hidden, nn.ReLU(), bias=False)
         self.mlp_norm = nn.RMSNorm(width, 1e-6)
         self.dropout = nn.Dropout(0.1)
 
-    def forward(self, x: Tensor, bias: Tensor, read: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, bias: Tensor, encoded: Tensor | None) -> Tensor:
         x = x + self.dropout(self.attention(self.attention_norm(x), mask=bias))
         if self.reader is not None and self.reader_norm is not None:
-            x = x + self.dropout(self.reader(self.reader_norm(x), read))
+            x = x + self.dropout(self.reader(self.reader_norm(x), encoded))
         return x + self.dropout(self.mlp(self.mlp_norm(x)))
 
 
-class DistanceBias(nn.Module):
+class RelativePositionBias(nn.Module):
     """What the distance of two steps adds to their score; minus infinity if one is too late."""
 
     def __init__(self, steps: int, heads: int, causal: bool) -> None:
         super().__init__()
         self.bias = nn.Embedding(BUCKETS, heads)
         distance = torch.arange(steps) - torch.arange(steps)[:, None]
-        self.register_buffer("buckets", buckets(distance, causal), persistent=False)
-        late = torch.zeros(steps, steps).masked_fill(distance > 0, float("-inf"))
-        self.register_buffer("late", late if causal else None, persistent=False)
+        self.register_buffer("buckets", distance_buckets(distance, causal), persistent=False)
+        causal_mask = torch.zeros(steps, steps).masked_fill(distance > 0, float("-inf"))
+        self.register_buffer("late", causal_mask if causal else None, persistent=False)
 
     def forward(self) -> Tensor:
         bias = self.bias(self.buckets).permute(2, 0, 1)
         return bias[None] if self.late is None else bias[None] + self.late
 
 
-def buckets(distance: Tensor, causal: bool) -> Tensor:
+def distance_buckets(distance: Tensor, causal: bool) -> Tensor:
     """The bucket of each distance: one for each of the near, then wider and wider ones."""
     count = BUCKETS if causal else BUCKETS // 2
     offset = 0 if causal else (distance > 0) * count
     distance = -distance.clamp(max=0) if causal else distance.abs()
     near = count // 2
-    share = (distance.clamp(min=1).float() / near).log() / math.log(FARTHEST / near)
+    share = (distance.clamp(min=1).float() / near).log() / math.log(MAX_DISTANCE / near)
     far = near + (share * (count - near)).long()
     return torch.where(distance < near, distance, far.clamp(max=count - 1)) + offset

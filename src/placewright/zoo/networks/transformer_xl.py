@@ -1,4 +1,4 @@
-"""Sizes in, Transformer-XL out (Dai et al., ACL 2019): attention over this segment and the last.
+"""Transformer-XL (Dai et al., ACL 2019): attention over this segment and the last.
 
 What each layer read in the last segment is its memory, a buffer that every step replaces.
 Shapes at the end of a name: B batch, T steps, S memory and steps, D width, H heads, E head's width.
@@ -11,7 +11,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from placewright.errors import ConfigError
-from placewright.zoo.networks.layers import MLP, Built, Head, finish, words
+from placewright.zoo.networks.layers import (
+    MLP,
+    NetworkCall,
+    OutputHead,
+    network_call,
+    random_tokens,
+)
 
 
 def build(
@@ -25,7 +31,7 @@ def build(
     hidden: int,
     vocabulary: int,
     training: bool,
-) -> Built:
+) -> NetworkCall:
     """A model of the next word or character.
 
     Args:
@@ -37,8 +43,8 @@ def build(
             f"transformer-xl has width {width!r}: expected a multiple of twice its {heads} heads"
         )
     model = TransformerXL(batch, steps, memory, layers, width, heads, hidden, vocabulary)
-    args = [words(vocabulary, batch, steps)] * (2 if training else 1)
-    return finish(model, training, *args)
+    args = [random_tokens(vocabulary, batch, steps)] * (2 if training else 1)
+    return network_call(model, training, *args)
 
 
 class TransformerXL(nn.Module):
@@ -60,12 +66,12 @@ class TransformerXL(nn.Module):
         self.embedding = nn.Embedding(vocabulary, width)
         self.dropout = nn.Dropout(0.1)
         self.layers = nn.ModuleList(
-            Layer(batch, memory, width, heads, hidden) for _ in range(layers)
+            TransformerXLLayer(batch, memory, width, heads, hidden) for _ in range(layers)
         )
-        self.head = Head(width, vocabulary)
+        self.head = OutputHead(width, vocabulary)
         self.register_buffer("distances", sinusoids(memory + steps, width), persistent=False)
-        late = torch.ones(steps, memory + steps, dtype=torch.bool).triu(1 + memory)
-        self.register_buffer("late", late, persistent=False)
+        causal_mask = torch.ones(steps, memory + steps, dtype=torch.bool).triu(1 + memory)
+        self.register_buffer("late", causal_mask, persistent=False)
 
     def forward(self, tokens_BT: Tensor, labels_BT: Tensor | None = None) -> Tensor:
         x_BTD = self.dropout(self.embedding(tokens_BT))
@@ -75,7 +81,7 @@ class TransformerXL(nn.Module):
         return self.head(x_BTD, labels_BT)
 
 
-class Layer(nn.Module):
+class TransformerXLLayer(nn.Module):
     """Attention and a perceptron, each followed by a sum and a norm."""
 
     memory: Tensor
@@ -89,9 +95,9 @@ class Layer(nn.Module):
         self.dropout = nn.Dropout(0.1)
         self.register_buffer("memory", torch.zeros(batch, memory, width))
 
-    def forward(self, x_BTD: Tensor, distances_SD: Tensor, late_TS: Tensor) -> Tensor:
+    def forward(self, x_BTD: Tensor, distances_SD: Tensor, mask_TS: Tensor) -> Tensor:
         source_BSD = torch.cat((self.memory, x_BTD), 1)
-        y_BTD = self.attention(x_BTD, source_BSD, distances_SD, late_TS)
+        y_BTD = self.attention(x_BTD, source_BSD, distances_SD, mask_TS)
         self.memory.copy_(source_BSD[:, x_BTD.shape[1] :].detach())
         x_BTD = self.attention_norm(x_BTD + self.dropout(y_BTD))
         return self.mlp_norm(x_BTD + self.dropout(self.mlp(x_BTD)))
@@ -116,19 +122,19 @@ class RelativeAttention(nn.Module):
         return x_TD.view(*x_TD.shape[:-1], self.heads, -1).transpose(-2, -3)
 
     def forward(
-        self, x_BTD: Tensor, source_BSD: Tensor, distances_SD: Tensor, late_TS: Tensor
+        self, x_BTD: Tensor, source_BSD: Tensor, distances_SD: Tensor, mask_TS: Tensor
     ) -> Tensor:
         q_BHTE = self.split(self.query(x_BTD))
         k_BHSE, v_BHSE = self.split(self.key(source_BSD)), self.split(self.value(source_BSD))
         r_HSE = self.split(self.distance(distances_SD))
         content = (q_BHTE + self.content_bias) @ k_BHSE.transpose(-1, -2)
-        distance = shift((q_BHTE + self.distance_bias) @ r_HSE.transpose(-1, -2))
+        distance = relative_shift((q_BHTE + self.distance_bias) @ r_HSE.transpose(-1, -2))
         scores_BHTS = (content + distance) * q_BHTE.shape[-1] ** -0.5
-        weights_BHTS = scores_BHTS.masked_fill(late_TS, float("-inf")).softmax(-1)
+        weights_BHTS = scores_BHTS.masked_fill(mask_TS, float("-inf")).softmax(-1)
         return self.output((weights_BHTS @ v_BHSE).transpose(1, 2).flatten(2))
 
 
-def shift(scores_BHTS: Tensor) -> Tensor:
+def relative_shift(scores_BHTS: Tensor) -> Tensor:
     """Scores by distance, farthest first, as scores by step: row t moves T - 1 - t to the left."""
     batch, heads, steps, sources = scores_BHTS.shape
     padded = F.pad(scores_BHTS, (1, 0)).view(batch, heads, sources + 1, steps)

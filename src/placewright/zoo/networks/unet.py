@@ -1,4 +1,4 @@
-"""Sizes in, the U-Net of a latent diffusion model out (Rombach et al., CVPR 2022).
+"""The U-Net of a latent diffusion model (Rombach et al., CVPR 2022).
 
 The sizes in the table are those of Stable Diffusion 1.5.
 """
@@ -12,11 +12,17 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from placewright.errors import ConfigError
-from placewright.zoo.networks.layers import Attention, Built, elements, finish, words
+from placewright.zoo.networks.layers import (
+    MultiHeadAttention,
+    NetworkCall,
+    default_dtype,
+    network_call,
+    random_tokens,
+)
 
 LEVELS = (1, 2, 4, 4)  # channels in proportion; all but the last attend to the text
-NORMS = 32  # groups of a group norm
-NOISES = 1000  # levels of noise
+NORM_GROUPS = 32  # groups of a group norm
+NOISE_LEVELS = 1000  # levels of noise
 
 
 def build(
@@ -30,7 +36,7 @@ def build(
     text: int,
     training: bool,
     dtype: str,
-) -> Built:
+) -> NetworkCall:
     """A model of the noise in a latent image, given its level and a text.
 
     Args:
@@ -42,16 +48,16 @@ def build(
     """
     if image % 8:
         raise ConfigError(f"unet has image {image!r}: expected a multiple of 8")
-    if channels % math.lcm(NORMS, heads):
+    if channels % math.lcm(NORM_GROUPS, heads):
         raise ConfigError(
-            f"unet has channels {channels!r}: expected a multiple of {math.lcm(NORMS, heads)}"
+            f"unet has channels {channels!r}: expected a multiple of {math.lcm(NORM_GROUPS, heads)}"
         )
-    with elements(dtype):
+    with default_dtype(dtype):
         model = UNet(latent, channels, heads, text)
         noisy = torch.randn(batch, latent, image, image)
-        args = [noisy, words(NOISES, batch), torch.randn(batch, steps, text)]
+        args = [noisy, random_tokens(NOISE_LEVELS, batch), torch.randn(batch, steps, text)]
         args += [torch.randn_like(noisy)] if training else []
-    return finish(model, training, *args)
+    return network_call(model, training, *args)
 
 
 class UNet(nn.Module):
@@ -64,58 +70,60 @@ class UNet(nn.Module):
         self.register_buffer("rates", 10000**-half, persistent=False)
         self.time = nn.Sequential(nn.Linear(channels, time), nn.SiLU(), nn.Linear(time, time))
 
-        def stage(inputs: int, out: int, level: int, grows: bool = False) -> Stage:
-            return Stage(inputs, out, time, heads, text if level < len(LEVELS) - 1 else 0, grows)
+        def stage(inputs: int, out: int, level: int, grows: bool = False) -> UNetStage:
+            return UNetStage(
+                inputs, out, time, heads, text if level < len(LEVELS) - 1 else 0, grows
+            )
 
         width = channels
         skips = [channels]
         self.down = nn.ModuleList([nn.Conv2d(latent, channels, 3, padding=1)])
-        for level, times in enumerate(LEVELS):
+        for level, multiplier in enumerate(LEVELS):
             if level:
                 self.down.append(nn.Conv2d(width, width, 3, stride=2, padding=1))
                 skips.append(width)
             for _ in range(2):
-                self.down.append(stage(width, times * channels, level))
-                width = times * channels
+                self.down.append(stage(width, multiplier * channels, level))
+                width = multiplier * channels
                 skips.append(width)
         self.middle = nn.ModuleList([stage(width, width, 0), stage(width, width, len(LEVELS))])
         self.up = nn.ModuleList()
-        for level, times in reversed(list(enumerate(LEVELS))):
-            for place in range(3):
+        for level, multiplier in reversed(list(enumerate(LEVELS))):
+            for index in range(3):
                 inputs = width + skips.pop()
-                width = times * channels
-                self.up.append(stage(inputs, width, level, grows=bool(level) and place == 2))
-        self.norm = nn.GroupNorm(NORMS, width)
+                width = multiplier * channels
+                self.up.append(stage(inputs, width, level, grows=bool(level) and index == 2))
+        self.norm = nn.GroupNorm(NORM_GROUPS, width)
         self.head = nn.Conv2d(width, latent, 3, padding=1)
 
     def forward(
         self, noisy: Tensor, level: Tensor, text: Tensor, noise: Tensor | None = None
     ) -> Tensor:
         angles = level[:, None] * self.rates
-        place = torch.cat((angles.cos(), angles.sin()), 1).to(noisy.dtype)
-        time = F.silu(self.time(place))
+        encoding = torch.cat((angles.cos(), angles.sin()), 1).to(noisy.dtype)
+        time = F.silu(self.time(encoding))
         x, skips = noisy, []
         for stage in self.down:
-            x = stage(x, time, text) if isinstance(stage, Stage) else stage(x)
+            x = stage(x, time, text) if isinstance(stage, UNetStage) else stage(x)
             skips.append(x)
         for stage in self.middle:
             x = stage(x, time, text)
         for stage in self.up:
             x = stage(torch.cat((x, skips.pop()), 1), time, text)
-        made = self.head(F.silu(self.norm(x)))
-        return made if noise is None else F.mse_loss(made, noise)
+        prediction = self.head(F.silu(self.norm(x)))
+        return prediction if noise is None else F.mse_loss(prediction, noise)
 
 
-class Stage(nn.Module):
+class UNetStage(nn.Module):
     """A residual block, attention if there is a text, and at times a grid twice as large."""
 
     def __init__(
-        self, inputs: int, out: int, time: int, heads: int, text: int, grows: bool
+        self, inputs: int, out: int, time: int, heads: int, text: int, upsamples: bool
     ) -> None:
         super().__init__()
-        self.residual = Residual(inputs, out, time)
-        self.transformer = Transformer(out, heads, text) if text else None
-        self.grow = nn.Conv2d(out, out, 3, padding=1) if grows else None
+        self.residual = ResidualBlock(inputs, out, time)
+        self.transformer = SpatialTransformer(out, heads, text) if text else None
+        self.grow = nn.Conv2d(out, out, 3, padding=1) if upsamples else None
 
     def forward(self, x: Tensor, time: Tensor, text: Tensor) -> Tensor:
         x = self.residual(x, time)
@@ -124,15 +132,15 @@ class Stage(nn.Module):
         return x if self.grow is None else self.grow(F.interpolate(x, scale_factor=2.0))
 
 
-class Residual(nn.Module):
+class ResidualBlock(nn.Module):
     """Two convolutions, each of a norm; the time is added between them."""
 
     def __init__(self, inputs: int, out: int, time: int) -> None:
         super().__init__()
-        self.first_norm = nn.GroupNorm(NORMS, inputs)
+        self.first_norm = nn.GroupNorm(NORM_GROUPS, inputs)
         self.first = nn.Conv2d(inputs, out, 3, padding=1)
         self.time = nn.Linear(time, out)
-        self.second_norm = nn.GroupNorm(NORMS, out)
+        self.second_norm = nn.GroupNorm(NORM_GROUPS, out)
         self.second = nn.Conv2d(out, out, 3, padding=1)
         self.shortcut = nn.Identity() if inputs == out else nn.Conv2d(inputs, out, 1)
 
@@ -141,17 +149,17 @@ class Residual(nn.Module):
         return self.shortcut(x) + self.second(F.silu(self.second_norm(y)))
 
 
-class Transformer(nn.Module):
+class SpatialTransformer(nn.Module):
     """Attention of the pixels to each other and to the text, and a gated perceptron."""
 
     def __init__(self, width: int, heads: int, text: int) -> None:
         super().__init__()
-        self.norm = nn.GroupNorm(NORMS, width, eps=1e-6)
+        self.norm = nn.GroupNorm(NORM_GROUPS, width, eps=1e-6)
         self.enter = nn.Conv2d(width, width, 1)
         self.pixels_norm = nn.LayerNorm(width)
-        self.pixels = Attention(width, heads, bias=False, output_bias=True)
+        self.pixels = MultiHeadAttention(width, heads, bias=False, output_bias=True)
         self.text_norm = nn.LayerNorm(width)
-        self.text = Attention(width, heads, source=text, bias=False, output_bias=True)
+        self.text = MultiHeadAttention(width, heads, source=text, bias=False, output_bias=True)
         self.mlp_norm = nn.LayerNorm(width)
         self.up = nn.Linear(width, 8 * width)
         self.down = nn.Linear(4 * width, width)

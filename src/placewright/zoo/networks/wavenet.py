@@ -1,4 +1,6 @@
-"""Sizes in, WaveNet out (van den Oord et al. 2016): stacks of dilated causal convolutions.
+"""WaveNet (van den Oord et al. 2016): stacks of dilated causal convolutions.
+
+2016): stacks of dilated causal convolutions.
 
 GO's "2-stack 18-layer" is read as 18 layers in all, 9 a stack with dilations 1 to 256, and its
 4-stack 36-layer alike; it does not tell the channels. No conditioning on text or speaker.
@@ -11,12 +13,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from placewright.errors import ConfigError
-from placewright.zoo.networks.layers import Built, finish, loss, words
+from placewright.zoo.networks.layers import NetworkCall, cross_entropy, network_call, random_tokens
 
 
 def build(
     *, batch: int, steps: int, stacks: int, layers: int, width: int, levels: int, training: bool
-) -> Built:
+) -> NetworkCall:
     """A model of the next sample of sound.
 
     Args:
@@ -30,8 +32,8 @@ def build(
     if layers // stacks > 20:
         raise ConfigError(f"wavenet has layers {layers!r}: expected 20 or less in a stack")
     model = WaveNet(stacks, layers // stacks, width, levels)
-    args = [words(levels, batch, steps)] * (2 if training else 1)
-    return finish(model, training, *args)
+    args = [random_tokens(levels, batch, steps)] * (2 if training else 1)
+    return network_call(model, training, *args)
 
 
 class WaveNet(nn.Module):
@@ -39,9 +41,9 @@ class WaveNet(nn.Module):
         super().__init__()
         self.embedding = nn.Embedding(levels, width)
         self.stacks = nn.ModuleList(
-            Stack(layers, width, last=stack == stacks - 1) for stack in range(stacks)
+            WaveNetStack(layers, width, is_last=stack == stacks - 1) for stack in range(stacks)
         )
-        self.head = SoundHead(width, levels)
+        self.head = AudioHead(width, levels)
 
     def forward(self, samples: Tensor, labels: Tensor | None = None) -> Tensor:
         x = self.embedding(samples).transpose(1, 2)
@@ -52,7 +54,7 @@ class WaveNet(nn.Module):
         return self.head(total, labels)
 
 
-class SoundHead(nn.Module):
+class AudioHead(nn.Module):
     """Two convolutions of 1; with labels, the loss of what they make."""
 
     def __init__(self, width: int, levels: int) -> None:
@@ -62,16 +64,17 @@ class SoundHead(nn.Module):
 
     def forward(self, x: Tensor, labels: Tensor | None) -> Tensor:
         logits = self.last(F.relu(self.mix(F.relu(x)))).transpose(1, 2)
-        return logits if labels is None else loss(logits, labels)
+        return logits if labels is None else cross_entropy(logits, labels)
 
 
-class Stack(nn.Module):
+class WaveNetStack(nn.Module):
     """Layers whose dilation doubles, and the sum of what they hand to the skip path."""
 
-    def __init__(self, layers: int, width: int, last: bool) -> None:
+    def __init__(self, layers: int, width: int, is_last: bool) -> None:
         super().__init__()
         self.layers = nn.ModuleList(
-            Layer(width, 2**layer, last and layer == layers - 1) for layer in range(layers)
+            WaveNetLayer(width, 2**layer, is_last and layer == layers - 1)
+            for layer in range(layers)
         )
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -82,14 +85,14 @@ class Stack(nn.Module):
         return x, total
 
 
-class Layer(nn.Module):
+class WaveNetLayer(nn.Module):
     """A gated causal convolution; nothing reads the residual path of the very last one."""
 
-    def __init__(self, width: int, dilation: int, last: bool) -> None:
+    def __init__(self, width: int, dilation: int, is_last: bool) -> None:
         super().__init__()
         self.dilation = dilation
         self.gates = nn.Conv1d(width, 2 * width, 2, dilation=dilation)
-        self.residual = None if last else nn.Conv1d(width, width, 1)
+        self.residual = None if is_last else nn.Conv1d(width, width, 1)
         self.skip = nn.Conv1d(width, width, 1)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:

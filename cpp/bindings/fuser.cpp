@@ -1,4 +1,4 @@
-// Greedy fusing as Python sees it: a Fuser is made once a problem and fuses plans in batches.
+// Python bindings of greedy fusion: one Fuser per problem, which fuses plans in batches.
 #include <nanobind/stl/optional.h>
 
 #include <algorithm>
@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "fuser.hpp"
+#include "transforms/fuser.hpp"
 #include "numpy.hpp"
 
 namespace nb = nanobind;
@@ -15,16 +15,16 @@ using namespace nb::literals;
 
 namespace placewright {
 
-class FuserOf {
+class BatchFuser {
  public:
-  FuserOf(const Row<int8_t>& role, const Row<int32_t>& first_producer, const Row<int32_t>& producers,
+  BatchFuser(const Row<int8_t>& role, const Row<int32_t>& first_producer, const Row<int32_t>& producers,
           const Row<int32_t>& first_reader, const Row<int32_t>& readers) {
     graph_.ops = static_cast<int>(role.size());
-    graph_.role = listed(role);
-    graph_.first_producer = listed(first_producer);
-    graph_.producers = listed(producers);
-    graph_.first_reader = listed(first_reader);
-    graph_.readers = listed(readers);
+    graph_.role = to_vector(role);
+    graph_.first_producer = to_vector(first_producer);
+    graph_.producers = to_vector(producers);
+    graph_.first_reader = to_vector(first_reader);
+    graph_.readers = to_vector(readers);
     graph_.derive();
   }
 
@@ -66,10 +66,10 @@ class FuserOf {
 }  // namespace placewright
 
 NB_MODULE(_fuser, m) {
-  using placewright::FuserOf;
+  using placewright::BatchFuser;
   using Ints = placewright::Row<int32_t>;
-  nb::class_<FuserOf>(m, "Fuser")
+  nb::class_<BatchFuser>(m, "Fuser")
       .def(nb::init<const placewright::Row<int8_t>&, const Ints&, const Ints&, const Ints&, const Ints&>(), "role"_a,
            "first_producer"_a, "producers"_a, "first_reader"_a, "readers"_a)
-      .def("fuse", &FuserOf::fuse, "device"_a, "urgency"_a.none(), "threads"_a);
+      .def("fuse", &BatchFuser::fuse, "device"_a, "urgency"_a.none(), "threads"_a);
 }

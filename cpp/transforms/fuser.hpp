@@ -1,4 +1,4 @@
-// Greedy fusing: where ops are and how urgently each wants to fuse in, fused groups out.
+// Greedy fusion: grows fused groups from a placement and the ops' urgencies.
 #pragma once
 
 #include <cstdint>
@@ -13,15 +13,15 @@ enum Role : int8_t { kNever = 0, kLight = 1, kReduction = 2, kHeavy = 3 };
 struct FuseGraph {
   int ops = 0;
   std::vector<int8_t> role;                        // ops
-  std::vector<int32_t> first_producer, producers;  // ops that take a turn, each once
-  std::vector<int32_t> first_reader, readers;      // ops that take a turn, each once
+  std::vector<int32_t> first_producer, producers;  // scheduled ops, each once
+  std::vector<int32_t> first_reader, readers;      // scheduled ops, each once
   std::vector<uint8_t> dead;                       // readers: this edge can never be inside a group
   std::vector<uint8_t> dead_producer;              // producers: the same, seen from the reader
 
   void derive();
 
  private:
-  bool passes_blocked(int from, int to, std::vector<int32_t>& seen, int stamp) const;
+  bool has_blocked_path(int from, int to, std::vector<int32_t>& seen, int stamp) const;
 };
 
 // One plan at a time; keeps its memory from plan to plan.
@@ -35,22 +35,22 @@ class Fuser {
   void into_readers(const int32_t* device, int32_t* group);
 
  private:
-  static constexpr int kMostMembers = 64;  // of one group: kernels have few registers
+  static constexpr int kMaxMembers = 64;  // of one group: kernels have few registers
   // Ops that a group reads from: all their tensors are alive at once. An op with more may still join.
-  static constexpr int kMostSources = 8;
-  static constexpr int kMostSteps = 512;   // edges looked at in search of a cycle; more: refused
+  static constexpr int kMaxSources = 8;
+  static constexpr int kMaxSteps = 512;   // edges looked at in search of a cycle; more: refused
 
   void begin(const int32_t* device);
-  void write(int32_t* group);
+  void write_groups(int32_t* group);
   int find(int op);
-  bool alike(int producer_group, int reader_group) const;
-  int sources_together(int one, int other);
+  bool can_merge(int producer_group, int reader_group) const;
+  int joint_sources(int one, int other);
   bool feeds_heavy(int producer_group, int reader_group);
   void merge(int producer, int reader);
-  bool apart(int from, int to);
+  bool is_cycle_free(int from, int to);
   bool expand(int group, bool forward, int from, int to);
-  void place_after(int group, std::vector<int32_t>& moved);
-  void place_before(int group, std::vector<int32_t>& moved);
+  void move_after(int group, std::vector<int32_t>& moved);
+  void move_before(int group, std::vector<int32_t>& moved);
   void unlink(int group);
   void link(int left, const std::vector<int32_t>& moved);
   void relabel();
@@ -62,7 +62,7 @@ class Fuser {
   // The groups in a topological order: a list with labels that grow along it.
   std::vector<int64_t> label_;
   std::vector<int32_t> before_, after_;
-  // The search for a way around an edge, from both ends.
+  // The search for a path around an edge, from both ends.
   std::vector<int32_t> seen_forward_, seen_backward_;
   std::vector<int32_t> reached_forward_, reached_backward_;
   int stamp_ = 0, steps_ = 0;

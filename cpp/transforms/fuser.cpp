@@ -1,17 +1,17 @@
-#include "fuser.hpp"
+#include "transforms/fuser.hpp"
 
 #include <algorithm>
 
 namespace placewright {
 namespace {
 
-constexpr int kFar = 4096;               // ops looked at between two ends; further apart: never fused
+constexpr int kMaxSpan = 4096;               // ops looked at between two ends; further apart: never fused
 constexpr int64_t kGap = int64_t(1) << 32;  // between the labels of neighbours
 
 }  // namespace
 
 // An edge is dead if an end cannot fuse, if its reader is heavy (a heavy op only feeds its group), or
-// if another way between its ends leads through an op that cannot be inside a group with both: one
+// if another path between its ends leads through an op that cannot be inside a group with both: one
 // that never fuses, or a heavy one, which would be fed by the group.
 void FuseGraph::derive() {
   dead.assign(readers.size(), 0);
@@ -22,7 +22,7 @@ void FuseGraph::derive() {
     for (int i = first_reader[op]; i < first_reader[op + 1]; ++i) {
       const int reader = readers[i];
       dead[i] = role[op] == kNever || role[reader] == kNever || role[reader] == kHeavy ||
-                passes_blocked(op, reader, seen, stamp++);
+                has_blocked_path(op, reader, seen, stamp++);
       if (!dead[i]) continue;
       const auto begin = producers.begin() + first_producer[reader];
       const auto end = producers.begin() + first_producer[reader + 1];
@@ -31,15 +31,15 @@ void FuseGraph::derive() {
   }
 }
 
-bool FuseGraph::passes_blocked(int from, int to, std::vector<int32_t>& seen, int stamp) const {
+bool FuseGraph::has_blocked_path(int from, int to, std::vector<int32_t>& seen, int stamp) const {
   // States are ops, and again the same ops reached through one that blocks.
   std::vector<int32_t> stack{from};
-  int looked = 0;
+  int visited = 0;
   while (!stack.empty()) {
     const int state = stack.back();
     stack.pop_back();
     const int op = state % ops;
-    if (++looked > kFar) return true;
+    if (++visited > kMaxSpan) return true;
     for (int i = first_reader[op]; i < first_reader[op + 1]; ++i) {
       const int reader = readers[i];
       if (reader > to) continue;
@@ -66,7 +66,7 @@ Fuser::Fuser(const FuseGraph& graph)
 
 void Fuser::begin(const int32_t* device) {
   device_ = device;
-  if (stamp_ > INT32_MAX / 2) {  // begin anew
+  if (stamp_ > INT32_MAX / 2) {  // start again
     std::fill(seen_forward_.begin(), seen_forward_.end(), 0);
     std::fill(seen_backward_.begin(), seen_backward_.end(), 0);
     stamp_ = 0;
@@ -96,7 +96,7 @@ void Fuser::relabel() {
 }
 
 // Groups are called after their first op; what is alone is in none.
-void Fuser::write(int32_t* group) {
+void Fuser::write_groups(int32_t* group) {
   std::fill(group, group + graph_.ops, -1);
   for (int op = 0; op < graph_.ops; ++op) {
     const int root = find(op);
@@ -111,8 +111,8 @@ int Fuser::find(int op) {
 }
 
 // Whether two groups may be one, cycles aside: at most one op that is not element-wise.
-bool Fuser::alike(int producer_group, int reader_group) const {
-  return size_[producer_group] + size_[reader_group] <= kMostMembers &&
+bool Fuser::can_merge(int producer_group, int reader_group) const {
+  return size_[producer_group] + size_[reader_group] <= kMaxMembers &&
          (anchor_[producer_group] < 0 || anchor_[reader_group] < 0);
 }
 
@@ -127,14 +127,14 @@ bool Fuser::feeds_heavy(int producer_group, int reader_group) {
 }
 
 // How many ops outside two groups they read from.
-int Fuser::sources_together(int one, int other) {
+int Fuser::joint_sources(int one, int other) {
   ++stamp_;
   int count = 0;
   for (const int group : {one, other}) {
     for (int member = group; member >= 0; member = next_member_[member]) {
       for (int i = graph_.first_producer[member]; i < graph_.first_producer[member + 1]; ++i) {
-        const int source = graph_.producers[i], there = find(source);
-        if (there == one || there == other || seen_forward_[source] == stamp_) continue;
+        const int source = graph_.producers[i], other_group = find(source);
+        if (other_group == one || other_group == other || seen_forward_[source] == stamp_) continue;
         seen_forward_[source] = stamp_;
         ++count;
       }
@@ -146,10 +146,10 @@ int Fuser::sources_together(int one, int other) {
 void Fuser::merge(int producer, int reader) {
   const int from = find(producer), to = find(reader);
   if (from == to || device_[producer] != device_[reader]) return;
-  if (!alike(from, to) || feeds_heavy(from, to)) return;
-  const int sources = sources_together(from, to);
-  if (sources > std::max({kMostSources, sources_[from], sources_[to]}) || !apart(from, to)) return;
-  // `apart` has put them next to each other in the order; the union keeps the place of `to`.
+  if (!can_merge(from, to) || feeds_heavy(from, to)) return;
+  const int sources = joint_sources(from, to);
+  if (sources > std::max({kMaxSources, sources_[from], sources_[to]}) || !is_cycle_free(from, to)) return;
+  // `is_cycle_free` has put them next to each other in the order; the union keeps the place of `to`.
   unlink(from);
   parent_[from] = to;
   next_member_[last_member_[to]] = from;
@@ -159,11 +159,11 @@ void Fuser::merge(int producer, int reader) {
   if (anchor_[to] < 0) anchor_[to] = anchor_[from];
 }
 
-// Whether no way leads from one group to the other but directly, so that they may be one. If so, what
+// Whether no path leads from one group to the other but the direct edge, so that they may be one. If so, what
 // the search found between them is moved out of the way: what follows `from` goes behind `to`, or what
 // comes before `to` goes ahead of `from`; then the two may stand anywhere between (Pearce and Kelly
 // 2006, with labels in place of numbers).
-bool Fuser::apart(int from, int to) {
+bool Fuser::is_cycle_free(int from, int to) {
   ++stamp_;
   steps_ = 0;
   reached_forward_.clear();
@@ -179,17 +179,17 @@ bool Fuser::apart(int from, int to) {
   const auto earlier = [this](int32_t x, int32_t y) { return label_[x] < label_[y]; };
   if (forward == reached_forward_.size()) {  // all that follows `from` before `to` is known
     std::sort(reached_forward_.begin(), reached_forward_.end(), earlier);
-    place_after(to, reached_forward_);
+    move_after(to, reached_forward_);
   } else {
     std::sort(reached_backward_.begin(), reached_backward_.end(), earlier);
-    place_before(from, reached_backward_);
+    move_before(from, reached_backward_);
     unlink(to);  // the union stands where `from` stood
     link(from, {to});
   }
   return true;
 }
 
-// Looks at a group's readers (or producers) between the two ends. False: a way around was found, or
+// Looks at a group's readers (or producers) between the two ends. False: a path around was found, or
 // the search takes too long.
 bool Fuser::expand(int group, bool forward, int from, int to) {
   const std::vector<int32_t>& first = forward ? graph_.first_reader : graph_.first_producer;
@@ -201,7 +201,7 @@ bool Fuser::expand(int group, bool forward, int from, int to) {
   const int64_t low = label_[from], high = label_[to];
   for (int member = group; member >= 0; member = next_member_[member]) {
     for (int i = first[member]; i < first[member + 1]; ++i) {
-      if (++steps_ > kMostSteps) return false;
+      if (++steps_ > kMaxSteps) return false;
       const int other = find(others[i]);
       if (other == goal) {
         if (group != start) return false;
@@ -217,12 +217,12 @@ bool Fuser::expand(int group, bool forward, int from, int to) {
   return true;
 }
 
-void Fuser::place_after(int group, std::vector<int32_t>& moved) {
+void Fuser::move_after(int group, std::vector<int32_t>& moved) {
   for (const int32_t each : moved) unlink(each);
   link(group, moved);
 }
 
-void Fuser::place_before(int group, std::vector<int32_t>& moved) {
+void Fuser::move_before(int group, std::vector<int32_t>& moved) {
   for (const int32_t each : moved) unlink(each);
   link(before_[group], moved);
 }
@@ -264,7 +264,7 @@ void Fuser::by_urgency(const int32_t* device, const double* urgency, int32_t* gr
       if (!graph_.dead[i] && urgency[graph_.readers[i]] > 0) merge(op, graph_.readers[i]);
     }
   }
-  write(group);
+  write_groups(group);
 }
 
 void Fuser::into_readers(const int32_t* device, int32_t* group) {
@@ -275,17 +275,17 @@ void Fuser::into_readers(const int32_t* device, int32_t* group) {
     int members = size_[find(op)], anchors = anchor_[find(op)] >= 0;
     ++stamp_;  // marks the groups that are counted
     for (int i = first; i < last && each; ++i) {
-      const int there = find(graph_.readers[i]);
-      each = !graph_.dead[i] && device[op] == device[graph_.readers[i]] && !feeds_heavy(find(op), there);
-      if (seen_forward_[there] == stamp_) continue;
-      seen_forward_[there] = stamp_;
-      members += size_[there];
-      anchors += anchor_[there] >= 0;
+      const int other_group = find(graph_.readers[i]);
+      each = !graph_.dead[i] && device[op] == device[graph_.readers[i]] && !feeds_heavy(find(op), other_group);
+      if (seen_forward_[other_group] == stamp_) continue;
+      seen_forward_[other_group] = stamp_;
+      members += size_[other_group];
+      anchors += anchor_[other_group] >= 0;
     }
-    if (!each || members > kMostMembers || anchors > 1) continue;
+    if (!each || members > kMaxMembers || anchors > 1) continue;
     for (int i = first; i < last; ++i) merge(op, graph_.readers[i]);
   }
-  write(group);
+  write_groups(group);
 }
 
 }  // namespace placewright

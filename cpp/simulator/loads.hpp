@@ -6,15 +6,15 @@
 #include <cstdint>
 #include <vector>
 
-#include "layout.hpp"
+#include "problem_layout.hpp"
 
 namespace placewright {
 
 class Loads {
  public:
-  Loads(const Layout& layout, bool overlap) : a_(layout), overlap_(overlap) {}
+  Loads(const ProblemLayout& layout, bool overlap) : a_(layout), overlap_(overlap) {}
 
-  // All loads anew, which also takes out what rounding has added up to.
+  // Recomputes all loads, which also removes accumulated rounding errors.
   void reset(const std::vector<int32_t>& device);
   void move(int op, int to);
   double largest() const;
@@ -23,14 +23,14 @@ class Loads {
   double power_mean(int doublings) const;
 
  private:
-  void count(int tensor, double sign);
+  void add_tensor(int tensor, double sign);
   int32_t& readers_on(int tensor, int place) { return readers_on_[size_t(tensor) * a_.devices + place]; }
 
-  const Layout& a_;
+  const ProblemLayout& a_;
   const bool overlap_;
   std::vector<int32_t> device_;
-  std::vector<int32_t> readers_on_;  // tensors × devices: ops that take a turn there and read it
-  std::vector<double> busy_, wire_;
+  std::vector<int32_t> readers_on_;  // tensors × devices: scheduled ops there that read it
+  std::vector<double> device_load_, channel_load_;
 };
 
 }  // namespace placewright

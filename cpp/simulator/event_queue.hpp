@@ -1,4 +1,4 @@
-// When each slot (a device or issuer, or a channel) ends what it does: a heap of those at work.
+// A heap of busy slots (devices, issuers or channels) by the time at which each becomes free.
 #pragma once
 
 #include <algorithm>
@@ -10,21 +10,21 @@
 
 namespace placewright {
 
-class Agenda {
+class EventQueue {
  public:
   static constexpr double kNever = std::numeric_limits<double>::infinity();
 
-  explicit Agenda(int slots) : heap_(std::size_t(slots) + 2) { clear(); }
+  explicit EventQueue(int slots) : heap_(std::size_t(slots) + 2) { clear(); }
 
   void clear() {
     size_ = 0;
     heap_[1] = kEmpty;
   }
 
-  double next() const { return std::bit_cast<double>(heap_[1].time); }  // kNever when all rest
+  double next() const { return std::bit_cast<double>(heap_[1].time); }  // kNever when all are idle
 
   void add(int slot, double end) {
-    rise(++size_, {std::bit_cast<uint64_t>(end), static_cast<uint64_t>(slot)});
+    sift_up(++size_, {std::bit_cast<uint64_t>(end), static_cast<uint64_t>(slot)});
   }
 
   // Takes off a slot that ends at next().
@@ -50,7 +50,7 @@ class Agenda {
   };
   static constexpr Node kEmpty{std::bit_cast<uint64_t>(kNever), 0};
 
-  void rise(std::size_t at, Node node) {
+  void sift_up(std::size_t at, Node node) {
     for (; at > 1 && node.time < heap_[at / 2].time; at /= 2) heap_[at] = heap_[at / 2];
     heap_[at] = node;
   }
@@ -73,7 +73,7 @@ class Agenda {
       heap_[at] = heap_[child];
       at = child;
     }
-    rise(at, last);
+    sift_up(at, last);
   }
 
   std::size_t size_ = 0;

@@ -1,4 +1,4 @@
-// List scheduling: ops one by one with their devices in, estimated times and bytes out.
+// List scheduling: estimated times and bytes of ops that are added one by one with their devices.
 //
 // HEFT, CPoP, m-ETF and m-SCT share this arithmetic. It is an estimate: the simulator has the last word.
 #pragma once
@@ -8,15 +8,15 @@
 #include <utility>
 #include <vector>
 
-#include "layout.hpp"
+#include "problem_layout.hpp"
 
 namespace placewright {
 
-class Listing {
+class ListSchedule {
  public:
   // contended: whether transfers wait for their channel (as in the simulator) or not (as in the papers).
   // capacity: bytes of each device that may be used.
-  Listing(Layout layout, std::vector<int64_t> capacity, bool contended);
+  ListSchedule(ProblemLayout layout, std::vector<int64_t> capacity, bool contended);
 
   // The devices that an op may still be put on.
   bool allowed(int op, int device) const;
@@ -29,7 +29,7 @@ class Listing {
   // Put an op on a device: after all that is there, or in the first gap that holds it.
   void add(int op, int device, bool insert);
 
-  const Layout a;
+  const ProblemLayout a;
   std::vector<int32_t> device;
   std::vector<double> start, end;
   std::vector<double> free;   // when each device has done all it was given
@@ -39,21 +39,21 @@ class Listing {
   using Gap = std::pair<double, double>;
 
   std::vector<int> unplaced(int op) const;
-  void settle(int head, int place);
-  double send(int op, int place);
-  double slot(int place, double ready, double seconds) const;
-  void fill(int place, double begin, double finish);
-  void hold(int tensor, int place);
-  void ran(int op, int place);
-  void let_go(int family, int readers);
-  double sending(int tensor, int from, int to) const;
+  void place_unit(int head, int place);
+  double send_inputs(int op, int place);
+  double earliest_start(int place, double ready, double seconds) const;
+  void occupy_gap(int place, double begin, double finish);
+  void allocate(int tensor, int place);
+  void finish_op(int op, int place);
+  void release(int storage, int readers);
+  double transfer_seconds(int tensor, int from, int to) const;
   int last_gap(int place, double ready) const;
 
   const std::vector<int64_t> capacity_;
   const bool contended_;
   std::vector<int32_t> next_member_;  // of an op's unit, which is known by its first op, its head; or -1
-  std::vector<int32_t> family_;
-  std::vector<int64_t> unit_bytes_, held_, left_;
+  std::vector<int32_t> storage_root_;
+  std::vector<int64_t> unit_bytes_, held_bytes_, readers_left_;
   std::vector<double> channel_free_, arrival_;
   std::vector<std::vector<Gap>> gaps_;
 };
@@ -61,7 +61,7 @@ class Listing {
 // m-ETF: of all ready ops and devices with memory left, always the pair that can start first. With each op's
 // favourite child (-1 for none) m-SCT: a device that has just run an op waits for it, and takes another op first only
 // if that one could by then start on any device.
-void earliest_first(Listing& listing, const std::vector<double>& late, const std::vector<int64_t>& rank,
+void earliest_first(ListSchedule& schedule, const std::vector<double>& slowdown, const std::vector<int64_t>& rank,
                     const std::vector<int64_t>& favourite);
 
 }  // namespace placewright

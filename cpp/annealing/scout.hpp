@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "event_kernel.hpp"
-#include "layout.hpp"
+#include "simulator/event_kernel.hpp"
+#include "problem_layout.hpp"
 
 namespace placewright {
 
@@ -17,7 +17,7 @@ struct ScoutNet {
   std::vector<int32_t> widths;  // of the inner layers
   std::vector<float> weights;   // empty: no network
   double sharpness = 1.0;  // how much more a likelier move is preferred
-  int candidates = 1;      // moves that are looked at for one that is judged
+  int candidates = 1;      // moves that are scored for one that is judged
   bool blind = false;      // whether it takes any of them, for comparison
 };
 
@@ -25,32 +25,32 @@ class Scout {
  public:
   static constexpr int kFeatures = 36;
 
-  Scout(const Layout& a, const std::vector<int64_t>& capacity);
+  Scout(const ProblemLayout& a, const std::vector<int64_t>& capacity);
 
-  // Takes in the timeline of the plan from which moves are made.
-  void see(const int32_t* device, const Record& record, double step);
+  // Sets the timeline of the plan from which moves are made.
+  void set_timeline(const int32_t* device, const Record& record, double step);
 
   // What is known of moving these ops, which now are on the device `from` (most of them), to another.
   void features(const int32_t* device, const std::vector<int32_t>& ops, int from, int to,
                 const std::vector<double>& busy, const std::vector<int64_t>& peak, float* out);
 
   // The chance that a move gains, by what is known of it.
-  double chance(const ScoutNet& net, const float* features);
+  double gain_probability(const ScoutNet& net, const float* features);
 
  private:
-  double taken(int device, double begin, double end) const;
-  double sent(int tensor, int from, int to) const {
+  double busy_share(int device, double begin, double end) const;
+  double transfer_seconds(int tensor, int from, int to) const {
     return from == to ? 0.0 : a_.transfer[size_t(a_.link_class[from * a_.devices + to]) * a_.tensors + tensor];
   }
 
-  const Layout& a_;
+  const ProblemLayout& a_;
   const std::vector<int64_t>& capacity_;
   double step_ = 1.0;
-  std::vector<double> start_, end_, late_, free_;        // ops
-  std::vector<int32_t> by_start_, after_;                // ops by start; the next on the device
-  std::vector<std::vector<double>> begins_, ends_, sums_;  // devices: their ops in turn, work before each
+  std::vector<double> start_, end_, latest_end_, device_free_;        // ops
+  std::vector<int32_t> by_start_, next_op_;                // ops by start; the next on the device
+  std::vector<std::vector<double>> begins_, ends_, sums_;  // devices: their ops in order, work before each
   std::vector<uint32_t> stamp_, tensor_stamp_;           // ops and tensors of the move looked at
-  uint32_t mark_ = 0;
+  uint32_t move_id_ = 0;
   std::vector<float> in_, out_;
 };
 

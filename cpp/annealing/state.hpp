@@ -1,39 +1,39 @@
-// A walk as it goes: the plan it is at, and the moves that it draws.
+// The state of an annealing chain: its current plan, and the moves that it samples.
 #pragma once
 
 #include <cstdint>
 #include <utility>
 #include <vector>
 
-#include "event_kernel.hpp"
-#include "loads.hpp"
+#include "simulator/event_kernel.hpp"
+#include "simulator/loads.hpp"
 #include "random.hpp"
-#include "scout.hpp"
-#include "walk.hpp"
+#include "annealing/scout.hpp"
+#include "annealing/annealing.hpp"
 
 namespace placewright {
 
 struct Score {
-  double cost = 0.0;  // what the walk goes by
+  double cost = 0.0;  // what annealing minimises
   int64_t overflow = 0;
   double value = 0.0;
 };
 
-class Walk {
+class AnnealingState {
  public:
-  Walk(const Layout& a, const Blocks& blocks, EventKernel& event, const WalkPlan& start,
-       const WalkSettings& settings, const Likely& likely, uint64_t seed);
+  AnnealingState(const ProblemLayout& a, const MoveBlocks& blocks, EventKernel& event, const OwnedPlan& start,
+       const AnnealingSettings& settings, const DeviceProbs& device_probs, uint64_t seed);
 
-  Samples samples(int count);
-  Walked run();
+  MoveSamples samples(int count);
+  AnnealingResult run();
 
  private:
-  void number();
+  void number_priorities();
   void reset();
-  double floor() const;
+  double cost_lower_bound() const;
   Score score();
-  void make_room();
-  WalkPlan judged() const;
+  void raise_staging();
+  OwnedPlan judged_plan() const;
 
   int unit_device(int unit) const { return plan_.device[b_.ops[b_.first_op[unit]]]; }
 
@@ -41,11 +41,11 @@ class Walk {
     const int from = unit_device(unit);
     if (from == device || !b_.allowed[size_t(unit) * a_.devices + device]) return;
     old_units_.push_back({unit, from});
-    put(unit, from, device);
+    place_unit(unit, from, device);
   }
 
-  void put(int unit, int from, int to) {
-    shift(unit, from, to);
+  void place_unit(int unit, int from, int to) {
+    shift_loads(unit, from, to);
     for (int i = b_.first_op[unit]; i < b_.first_op[unit + 1]; ++i) {
       plan_.device[b_.ops[i]] = to;
       if (s_.period) loads_.move(b_.ops[i], to);
@@ -57,11 +57,11 @@ class Walk {
     plan_.priority[op] = priority;
   }
 
-  void take_back();
-  int drawn(const std::vector<double>& shares);
-  int device_for(int block);
-  void doubt();
-  bool move_as_likely(int level, bool stores);
+  void undo();
+  int sample_index(const std::vector<double>& shares);
+  int sample_device(int block);
+  void down_weight();
+  bool move_by_probs(int level, bool stores);
   void set_block(int block, int device, bool work, bool stores);
 
   int block_device(int block) const {
@@ -73,53 +73,53 @@ class Walk {
 
   std::pair<double, double> slack(int op) const;
   void reorder(int op);
-  void reorder_few(int block);
+  void reorder_block_ops(int block);
   void swap(int one, int two);
 
   // Units that would move to one device, and their ops.
   struct Candidate {
     int block = 0, to = 0;
-    bool few = false;  // whether it is one block
+    bool single_block = false;  // whether it is one block
     std::vector<int32_t> units, ops;
   };
 
-  void add(Candidate& one, int block, bool stores) const;
-  void candidate(Candidate& one, int change, int level);
-  double floor_after(const Candidate& one);
+  void add_block(Candidate& move, int block, bool stores) const;
+  void sample_candidate(Candidate& move, int change, int level);
+  double lower_bound_after(const Candidate& move);
 
-  void shift(int unit, int from, int to) {
+  void shift_loads(int unit, int from, int to) {
     busy_[from] -= b_.seconds[size_t(unit) * a_.devices + from];
     busy_[to] += b_.seconds[size_t(unit) * a_.devices + to];
     resident_[from] -= b_.resident[unit];
     resident_[to] += b_.resident[unit];
   }
 
-  void look(const Candidate& one, float* features);
-  void take(const Candidate& one);
-  void propose_liked(int change);
+  void extract_features(const Candidate& move, float* features);
+  void apply_move(const Candidate& move);
+  void propose_scouted(int change);
   void propose();
 
-  const Layout& a_;
-  const Blocks& b_;
+  const ProblemLayout& a_;
+  const MoveBlocks& b_;
   EventKernel& event_;
-  const WalkSettings& s_;
-  const Likely& likely_;
-  std::vector<double> rows_, doubts_;  // blocks × devices; blocks
-  WalkPlan plan_;
+  const AnnealingSettings& s_;
+  const DeviceProbs& device_probs_;
+  std::vector<double> block_probs_, move_weight_sums_;  // blocks × devices; blocks
+  OwnedPlan plan_;
   Loads loads_;
-  static constexpr int kStale = 12;  // changes after which the scout looks at the plan anew
+  static constexpr int kStale = 12;  // accepted moves after which the scout's timeline is refreshed
   Scout scout_;
   Record record_;
   std::vector<int64_t> peak_;
-  int changed_ = 0, looked_ = 0;
+  int moves_since_record_ = 0, extra_evaluations_ = 0;
   double limit_ = 0.0;  // about what a plan may cost to be kept
   Random random_;
-  double smallest_ = 1.0;
+  double smallest_capacity_ = 1.0;
   std::vector<double> busy_;
-  std::vector<int64_t> resident_, effective_, need_;
+  std::vector<int64_t> resident_, judged_staging_, min_staging_;
   std::vector<std::pair<int32_t, int32_t>> old_units_;
   std::vector<std::pair<int32_t, double>> old_priorities_;
-  std::vector<std::pair<int32_t, int64_t>> old_rooms_;
+  std::vector<std::pair<int32_t, int64_t>> old_staging_;
 };
 
 }  // namespace placewright

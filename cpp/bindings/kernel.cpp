@@ -1,4 +1,4 @@
-// The kernels as Python sees them: a Kernel is made once a problem and judges plans.
+// Python bindings of the kernels: one Kernel per problem, which judges plans.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
@@ -13,10 +13,10 @@
 #include <thread>
 
 #include "arrays.hpp"
-#include "contraction.hpp"
-#include "event_kernel.hpp"
-#include "layout.hpp"
-#include "walk.hpp"
+#include "simulator/contraction.hpp"
+#include "simulator/event_kernel.hpp"
+#include "problem_layout.hpp"
+#include "annealing/annealing.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -24,18 +24,18 @@ using namespace nb::literals;
 namespace placewright {
 
 // What one thread needs to judge plans with fused groups.
-struct FusedBench {
-  FusedBench(const Layout& layout, const FusedParts& parts) : contraction(layout, parts), event(contraction.layout()) {}
+struct FusedWorkspace {
+  FusedWorkspace(const ProblemLayout& layout, const FusedParts& parts) : contraction(layout, parts), event(contraction.layout()) {}
   Contraction contraction;
   EventKernel event;
 };
 
 // What one thread needs to judge plans.
-struct Workbench {
-  explicit Workbench(const Layout& layout) : event(layout) {}
+struct KernelWorkspace {
+  explicit KernelWorkspace(const ProblemLayout& layout) : event(layout) {}
   EventKernel event;
   Period period;
-  std::unique_ptr<FusedBench> fused;  // made when first needed
+  std::unique_ptr<FusedWorkspace> fused;  // made when first needed
 };
 
 class Kernel {
@@ -43,10 +43,10 @@ class Kernel {
   explicit Kernel(const nb::object& arrays) : layout_(read_layout(arrays)) {}
 
   // What fused groups are made of; needed before plans with fused groups are judged.
-  void learn_fused(const nb::object& parts, const Row<int64_t>& reads, const Row<int8_t>& role) {
+  void set_fused_parts(const nb::object& parts, const Row<int64_t>& reads, const Row<int8_t>& role) {
     parts_ = read_parts(parts, reads, role);
   }
-  bool knows_fused() const { return parts_.known; }
+  bool has_fused_parts() const { return parts_.is_set; }
 
   nb::tuple judge(const Matrix<int32_t>& device, const std::optional<Matrix<double>>& priority,
                   const std::optional<Matrix<int64_t>>& staging, const std::optional<Matrix<int32_t>>& fusion,
@@ -55,7 +55,7 @@ class Kernel {
     if (device.shape(1) != size_t(layout_.ops) ||
         (priority && (priority->shape(0) != plans || priority->shape(1) != size_t(layout_.ops))) ||
         (staging && (staging->shape(0) != plans || staging->shape(1) != size_t(layout_.devices))) ||
-        (fusion && (fusion->shape(0) != plans || fusion->shape(1) != size_t(layout_.ops) || !parts_.known))) {
+        (fusion && (fusion->shape(0) != plans || fusion->shape(1) != size_t(layout_.ops) || !parts_.is_set))) {
       throw nb::value_error("the kernel was given arrays of the wrong shape");
     }
     std::vector<double> step_time(plans), periods(plans);
@@ -65,25 +65,25 @@ class Kernel {
     size_t failed = plans;
     std::mutex guard;
     const auto work = [&] {
-      std::unique_ptr<Workbench> bench = take();
+      std::unique_ptr<KernelWorkspace> workspace = acquire();
       for (size_t p = next++; p < plans; p = next++) {
         const PlanView plan{device.data() + p * layout_.ops,
                             priority ? priority->data() + p * layout_.ops : nullptr,
                             staging ? staging->data() + p * layout_.devices : nullptr};
         try {
           check_placement(layout_, plan.device);
-          const Shown shown = show(*bench, plan, fusion ? fusion->data() + p * layout_.ops : nullptr);
+          const SimulationTarget target = prepare_target(*workspace, plan, fusion ? fusion->data() + p * layout_.ops : nullptr);
           if (step) {
-            step_time[p] = shown.event.run(shown.plan, in_order, nullptr);
-            std::copy(shown.event.peak().begin(), shown.event.peak().end(), peak.begin() + p * layout_.devices);
+            step_time[p] = target.event.run(target.plan, in_order, nullptr);
+            std::copy(target.event.peak().begin(), target.event.peak().end(), peak.begin() + p * layout_.devices);
           }
-          if (period) periods[p] = bench->period.evaluate(shown.layout, shown.plan, overlap);
+          if (period) periods[p] = workspace->period.evaluate(target.layout, target.plan, overlap);
         } catch (...) {
           const std::lock_guard<std::mutex> lock(guard);
           if (p < failed) failed = p, failure = std::current_exception();  // the first plan's error
         }
       }
-      give(std::move(bench));
+      recycle(std::move(workspace));
     };
     {
       nb::gil_scoped_release release;
@@ -99,46 +99,46 @@ class Kernel {
                           to_numpy<int64_t>(std::move(peak), {plans, size_t(layout_.devices)}));
   }
 
-  Blocks blocks(const Row<int32_t>& first, const Row<int32_t>& units, const Row<int32_t>& level) {
-    Blocks out;
-    out.first = listed(first), out.units = listed(units), out.level = listed(level);
+  MoveBlocks move_blocks(const Row<int32_t>& first, const Row<int32_t>& units, const Row<int32_t>& level) {
+    MoveBlocks out;
+    out.first = to_vector(first), out.units = to_vector(units), out.level = to_vector(level);
     out.derive(layout_);
     return out;
   }
 
-  // One walk for each plan given, each on a thread of its own. Returns the best plans and where the
-  // walks ended: devices, priorities and rooms of each, and bytes over and value of the best.
-  nb::tuple walk(const Blocks& blocks, const WalkSettings& settings, const Matrix<int32_t>& device,
+  // One annealing chain per start plan, each on its own thread. Returns the best plans and where the
+  // chains ended: devices, priorities and staging of each, and overflow and value of the best.
+  nb::tuple anneal(const MoveBlocks& move_blocks, const AnnealingSettings& settings, const Matrix<int32_t>& device,
                  const std::optional<Matrix<double>>& priority, const std::optional<Matrix<int64_t>>& staging,
-                 const std::vector<uint64_t>& seeds, const std::optional<Cube<double>>& likely) {
+                 const std::vector<uint64_t>& seeds, const std::optional<Cube<double>>& device_probs) {
     const size_t plans = device.shape(0), ops = layout_.ops, devices = layout_.devices;
-    const size_t units = blocks.resident.size();
+    const size_t units = move_blocks.resident.size();
     if (device.shape(1) != ops || seeds.size() != plans ||
         (priority && (priority->shape(0) != plans || priority->shape(1) != ops)) ||
         (staging && (staging->shape(0) != plans || staging->shape(1) != devices)) ||
-        (likely && (likely->shape(0) != plans || likely->shape(1) != units || likely->shape(2) != devices))) {
+        (device_probs && (device_probs->shape(0) != plans || device_probs->shape(1) != units || device_probs->shape(2) != devices))) {
       throw nb::value_error("the kernel was given arrays of the wrong shape");
     }
-    std::vector<Walked> walked(plans);
+    std::vector<AnnealingResult> results(plans);
     std::exception_ptr failure;
     size_t failed = plans;
     std::mutex guard;
     const auto work = [&](size_t p) {
-      std::unique_ptr<Workbench> bench = take();
-      WalkPlan start;
+      std::unique_ptr<KernelWorkspace> workspace = acquire();
+      OwnedPlan start;
       start.device.assign(device.data() + p * ops, device.data() + (p + 1) * ops);
       if (priority) start.priority.assign(priority->data() + p * ops, priority->data() + (p + 1) * ops);
-      if (staging) start.room.assign(staging->data() + p * devices, staging->data() + (p + 1) * devices);
+      if (staging) start.staging.assign(staging->data() + p * devices, staging->data() + (p + 1) * devices);
       try {
         check_placement(layout_, start.device.data());
-        Likely thought;
-        if (likely) thought.assign(likely->data() + p * units * devices, likely->data() + (p + 1) * units * devices);
-        walked[p] = placewright::walk(layout_, blocks, bench->event, start, settings, thought, seeds[p]);
+        DeviceProbs probs;
+        if (device_probs) probs.assign(device_probs->data() + p * units * devices, device_probs->data() + (p + 1) * units * devices);
+        results[p] = placewright::anneal(layout_, move_blocks, workspace->event, start, settings, probs, seeds[p]);
       } catch (...) {
         const std::lock_guard<std::mutex> lock(guard);
         if (p < failed) failed = p, failure = std::current_exception();
       }
-      give(std::move(bench));
+      recycle(std::move(workspace));
     };
     {
       nb::gil_scoped_release release;
@@ -150,25 +150,25 @@ class Kernel {
     raise(failure, failed);
     std::vector<int64_t> overflow;
     std::vector<double> value;
-    for (const Walked& one : walked) overflow.push_back(one.overflow), value.push_back(one.value);
-    return nb::make_tuple(rows(walked, &Walked::best), rows(walked, &Walked::last),
+    for (const AnnealingResult& result : results) overflow.push_back(result.overflow), value.push_back(result.value);
+    return nb::make_tuple(plan_arrays(results, &AnnealingResult::best), plan_arrays(results, &AnnealingResult::last),
                           to_numpy<int64_t>(std::move(overflow), {plans}), to_numpy<double>(std::move(value), {plans}));
   }
 
-  // Moves of one plan as a walk draws them: what a scout knows of each, and what it brings.
-  nb::tuple sample_moves(const Blocks& blocks, const WalkSettings& settings, const Matrix<int32_t>& device,
+  // Moves of one plan as annealing samples them: the scout's features of each, and the change of cost.
+  nb::tuple sample_moves(const MoveBlocks& move_blocks, const AnnealingSettings& settings, const Matrix<int32_t>& device,
                          const std::optional<Matrix<double>>& priority, int count, uint64_t seed) {
     const size_t ops = layout_.ops;
     if (device.shape(0) != 1 || device.shape(1) != ops || (priority && priority->shape(1) != ops)) {
       throw nb::value_error("the kernel was given arrays of the wrong shape");
     }
-    WalkPlan start;
+    OwnedPlan start;
     start.device.assign(device.data(), device.data() + ops);
     if (priority) start.priority.assign(priority->data(), priority->data() + ops);
     check_placement(layout_, start.device.data());
-    std::unique_ptr<Workbench> bench = take();
-    Samples out = placewright::sample_moves(layout_, blocks, bench->event, start, settings, count, seed);
-    give(std::move(bench));
+    std::unique_ptr<KernelWorkspace> workspace = acquire();
+    MoveSamples out = placewright::sample_moves(layout_, move_blocks, workspace->event, start, settings, count, seed);
+    recycle(std::move(workspace));
     const size_t moves = out.change.size();
     return nb::make_tuple(to_numpy<float>(std::move(out.features), {moves, size_t(Scout::kFeatures)}),
                           to_numpy<double>(std::move(out.change), {moves}));
@@ -180,25 +180,25 @@ class Kernel {
     const PlanView plan{device.data(), priority ? priority->data() : nullptr, staging ? staging->data() : nullptr};
     Record record;
     double step_time = 0.0;
-    std::unique_ptr<Workbench> bench = take();
+    std::unique_ptr<KernelWorkspace> workspace = acquire();
     std::exception_ptr failure;
     {
       nb::gil_scoped_release release;
       try {
         check_placement(layout_, plan.device);
-        step_time = bench->event.run(plan, in_order, &record);
+        step_time = workspace->event.run(plan, in_order, &record);
       } catch (...) {
         failure = std::current_exception();
       }
     }
     raise(failure, 0);
-    std::vector<int64_t> peak = bench->event.peak();
-    give(std::move(bench));
+    std::vector<int64_t> peak = workspace->event.peak();
+    recycle(std::move(workspace));
     std::stable_sort(record.transfers.begin(), record.transfers.end(), [](const auto& x, const auto& y) {
       return x.start < y.start || (x.start == y.start && x.channel < y.channel);
     });
     using Transfer = Record::Transfer;
-    using Use = Record::Use;
+    using MemoryUse = Record::MemoryUse;
     nb::dict out;
     out["step_time"] = step_time;
     const size_t devices = peak.size(), ops = record.start.size();
@@ -212,58 +212,58 @@ class Kernel {
     out["transfer_reader"] = column<int32_t>(record.transfers, [](const Transfer& row) { return row.reader; });
     out["transfer_start"] = column<double>(record.transfers, [](const Transfer& row) { return row.start; });
     out["transfer_end"] = column<double>(record.transfers, [](const Transfer& row) { return row.end; });
-    out["memory_device"] = column<int32_t>(record.memory, [](const Use& row) { return row.device; });
-    out["memory_time"] = column<double>(record.memory, [](const Use& row) { return row.time; });
-    out["memory_used"] = column<int64_t>(record.memory, [](const Use& row) { return row.used; });
+    out["memory_device"] = column<int32_t>(record.memory, [](const MemoryUse& row) { return row.device; });
+    out["memory_time"] = column<double>(record.memory, [](const MemoryUse& row) { return row.time; });
+    out["memory_used"] = column<int64_t>(record.memory, [](const MemoryUse& row) { return row.used; });
     return out;
   }
 
  private:
-  // What the kernels see of a plan: the problem itself, or with its groups contracted.
-  struct Shown {
-    const Layout& layout;
+  // What is simulated for a plan: the problem itself, or the one with its groups contracted.
+  struct SimulationTarget {
+    const ProblemLayout& layout;
     EventKernel& event;
     PlanView plan;
   };
 
-  Shown show(Workbench& bench, const PlanView& plan, const int32_t* fusion) const {
-    if (!fusion) return {layout_, bench.event, plan};
-    if (!bench.fused) bench.fused = std::make_unique<FusedBench>(layout_, parts_);
-    Contraction& contraction = bench.fused->contraction;
+  SimulationTarget prepare_target(KernelWorkspace& workspace, const PlanView& plan, const int32_t* fusion) const {
+    if (!fusion) return {layout_, workspace.event, plan};
+    if (!workspace.fused) workspace.fused = std::make_unique<FusedWorkspace>(layout_, parts_);
+    Contraction& contraction = workspace.fused->contraction;
     contraction.contract(plan, fusion);
-    bench.fused->event.fit();
-    return {contraction.layout(), bench.fused->event, contraction.plan()};
+    workspace.fused->event.resize_buffers();
+    return {contraction.layout(), workspace.fused->event, contraction.plan()};
   }
 
   template <typename T>
-  static nb::object stacked(const std::vector<Walked>& walked, WalkPlan Walked::* plan, std::vector<T> WalkPlan::* part) {
+  static nb::object stack(const std::vector<AnnealingResult>& results, OwnedPlan AnnealingResult::* plan, std::vector<T> OwnedPlan::* part) {
     std::vector<T> all;
-    for (const Walked& one : walked) all.insert(all.end(), (one.*plan.*part).begin(), (one.*plan.*part).end());
+    for (const AnnealingResult& result : results) all.insert(all.end(), (result.*plan.*part).begin(), (result.*plan.*part).end());
     if (all.empty()) return nb::none();
-    const size_t width = all.size() / walked.size();
-    return nb::cast(to_numpy<T>(std::move(all), {walked.size(), width}));
+    const size_t width = all.size() / results.size();
+    return nb::cast(to_numpy<T>(std::move(all), {results.size(), width}));
   }
 
-  static nb::tuple rows(const std::vector<Walked>& walked, WalkPlan Walked::* plan) {
-    return nb::make_tuple(stacked(walked, plan, &WalkPlan::device), stacked(walked, plan, &WalkPlan::priority),
-                          stacked(walked, plan, &WalkPlan::room));
+  static nb::tuple plan_arrays(const std::vector<AnnealingResult>& results, OwnedPlan AnnealingResult::* plan) {
+    return nb::make_tuple(stack(results, plan, &OwnedPlan::device), stack(results, plan, &OwnedPlan::priority),
+                          stack(results, plan, &OwnedPlan::staging));
   }
 
-  std::unique_ptr<Workbench> take() {
+  std::unique_ptr<KernelWorkspace> acquire() {
     {
-      const std::lock_guard<std::mutex> lock(benches_guard_);
-      if (!benches_.empty()) {
-        std::unique_ptr<Workbench> bench = std::move(benches_.back());
-        benches_.pop_back();
-        return bench;
+      const std::lock_guard<std::mutex> lock(workspaces_mutex_);
+      if (!workspaces_.empty()) {
+        std::unique_ptr<KernelWorkspace> workspace = std::move(workspaces_.back());
+        workspaces_.pop_back();
+        return workspace;
       }
     }
-    return std::make_unique<Workbench>(layout_);
+    return std::make_unique<KernelWorkspace>(layout_);
   }
 
-  void give(std::unique_ptr<Workbench> bench) {
-    const std::lock_guard<std::mutex> lock(benches_guard_);
-    benches_.push_back(std::move(bench));
+  void recycle(std::unique_ptr<KernelWorkspace> workspace) {
+    const std::lock_guard<std::mutex> lock(workspaces_mutex_);
+    workspaces_.push_back(std::move(workspace));
   }
 
   // A malformed plan becomes ValueError(reason, plan, op).
@@ -271,7 +271,7 @@ class Kernel {
     if (!failure) return;
     try {
       std::rethrow_exception(failure);
-    } catch (const Malformed& malformed) {
+    } catch (const MalformedPlan& malformed) {
       static constexpr const char* kReasons[] = {"placement", "staging", "fusion"};
       const char* reason = kReasons[malformed.reason];
       PyErr_SetObject(PyExc_ValueError, nb::make_tuple(reason, plan, malformed.op).ptr());
@@ -279,20 +279,20 @@ class Kernel {
     }
   }
 
-  const Layout layout_;
+  const ProblemLayout layout_;
   FusedParts parts_;
-  std::mutex benches_guard_;
-  std::vector<std::unique_ptr<Workbench>> benches_;
+  std::mutex workspaces_mutex_;
+  std::vector<std::unique_ptr<KernelWorkspace>> workspaces_;
 };
 
 }  // namespace placewright
 
 NB_MODULE(_kernel, m) {
-  using placewright::Blocks;
+  using placewright::MoveBlocks;
   using placewright::Kernel;
   using placewright::ScoutNet;
-  using placewright::WalkSettings;
-  nb::class_<Blocks>(m, "Blocks");
+  using placewright::AnnealingSettings;
+  nb::class_<MoveBlocks>(m, "MoveBlocks");
   nb::class_<ScoutNet>(m, "ScoutNet")
       .def(nb::init<>())
       .def_rw("widths", &ScoutNet::widths)
@@ -300,31 +300,31 @@ NB_MODULE(_kernel, m) {
       .def_rw("sharpness", &ScoutNet::sharpness)
       .def_rw("candidates", &ScoutNet::candidates)
       .def_rw("blind", &ScoutNet::blind);
-  nb::class_<WalkSettings>(m, "WalkSettings")
+  nb::class_<AnnealingSettings>(m, "AnnealingSettings")
       .def(nb::init<>())
-      .def_rw("evaluations", &WalkSettings::evaluations)
-      .def_rw("hot", &WalkSettings::hot)
-      .def_rw("cold", &WalkSettings::cold)
-      .def_rw("penalty", &WalkSettings::penalty)
-      .def_rw("doublings", &WalkSettings::doublings)
-      .def_rw("in_order", &WalkSettings::in_order)
-      .def_rw("period", &WalkSettings::period)
-      .def_rw("overlap", &WalkSettings::overlap)
-      .def_rw("guided", &WalkSettings::guided)
-      .def_rw("change_share", &WalkSettings::change_share)
-      .def_rw("level_share", &WalkSettings::level_share)
-      .def_rw("capacity", &WalkSettings::capacity)
-      .def_rw("kept_back", &WalkSettings::kept_back)
-      .def_rw("scout", &WalkSettings::scout);
+      .def_rw("evaluations", &AnnealingSettings::evaluations)
+      .def_rw("hot", &AnnealingSettings::hot)
+      .def_rw("cold", &AnnealingSettings::cold)
+      .def_rw("penalty", &AnnealingSettings::penalty)
+      .def_rw("doublings", &AnnealingSettings::doublings)
+      .def_rw("in_order", &AnnealingSettings::in_order)
+      .def_rw("period", &AnnealingSettings::period)
+      .def_rw("overlap", &AnnealingSettings::overlap)
+      .def_rw("guided_share", &AnnealingSettings::guided_share)
+      .def_rw("move_share", &AnnealingSettings::move_share)
+      .def_rw("level_share", &AnnealingSettings::level_share)
+      .def_rw("capacity", &AnnealingSettings::capacity)
+      .def_rw("memory_margin", &AnnealingSettings::memory_margin)
+      .def_rw("scout", &AnnealingSettings::scout);
   nb::class_<Kernel>(m, "Kernel")
       .def(nb::init<const nb::object&>(), "arrays"_a)
       .def("judge", &Kernel::judge, "device"_a, "priority"_a.none(), "staging"_a.none(), "fusion"_a.none(),
            "in_order"_a, "overlap"_a, "step"_a, "period"_a, "threads"_a)
-      .def("learn_fused", &Kernel::learn_fused, "parts"_a, "reads"_a, "role"_a)
-      .def_prop_ro("knows_fused", &Kernel::knows_fused)
-      .def("blocks", &Kernel::blocks, "first"_a, "units"_a, "level"_a)
-      .def("walk", &Kernel::walk, "blocks"_a, "settings"_a, "device"_a, "priority"_a.none(), "staging"_a.none(),
-           "seeds"_a, "likely"_a.none() = nb::none())
+      .def("set_fused_parts", &Kernel::set_fused_parts, "parts"_a, "reads"_a, "role"_a)
+      .def_prop_ro("has_fused_parts", &Kernel::has_fused_parts)
+      .def("move_blocks", &Kernel::move_blocks, "first"_a, "units"_a, "level"_a)
+      .def("anneal", &Kernel::anneal, "blocks"_a, "settings"_a, "device"_a, "priority"_a.none(), "staging"_a.none(),
+           "seeds"_a, "device_probs"_a.none() = nb::none())
       .def("sample_moves", &Kernel::sample_moves, "blocks"_a, "settings"_a, "device"_a, "priority"_a.none(), "count"_a,
            "seed"_a)
       .def("timeline", &Kernel::timeline, "device"_a, "priority"_a.none(), "staging"_a.none(), "in_order"_a);

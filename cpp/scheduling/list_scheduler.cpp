@@ -1,4 +1,4 @@
-#include "listing.hpp"
+#include "scheduling/list_scheduler.hpp"
 
 #include <algorithm>
 
@@ -8,7 +8,7 @@ namespace {
 constexpr double kNever = std::numeric_limits<double>::infinity();
 }
 
-Listing::Listing(Layout layout, std::vector<int64_t> capacity, bool contended)
+ListSchedule::ListSchedule(ProblemLayout layout, std::vector<int64_t> capacity, bool contended)
     : a(std::move(layout)),
       device(a.ops, -1),
       start(a.ops, 0.0),
@@ -18,42 +18,42 @@ Listing::Listing(Layout layout, std::vector<int64_t> capacity, bool contended)
       capacity_(std::move(capacity)),
       contended_(contended),
       next_member_(a.ops, -1),
-      family_(a.tensors),
+      storage_root_(a.tensors),
       unit_bytes_(a.ops, 0),
-      held_(static_cast<size_t>(a.tensors) * a.devices, 0),
-      left_(a.tensors, 0),
+      held_bytes_(static_cast<size_t>(a.tensors) * a.devices, 0),
+      readers_left_(a.tensors, 0),
       channel_free_(a.channels, 0.0),
       arrival_(static_cast<size_t>(a.tensors) * a.devices, kNever),
       gaps_(a.devices, {{0.0, kNever}}) {
   std::vector<int32_t> last(a.ops, -1);
   for (int op = 0; op < a.ops; ++op) {
-    const int head = a.head[op];
-    if (op != head) next_member_[last[head]] = op;
-    last[head] = op;
-    unit_bytes_[head] += a.resident[op];
+    const int unit_head = a.unit_head[op];
+    if (op != unit_head) next_member_[last[unit_head]] = op;
+    last[unit_head] = op;
+    unit_bytes_[unit_head] += a.resident[op];
   }
   for (int tensor = 0; tensor < a.tensors; ++tensor) {
     int root = tensor;
     while (a.alias[root] >= 0) root = a.alias[root];
-    family_[tensor] = root;
+    storage_root_[tensor] = root;
     // Outputs of the graph have one reader more, which never comes.
-    left_[root] += a.first_reader[tensor + 1] - a.first_reader[tensor] + a.kept[tensor];
+    readers_left_[root] += a.first_reader[tensor + 1] - a.first_reader[tensor] + a.is_output[tensor];
   }
-  for (int head = 0; head < a.ops; ++head) {
-    const uint8_t* legal = &a.allowed[static_cast<size_t>(head) * a.devices];
+  for (int unit_head = 0; unit_head < a.ops; ++unit_head) {
+    const uint8_t* legal = &a.allowed[static_cast<size_t>(unit_head) * a.devices];
     // Such as graph inputs, which are on the host.
-    if (a.head[head] == head && std::count(legal, legal + a.devices, 1) == 1) {
-      settle(head, static_cast<int>(std::find(legal, legal + a.devices, 1) - legal));
+    if (a.unit_head[unit_head] == unit_head && std::count(legal, legal + a.devices, 1) == 1) {
+      place_unit(unit_head, static_cast<int>(std::find(legal, legal + a.devices, 1) - legal));
     }
   }
 }
 
-bool Listing::allowed(int op, int place) const {
+bool ListSchedule::allowed(int op, int place) const {
   return device[op] < 0 ? a.allowed[static_cast<size_t>(op) * a.devices + place] : device[op] == place;
 }
 
-std::vector<double> Listing::ready(int op) const {
-  std::vector<double> found(a.devices, 0.0);
+std::vector<double> ListSchedule::ready(int op) const {
+  std::vector<double> result(a.devices, 0.0);
   for (int at = a.first_input[op]; at < a.first_input[op + 1]; ++at) {
     const int tensor = a.inputs[at], source = a.producer[tensor], from = device[source];
     if (from < 0) continue;
@@ -61,16 +61,16 @@ std::vector<double> Listing::ready(int op) const {
       double begin = end[source];
       if (contended_ && from != to) begin = std::max(begin, channel_free_[a.channel[from * a.devices + to]]);
       const double there = std::min(arrival_[static_cast<size_t>(tensor) * a.devices + to],
-                                    begin + sending(tensor, from, to));
-      found[to] = std::max(found[to], there);
+                                    begin + transfer_seconds(tensor, from, to));
+      result[to] = std::max(result[to], there);
     }
   }
-  return found;
+  return result;
 }
 
-std::vector<uint8_t> Listing::choices(int op) const {
+std::vector<uint8_t> ListSchedule::choices(int op) const {
   int64_t need = a.start_bytes[op];
-  for (const int head : unplaced(op)) need += unit_bytes_[head];
+  for (const int unit_head : unplaced(op)) need += unit_bytes_[unit_head];
   constexpr int64_t kLeast = std::numeric_limits<int64_t>::min();
   std::vector<int64_t> spare(a.devices, kLeast);
   for (int place = 0; place < a.devices; ++place) {
@@ -83,63 +83,63 @@ std::vector<uint8_t> Listing::choices(int op) const {
     }
   }
   const int64_t enough = std::min<int64_t>(0, *std::max_element(spare.begin(), spare.end()));
-  std::vector<uint8_t> found(a.devices);
-  for (int place = 0; place < a.devices; ++place) found[place] = spare[place] >= enough;
-  return found;
+  std::vector<uint8_t> result(a.devices);
+  for (int place = 0; place < a.devices; ++place) result[place] = spare[place] >= enough;
+  return result;
 }
 
-int Listing::first_to_finish(int op, const std::vector<uint8_t>& choices) const {
+int ListSchedule::first_to_finish(int op, const std::vector<uint8_t>& choices) const {
   const std::vector<double> when = ready(op);
   int best = -1;
   double finish = kNever;
   for (int place = 0; place < a.devices; ++place) {
     if (!choices[place]) continue;
     const double seconds = a.compute[static_cast<size_t>(op) * a.devices + place];
-    const double ends = slot(place, when[place], seconds) + seconds;
+    const double ends = earliest_start(place, when[place], seconds) + seconds;
     if (ends < finish) best = place, finish = ends;
   }
   return best;
 }
 
-void Listing::add(int op, int place, bool insert) {
-  for (const int head : unplaced(op)) {
-    const uint8_t* legal = &a.allowed[static_cast<size_t>(head) * a.devices];
-    settle(head, legal[place] ? place : static_cast<int>(std::max_element(legal, legal + a.devices) - legal));
+void ListSchedule::add(int op, int place, bool insert) {
+  for (const int unit_head : unplaced(op)) {
+    const uint8_t* legal = &a.allowed[static_cast<size_t>(unit_head) * a.devices];
+    place_unit(unit_head, legal[place] ? place : static_cast<int>(std::max_element(legal, legal + a.devices) - legal));
   }
-  const double seconds = a.compute[static_cast<size_t>(op) * a.devices + place], come = send(op, place);
-  const double begin = insert ? slot(place, come, seconds) : std::max(come, free[place]);
+  const double seconds = a.compute[static_cast<size_t>(op) * a.devices + place], inputs_ready = send_inputs(op, place);
+  const double begin = insert ? earliest_start(place, inputs_ready, seconds) : std::max(inputs_ready, free[place]);
   start[op] = begin;
   end[op] = begin + seconds;
   free[place] = std::max(free[place], begin + seconds);
-  if (insert && seconds > 0) fill(place, begin, begin + seconds);
-  ran(op, place);
+  if (insert && seconds > 0) occupy_gap(place, begin, begin + seconds);
+  finish_op(op, place);
 }
 
 // The heads of the units that get a device with an op: its own, and those of weights it reads.
-std::vector<int> Listing::unplaced(int op) const {
-  std::vector<int> found;
-  const auto note = [&](int other) {
-    if (device[other] < 0 && std::find(found.begin(), found.end(), a.head[other]) == found.end()) {
-      found.push_back(a.head[other]);
+std::vector<int> ListSchedule::unplaced(int op) const {
+  std::vector<int> result;
+  const auto add_head = [&](int other) {
+    if (device[other] < 0 && std::find(result.begin(), result.end(), a.unit_head[other]) == result.end()) {
+      result.push_back(a.unit_head[other]);
     }
   };
-  note(op);
-  for (int at = a.first_input[op]; at < a.first_input[op + 1]; ++at) note(a.producer[a.inputs[at]]);
-  return found;
+  add_head(op);
+  for (int at = a.first_input[op]; at < a.first_input[op + 1]; ++at) add_head(a.producer[a.inputs[at]]);
+  return result;
 }
 
 // A unit has its device: its resident bytes are there, and graph inputs.
-void Listing::settle(int head, int place) {
-  for (int op = head; op >= 0; op = next_member_[op]) {
+void ListSchedule::place_unit(int unit_head, int place) {
+  for (int op = unit_head; op >= 0; op = next_member_[op]) {
     device[op] = place;
     used[place] += a.resident[op];
-    if (a.turn[op] || a.stored[op]) continue;
-    for (int tensor = a.first_tensor[op]; tensor < a.first_tensor[op + 1]; ++tensor) hold(tensor, place);
+    if (a.scheduled[op] || a.is_resident[op]) continue;
+    for (int tensor = a.first_tensor[op]; tensor < a.first_tensor[op + 1]; ++tensor) allocate(tensor, place);
   }
 }
 
 // Send an op what it reads from elsewhere; when the last of it is there.
-double Listing::send(int op, int place) {
+double ListSchedule::send_inputs(int op, int place) {
   double last = 0.0;
   for (int at = a.first_input[op]; at < a.first_input[op + 1]; ++at) {
     const int tensor = a.inputs[at], source = a.producer[tensor], from = device[source];
@@ -151,8 +151,8 @@ double Listing::send(int op, int place) {
       } else {
         double& busy = channel_free_[a.channel[from * a.devices + place]];
         if (contended_) begin = std::max(begin, busy);
-        arrival = busy = begin + sending(tensor, from, place);
-        hold(tensor, place);
+        arrival = busy = begin + transfer_seconds(tensor, from, place);
+        allocate(tensor, place);
       }
     }
     last = std::max(last, arrival);
@@ -160,13 +160,13 @@ double Listing::send(int op, int place) {
   return last;
 }
 
-double Listing::sending(int tensor, int from, int to) const {
+double ListSchedule::transfer_seconds(int tensor, int from, int to) const {
   const int link = a.link_class[from * a.devices + to];
   return link < 0 ? 0.0 : a.transfer[static_cast<size_t>(link) * a.tensors + tensor];
 }
 
 // The last gap that begins no later.
-int Listing::last_gap(int place, double ready) const {
+int ListSchedule::last_gap(int place, double ready) const {
   const auto& gaps = gaps_[place];
   const auto after = std::upper_bound(gaps.begin(), gaps.end(), ready,
                                       [](double when, const Gap& gap) { return when < gap.first; });
@@ -174,14 +174,14 @@ int Listing::last_gap(int place, double ready) const {
 }
 
 // The earliest start on a device for an op of this length: in a gap, or last.
-double Listing::slot(int place, double ready, double seconds) const {
+double ListSchedule::earliest_start(int place, double ready, double seconds) const {
   const auto& gaps = gaps_[place];
   int at = std::max(0, last_gap(place, ready));
   while (std::max(ready, gaps[at].first) + seconds > gaps[at].second) ++at;
   return std::max(ready, gaps[at].first);
 }
 
-void Listing::fill(int place, double begin, double finish) {
+void ListSchedule::occupy_gap(int place, double begin, double finish) {
   auto& gaps = gaps_[place];
   const int at = last_gap(place, begin);
   const Gap gap = gaps[at];
@@ -190,27 +190,27 @@ void Listing::fill(int place, double begin, double finish) {
   if (gap.first < begin) gaps.insert(gaps.begin() + at, {gap.first, begin});
 }
 
-void Listing::hold(int tensor, int place) {
-  held_[static_cast<size_t>(family_[tensor]) * a.devices + place] += a.sizes[tensor];
+void ListSchedule::allocate(int tensor, int place) {
+  held_bytes_[static_cast<size_t>(storage_root_[tensor]) * a.devices + place] += a.sizes[tensor];
   used[place] += a.sizes[tensor];
 }
 
 // An op has been added: its outputs are held, what it was the last to read is let go. Outputs and copies are held until
 // every reader has been added: a little longer than rule 8 says, since a copy could go once its last reader on that
 // device has ended.
-void Listing::ran(int op, int place) {
+void ListSchedule::finish_op(int op, int place) {
   for (int tensor = a.first_tensor[op]; tensor < a.first_tensor[op + 1]; ++tensor) {
-    if (a.alias[tensor] < 0) hold(tensor, place);
-    let_go(family_[tensor], 0);
+    if (a.alias[tensor] < 0) allocate(tensor, place);
+    release(storage_root_[tensor], 0);
   }
-  for (int at = a.first_input[op]; at < a.first_input[op + 1]; ++at) let_go(family_[a.inputs[at]], 1);
+  for (int at = a.first_input[op]; at < a.first_input[op + 1]; ++at) release(storage_root_[a.inputs[at]], 1);
 }
 
-void Listing::let_go(int family, int readers) {
-  left_[family] -= readers;
-  if (left_[family]) return;
+void ListSchedule::release(int storage, int readers) {
+  readers_left_[storage] -= readers;
+  if (readers_left_[storage]) return;
   for (int place = 0; place < a.devices; ++place) {
-    int64_t& bytes = held_[static_cast<size_t>(family) * a.devices + place];
+    int64_t& bytes = held_bytes_[static_cast<size_t>(storage) * a.devices + place];
     used[place] -= bytes;
     bytes = 0;
   }
@@ -219,107 +219,107 @@ void Listing::let_go(int family, int readers) {
 namespace {
 
 // The ready ops, in rows that are kept gapless, with when each could start where.
-class Ready {
+class ReadyOps {
  public:
-  Ready(Listing& listing, const std::vector<double>& late, const std::vector<int64_t>& rank)
-      : listing_(listing), late_(late), rank_(rank), devices_(listing.a.devices), row_(listing.a.ops, -1) {}
+  ReadyOps(ListSchedule& schedule, const std::vector<double>& slowdown, const std::vector<int64_t>& rank)
+      : schedule_(schedule), slowdown_(slowdown), rank_(rank), devices_(schedule.a.devices), row_(schedule.a.ops, -1) {}
 
   bool empty() const { return ops_.empty(); }
 
-  void put(int op) {
+  void push(int op) {
     row_[op] = static_cast<int>(ops_.size());
     ops_.push_back(op);
     start_.resize(ops_.size() * devices_);
-    anywhere_.push_back(0.0);
-    look(op);
+    latest_start_.push_back(0.0);
+    update_starts(op);
   }
 
   void remove(int op) {
     const int gap = row_[op], last = static_cast<int>(ops_.size()) - 1;
     ops_[gap] = ops_[last];
-    anywhere_[gap] = anywhere_[last];
+    latest_start_[gap] = latest_start_[last];
     std::copy_n(&start_[static_cast<size_t>(last) * devices_], devices_, &start_[static_cast<size_t>(gap) * devices_]);
     row_[ops_[gap]] = gap;
     row_[op] = -1;
     ops_.pop_back();
-    anywhere_.pop_back();
+    latest_start_.pop_back();
     start_.resize(ops_.size() * devices_);
   }
 
   // The pair that starts first. What a row says can only be too early, since channels and memory fill up; so the row of
   // the pair that seems best is looked at again until it holds.
-  std::pair<int, int> pick(const std::vector<int64_t>& kept_for) {
+  std::pair<int, int> pick(const std::vector<int64_t>& reserved_for) {
     while (true) {
-      const auto [op, place] = best(kept_for);
+      const auto [op, place] = best(reserved_for);
       const size_t at = static_cast<size_t>(row_[op]) * devices_ + place;
-      const double seen = start_[at];
-      look(op);
-      if (start_[at] <= seen) return {op, place};
+      const double expected = start_[at];
+      update_starts(op);
+      if (start_[at] <= expected) return {op, place};
     }
   }
 
  private:
-  void look(int op) {
-    const std::vector<uint8_t> choices = listing_.choices(op);
-    const std::vector<double> ready = listing_.ready(op);
+  void update_starts(int op) {
+    const std::vector<uint8_t> choices = schedule_.choices(op);
+    const std::vector<double> ready = schedule_.ready(op);
     double* start = &start_[static_cast<size_t>(row_[op]) * devices_];
     double latest = -kNever;
     for (int place = 0; place < devices_; ++place) {
       start[place] = choices[place] ? ready[place] : kNever;
       if (start[place] < kNever) latest = std::max(latest, start[place]);
     }
-    anywhere_[row_[op]] = latest;
+    latest_start_[row_[op]] = latest;
   }
 
-  std::pair<int, int> best(const std::vector<int64_t>& kept_for) const {
-    int found = -1, where = -1;
+  std::pair<int, int> best(const std::vector<int64_t>& reserved_for) const {
+    int result = -1, where = -1;
     double least = kNever;
     for (size_t row = 0; row < ops_.size(); ++row) {
       const int op = ops_[row];
       for (int place = 0; place < devices_; ++place) {
-        double when = std::max(start_[row * devices_ + place], listing_.free[place]);
-        if (kept_for[place] >= 0 && kept_for[place] != op) when = std::max(when, anywhere_[row]);
-        const double key = when + late_[static_cast<size_t>(op) * devices_ + place];
-        if (found < 0 || key < least || (key == least && rank_[op] < rank_[found])) {
-          found = op, where = place, least = key;
+        double when = std::max(start_[row * devices_ + place], schedule_.free[place]);
+        if (reserved_for[place] >= 0 && reserved_for[place] != op) when = std::max(when, latest_start_[row]);
+        const double key = when + slowdown_[static_cast<size_t>(op) * devices_ + place];
+        if (result < 0 || key < least || (key == least && rank_[op] < rank_[result])) {
+          result = op, where = place, least = key;
         }
       }
     }
-    return {found, where};
+    return {result, where};
   }
 
-  Listing& listing_;
-  const std::vector<double>& late_;   // ops × devices: seconds lost there against its fastest device
+  ListSchedule& schedule_;
+  const std::vector<double>& slowdown_;   // ops × devices: seconds lost there against its fastest device
   const std::vector<int64_t>& rank_;  // ops by falling upward rank
   const int devices_;
   std::vector<int> row_, ops_;
   std::vector<double> start_;     // when its inputs can be there; infinity: never
-  std::vector<double> anywhere_;  // when they can be on any of its devices
+  std::vector<double> latest_start_;  // when they can be on any of its devices
 };
 
 }  // namespace
 
-void earliest_first(Listing& listing, const std::vector<double>& late, const std::vector<int64_t>& rank,
+void earliest_first(ListSchedule& schedule, const std::vector<double>& slowdown, const std::vector<int64_t>& rank,
                     const std::vector<int64_t>& favourite) {
-  const Layout& a = listing.a;
-  Ready ready(listing, late, rank);
-  std::vector<int32_t> waiting = a.turn_inputs;
-  for (const int op : a.runnable) {
-    if (!waiting[op]) ready.put(op);
+  const ProblemLayout& a = schedule.a;
+  ReadyOps ready(schedule, slowdown, rank);
+  std::vector<int32_t> waiting = a.scheduled_inputs;
+  for (const int op : a.scheduled_ops) {
+    if (!waiting[op]) ready.push(op);
   }
-  std::vector<int64_t> kept_for(a.devices, -1);  // the favourite child that each device waits for
+  std::vector<int64_t> reserved_for(a.devices, -1);  // the favourite child that each device waits for
   while (!ready.empty()) {
-    const auto [op, place] = ready.pick(kept_for);
-    listing.add(op, place, false);
+    const auto [op, place] = ready.pick(reserved_for);
+    schedule.add(op, place, false);
     ready.remove(op);
-    std::replace(kept_for.begin(), kept_for.end(), static_cast<int64_t>(op), int64_t{-1});
+    std::replace(reserved_for.begin(), reserved_for.end(), static_cast<int64_t>(op), int64_t{-1});
     if (!favourite.empty()) {
       const int64_t child = favourite[op];
-      kept_for[place] = child >= 0 && listing.allowed(static_cast<int>(child), place) ? child : -1;
+      reserved_for[place] = child >= 0 && schedule.allowed(static_cast<int>(child), place) ? child : -1;
     }
     for (int tensor = a.first_tensor[op]; tensor < a.first_tensor[op + 1]; ++tensor) {
       for (int at = a.first_reader[tensor]; at < a.first_reader[tensor + 1]; ++at) {
-        if (!--waiting[a.readers[at]]) ready.put(a.readers[at]);
+        if (!--waiting[a.readers[at]]) ready.push(a.readers[at]);
       }
     }
   }

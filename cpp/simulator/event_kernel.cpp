@@ -1,4 +1,4 @@
-#include "event_kernel.hpp"
+#include "simulator/event_kernel.hpp"
 
 #include <algorithm>
 #include <stdexcept>
@@ -6,40 +6,40 @@
 namespace placewright {
 
 bool EventKernel::Stream::operator<(const Stream& other) const {
-  if (handed != other.handed) return handed > other.handed;
+  if (requested_at != other.requested_at) return requested_at > other.requested_at;
   if (rank != other.rank) return rank > other.rank;
   return at > other.at;
 }
 
-EventKernel::EventKernel(const Layout& layout)
+EventKernel::EventKernel(const ProblemLayout& layout)
     : a_(layout), device_ends_(layout.devices + layout.issuers), channel_ends_(layout.channels) {
-  fit();
+  resize_buffers();
   newest_copy_.resize(a_.devices);
   running_.resize(a_.devices);
-  line_.resize(a_.devices);
+  device_queue_.resize(a_.devices);
   sending_.resize(a_.channels);
   sending_since_.resize(a_.channels);
   streams_.resize(a_.channels);
-  sends_.resize(a_.channels);
-  room_.resize(a_.devices);
-  issuer_free_.resize(a_.issuers);
+  channel_queue_.resize(a_.channels);
+  staging_.resize(a_.devices);
+  issuer_free_at_.resize(a_.issuers);
   used_.resize(a_.devices);
   peak_.resize(a_.devices);
-  shown_.resize(a_.devices);
-  stirred_.resize(a_.devices + a_.channels);
+  recorded_.resize(a_.devices);
+  awake_.resize(a_.devices + a_.channels);
 }
 
-void EventKernel::fit() {
-  plan_order_.forget();
-  const size_t most_copies = a_.readers.size();
-  uses_.resize(a_.tensors + most_copies);
-  copy_.resize(most_copies);
-  sent_.resize(most_copies);
+void EventKernel::resize_buffers() {
+  plan_order_.reset();
+  const size_t max_copies = a_.readers.size();
+  uses_.resize(a_.tensors + max_copies);
+  copy_.resize(max_copies);
+  send_queue_.resize(max_copies);
   first_copy_.resize(a_.tensors + 1);
   storage_of_read_.resize(a_.readers.size());
   next_read_.resize(a_.readers.size());
   first_local_read_.resize(a_.tensors);
-  lined_.resize(a_.ops);
+  queue_.resize(a_.ops);
 }
 
 double EventKernel::run(const PlanView& plan, bool in_order, Record* record) {
@@ -55,35 +55,35 @@ double EventKernel::run(const PlanView& plan, bool in_order, Record* record) {
 
 template <bool InOrder, bool Recording>
 double EventKernel::simulate(const PlanView& plan) {
-  lay_out(plan, InOrder);
+  prepare(plan, InOrder);
   begin<InOrder>();
   while (true) {
     if (a_.issuers) {  // who comes first to a shared issuer matters: devices by index (rule 7)
       for (int place = 0; place < a_.devices; ++place) start_op<InOrder>(place);
-      for (const int place : stirred_devices_) stirred_[place] = 0;
+      for (const int place : awake_devices_) awake_[place] = 0;
     } else {
-      for (const int place : stirred_devices_) {
-        stirred_[place] = 0;
+      for (const int place : awake_devices_) {
+        awake_[place] = 0;
         start_op<InOrder>(place);
       }
     }
-    stirred_devices_.clear();
-    for (const int channel : stirred_channels_) {
-      stirred_[a_.devices + channel] = 0;
+    awake_devices_.clear();
+    for (const int channel : awake_channels_) {
+      awake_[a_.devices + channel] = 0;
       start_transfer(channel);
     }
-    stirred_channels_.clear();
-    if constexpr (Recording) look();
+    awake_channels_.clear();
+    if constexpr (Recording) record_memory();
 
     // To the next instant at which something finishes, and all that finishes then.
     now_ = std::min(device_ends_.next(), channel_ends_.next());
-    if (now_ == Agenda::kNever) break;
+    if (now_ == EventQueue::kNever) break;
     while (device_ends_.next() == now_) {
       const int slot = device_ends_.pop();
       if (slot >= a_.devices) continue;  // an issuer is free again
       const int op = running_[slot];
-      running_[slot] = kNothing;
-      end_op<InOrder>(op, slot);
+      running_[slot] = kIdle;
+      finish_op<InOrder>(op, slot);
     }
     while (channel_ends_.next() == now_) arrive<InOrder>(channel_ends_.pop());
   }
@@ -94,116 +94,116 @@ double EventKernel::simulate(const PlanView& plan) {
 template <bool InOrder>
 void EventKernel::begin() {
   for (int op = 0; op < a_.ops; ++op) {
-    if (a_.turn[op]) {
-      if (missing_[op] == 0) become_ready<InOrder>(op);
+    if (a_.scheduled[op]) {
+      if (missing_inputs_[op] == 0) enqueue_ready<InOrder>(op);
       continue;
     }
     for (int t = a_.outputs_begin(op); t < a_.outputs_end(op); ++t) {
-      if (!a_.stored[op] && uses_[t]) used_[plan_.device[op]] += a_.sizes[t];
-      for (int c = first_copy_[t]; c < first_copy_[t + 1]; ++c) hand_over(c);
+      if (!a_.is_resident[op] && uses_[t]) used_[plan_.device[op]] += a_.sizes[t];
+      for (int c = first_copy_[t]; c < first_copy_[t + 1]; ++c) enqueue_copy(c);
     }
   }
   peak_ = used_;
   if (streaming_) {
-    for (int place = 0; place < a_.devices; ++place) reserve(place);
+    for (int place = 0; place < a_.devices; ++place) fill_staging(place);
   }
 }
 
 template <bool InOrder>
-void EventKernel::end_op(int op, int place) {
+void EventKernel::finish_op(int op, int place) {
   --unfinished_;
   used_[place] -= a_.workspace[op];
   for (int t = a_.outputs_begin(op); t < a_.outputs_end(op); ++t) {
-    make<InOrder>(t);
+    produce<InOrder>(t);
     release(t);
   }
   for (int i = a_.first_input[op]; i < a_.first_input[op + 1]; ++i) {
     const int32_t storage = storage_of_read_[a_.reader_slot[i]];
     if (storage >= 0) release(storage);
   }
-  if (streaming_ && held_[op]) {
-    room_[place].left += held_[op];
-    reserve(place);
+  if (streaming_ && staged_bytes_[op]) {
+    staging_[place].remaining += staged_bytes_[op];
+    fill_staging(place);
   }
-  stir_device(place);
+  wake_device(place);
 }
 
 template <bool InOrder>
-inline void EventKernel::make(int tensor) {
-  for (int r = first_local_read_[tensor]; r >= 0; r = next_read_[r]) one_less<InOrder>(a_.readers[r]);
-  for (int c = first_copy_[tensor]; c < first_copy_[tensor + 1]; ++c) hand_over(c);
+inline void EventKernel::produce(int tensor) {
+  for (int r = first_local_read_[tensor]; r >= 0; r = next_read_[r]) input_arrived<InOrder>(a_.readers[r]);
+  for (int c = first_copy_[tensor]; c < first_copy_[tensor + 1]; ++c) enqueue_copy(c);
 }
 
 template <bool InOrder>
 inline void EventKernel::arrive(int channel) {
   const int32_t sent = sending_[channel];
-  stir_channel(channel);
+  wake_channel(channel);
   if (sent == kStream) {
-    note_stream(channel);
-    sending_[channel] = kNothing;
-    one_less<InOrder>(streams_[channel].current.reader);
+    record_stream(channel);
+    sending_[channel] = kIdle;
+    input_arrived<InOrder>(streams_[channel].current.reader);
     return;
   }
-  sending_[channel] = kNothing;
+  sending_[channel] = kIdle;
   const Copy& copy = copy_[sent];
   const int tensor = copy.tensor;
   if (record_) {
     record_->transfers.push_back(
         {tensor, copy.source, copy.target, channel, -1, sending_since_[channel], now_});
   }
-  for (int r = copy.first_read; r >= 0; r = next_read_[r]) one_less<InOrder>(a_.readers[r]);
+  for (int r = copy.first_read; r >= 0; r = next_read_[r]) input_arrived<InOrder>(a_.readers[r]);
   release(tensor);
 }
 
 template <bool InOrder>
-inline void EventKernel::one_less(int op) {
-  if (--missing_[op] == 0) become_ready<InOrder>(op);
+inline void EventKernel::input_arrived(int op) {
+  if (--missing_inputs_[op] == 0) enqueue_ready<InOrder>(op);
 }
 
 template <bool InOrder>
-inline void EventKernel::become_ready(int op) {
+inline void EventKernel::enqueue_ready(int op) {
   const int place = plan_.device[op];
   if constexpr (!InOrder) {
-    Queue& line = line_[place];
+    Queue& queue = device_queue_[place];
     if (plan_.priority) {  // a heap by rank
       const std::vector<int32_t>& rank = plan_order_.rank();
-      lined_[line.tail++] = op;
-      std::push_heap(lined_.begin() + line.head, lined_.begin() + line.tail,
+      queue_[queue.tail++] = op;
+      std::push_heap(queue_.begin() + queue.head, queue_.begin() + queue.tail,
                      [&](int32_t x, int32_t y) { return rank[x] > rank[y]; });
     } else {
-      if (line.time != now_) line.time = now_, line.together = line.tail;
-      int32_t at = line.tail++;
-      const int32_t stop = std::max(line.head, line.together);
-      for (; at > stop && lined_[at - 1] > op; --at) lined_[at] = lined_[at - 1];
-      lined_[at] = op;
+      if (queue.time != now_) queue.time = now_, queue.batch_begin = queue.tail;
+      int32_t at = queue.tail++;
+      const int32_t stop = std::max(queue.head, queue.batch_begin);
+      for (; at > stop && queue_[at - 1] > op; --at) queue_[at] = queue_[at - 1];
+      queue_[at] = op;
     }
   }
-  if (running_[place] == kNothing) stir_device(place);
+  if (running_[place] == kIdle) wake_device(place);
 }
 
 template <bool InOrder>
 inline void EventKernel::start_op(int place) {
-  if (running_[place] != kNothing) return;
-  Queue& line = line_[place];
-  if (line.head == line.tail || (InOrder && missing_[lined_[line.head]])) return;
-  const int op = lined_[line.head];
-  const double takes = a_.compute[size_t(op) * a_.devices + place];
-  if (a_.issuers && a_.issuer[place] >= 0 && takes > 0) {
-    double& free = issuer_free_[a_.issuer[place]];
+  if (running_[place] != kIdle) return;
+  Queue& queue = device_queue_[place];
+  if (queue.head == queue.tail || (InOrder && missing_inputs_[queue_[queue.head]])) return;
+  const int op = queue_[queue.head];
+  const double seconds = a_.compute[size_t(op) * a_.devices + place];
+  if (a_.issuers && a_.issuer[place] >= 0 && seconds > 0) {
+    double& free = issuer_free_at_[a_.issuer[place]];
     if (free > now_) return;
-    free = now_ + a_.launch[place];
+    free = now_ + a_.launch_overhead[place];
     if (free > now_) device_ends_.add(a_.devices + a_.issuer[place], free);
   }
   if (!InOrder && plan_.priority) {
     const std::vector<int32_t>& rank = plan_order_.rank();
-    std::pop_heap(lined_.begin() + line.head, lined_.begin() + line.tail,
+    std::pop_heap(queue_.begin() + queue.head, queue_.begin() + queue.tail,
                   [&](int32_t x, int32_t y) { return rank[x] > rank[y]; });
-    --line.tail;
+    --queue.tail;
   } else {
-    ++line.head;
+    ++queue.head;
   }
   running_[place] = op;
-  const double end = now_ + takes;
+  const double end = now_ + seconds;
   step_time_ = std::max(step_time_, end);
   device_ends_.add(place, end);
   int64_t bytes = a_.start_bytes[op];
@@ -220,23 +220,23 @@ inline void EventKernel::start_op(int place) {
 }
 
 inline void EventKernel::start_transfer(int channel) {
-  Queue& sends = sends_[channel];
+  Queue& sends = channel_queue_[channel];
   const bool tensors = sends.head != sends.tail;
   if (tensors && sending_[channel] == kStream) {  // interrupt it
-    note_stream(channel);
-    streams_[channel].current.left = channel_ends_.cancel(channel) - now_;
+    record_stream(channel);
+    streams_[channel].current.remaining = channel_ends_.cancel(channel) - now_;
     streams_[channel].paused = true;
-    sending_[channel] = kNothing;
+    sending_[channel] = kIdle;
   }
-  if (sending_[channel] != kNothing) return;
-  double takes;
+  if (sending_[channel] != kIdle) return;
+  double seconds;
   if (tensors) {
-    const int32_t next = sent_[sends.head++];
+    const int32_t next = send_queue_[sends.head++];
     sending_[channel] = next;
-    takes = copy_[next].takes;
+    seconds = copy_[next].seconds;
     allocate(copy_[next].target, copy_[next].bytes);
   } else if (streaming_ && (streams_[channel].paused || !streams_[channel].waiting.empty())) {
-    Streams& streams = streams_[channel];
+    ChannelStreams& streams = streams_[channel];
     if (!streams.paused) {
       std::pop_heap(streams.waiting.begin(), streams.waiting.end());
       streams.current = streams.waiting.back();
@@ -244,41 +244,41 @@ inline void EventKernel::start_transfer(int channel) {
     }
     streams.paused = false;
     sending_[channel] = kStream;
-    takes = streams.current.left;
+    seconds = streams.current.remaining;
   } else {
     return;
   }
   sending_since_[channel] = now_;
-  channel_ends_.add(channel, now_ + takes);
+  channel_ends_.add(channel, now_ + seconds);
 }
 
-inline void EventKernel::hand_over(int copy) {
+inline void EventKernel::enqueue_copy(int copy) {
   const int tensor = copy_[copy].tensor, target = copy_[copy].target, channel = copy_[copy].channel;
-  Queue& sends = sends_[channel];
-  if (sends.time != now_) sends.time = now_, sends.together = sends.tail;
+  Queue& sends = channel_queue_[channel];
+  if (sends.time != now_) sends.time = now_, sends.batch_begin = sends.tail;
   int32_t at = sends.tail++;
-  const int32_t stop = std::max(sends.head, sends.together);
+  const int32_t stop = std::max(sends.head, sends.batch_begin);
   for (; at > stop; --at) {
-    const Copy& other = copy_[sent_[at - 1]];
+    const Copy& other = copy_[send_queue_[at - 1]];
     if (other.tensor < tensor || (other.tensor == tensor && other.target < target)) break;
-    sent_[at] = sent_[at - 1];
+    send_queue_[at] = send_queue_[at - 1];
   }
-  sent_[at] = copy;
-  if (sending_[channel] < 0) stir_channel(channel);  // at rest, or a streamed weight to interrupt
+  send_queue_[at] = copy;
+  if (sending_[channel] < 0) wake_channel(channel);  // at rest, or a streamed weight to interrupt
 }
 
-void EventKernel::reserve(int place) {
-  Room& room = room_[place];
-  while (room.next < room.wanted.size() && a_.sizes[room.wanted[room.next].tensor] <= room.left) {
-    Stream stream = room.wanted[room.next++];
-    room.left -= a_.sizes[stream.tensor];
-    held_[stream.reader] += a_.sizes[stream.tensor];
-    stream.handed = now_;
+void EventKernel::fill_staging(int place) {
+  StagingBuffer& buffer = staging_[place];
+  while (buffer.next < buffer.requests.size() && a_.sizes[buffer.requests[buffer.next].tensor] <= buffer.remaining) {
+    Stream stream = buffer.requests[buffer.next++];
+    buffer.remaining -= a_.sizes[stream.tensor];
+    staged_bytes_[stream.reader] += a_.sizes[stream.tensor];
+    stream.requested_at = now_;
     const int channel = a_.channel[stream.source * a_.devices + place];
     std::vector<Stream>& waiting = streams_[channel].waiting;
     waiting.push_back(stream);
     std::push_heap(waiting.begin(), waiting.end());
-    if (sending_[channel] == kNothing) stir_channel(channel);
+    if (sending_[channel] == kIdle) wake_channel(channel);
   }
 }
 
@@ -291,7 +291,7 @@ inline void EventKernel::release(int storage) {
     if (storage >= a_.tensors) {
       const Copy& copy = copy_[storage - a_.tensors];
       used_[copy.target] -= copy.bytes;
-    } else if (!a_.stored[a_.producer[storage]]) {
+    } else if (!a_.is_resident[a_.producer[storage]]) {
       used_[plan_.device[a_.producer[storage]]] -= a_.sizes[storage];
     }
     return;
@@ -303,15 +303,15 @@ inline void EventKernel::allocate(int place, int64_t bytes) {
   peak_[place] = std::max(peak_[place], used_[place]);
 }
 
-void EventKernel::look() {
+void EventKernel::record_memory() {
   for (int place = 0; place < a_.devices; ++place) {
-    if (used_[place] == shown_[place]) continue;
-    shown_[place] = used_[place];
+    if (used_[place] == recorded_[place]) continue;
+    recorded_[place] = used_[place];
     record_->memory.push_back({place, now_, used_[place]});
   }
 }
 
-void EventKernel::note_stream(int channel) {
+void EventKernel::record_stream(int channel) {
   if (!record_ || sending_since_[channel] == now_) return;  // nothing moved yet
   const Stream& stream = streams_[channel].current;
   record_->transfers.push_back({stream.tensor, stream.source, stream.target, channel, stream.reader,

@@ -1,4 +1,4 @@
-// Ways to the end of a graph as Python sees them: Ways are made once a problem, and asked for plans in batches.
+// Path lengths to the end of a graph, and their Python bindings: one PathKernel per problem, for batches of plans.
 #include <algorithm>
 #include <limits>
 #include <vector>
@@ -10,14 +10,14 @@ using namespace nb::literals;
 
 namespace placewright {
 
-class Ways {
+class PathKernel {
  public:
   // Edges come in the order of their sources, the last first, so that all readers of a source are done before it.
-  Ways(const Row<int32_t>& source, const Row<int32_t>& reader, const Row<int32_t>& tensor,
+  PathKernel(const Row<int32_t>& source, const Row<int32_t>& reader, const Row<int32_t>& tensor,
        const Matrix<double>& seconds, const Matrix<int32_t>& link_class, const Matrix<double>& transfer)
-      : source_(listed(source)),
-        reader_(listed(reader)),
-        tensor_(listed(tensor)),
+      : source_(to_vector(source)),
+        reader_(to_vector(reader)),
+        tensor_(to_vector(tensor)),
         seconds_(seconds.data(), seconds.data() + seconds.size()),
         link_class_(link_class.data(), link_class.data() + link_class.size()),
         transfer_(transfer.data(), transfer.data() + transfer.size()),
@@ -26,28 +26,28 @@ class Ways {
         tensors_(transfer.shape(1)) {
     if (reader_.size() != source_.size() || tensor_.size() != source_.size() ||
         link_class_.size() != devices_ * devices_) {
-      throw nb::value_error("ways were given arrays of the wrong shape");
+      throw nb::value_error("path lengths were given arrays of the wrong shape");
     }
   }
 
-  // Plans × ops: the longest way from an op's start to the end, transfers included.
+  // Plans × ops: the longest path from an op's start to the end, transfers included.
   nb::ndarray<nb::numpy, double> longest(const Matrix<int32_t>& device) const {
-    return each(device, [this](const int32_t* place, double* level) {
+    return for_each_plan(device, [this](const int32_t* place, double* level) {
       for (size_t op = 0; op < ops_; ++op) level[op] = seconds(op, place);
       for (size_t edge = 0; edge < source_.size();) {
         const int32_t source = source_[edge];
-        double most = -std::numeric_limits<double>::infinity();
+        double longest_tail = -std::numeric_limits<double>::infinity();
         for (; edge < source_.size() && source_[edge] == source; ++edge) {
-          most = std::max(most, level[reader_[edge]] + sending(edge, place));
+          longest_tail = std::max(longest_tail, level[reader_[edge]] + transfer_seconds(edge, place));
         }
-        level[source] += most;
+        level[source] += longest_tail;
       }
     });
   }
 
-  // Plans × ops: the shortest way from an op's end to a send to another device; or infinity.
+  // Plans × ops: the shortest path from an op's end to a send to another device; or infinity.
   nb::ndarray<nb::numpy, double> shortest(const Matrix<int32_t>& device) const {
-    return each(device, [this](const int32_t* place, double* ahead) {
+    return for_each_plan(device, [this](const int32_t* place, double* ahead) {
       std::fill(ahead, ahead + ops_, std::numeric_limits<double>::infinity());
       for (size_t edge = 0; edge < source_.size(); ++edge) {
         const int32_t source = source_[edge], reader = reader_[edge];
@@ -60,21 +60,21 @@ class Ways {
  private:
   double seconds(size_t op, const int32_t* place) const { return seconds_[op * devices_ + place[op]]; }
 
-  double sending(size_t edge, const int32_t* place) const {
+  double transfer_seconds(size_t edge, const int32_t* place) const {
     const int32_t link = link_class_[place[source_[edge]] * devices_ + place[reader_[edge]]];
     return link < 0 ? 0.0 : transfer_[link * tensors_ + tensor_[edge]];
   }
 
   template <typename Work>
-  nb::ndarray<nb::numpy, double> each(const Matrix<int32_t>& device, const Work& work) const {
+  nb::ndarray<nb::numpy, double> for_each_plan(const Matrix<int32_t>& device, const Work& work) const {
     const size_t plans = device.shape(0);
-    if (device.shape(1) != ops_) throw nb::value_error("ways were given plans of the wrong shape");
-    std::vector<double> made(plans * ops_);
+    if (device.shape(1) != ops_) throw nb::value_error("path lengths were given plans of the wrong shape");
+    std::vector<double> lengths(plans * ops_);
     {
       nb::gil_scoped_release release;
-      for (size_t plan = 0; plan < plans; ++plan) work(device.data() + plan * ops_, made.data() + plan * ops_);
+      for (size_t plan = 0; plan < plans; ++plan) work(device.data() + plan * ops_, lengths.data() + plan * ops_);
     }
-    return to_numpy<double>(std::move(made), {plans, ops_});
+    return to_numpy<double>(std::move(lengths), {plans, ops_});
   }
 
   std::vector<int32_t> source_, reader_, tensor_;
@@ -87,12 +87,12 @@ class Ways {
 }  // namespace placewright
 
 NB_MODULE(_path_lengths, m) {
-  using placewright::Ways;
+  using placewright::PathKernel;
   using Ints = placewright::Row<int32_t>;
-  nb::class_<Ways>(m, "Ways")
+  nb::class_<PathKernel>(m, "PathKernel")
       .def(nb::init<const Ints&, const Ints&, const Ints&, const placewright::Matrix<double>&,
                     const placewright::Matrix<int32_t>&, const placewright::Matrix<double>&>(),
            "source"_a, "reader"_a, "tensor"_a, "seconds"_a, "link_class"_a, "transfer"_a)
-      .def("longest", &Ways::longest, "device"_a)
-      .def("shortest", &Ways::shortest, "device"_a);
+      .def("longest", &PathKernel::longest, "device"_a)
+      .def("shortest", &PathKernel::shortest, "device"_a);
 }
