@@ -10,6 +10,7 @@ import gc
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, settings
 
 from placewright import (
     Cluster,
@@ -25,6 +26,12 @@ from placewright import (
 )
 from placewright.result import DeviceUse
 from placewright.timeline import MemoryTrace, Transfers
+
+# A busy machine makes any example slow: how long one takes is no property of the code.
+settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("any machine")
 
 # PyTorch and its captures leave millions of objects behind, which take a third of a second to be
 # searched for garbage: let that be done rarely.
