@@ -55,8 +55,9 @@ class Device:
             and self.launch_overhead >= 0
         ):
             raise ClusterError(
-                f"device {self.name!r} has bandwidth {self.memory_bandwidth!r} and launch "
-                f"{self.launch_overhead!r}: expected a bandwidth > 0 and a finite launch >= 0"
+                f"device {self.name!r} has memory bandwidth {self.memory_bandwidth!r} and launch "
+                f"overhead {self.launch_overhead!r}: expected a bandwidth > 0 and a finite "
+                "overhead >= 0"
             )
         for dtype, rate in self.rates.items():
             if not rate > 0:

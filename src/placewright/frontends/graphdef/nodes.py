@@ -133,7 +133,7 @@ class GraphDefReader:
             if name not in needed and name in node_of:
                 needed.add(name)
                 pending += [
-                    parse_reference(entry, {}, False)[0] for entry in node_of[name].input_spec
+                    parse_reference(entry, {}, False)[0] for entry in node_of[name].input
                 ]
         return [node for node in self.nodes if node.name in needed]
 
