@@ -380,7 +380,7 @@ def test_the_default_reserve_is_a_gibibyte_a_gpu() -> None:
 
 
 def test_the_file_in_the_documentation_is_the_cluster_it_describes(tmp_path: Path) -> None:
-    page = (Path(__file__).parents[1] / "docs" / "clusters.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "clusters.md").read_text(encoding="utf-8")
     (block,) = re.findall(r"```toml\n(.*?)```", page, flags=re.DOTALL)
     (tmp_path / "workstation.toml").write_text(block, encoding="utf-8")
     cluster = load(tmp_path / "workstation.toml", "cluster")
@@ -390,7 +390,7 @@ def test_the_file_in_the_documentation_is_the_cluster_it_describes(tmp_path: Pat
 
 
 def test_the_strings_in_the_documentation_are_clusters() -> None:
-    page = (Path(__file__).parents[1] / "docs" / "clusters.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "clusters.md").read_text(encoding="utf-8")
     table = re.findall(r"^\| `(\S+)` \| ", page.partition("The grammar")[0], flags=re.MULTILINE)
     assert len(table) == 8
     for text in table:
