@@ -40,7 +40,7 @@ def test_every_preset_is_a_cluster_of_one(preset: presets.DevicePreset) -> None:
         assert device.model == preset.name
         assert device.kind == preset.kind
         assert device.memory == preset.memory
-        assert device.memory_bandwidth == preset.bandwidth
+        assert device.memory_bandwidth == preset.memory_bandwidth
 
 
 @every_device
@@ -51,8 +51,8 @@ def test_every_preset_has_figures_in_the_right_units_and_a_source(
     assert gpu or preset.kind == "cpu"
     assert 12 * GIB <= preset.memory <= 256 * GIB
     assert preset.reserve == (GIB if gpu else 0)
-    assert 50e9 < preset.bandwidth < 5e12
-    assert 5e-6 <= preset.launch <= 1e-5 if gpu else preset.launch == 1e-6
+    assert 50e9 < preset.memory_bandwidth < 5e12
+    assert 5e-6 <= preset.launch_overhead <= 1e-5 if gpu else preset.launch_overhead == 1e-6
     assert {"float64", "float32"} <= preset.rates.keys()
     assert all(1e11 < rate < 2e15 for rate in preset.rates.values())
     assert preset.rates["float64"] <= preset.float32 <= preset.float16
