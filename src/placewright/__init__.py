@@ -9,11 +9,11 @@ from placewright.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from placewright.cluster import Cluster as Cluster
-    from placewright.cluster import Device as Device
-    from placewright.cluster import Link as Link
     from placewright.costs import CostModel as CostModel
     from placewright.costs import Roofline as Roofline
     from placewright.costs import Table as Table
+    from placewright.device import Device as Device
+    from placewright.device import Link as Link
     from placewright.errors import PlacewrightError as PlacewrightError
     from placewright.exporters import export as export
     from placewright.files import load as load
@@ -43,8 +43,9 @@ if TYPE_CHECKING:
     from placewright.timeline import Timeline as Timeline
 
 _EXPORTS = {
-    "cluster": ("Cluster", "Device", "Link"),
+    "cluster": ("Cluster",),
     "costs": ("CostModel", "Roofline", "Table"),
+    "device": ("Device", "Link"),
     "errors": ("PlacewrightError",),
     "files": ("load", "save"),
     "frontends": (

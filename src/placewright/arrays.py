@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from placewright.cluster import HOST, Cluster, Link
+from placewright.cluster import Cluster
 from placewright.costs import CostModel, Table, tensor_bytes
+from placewright.device import HOST, Link
 from placewright.disjoint_sets import DisjointSets
 from placewright.errors import ProblemError
 from placewright.graph import INPUT, STATE, VIEW, WEIGHT, Graph

@@ -4,107 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from placewright import presets
+from placewright.device import HOST, Device, Link
 from placewright.errors import ClusterError, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-
-HOST = "cpu"  # the kind of device that is a host: graph inputs are there
-
-
-@dataclass(frozen=True, slots=True)
-class Device:
-    """Where ops run, one at a time.
-
-    Args:
-        kind: `gpu`, `cpu` or another word; a `cpu` is a host.
-        model: The hardware's name, such as `P100`.
-        memory: Bytes it has.
-        reserve: Bytes of them that a plan must leave alone.
-        rates: FLOP/s by dtype.
-        memory_bandwidth: Bytes a second between its cores and its memory.
-        launch_overhead: Seconds it takes to start one op.
-        issuer: Name of the host thread that starts its ops, if it is shared with other devices.
-    """
-
-    name: str
-    kind: str = "gpu"
-    model: str = ""
-    memory: int = 0
-    reserve: int = 0
-    rates: Mapping[str, float] = field(default_factory=dict)
-    memory_bandwidth: float = math.inf
-    launch_overhead: float = 0.0
-    issuer: str | None = None
-
-    def __post_init__(self) -> None:
-        if not self.name or any(character in self.name for character in "+@(), "):
-            raise ClusterError(f"device name {self.name!r}: expected a word without '+@(), '")
-        if self.memory < 0 or self.reserve < 0:
-            raise ClusterError(
-                f"device {self.name!r} has memory {self.memory!r} and reserve {self.reserve!r}: "
-                "expected >= 0"
-            )
-        if not (
-            self.memory_bandwidth > 0
-            and math.isfinite(self.launch_overhead)
-            and self.launch_overhead >= 0
-        ):
-            raise ClusterError(
-                f"device {self.name!r} has bandwidth {self.memory_bandwidth!r} and launch "
-                f"{self.launch_overhead!r}: expected a bandwidth > 0 and a finite launch >= 0"
-            )
-        for dtype, rate in self.rates.items():
-            if not rate > 0:
-                raise ClusterError(
-                    f"device {self.name!r} has rate {rate!r} for {dtype}: expected > 0"
-                )
-
-    @property
-    def capacity(self) -> int:
-        """Bytes a plan may use."""
-        return max(0, self.memory - self.reserve)
-
-    def rate(self, dtype: str) -> float:
-        """FLOP/s for a dtype; one that is not listed runs as float32, or as the slowest listed."""
-        if dtype in self.rates:
-            return self.rates[dtype]
-        if "float32" in self.rates:
-            return self.rates["float32"]
-        return min(self.rates.values(), default=math.inf)
-
-
-@dataclass(frozen=True, slots=True)
-class Link:
-    """The way from one device to another; links that name one channel share its wire.
-
-    Args:
-        bandwidth: Bytes a second.
-        latency: Seconds until the first byte arrives.
-        channel: The wire's name; each direction has its own unless said.
-        pageable_bandwidth: Bytes a second of tensors that are not stored, if that is less: a host has its
-            weights in pinned memory, and what a caller or an op gives it anywhere.
-        handoff_latency: Seconds of latency of such tensors, if that is more: stored ones are copied ahead,
-            one after the other, and what an op makes is handed from one thread to another.
-    """
-
-    bandwidth: float
-    latency: float = 0.0
-    channel: str = ""
-    pageable_bandwidth: float | None = None
-    handoff_latency: float | None = None
-
-    def __post_init__(self) -> None:
-        for rate in (self.bandwidth, self.pageable_bandwidth):
-            if rate is not None and not rate > 0:
-                raise ClusterError(f"a link has bandwidth {rate!r}: expected > 0")
-        for latency in (self.latency, self.handoff_latency):
-            if latency is not None and not (math.isfinite(latency) and latency >= 0):
-                raise ClusterError(f"a link has latency {latency!r}: expected a finite number >= 0")
 
 
 @dataclass(frozen=True)
@@ -148,13 +57,11 @@ class Cluster:
     @classmethod
     def parse(cls, text: str) -> Cluster:
         """The cluster that a string such as `2xP100+cpu` or `2x(4xV100)@25GbE` describes."""
-        from placewright.presets import parse
-
         if not isinstance(text, str):
             raise ClusterError(
                 f"found {text!r} instead of a cluster: expected text like '2xP100+cpu'"
             )
-        return parse(text)
+        return cls(text.strip(), *presets.parse(text))
 
     @cached_property
     def position(self) -> dict[str, int]:

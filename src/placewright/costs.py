@@ -14,7 +14,8 @@ from placewright.graph import INPUT, STATE, VIEW, WEIGHT, Graph
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from placewright.cluster import Cluster, Device, Link
+    from placewright.cluster import Cluster
+    from placewright.device import Device, Link
     from placewright.graph import Tensor
 
 Seconds = NDArray[np.float64]

@@ -18,12 +18,12 @@ from placewright.files import from_data, to_data
 
 Data = dict[str, Any]
 Write = Callable[..., Path]
-CLUSTER = {"placewright": "cluster", "version": 1}
+CLUSTER = {"placewright": "cluster", "version": 2}
 
 
 CLUSTER_TOML = """
 placewright = "cluster"
-version = 1
+version = 2
 name = "mine"
 
 [[devices]]
@@ -37,8 +37,8 @@ kind = "gpu"
 model = "odd"
 memory = "16 GiB"
 rates = { float32 = 9.3e12, float16 = inf }
-bandwidth = 732e9
-launch = 1e-5
+memory_bandwidth = 732e9
+launch_overhead = 1e-5
 issuer = "main"
 
 [[devices]]
@@ -168,14 +168,30 @@ def cluster_of(links: object = (), **device: object) -> Data:
             "devices[0].memory is 9895604649984000000: expected a whole number within 64 bits",
         ),
         (
-            cluster_of(bandwidth=math.nan),
+            cluster_of(memory_bandwidth=math.nan),
             ConfigError,
-            "devices[0].bandwidth is nan: expected a fin",
+            "devices[0].memory_bandwidth is nan: expected a fin",
         ),
-        (cluster_of(bandwidth="fast"), ConfigError, "devices[0].bandwidth is 'fast': expected a n"),
-        (cluster_of(bandwidth=0), ClusterError, "device 'a' has bandwidth 0.0 and launch 0.0"),
-        (cluster_of(launch="inf"), ConfigError, "devices[0].launch is 'inf': expected a number"),
-        (cluster_of(launch=-1), ClusterError, "device 'a' has bandwidth inf and launch -1.0"),
+        (
+            cluster_of(memory_bandwidth="fast"),
+            ConfigError,
+            "devices[0].memory_bandwidth is 'fast': expected a n",
+        ),
+        (
+            cluster_of(memory_bandwidth=0),
+            ClusterError,
+            "device 'a' has memory bandwidth 0.0 and launch overhead 0.0",
+        ),
+        (
+            cluster_of(launch_overhead="inf"),
+            ConfigError,
+            "devices[0].launch_overhead is 'inf': expected a number",
+        ),
+        (
+            cluster_of(launch_overhead=-1),
+            ClusterError,
+            "device 'a' has memory bandwidth inf and launch overhead -1.0",
+        ),
         (cluster_of(rates=3), ConfigError, "devices[0].rates is 3: expected an object"),
         (cluster_of(rates={"float32": 0}), ClusterError, "device 'a' has rate 0.0 for float32"),
         (

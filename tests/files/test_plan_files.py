@@ -16,12 +16,12 @@ from placewright.files import from_data, to_data
 
 Data = dict[str, Any]
 Write = Callable[..., Path]
-PLAN = {"placewright": "plan", "version": 1}
+PLAN = {"placewright": "plan", "version": 2}
 
 
 def test_a_plan_may_be_written_by_hand(write: Write) -> None:
     text = (
-        '{"placewright": "plan", "version": 1, "devices": {"a": "gpu1", "b": "cpu", "c": "gpu1"}}'
+        '{"placewright": "plan", "version": 2, "placement": {"a": "gpu1", "b": "cpu", "c": "gpu1"}}'
     )
     plan = load(write(text), kind="plan")
     assert plan.ops == ("a", "b", "c")
@@ -41,42 +41,42 @@ def test_a_plan_keeps_its_fusion_and_an_empty_staging(diamond_problem: Problem) 
 @pytest.mark.parametrize(
     ("body", "error", "message"),
     [
-        ({}, ConfigError, "the file has no 'devices': add it"),
-        ({"devices": ["gpu0"]}, ConfigError, "devices is ['gpu0']: expected an object"),
-        ({"devices": {"a": 0}}, ConfigError, "devices['a'] is 0: expected text"),
-        ({"device": {}}, ConfigError, "the file has an unknown key 'device': did you mean"),
+        ({}, ConfigError, "the file has no 'placement': add it"),
+        ({"placement": ["gpu0"]}, ConfigError, "placement is ['gpu0']: expected an object"),
+        ({"placement": {"a": 0}}, ConfigError, "placement['a'] is 0: expected text"),
+        ({"placements": {}}, ConfigError, "the file has an unknown key 'placements': did you mean"),
         (
-            {"devices": {"a": "gpu0", "b": "gpu0"}, "priority": {"a": 1}},
+            {"placement": {"a": "gpu0", "b": "gpu0"}, "priority": {"a": 1}},
             PlanError,
             "op 'b' has no priority: give one to every op or to none",
         ),
         (
-            {"devices": {"a": "gpu0"}, "priority": {"a": 1, "aa": 1}},
+            {"placement": {"a": "gpu0"}, "priority": {"a": 1, "aa": 1}},
             PlanError,
-            "op 'aa' has a priority but no device: add it under devices, or remove its priority",
+            "op 'aa' has a priority but no device: add it under placement, or remove its priority",
         ),
         (
-            {"devices": {"a": "gpu0"}, "priority": {"a": "first"}},
+            {"placement": {"a": "gpu0"}, "priority": {"a": "first"}},
             ConfigError,
             "priority['a'] is 'first': expected a number",
         ),
         (
-            {"devices": {"a": "gpu0"}, "fusion": {"b": 1}},
+            {"placement": {"a": "gpu0"}, "fusion": {"b": 1}},
             PlanError,
             "the plan's fusion names 'b', which the plan does not have: known: a",
         ),
         (
-            {"devices": {"a": "gpu0"}, "fusion": {"a": 2**31}},
+            {"placement": {"a": "gpu0"}, "fusion": {"a": 2**31}},
             ConfigError,
             "fusion['a'] is 2147483648: expected a whole number within 32 bits",
         ),
         (
-            {"devices": {"a": "gpu0"}, "staging": {"gpu1": 1}},
+            {"placement": {"a": "gpu0"}, "staging": {"gpu1": 1}},
             PlanError,
             "the plan's staging names 'gpu1', which the plan does not have: did you mean 'gpu0'?",
         ),
         (
-            {"devices": {"a": "gpu0"}, "staging": {"gpu0": -7}},
+            {"placement": {"a": "gpu0"}, "staging": {"gpu0": -7}},
             PlanError,
             "the plan stages -7 bytes on 'gpu0': expected >= 0",
         ),
@@ -90,7 +90,7 @@ def test_a_malformed_plan_file_is_refused(
 
 
 def test_staging_may_be_written_with_a_unit() -> None:
-    plan = from_data(PLAN | {"devices": {"a": "gpu0"}, "staging": {"gpu0": "2 MiB"}})
+    plan = from_data(PLAN | {"placement": {"a": "gpu0"}, "staging": {"gpu0": "2 MiB"}})
     assert plan.staging.tolist() == [2 * 2**20]
 
 
@@ -114,7 +114,7 @@ def test_a_results_file_holds_all_that_a_person_asks(split_result: Result) -> No
         "limit": 2**30,
         "reserve": 2**20,
     }
-    assert data["plan"]["devices"] == {
+    assert data["plan"]["placement"] == {
         "top": "gpu0",
         "left": "gpu0",
         "right": "gpu1",
@@ -138,11 +138,11 @@ def test_a_results_file_holds_all_that_a_person_asks(split_result: Result) -> No
         ({"devices": [{"name": "a"}]}, ConfigError, "devices[0] has no 'ops': add it"),
         ({"plan": 7}, FileError, "plan does not say what it holds"),
         (
-            {"plan": {"placewright": "graph", "version": 1}},
+            {"plan": {"placewright": "graph", "version": 2}},
             FileError,
             "plan is of kind 'graph': exp",
         ),
-        ({"plan": PLAN}, ConfigError, "plan has no 'devices': add it"),
+        ({"plan": PLAN}, ConfigError, "plan has no 'placement': add it"),
     ],
 )
 def test_a_malformed_result_says_where(

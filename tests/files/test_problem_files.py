@@ -15,14 +15,14 @@ from placewright.files import from_data, to_data
 
 Data = dict[str, Any]
 Write = Callable[..., Path]
-GRAPH = {"placewright": "graph", "version": 1}
-COSTS = {"placewright": "costs", "version": 1}
+GRAPH = {"placewright": "graph", "version": 2}
+COSTS = {"placewright": "costs", "version": 2}
 
 
 def test_constraints_are_read_from_toml(write: Write) -> None:
     text = """
         placewright = "constraints"
-        version = 1
+        version = 2
         colocate = [["a", "b*"]]
         [pins]
         a = "gpu0"
@@ -119,22 +119,22 @@ def test_costs_of_ones_own_cannot_be_saved(tmp_path: Path) -> None:
             "graph has an unknown key 'op': did you mean 'ops'?",
         ),
         (
-            {"constraints": {"placewright": "constraints", "version": 1, "pin": {}}},
+            {"constraints": {"placewright": "constraints", "version": 2, "pin": {}}},
             ConfigError,
             "constraints has an unknown key 'pin': did you mean 'pins'?",
         ),
         (
-            {"constraints": {"placewright": "constraints", "version": 1, "pins": {"a": 1}}},
+            {"constraints": {"placewright": "constraints", "version": 2, "pins": {"a": 1}}},
             ConfigError,
             "constraints.pins['a'] is 1: expected text",
         ),
         (
-            {"constraints": {"placewright": "constraints", "version": 1, "colocate": ["ab"]}},
+            {"constraints": {"placewright": "constraints", "version": 2, "colocate": ["ab"]}},
             ConfigError,
             "constraints.colocate[0] is 'ab': expected a list",
         ),
         (
-            {"constraints": {"placewright": "constraints", "version": 1, "limits": {"a": -1}}},
+            {"constraints": {"placewright": "constraints", "version": 2, "limits": {"a": -1}}},
             ProblemError,
             "the limit of device 'a' is -1 bytes: expected >= 0",
         ),

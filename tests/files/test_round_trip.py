@@ -37,7 +37,7 @@ def test_a_file_says_its_kind_and_version_first(
 ) -> None:
     save(nouns[kind], tmp_path / "noun.json")
     data = json.loads((tmp_path / "noun.json").read_text())
-    assert list(data.items())[:2] == [("placewright", kind), ("version", 1)]
+    assert list(data.items())[:2] == [("placewright", kind), ("version", 2)]
 
 
 def test_graphs_clusters_and_plans_are_equal_when_loaded(
@@ -116,7 +116,7 @@ def test_infinity_is_written_as_text(split_result: Result, tmp_path: Path) -> No
 def test_a_roofline_comes_back(tmp_path: Path) -> None:
     save(Roofline(0.25, 0.5), tmp_path / "costs.json")
     assert load(tmp_path / "costs.json", kind="costs") == Roofline(0.25, 0.5)
-    assert from_data({"placewright": "costs", "version": 1, "model": "roofline"}) == Roofline()
+    assert from_data({"placewright": "costs", "version": 2, "model": "roofline"}) == Roofline()
 
 
 def test_the_same_noun_gives_the_same_bytes(tmp_path: Path, nouns: dict[str, Any]) -> None:

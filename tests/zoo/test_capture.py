@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from placewright import Cluster, Graph, Op, Problem, frontends, save, solve, zoo
+from placewright.cache import cache_folder
 from placewright.errors import ConfigError
 from placewright.solvers import Expert
-from placewright.zoo.capture import cache_folder
 
 pytest.importorskip("torch")
 SMALL = "dlrm:size=test"  # the quickest to capture
@@ -18,7 +18,7 @@ STEP = "rnnlm-2:size=test"
 def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr("sys.platform", "linux")
-    return cache_folder()
+    return cache_folder("graphs")
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from placewright.cluster import HOST
+from placewright.device import HOST
 from placewright.errors import ConfigError, nearest
 
 if TYPE_CHECKING:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from placewright.cluster import Cluster, Device, Link
+from placewright.cluster import Cluster
+from placewright.device import Device, Link
 from placewright.errors import ClusterError
 from placewright.files import validation
 from placewright.files.header import body, make_header
 from placewright.files.validation import Data, plain_number
+from placewright.presets import preset_device, preset_link
 
 
 def cluster_data(cluster: Cluster) -> Data:
@@ -69,8 +71,6 @@ def read_device(data: object, where: str) -> Device:
     model = values.pop("preset", None)
     if model is None:
         return Device(**values)
-    from placewright.presets import preset_device
-
     return preset_device(model, values.pop("name"), **values)
 
 
@@ -98,8 +98,6 @@ def _read_link(data: object, where: str) -> tuple[list[tuple[str, str]], Link]:
         ends.append(ends[0][::-1])
     preset = values.pop("preset", None)
     if preset is not None:
-        from placewright.presets import preset_link
-
         return ends, replace(preset_link(preset), **values)
     if "bandwidth" not in values:
         raise ClusterError(f"{where} has no bandwidth: add 'bandwidth' or 'preset'")

@@ -57,7 +57,7 @@ def fields(
         if check is None:
             subject = f"{where or THE_FILE} has an unknown key {reprlib.repr(key)}"
             raise ConfigError(f"{subject}: {nearest(key, checks)}")
-        values[key] = check(value, f"{prefix}{key}")
+        values[key] = check(value, f"{prefix}{written}")  # the key that the file has
     for key in required:
         if key not in values:
             raise ConfigError(f"{where or THE_FILE} has no {key!r}: add it")

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from placewright.cluster import Device, Link
+from placewright.device import Device, Link
 from placewright.errors import ClusterError, nearest
 from placewright.units import parse_bytes
 
@@ -33,8 +33,8 @@ class DevicePreset:
     memory: int
     reserve: int
     rates: Mapping[str, float]
-    bandwidth: float
-    launch: float
+    memory_bandwidth: float
+    launch_overhead: float
     link: str
     source: str
     peer: str = ""
@@ -60,8 +60,8 @@ class DevicePreset:
             memory=self.memory,
             reserve=self.reserve,
             rates=self.rates,
-            memory_bandwidth=self.bandwidth,
-            launch_overhead=self.launch,
+            memory_bandwidth=self.memory_bandwidth,
+            launch_overhead=self.launch_overhead,
         )
 
 

@@ -14,7 +14,7 @@ import re
 from dataclasses import dataclass
 from typing import NoReturn
 
-from placewright.cluster import HOST, Cluster, Link
+from placewright.device import HOST, Device, Link
 from placewright.errors import ClusterError, nearest
 from placewright.presets.catalogue import (
     DevicePreset,
@@ -34,9 +34,13 @@ _DIGITS = re.compile(r"[0-9]+")
 _SPACE = re.compile(r"\s*")
 
 
-def parse(text: str) -> Cluster:
-    """The cluster that a string describes."""
-    return connect(text.strip(), _ClusterParser(text).cluster())
+def parse(text: str) -> tuple[tuple[Device, ...], dict[tuple[str, str], Link]]:
+    """The devices that a string describes, and a link for every ordered pair of them.
+
+    Raises:
+        ClusterError: The string does not follow the grammar, or names an unknown preset.
+    """
+    return connect(_ClusterParser(text).cluster())
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from itertools import permutations
 from typing import TYPE_CHECKING
 
-from placewright.cluster import HOST, Cluster, Device, Link
+from placewright.device import HOST, Device, Link
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -63,14 +63,16 @@ def slower_link(*links: Link) -> Link:
     return Link(min(link.bandwidth for link in links), max(link.latency for link in links))
 
 
-def connect(name: str, nodes: Sequence[ClusterNode]) -> Cluster:
-    """The cluster of these nodes; its devices are numbered by kind, a lone host is not."""
+def connect(
+    nodes: Sequence[ClusterNode],
+) -> tuple[tuple[Device, ...], dict[tuple[str, str], Link]]:
+    """The devices of these nodes, numbered by kind, and all links; a single host has no number."""
     slots = _device_slots(nodes)
     links = {
         (source.device.name, target.device.name): _link(source, target)
         for source, target in permutations(slots, 2)
     }
-    return Cluster(name, tuple(slot.device for slot in slots), links)
+    return tuple(slot.device for slot in slots), links
 
 
 def _device_slots(nodes: Sequence[ClusterNode]) -> list[_DeviceSlot]:

@@ -11,7 +11,7 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from placewright.cluster import HOST
+from placewright.device import HOST
 from placewright.graph import STATE, WEIGHT
 from placewright.runtime.machine import available_cores, load_torch
 from placewright.runtime.real_devices import cpu_affinity

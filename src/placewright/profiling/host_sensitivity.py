@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placewright.cluster import HOST
 from placewright.costs import Table
+from placewright.device import HOST
 from placewright.solvers import solve
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from placewright.cluster import Link
+from placewright.device import Link
 from placewright.profiling.timing import summarise
 from placewright.runtime.machine import load_torch
 

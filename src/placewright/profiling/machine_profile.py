@@ -7,7 +7,9 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from placewright import files
-from placewright.cluster import HOST, Cluster, Device, Link
+from placewright.cache import cache_folder
+from placewright.cluster import Cluster
+from placewright.device import HOST, Device, Link
 from placewright.errors import ClusterError, PlacewrightError
 from placewright.files.storage import read_data, write_data
 from placewright.profiling.device_rates import DeviceRates, measure_device
@@ -19,7 +21,6 @@ from placewright.profiling.links import (
 from placewright.profiling.overhead import measure_handoff
 from placewright.profiling.sites import Site, sites_of
 from placewright.runtime.machine import Machine, this_machine
-from placewright.zoo.capture import cache_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -97,7 +98,7 @@ def profile_machine(
 def profile_path(machine: Machine, sites: list[Site]) -> Path:
     """The file that a machine's profile is kept in."""
     count = sum(not site.on_gpu for site in sites)
-    return cache_folder().parent / "machines" / f"{machine.key}-{count}.json"
+    return cache_folder("machines") / f"{machine.key}-{count}.json"
 
 
 def _measure_machine(

@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING
 
+from placewright.cache import cache_folder
 from placewright.errors import PlacewrightError
 from placewright.files.storage import read_data, write_data
 from placewright.profiling.timing import Timing
-from placewright.zoo.capture import cache_folder
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,7 +25,7 @@ class TimingCache:
 
     def __init__(self, machine: Machine, conditions: Mapping[str, str] | None = None) -> None:
         self.conditions = conditions or {}
-        self.path = cache_folder().parent / "machines" / f"{machine.key}.ops.json.gz"
+        self.path = cache_folder("machines") / f"{machine.key}.ops.json.gz"
         self.key = machine.key
         self.rows: dict[str, list[float]] = {}
         self.is_dirty = False

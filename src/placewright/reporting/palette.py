@@ -5,12 +5,12 @@ from __future__ import annotations
 import colorsys
 from typing import TYPE_CHECKING
 
-from placewright.cluster import HOST
+from placewright.device import HOST
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from placewright.cluster import Device
+    from placewright.device import Device
 
 # Told apart by most who do not see red or green, and readable on white and on near-black.
 _ACCELERATORS = ("#4c7fd0", "#e0813a", "#3fa284", "#b266c4", "#d3587a", "#8f9a34", "#3a9fc4")

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from placewright.cluster import Cluster, Link
+    from placewright.cluster import Cluster
     from placewright.costs import CostModel, FusedParts, Seconds
+    from placewright.device import Link
     from placewright.graph import Graph
     from placewright.problem import Problem
     from placewright.solvers.search import Search

@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from placewright.cluster import Cluster, Link
+    from placewright.cluster import Cluster
     from placewright.costs import CostModel, FusedParts, Seconds
+    from placewright.device import Link
 
 FUSED_KIND = "fused"
 

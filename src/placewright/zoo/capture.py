@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import sys
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from placewright import files
+from placewright.cache import cache_folder
 from placewright.errors import MissingDependency, PlacewrightError
 from placewright.graph import Graph
 from placewright.version import __version__
@@ -55,18 +54,6 @@ def cached_graph(network: Network) -> Graph | None:
     return _load_cached(_cache_path(network.name, network.arguments(), DEFAULT_OPTIMIZER))
 
 
-def cache_folder() -> Path:
-    """Where captured graphs are kept: the user's own cache folder."""
-    user_home = Path.home()
-    if sys.platform == "darwin":
-        base = user_home / "Library" / "Caches"
-    elif sys.platform == "win32":
-        base = Path(os.environ.get("LOCALAPPDATA", user_home / "AppData" / "Local"))
-    else:
-        base = Path(os.environ.get("XDG_CACHE_HOME") or user_home / ".cache")
-    return base / "placewright" / "graphs"
-
-
 def _capture(
     network: Network, title: str, size: str, overrides: dict[str, ArgumentValue], optimizer: str
 ) -> Graph:
@@ -104,7 +91,7 @@ def _cache_path(name: str, arguments: dict[str, ArgumentValue], optimizer: str) 
     for folder in (package / "frontends", package / "zoo"):
         for source in sorted(folder.rglob("*.py")):
             digest.update(source.read_bytes())
-    return cache_folder() / f"{name}-{digest.hexdigest()}.json.gz"
+    return cache_folder("graphs") / f"{name}-{digest.hexdigest()}.json.gz"
 
 
 def _load_cached(path: Path) -> Graph | None:

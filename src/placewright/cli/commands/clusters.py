@@ -22,8 +22,8 @@ def list_clusters(json: options.Json = False) -> None:
                         "memory": preset.memory,
                         "reserve": preset.reserve,
                         "rates": dict(preset.rates),
-                        "bandwidth": preset.bandwidth,
-                        "launch": preset.launch,
+                        "bandwidth": preset.memory_bandwidth,
+                        "launch": preset.launch_overhead,
                         "link": preset.link,
                         "peer": preset.peer or None,
                         "source": preset.source,
@@ -55,8 +55,8 @@ def list_clusters(json: options.Json = False) -> None:
                 format_bytes(preset.memory),
                 f"{preset.float32 / 1e12:.4g} T",
                 f"{preset.float16 / 1e12:.4g} T",
-                _format_giga(preset.bandwidth),
-                format_seconds(preset.launch),
+                _format_giga(preset.memory_bandwidth),
+                format_seconds(preset.launch_overhead),
             )
             for preset in devices
         ],

@@ -132,9 +132,7 @@ class GraphDefReader:
             name = pending.pop()
             if name not in needed and name in node_of:
                 needed.add(name)
-                pending += [
-                    parse_reference(entry, {}, False)[0] for entry in node_of[name].input_spec
-                ]
+                pending += [parse_reference(entry, {}, False)[0] for entry in node_of[name].input]
         return [node for node in self.nodes if node.name in needed]
 
     def add_nodes(self, scope: GraphDefScope, nodes: Sequence[Any]) -> None:

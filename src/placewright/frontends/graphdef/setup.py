@@ -51,7 +51,7 @@ def step_nodes(nodes: Sequence[Any]) -> list[Any]:
                 dropped.add(source)
                 pending.append(source)
         for reader in readers.get(name, ()):  # what only waits for the dropped
-            has_control_edge = f"^{name}" in node_of[reader].input_spec
+            has_control_edge = f"^{name}" in node_of[reader].input
             is_idle = node_of[reader].op == "NoOp" and set(sources[reader]) <= dropped
             if (
                 is_idle or (has_control_edge and node_of[reader].op == "Identity")

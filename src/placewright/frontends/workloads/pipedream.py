@@ -24,8 +24,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placewright.cluster import Cluster, Device
+from placewright.cluster import Cluster
 from placewright.costs import Table
+from placewright.device import Device
 from placewright.errors import GraphError
 from placewright.frontends.workloads.checks import (
     MAX_BYTES,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placewright.cluster import HOST
+from placewright.device import HOST
 from placewright.errors import FileError, PlanError
 from placewright.frontends.workloads.checks import (
     describe_value,

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placewright.cluster import HOST, Cluster, Device, Link
+from placewright.cluster import Cluster
 from placewright.costs import Table
+from placewright.device import HOST, Device, Link
 from placewright.errors import FileError, GraphError
 from placewright.frontends.workloads.checks import (
     MAX_BYTES,

@@ -65,7 +65,7 @@ def test_nodes_are_annotated_with_their_device(case, path):
         "CPUExecutionProvider",
     ]
     assert json.loads(made.text) == made.data
-    assert (made.cost.moved_time, made.cost.bytes) == (0, 0)
+    assert (made.cost.moved_time, made.cost.moved_bytes) == (0, 0)
 
 
 def test_a_session_has_one_accelerator(case, path):
@@ -122,7 +122,7 @@ def test_nodes_name_their_device_and_stage(case, path):
     assert model.ir_version == 11
     [configuration] = model.configuration
     assert (configuration.name, configuration.num_devices) == ("placewright", 3)
-    assert list(configuration.placement) == ["gpu0", "gpu1", "cpu0"]
+    assert list(configuration.device) == ["gpu0", "gpu1", "cpu0"]
     for node in model.graph.node:
         [said] = node.device_configurations
         assert said.configuration_id == "placewright"

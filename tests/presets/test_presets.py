@@ -40,7 +40,7 @@ def test_every_preset_is_a_cluster_of_one(preset: presets.DevicePreset) -> None:
         assert device.model == preset.name
         assert device.kind == preset.kind
         assert device.memory == preset.memory
-        assert device.memory_bandwidth == preset.bandwidth
+        assert device.memory_bandwidth == preset.memory_bandwidth
 
 
 @every_device
@@ -51,8 +51,8 @@ def test_every_preset_has_figures_in_the_right_units_and_a_source(
     assert gpu or preset.kind == "cpu"
     assert 12 * GIB <= preset.memory <= 256 * GIB
     assert preset.reserve == (GIB if gpu else 0)
-    assert 50e9 < preset.bandwidth < 5e12
-    assert 5e-6 <= preset.launch <= 1e-5 if gpu else preset.launch == 1e-6
+    assert 50e9 < preset.memory_bandwidth < 5e12
+    assert 5e-6 <= preset.launch_overhead <= 1e-5 if gpu else preset.launch_overhead == 1e-6
     assert {"float64", "float32"} <= preset.rates.keys()
     assert all(1e11 < rate < 2e15 for rate in preset.rates.values())
     assert preset.rates["float64"] <= preset.float32 <= preset.float16
@@ -380,7 +380,7 @@ def test_the_default_reserve_is_a_gibibyte_a_gpu() -> None:
 
 
 def test_the_file_in_the_documentation_is_the_cluster_it_describes(tmp_path: Path) -> None:
-    page = (Path(__file__).parents[1] / "docs" / "clusters.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "clusters.md").read_text(encoding="utf-8")
     (block,) = re.findall(r"```toml\n(.*?)```", page, flags=re.DOTALL)
     (tmp_path / "workstation.toml").write_text(block, encoding="utf-8")
     cluster = load(tmp_path / "workstation.toml", "cluster")
@@ -390,7 +390,7 @@ def test_the_file_in_the_documentation_is_the_cluster_it_describes(tmp_path: Pat
 
 
 def test_the_strings_in_the_documentation_are_clusters() -> None:
-    page = (Path(__file__).parents[1] / "docs" / "clusters.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "clusters.md").read_text(encoding="utf-8")
     table = re.findall(r"^\| `(\S+)` \| ", page.partition("The grammar")[0], flags=re.MULTILINE)
     assert len(table) == 8
     for text in table:

@@ -113,7 +113,7 @@ def test_an_update_shares_a_device_with_its_variable_and_ends_the_step(read):
     update = op(graph, "update")
     assert (update.kind, update.phase) == ("optimizer", "update")
     assert update.flops == 4 * 32 * 4
-    assert update.moved == 4 * 128 * 5  # weight and momentum read and written, gradient read
+    assert update.bytes_moved == 4 * 128 * 5  # weight and momentum read and written, gradient read
     assert op(graph, "gradients/MatMul").phase == "backward"
     assert op(graph, "gradients/MatMul").flops == 2 * 32 * 8 * 4
     assert update.colocate == op(graph, "w2").colocate == op(graph, "w2/m").colocate == "w2"

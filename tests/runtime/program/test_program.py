@@ -123,9 +123,9 @@ def test_a_state_is_written_in_place_or_as_a_copy():
     model, args = Cached(), (torch.ones(1, 3), torch.tensor([2]))
     program, values = alone(model, args)
     assert model.cache.sum() == 0  # the model's own state is left alone
-    changed = values[program.builder.changes["cache"]]
+    changed = values[program.builder.state_updates["cache"]]
     assert changed[2].tolist() == [1, 1, 1]
-    position = program.builder.changes["cache"][0]
+    position = program.builder.state_updates["cache"][0]
     op = program.graph.ops[position]
     assert op.aliases
     read = [values[tensor] for tensor in op.inputs]
