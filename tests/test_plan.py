@@ -77,7 +77,10 @@ def test_staging_is_given_by_device_or_for_all(diamond_problem: Problem) -> None
             {"placement": [[0, 0, 0, 0]]},
             "the plan's placement has shape (1, 4): expected one entry for each of 4 ops",
         ),
-        ({"placement": 0}, "the plan's placement has shape (): expected one entry for each of 4 ops"),
+        (
+            {"placement": 0},
+            "the plan's placement has shape (): expected one entry for each of 4 ops",
+        ),
         (
             {"placement": ["gpu0", "gpu0", "gpu0", "gpu0"]},
             "the plan's placement holds <U4 values: expected numbers",

@@ -76,6 +76,11 @@ class Arrays:
         return int(self.channel.max(initial=-1)) + 1
 
     @cached_property
+    def reader(self) -> NDArray[np.int64]:
+        """The op that reads each entry of `inputs`."""
+        return np.repeat(np.arange(self.ops), np.diff(self.first_input))
+
+    @cached_property
     def storage_root(self) -> NDArray[np.int64]:
         """For each tensor the one whose memory it is in the end."""
         root = np.where(self.alias >= 0, self.alias, np.arange(len(self.sizes))).astype(np.int64)

@@ -111,7 +111,9 @@ def check_names(problem: Problem, plan: Plan) -> None:
     Its numbers are positions in them: read with other names they mean another plan.
     """
     if not isinstance(plan, Plan):
-        raise PlanError(f"found {plan!r} instead of a plan: make one with Plan.of(problem, placement)")
+        raise PlanError(
+            f"found {plan!r} instead of a plan: make one with Plan.of(problem, placement)"
+        )
     graph, cluster = problem.graph, problem.cluster
     if len(plan) != len(graph):
         raise PlanError(f"the plan has {len(plan)} ops: graph {graph.name!r} has {len(graph)}")

@@ -249,18 +249,17 @@ def _required_staging(
     group_of = (
         np.arange(a.ops) if fusion is None else np.where(fusion >= 0, fusion, np.arange(a.ops))
     )
-    reader = np.repeat(np.arange(a.ops), np.diff(a.first_input))
     source = a.producer[a.inputs]
     is_streamed = (
         a.is_weight[source]
-        & a.scheduled[reader]
-        & (placement[source] != placement[reader])
-        & (staging[placement[reader]] >= 0)
+        & a.scheduled[a.reader]
+        & (placement[source] != placement[a.reader])
+        & (staging[placement[a.reader]] >= 0)
     )
     # Group numbers may be any: count by the first op of each.
     _, first_op, group_index = np.unique(group_of, return_index=True, return_inverse=True)
     required_bytes = np.bincount(
-        group_index[reader[is_streamed]], a.sizes[a.inputs[is_streamed]], len(first_op)
+        group_index[a.reader[is_streamed]], a.sizes[a.inputs[is_streamed]], len(first_op)
     )
     sizes = staging.copy()
     group_device = placement[first_op]

@@ -117,11 +117,12 @@ def streamed_bytes(
 ) -> NDArray[np.int64]:
     """Bytes of weights that each op on a device reads from elsewhere."""
     a = problem.arrays
-    reader = np.repeat(np.arange(a.ops), np.diff(a.first_input))
     source = a.producer[a.inputs]
-    is_remote = a.is_weight[source] & (placement[source] != device) & (placement[reader] == device)
-    is_remote &= a.scheduled[reader]
-    sizes = np.bincount(reader[is_remote], weights=a.sizes[a.inputs[is_remote]], minlength=a.ops)
+    is_remote = (
+        a.is_weight[source] & (placement[source] != device) & (placement[a.reader] == device)
+    )
+    is_remote &= a.scheduled[a.reader]
+    sizes = np.bincount(a.reader[is_remote], weights=a.sizes[a.inputs[is_remote]], minlength=a.ops)
     return sizes.astype(np.int64)
 
 

@@ -122,15 +122,14 @@ def _weights_by_first_reader(problem: Problem) -> dict[int, list[int]]:
 def _max_streamed_bytes(problem: Problem, placement: NDArray[np.int32], target: int) -> int:
     """The most bytes of weights from elsewhere that one op on this device reads."""
     a = problem.arrays
-    reader = np.repeat(np.arange(a.ops), np.diff(a.first_input))
     source = a.producer[a.inputs]
     streamed = (
         a.is_weight[source]
-        & a.scheduled[reader]
-        & (placement[reader] == target)
+        & a.scheduled[a.reader]
+        & (placement[a.reader] == target)
         & (placement[source] != target)
     )
-    bytes_read = np.bincount(reader[streamed], weights=a.sizes[a.inputs[streamed]], minlength=1)
+    bytes_read = np.bincount(a.reader[streamed], weights=a.sizes[a.inputs[streamed]], minlength=1)
     return int(bytes_read.max())
 
 

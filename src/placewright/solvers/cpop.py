@@ -55,8 +55,7 @@ def schedule(
     is_critical = np.zeros(a.ops, dtype=bool)
     is_critical[critical_path_ops(problem, upward_rank)] = True
     processor = _critical_device(problem, is_critical)
-    reader = np.repeat(np.arange(a.ops), np.diff(a.first_input))
-    pending_inputs = np.bincount(reader[a.scheduled[a.producer[a.inputs]]], minlength=a.ops)
+    pending_inputs = np.bincount(a.reader[a.scheduled[a.producer[a.inputs]]], minlength=a.ops)
     path_length = upward_rank + downward_rank
     ready = [
         (-path_length[op], op)

@@ -73,11 +73,10 @@ def favourites(problem: Problem, max_edges: int = MSCT.max_edges) -> NDArray[np.
 def _edges(problem: Problem) -> Edges:
     """One edge for each pair of ops that take a turn and pass tensors."""
     a = problem.arrays
-    reader = np.repeat(np.arange(a.ops), np.diff(a.first_input))
     source = a.producer[a.inputs]
-    is_edge = a.scheduled[source] & a.scheduled[reader]
+    is_edge = a.scheduled[source] & a.scheduled[a.reader]
     pairs, edge = np.unique(
-        np.stack([source[is_edge], reader[is_edge]], axis=1), axis=0, return_inverse=True
+        np.stack([source[is_edge], a.reader[is_edge]], axis=1), axis=0, return_inverse=True
     )
     seconds = np.array(mean_transfer(problem))[a.inputs[is_edge]]
     send_seconds = np.bincount(edge.ravel(), weights=seconds, minlength=len(pairs)).astype(

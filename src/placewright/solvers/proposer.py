@@ -165,11 +165,12 @@ def _staging_sizes(
 ) -> NDArray[np.int64] | None:
     """Staging rooms as a walk judges them: what the largest op needs at least (rule 6)."""
     a = problem.arrays
-    reader = np.repeat(np.arange(a.ops), np.diff(a.first_input))
     source = a.producer[a.inputs]
-    streamed = a.scheduled[reader] & a.is_weight[source] & (placement[source] != placement[reader])
+    streamed = (
+        a.scheduled[a.reader] & a.is_weight[source] & (placement[source] != placement[a.reader])
+    )
     op_bytes = np.zeros(a.ops, dtype=np.int64)
-    np.add.at(op_bytes, reader[streamed], a.sizes[a.inputs[streamed]])
+    np.add.at(op_bytes, a.reader[streamed], a.sizes[a.inputs[streamed]])
     max_bytes = np.zeros(a.devices, dtype=np.int64)
     np.maximum.at(max_bytes, placement, op_bytes)
     sizes = np.where((staging >= 0) & (max_bytes > 0), np.maximum(staging, max_bytes), NO_STAGING)

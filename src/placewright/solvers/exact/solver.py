@@ -297,7 +297,8 @@ def judge_baselines(search: Search) -> None:
 def has_streamable_weights(problem: Problem) -> bool:
     """Whether a weight can be on another device than an op that reads it."""
     a = problem.arrays
-    reader = np.repeat(np.arange(a.ops), np.diff(a.first_input))
     source = a.producer[a.inputs]
-    is_separable = a.is_weight[source] & a.scheduled[reader] & (a.unit[source] != a.unit[reader])
+    is_separable = (
+        a.is_weight[source] & a.scheduled[a.reader] & (a.unit[source] != a.unit[a.reader])
+    )
     return bool(is_separable.any()) and a.devices > 1

@@ -148,5 +148,4 @@ def rule_priorities(
 
 def _input_counts(a: Arrays) -> NDArray[np.int64]:
     """How many tensors each op reads from ops that take a turn."""
-    reader = np.repeat(np.arange(a.ops), np.diff(a.first_input))
-    return np.bincount(reader[a.scheduled[a.producer[a.inputs]]], minlength=a.ops)
+    return np.bincount(a.reader[a.scheduled[a.producer[a.inputs]]], minlength=a.ops)

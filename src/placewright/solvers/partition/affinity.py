@@ -41,9 +41,8 @@ class Affinity:
         """
         a = problem.arrays
         count = int(group.max()) + 1
-        reader = np.repeat(np.arange(a.ops), np.diff(a.first_input))
-        source, target = group[a.producer[a.inputs]], group[reader]
-        crosses = (source != target) & a.scheduled[reader]
+        source, target = group[a.producer[a.inputs]], group[a.reader]
+        crosses = (source != target) & a.scheduled[a.reader]
         # A group that reads a tensor with several ops gets it once.
         pair = np.unique(a.inputs[crosses].astype(np.int64) * count + target[crosses])
         tensor, target = pair // count, pair % count
