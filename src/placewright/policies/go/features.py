@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placewright.policies.go.initial_plans import layer_index, mean_transfer
+from placewright.policies.go.initial_plans import layer_index
+from placewright.scheduling.ranks import mean_transfer
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -48,7 +48,7 @@ class Affinity:
         tensor, target = pair // count, pair % count
         source = group[a.producer[tensor]].astype(np.int64)
         readers = np.bincount(tensor, minlength=len(a.sizes))[tensor]
-        seconds = np.array(mean_transfer(problem))[tensor]
+        seconds = mean_transfer(a)[tensor]
         seconds = seconds * np.minimum(1.0, max(1, devices - 1) / np.maximum(readers, 1))
         pairs, pair_index = np.unique(
             np.minimum(source, target) * count + np.maximum(source, target), return_inverse=True

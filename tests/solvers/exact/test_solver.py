@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from tiny import all_orders, all_placements, optimum, random_problem
+from small_problems import all_orders, all_placements, optimum, random_problem
 
 from placewright import (
     Cluster,

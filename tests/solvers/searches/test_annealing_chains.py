@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from small_problems import random_problem
 from strategies import problems
-from tiny import random_problem
 
 from placewright import MaxEvaluations, Plan, simulator
 from placewright.simulator._kernel import AnnealingSettings
