@@ -12,8 +12,6 @@ from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from placewright.errors import ProblemError
 from placewright.simulator import judge
 from placewright.solvers.balanced import Balanced
@@ -28,6 +26,7 @@ from placewright.transforms.bundles import Bundles
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
+    import numpy as np
     from numpy.typing import NDArray
 
     from placewright.plan import Plan
