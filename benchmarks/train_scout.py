@@ -24,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from proposer_problems import problem, training
 
+from placewright.plan_batch import PlanBatch
 from placewright.solvers import Search, Stop
 from placewright.solvers.baselines import constructive_solvers
 from placewright.solvers.scout import SHIPPED_WEIGHTS, ScoutNetwork
@@ -32,7 +33,6 @@ from placewright.solvers.searches.annealing_chains import (
     AnnealingChains,
     Cooling,
     MoveShares,
-    PlanBatch,
 )
 
 HOT = (0.005, 0.03, 0.01, 0.003, 0.1, 0.003, 0.001)

@@ -77,6 +77,29 @@ class Arrays:
         return int(self.channel.max(initial=-1)) + 1
 
     @cached_property
+    def reader(self) -> NDArray[np.int64]:
+        """The op that reads each entry of `inputs`."""
+        return np.repeat(np.arange(self.ops), np.diff(self.first_input))
+
+    def streamed_bytes(self, placement: NDArray[np.integer]) -> Bytes:
+        """Bytes of weights that each op reads from other devices (ops): streamed, if staged."""
+        source = self.producer[self.inputs]
+        is_streamed = (
+            self.scheduled[self.reader]
+            & self.is_weight[source]
+            & (placement[source] != placement[self.reader])
+        )
+        streamed: Bytes = np.zeros(self.ops, dtype=np.int64)
+        np.add.at(streamed, self.reader[is_streamed], self.sizes[self.inputs[is_streamed]])
+        return streamed
+
+    def required_staging(self, placement: NDArray[np.integer]) -> Bytes:
+        """Bytes that a staging buffer on each device must hold: its largest op's weights."""
+        required: Bytes = np.zeros(self.devices, dtype=np.int64)
+        np.maximum.at(required, placement, self.streamed_bytes(placement))
+        return required
+
+    @cached_property
     def storage_root(self) -> NDArray[np.int64]:
         """For each tensor the one whose memory it is in the end."""
         root = np.where(self.alias >= 0, self.alias, np.arange(len(self.sizes))).astype(np.int64)

@@ -65,7 +65,7 @@ class Op:
         for size in (self.bytes_moved, self.resident, self.workspace, *self.outputs):
             if not 0 <= size <= MAX_BYTES:
                 raise GraphError(
-                    f"op {self.name!r} has moved {self.bytes_moved!r}, resident {self.resident!r}, "
+                    f"op {self.name!r} has bytes_moved {self.bytes_moved!r}, resident {self.resident!r}, "
                     f"workspace {self.workspace!r}, outputs {self.outputs!r}: "
                     "bytes must be 0 to 2**50"
                 )

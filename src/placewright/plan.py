@@ -25,7 +25,7 @@ NO_STAGING = -1  # a device without a staging room: weights arrive there like an
 class Plan:
     """Where each op runs, in which order, what is fused, and where weights are streamed.
 
-    Make one with `Plan.of(problem, device, …)`, which checks it. It names its ops and devices, so
+    Make one with `Plan.of(problem, placement, …)`, which checks it. It names its ops and devices, so
     that it can be read a year later and applied to a model.
 
     Args:
@@ -66,7 +66,7 @@ class Plan:
         plan = cls(
             ops=tuple(op.name for op in graph.ops),
             device_names=tuple(cluster_device.name for cluster_device in cluster.devices),
-            placement=_read_only_array(placement, np.int32, "device", len(graph)),
+            placement=_read_only_array(placement, np.int32, "placement", len(graph)),
             priority=None
             if priority is None
             else _read_only_array(priority, np.float64, "priority", len(graph)),
@@ -111,7 +111,9 @@ def check_names(problem: Problem, plan: Plan) -> None:
     Its numbers are positions in them: read with other names they mean another plan.
     """
     if not isinstance(plan, Plan):
-        raise PlanError(f"found {plan!r} instead of a plan: make one with Plan.of(problem, device)")
+        raise PlanError(
+            f"found {plan!r} instead of a plan: make one with Plan.of(problem, placement)"
+        )
     graph, cluster = problem.graph, problem.cluster
     if len(plan) != len(graph):
         raise PlanError(f"the plan has {len(plan)} ops: graph {graph.name!r} has {len(graph)}")

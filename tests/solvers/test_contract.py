@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from tiny import random_problem
+from small_problems import random_problem
 
 from placewright import (
     Constraints,

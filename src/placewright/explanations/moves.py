@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placewright import simulator
+from placewright.plan_batch import PlanBatch
 from placewright.transforms import dissolve_groups
 
 if TYPE_CHECKING:
@@ -199,10 +200,8 @@ def _judge_batch(
     current_key: tuple[int, float],
 ) -> list[OpMove]:
     count = len(allowed_moves)
-    placements = np.repeat(plan.placement[None], count, axis=0)
-    fusion = None if plan.fusion is None else np.repeat(plan.fusion[None], count, axis=0)
-    staging = None if plan.staging is None else np.repeat(plan.staging[None], count, axis=0)
-    priority = None if plan.priority is None else np.repeat(plan.priority[None], count, axis=0)
+    rows = PlanBatch.repeat(plan, count)
+    placements, staging, fusion = rows.placement, rows.staging, rows.fusion
     unfused_counts = [0] * count
     for row, (_, target, mask) in enumerate(allowed_moves):
         placements[row, mask] = target
@@ -213,7 +212,7 @@ def _judge_batch(
         if staging is not None:
             groups = None if fusion is None else fusion[row]
             staging[row] = _required_staging(problem, placements[row], staging[row], groups)
-    verdict = simulator.judge(problem, placements, priority, staging, fusion=fusion)
+    verdict = simulator.judge_batch(problem, rows)
     return [
         OpMove(
             op,
@@ -249,18 +248,17 @@ def _required_staging(
     group_of = (
         np.arange(a.ops) if fusion is None else np.where(fusion >= 0, fusion, np.arange(a.ops))
     )
-    reader = np.repeat(np.arange(a.ops), np.diff(a.first_input))
     source = a.producer[a.inputs]
     is_streamed = (
         a.is_weight[source]
-        & a.scheduled[reader]
-        & (placement[source] != placement[reader])
-        & (staging[placement[reader]] >= 0)
+        & a.scheduled[a.reader]
+        & (placement[source] != placement[a.reader])
+        & (staging[placement[a.reader]] >= 0)
     )
     # Group numbers may be any: count by the first op of each.
     _, first_op, group_index = np.unique(group_of, return_index=True, return_inverse=True)
     required_bytes = np.bincount(
-        group_index[reader[is_streamed]], a.sizes[a.inputs[is_streamed]], len(first_op)
+        group_index[a.reader[is_streamed]], a.sizes[a.inputs[is_streamed]], len(first_op)
     )
     sizes = staging.copy()
     group_device = placement[first_op]

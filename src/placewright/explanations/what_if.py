@@ -178,9 +178,7 @@ class WhatIf:
             problem, plan = contracted.problem, contracted.plan
         if change is not None:
             problem = change.apply(problem)
-        priority = None if plan.priority is None else plan.priority[None]
-        staging = None if plan.staging is None else plan.staging[None]
-        verdict = simulator.judge(problem, plan.placement[None], priority, staging)
+        verdict = simulator.judge(problem, plan.placement, plan.priority, plan.staging)
         return int(verdict.overflow[0]), float(verdict.value[0])
 
 

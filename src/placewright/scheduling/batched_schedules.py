@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from placewright.scheduling.ranks import mean_transfer, upward_ranks
+
 if TYPE_CHECKING:
     from placewright.arrays import Arrays
     from placewright.problem import Problem
@@ -79,15 +81,14 @@ class ScheduleOrder:
         a = problem.arrays
         single_device = np.repeat(np.arange(a.devices, dtype=np.int32)[:, None], a.ops, axis=1)
         device_table = problem.legalize(single_device).T.copy()
-        mean_transfer = _mean_transfer(a)
-        rank = _upward_ranks(a, mean_transfer)
+        rank, transfer_seconds = upward_ranks(a), mean_transfer(a)
         order = np.argsort(-rank, kind="stable")
         order = order[a.scheduled[order]]
         fixed = (device_table == device_table[:, :1]).all(
             axis=1
         )  # such as graph inputs, which are on the host
         members = grouping.members()
-        ranked_ops, decided = _rank_ops(a, grouping, order, fixed, mean_transfer)
+        ranked_ops, decided = _rank_ops(a, grouping, order, fixed, transfer_seconds)
         unscheduled = np.setdiff1d(np.arange(len(grouping)), decided)  # weights that nobody reads
         return cls(
             problem,
@@ -99,14 +100,14 @@ class ScheduleOrder:
             legal,
             rank,
             np.vstack([a.transfer, np.zeros((1, len(a.sizes)))]),
-            mean_transfer,
+            transfer_seconds,
             a.storage_root,
             np.where(a.alias < 0, a.sizes, 0).astype(np.int64),
         )
 
 
 def _rank_ops(
-    a: Arrays, grouping: Grouping, order: Ints, fixed: NDArray[np.bool_], mean_transfer: Seconds
+    a: Arrays, grouping: Grouping, order: Ints, fixed: NDArray[np.bool_], transfer: Seconds
 ) -> tuple[tuple[RankedOp, ...], list[int]]:
     storage_root = a.storage_root
     remaining_uses = np.bincount(
@@ -127,7 +128,7 @@ def _rank_ops(
             group_ops = members[group]
             group_inputs = _tensors_read(a, group_ops)
             group_inputs = group_inputs[has_device[a.producer[group_inputs]]]
-            neighbours, saved_seconds = _neighbours(a, group_ops, has_device, mean_transfer)
+            neighbours, saved_seconds = _neighbours(a, group_ops, has_device, transfer)
             is_decided[group] = True
             decided.append(group)
             has_device[group_ops] = True
@@ -160,7 +161,7 @@ def _tensors_read(a: Arrays, ops: Ints) -> Ints:
 
 
 def _neighbours(
-    a: Arrays, ops: Ints, has_device: NDArray[np.bool_], mean_transfer: Seconds
+    a: Arrays, ops: Ints, has_device: NDArray[np.bool_], transfer: Seconds
 ) -> tuple[Ints, Seconds]:
     """Ops with a device that a group gains by being with, the most first, and the seconds gained.
 
@@ -171,7 +172,7 @@ def _neighbours(
     gain: dict[int, float] = {}
     for op in ops[a.scheduled[ops]].tolist():
         for tensor in range(a.first_tensor[op], a.first_tensor[op + 1]):
-            transfer_seconds = float(mean_transfer[tensor])
+            transfer_seconds = float(transfer[tensor])
             for reader in a.readers[a.first_reader[tensor] : a.first_reader[tensor + 1]].tolist():
                 if reader in group_ops:
                     continue
@@ -182,7 +183,7 @@ def _neighbours(
                     source = int(a.producer[other])
                     if source not in group_ops and has_device[source]:
                         gain[source] = gain.get(source, 0.0) + min(
-                            transfer_seconds, float(mean_transfer[other])
+                            transfer_seconds, float(transfer[other])
                         )
     best_gains = sorted(gain.items(), key=lambda item: (-item[1], item[0]))[:_MAX_NEIGHBOURS]
     neighbours = np.array([op for op, _ in best_gains], dtype=np.int64)
@@ -304,31 +305,3 @@ class BatchedSchedule:
             if not a.scheduled[op] and not a.is_resident[op]:
                 for tensor in range(a.first_tensor[op], a.first_tensor[op + 1]):
                     self._allocate(tensor, devices[:, at].astype(np.int64), a.sizes[tensor])
-
-
-def _mean_transfer(a: Arrays) -> Seconds:
-    classes = a.link_class[a.link_class >= 0]
-    if not len(classes):
-        return np.zeros(len(a.sizes))
-    share = np.bincount(classes, minlength=len(a.transfer)) / len(classes)
-    mean: Seconds = share @ a.transfer
-    return mean
-
-
-def _upward_ranks(a: Arrays, transfer: Seconds) -> Seconds:
-    """Upward ranks (Topcuoglu et al. 2002, Eq. 8)."""
-    mean = np.where(a.allowed, a.compute, 0.0).sum(axis=1) / a.allowed.sum(axis=1)
-    seconds, transfer_seconds = np.where(a.scheduled, mean, 0.0).tolist(), transfer.tolist()
-    first_reader, readers, first_tensor = (
-        a.first_reader.tolist(),
-        a.readers.tolist(),
-        a.first_tensor.tolist(),
-    )
-    ranks = [0.0] * a.ops
-    for op in range(a.ops - 1, -1, -1):
-        longest = 0.0
-        for tensor in range(first_tensor[op], first_tensor[op + 1]):
-            for reader in readers[first_reader[tensor] : first_reader[tensor + 1]]:
-                longest = max(longest, transfer_seconds[tensor] + ranks[reader])
-        ranks[op] = seconds[op] + longest
-    return np.array(ranks)

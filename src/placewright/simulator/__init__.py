@@ -13,6 +13,7 @@ from placewright.simulator.evaluation import (
     InFlight,
     Verdict,
     judge,
+    judge_batch,
     simulate,
     simulate_in_flight,
 )
@@ -25,6 +26,7 @@ __all__ = [
     "Verdict",
     "find_critical_path",
     "judge",
+    "judge_batch",
     "loads",
     "simulate",
     "simulate_in_flight",

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from placewright.timeline import Timeline
 
 SegmentKind = Literal["compute", "send", "stream", "issue"]
-WaitReason = Literal["end", "input", "device", "channel", "room", "issuer"]
+WaitReason = Literal["end", "input", "device", "channel", "staging", "issuer"]
 
 
 @dataclass(frozen=True)
@@ -260,7 +260,7 @@ class Causes:
         device = self.device[reader]
         for op in self._staging_holders.get((device, now), ()):
             if self._rank[op] < self._rank[reader]:
-                return ("op", op), "room"
+                return ("op", op), "staging"
         return None
 
     # -- looked up when needed ---------------------------------------------------------------

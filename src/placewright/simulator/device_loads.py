@@ -43,10 +43,9 @@ def loads(problem: Problem, plan: Plan) -> Loads:
     a, device = problem.arrays, plan.placement
     buffers = np.full(a.devices, -1) if plan.staging is None else plan.staging
     busy = np.bincount(device, a.compute[np.arange(a.ops), device], a.devices)
-    reader = np.repeat(np.arange(a.ops), np.diff(a.first_input))
-    tensor, target = a.inputs, device[reader]
+    tensor, target = a.inputs, device[a.reader]
     source = device[a.producer[tensor]]
-    is_sent = (source != target) & a.scheduled[reader]
+    is_sent = (source != target) & a.scheduled[a.reader]
     is_streamed = is_sent & a.is_weight[a.producer[tensor]] & (buffers[target] >= 0)
     # A tensor goes to each device once, a streamed weight to each reader.
     sends = np.flatnonzero(is_sent & ~is_streamed)

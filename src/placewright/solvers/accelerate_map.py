@@ -98,7 +98,7 @@ def _fill(
     placement = np.where(is_allowed, placement, a.allowed.argmax(axis=1)).astype(np.int32)
     staging = np.full(a.devices, NO_STAGING, dtype=np.int64)
     if staged_bytes:
-        staging[order[0]] = max(staged_bytes, _max_streamed_bytes(problem, placement, order[0]))
+        staging[order[0]] = max(staged_bytes, int(a.required_staging(placement)[order[0]]))
     return placement, staging
 
 
@@ -118,21 +118,6 @@ def _weights_by_first_reader(problem: Problem) -> dict[int, list[int]]:
                 is_assigned[members] = True
                 weights_of.setdefault(op, []).extend(members)
     return weights_of
-
-
-def _max_streamed_bytes(problem: Problem, placement: NDArray[np.int32], target: int) -> int:
-    """The most bytes of weights from elsewhere that one op on this device reads."""
-    a = problem.arrays
-    reader = np.repeat(np.arange(a.ops), np.diff(a.first_input))
-    source = a.producer[a.inputs]
-    streamed = (
-        a.is_weight[source]
-        & a.scheduled[reader]
-        & (placement[reader] == target)
-        & (placement[source] != target)
-    )
-    bytes_read = np.bincount(reader[streamed], weights=a.sizes[a.inputs[streamed]], minlength=1)
-    return int(bytes_read.max())
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placewright.errors import ConfigError
+from placewright.plan_batch import PlanBatch
 from placewright.solvers.baselines import constructive_solvers
 from placewright.solvers.exact.solver import Exact
 from placewright.solvers.fuse_plan import fuse_ops, reorder_fused
@@ -32,7 +33,6 @@ from placewright.solvers.searches.annealing_chains import (
     AnnealingChains,
     Cooling,
     MoveShares,
-    PlanBatch,
 )
 from placewright.solvers.searches.genetic import Genetic
 from placewright.solvers.searches.local_search import LocalSearch
@@ -219,8 +219,7 @@ def _run_restarts(search: Search, max_evaluations: int) -> bool:
         solver.run(restart)
         search.phase = f"{solver.name} alone"
         if restart.best is not None:
-            plan = restart.best
-            search.count_external(restart.evaluations, plan.placement, plan.priority, plan.staging)
+            search.count_external(restart.evaluations, PlanBatch.repeat(restart.best))
         if is_finished(search):
             return False
     return True

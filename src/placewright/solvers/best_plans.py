@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    import numpy as np
-    from numpy.typing import NDArray
-
     from placewright.plan import Plan
+    from placewright.plan_batch import PlanBatch
 
 MAX_PLANS = 8  # plans that are remembered
 
@@ -71,14 +69,11 @@ class BestPlans:
             ]
 
 
-def plan_fingerprint(
-    placement: NDArray[np.int32],
-    staging: NDArray[np.int64] | None = None,
-    fusion: NDArray[np.int32] | None = None,
-) -> bytes:
-    """What tells two plans apart, whatever their order of ops."""
+def plan_fingerprint(row: PlanBatch) -> bytes:
+    """Tells plans apart, each a batch of one row, whatever their order of ops."""
+    staging, fusion = row.staging, row.fusion
     has_staging = staging is not None and bool((staging >= 0).any())
     staging_bytes = staging.tobytes() if staging is not None and has_staging else b""
     return b"|".join(
-        [placement.tobytes(), staging_bytes, b"" if fusion is None else fusion.tobytes()]
+        [row.placement.tobytes(), staging_bytes, b"" if fusion is None else fusion.tobytes()]
     )

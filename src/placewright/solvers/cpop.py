@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placewright.scheduling.list_scheduler import Bytes, ListSchedule
-from placewright.scheduling.ranks import Seconds, mean_seconds, mean_transfer, upward_ranks
+from placewright.scheduling.ranks import Seconds, downward_ranks, mean_transfer, upward_ranks
 from placewright.solvers.memory_retry import judge_schedule
 
 if TYPE_CHECKING:
@@ -51,12 +51,11 @@ def schedule(
     """CPoP's own schedule, with its own estimate of the step time."""
     a = problem.arrays
     list_schedule = ListSchedule(problem, contended, memory_margin)
-    upward_rank, downward_rank = upward_ranks(problem), downward_ranks(problem)
+    upward_rank, downward_rank = upward_ranks(a), downward_ranks(a)
     is_critical = np.zeros(a.ops, dtype=bool)
     is_critical[critical_path_ops(problem, upward_rank)] = True
     processor = _critical_device(problem, is_critical)
-    reader = np.repeat(np.arange(a.ops), np.diff(a.first_input))
-    pending_inputs = np.bincount(reader[a.scheduled[a.producer[a.inputs]]], minlength=a.ops)
+    pending_inputs = np.bincount(a.reader[a.scheduled[a.producer[a.inputs]]], minlength=a.ops)
     path_length = upward_rank + downward_rank
     ready = [
         (-path_length[op], op)
@@ -76,28 +75,10 @@ def schedule(
     return list_schedule
 
 
-def downward_ranks(problem: Problem) -> Seconds:
-    """Each op's mean way from the start of the graph in seconds (Topcuoglu et al. 2002, Eq. 9).
-
-    What exists before the step (weights, inputs) is no part of the way.
-    """
-    a = problem.arrays
-    seconds, transfer = mean_seconds(problem), mean_transfer(problem)
-    scheduled, producer = a.scheduled.tolist(), a.producer.tolist()
-    first_input, inputs = a.first_input.tolist(), a.inputs.tolist()
-    ranks = [0.0] * a.ops
-    for op in range(a.ops):
-        for tensor in inputs[first_input[op] : first_input[op + 1]]:
-            source = producer[tensor]
-            if scheduled[source]:
-                ranks[op] = max(ranks[op], ranks[source] + seconds[source] + transfer[tensor])
-    return np.array(ranks)
-
-
 def critical_path_ops(problem: Problem, upward: Seconds) -> list[int]:
     """The ops of the longest way through the graph, from first to last."""
     a = problem.arrays
-    transfer = mean_transfer(problem)
+    transfer = mean_transfer(a)
     scheduled_ops = np.flatnonzero(a.scheduled)
     if not len(scheduled_ops):
         return []

@@ -48,7 +48,7 @@ def schedule(
     a = problem.arrays
     list_schedule = ListSchedule(problem, contended, memory_margin)
     # Equal ranks go by position, which keeps ops of no cost in a topological order.
-    order = np.argsort(-upward_ranks(problem), kind="stable")
+    order = np.argsort(-upward_ranks(a), kind="stable")
     for op in order[a.scheduled[order]].tolist():
         list_schedule.place(op)
     return list_schedule

@@ -63,6 +63,6 @@ def schedule(
     fastest = np.where(a.allowed, a.compute, np.inf).min(axis=1, keepdims=True)
     delay = np.where(a.allowed, a.compute - fastest, np.inf)
     rank = np.empty(a.ops, dtype=np.int64)
-    rank[np.argsort(-upward_ranks(problem), kind="stable")] = np.arange(a.ops)
+    rank[np.argsort(-upward_ranks(a), kind="stable")] = np.arange(a.ops)
     list_schedule.earliest_first(delay, rank, favourite)
     return list_schedule

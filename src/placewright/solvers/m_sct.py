@@ -73,13 +73,12 @@ def favourites(problem: Problem, max_edges: int = MSCT.max_edges) -> NDArray[np.
 def _edges(problem: Problem) -> Edges:
     """One edge for each pair of ops that take a turn and pass tensors."""
     a = problem.arrays
-    reader = np.repeat(np.arange(a.ops), np.diff(a.first_input))
     source = a.producer[a.inputs]
-    is_edge = a.scheduled[source] & a.scheduled[reader]
+    is_edge = a.scheduled[source] & a.scheduled[a.reader]
     pairs, edge = np.unique(
-        np.stack([source[is_edge], reader[is_edge]], axis=1), axis=0, return_inverse=True
+        np.stack([source[is_edge], a.reader[is_edge]], axis=1), axis=0, return_inverse=True
     )
-    seconds = np.array(mean_transfer(problem))[a.inputs[is_edge]]
+    seconds = mean_transfer(a)[a.inputs[is_edge]]
     send_seconds = np.bincount(edge.ravel(), weights=seconds, minlength=len(pairs)).astype(
         np.float64
     )
@@ -134,7 +133,7 @@ def _relaxed_separation(problem: Problem, edges: Edges) -> NDArray[np.float64] |
 def _longest_path_edges(problem: Problem, edges: Edges) -> NDArray[np.bool_]:
     """Edges on their parent's longest way to the end and their child's longest from the start."""
     parent, child, send_seconds = edges
-    tail_seconds = send_seconds + upward_ranks(problem)[child]
+    tail_seconds = send_seconds + upward_ranks(problem.arrays)[child]
     head_seconds = np.zeros(problem.arrays.ops)
     op_seconds = problem.arrays.compute.min(axis=1)
     for edge in np.argsort(child, kind="stable"):  # children by position: parents are done before

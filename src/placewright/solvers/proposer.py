@@ -16,13 +16,14 @@ import numpy as np
 
 from placewright.errors import PlanError
 from placewright.plan import NO_STAGING, Plan
-from placewright.solvers.searches.annealing_chains import MoveGuide, PlanBatch
+from placewright.solvers.searches.annealing_chains import MoveGuide
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from numpy.typing import NDArray
 
+    from placewright.plan_batch import PlanBatch
     from placewright.problem import Problem
     from placewright.simulator._kernel import ScoutNet
     from placewright.solvers.search import Search
@@ -130,12 +131,12 @@ class BudgetedProposer:
 
     def move_probabilities(self, rows: PlanBatch) -> NDArray[np.float64] | None:
         """Plans × ops × devices of what it thinks, or None."""
-        if self.lacks_moves or not self.budget.allows(len(rows.device) * self._move_seconds):
+        if self.lacks_moves or not self.budget.allows(len(rows) * self._move_seconds):
             return None
         problem, probability_rows = self.search.problem, []
         a = problem.arrays
-        with self.budget.measure(len(rows.device) * self._move_seconds):
-            for row in range(len(rows.device)):
+        with self.budget.measure(len(rows) * self._move_seconds):
+            for row in range(len(rows)):
                 probabilities = self.proposer.move_probabilities(
                     problem, _plan_from_row(problem, rows, row)
                 )
@@ -149,31 +150,16 @@ class BudgetedProposer:
 
 
 def _plan_from_row(problem: Problem, rows: PlanBatch, row: int) -> Plan:
-    placement = rows.device[row]
+    """One row with staging buffers as annealing evaluates them: the largest op fits (rule 6)."""
+    plan = rows.plan(problem, row)
+    if plan.staging is None:
+        return plan
+    required = problem.arrays.required_staging(plan.placement)
+    is_staged = (plan.staging >= 0) & (required > 0)
+    staging = np.where(is_staged, np.maximum(plan.staging, required), NO_STAGING)
     return Plan.of(
-        problem,
-        placement,
-        None if rows.priority is None else rows.priority[row],
-        staging=None
-        if rows.staging is None
-        else _staging_sizes(problem, placement, rows.staging[row]),
+        problem, plan.placement, plan.priority, staging=staging if is_staged.any() else None
     )
-
-
-def _staging_sizes(
-    problem: Problem, placement: NDArray[np.int32], staging: NDArray[np.int64]
-) -> NDArray[np.int64] | None:
-    """Staging rooms as a walk judges them: what the largest op needs at least (rule 6)."""
-    a = problem.arrays
-    reader = np.repeat(np.arange(a.ops), np.diff(a.first_input))
-    source = a.producer[a.inputs]
-    streamed = a.scheduled[reader] & a.is_weight[source] & (placement[source] != placement[reader])
-    op_bytes = np.zeros(a.ops, dtype=np.int64)
-    np.add.at(op_bytes, reader[streamed], a.sizes[a.inputs[streamed]])
-    max_bytes = np.zeros(a.devices, dtype=np.int64)
-    np.maximum.at(max_bytes, placement, op_bytes)
-    sizes = np.where((staging >= 0) & (max_bytes > 0), np.maximum(staging, max_bytes), NO_STAGING)
-    return None if (sizes == NO_STAGING).all() else sizes
 
 
 def _check_probabilities(

@@ -15,7 +15,8 @@ import numpy as np
 
 from placewright import simulator
 from placewright.errors import ConfigError, PlanError
-from placewright.plan import Plan, check_names
+from placewright.plan import check_names
+from placewright.plan_batch import PlanBatch
 from placewright.result import DeviceUse, Result
 from placewright.simulator import Verdict
 from placewright.solvers.best_plans import (
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike, NDArray
 
+    from placewright.plan import Plan
     from placewright.problem import Problem
     from placewright.timeline import Timeline
 
@@ -163,28 +165,15 @@ class Search:
         Raises:
             PlanError: A plan has the wrong length, names no device, or breaks a constraint.
         """
-        a = self.problem.arrays
-        placements = np.ascontiguousarray(np.atleast_2d(placement), dtype=np.int32)
-        plan_count = len(placements)
-        priorities = _row_per_plan("priority", priority, np.float64, (plan_count, a.ops))
-        staging_rows = _row_per_plan("staging", staging, np.int64, (plan_count, a.devices))
-        fusions = _row_per_plan("fusion", fusion, np.int32, (plan_count, a.ops))
-        batch, offset = max(1, _BATCH_WORK // a.ops), 0
+        plans = self._batch(placement, priority, staging, fusion)
+        ops = self.problem.arrays.ops
+        batch, offset = max(1, _BATCH_WORK // ops), 0
         verdicts: list[Verdict] = []
-        while not verdicts or (offset < plan_count and not self.over):
-            count = 0 if self.over else int(min(batch, plan_count - offset, self.stop.left(self)))
-            batch_slice = slice(offset, offset + count)
-            verdict = simulator.judge(
-                self.problem,
-                placements[batch_slice],
-                None if priorities is None else priorities[batch_slice],
-                None if staging_rows is None else staging_rows[batch_slice],
-                threads=thread_count(count * a.ops),
-                fusion=None if fusions is None else fusions[batch_slice],
-            )
-            self._record(
-                verdict, placements[batch_slice], priorities, staging_rows, offset, fusions
-            )
+        while not verdicts or (offset < len(plans) and not self.over):
+            count = 0 if self.over else int(min(batch, len(plans) - offset, self.stop.left(self)))
+            rows = plans[offset : offset + count]
+            verdict = simulator.judge_batch(self.problem, rows, thread_count(count * ops))
+            self._record(verdict, rows)
             verdicts.append(verdict)
             offset += count
         return verdicts[0] if len(verdicts) == 1 else Verdict.concatenate(verdicts)
@@ -192,25 +181,20 @@ class Search:
     def count_external(
         self,
         evaluations: int,
-        placement: ArrayLike | None = None,
-        priority: ArrayLike | None = None,
-        staging: ArrayLike | None = None,
+        best: PlanBatch | None = None,
     ) -> Verdict | None:
-        """Count plans that a compiled walk has judged by the same rules, and keep the best of them.
+        """Count plans that compiled annealing has evaluated by the same rules.
 
-        Being counted already, that plan is kept even if the search is over by now.
+        Args:
+            best: The best of them, a batch of one. It is kept even if the search is over by now,
+                as it has been counted.
         """
         self.evaluations += evaluations
         verdict = None
-        if placement is not None:
-            placements = np.ascontiguousarray(np.atleast_2d(placement), dtype=np.int32)
-            priorities = _row_per_plan("priority", priority, np.float64, (1, placements.shape[1]))
-            staging_rows = _row_per_plan(
-                "staging", staging, np.int64, (1, self.problem.arrays.devices)
-            )
-            verdict = simulator.judge(self.problem, placements, priorities, staging_rows)
+        if best is not None:
+            verdict = simulator.judge_batch(self.problem, best)
             self.evaluations -= 1  # it is one of those counted above
-            self._record(verdict, placements, priorities, staging_rows, 0)
+            self._record(verdict, best)
         else:
             self._report_progress()
         return verdict
@@ -224,32 +208,36 @@ class Search:
         check_names(self.problem, plan)
         self.judge(plan.placement, plan.priority, plan.staging, plan.fusion)
 
-    def _record(
+    def _batch(
         self,
-        verdict: Verdict,
-        placements: NDArray[np.int32],
-        priorities: NDArray[np.float64] | None,
-        staging_rows: NDArray[np.int64] | None,
-        offset: int,
-        fusions: NDArray[np.int32] | None = None,
-    ) -> None:
-        if not len(placements):
+        placement: ArrayLike,
+        priority: ArrayLike | None,
+        staging: ArrayLike | None,
+        fusion: ArrayLike | None,
+    ) -> PlanBatch:
+        a = self.problem.arrays
+        placements = np.ascontiguousarray(np.atleast_2d(placement), dtype=np.int32)
+        count = len(placements)
+        return PlanBatch(
+            placements,
+            _row_per_plan("priority", priority, np.float64, (count, a.ops)),
+            _row_per_plan("staging", staging, np.int64, (count, a.devices)),
+            _row_per_plan("fusion", fusion, np.int32, (count, a.ops)),
+        )
+
+    def _record(self, verdict: Verdict, plans: PlanBatch) -> None:
+        if not len(plans):
             return
         for rank, index in enumerate(verdict.best_first(MAX_PLANS)):
             key = int(verdict.overflow[index]), float(verdict.value[index])
             if not self._best_plans.qualifies(key) and (rank or not self._improves_phase(key)):
                 break
-            # Copies, so that the plans we remember do not keep whole batches alive.
-            placement = placements[index].copy()
-            priority = None if priorities is None else priorities[offset + index].copy()
-            staging = None if staging_rows is None else staging_rows[offset + index].copy()
-            fusion = None if fusions is None else fusions[offset + index].copy()
-            build_plan = partial(Plan.of, self.problem, placement, priority, fusion, staging)
-            candidate = Candidate(key, self.phase, build_plan)
+            row = plans[[index]]  # a copy, so that a remembered plan keeps no whole batch alive
+            candidate = Candidate(key, self.phase, partial(row.plan, self.problem, 0))
             if rank == 0:
                 self._update_best(candidate, self.evaluations + index + 1)
-            self._best_plans.add(candidate, plan_fingerprint(placement, staging, fusion))
-        self.evaluations += len(placements)
+            self._best_plans.add(candidate, plan_fingerprint(row))
+        self.evaluations += len(plans)
         self._report_progress()
 
     def _update_best(self, candidate: Candidate, evaluation: int) -> None:

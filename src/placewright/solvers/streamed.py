@@ -86,10 +86,9 @@ class _StreamableWeights:
         movable = np.ones(int(a.unit.max()) + 1, dtype=bool)
         movable[a.unit[~a.is_weight | (base_placement != device) | ~a.allowed[:, host]]] = False
         # Every reading of a weight by an op on the device, in graph order
-        reader = np.repeat(np.arange(a.ops), np.diff(a.first_input))
         source = a.producer[a.inputs]
-        is_read = a.is_weight[source] & a.scheduled[reader] & (base_placement[reader] == device)
-        reader, source, size = reader[is_read], source[is_read], a.sizes[a.inputs[is_read]]
+        is_read = a.is_weight[source] & a.scheduled[a.reader] & (base_placement[a.reader] == device)
+        reader, source, size = a.reader[is_read], source[is_read], a.sizes[a.inputs[is_read]]
         is_movable = movable[a.unit[source]]
         units, first_read, unit = np.unique(
             a.unit[source[is_movable]], return_index=True, return_inverse=True

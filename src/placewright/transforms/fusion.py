@@ -91,10 +91,11 @@ def _fuser(problem: Problem) -> Fuser:
     """The compiled fuser of a problem, made on first use and kept as long as its arrays live."""
     a = problem.arrays
     if a not in _fusers:
-        reader = np.repeat(np.arange(a.ops, dtype=np.int64), np.diff(a.first_input))
         source = a.producer[a.inputs].astype(np.int64)
-        scheduled = a.scheduled[reader] & a.scheduled[source]
-        edges = np.unique(source[scheduled] * a.ops + reader[scheduled])  # by producer, then reader
+        scheduled = a.scheduled[a.reader] & a.scheduled[source]
+        edges = np.unique(
+            source[scheduled] * a.ops + a.reader[scheduled]
+        )  # by producer, then reader
         tails, heads = edges // a.ops, edges % a.ops
         backwards = np.lexsort((tails, heads))
         _fusers[a] = Fuser(

@@ -21,7 +21,7 @@ class PathLengths:
 
     def __init__(self, a: Arrays) -> None:
         self.a = a
-        reader = np.repeat(np.arange(a.ops, dtype=np.int32), np.diff(a.first_input))
+        reader = a.reader.astype(np.int32)
         source = a.producer[a.inputs]
         scheduled_edges = np.flatnonzero(a.scheduled[source] & a.scheduled[reader])
         edges = scheduled_edges[np.argsort(-source[scheduled_edges], kind="stable")]

@@ -72,21 +72,20 @@ def precedence_edges(problem: Problem, label: NDArray[np.int64]) -> Edges:
     forward = np.array([op.phase == "forward" for op in problem.graph.ops])
     orphan = np.ones(a.ops, dtype=bool)  # by label
     orphan[label[forward & a.scheduled & (label >= 0)]] = False
-    reader = np.repeat(np.arange(a.ops), np.diff(a.first_input))
     source = a.producer[a.inputs]
-    source_label, reader_label = label[source], label[reader]
+    source_label, reader_label = label[source], label[a.reader]
     crossing = (
         a.scheduled[source]
-        & a.scheduled[reader]
+        & a.scheduled[a.reader]
         & (source_label >= 0)
         & (reader_label >= 0)
         & (source_label != reader_label)
     )
-    is_forward = crossing & forward[source] & forward[reader]
+    is_forward = crossing & forward[source] & forward[a.reader]
     mirrored = (
         crossing
         & ~forward[source]
-        & ~forward[reader]
+        & ~forward[a.reader]
         & (orphan[source_label] | orphan[reader_label])
     )
     pairs = [

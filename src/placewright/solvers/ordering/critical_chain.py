@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from placewright.simulator.evaluation import kernel
+from placewright.simulator.evaluation import step_columns
 
 if TYPE_CHECKING:
     from placewright.problem import Problem
@@ -45,12 +45,7 @@ class CriticalChain:
         staging: NDArray[np.int64] | None = None,
     ) -> CriticalChain:
         a = problem.arrays
-        columns = kernel(a).timeline(
-            np.ascontiguousarray(device[None], dtype=np.int32),
-            np.ascontiguousarray(priority[None]),
-            None if staging is None else np.ascontiguousarray(staging[None]),
-            problem.discipline == "in order",
-        )
+        columns = step_columns(problem, device, priority, staging)
         start, end = columns["start"], columns["end"]
         order = np.lexsort((priority, end, start))
         order = order[a.scheduled[order]]

@@ -48,8 +48,7 @@ class _BackwardSchedule:
         self.pending = [0] * a.ops  # what an op waits for: (tensor, device) pairs that read it
         self.pending_readers: dict[tuple[int, int], int] = {}  # readers of a pair that are not done
         scheduled = a.scheduled.tolist()
-        reader = np.repeat(np.arange(a.ops), np.diff(a.first_input)).tolist()
-        for tensor, op in zip(a.inputs.tolist(), reader, strict=True):
+        for tensor, op in zip(a.inputs.tolist(), a.reader.tolist(), strict=True):
             if scheduled[op] and scheduled[source := int(a.producer[tensor])]:
                 pair = (tensor, self.device_of[op])
                 if pair not in self.pending_readers:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from placewright.simulator.evaluation import kernel
+from placewright.simulator.evaluation import step_columns
 from placewright.solvers.balanced import demand_positions
 from placewright.solvers.ordering.latest_start import latest_starts
 from placewright.transforms.path_lengths import PathLengths
@@ -56,12 +56,7 @@ def non_delay_times(
     it could do meanwhile, and the starts, taken as priorities, make it do so. Ops that take no turn
     start and end at 0.
     """
-    columns = kernel(problem.arrays).timeline(
-        np.ascontiguousarray(device[None], dtype=np.int32),
-        None if priority is None else np.ascontiguousarray(priority[None], dtype=np.float64),
-        None if staging is None else np.ascontiguousarray(staging[None], dtype=np.int64),
-        False,
-    )
+    columns = step_columns(problem, device, priority, staging, in_order=False)
     return columns["start"], columns["end"]
 
 
@@ -148,5 +143,4 @@ def rule_priorities(
 
 def _input_counts(a: Arrays) -> NDArray[np.int64]:
     """How many tensors each op reads from ops that take a turn."""
-    reader = np.repeat(np.arange(a.ops), np.diff(a.first_input))
-    return np.bincount(reader[a.scheduled[a.producer[a.inputs]]], minlength=a.ops)
+    return np.bincount(a.reader[a.scheduled[a.producer[a.inputs]]], minlength=a.ops)

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placewright.errors import ConfigError
+from placewright.plan_batch import PlanBatch
 from placewright.solvers.balanced import Balanced
 from placewright.solvers.search import Search
 from placewright.solvers.searches.annealing_chains import (
     AnnealingChains,
     Cooling,
     MoveShares,
-    PlanBatch,
 )
 from placewright.solvers.single import SingleDevices
 from placewright.solvers.stop import Stop

@@ -6,11 +6,11 @@ The loop is compiled (`cpp/walk.cpp`); here is what it is told, and how a search
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placewright.plan import NO_STAGING
+from placewright.plan_batch import PlanBatch
 from placewright.simulator._kernel import AnnealingSettings
 from placewright.simulator.evaluation import kernel
 
@@ -19,51 +19,16 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from placewright.plan import Plan
     from placewright.problem import Problem
     from placewright.simulator._kernel import ScoutNet
     from placewright.solvers.search import Search
     from placewright.transforms import Grouping
-
-AnyArray = Any  # an array, as the compiled walk gives it
 
 _OPS_PER_CALL = 300_000  # ops × plans judged between two looks at the stop rule
 _PLANS_PER_CALL = 60_000  # the same for the period, in plans: a change costs what it touches
 _OVERFLOW_PENALTY = (
     10.0  # a hundredth of the smallest device's memory over costs a tenth of the step time
 )
-
-
-@dataclass(frozen=True, eq=False)
-class PlanBatch:
-    """Plans side by side: plans × ops and plans × devices."""
-
-    device: NDArray[np.int32]
-    priority: NDArray[np.float64] | None = None
-    staging: NDArray[np.int64] | None = None
-
-    @classmethod
-    def of(
-        cls, problem: Problem, plans: Sequence[Plan], with_priorities: bool, with_staging: bool
-    ) -> PlanBatch:
-        """Plans as rows.
-
-        Args:
-            with_priorities: With priorities; a plan that has none gets the graph's order.
-            with_staging: With staging rooms; a plan that has none may get one.
-        """
-        a = problem.arrays
-        graph_order = np.arange(a.ops, dtype=np.float64)
-        no_staging = np.full(a.devices, NO_STAGING, dtype=np.int64)
-        return cls(
-            np.stack([plan.placement for plan in plans]).astype(np.int32),
-            np.stack([graph_order if p.priority is None else p.priority for p in plans])
-            if with_priorities
-            else None,
-            np.stack([no_staging if p.staging is None else p.staging for p in plans])
-            if with_staging
-            else None,
-        )
 
 
 @dataclass(frozen=True)
@@ -166,7 +131,7 @@ class AnnealingChains:
         settings = self._settings(move_shares, level_ratio)
         if scout is not None:
             settings.scout = scout
-        chains, done = len(start.device), 0
+        chains, done = len(start), 0
         chunk = _PLANS_PER_CALL if period else max(8, _OPS_PER_CALL // a.ops)
         seeds = search.rng.integers(0, 2**63, size=chains)
         current, best, best_keys = start, start, [(np.inf, np.inf)] * chains
@@ -188,7 +153,7 @@ class AnnealingChains:
             best_plans, last_plans, overflow, value = self._kernel.anneal(
                 self._move_blocks,
                 settings,
-                current.device,
+                current.placement,
                 current.priority,
                 current.staging,
                 seeds.tolist(),
@@ -198,7 +163,7 @@ class AnnealingChains:
             search.count_external(count * chains)
             keys = list(zip(overflow.tolist(), value.tolist(), strict=True))
             better = [chain for chain in range(chains) if keys[chain] < best_keys[chain]]
-            best = _replace_rows(best, PlanBatch(*best_plans), better)
+            best = best.replace_rows(PlanBatch(*best_plans), better)
             for chain in better:
                 best_keys[chain] = keys[chain]
                 if keys[chain] < self.key:
@@ -215,7 +180,7 @@ class AnnealingChains:
         """
         settings = self._settings(MoveShares(), level_ratio)
         return self._kernel.sample_moves(
-            self._move_blocks, settings, start.device, start.priority, count, seed
+            self._move_blocks, settings, start.placement, start.priority, count, seed
         )
 
     def _settings(self, move_shares: MoveShares, level_ratio: float) -> AnnealingSettings:
@@ -248,12 +213,7 @@ class AnnealingChains:
     def _report_plan(self, rows: PlanBatch, chain: int) -> None:
         """Let the search see a plan. Of the period, only now is its whole memory known."""
         search = self.search
-        verdict = search.count_external(
-            0,
-            rows.device[chain],
-            None if rows.priority is None else rows.priority[chain],
-            None if rows.staging is None else rows.staging[chain],
-        )
+        verdict = search.count_external(0, rows[[chain]])
         if verdict is None:
             return
         self.key = min(self.key, verdict.key(0))
@@ -261,21 +221,6 @@ class AnnealingChains:
             capacity = search.problem.arrays.capacity
             excess = np.maximum(verdict.peak[0] - capacity, 0)
             self._memory_margin += np.minimum(excess, capacity // 8)
-
-
-def _replace_rows(rows: PlanBatch, other: PlanBatch, selected: list[int]) -> PlanBatch:
-    """Rows, with some of them replaced by the other's."""
-
-    def merged(mine: AnyArray, theirs: AnyArray) -> AnyArray:
-        result = mine.copy()
-        result[selected] = theirs[selected]
-        return result
-
-    return PlanBatch(
-        merged(rows.device, other.device),
-        None if other.priority is None else merged(rows.priority, other.priority),
-        None if other.staging is None else merged(rows.staging, other.staging),
-    )
 
 
 def _temperature(cooling: Cooling, share: float) -> float:

@@ -225,7 +225,7 @@ class _Population:
 
 def _base_orders(search: Search) -> NDArray[np.float64]:
     """The orders that keys are added to, from 0 to 1: the graph's, HEFT's, and the start's."""
-    orders = [np.arange(len(search.problem.graph)), -upward_ranks(search.problem)]
+    orders = [np.arange(len(search.problem.graph)), -upward_ranks(search.problem.arrays)]
     if search.best is not None and search.best.priority is not None:
         orders.append(search.best.priority)
     ranks = [order.argsort(kind="stable").argsort(kind="stable") for order in orders]

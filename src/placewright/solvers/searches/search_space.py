@@ -199,10 +199,9 @@ def _orders(problem: Problem, grouping: Grouping) -> NDArray[np.int64]:
 
 def _adjacency(problem: Problem, grouping: Grouping) -> Ragged:
     a, group = problem.arrays, grouping.group.astype(np.int64)
-    reader = np.repeat(np.arange(a.ops), np.diff(a.first_input))
     source = a.producer[a.inputs]
-    crossing = a.scheduled[source] & a.scheduled[reader] & (group[source] != group[reader])
-    source_group, reader_group = group[source[crossing]], group[reader[crossing]]
+    crossing = a.scheduled[source] & a.scheduled[a.reader] & (group[source] != group[a.reader])
+    source_group, reader_group = group[source[crossing]], group[a.reader[crossing]]
     count = len(grouping)
     pairs = np.unique(
         np.concatenate([source_group * count + reader_group, reader_group * count + source_group])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tiny import all_placements, random_problem
+from small_problems import all_placements, random_problem
 
 from placewright import Cluster, Constraints, MaxEvaluations, Plan, Problem, simulator, zoo
 from placewright.errors import ConfigError

@@ -7,6 +7,7 @@ import pytest
 
 from placewright import Cluster, Plan, Problem
 from placewright.errors import FileError
+from placewright.plan_batch import PlanBatch
 from placewright.solvers import Auto, MaxEvaluations, Search, Stop, solve
 from placewright.solvers.baselines import constructive_solvers
 from placewright.solvers.proposer import Proposer
@@ -21,7 +22,6 @@ from placewright.solvers.searches.annealing_chains import (
     AnnealingChains,
     Cooling,
     MoveShares,
-    PlanBatch,
 )
 from placewright.zoo import load
 
