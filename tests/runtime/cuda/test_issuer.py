@@ -4,29 +4,25 @@ from __future__ import annotations
 
 import fake_cuda
 import pytest
-from models import Branches, Cached, capture, nn, plans, torch, twin, workers
+from models import (
+    Branches,
+    Cached,
+    capture,
+    machine,
+    nn,
+    plans,
+    streams_of_one,
+    torch,
+    twin,
+    workers,
+)
 
-from placewright import Cluster, Device, Link, Plan
+from placewright import Plan
 from placewright.errors import ExecutionError
 from placewright.runtime import Executor
 from placewright.runtime.cuda.issuer import Issuer
 from placewright.runtime.micro_batches import train_micro_batches
 from placewright.runtime.program.optimizer_step import OptimizerRule
-
-
-def machine(gpus: int = 2) -> Cluster:
-    """A host and GPUs."""
-    host = Device("cpu", "cpu", memory=2**30, rates={"float32": 1e9})
-    devices = (host, *(Device(f"gpu{at}", memory=2**30) for at in range(gpus)))
-    names = [device.name for device in devices]
-    return Cluster("machine", devices, {(a, b): Link(1e9) for a in names for b in names if a != b})
-
-
-def streams_of_one() -> Cluster:
-    """Two streams of one GPU."""
-    devices = tuple(Device(f"gpu0.{at}", memory=2**30) for at in range(2))
-    pairs = [("gpu0.0", "gpu0.1"), ("gpu0.1", "gpu0.0")]
-    return Cluster("streams", devices, {pair: Link(1e9) for pair in pairs})
 
 
 @pytest.mark.parametrize("staged", [False, True])
