@@ -12,8 +12,7 @@ import contextlib
 from models import torch
 
 from placewright.runtime import executor, real_devices
-from placewright.runtime.cuda import issuer as streams
-from placewright.runtime.cuda import streams as lanes
+from placewright.runtime.cuda import issuer, streams
 from placewright.runtime.micro_batches import AccumulatingUpdate
 
 capturing = []
@@ -58,7 +57,7 @@ def install(monkeypatch):
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext())
     monkeypatch.setattr(torch.Tensor, "record_stream", lambda tensor, stream: None)
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor)
-    monkeypatch.setattr(lanes, "pinned_like", torch.empty_like)
+    monkeypatch.setattr(streams, "pinned_like", torch.empty_like)
     monkeypatch.setattr(real_devices.RealDevice, "torch_name", "cpu")
 
 
@@ -94,35 +93,36 @@ def install_graphs(monkeypatch):
         finally:
             capturing.pop()
 
-    issue = streams.Issuer.issue
+    issue = issuer.Issuer.issue
 
-    def recorded(issuer, step, lane, index):
+    def recorded(self, step, cuda_device, index):
         if not capturing:
-            issue(issuer, step, lane, index)
+            issue(self, step, cuda_device, index)
             return
-        job, env = lane.job, step.env[lane.number]
-        turn, run = job.part.turns[index], job.runners[index]
-        places = env, job.home, lane.rooms.slots if lane.rooms else ()
-        read = [places[where][key] for where, key in turn.inputs]
+        job, env = cuda_device.job, step.env[cuda_device.number]
+        instruction, run = job.instructions.sequence[index], job.runners[index]
+        slots = cuda_device.staging.slots if cuda_device.staging else ()
+        locations = env, job.resident, slots
+        read = [locations[location][key] for location, key in instruction.inputs]
         if isinstance(run, AccumulatingUpdate):  # which would change a weight
             made = [torch.empty(0)]
-        elif turn.in_place:
+        elif instruction.in_place:
             copies = [one.clone() for one in read]
             made = [as_in(value, copies, read) for value in run(copies)]
         else:
             made = run(read)
-        env.update({(turn.position, output): value for output, value in enumerate(made)})
+        env.update({(instruction.position, output): value for output, value in enumerate(made)})
         capturing[-1].calls.append((run, read, made))
 
-    bring = lanes._StagingBuffer._copy_batch
+    copy_batch = streams._StagingBuffer._copy_batch
 
-    def brought(rooms, haul):
-        bring(rooms, haul)
-        for slot, weight in haul.pairs if capturing else ():
+    def recorded_batch(staging, batch):
+        copy_batch(staging, batch)
+        for slot, weight in batch.pairs if capturing else ():
             capturing[-1].calls.append((list, [weight], [slot]))
 
-    monkeypatch.setattr(lanes._StagingBuffer, "_copy_batch", brought)
+    monkeypatch.setattr(streams._StagingBuffer, "_copy_batch", recorded_batch)
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
     monkeypatch.setattr(torch.cuda, "graph", capture)
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", object)
-    monkeypatch.setattr(streams.Issuer, "issue", recorded)
+    monkeypatch.setattr(issuer.Issuer, "issue", recorded)

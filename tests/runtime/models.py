@@ -25,6 +25,21 @@ def workers(count: int = 2, kind: str = "cpu") -> Cluster:
     return Cluster("workers", devices, {(a, b): Link(1e9) for a in names for b in names if a != b})
 
 
+def machine(gpus: int = 2) -> Cluster:
+    """A host and GPUs."""
+    host = Device("cpu", "cpu", memory=2**30, rates={"float32": 1e9})
+    devices = (host, *(Device(f"gpu{at}", memory=2**30) for at in range(gpus)))
+    names = [device.name for device in devices]
+    return Cluster("machine", devices, {(a, b): Link(1e9) for a in names for b in names if a != b})
+
+
+def streams_of_one() -> Cluster:
+    """Two streams of one GPU."""
+    devices = tuple(Device(f"gpu0.{at}", memory=2**30) for at in range(2))
+    pairs = [("gpu0.0", "gpu0.1"), ("gpu0.1", "gpu0.0")]
+    return Cluster("streams", devices, {pair: Link(1e9) for pair in pairs})
+
+
 class Branches(nn.Module):
     """Two branches from one input, joined."""
 
@@ -52,6 +67,25 @@ class Cached(nn.Module):
         before = self.cache.clone()
         self.cache.index_copy_(0, at, self.inner(x))
         return self.cache.sum(0), before.sum(), self.calls.clone()
+
+
+class Everything(nn.Module):
+    """Words, images and classes: every kind of whole number that an op can take."""
+
+    def __init__(self):
+        super().__init__()
+        self.words = nn.Embedding(11, 8)
+        self.image = nn.Sequential(
+            nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()
+        )
+        self.head = nn.Linear(4 * 9 + 8, 5)
+
+    def forward(self, words, image, classes, places):
+        mean = self.words(words).mean(1)
+        found = torch.cat((self.image(image), mean), 1).index_select(1, places)
+        logits = self.head(found) * torch.rsqrt(found.var(1, keepdim=True) + 1)
+        picked = logits.gather(1, classes[:, None]).log_softmax(0)
+        return nn.functional.cross_entropy(logits, classes) + picked.mean()
 
 
 KNOWN: dict[str, Program] = {}

@@ -188,6 +188,6 @@ def test_a_failing_op_is_named_and_stops_everything():
 def test_a_plan_of_another_model_is_refused():
     program, _ = capture(Branches(), torch.randn(4, 8))
     _, other = capture(nn.Sequential(nn.Linear(8, 8)), torch.randn(4, 8))
-    plan = Plan.of(other, other.settle(np.zeros(len(other.graph), dtype=int)))
+    plan = Plan.of(other, other.legalize(np.zeros(len(other.graph), dtype=int)))
     with pytest.raises(PlanError, match="missing in the plan"):
         Executor(program, Branches(), plan)

@@ -7,33 +7,30 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from models import Everything, nn, torch
 
-torch = pytest.importorskip("torch")
-
-from torch import nn  # noqa: E402
-
-from placewright import Cluster, Device, Link, Plan, Problem, files, simulate  # noqa: E402
-from placewright.costs import NOT_MEASURED, Roofline, Table  # noqa: E402
-from placewright.errors import ConfigError, ProblemError  # noqa: E402
-from placewright.profiling import isolated  # noqa: E402
-from placewright.profiling import op_costs as measuring  # noqa: E402
-from placewright.profiling.op_costs import profile_ops  # noqa: E402
-from placewright.profiling.op_signatures import (  # noqa: E402
+from placewright import Cluster, Device, Link, Plan, Problem, files, simulate
+from placewright.costs import NOT_MEASURED, Roofline, Table
+from placewright.errors import ConfigError, ProblemError
+from placewright.profiling import isolated
+from placewright.profiling import op_costs as measuring
+from placewright.profiling.op_costs import profile_ops
+from placewright.profiling.op_signatures import (
     STORED_KINDS,
     equal_ops,
     writes_in_place,
 )
-from placewright.profiling.sample_inputs import index_limits, sample_like  # noqa: E402
-from placewright.profiling.sites import Site, sites_of  # noqa: E402
-from placewright.profiling.timing import (  # noqa: E402
+from placewright.profiling.sample_inputs import index_limits, sample_like
+from placewright.profiling.sites import Site, sites_of
+from placewright.profiling.timing import (
     Timing,
     summarise,
     time_on_host,
 )
-from placewright.profiling.timing_cache import TimingCache  # noqa: E402
-from placewright.runtime.machine import this_machine  # noqa: E402
-from placewright.runtime.models import find_program  # noqa: E402
-from placewright.runtime.program.program import build_program  # noqa: E402
+from placewright.profiling.timing_cache import TimingCache
+from placewright.runtime.machine import this_machine
+from placewright.runtime.models import find_program
+from placewright.runtime.program.program import build_program
 
 
 class Tower(nn.Module):
@@ -50,28 +47,9 @@ class Tower(nn.Module):
         return self.last(x)
 
 
-class Everything(nn.Module):
-    """Words, images and classes: every kind of whole number that an op can take."""
-
-    def __init__(self):
-        super().__init__()
-        self.words = nn.Embedding(11, 8)
-        self.image = nn.Sequential(
-            nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()
-        )
-        self.head = nn.Linear(4 * 9 + 8, 5)
-
-    def forward(self, words, image, classes, places):
-        mean = self.words(words).mean(1)
-        found = torch.cat((self.image(image), mean), 1).index_select(1, places)
-        logits = self.head(found) * torch.rsqrt(found.var(1, keepdim=True) + 1)
-        picked = logits.gather(1, classes[:, None]).log_softmax(0)
-        return nn.functional.cross_entropy(logits, classes) + picked.mean()
-
-
 @pytest.fixture
 def machine(monkeypatch, tmp_path):
-    """This one without GPUs, where ops are timed one by one (whole steps: `test_in_step.py`)."""
+    """This one without GPUs, where ops are timed one by one (whole steps: `test_whole_step.py`)."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(measuring, "fits_host", lambda *_: False)
     return replace(this_machine(), gpus=())

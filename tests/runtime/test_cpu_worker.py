@@ -114,7 +114,7 @@ def test_a_step_that_begins_later_never_comes_before_one_that_waits(streamed):
     assert set(steps) == {0, 1, 2, 3}
 
 
-@pytest.mark.parametrize("how", ["record", "watch"])
+@pytest.mark.parametrize("how", ["record", "on_op"])
 @pytest.mark.parametrize("error", [ValueError, SystemExit])
 def test_a_callback_that_raises_is_told_with_its_op(streamed, left, how, error):
     model, program, plan = streamed
@@ -158,7 +158,7 @@ def test_what_cannot_be_sent_is_told_with_its_op_and_step(left, monkeypatch):
         within(20, lambda: run(x))
     (failed,) = [done for done in told if done.failure is not None]
     assert failed.step == 1
-    assert names.index(failed.where) == program.graph.ops[last].inputs[0][0]
+    assert names.index(failed.op) == program.graph.ops[last].inputs[0][0]
     assert not left()
 
 

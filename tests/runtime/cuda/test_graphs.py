@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import fake_cuda
 import pytest
-from models import capture, nn, torch, twin
-from test_streams import machine, streams_of_one
+from models import capture, machine, nn, streams_of_one, torch, twin
 
 from placewright import Plan
 from placewright.errors import ExecutionError

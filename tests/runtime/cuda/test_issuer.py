@@ -4,29 +4,25 @@ from __future__ import annotations
 
 import fake_cuda
 import pytest
-from models import Branches, Cached, capture, nn, plans, torch, twin, workers
+from models import (
+    Branches,
+    Cached,
+    capture,
+    machine,
+    nn,
+    plans,
+    streams_of_one,
+    torch,
+    twin,
+    workers,
+)
 
-from placewright import Cluster, Device, Link, Plan
+from placewright import Plan
 from placewright.errors import ExecutionError
 from placewright.runtime import Executor
 from placewright.runtime.cuda.issuer import Issuer
 from placewright.runtime.micro_batches import train_micro_batches
 from placewright.runtime.program.optimizer_step import OptimizerRule
-
-
-def machine(gpus: int = 2) -> Cluster:
-    """A host and GPUs."""
-    host = Device("cpu", "cpu", memory=2**30, rates={"float32": 1e9})
-    devices = (host, *(Device(f"gpu{at}", memory=2**30) for at in range(gpus)))
-    names = [device.name for device in devices]
-    return Cluster("machine", devices, {(a, b): Link(1e9) for a in names for b in names if a != b})
-
-
-def streams_of_one() -> Cluster:
-    """Two streams of one GPU."""
-    devices = tuple(Device(f"gpu0.{at}", memory=2**30) for at in range(2))
-    pairs = [("gpu0.0", "gpu0.1"), ("gpu0.1", "gpu0.0")]
-    return Cluster("streams", devices, {pair: Link(1e9) for pair in pairs})
 
 
 @pytest.mark.parametrize("staged", [False, True])
@@ -215,7 +211,7 @@ def test_what_graphs_read_has_one_place_and_what_they_alone_have_read_is_let_go(
         shared = {id(one) for one in first.inputs.values()} & {
             id(one) for one in second.inputs.values()
         }
-        sent = {(1, (turn.position, 0)) for turn in first_turns(run) if turn.sends}
+        sent = {(1, (each.position, 0)) for each in first_instructions(run) if each.sends}
         assert len(graphs.static_inputs) == 2
     for one, given in zip(made, calls, strict=True):
         assert torch.allclose(one, model(given), atol=1e-6)
@@ -246,15 +242,16 @@ def test_a_capture_frees_tensors_where_a_step_does(monkeypatch):
     device[order[len(order) // 2 - 2]] = 0  # between the passes
     issue, held = Issuer.issue, []
 
-    def watched(issuer, step, lane, index):
-        issue(issuer, step, lane, index)
+    def observed(issuer, step, cuda_device, index):
+        issue(issuer, step, cuda_device, index)
         if fake_cuda.capturing:
-            kept, part = issuer.graphs._kept(lane), lane.job.part
-            later = {key for turn in part.turns[index:] for _, key in turn.inputs}
-            own = part.turns[index].position
-            held.append([key for key in step.env[1] if key not in kept | later and key[0] != own])
+            needed = issuer.cuda_graphs._persistent_tensors(cuda_device)
+            sequence = cuda_device.job.instructions.sequence
+            needed |= {key for each in sequence[index:] for _, key in each.inputs}
+            op = sequence[index].position
+            held.append([key for key in step.env[1] if key not in needed and key[0] != op])
 
-    monkeypatch.setattr(Issuer, "issue", watched)
+    monkeypatch.setattr(Issuer, "issue", observed)
     with Executor(program, twin(model), Plan.of(problem, device), cuda_graphs=False) as run:
         expected = [run(x).item() for _ in range(4)]
     with Executor(program, twin(model), Plan.of(problem, device), cuda_graphs=True) as run:
@@ -270,10 +267,10 @@ def test_a_run_of_ops_that_cannot_be_captured_is_left_out_of_the_others(monkeypa
     device[problem.arrays.scheduled.nonzero()[0][[8, 16]]] = 0
     issue = Issuer.issue
 
-    def refused(issuer, step, lane, index):
+    def refused(issuer, step, cuda_device, index):
         if fake_cuda.capturing and index == 12:
             raise RuntimeError("not while a stream is captured")
-        issue(issuer, step, lane, index)
+        issue(issuer, step, cuda_device, index)
 
     monkeypatch.setattr(Issuer, "issue", refused)
     with Executor(program, twin(model), Plan.of(problem, device), cuda_graphs=True) as run:
@@ -300,7 +297,7 @@ def test_runs_of_ops_beside_a_worker_wait_for_their_streamed_weights_together(mo
             assert run.issuer.cuda_graphs.mode == ("replay" if longest else "eager")
         for got, given in zip(made, calls, strict=True):
             assert torch.allclose(got, model(given), atol=1e-6)
-        sizes = [len(segment.turns) for segment in segments if segment.graph]
+        sizes = [len(segment.op_indices) for segment in segments if segment.graph]
         assert max(sizes, default=0) == pytest.approx(longest, abs=1), sizes
 
 
@@ -314,14 +311,14 @@ def test_without_memory_for_graphs_ops_are_issued_one_by_one(short, monkeypatch)
     streamed[problem.arrays.is_weight] = 0
     issue, failed = Issuer.issue, []
 
-    def issued(issuer, step, lane, index):
-        graphs = issuer.graphs
+    def issued(issuer, step, cuda_device, index):
+        graphs = issuer.cuda_graphs
         inside = bool(fake_cuda.capturing)
         late = graphs.mode != "eager" and index > 8
         if late and inside == (short == "capture") and short != "outputs" and graphs.segments:
             failed.append(index)
             raise torch.OutOfMemoryError("CUDA out of memory")
-        issue(issuer, step, lane, index)
+        issue(issuer, step, cuda_device, index)
 
     def clone(value):
         if short == "outputs":
@@ -350,10 +347,10 @@ def test_without_memory_for_graphs_ops_are_issued_one_by_one(short, monkeypatch)
             assert torch.allclose(got, model(given), atol=1e-6)
 
 
-def first_turns(run):
-    (lane,) = run.issuer.cuda_devices.values()
-    segment = next(iter(run.issuer.graphs.segments.values()))
-    return [lane.job.part.turns[at] for at in segment.turns]
+def first_instructions(run):
+    (cuda_device,) = run.issuer.cuda_devices.values()
+    segment = next(iter(run.issuer.cuda_graphs.segments.values()))
+    return [cuda_device.job.instructions.sequence[index] for index in segment.op_indices]
 
 
 def test_capturing_is_given_up_where_it_is_not_quicker_or_steps_overlap(monkeypatch):

@@ -7,8 +7,7 @@ import copy
 import fake_cuda
 import numpy as np
 import pytest
-from models import capture, nn, torch, twin
-from test_streams import machine, streams_of_one
+from models import capture, machine, nn, streams_of_one, torch, twin
 
 from placewright import Graph, Op, Plan, Table
 from placewright.profiling.as_executed import with_output_copies

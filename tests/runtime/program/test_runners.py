@@ -116,7 +116,7 @@ def test_any_plan_trains_a_recurrent_layer(kind):
 
 def test_values_that_an_op_needs_and_does_not_read_are_not_made_up():
     program, _ = capture(Odd(fill_new), torch.randn(4, 8))
-    fill = next(node for node in program.builder.own if node.name == "fill")
+    fill = next(node for node in program.builder.nodes_with_ops if node.name == "fill")
     with pytest.raises(GraphError, match="op 'fill' needs the values of 'sum_1'"):
         node_runner(fill, {}, torch.device("cpu"))
     node_runner(fill, {fill.args[1]: InputRead(0)}, torch.device("cpu"))

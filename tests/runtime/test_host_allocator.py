@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 
 CODE = """
 import os, resource, threading, torch
-from placewright.runtime.host_allocator import keep_memory
+from placewright.runtime.host_allocator import retain_freed_memory
 
 def faults():
     for _ in range(20):
@@ -25,7 +25,7 @@ def faults():
 child = os.fork()  # before any large block, and PyTorch is loaded once
 if child:
     assert os.waitpid(child, 0)[1] == 0
-    assert keep_memory() and keep_memory()
+    assert retain_freed_memory() and retain_freed_memory()
 thread = threading.Thread(target=faults)
 thread.start()
 thread.join()
@@ -34,12 +34,12 @@ thread.join()
 WORKER = """
 import resource, numpy as np, torch
 from placewright import Cluster, Plan, Problem
-from placewright.runtime.program.program import program_of
+from placewright.runtime.program.program import build_program
 from placewright.runtime.executor import Executor
 
 torch.set_num_threads(1)
 model, x = torch.nn.Sequential(*[torch.nn.ReLU(), torch.nn.Tanh()] * 2).eval(), torch.ones(20 << 20)
-program = program_of(model, (x,))
+program = build_program(model, (x,))
 problem = Problem(program.graph, Cluster.parse("cpu"))
 with Executor(program, model, Plan.of(problem, np.zeros(len(program.graph)))) as run:
     for _ in range(4):

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from models import Branches, Cached, nn, torch
-from test_ops import Everything
+from models import Branches, Cached, Everything, nn, torch
 
 from placewright.profiling import op_costs, whole_step
 from placewright.profiling.machine_profile import profile_machine
