@@ -192,7 +192,7 @@ def test_few_decisions_are_drawn_all_in_one_slot_and_the_rest_stays():
     fresh = replace(SMALL, drawn=4, stay_bias=0.0, tasks=("device", "priority")).build(given)
     begun = fresh.initial_decisions(given, 64)
     begun["device"] = np.random.default_rng(0).integers(0, 4, size=begun["device"].shape)
-    episodes = fresh.act(given, 64, seed=0, begun=begun)
+    episodes = fresh.act(given, 64, seed=0, initial=begun)
     slots = [f"{task}/{level}" for task, level in fresh.config.slots]
     free = np.stack([episodes.actions[f"{name}/free"].any(axis=1) for name in slots])
     assert (free.sum(axis=0) == 1).all()
@@ -210,7 +210,7 @@ def test_few_decisions_are_drawn_all_in_one_slot_and_the_rest_stays():
         assert (part[~episodes.actions[f"{name}/free"]] == 0).all()
     scores = fresh.score(given, episodes)
     np.testing.assert_allclose(scores.log_prob.detach().numpy(), episodes.log_prob, atol=1e-5)
-    only = fresh.act(given, 16, seed=0, slots=np.array([0.0, 1.0, 0.0, 0.0])).actions["slot"]
+    only = fresh.act(given, 16, seed=0, slot_weights=np.array([0.0, 1.0, 0.0, 0.0])).actions["slot"]
     assert (only == 1).all()
 
 
@@ -256,10 +256,10 @@ def test_a_module_that_stays_leaves_its_units_where_they_are():
     given = problem("branches:modules=3", "3xP100")
     policy = replace(SMALL, passes=(MODULES,), stay_bias=9.0, drawn=0).build(given)
     plan = np.random.default_rng(1).integers(0, 3, size=(1, len(policy.observe(given))))
-    episodes = policy.act(given, 1, seed=0, greedy=True, begun={"device": plan})
+    episodes = policy.act(given, 1, seed=0, greedy=True, initial={"device": plan})
     assert (episodes.actions["end/device"] == plan).all()
     restless = replace(SMALL, passes=(MODULES,), stay_bias=-9.0, margin=0.0).build(given)
-    moved = restless.act(given, 1, seed=0, greedy=True, begun={"device": plan})
+    moved = restless.act(given, 1, seed=0, greedy=True, initial={"device": plan})
     group = restless.observe(given).at_level(MODULES).group
     for members in (np.flatnonzero(group == at) for at in range(group.max() + 1)):
         assert len(set(moved.actions["end/device"][0, members])) == 1

@@ -24,9 +24,9 @@ from placewright.training.policy_solver import PolicySolver
 from placewright.zoo import families
 
 
-def fresh(seed=0, **shape) -> LinearPolicy:
+def fresh(seed=0, **config) -> LinearPolicy:
     return LinearPolicy(
-        LinearConfig(**shape), np.random.default_rng(seed).normal(size=len(FEATURES))
+        LinearConfig(**config), np.random.default_rng(seed).normal(size=len(FEATURES))
     )
 
 
@@ -38,7 +38,7 @@ def branches() -> Problem:
 @settings(max_examples=40, deadline=None)
 @given(problem=problems())
 def test_every_plan_keeps_the_constraints_of_any_problem(problem):
-    policy = fresh(rule="op")
+    policy = fresh(grouping="op")
     episodes = policy.act(problem, 3, seed=0)
     verdict = judge(problem, episodes.placements, episodes.priority)  # raises where one is broken
     assert len(verdict.value) == 3
@@ -76,7 +76,7 @@ def test_estimates_are_those_of_the_list_scheduler(name, seed):
 
 
 def test_the_gradient_is_the_slope_of_log_probability_and_entropy(branches):
-    policy = fresh(rule="coarse", most=12)
+    policy = fresh(grouping="coarse", max_groups=12)
     luck = policy.gumbel(branches, 3, np.random.default_rng(1))
     walk = policy.roll_out(branches, gumbel=luck, keep_features=True)
     of_log, of_entropy = gradients(policy, branches, walk)
@@ -98,7 +98,7 @@ def test_the_gradient_is_the_slope_of_log_probability_and_entropy(branches):
 
 def test_torch_finds_the_same_gradient(branches):
     pytest.importorskip("torch")
-    policy = fresh(rule="coarse", most=12)
+    policy = fresh(grouping="coarse", max_groups=12)
     episodes = policy.act(branches, 4, seed=2)
     walk = policy.roll_out(branches, forced_options=episodes.actions["device"], keep_features=True)
     (weights,) = policy.parameters()
@@ -182,10 +182,10 @@ def without_torch(method):
         "import sys; sys.modules['torch'] = None\n"
         "from placewright import Cluster, Problem, solve, zoo\n"
         "from placewright.errors import MissingDependency\n"
-        "from placewright.training.policy_solver import PLACED\n"
+        "from placewright.training.policy_solver import POLICY_SOLVERS\n"
         "problem = Problem(zoo.load('branches:modules=1'), Cluster.parse('2xP100'))\n"
         "try:\n"
-        f"    print('fits', solve(problem, PLACED['{method}']()).fits)\n"
+        f"    print('fits', solve(problem, POLICY_SOLVERS['{method}']()).fits)\n"
         "except MissingDependency as error:\n"
         "    print(error)\n"
     )

@@ -45,10 +45,15 @@ def test_ancestors_are_what_powers_of_the_adjacency_reach_circles_included(data)
 
 @settings(max_examples=25, deadline=None)
 @given(problem=problems())
-@pytest.mark.parametrize("module", [placeto, gnn])
-def test_every_plan_keeps_the_constraints_of_any_problem(module, problem):
-    extra = {"steps": True, "start": "random"} if module is placeto else {"shipped": False}
-    policy = module.Shape(most=5, rounds=1, **extra).build(problem)
+@pytest.mark.parametrize(
+    "config",
+    [
+        placeto.PlacetoConfig(max_groups=5, rounds=1, steps=True, start="random"),
+        gnn.GnnConfig(max_groups=5, rounds=1, shipped=False),
+    ],
+)
+def test_every_plan_keeps_the_constraints_of_any_problem(config, problem):
+    policy = config.build(problem)
     episodes = policy.act(problem, 2, seed=0)
     judge(problem, episodes.placements, episodes.priority)  # raises where one is broken
     found = policy.score(problem, episodes).log_prob.detach().numpy()

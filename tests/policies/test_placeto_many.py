@@ -34,7 +34,7 @@ def test_problems_side_by_side_are_placed_and_scored_as_each_alone(several, nois
     scored = policy.score_all(several, together)
     for problem, seed, found, scores in zip(several, (4, 5, 6), together, scored, strict=True):
         alone = policy.act(problem, 3, seed, noise=noise)
-        assert (found.device == alone.placements).all()
+        assert (found.placements == alone.placements).all()
         np.testing.assert_allclose(found.log_prob, alone.log_prob, atol=1e-5)
         again = policy.score(problem, alone).log_prob
         torch.testing.assert_close(scores.log_prob, again, atol=1e-5, rtol=1e-4)
@@ -43,7 +43,7 @@ def test_problems_side_by_side_are_placed_and_scored_as_each_alone(several, nois
 
 def test_a_share_of_the_decisions_is_learned_from_and_all_are_drawn(several):
     problem = several[1]
-    whole, part = sized().build(problem), sized(learned=0.3).build(problem)
+    whole, part = sized().build(problem), sized(learn_fraction=0.3).build(problem)
     one, other = whole.act(problem, 40, seed=0), part.act(problem, 40, seed=0)
     assert (one.placements == other.placements).all()
     counted = other.actions["counted"]

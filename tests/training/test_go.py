@@ -65,7 +65,7 @@ def test_teachers_plans_come_back_the_best_first(lessons, taught_file, tmp_path)
         assert keys == sorted(keys)
         assert {"start", "m-etf", "heft"} & set(lesson.found_by)
         assert len(np.unique(lesson.placements, axis=0)) == len(lesson.placements)
-        judge(lesson.problem, lesson.device)  # raises unless all are lawful
+        judge(lesson.problem, lesson.placements)  # raises unless all are lawful
     assert lessons[1].problem.arrays.capacity[0] < lessons[0].problem.arrays.capacity[0]
     assert read_demonstrations(taught_file, tasks=TASKS[1:])[0].task == TASKS[1]
     text = taught_file.read_text()
@@ -184,10 +184,10 @@ def test_a_plan_better_than_the_teachers_is_taught_from_then_on(lessons):
     worst, better = [int(value.argmax())], given.placements[[int(value.argmin())]]
     weak = replace(
         given,
-        device=given.device[worst],
-        value=given.value[worst],
-        over=given.over[worst],
-        by=tuple(given.found_by[at] for at in worst),
+        placements=given.placements[worst],
+        objective_values=given.objective_values[worst],
+        overflow=given.overflow[worst],
+        found_by=tuple(given.found_by[at] for at in worst),
     )
     training = GoTrainer(SMALL.build(weak.problem), [weak], device="cpu")
     reference = training.reference_seconds(0)

@@ -77,10 +77,10 @@ def test_the_argmax_plan_is_judged_as_often_as_the_recipe_asks(problem):
     every, third, never = (
         trained(problem, episodes=4, plans=48, greedy_every=n) for n in (1, 3, 0)
     )
-    assert all(np.isfinite(row.likeliest) for row in every.log)
-    asked = [np.isfinite(row.likeliest) for row in third.rows]
-    assert asked == [row.update % 3 == 0 for row in third.rows]
-    assert not any(np.isfinite(row.likeliest) for row in never.rows)
+    assert all(np.isfinite(row.greedy) for row in every.log)
+    asked = [np.isfinite(row.greedy) for row in third.log]
+    assert asked == [row.update % 3 == 0 for row in third.log]
+    assert not any(np.isfinite(row.greedy) for row in never.log)
     assert never.evaluations == 4 * never.updates == 48
 
 
