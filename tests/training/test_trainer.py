@@ -114,6 +114,16 @@ def test_anything_that_measures_can_take_the_simulators_place(problem):
     assert environment.best_key[1] < (problem.arrays.scheduled.sum()) / 2
 
 
+def test_a_trainer_counts_the_plans_that_it_simulates_inside_episodes(problem):
+    made = find_recipe("placeto", groups=4, hidden=4)
+    told = replace(made, policy_config=replace(made.policy_config, times=True), episodes=2)
+    trainer = Trainer([Environment(problem)], told, seed=0, max_evaluations=1000, device="cpu")
+    trainer.update()
+    groups = len(trainer.policy.grouping(problem))
+    # Two episodes and the likeliest plan, each simulated before every step and judged in the end.
+    assert trainer.evaluations == 3 * groups + 3
+
+
 def test_late_in_training_plans_that_do_not_fit_are_left_out(problem):
     def never(problem, device):
         found = simulate_plans(problem, device)
