@@ -42,7 +42,7 @@ def test_json_has_the_learning_curve_and_the_same_seed_repeats_it(run):
     assert one["rows"] == same["rows"]
     assert one["rows"] != other["rows"]
     assert one["rows"][-1]["best"] == one["step_time"]
-    assert {"plans", "mean", "entropy", "invalid"} <= set(one["rows"][0])
+    assert {"plans", "mean", "entropy", "infeasible"} <= set(one["rows"][0])
 
 
 def test_a_run_goes_on_to_the_same_end(run, tmp_path, monkeypatch):
@@ -146,7 +146,7 @@ def test_a_family_is_trained_on_and_its_other_graphs_are_placed(run, few, tmp_pa
     assert 0 < ran.data["rounds"][-1]["best"] <= ran.data["rounds"][0]["best"]
     (test,) = ran.data["tests"]
     assert test["graph"].startswith("cifar10:graph=")
-    assert test["of_16"] <= test["likeliest"]
+    assert test["of_16"] <= test["greedy"]
     from placewright import policies
 
     kept = policies.load(tmp_path / ran.data["run"] / "policy.json")

@@ -159,11 +159,13 @@ def test_entropy_is_that_of_the_choices(policy):
         assert head.entropy.shape[1:] == head.max_entropy.shape
         assert (head.entropy >= 0).all()
         assert (head.entropy <= head.max_entropy + 1e-5).all()
-        assert 0.5 < float(head.share.detach()) <= 1.00001  # fresh policies are undecided
+        assert (
+            0.5 < float(head.normalised_entropy.detach()) <= 1.00001
+        )  # fresh policies are undecided
     # Two devices; where groups may merge, all but the first also have somebody to merge with.
-    merges = getattr(policy.shape, "merge", False)
+    merges = getattr(policy.config, "merge", False)
     expected = [np.log(2), *[np.log(3 if merges else 2)] * 7]
-    assert placing(scores).most.tolist() == pytest.approx(expected)
+    assert placing(scores).max_entropy.tolist() == pytest.approx(expected)
 
 
 def test_the_same_seed_gives_the_same_episodes_and_another_seed_others(policy):
@@ -208,7 +210,7 @@ def test_every_parameter_gets_a_gradient(policy):
 
 
 DAMAGE = {
-    "pair": ('"most": 8', '"mist": 8'),
+    "pair": ('"max_groups": 8', '"mox_groups": 8'),
     "colocrl": ('"hidden": 32', '"hidden": 16'),
     "go": ('"hidden": 16', '"hidden": 32'),
     "placeto": ('"hidden": 16', '"hidden": 32'),
@@ -315,11 +317,11 @@ def test_one_episode_alone_scores_as_it_did_among_others(policy):
 
 
 @pytest.mark.parametrize("name", SEQUENCES)
-def test_toward_is_what_another_episode_did_from_where_these_were(name):
+def test_log_prob_of_best_is_what_another_episode_did_from_where_these_were(name):
     """Decision after decision: these until then, the other one's choice, without noise."""
     policy, problem = small(name).build(eight()), eight()
     episodes = policy.act(problem, 3, seed=1, noise=0.7)
-    best = policy.only(policy.act(problem, 8, seed=2), 5)
+    best = policy.select(policy.act(problem, 8, seed=2), 5)
     toward = policy.score(problem, episodes, best).log_prob_of_best.detach().numpy()
     assert toward.shape == episodes.log_prob.shape
     assert (best.actions["device"] != episodes.actions["device"]).any(axis=1).all()
@@ -339,9 +341,9 @@ def test_toward_is_what_another_episode_did_from_where_these_were(name):
 
 
 @pytest.mark.parametrize("name", SEQUENCES)
-def test_toward_itself_is_an_episodes_own_log_probability(name):
+def test_log_prob_of_best_itself_is_an_episodes_own_log_probability(name):
     policy, problem = small(name).build(eight()), eight()
-    alone = policy.only(policy.act(problem, 4, seed=1), 2)
+    alone = policy.select(policy.act(problem, 4, seed=1), 2)
     scores = policy.score(problem, alone, alone)
     np.testing.assert_allclose(scores.log_prob_of_best.detach().numpy(), alone.log_prob, atol=2e-6)
     assert policy.score(problem, alone).log_prob_of_best is None

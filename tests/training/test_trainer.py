@@ -77,10 +77,10 @@ def test_the_argmax_plan_is_judged_as_often_as_the_recipe_asks(problem):
     every, third, never = (
         trained(problem, episodes=4, plans=48, greedy_every=n) for n in (1, 3, 0)
     )
-    assert all(np.isfinite(row.likeliest) for row in every.log)
-    asked = [np.isfinite(row.likeliest) for row in third.rows]
-    assert asked == [row.update % 3 == 0 for row in third.rows]
-    assert not any(np.isfinite(row.likeliest) for row in never.rows)
+    assert all(np.isfinite(row.greedy) for row in every.log)
+    asked = [np.isfinite(row.greedy) for row in third.log]
+    assert asked == [row.update % 3 == 0 for row in third.log]
+    assert not any(np.isfinite(row.greedy) for row in never.log)
     assert never.evaluations == 4 * never.updates == 48
 
 
@@ -112,6 +112,16 @@ def test_anything_that_measures_can_take_the_simulators_place(problem):
     environment = Environment(problem, measure, reference_seconds=10.0)
     Trainer([environment], small("colocrl", reward=FixedPenalty()), 0, 200, device="cpu").run()
     assert environment.best_key[1] < (problem.arrays.scheduled.sum()) / 2
+
+
+def test_a_trainer_counts_the_plans_that_it_simulates_inside_episodes(problem):
+    made = find_recipe("placeto", groups=4, hidden=4)
+    told = replace(made, policy_config=replace(made.policy_config, times=True), episodes=2)
+    trainer = Trainer([Environment(problem)], told, seed=0, max_evaluations=1000, device="cpu")
+    trainer.update()
+    groups = len(trainer.policy.grouping(problem))
+    # Two episodes and the likeliest plan, each simulated before every step and judged in the end.
+    assert trainer.evaluations == 3 * groups + 3
 
 
 def test_late_in_training_plans_that_do_not_fit_are_left_out(problem):

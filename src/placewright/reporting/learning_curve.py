@@ -44,7 +44,7 @@ class LearningCurve:
 
     def data(self) -> dict[str, Any]:
         """Plain numbers for the page: of many updates, the means of equal stretches of them."""
-        columns = ("plans", "best", "mean", "likeliest", "entropy", "invalid")
+        columns = ("plans", "best", "mean", "greedy", "entropy", "infeasible")
         rows = np.array([[getattr(row, name) for name in columns] for row in self.updates])
         if len(rows) > MAX_POINTS:
             chunks = np.array_split(rows, MAX_POINTS)

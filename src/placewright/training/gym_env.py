@@ -226,7 +226,9 @@ def register_env() -> None:
     if ENV_ID not in gymnasium.registry:
         module = PlacementEnv.__module__
         gymnasium.register(
-            ENV_ID, entry_point=f"{module}:Placement", vector_entry_point=f"{module}:Placements"
+            ENV_ID,
+            entry_point=f"{module}:PlacementEnv",
+            vector_entry_point=f"{module}:PlacementVectorEnv",
         )
 
 
@@ -241,12 +243,12 @@ def _parse_problem(problem: Problem | str) -> Problem:
     from placewright import zoo
     from placewright.cluster import Cluster
     from placewright.errors import ConfigError
-    from placewright.problem import Problem as Made
+    from placewright.problem import Problem as ProblemClass
 
     network, separator, cluster = problem.partition(" on ")
     if not separator:
         raise ConfigError(f"problem {problem!r}: expected such as 'branches on 2xP100+cpu'")
-    return Made(zoo.load(network.strip()), Cluster.parse(cluster.strip()))
+    return ProblemClass(zoo.load(network.strip()), Cluster.parse(cluster.strip()))
 
 
 register_env()

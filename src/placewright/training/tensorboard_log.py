@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 _SCALARS = {
     "best": "step time/best",
     "mean": "step time/mean of drawn plans",
-    "likeliest": "step time/argmax plan",
+    "greedy": "step time/argmax plan",
     "entropy": "policy/entropy share",
-    "invalid": "policy/invalid share",
+    "infeasible": "policy/invalid share",
     "gradient": "policy/gradient norm",
     "rate": "policy/learning rate",
 }

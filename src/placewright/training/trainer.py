@@ -249,7 +249,7 @@ class Trainer:
 
         Such plans are judged too, and counted, unless they are judged again with each step.
         """
-        if not getattr(self.policy.shape, "steps", False):  # type: ignore[attr-defined]
+        if not getattr(self.policy.config, "steps", False):  # type: ignore[attr-defined]
             for environment in self.environments:
                 if environment.problem is problem:
                     environment.evaluations += len(placements)

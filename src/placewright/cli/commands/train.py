@@ -388,7 +388,7 @@ def _training_callbacks(
     return (lambda: None) if log is None else log.close, watch
 
 
-_LOG_FIELDS = ("update", "plans", "best", "mean", "likeliest", "entropy", "invalid")
+_LOG_FIELDS = ("update", "plans", "best", "mean", "greedy", "entropy", "infeasible")
 
 
 def _sample_rows(rows: "list[UpdateLog]") -> "list[UpdateLog]":

@@ -60,10 +60,10 @@ def round_summaries(trainer: Trainer) -> list[dict[str, float]]:
                 "plans": round_rows[-1].plans,
                 **{
                     name: float(np.nanmean([getattr(row, name) for row in round_rows] / scale))
-                    for name in ("best", "mean", "likeliest")
+                    for name in ("best", "mean", "greedy")
                 },
                 "entropy": float(np.nanmean([row.entropy for row in round_rows])),
-                "invalid": float(np.mean([row.infeasible for row in round_rows])),
+                "infeasible": float(np.mean([row.infeasible for row in round_rows])),
             }
         )
     return summaries
@@ -85,7 +85,7 @@ def test_results(trainer: Trainer, tests: list[Problem]) -> Iterator[dict[str, A
             values.append((float(verdict.overflow[at]), float(verdict.value[at])))
         yield {
             "graph": problem.graph.name,
-            "likeliest": values[0][1],
+            "greedy": values[0][1],
             "of_16": min(values)[1],
             "fits": min(values)[0] == 0,
             "best_single": solve(problem, SingleDevices()).objective_value,
@@ -103,9 +103,9 @@ def print_family(curve: list[dict[str, float]], tests: list[dict[str, Any]], fol
         (
             f"{row['round']:,}",
             f"{row['plans']:,}",
-            *(f"{row[name]:.3f}" for name in ("best", "mean", "likeliest")),
+            *(f"{row[name]:.3f}" for name in ("best", "mean", "greedy")),
             f"{row['entropy']:.0%}",
-            f"{row['invalid']:.0%}",
+            f"{row['infeasible']:.0%}",
         )
         for row in (curve[at] for at in positions)
     ]
@@ -116,7 +116,7 @@ def print_family(curve: list[dict[str, float]], tests: list[dict[str, Any]], fol
         test_rows = [
             (
                 row["graph"],
-                format_seconds(row["likeliest"]),
+                format_seconds(row["greedy"]),
                 format_seconds(row["of_16"]) + ("" if row["fits"] else " (does not fit)"),
                 format_seconds(row["best_single"]),
             )

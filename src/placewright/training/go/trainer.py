@@ -369,7 +369,7 @@ def initial_policy(
     if checkpoint is None:
         return config.build(demonstrations[0].problem, seed)
     policy: Any = load(checkpoint)
-    policy.shape = replace(policy.shape, most=config.max_groups)
+    policy.config = replace(policy.config, max_groups=config.max_groups)
     resumed: Go = policy
     return resumed
 

@@ -1,60 +1,23 @@
-"""Kernels: who is near whom; what a policy for any devices sees of it; groups that merge."""
+"""The graph network for any devices: its features, its merges and its candidate plans."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from placewright import Cluster, Device, Graph, Link, Op, Problem, Roofline, judge, zoo
-from placewright.policies import grouping as made
+from placewright import Cluster, Graph, Op, Problem, Table, judge, zoo
+from placewright.policies.shipped import (
+    linear_weights,
+    shipped_policy,
+)
 from placewright.policies.transfer.diffusion import (
     NEIGHBOURHOODS,
-    diffusion_kernels,
-    path_positions,
 )
-from placewright.scheduling.batched_schedules import ScheduleOrder
 
 torch = pytest.importorskip("torch")
-from placewright.policies.shipped import shipped_policy  # noqa: E402
 from placewright.policies.transfer import gnn  # noqa: E402
-
-
-def fork() -> Problem:
-    """`first` is read by `left` and `right`, and both by `last`; all take 1 s."""
-    ops = (
-        Op("first", flops=1, outputs=(3,)),
-        Op("left", flops=1, outputs=(1,), inputs=((0, 0),)),
-        Op("right", flops=1, outputs=(1,), inputs=((0, 0),)),
-        Op("last", flops=1, outputs=(1,), inputs=((1, 0), (2, 0))),
-    )
-    devices = tuple(Device(f"gpu{d}", "gpu", memory=1000, rates={"float32": 1.0}) for d in range(2))
-    wires = {("gpu0", "gpu1"): Link(1.0), ("gpu1", "gpu0"): Link(1.0)}
-    return Problem(Graph("fork", ops), Cluster("two", devices, wires), Roofline(1, 1))
-
-
-def course_of(problem: Problem) -> ScheduleOrder:
-    grouping = made.group_ops(problem, "op", 100)
-    return ScheduleOrder.of(problem, grouping, made.legal_devices(problem, grouping))
-
-
-def test_neighbours_of_a_fork():
-    found = dict(zip(NEIGHBOURHOODS, diffusion_kernels(course_of(fork())), strict=True))
-    np.testing.assert_allclose(found["sources"][3], [0, 0.5, 0.5, 0], atol=1e-6)
-    np.testing.assert_allclose(found["readers"][0], [0, 0.5, 0.5, 0], atol=1e-6)
-    np.testing.assert_allclose(found["same source"][1], [0, 0, 1, 0], atol=1e-6)
-    np.testing.assert_allclose(found["same reader"][2], [0, 1, 0, 0], atol=1e-6)
-    assert (found["sources"][0] == 0).all()  # it reads from nobody
-    for sense in found.values():
-        sums = sense.sum(axis=1)
-        assert (np.isclose(sums, 1, atol=1e-5) | (sums == 0)).all()
-        assert (np.diag(sense) == 0).all()
-
-
-def test_ways_through_a_fork():
-    """1 s each and a byte a second: the longest way is 1 + 3 + 1 + 1 + 1 = 7 s."""
-    begin, end = path_positions(course_of(fork()))
-    np.testing.assert_allclose(begin, np.array([1, 5, 5, 7]) / 7)
-    np.testing.assert_allclose(end, np.ones(4))  # all are on a longest way
 
 
 @pytest.fixture(scope="module")
@@ -154,3 +117,55 @@ def test_a_plan_that_it_reckons_to_fit_goes_before_one_that_ends_sooner(branches
     others = policy._roll_out(policy._features_of(tight), forced_options=drawn.actions["device"])
     assert (others.overflow > 0).any()
     assert walked.overflow[0] <= 0
+
+
+@pytest.fixture(scope="module")
+def two_gpus() -> Problem:
+    return Problem(zoo.load("branches:modules=2"), Cluster.parse("2xP100"))
+
+
+def test_a_device_that_takes_no_time_leaves_numbers_that_can_be_told_apart():
+    cluster = Cluster.parse("3xP100")
+    names = tuple(device.name for device in cluster.devices)
+    graph = Graph("one", (Op("only", outputs=(8,)),))
+    problem = Problem(graph, cluster, Table(("only",), names, np.array([[3.0, 3.0, 0.0]])))
+    policy = gnn.GnnConfig(rounds=1, shipped=False).build(problem)
+    episodes = policy.act(problem, 50, seed=0)
+    told = policy._cached_rollout(problem, episodes.actions["device"]).features
+    assert np.abs(told).max() < 1e4
+    found = policy.score(problem, episodes).log_prob.detach().numpy()
+    np.testing.assert_allclose(found, episodes.log_prob, atol=1e-4)
+
+
+def test_for_any_devices_it_begins_as_the_pair_policy_that_ships(two_gpus):
+    """The graph network's say is small at first, so what it likes best is the same plan."""
+    pair = shipped_policy("pair")
+    policy = gnn.GnnConfig(max_groups=2000).build(two_gpus)
+    with torch.no_grad():
+        policy.out.weight.zero_()
+    np.testing.assert_allclose(policy.linear.detach().numpy(), linear_weights(), rtol=1e-6)
+    for cluster in ("2xP100", "3xK80+cpu", "8xP100"):
+        problem = replace(two_gpus, cluster=Cluster.parse(cluster))
+        mine, its = (each.act(problem, 1, 0, greedy=True) for each in (policy, pair))
+        assert (mine.placements == its.placements).all()
+
+
+def test_the_graph_network_hears_the_graph(two_gpus):
+    """Two groups with the same attributes and other neighbours get other vectors."""
+    policy = gnn.GnnConfig(rounds=2, shipped=False).build(two_gpus)
+    seen = policy._features_of(two_gpus)
+    with torch.no_grad():
+        vectors = policy._group_vectors(seen).numpy()
+    assert vectors.shape == (len(policy.grouping(two_gpus)), 16)
+    assert len(np.unique(vectors.round(6), axis=0)) > len(vectors) / 2
+
+
+def test_where_many_decisions_are_fixed_those_drawn_alone_are_scored(two_gpus):
+    policy = gnn.GnnConfig(drawn=0.3, shipped=False).build(two_gpus)
+    episodes = policy.act(two_gpus, 8, seed=0)
+    free = episodes.actions["free"]
+    assert 0.15 < free.mean() < 0.45
+    assert (episodes.log_prob[~free] == 0).all()
+    assert (episodes.log_prob[free] < 0).any()
+    greedy = policy.act(two_gpus, 1, 0, greedy=True)
+    assert greedy.actions["free"].all()

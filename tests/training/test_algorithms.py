@@ -1,8 +1,6 @@
-"""Rewards, baselines, schedules and algorithms, each on numbers that can be done in the head."""
+"""REINFORCE and PPO on a policy of one decision."""
 
 from __future__ import annotations
-
-import json
 
 import numpy as np
 import pytest
@@ -10,108 +8,11 @@ import pytest
 from placewright.policies import Episodes, HeadScores, Scores
 from placewright.training import (
     PPO,
-    BatchNormalised,
-    Constant,
-    FixedPenalty,
-    GradedPenalty,
-    Linear,
-    MovingAverage,
-    Outcome,
-    PerGraph,
-    PerStep,
     Regularization,
     Reinforce,
-    Staircase,
-    Step,
 )
-from placewright.training.rewards import step_returns
 
 torch = pytest.importorskip("torch")
-
-JUDGED = Outcome(np.array([4.0, 1.0, np.inf]), np.array([0, 50, 0]), np.array([0.0, 0.5, 0.0]))
-"""A plan that fits, one over by half a device's memory, one that could not be run."""
-ALL = np.ones(2, dtype=bool)
-
-
-def test_the_papers_reward_is_minus_a_root_or_a_constant():
-    assert JUDGED.feasible.tolist() == [True, False, False]
-    assert FixedPenalty(10.0)(JUDGED, 1.0).tolist() == [-2.0, -10.0, -10.0]
-    assert FixedPenalty(10.0)(JUDGED, 4.0)[0] == -1.0  # relative to the reference
-
-
-def test_the_graded_reward_makes_a_plan_longer_the_more_it_is_over():
-    """1 s · (1 + 10 · 0.5) = 6 s, and with a step of 3 it is 9 s."""
-    assert GradedPenalty(overflow_weight=10.0)(JUDGED, 1.0) == pytest.approx(
-        [-2.0, -np.sqrt(6), -10.0]
-    )
-    assert GradedPenalty(overflow_weight=10.0, overflow_step=3.0)(JUDGED, 1.0) == pytest.approx(
-        [-2.0, -3.0, -10.0]
-    )
-
-
-def test_returns_of_episodes_with_several_plans_are_later_improvements():
-    one = step_returns(np.array([-3.0, -1.0]), np.array([0, 1]), 2)
-    assert one.tolist() == [[-3.0], [-1.0]]
-    several = step_returns(np.array([-3.0, -2.0, -1.0]), np.array([0, 0, 0]), 1)
-    assert several.tolist() == [[2.0, 1.0]]  # two steps from the first of three plans
-    with pytest.raises(ValueError, match="out of order"):
-        step_returns(np.array([-3.0, -1.0]), np.array([1, 0]), 2)
-
-
-def test_a_moving_average_compares_with_what_was_before():
-    baseline = MovingAverage(decay=0.9, initial=-10.0)
-    rows = np.array([[-1.0], [-3.0]])
-    assert baseline.advantage(rows, ALL, "g").tolist() == [[9.0], [7.0]]
-    assert baseline.average == pytest.approx(-9.2)  # 0.9 · -10 + 0.1 · -2
-    only = np.array([True, False])  # what is not counted moves neither policy nor average
-    assert baseline.advantage(rows, only, "g")[1] == 0
-    assert baseline.average == pytest.approx(0.9 * -9.2 - 0.1)
-    none = np.zeros(2, dtype=bool)
-    assert not baseline.advantage(rows, none, "g").any()
-    assert baseline.average == pytest.approx(0.9 * -9.2 - 0.1)
-
-
-def test_a_baseline_per_graph_keeps_graphs_apart():
-    baseline = PerGraph(lambda: MovingAverage(0.5))
-    baseline.advantage(np.array([[-1.0]]), ALL[:1], "a")
-    assert baseline.advantage(np.array([[-8.0]]), ALL[:1], "b").tolist() == [[0.0]]
-    assert baseline.advantage(np.array([[-3.0]]), ALL[:1], "a").tolist() == [[-2.0]]
-
-
-def test_a_baseline_per_step_is_the_mean_of_the_last_episodes_at_that_step():
-    baseline = PerStep(window=2)
-    found = baseline.advantage(np.array([[4.0, 0.0], [2.0, 2.0]]), ALL, "g")
-    assert found.tolist() == [[1.0, -1.0], [-1.0, 1.0]]
-    found = baseline.advantage(np.array([[6.0, 0.0]]), ALL[:1], "g")
-    assert found.tolist() == [[2.0, -1.0]]  # (2 + 6) / 2 and (2 + 0) / 2
-
-
-def test_a_normalised_batch_has_mean_0_and_deviation_1():
-    found = BatchNormalised().advantage(np.array([[-1.0], [-2.0], [-6.0]]), np.ones(3, bool), "g")
-    assert found.mean() == pytest.approx(0)
-    assert found.std() == pytest.approx(1)
-    assert not BatchNormalised().advantage(np.full((2, 1), -3.0), ALL, "g").any()
-
-
-@pytest.mark.parametrize(
-    "make", [MovingAverage, PerGraph, PerStep, BatchNormalised], ids=lambda make: make.__name__
-)
-def test_a_baseline_goes_on_from_its_state(make):
-    one, other = make(), make()
-    rows = np.array([[-1.0], [-2.0]])
-    one.advantage(rows, ALL, "g")
-    other.restore(json.loads(json.dumps(one.state())))
-    later = np.array([[-4.0], [-5.0]])
-    assert (one.advantage(later, ALL, "g") == other.advantage(later, ALL, "g")).all()
-
-
-def test_schedules_go_by_the_share_of_the_budget():
-    assert Constant(2.0)(0.7) == 2.0
-    assert [Step(0.5, 1.0)(share) for share in (0.0, 0.49, 0.5, 1.0)] == [1.0, 1.0, 0.0, 0.0]
-    assert [Linear(1.0, 0.0)(share) for share in (0.0, 0.25, 1.0)] == [1.0, 0.75, 0.0]
-    assert Linear(1.0, 3.0, 0.5, 0.75)(0.625) == 2.0
-    stairs = Staircase(8.0, 0.5, 0.5, 2)
-    assert [stairs(share) for share in (0.0, 0.5, 0.74, 0.75, 1.0)] == [8.0, 8.0, 8.0, 4.0, 2.0]
 
 
 class Coin(torch.nn.Module):

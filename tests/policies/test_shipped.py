@@ -1,0 +1,48 @@
+"""The shipped policies: they say what made them, and place graphs they were not trained on."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from placewright import Cluster, Problem, judge, zoo
+from placewright.errors import ConfigError
+from placewright.policies.shipped import FOLDS, WEIGHTS_FOLDER, shipped_policy
+from placewright.zoo import families
+
+pytest.importorskip("torch")
+
+
+def test_an_unknown_policy_is_refused():
+    with pytest.raises(ConfigError, match="no policy named 'pear' ships"):
+        shipped_policy("pear")
+
+
+def test_the_one_that_ships_answers_well_on_a_cluster_it_never_saw_and_says_who_made_it():
+    faster = []
+    for name in ("cifar10", "ptb", "nmt"):
+        graph = zoo.load(f"{name}:graph={families.TEST_GRAPHS[0]}")
+        problem = Problem(graph, Cluster.parse("7xP100+cpu"), discipline="ready")
+        values = []
+        for each in ("pair", "placeto"):
+            answer = shipped_policy(each).act(problem, 1, 0, greedy=True)
+            values.append(judge(problem, answer.placements, answer.priority).value[0])
+        faster.append(values[1] / values[0])
+    assert np.exp(np.mean(np.log(faster))) < 0.97
+    data = json.loads((WEIGHTS_FOLDER / "placeto.json").read_text())
+    assert data["made_by"].startswith("python benchmarks/train_policies.py placeto")
+
+
+def test_all_that_ships_is_small_and_says_who_made_it():
+    assert sum(path.stat().st_size for path in WEIGHTS_FOLDER.iterdir()) < 20e6
+    for name in ("go", *FOLDS.values()):
+        data = json.loads((WEIGHTS_FOLDER / f"{name}.json").read_text())
+        fold = name.removeprefix("go-") if name != "go" else "all"
+        assert data["made_by"].startswith("python benchmarks/train_go.py")
+        assert f"--fold {fold} " in data["made_by"]
+        report = json.loads((WEIGHTS_FOLDER / f"{name}-report.json").read_text())
+        assert report["fold"] == fold
+        likeliest = [row["likeliest"] for row in report["rows"]]
+        assert report["plans"] > len(likeliest) > 50
