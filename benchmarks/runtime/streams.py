@@ -1,17 +1,16 @@
 """Branchy networks on one GPU: several streams against one, and against `torch.compile`.
 
-    python benchmarks/streams.py                              on a GPU
-    python benchmarks/streams.py --networks inception-v3:training=false,batch=1 --streams 2,3
-    python benchmarks/streams.py --small                      tiny networks; also without a GPU
+    python -m benchmarks.runtime.streams                              on a GPU
+    python -m benchmarks.runtime.streams --networks inception-v3:training=false,batch=1
+    python -m benchmarks.runtime.streams --small                      also without a GPU
 
-A stream is a device of the plan that is as fast as the whole GPU while the others rest, and an
-event is what a tensor takes from one to another; `auto` plans with that. Ways are timed in turn in
-one process: median of the steps of all rounds, and the spread between their quartiles.
+A stream is a device of the plan that is as fast as the whole GPU while the others are idle, and a
+transfer between streams is an event; `auto` plans with that. Variants are timed alternately in one
+process: the median of the steps of all rounds, and the spread between their quartiles.
 """
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import time
 from dataclasses import dataclass, replace
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from benchmarks.common import Table, int_list, machine, make_parser, milliseconds
 from placewright import Cluster, Link, MaxTime, Plan, Problem, solve, zoo
 from placewright.profiling.as_executed import executed_problem
 from placewright.profiling.machine_profile import profile_machine
@@ -30,7 +30,8 @@ from placewright.runtime.program.program import build_program
 from placewright.solvers import Auto
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    import argparse
+    from collections.abc import Callable, Sequence
 
 NETWORKS = (
     "inception-v3:training=false,batch=1",
@@ -39,13 +40,13 @@ NETWORKS = (
 )
 SMALL = ("inception-v3:training=false,batch=1,size=test",)
 EVENT = Link(1e13, 2e-6)
-"""What is between two streams: nothing moves, and who reads waits for an event."""
+"""Between two streams nothing is copied: the reading stream waits for an event."""
 WARMING, STEPS, ROUNDS = 10, 10, 3
 
 
 @dataclass
-class Way:
-    """A way to run a network, and what it took."""
+class Variant:
+    """One way to run a network, and the seconds of its steps."""
 
     name: str
     step: Callable[[], Any]
@@ -53,21 +54,24 @@ class Way:
     times: list[float] | None = None
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--networks", nargs="*", default=None)
-    parser.add_argument("--streams", default="2,4")
-    parser.add_argument("--search", type=float, default=10.0, help="seconds of auto")
-    parser.add_argument("--small", action="store_true")
-    asked = parser.parse_args()
-    print("| network | way | predicted ms | measured ms | spread | times as fast as one stream |")
-    print("|---|---|---|---|---|---|")
-    for text in asked.networks or (SMALL if asked.small else NETWORKS):
-        report(text, [int(count) for count in asked.streams.split(",")], asked)
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = make_parser(__doc__, __spec__.name)
+    parser.add_argument("--networks", nargs="*", help="networks of the zoo")
+    parser.add_argument("--streams", type=int_list, default=[2, 4], help="numbers of streams")
+    parser.add_argument("--search", type=float, default=10.0, help="time budget of `auto`, seconds")
+    parser.add_argument("--small", action="store_true", help="a tiny network, a short search")
+    arguments = parser.parse_args(argv)
+    print(f"{machine()}\n")
+    table = Table(
+        *("network", "variant", "predicted ms", "measured ms", "spread"),
+        "times as fast as one stream",
+    )
+    for text in arguments.networks or (SMALL if arguments.small else NETWORKS):
+        report(text, table, arguments)
 
 
-def report(text: str, counts: list[int], asked: argparse.Namespace) -> None:
-    """Time all ways of one network in turn."""
+def report(text: str, table: Table, arguments: argparse.Namespace) -> None:
+    """Time all variants of one network alternately."""
     entry, given = zoo.parse(text)
     chosen: dict[str, Any] = dict(given)
     size = str(chosen.pop("size", "full"))
@@ -79,24 +83,24 @@ def report(text: str, counts: list[int], asked: argparse.Namespace) -> None:
     profile = profile_machine()
     table = profile_ops(program, profile.machine, profile.cluster, sites_of(profile.machine)).table
     gpu = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
-    ways, right = [], None
-    for count in (1, *counts):
+    variants, expected = [], None
+    for count in (1, *arguments.streams):
         problem = Problem(program.graph, streams(profile.cluster, count), table)
         problem = executed_problem(problem, profile)
-        seconds = 1.0 if asked.small else asked.search
+        seconds = 1.0 if arguments.small else arguments.search
         if count == 1:
             plan = Plan.of(problem, problem.legalize(np.zeros(len(program.graph))))
             predicted = solve(problem, Auto(), MaxTime(0.1)).step_time
         else:
             result = solve(problem, Auto(), MaxTime(seconds))
             plan, predicted = result.plan, result.step_time
-        where = {} if gpu.type == "cuda" else dict.fromkeys(plan.device_names, "cpu:1")
-        executor = Executor(program, model, plan, where)
-        made = executor(*args, **kwargs)
-        right = made if right is None else right
-        check(made, right, f"{count} streams")
-        ways.append(
-            Way(
+        device_map = {} if gpu.type == "cuda" else dict.fromkeys(plan.device_names, "cpu:1")
+        executor = Executor(program, model, plan, device_map)
+        outputs = executor(*args, **kwargs)
+        expected = outputs if expected is None else expected
+        check(outputs, expected, f"{count} streams")
+        variants.append(
+            Variant(
                 f"{count} stream{'s' * (count > 1)}",
                 lambda run=executor: run(*args, **kwargs),  # type: ignore[misc]
                 predicted,
@@ -104,25 +108,27 @@ def report(text: str, counts: list[int], asked: argparse.Namespace) -> None:
         )
     there = model.to(gpu)
     moved = [arg.to(gpu) if isinstance(arg, torch.Tensor) else arg for arg in args]
-    ways.append(Way("PyTorch, op by op", lambda: there(*moved, **kwargs)))
+    variants.append(Variant("PyTorch, op by op", lambda: there(*moved, **kwargs)))
     if gpu.type == "cuda":
         compiled = torch.compile(there, mode="reduce-overhead")
-        ways.append(Way('torch.compile(mode="reduce-overhead")', lambda: compiled(*moved)))
-    timed(ways)
-    one = statistics.median(ways[0].times or [])
-    for way in ways:
-        took = way.times or []
+        variants.append(Variant('torch.compile(mode="reduce-overhead")', lambda: compiled(*moved)))
+    time_alternately(variants)
+    one = statistics.median(variants[0].times or [])
+    for variant in variants:
+        took = variant.times or []
         middle, quarters = statistics.median(took), statistics.quantiles(took, n=4)
-        predicted_ms = "" if way.predicted is None else f"{1e3 * way.predicted:.3f}"
-        print(
-            f"| {text} | {way.name} | {predicted_ms} | {1e3 * middle:.3f} | "
-            f"{(quarters[2] - quarters[0]) / middle:.0%} | {one / middle:.2f} |",
-            flush=True,
+        table.row(
+            text,
+            variant.name,
+            None if variant.predicted is None else milliseconds(variant.predicted),
+            milliseconds(middle),
+            f"{(quarters[2] - quarters[0]) / middle:.0%}",
+            f"{one / middle:.2f}",
         )
 
 
 def streams(cluster: Cluster, count: int) -> Cluster:
-    """So many streams of the first GPU; of the first worker where there is none."""
+    """`count` streams of the first GPU, or of the first worker where there is no GPU."""
     gpu = cluster.devices[0]
     if count == 1:
         return Cluster("streams", (replace(gpu, name="gpu0"),), {})
@@ -131,35 +137,35 @@ def streams(cluster: Cluster, count: int) -> Cluster:
     return Cluster("streams", devices, {(a, b): EVENT for a in names for b in names if a != b})
 
 
-def check(made: Any, right: Any, what: str) -> None:
-    """Outputs are those of one stream."""
-    for one, other in zip(tensors(made), tensors(right), strict=True):
+def check(outputs: Any, expected: Any, what: str) -> None:
+    """End the program if outputs are not those of one stream."""
+    for one, other in zip(tensors(outputs), tensors(expected), strict=True):
         if not torch.allclose(one.cpu(), other.cpu(), rtol=1e-3, atol=1e-4):
             raise SystemExit(f"{what}: outputs differ from those of one stream")
 
 
-def tensors(made: Any) -> list[torch.Tensor]:
-    found: list[torch.Tensor] = torch.utils._pytree.tree_leaves(made)
-    return [one for one in found if isinstance(one, torch.Tensor)]
+def tensors(outputs: Any) -> list[torch.Tensor]:
+    leaves: list[Any] = torch.utils._pytree.tree_leaves(outputs)
+    return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
 
-def timed(ways: list[Way]) -> None:
-    """Run all ways in turn, several times."""
+def time_alternately(variants: list[Variant]) -> None:
+    """Run all variants one after the other, several times."""
     with torch.no_grad():
         for round_ in range(ROUNDS + 1):
-            for way in ways:
+            for variant in variants:
                 for _ in range(WARMING if round_ == 0 else 1):
-                    way.step()
+                    variant.step()
                 if round_ == 0:
-                    way.times = []
+                    variant.times = []
                     continue
                 for _ in range(STEPS):
                     wait()
                     began = time.perf_counter()
-                    way.step()
+                    variant.step()
                     wait()
-                    assert way.times is not None
-                    way.times.append(time.perf_counter() - began)
+                    assert variant.times is not None
+                    variant.times.append(time.perf_counter() - began)
 
 
 def wait() -> None:

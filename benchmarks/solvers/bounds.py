@@ -1,14 +1,14 @@
-"""What the bounds are worth, and how long they take.
+"""How tight the lower bounds are, and how long they take.
 
-`python benchmarks/bounds.py [--workloads DIR] [--baselines] [--only WORD]`: the zoo at test size
-(step time), the offload network, and, with the folder of the public workload files
-(docs/workloads.md), their period. The gap is that of the best baseline to the best bound; seconds
-are CPU time.
+    python -m benchmarks.solvers.bounds --only offload --baselines
+
+Problems: the zoo at test size (step time), the offload network, and, with the folder of the public
+workload files (docs/workloads.md), their period. The gap is that of the best baseline to the best
+bound; seconds are CPU time.
 """
 
 from __future__ import annotations
 
-import argparse
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -18,11 +18,12 @@ import scipy.optimize
 import scipy.sparse.csgraph  # noqa: F401  so that no row pays for the import
 
 import placewright as pw
+from benchmarks.common import Table, make_parser, milliseconds
 from placewright.solvers import Baselines, bound
 from placewright.zoo.networks import NETWORKS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 
 def problems(workloads: Path | None) -> Iterator[tuple[str, pw.Problem]]:
@@ -40,30 +41,36 @@ def problems(workloads: Path | None) -> Iterator[tuple[str, pw.Problem]]:
         yield f"{name}, step", pw.Problem(graph, pw.Cluster.parse("4xP100+cpu"))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--workloads", type=Path)
-    parser.add_argument("--only", default="", help="problems whose name has this word")
-    parser.add_argument("--baselines", action="store_true", help="also the best baseline")
-    arguments = parser.parse_args()
-    print(f"{'problem':38} {'ops':>6} {'quick':>12} {'s':>6} {'thorough':>12} {'s':>6}  by")
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = make_parser(__doc__, __spec__.name)
+    parser.add_argument("--workloads", type=Path, help="folder of the public workload files")
+    parser.add_argument("--only", default="", help="problems whose name contains this text")
+    parser.add_argument(
+        "--baselines", action="store_true", help="also solve each with the best baseline (20 s)"
+    )
+    arguments = parser.parse_args(argv)
+    efforts = ("quick", "thorough")
+    columns = [column for effort in efforts for column in (f"{effort}, ms", "CPU s")]
+    table = Table("problem", "ops", *columns, "bound by", "best baseline, ms", "gap")
     for name, problem in problems(arguments.workloads):
         if arguments.only not in name:
             continue
-        row = f"{name:38} {problem.arrays.ops:6}"
+        cells = [name, f"{problem.arrays.ops:,}"]
         best = 0.0
-        for effort in ("quick", "thorough"):
+        for effort in efforts:
             start = time.process_time()
-            found = bound(problem, effort)
-            row += f" {found.seconds * 1e3:9.4f} ms {time.process_time() - start:6.2f}"
-            best = max(best, found.seconds)
-        row += f"  {found.name}"
+            lower = bound(problem, effort)
+            cells += [milliseconds(lower.seconds, 4), f"{time.process_time() - start:.2f}"]
+            best = max(best, lower.seconds)
+        cells.append(lower.name)
         if arguments.baselines:
             result = pw.solve(problem, Baselines(), stop=pw.MaxTime(20))
             fits = "" if result.fits else " (does not fit)"
-            row += f"; best baseline {result.objective_value * 1e3:.4f} ms, gap {result.objective_value / best - 1:.1%}"
-            row += fits
-        print(row, flush=True)
+            cells.append(milliseconds(result.objective_value, 4) + fits)
+            cells.append(f"{result.objective_value / best - 1:.1%}")
+        else:
+            cells += ["", ""]
+        table.row(*cells)
 
 
 if __name__ == "__main__":

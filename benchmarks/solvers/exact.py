@@ -1,24 +1,34 @@
-"""Optima of the random problems: `python benchmarks/exact.py [--seeds 0:200] [--seconds 60]`.
+"""Optima of the random problems, by CP-SAT.
 
-Solves each with `Exact` and writes (seed, value, bound, proven) to out/exact.json, for others to
-compare with; problems that are there already are left out, so that it can go on another time.
+    python -m benchmarks.solvers.exact --seeds 0:200 --seconds 60
+
+Solves each with `Exact` and adds seed, value, bound and whether it is proven to the file of
+results, for other methods to compare with. Problems that are in the file are not solved again.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import time
-from pathlib import Path
-
-from random_problems import SEEDS, random_problem
+from typing import TYPE_CHECKING, Any
 
 import placewright as pw
+from benchmarks.common import (
+    ResultFile,
+    Table,
+    add_results,
+    make_parser,
+    milliseconds,
+    seed_range,
+)
+from benchmarks.solvers.random_problems import SEEDS, random_problem
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 PROVEN = 1e-6  # gaps below this are rounding
 
 
-def solved(seed: int, seconds: float, workers: int) -> dict[str, object]:
+def solve_exactly(seed: int, seconds: float, workers: int) -> dict[str, Any]:
     problem = random_problem(seed)
     start = time.perf_counter()
     result = pw.solve(problem, pw.solvers.Exact(seconds=seconds, workers=workers))
@@ -35,35 +45,37 @@ def solved(seed: int, seconds: float, workers: int) -> dict[str, object]:
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seeds", default=f"{SEEDS.start}:{SEEDS.stop}", help="first:last + 1")
-    parser.add_argument("--seconds", type=float, default=60.0, help="limit for each problem")
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--out", type=Path, default=Path("out/exact.json"))
-    arguments = parser.parse_args()
-    arguments.out.parent.mkdir(exist_ok=True)
-    known = json.loads(arguments.out.read_text()) if arguments.out.exists() else []
-    rows = {row["seed"]: row for row in known}
-    print("seed  ops  devices   value ms   bound ms  proven  above it: baselines   seconds")
-    for seed in range(*map(int, arguments.seeds.split(":"))):
-        if seed not in rows:
-            rows[seed] = solved(seed, arguments.seconds, arguments.workers)
-            found = [rows[at] for at in sorted(rows)]
-            arguments.out.write_text(json.dumps(found, indent=1) + "\n")
-        row = rows[seed]
-        above = row["baselines"] / row["value"] - 1
-        print(
-            f"{seed:4}  {row['ops']:3}  {row['devices']:7}  {row['value'] * 1e3:9.4f}  "
-            f"{row['bound'] * 1e3:9.4f}  {'yes' if row['proven'] else 'no':6}  "
-            f"{above:19.1%}  {row['seconds']:8.1f}",
-            flush=True,
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = make_parser(__doc__, __spec__.name)
+    parser.add_argument("--seeds", type=seed_range, default=SEEDS, help="first:last + 1")
+    parser.add_argument("--seconds", type=float, default=60.0, help="time limit per problem")
+    parser.add_argument("--workers", type=int, default=2, help="threads of CP-SAT")
+    add_results(parser, "out/exact.jsonl")
+    arguments = parser.parse_args(argv)
+    results = ResultFile(arguments.out, lambda row: row["seed"])
+    table = Table(
+        *("seed", "ops", "devices", "value, ms", "bound, ms", "proven"),
+        *("best baseline above it", "seconds"),
+    )
+    for seed in arguments.seeds:
+        if seed not in results:
+            results.append(solve_exactly(seed, arguments.seconds, arguments.workers))
+        row = next(row for row in results.rows if row["seed"] == seed)
+        table.row(
+            seed,
+            row["ops"],
+            row["devices"],
+            milliseconds(row["value"], 4),
+            milliseconds(row["bound"], 4),
+            "yes" if row["proven"] else "no",
+            f"{row['baselines'] / row['value'] - 1:.1%}",
+            f"{row['seconds']:.1f}",
         )
-    proven = [row for row in rows.values() if row["proven"]]
-    seconds = sorted(row["seconds"] for row in rows.values())
+    proven = [row for row in results.rows if row["proven"]]
+    seconds = sorted(row["seconds"] for row in results.rows)
     print(
-        f"\n{len(proven)} of {len(rows)} proven; seconds: median {seconds[len(seconds) // 2]:.1f}, "
-        f"most {seconds[-1]:.1f}, all {sum(seconds):.0f}"
+        f"\n{len(proven)} of {len(seconds)} proven; seconds: median "
+        f"{seconds[len(seconds) // 2]:.1f}, most {seconds[-1]:.1f}, all {sum(seconds):.0f}"
     )
 
 
