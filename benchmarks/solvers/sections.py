@@ -1,4 +1,4 @@
-"""The sections of `benchmarks/solvers.py`: each prints its table and counts rows that miss."""
+"""The sections of `auto_quality`: each prints its table and counts the rows that miss."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-from random_problems import random_problem
 
 import placewright as pw
+from benchmarks.common import Table, milliseconds
+from benchmarks.solvers.random_problems import random_problem
 from placewright.scheduling.list_scheduler import ListSchedule
 from placewright.solvers import (
     HEFT,
@@ -36,7 +37,7 @@ from placewright.solvers import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-# The best figure that any public peer reached on a workload, in milliseconds: an integer program
+# The best figure that any public planner reached on a workload, in milliseconds: an integer program
 # on HiGHS (300 s), contiguous dynamic programming, local search, Scotch, PipeDream or the expert.
 PEERS = {
     "layer_bert24_inference": 17.7147,
@@ -74,7 +75,7 @@ ZOO = (  # on the clusters of the papers, whose runtime takes whatever is ready
 
 @dataclass(frozen=True)
 class Settings:
-    """What the command line asked for."""
+    """What the command line says."""
 
     data: Path | None
     seconds: float
@@ -88,7 +89,7 @@ def random(settings: Settings) -> int:
     with multiprocessing.get_context("spawn").Pool(settings.workers) as pool:
         rows = pool.map(_random_row, settings.seeds, chunksize=1)
     proven = [row for row in rows if row["proven"]]
-    for column in ("auto", "walks"):
+    for column in ("auto", "annealing"):
         above = np.array([row[column] / row["exact"] - 1 for row in proven])
         equal = int((above <= 1e-6).sum())
         print(
@@ -110,14 +111,14 @@ def _random_row(seed: int) -> dict[str, float]:
     problem = random_problem(seed)
     exact = solve(problem, Exact(workers=2), MaxTime(60))
     auto = solve(problem, Auto(), MaxTime(10))
-    walks = solve(problem, Auto(exact=False), MaxEvaluations(2_000_000))
+    annealing = solve(problem, Auto(exact=False), MaxEvaluations(2_000_000))
     row = {
         "seed": seed,
         "ops": len(problem.graph),
         "exact": exact.objective_value,
         "proven": exact.gap < 1e-6,
         "auto": auto.objective_value,
-        "walks": walks.objective_value,
+        "annealing": annealing.objective_value,
         "bound": bound(problem).seconds,
         "seconds": exact.seconds,
     }
@@ -126,12 +127,15 @@ def _random_row(seed: int) -> dict[str, float]:
 
 
 def period(settings: Settings) -> int:
-    """The public throughput workloads: period in milliseconds, against the best public peer."""
+    """The public throughput workloads: period in milliseconds, against the best public planner."""
     if settings.data is None:
         print("skipped: no --data")
         return 0
     missed = 0
-    print(f"{'workload':30} {'single':>9} {'peer':>9} {'auto':>9} {'bound':>9} fits  s")
+    table = Table(
+        *("workload", "single", "best public", "auto", "bound", "fits", "seconds"),
+        *("auto by", "bound by", "target met"),
+    )
     for path in sorted((settings.data / "dnn-partitioning" / "throughput").glob("*.json")):
         problem = replace(pw.from_workload(path), objective="period")
         single = solve(problem, SingleDevices())
@@ -141,11 +145,17 @@ def period(settings: Settings) -> int:
         good = result.fits and not result.objective_value * 1e3 > peer + 1e-4
         missed += not good
         best = max(proven.seconds, result.bound)
-        print(
-            f"{path.stem:30} {_single(single):>9} {peer:9.4f} {result.objective_value * 1e3:9.4f} "
-            f"{best * 1e3:9.4f} {'yes' if result.fits else 'no':4} {result.seconds:4.1f} "
-            f"{_word(good)} ({result.found_by}; bound by {proven.name})",
-            flush=True,
+        table.row(
+            path.stem,
+            _single(single),
+            f"{peer:.4f}",
+            milliseconds(result.objective_value, 4),
+            milliseconds(best, 4),
+            "yes" if result.fits else "no",
+            f"{result.seconds:.1f}",
+            result.found_by,
+            proven.name,
+            _word(good),
         )
     return missed
 
@@ -158,7 +168,7 @@ def unseen(settings: Settings) -> int:
         print("skipped: no --data")
         return 0
     missed = 0
-    print(f"{'profile':14} {'ops':>5} {'single':>9} {'best other':>24} {'auto':>9} {'bound':>9}")
+    table = Table("profile", "ops", "single", "best other", "auto", "bound", "target met")
     for path in sorted((settings.data / "pipedream").glob("*.graph.txt")):
         cluster = pw.Cluster.parse("6xV100+cpu")
         problem = replace(pw.from_workload(path, cluster=cluster), objective="period")
@@ -182,45 +192,50 @@ def unseen(settings: Settings) -> int:
         proven = max(auto.bound, bound(problem, effort="thorough").seconds)
         good = auto.key <= best.key
         missed += not good
-        print(
-            f"{path.name.split('.')[0]:14} {len(problem.graph):5} {_single(single):>9} "
-            f"{best.solver + ' ' + _ms(best):>24} {_ms(auto):>9} {proven * 1e3:9.3f} {_word(good)}",
-            flush=True,
+        table.row(
+            path.name.split(".")[0],
+            len(problem.graph),
+            _single(single),
+            f"{best.solver} {_ms(best)}",
+            _ms(auto),
+            milliseconds(proven),
+            _word(good),
         )
     return missed
 
 
 def step(settings: Settings) -> int:
     """Four equal devices, one outgoing channel each (7.6 GB/s + 25 µs), no memory limit: step time
-    in milliseconds. List schedulers place as if links were never busy; `free` is what they promise,
-    `judged` what it is with links that serve one transfer at a time."""
+    in milliseconds. List schedulers place as if links were never busy: `uncontended` is what they
+    promise, `simulated` what it is with links that serve one transfer at a time."""
     if settings.data is None:
         print("skipped: no --data")
         return 0
     missed = 0
+    table = Table("problem", "ops", "method", "uncontended", "simulated", "bound", "target met")
     for name, problem in _serialised(settings.data):
         single = solve(problem, SingleDevices())
-        print(f"{name}, {len(problem.graph)} ops: one device {single.objective_value * 1e3:.3f}")
+        ops = len(problem.graph)
+        table.row(name, ops, "one device", None, _ms(single), None, None)
         auto = solve(problem, Auto(), MaxTime(settings.seconds))
         worst = [single.objective_value]
         for solver in (METF(contended=False), MSCT(contended=False), HEFT(), CPoP()):
-            found = solve(problem, solver)
-            worst.append(found.objective_value)
-            print(f"  {solver.name:12} free {_free(problem, found.plan):9.3f} judged {_ms(found)}")
+            result = solve(problem, solver)
+            worst.append(result.objective_value)
+            promised = f"{_uncontended(problem, result.plan):.3f}"
+            table.row(name, ops, solver.name, promised, _ms(result), None, None)
         good = auto.objective_value <= min(worst) * (1 + 1e-12)
         missed += not good
-        print(
-            f"  {'auto':12} free {_free(problem, auto.plan):9.3f} judged {_ms(auto)} "
-            f"bound {auto.bound * 1e3:.3f} ({auto.bound_name}) {_word(good)}",
-            flush=True,
-        )
+        promised = f"{_uncontended(problem, auto.plan):.3f}"
+        lower = f"{milliseconds(auto.bound)} ({auto.bound_name})"
+        table.row(name, ops, "auto", promised, _ms(auto), lower, _word(good))
     return missed
 
 
 def _serialised(data: Path) -> list[tuple[str, pw.Problem]]:
     names = [f"gpu{at}" for at in range(4)]
     cluster = pw.Cluster(
-        "four with one wire out each",
+        "four with one outgoing channel each",
         tuple(pw.Device(name, model="V100", memory=2**60) for name in names),
         {
             (source, target): pw.Link(7.6e9, 25e-6, f"out of {source}")
@@ -229,14 +244,14 @@ def _serialised(data: Path) -> list[tuple[str, pw.Problem]]:
             if source != target
         },
     )
-    found = []
+    problems = []
     for stem in ("op_bert_l-3_inference", "op_bert_l-12_inference", "layer_inceptionv3_inference"):
         path = data / "dnn-partitioning" / "throughput" / f"{stem}.json"
-        found.append((stem, _with_bytes(path, pw.from_workload(path, cluster=cluster))))
+        problems.append((stem, _with_bytes(path, pw.from_workload(path, cluster=cluster))))
     for stem in ("inception_v3", "vgg16", "gnmt", "resnet50"):
         path = data / "pipedream" / f"{stem}.graph.txt"
-        found.append((f"{stem} training", pw.from_workload(path, cluster=cluster)))
-    return found
+        problems.append((f"{stem} training", pw.from_workload(path, cluster=cluster)))
+    return problems
 
 
 def _with_bytes(path: Path, problem: pw.Problem) -> pw.Problem:
@@ -249,7 +264,7 @@ def _with_bytes(path: Path, problem: pw.Problem) -> pw.Problem:
     return replace(problem, graph=replace(problem.graph, ops=ops), costs=costs, overlap=True)
 
 
-def _free(problem: pw.Problem, plan: pw.Plan) -> float:
+def _uncontended(problem: pw.Problem, plan: pw.Plan) -> float:
     """Milliseconds of a plan if transfers never waited for a channel."""
     listing = ListSchedule(problem, contended=False)
     order = np.arange(len(plan)) if plan.priority is None else plan.priority
@@ -260,9 +275,9 @@ def _free(problem: pw.Problem, plan: pw.Plan) -> float:
 
 def offload(settings: Settings) -> int:
     """16 transformer blocks, 5.5 GiB of weights, on a GPU that may hold half: step time in
-    milliseconds against the best of the hand-made plans, at three sizes of the input."""
+    milliseconds against the best of the hand-written plans, at three sizes of the input."""
     missed = 0
-    print(f"{'tokens':>6} {'accelerate':>10} {'by hand':>9} {'auto':>9} {'bound':>9}")
+    table = Table("tokens", "accelerate", "by hand", "auto", "bound", "plan", "target met")
     for tokens in (1, 512, 4096):
         problem, by_hand = _offload(tokens)
         best = min(by_hand.values())
@@ -270,16 +285,20 @@ def offload(settings: Settings) -> int:
         default = solve(problem, METHODS["accelerate"]())
         good = result.fits and result.objective_value <= best * (1 + 1e-9)
         missed += not good
-        print(
-            f"{tokens:6} {_ms(default):>10} {best * 1e3:9.3f} {_ms(result):>9} "
-            f"{result.bound * 1e3:9.3f} {_word(good)} {_letters(problem, result.plan)}",
-            flush=True,
+        table.row(
+            tokens,
+            _ms(default),
+            milliseconds(best),
+            _ms(result),
+            milliseconds(result.bound),
+            _letters(problem, result.plan),
+            _word(good),
         )
     return missed
 
 
 def _offload(tokens: int) -> tuple[pw.Problem, dict[str, float]]:
-    """One op a block with measured times; plans by hand as letters: R resident on the GPU, C
+    """One op per block with measured times; plans by hand as letters: R resident on the GPU, C
     computed on the CPU where the weight lives, S streamed to the GPU."""
     blocks, size = 16, int(5.5 * 2**30) // 16
     gpu, cpu = {1: (0.21e-3, 7e-3), 512: (0.325e-3, 55e-3), 4096: (2.69e-3, 0.499)}[tokens]
@@ -322,10 +341,12 @@ def _letters(problem: pw.Problem, plan: pw.Plan) -> str:
 
 def half(settings: Settings) -> int:
     """Models of today on a GPU that may use half the bytes of their weights, one call: step time in
-    milliseconds. `accelerate` is judged as it runs (no prefetch, its own copy rate) and the
-    factor is what `auto` gains on it."""
+    milliseconds. `accelerate` is simulated as it runs (no prefetch, its own copy rate)."""
     missed = 0
-    print(f"{'model':44} {'accelerate':>10} {'streamed':>9} {'cpu':>9} {'auto':>9} {'bound':>9}")
+    table = Table(
+        *("model", "accelerate", "streamed", "cpu", "auto", "bound", "accelerate / auto"),
+        *("auto by", "bound by", "target met"),
+    )
     for name in (
         "llama-8b:mode=decode",
         "llama-8b:training=false",
@@ -343,11 +364,14 @@ def half(settings: Settings) -> int:
         auto = solve(problem, Auto(), MaxTime(settings.seconds))
         good = auto.fits and all(auto.key <= result.key for result in results)
         missed += not good
-        print(
-            f"{name:44} {_ms(results[0]):>10} {_ms(results[1]):>9} {_ms(results[2]):>9} "
-            f"{_ms(auto):>9} {auto.bound * 1e3:9.3f} {_word(good)} "
-            f"{results[0].objective_value / auto.objective_value:.1f} times, {auto.found_by}, {auto.bound_name}",
-            flush=True,
+        table.row(
+            name,
+            *(_ms(result) for result in (*results, auto)),
+            milliseconds(auto.bound),
+            f"{results[0].objective_value / auto.objective_value:.1f}",
+            auto.found_by,
+            auto.bound_name,
+            _word(good),
         )
     return missed
 
@@ -367,6 +391,10 @@ def quick(settings: Settings) -> int:
 def _rows(small: float, large: float, every: bool) -> int:
     missed = 0
     listed = ["expert", "heft", "m-etf", "m-sct"]
+    table = Table(
+        *("network", "cluster", "ops", "single", *listed, "best other", "auto", "seconds"),
+        *("bound", "auto by", "target met"),
+    )
     for name, on in ZOO:
         problem = pw.Problem(pw.zoo.load(name), pw.Cluster.parse(on), discipline="ready")
         assert problem.arrays.ops  # packing is not counted
@@ -379,28 +407,34 @@ def _rows(small: float, large: float, every: bool) -> int:
             try:
                 results.append(solve(problem, METHODS[method](), stop))
             except pw.errors.ConfigError:
-                continue  # such as an expert for a network that has none
+                continue  # e.g. no expert placement is known for this network
         auto = solve(problem, Auto(), MaxTime(budget))
         single = solve(problem, SingleDevices())
         best = min(results, key=lambda result: result.key)
         good = auto.key <= best.key
         missed += not good
         shown = {result.solver: result for result in results}
-        print(
-            f"{name:17} {on:12} {len(problem.graph):6} ops single {_single(single):>8} "
-            + " ".join(f"{each} {_ms(shown[each])}" for each in listed if each in shown)
-            + f" best {best.solver} {_ms(best)} auto {_ms(auto)} in {auto.seconds:.1f} s, bound "
-            f"{auto.bound * 1e3:.2f} {_word(good)} ({auto.found_by})",
-            flush=True,
+        table.row(
+            name,
+            on,
+            f"{len(problem.graph):,}",
+            _single(single),
+            *(_ms(shown[method]) if method in shown else "–" for method in listed),
+            f"{best.solver} {_ms(best)}",
+            _ms(auto),
+            f"{auto.seconds:.1f}",
+            milliseconds(auto.bound, 2),
+            auto.found_by,
+            _word(good),
         )
     return missed
 
 
 def large(settings: Settings) -> int:
-    """About 50,000 ops: `auto` in 60 s against the expert, in a process of its own, whose memory is
-    what is shown."""
+    """About 50,000 ops: `auto` in 60 s against the expert, in a process of its own, so that the
+    peak of its memory is known."""
     child = subprocess.run(
-        [sys.executable, __file__, "large"], capture_output=True, text=True, check=False
+        [sys.executable, "-m", __spec__.name], capture_output=True, text=True, check=False
     )
     print(child.stdout.strip() or child.stderr.strip().splitlines()[-1])
     return 0 if child.returncode == 0 else 1
@@ -425,7 +459,8 @@ def _large() -> bool:
 
 
 def _ms(result: pw.Result) -> str:
-    return f"{result.objective_value * 1e3:.3f}" + ("" if result.fits else "!")
+    """Step time or period; `!` marks a plan that does not fit."""
+    return milliseconds(result.objective_value) + ("" if result.fits else "!")
 
 
 def _single(result: pw.Result) -> str:

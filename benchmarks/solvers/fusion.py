@@ -1,16 +1,16 @@
-"""What fusing gains: no fusion, a compiler's default, and a search over urgencies, by placement.
+"""What fusion gains: none, a compiler's default, and a search over urgencies, per placement.
 
-    python benchmarks/fusion.py [--plans 1000] [--seed 0] [--networks rnnlm-2,nmt-4] [--speed]
+    python -m benchmarks.solvers.fusion --networks rnnlm-2,nmt-4
+    python -m benchmarks.solvers.fusion --speed
 
 Step times in milliseconds on simulated P100s (`in order`), for two placements of each network: all
-on one device, and HEFT's. Each is shown in the placement's own order, then in the best order that
-the priority rules find; peaks are of the fullest device in the own order, in GiB. `--speed`: plans
-fused and judged a second on one thread instead.
+ops on one device, and HEFT's. Each cell has the time in the placement's own order, then in the best
+order that the priority rules find; peaks are those of the fullest device in the own order, in GiB.
+`--speed` shows plans fused and evaluated per second on one thread instead.
 """
 
 from __future__ import annotations
 
-import argparse
 import time
 from functools import partial
 from typing import TYPE_CHECKING
@@ -18,13 +18,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 import placewright as pw
+from benchmarks.common import Table, add_seed, make_parser, name_list
 from placewright import solvers
 from placewright.simulator import judge
 from placewright.solvers.fuse_plan import reorder_fused
 from placewright.transforms import fuse, fuse_greedily
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 NETWORKS = ("rnnlm-2", "nmt-4", "wavenet-2x18", "transformer-xl-2", "inception-v3", "gpt2")
 CLUSTER = "2xP100+cpu"
@@ -33,29 +34,31 @@ COLUMNS = (
     *("gain of the last two", "best of them over none's best", "groups (ops) of the compiler's"),
     "peaks",
 )
-SPEEDS = ("network", "ops", "fused by urgency", "as a compiler", "judged", "judged fused")
+SPEEDS = (
+    *("network", "ops", "fused by urgency", "as a compiler"),
+    *("evaluated", "evaluated fused"),
+)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--plans", type=int, default=1000)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--networks", default=",".join(NETWORKS))
-    parser.add_argument("--speed", action="store_true", help="plans a second instead")
-    arguments = parser.parse_args()
-    names = arguments.networks.split(",")
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = make_parser(__doc__, __spec__.name)
+    parser.add_argument("--plans", type=int, default=1000, help="evaluations of the search")
+    parser.add_argument("--networks", type=name_list, default=NETWORKS, help="networks of the zoo")
+    parser.add_argument("--speed", action="store_true", help="plans per second instead")
+    add_seed(parser)
+    arguments = parser.parse_args(argv)
     if arguments.speed:
-        _print_row(SPEEDS, head=True)
-        for name in names:
-            _print_row(_speed(name))
+        speeds = Table(*SPEEDS)
+        for name in arguments.networks:
+            speeds.row(*_speed(name))
         return
-    _print_row(COLUMNS, head=True)
-    for name in names:
+    table = Table(*COLUMNS)
+    for name in arguments.networks:
         problem = pw.Problem(pw.zoo.load(name), pw.Cluster.parse(CLUSTER))
         single = problem.legalize(np.zeros(len(problem.graph), dtype=np.int32))
         heft = pw.solve(problem, solvers.HEFT(contended=True)).plan
         for where, plan in (("one device", pw.Plan.of(problem, single)), ("HEFT", heft)):
-            _print_row((name, *_gains(problem, where, plan, arguments.plans, arguments.seed)))
+            table.row(name, *_gains(problem, where, plan, arguments.plans, arguments.seed))
 
 
 def _gains(
@@ -98,12 +101,6 @@ def _speed(name: str, plans: int = 64) -> tuple[str, ...]:
         work()
         rates.append(plans / (time.perf_counter() - begun))
     return (name, f"{len(problem.graph):,}", *(f"{rate:,.0f}/s" for rate in rates))
-
-
-def _print_row(cells: tuple[str, ...], head: bool = False) -> None:
-    print(
-        f"| {' | '.join(cells)} |" + ("\n" + "|---" * len(cells) + "|" if head else ""), flush=True
-    )
 
 
 if __name__ == "__main__":

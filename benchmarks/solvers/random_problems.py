@@ -1,4 +1,4 @@
-"""Random problems that can be solved exactly: a seed in, a problem out.
+"""Random problems that are small enough to be solved exactly, one for each seed.
 
 Up to 25 ops on two or three devices of different speeds; sending takes about as long as computing;
 links have channels of their own, or those of one sender share one, or all share one; in about a
@@ -42,13 +42,13 @@ def random_problem(seed: int) -> Problem:
 
 def _graph(rng: np.random.Generator, ops: int) -> Graph:
     """Ops that read one to three of those shortly before them; sizes of about 1,000 bytes."""
-    made: list[Op] = []
+    ops_so_far: list[Op] = []
     near = int(rng.integers(3, 9))
     for at in range(ops):
         sources = range(max(0, at - near), at)
         count = min(len(sources), int(rng.choice([0, 1, 1, 2, 2, 3])))
         reads = rng.choice(sources, size=count, replace=False) if count else ()
-        made.append(
+        ops_so_far.append(
             Op(
                 f"op{at}",
                 inputs=tuple((int(source), 0) for source in sorted(reads)),
@@ -56,7 +56,7 @@ def _graph(rng: np.random.Generator, ops: int) -> Graph:
                 resident=int(rng.integers(0, 2000)),
             )
         )
-    return Graph("random", tuple(made))
+    return Graph("random", tuple(ops_so_far))
 
 
 def _links(rng: np.random.Generator, names: list[str]) -> dict[tuple[str, str], Link]:

@@ -1,7 +1,9 @@
-"""How long and how much memory capturing each network of the zoo takes, in a process of its own.
+"""How long capturing each network of the zoo takes, and how much memory.
 
-`python benchmarks/capture.py [NAME …]`; all networks at full size without names. Nothing is read
-from or written to the cache.
+    python -m benchmarks.capture.networks inception-v3:size=test gpt2
+
+Without names: all networks at full size. Each is captured in a process of its own; nothing is read
+from the cache or written to it.
 """
 
 from __future__ import annotations
@@ -10,8 +12,13 @@ import json
 import subprocess
 import sys
 import tempfile
+from typing import TYPE_CHECKING
 
+from benchmarks.common import Table, make_parser
 from placewright.zoo.networks import NETWORKS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 MORE = ["llama-8b:mode=decode,context=4096", "llama-8b:training=yes", "moe:mode=decode"]
 CHILD = """
@@ -31,25 +38,31 @@ print(json.dumps({
 """
 
 
-def main() -> None:
-    names = sys.argv[1:] or [*NETWORKS, *MORE]
-    print(
-        f"{'network':36} {'ops':>7} {'tensors':>8} {'weights':>11} {'FLOPs':>9} {'s':>6} {'RSS':>8}"
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = make_parser(__doc__, __spec__.name)
+    parser.add_argument("networks", nargs="*", help="networks of the zoo; all if none is named")
+    arguments = parser.parse_args(argv)
+    table = Table(
+        *("network", "ops", "tensors", "weights, MiB", "FLOPs", "seconds", "peak memory, MiB")
     )
-    for name in names:
+    for name in arguments.networks or [*NETWORKS, *MORE]:
         with tempfile.TemporaryDirectory() as cache:
             command = [sys.executable, "-c", CHILD, name]
             ran = subprocess.run(
                 command, capture_output=True, text=True, env={"XDG_CACHE_HOME": cache}, check=False
             )
         if ran.returncode:
-            print(f"{name:36} failed: {ran.stderr.strip().splitlines()[-1]}", flush=True)
+            table.row(name, ran.stderr.strip().splitlines()[-1], *[None] * 5)
             continue
         row = json.loads(ran.stdout.splitlines()[-1])
-        print(
-            f"{name:36} {row['ops']:7,} {row['tensors']:8,} {row['weights'] / 2**20:7,.0f} MiB "
-            f"{row['flops']:9.3g} {row['seconds']:6.1f} {row['rss'] / 2**20:4,.0f} MiB",
-            flush=True,
+        table.row(
+            name,
+            f"{row['ops']:,}",
+            f"{row['tensors']:,}",
+            f"{row['weights'] / 2**20:,.0f}",
+            f"{row['flops']:.3g}",
+            f"{row['seconds']:.1f}",
+            f"{row['rss'] / 2**20:,.0f}",
         )
 
 

@@ -1,4 +1,6 @@
-"""How many plans a second the simulator judges: `python benchmarks/simulator.py [--seconds 2]`.
+"""How many plans per second the simulator evaluates.
+
+    python -m benchmarks.simulator.speed --sizes 500,5000 --seconds 2
 
 Plans are always distinct: re-running one plan teaches the processor's branch predictor the
 sequence of events and flatters the result by a factor of three. "random" puts every op anywhere,
@@ -9,19 +11,23 @@ wall clock, the median of several pairs of runs.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import time
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 import placewright as pw
+from benchmarks.common import Table, int_list, machine, make_parser
 from placewright.simulator import reference
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
 DEVICES = 8
 
 
-def problem_of(ops: int, discipline: str) -> pw.Problem:
+def layered_problem(ops: int, discipline: str) -> pw.Problem:
     graph = pw.zoo.load(f"layered:ops={ops},seed=1,weights=no")
     return pw.Problem(graph, pw.Cluster.parse(f"{DEVICES}xA100-nvlink"), discipline=discipline)
 
@@ -36,7 +42,12 @@ def distinct_plans(problem: pw.Problem, kind: str, count: int) -> np.ndarray:
     return np.where(rng.random((count, ops)) < 0.05, anywhere, blocks)
 
 
-def rate(problem: pw.Problem, plans: np.ndarray, threads: int, clock=time.process_time) -> float:
+def rate(
+    problem: pw.Problem,
+    plans: np.ndarray,
+    threads: int,
+    clock: Callable[[], float] = time.process_time,
+) -> float:
     start = clock()
     pw.judge(problem, plans, threads=threads)
     return len(plans) / (clock() - start)
@@ -51,18 +62,21 @@ def reference_rate(problem: pw.Problem, plans: np.ndarray) -> float:
     return len(rows) / (time.process_time() - start)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--sizes", type=int, nargs="+", default=[500, 5_000, 50_000])
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = make_parser(__doc__, __spec__.name)
     parser.add_argument(
-        "--seconds", type=float, default=1.0, help="about this long for each figure"
+        "--sizes", type=int_list, default=[500, 5_000, 50_000], help="numbers of ops"
     )
-    arguments = parser.parse_args()
-    print(f"{DEVICES} devices; plans a second, distinct plans\n")
-    print("    ops  discipline  plans     one thread   reference   times   two threads / one")
+    parser.add_argument("--seconds", type=float, default=1.0, help="about this long per figure")
+    arguments = parser.parse_args(argv)
+    print(f"{DEVICES} devices; plans per second, distinct plans; {machine()}\n")
+    table = Table(
+        *("ops", "discipline", "plans", "one thread", "reference", "times as fast"),
+        "two threads / one",
+    )
     for ops in arguments.sizes:
         for discipline in ("in order", "ready"):
-            problem = problem_of(ops, discipline)
+            problem = layered_problem(ops, discipline)
             for kind in ("random", "blocks"):
                 count = max(8, int(arguments.seconds * 5_000_000 / ops))
                 plans = distinct_plans(problem, kind, count)
@@ -73,10 +87,14 @@ def main() -> None:
                     rate(problem, plans, 2, wall) / rate(problem, plans, 1, wall) for _ in range(5)
                 ]
                 slow = reference_rate(problem, plans)
-                print(
-                    f"{ops:7,}  {discipline:10}  {kind:8} {one:11,.0f} {slow:11.3g} "
-                    f"{one / slow:7.0f} {statistics.median(pairs):13.2f}",
-                    flush=True,
+                table.row(
+                    f"{ops:,}",
+                    discipline,
+                    kind,
+                    f"{one:,.0f}",
+                    f"{slow:.3g}",
+                    f"{one / slow:.0f}",
+                    f"{statistics.median(pairs):.2f}",
                 )
 
 
