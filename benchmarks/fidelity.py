@@ -38,12 +38,12 @@ from placewright.profiling.fidelity import (
 )
 from placewright.profiling.machine_profile import parse_workers, profile_machine
 from placewright.profiling.op_costs import copy_load_for, profile_ops
-from placewright.profiling.sites import sites_of
 from placewright.profiling.varied import diverse_plans
 from placewright.profiling.whole_step import StepTimer, fits_host
 from placewright.reporting.scatter import scatter_svg
 from placewright.runtime.executor import Executor
 from placewright.runtime.program.program import Program, build_program
+from placewright.runtime.real_devices import machine_devices
 from placewright.units import parse_bytes
 
 if TYPE_CHECKING:
@@ -51,8 +51,8 @@ if TYPE_CHECKING:
 
     from placewright.plan import Plan
     from placewright.profiling.copy_load import CopyLoad
-    from placewright.profiling.sites import Site
     from placewright.runtime.machine import Machine
+    from placewright.runtime.real_devices import RealDevice
 
 GLANCE = 2
 """Steps on the host that its pace is told by, before and after each plan."""
@@ -102,7 +102,7 @@ def report(text: str, asked: argparse.Namespace) -> None:
     program = build_program(model, args, kwargs, training, name=text)
     workers = parse_workers(asked.on)
     profile = profile_machine(workers, notify=print)
-    sites = sites_of(profile.machine, workers)
+    sites = machine_devices(profile.machine, workers)
     limits = {name: parse_bytes(size) for name, size in (one.split("=") for one in asked.limit)}
     measured = profile_ops(
         program, profile.machine, profile.cluster, sites, asked.profiling, limits=limits
@@ -175,10 +175,10 @@ class Paced:
     """Tells how quick the host is around each run: others that share a processor come and go."""
 
     def __init__(
-        self, program: Program, machine: Machine, sites: Sequence[Site], company: CopyLoad
+        self, program: Program, machine: Machine, sites: Sequence[RealDevice], company: CopyLoad
     ) -> None:
         self.program, self.company = program, company
-        hosts = [site for site in sites if not site.on_gpu]
+        hosts = [site for site in sites if not site.is_gpu]
         told = hosts and len(sites) > 1 and fits_host(program, machine)
         self.steps = StepTimer(program, hosts[0]) if told else None
         self.usual = self.now = self.seconds()  # just after all was profiled

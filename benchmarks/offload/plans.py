@@ -14,7 +14,7 @@ from placewright.profiling.as_executed import executed_problem
 from placewright.profiling.host_sensitivity import HOST_SCALES, host_variants
 from placewright.profiling.machine_profile import profile_machine
 from placewright.profiling.op_costs import profile_ops
-from placewright.profiling.sites import sites_of
+from placewright.runtime.real_devices import machine_devices
 from placewright.solvers import Auto
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def planned(
 
     program = build_program(model, args, kwargs, name=case.name)
     profile = profile_machine()
-    sites = sites_of(profile.machine)
+    sites = machine_devices(profile.machine)
     if torch.cuda.is_available():
         cluster, where = profile.cluster, {}
         limits = {"gpu0": limit}
@@ -89,7 +89,7 @@ def predicted_whole(
     from placewright.runtime.program.program import build_program
 
     program, profile = build_program(model, args, kwargs, name=case.name), profile_machine()
-    sites = sites_of(profile.machine)
+    sites = machine_devices(profile.machine)
     table = profile_ops(program, profile.machine, profile.cluster, sites).table
     problem = executed_problem(Problem(program.graph, profile.cluster, table), profile)
     everything = problem.legalize(np.zeros(len(program.graph), dtype=np.int32))

@@ -24,9 +24,9 @@ from placewright import Cluster, Link, MaxTime, Plan, Problem, solve, zoo
 from placewright.profiling.as_executed import executed_problem
 from placewright.profiling.machine_profile import profile_machine
 from placewright.profiling.op_costs import profile_ops
-from placewright.profiling.sites import sites_of
 from placewright.runtime.executor import Executor
 from placewright.runtime.program.program import build_program
+from placewright.runtime.real_devices import machine_devices
 from placewright.solvers import Auto
 
 if TYPE_CHECKING:
@@ -81,7 +81,9 @@ def report(text: str, table: Table, arguments: argparse.Namespace) -> None:
     model.eval()
     program = build_program(model, args, kwargs, name=text)
     profile = profile_machine()
-    table = profile_ops(program, profile.machine, profile.cluster, sites_of(profile.machine)).table
+    table = profile_ops(
+        program, profile.machine, profile.cluster, machine_devices(profile.machine)
+    ).table
     gpu = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
     variants, expected = [], None
     for count in (1, *arguments.streams):

@@ -70,7 +70,7 @@ def test_bad_words_are_one_line(run, model):
     assert (ran.status, ran.out) == (1, "")
     assert "expected such as gpu0=cuda:1" in ran.err
     ran = run("execute", "plan.json", "--model", model, "--where", "cpu0=tpu")
-    assert "has place 'tpu'" in ran.err
+    assert "is mapped to 'tpu'" in ran.err
     ran = run("execute", "plan.json", "--model", "rnnlm-2:size=test,training=false")
     assert "are missing in the plan" in ran.err
     ran = run("place", model, "--on", "2xcpu", "--verify", "1", "--robust")

@@ -11,9 +11,9 @@ if not torch.cuda.is_available():
 from placewright import Plan, Problem, simulate  # noqa: E402
 from placewright.profiling.machine_profile import profile_machine  # noqa: E402
 from placewright.profiling.op_costs import profile_ops  # noqa: E402
-from placewright.profiling.sites import sites_of  # noqa: E402
 from placewright.profiling.timing import time_on_gpu  # noqa: E402
 from placewright.runtime.program.program import build_program  # noqa: E402
+from placewright.runtime.real_devices import machine_devices  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 
@@ -58,7 +58,7 @@ def test_the_table_predicts_a_run_on_the_gpu(profile, width):
     model = torch.nn.Sequential(*layers, torch.nn.ReLU()).to(torch.bfloat16).eval()
     call = (torch.rand(256, width, dtype=torch.bfloat16),)
     program = build_program(model, call)
-    chosen = sites_of(profile.machine)
+    chosen = machine_devices(profile.machine)
     found = profile_ops(program, profile.machine, profile.cluster, chosen, 20, refresh=True)
     assert found.failed == {}
     problem = Problem(program.graph, profile.cluster.subset(["gpu0"]), found.table)

@@ -24,14 +24,13 @@ from placewright.profiling.machine_profile import (  # noqa: E402
     profile_path,
 )
 from placewright.profiling.overhead import measure_handoff  # noqa: E402
-from placewright.profiling.sites import sites_of  # noqa: E402
 from placewright.runtime.machine import (  # noqa: E402
     Gpu,
     Machine,
     _versions,
-    issuing_cores,
     this_machine,
 )
+from placewright.runtime.real_devices import issuing_cores, machine_devices  # noqa: E402
 
 MACHINE = Machine("EPYC", tuple(range(8)), 64 << 30, versions={"torch": "2.13"})
 WITH_GPU = replace(MACHINE, gpus=(Gpu("H200", 140 << 30),))
@@ -43,8 +42,8 @@ def machine(monkeypatch, tmp_path):
     """A machine of 8 cores whose devices are measured in no time; counts how often."""
     measured: list[str] = []
 
-    def measure(site):
-        measured.append(site.name)
+    def measure(device):
+        measured.append(device.name)
         return ABLE
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -102,17 +101,17 @@ def test_a_kept_profile_is_measured_again_when_asked_for(machine):
 
 
 def test_profiles_of_several_numbers_of_workers_are_kept_side_by_side():
-    names = {profile_path(MACHINE, sites_of(MACHINE, count)).name for count in (1, 2, 4)}
+    names = {profile_path(MACHINE, machine_devices(MACHINE, count)).name for count in (1, 2, 4)}
     assert len(names) == 3
 
 
 def test_workers_share_the_cores_and_the_memory():
-    chosen = sites_of(MACHINE, 3)
-    assert [site.cores for site in chosen] == [(0, 1, 2), (3, 4), (5, 6, 7)]
+    chosen = machine_devices(MACHINE, 3)
+    assert [device.cores for device in chosen] == [(0, 1, 2), (3, 4, 5), (6, 7)]
     cluster = build_cluster(
         MACHINE,
         chosen,
-        {site.name: ABLE for site in chosen},
+        {device.name: ABLE for device in chosen},
         [_wire(a.name, b.name) for a in chosen for b in chosen if a is not b],
     )
     assert sum(device.memory for device in cluster.devices) <= MACHINE.memory
@@ -122,9 +121,9 @@ def test_workers_share_the_cores_and_the_memory():
 
 
 def test_beside_a_gpu_cores_are_one_device_but_for_those_that_issue():
-    chosen = sites_of(WITH_GPU)
-    assert [site.name for site in chosen] == ["gpu0", "cpu"]
-    able = {site.name: ABLE for site in chosen}
+    chosen = machine_devices(WITH_GPU)
+    assert [device.name for device in chosen] == ["gpu0", "cpu"]
+    able = {device.name: ABLE for device in chosen}
     wires = [_wire("cpu", "gpu0"), _wire("gpu0", "cpu")]
     gpu, host = build_cluster(WITH_GPU, chosen, able, wires).devices
     assert (gpu.kind, gpu.issuer, gpu.launch_overhead) == ("gpu", "here", 2e-6)
@@ -135,7 +134,7 @@ def test_beside_a_gpu_cores_are_one_device_but_for_those_that_issue():
 
 def test_more_workers_than_cores_are_refused():
     with pytest.raises(ClusterError, match="9 CPU workers on a machine of 8 cores"):
-        sites_of(MACHINE, 9)
+        machine_devices(MACHINE, 9)
 
 
 @pytest.mark.parametrize("text", ["here:4", "here:workers=x", "here:workers=", "here:cores=2"])
@@ -174,13 +173,13 @@ def test_the_real_machine_multiplies_copies_and_hands_over():
     machine = this_machine()
     assert machine.key == this_machine().key
     assert machine.memory > 1 << 28
-    site = next(site for site in sites_of(machine, 1) if not site.on_gpu)
-    able = measure_device(site, seconds=0.02)
+    device = next(device for device in machine_devices(machine, 1) if not device.is_gpu)
+    able = measure_device(device, seconds=0.02)
     assert 1e8 < able.rates["float32"] < 1e16
     assert 1e8 < able.bandwidth < 1e13
     assert 1e-7 < able.launch < 1e-3
     if len(machine.cores) > 1:
-        workers = [site for site in sites_of(machine, 2) if not site.on_gpu]
+        workers = [device for device in machine_devices(machine, 2) if not device.is_gpu]
         there, back = measure_links(workers)
         assert (there.source, there.target) == (back.target, back.source) == ("cpu0", "cpu1")
         assert there.bandwidth == math.inf
@@ -192,17 +191,18 @@ def test_work_on_a_worker_has_its_cores_and_leaves_the_others_alone():
 
     machine = this_machine()
     before, threads = os.sched_getaffinity(0), torch.get_num_threads()
-    site = [site for site in sites_of(machine, len(machine.cores)) if not site.on_gpu][-1]
-    inside = site.run(lambda: (os.sched_getaffinity(0), torch.get_num_threads()))
-    assert inside == (set(site.cores), 1)
+    devices = machine_devices(replace(machine, gpus=()), len(machine.cores))
+    device = devices[-1]
+    inside = device.run(lambda: (os.sched_getaffinity(0), torch.get_num_threads()))
+    assert inside == (set(device.cores) or before, 1)
     assert (os.sched_getaffinity(0), torch.get_num_threads()) == (before, threads)
     with pytest.raises(ZeroDivisionError):
-        site.run(lambda: 1 / 0)
+        device.run(lambda: 1 / 0)
 
 
 def test_what_is_replayed_needs_no_host_to_start_its_ops(chain):
-    chosen = sites_of(WITH_GPU)
-    able = {site.name: ABLE for site in chosen}
+    chosen = machine_devices(WITH_GPU)
+    able = {device.name: ABLE for device in chosen}
     cluster = build_cluster(WITH_GPU, chosen, able, [_wire("cpu", "gpu0"), _wire("gpu0", "cpu")])
     facts = {"devices": {"gpu0": {"own": 1e-6}, "cpu": {"own": 2e-6}}}
     profile = home.Profile(WITH_GPU, cluster, facts, False, None)

@@ -21,7 +21,6 @@ from placewright.profiling.op_signatures import (
     writes_in_place,
 )
 from placewright.profiling.sample_inputs import index_limits, sample_like
-from placewright.profiling.sites import Site, sites_of
 from placewright.profiling.timing import (
     Timing,
     summarise,
@@ -31,6 +30,7 @@ from placewright.profiling.timing_cache import TimingCache
 from placewright.runtime.machine import this_machine
 from placewright.runtime.models import find_program
 from placewright.runtime.program.program import build_program
+from placewright.runtime.real_devices import RealDevice, machine_devices
 
 
 class Tower(nn.Module):
@@ -58,7 +58,7 @@ def machine(monkeypatch, tmp_path):
 @pytest.fixture
 def one(machine):
     """One worker of all cores, and a cluster of it with round figures."""
-    site = sites_of(machine, 1)[0]
+    site = machine_devices(machine, 1)[0]
     device = Device(site.name, "cpu", site.model, 1 << 34, 0, {"float32": 5e10}, 1e10, 3e-6)
     return Cluster("here", (device,), {}), [site]
 
@@ -88,7 +88,7 @@ def test_ops_of_a_gpu_add_up_to_a_whole_step(tower, machine, one, monkeypatch):
     gpu = Device("gpu0", "gpu", "a GPU", 1 << 34, 0, {"float32": 1e13}, 1e12, 3e-6)
     links = {pair: Link(1e9) for pair in (("gpu0", host.name), (host.name, "gpu0"))}
     cluster = Cluster("here", (gpu, *cluster.devices), links)
-    site = Alike("gpu0", (), 0, "a GPU", 0)
+    site = HostAsGpu("gpu0", "cuda", model="a GPU")
     asked, took = [], [Timing(2.1e-3, 0.0, 5)]
     monkeypatch.setattr(
         measuring, "time_gpu_step", lambda program, site: asked.append(site.name) or took[0]
@@ -107,7 +107,7 @@ def test_ops_of_a_gpu_add_up_to_a_whole_step(tower, machine, one, monkeypatch):
 def test_a_whole_step_that_had_no_room_is_tried_again(tower, machine, monkeypatch):
     took = [None]
     monkeypatch.setattr(measuring, "time_gpu_step", lambda *_: took[0])
-    kept, site = TimingCache(machine), Alike("gpu0", (), 0, "a GPU", 0)
+    kept, site = TimingCache(machine), HostAsGpu("gpu0", "cuda", model="a GPU")
     assert measuring._gpu_step_seconds(kept, tower, site, False) == 0
     assert not kept.rows
     took[0] = Timing(2e-3, 0.0, 5)
@@ -117,10 +117,10 @@ def test_a_whole_step_that_had_no_room_is_tried_again(tower, machine, monkeypatc
     assert measuring._gpu_step_seconds(kept, tower, site, True) == 0
 
 
-class Alike(Site):
+class HostAsGpu(RealDevice):
     """The host, as if it were a GPU."""
 
-    device = torch.device("cpu")
+    torch_device = torch.device("cpu")
 
     def run(self, work):
         return work()
@@ -260,7 +260,7 @@ def test_every_op_runs_on_its_samples(training, machine, one, monkeypatch):
         Everything(), call, training=training, optimizer="adam" if training else None
     )
     cluster, (site,) = one
-    lonely = replace(site, cores=site.cores[:1])  # threads that wait for one another take long
+    lonely = replace(site, threads=1)  # threads that wait for one another take long
     found = profile_ops(program, machine, cluster, [lonely], budget=20)
     assert found.failed == {}
     assert found.measured == found.distinct
@@ -294,7 +294,7 @@ def test_samples_have_the_layout_and_are_positive():
 
 def test_a_measured_table_predicts_a_serial_run(machine):
     """Within a factor of three on a machine that does other things too."""
-    site = sites_of(machine, len(machine.cores))[0]
+    site = machine_devices(machine, len(machine.cores))[0]
     device = Device(site.name, "cpu", site.model, 1 << 34, 0, {"float32": 5e10}, 1e10, 3e-6)
     cluster = Cluster("here", (device,), {})
     program = build_program(Tower(512).eval(), (torch.rand(128, 512),))

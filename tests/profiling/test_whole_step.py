@@ -10,7 +10,6 @@ from models import Branches, Cached, Everything, nn, torch
 from placewright.profiling import op_costs, whole_step
 from placewright.profiling.machine_profile import profile_machine
 from placewright.profiling.op_signatures import STORED_KINDS
-from placewright.profiling.sites import Site, sites_of
 from placewright.profiling.timing import Timing
 from placewright.profiling.whole_step import (
     MIN_STEPS,
@@ -22,6 +21,7 @@ from placewright.profiling.whole_step import (
 )
 from placewright.runtime.machine import this_machine
 from placewright.runtime.program.program import build_program
+from placewright.runtime.real_devices import RealDevice, machine_devices
 
 
 class Speaker(nn.Module):
@@ -37,12 +37,12 @@ class Speaker(nn.Module):
 
 
 def site():
-    return sites_of(this_machine(), 1)[0]
+    return machine_devices(this_machine(), 1)[0]
 
 
 def timed(program, seconds=10.0):
     steps = StepTimer(program, site())
-    return steps.timings() if steps.site.run(lambda: steps.run(seconds)) else None
+    return steps.timings() if steps.device.run(lambda: steps.run(seconds)) else None
 
 
 @pytest.mark.parametrize("training", [False, True])
@@ -111,7 +111,7 @@ def test_what_delays_an_op_now_and_then_counts_with_the_steps_it_delays():
 def test_what_the_worker_does_between_ops_is_told_apart_from_them():
     program = build_program(Speaker(), (torch.tensor([[4, 1]]),))
     steps = StepTimer(program, site())
-    steps.site.run(lambda: steps.run(10.0))
+    steps.device.run(lambda: steps.run(10.0))
     first, *others = steps.timings().values()
     assert first.issue == 0  # from the first op on
     assert all(1e-7 < one.issue < 1e-2 for one in others)
@@ -128,27 +128,27 @@ def test_an_op_that_fails_in_a_step_says_so():
     worker.job.runners[1] = refused
     steps.worker = worker
     with pytest.raises(RuntimeError, match="refuses"):
-        steps.site.run(lambda: steps.run(10.0))
+        steps.device.run(lambda: steps.run(10.0))
 
 
 def test_steps_of_several_moments_add_up():
     program = build_program(Speaker(), (torch.tensor([[4, 1]]),))
     steps = StepTimer(program, site())
     for _ in range(2):
-        assert steps.site.run(lambda: steps.run(10.0, max_steps=6))
+        assert steps.device.run(lambda: steps.run(10.0, max_steps=6))
     assert {one.samples for one in steps.timings().values()} == {12}
 
 
-class Pretended(Site):
+class HostAsGpu(RealDevice):
     """The host, as if it were a GPU."""
 
-    device = torch.device("cpu")
+    torch_device, torch_name = torch.device("cpu"), "cpu"
 
 
 @pytest.mark.parametrize("training", [False, True], ids=["inference", "training"])
 def test_a_whole_step_is_captured_with_sound_numbers_in_all_its_ops(training, monkeypatch):
     program = build_program(Branches(), (torch.ones(2, 8),), training=training)
-    gpu, free, steps = Pretended("gpu0", (), 0, "a GPU", 0), [1 << 30], []
+    gpu, free, steps = HostAsGpu("gpu0", "cuda", model="a GPU"), [1 << 30], []
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda index: (free[0], 1 << 30))
 
     def replayed(_, index, step, calls):
@@ -187,7 +187,7 @@ def test_a_profile_takes_what_a_step_says_and_else_times_op_by_op(monkeypatch, t
     )
 
     def profiled():
-        sites = sites_of(profile.machine, 1)
+        sites = machine_devices(profile.machine, 1)
         return op_costs.profile_ops(
             program, profile.machine, profile.cluster, sites, 8.0, refresh=True
         )

@@ -1,4 +1,4 @@
-"""A thread's OpenMP team: sent home, and made anew."""
+"""A thread's OpenMP team: released, and made again."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import threading
 
 import pytest
 
-from placewright.profiling import sites
-from placewright.profiling.sites import Site
+from placewright.runtime import real_devices
 from placewright.runtime.openmp import release_openmp_team
+from placewright.runtime.real_devices import RealDevice
 
 torch = pytest.importorskip("torch")
 TASKS = "/proc/self/task"
@@ -34,7 +34,7 @@ def work_together():
     return float((torch.ones(1 << 20) + 1).sum())
 
 
-def test_a_team_is_sent_home_and_made_anew():
+def test_a_team_is_released_and_made_again():
     def work():
         torch.set_num_threads(3)  # which starts threads of other libraries, too
         work_together()
@@ -50,15 +50,17 @@ def test_a_team_is_sent_home_and_made_anew():
     assert made == 2 << 20
 
 
-def test_who_measures_has_no_team_meanwhile(monkeypatch):
-    monkeypatch.setattr(sites, "run_in_main_arena", lambda work: work())  # in its first thread
+def test_a_thread_that_waits_for_a_device_has_no_team(monkeypatch):
+    monkeypatch.setattr(
+        real_devices, "run_in_main_arena", lambda work: work()
+    )  # in its first thread
 
     def work():
         torch.set_num_threads(3)
         work_together()
         before = threads()
         core = min(os.sched_getaffinity(0))
-        return before, Site("cpu", (core,), -1, "here", 1 << 20).run(threads)
+        return before, RealDevice("cpu", cores=(core,)).run(threads)
 
     before, meanwhile = in_thread(work)
-    assert meanwhile == before - 2 + 1  # the team is home, and one thread measures
+    assert meanwhile == before - 2 + 1  # the team is released, and one thread works

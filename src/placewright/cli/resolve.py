@@ -153,13 +153,13 @@ def measure_costs(
     """What each op of a model takes on each device of this machine."""
     from placewright.profiling.machine_profile import parse_workers, profile_machine
     from placewright.profiling.op_costs import profile_ops
-    from placewright.profiling.sites import sites_of
     from placewright.runtime.models import find_program
+    from placewright.runtime.real_devices import machine_devices
 
     workers = parse_workers(on)
     program = find_program(model, training, optimizer)  # first: its file may change settings
     profile = profile_machine(workers, notify=_print_note)
-    sites = sites_of(profile.machine, workers)
+    sites = machine_devices(profile.machine, workers)
     _print_note(f"measuring the ops of {model}: up to a minute, once")
     op_profile = profile_ops(program, profile.machine, profile.cluster, sites, limits=limits)
     return op_profile.table

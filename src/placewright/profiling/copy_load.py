@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from placewright.cluster import Cluster
     from placewright.graph import Graph
-    from placewright.profiling.sites import Site
+    from placewright.runtime.real_devices import RealDevice
 
 COPY_BYTES = 64 << 20
 """Bytes of one copy: about a millisecond's worth."""
@@ -63,12 +63,12 @@ class CopyLoad:
         self._buffer_pairs: list[tuple[Any, Any]] = []
 
     @classmethod
-    def from_sites(cls, sites: Sequence[Site]) -> CopyLoad:
+    def from_devices(cls, devices: Sequence[RealDevice]) -> CopyLoad:
         """The company of workers: of all GPUs, on the cores that no worker has."""
-        used_cores = {core for site in sites for core in site.cores}
+        used_cores = {core for device in devices for core in device.cores}
         spare_cores = [core for core in available_cores() if core not in used_cores]
-        cache = max((site.cache for site in sites if not site.on_gpu), default=0)
-        return cls([site.index for site in sites if site.on_gpu], spare_cores, cache)
+        cache = max((device.cache for device in devices if not device.is_gpu), default=0)
+        return cls([device.index for device in devices if device.is_gpu], spare_cores, cache)
 
     @property
     def name(self) -> str:

@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from placewright.profiling.timing import time_call
 from placewright.runtime.machine import load_torch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from placewright.profiling.sites import Site
     from placewright.profiling.timing import Timing
+    from placewright.runtime.real_devices import RealDevice
 
 DTYPES = ("float32", "bfloat16", "float16", "float64")
 """What a device's rates are measured for; others run as float32 (`Device.rate`)."""
@@ -45,40 +46,40 @@ class DeviceRates:
     spread: Mapping[str, float]
 
 
-def measure_device(site: Site, seconds: float = 0.15) -> DeviceRates:
+def measure_device(device: RealDevice, seconds: float = 0.15) -> DeviceRates:
     """Measure one device while the others rest.
 
     Args:
         seconds: For each figure, about.
     """
-    return site.run(lambda: _measure_rates(site, seconds))
+    return device.run(lambda: _measure_rates(device, seconds))
 
 
-def _measure_rates(site: Site, seconds: float) -> DeviceRates:
+def _measure_rates(device: RealDevice, seconds: float) -> DeviceRates:
     torch = load_torch()
     rates, spread = {}, {}
     for dtype in DTYPES:
         with contextlib.suppress(RuntimeError):  # a dtype that this device cannot multiply
-            rates[dtype], spread[dtype] = _matmul_rate(torch, site, dtype, seconds)
-    bandwidth, spread["bandwidth"] = _copy_bandwidth(torch, site, seconds)
-    small_op = _time_small_op(torch, site, seconds)
+            rates[dtype], spread[dtype] = _matmul_rate(torch, device, dtype, seconds)
+    bandwidth, spread["bandwidth"] = _copy_bandwidth(torch, device, seconds)
+    small_op = _time_small_op(torch, device, seconds)
     spread["launch"] = small_op.spread
     launch = max(small_op.issue, small_op.seconds)
     return DeviceRates(rates, bandwidth, launch, small_op.seconds, spread)
 
 
-def _matmul_rate(torch: Any, site: Site, dtype: str, seconds: float) -> tuple[float, float]:
+def _matmul_rate(torch: Any, device: RealDevice, dtype: str, seconds: float) -> tuple[float, float]:
     """FLOP/s of products that grow until one takes long enough to show it."""
     size, best, spread = _MIN_SIZE, 0.0, 0.0  # the first ones may be slow for other reasons
     while True:
         pairs = [
             tuple(
-                torch.rand(size, size, device=site.device).to(getattr(torch, dtype))
+                torch.rand(size, size, device=device.torch_device).to(getattr(torch, dtype))
                 for _ in range(2)
             )
             for _ in range(2)
         ]
-        timing = site.time(partial(_multiply, torch, pairs), seconds / 3)
+        timing = time_call(device, partial(_multiply, torch, pairs), seconds / 3)
         rate, growth_limit = 2 * size**3 / timing.seconds, best * _GROWTH
         if rate > best:
             best, spread = rate, timing.spread
@@ -95,15 +96,17 @@ def _multiply(torch: Any, pairs: list[tuple[Any, ...]], at: int) -> object:
     return torch.mm(*pairs[at % len(pairs)])
 
 
-def _copy_bandwidth(torch: Any, site: Site, seconds: float) -> tuple[float, float]:
-    size = max(4 * site.cache, 128 << 20)
-    source, target = (torch.zeros(size, dtype=torch.uint8, device=site.device) for _ in range(2))
-    timing = site.time(lambda _: target.copy_(source), seconds)
+def _copy_bandwidth(torch: Any, device: RealDevice, seconds: float) -> tuple[float, float]:
+    size = max(4 * device.cache, 128 << 20)
+    source, target = (
+        torch.zeros(size, dtype=torch.uint8, device=device.torch_device) for _ in range(2)
+    )
+    timing = time_call(device, lambda _: target.copy_(source), seconds)
     return 2 * size / timing.seconds, timing.spread
 
 
-def _time_small_op(torch: Any, site: Site, seconds: float) -> Timing:
+def _time_small_op(torch: Any, device: RealDevice, seconds: float) -> Timing:
     """The smallest op, called as a captured graph's ops are."""
-    tensor = torch.ones(8, device=site.device)
+    tensor = torch.ones(8, device=device.torch_device)
     add = torch.ops.aten.add.Tensor
-    return site.time(lambda _: add(tensor, tensor), seconds, as_in_step=True)
+    return time_call(device, lambda _: add(tensor, tensor), seconds, as_in_step=True)

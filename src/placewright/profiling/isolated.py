@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from placewright.graph import VIEW
 from placewright.profiling.op_signatures import writes_in_place
+from placewright.profiling.timing import time_call
 from placewright.runtime.machine import load_torch
 
 if TYPE_CHECKING:
@@ -19,9 +20,9 @@ if TYPE_CHECKING:
 
     from placewright.graph import Op
     from placewright.profiling.cache_model import CacheState
-    from placewright.profiling.sites import Site
     from placewright.profiling.timing import Timing
     from placewright.runtime.program.program import Program
+    from placewright.runtime.real_devices import RealDevice
 
 MAX_COPIES, MAX_COPY_BYTES = 256, 1 << 30
 """Of what an op is given in turn, so that none is still in a cache from last time."""
@@ -30,17 +31,17 @@ SPARE_BUFFERS = 3
 
 
 def measure_op(
-    program: Program, position: int, site: Site, seconds: float, cache_state: CacheState
+    program: Program, position: int, device: RealDevice, seconds: float, cache_state: CacheState
 ) -> Timing:
-    """Time one op of a program; to be called within `site.run`.
+    """Time one op of a program; to be called within `device.run`.
 
     Of what is cold in a real step there are copies to go through, and one of all else; and what the
     op makes is kept for a while where a step keeps it, so that the next call writes elsewhere.
     """
-    run = program.runner(position, site.device, writes_in_place(program, position))
-    input_sets = _input_sets(program, position, site, cache_state)
+    run = program.runner(position, device.torch_device, writes_in_place(program, position))
+    input_sets = _input_sets(program, position, device, cache_state)
     buffers = (
-        _output_buffers(program.graph.ops[position], site, run(input_sets[0]))
+        _output_buffers(program.graph.ops[position], device, run(input_sets[0]))
         if cache_state.cold_outputs
         else None
     )
@@ -50,36 +51,36 @@ def measure_op(
         if buffers is not None:
             buffers.append(outputs)
 
-    timing = site.time(call, seconds, as_in_step=True)
-    if site.on_gpu and program.graph.ops[position].kind == VIEW:
+    timing = time_call(device, call, seconds, as_in_step=True)
+    if device.is_gpu and program.graph.ops[position].kind == VIEW:
         return replace(timing, seconds=0.0)  # the GPU has nothing to do
-    if site.on_gpu:
-        return replace(timing, workspace=_workspace_bytes(lambda: run(input_sets[0]), site))
+    if device.is_gpu:
+        return replace(timing, workspace=_workspace_bytes(lambda: run(input_sets[0]), device))
     return timing
 
 
-def _workspace_bytes(call: Callable[[], Any], site: Site) -> int:
+def _workspace_bytes(call: Callable[[], Any], device: RealDevice) -> int:
     """Bytes of a GPU that a call needs beside what it returns, such as cuDNN's."""
     torch = load_torch()
-    torch.cuda.synchronize(site.index)
-    torch.cuda.reset_peak_memory_stats(site.index)
-    before = torch.cuda.memory_allocated(site.index)
+    torch.cuda.synchronize(device.index)
+    torch.cuda.reset_peak_memory_stats(device.index)
+    before = torch.cuda.memory_allocated(device.index)
     outputs = call()
-    torch.cuda.synchronize(site.index)
+    torch.cuda.synchronize(device.index)
     peak, after = (
-        torch.cuda.max_memory_allocated(site.index),
-        torch.cuda.memory_allocated(site.index),
+        torch.cuda.max_memory_allocated(device.index),
+        torch.cuda.memory_allocated(device.index),
     )
     del outputs
     return max(0, int(peak - max(after, before)))
 
 
-def _output_buffers(op: Op, site: Site, outputs: Any) -> deque[Any] | None:
+def _output_buffers(op: Op, device: RealDevice, outputs: Any) -> deque[Any] | None:
     """Room for what an op makes, many times over, touched once; none where it makes nothing."""
     size = sum(op.outputs)
     if not size or op.aliases:
         return None
-    count = _copy_count(size, site)
+    count = _copy_count(size, device)
     # More than are kept: the first call writes to free ones, and may need some for itself.
     return deque(
         ([_buffer_like(output) for output in outputs] for _ in range(count + SPARE_BUFFERS)),
@@ -94,13 +95,13 @@ def _buffer_like(value: Any) -> Any:
     return torch.empty(size + size // 32 + 4096, dtype=torch.uint8, device=value.device).fill_(0)
 
 
-def _copy_count(size: int, site: Site) -> int:
+def _copy_count(size: int, device: RealDevice) -> int:
     """How many of so many bytes it takes until none is in a cache when its turn comes again."""
-    return max(1, min(MAX_COPIES, math.ceil(2 * site.cache / size), MAX_COPY_BYTES // size))
+    return max(1, min(MAX_COPIES, math.ceil(2 * device.cache / size), MAX_COPY_BYTES // size))
 
 
 def _input_sets(
-    program: Program, position: int, site: Site, cache_state: CacheState
+    program: Program, position: int, device: RealDevice, cache_state: CacheState
 ) -> list[list[Any]]:
     """What an op reads, several times over."""
     from placewright.profiling.sample_inputs import (
@@ -120,11 +121,11 @@ def _input_sets(
     is_distinct = node is not None and needs_unique_indices(node)
     cold_inputs = [at for at, one in enumerate(cache_state.cold_inputs) if one]
     size = sum(graph.ops[op.inputs[at][0]].outputs[op.inputs[at][1]] for at in cold_inputs)
-    copies = _copy_count(size, site) if size else 1
+    copies = _copy_count(size, device) if size else 1
 
     def one(at: int) -> Any:
         return sample_like(
-            program.meta_tensors[op.inputs[at]], site.device, limits.get(at), is_distinct
+            program.meta_tensors[op.inputs[at]], device.torch_device, limits.get(at), is_distinct
         )
 
     first_set = [one(at) for at in range(len(op.inputs))]

@@ -1,4 +1,4 @@
-"""Measures the links between sites: latency and bandwidth, pinned and pageable."""
+"""Measures the links between devices: latency and bandwidth, pinned and pageable."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from placewright.runtime.machine import load_torch
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from placewright.profiling.sites import Site
+    from placewright.runtime.real_devices import RealDevice
 
 SMALL_BYTES, LARGE_BYTES = 4 << 10, 16 << 20
 """Bytes of the two copies that a link is measured by; the large one is as a layer's weights are: of
@@ -62,17 +62,17 @@ class MeasuredLink:
 
 
 def measure_links(
-    sites: Sequence[Site],
+    devices: Sequence[RealDevice],
     large_bytes: int = LARGE_BYTES,
     progress: Callable[[str], None] = lambda text: None,
 ) -> list[MeasuredLink]:
-    """Measure a link for every ordered pair of sites.
+    """Measure a link for every ordered pair of devices.
 
     Workers hand a tensor over without copying it, so what such a link costs is the time until the
     other thread has woken up. All workers reach a GPU over one wire, its slot.
     """
-    workers = [site for site in sites if not site.on_gpu]
-    gpus = [site for site in sites if site.on_gpu]
+    workers = [device for device in devices if not device.is_gpu]
+    gpus = [device for device in devices if device.is_gpu]
     links: list[MeasuredLink] = []
     if len(workers) > 1:
         progress("link between CPU workers")
@@ -99,7 +99,7 @@ def measure_links(
     return links
 
 
-def _handoff_latency(sender: Site, receiver: Site) -> tuple[float, float]:
+def _handoff_latency(sender: RealDevice, receiver: RealDevice) -> tuple[float, float]:
     """Seconds from one worker's hand to the other's, and their spread."""
     requests: queue.SimpleQueue[int] = queue.SimpleQueue()
     replies: queue.SimpleQueue[int] = queue.SimpleQueue()
@@ -124,13 +124,15 @@ def _handoff_latency(sender: Site, receiver: Site) -> tuple[float, float]:
     return timing.seconds, timing.spread
 
 
-def _host_copy_link(gpu: Site, large_bytes: int, to_gpu: bool) -> tuple[float, float, float, float]:
+def _host_copy_link(
+    gpu: RealDevice, large_bytes: int, to_gpu: bool
+) -> tuple[float, float, float, float]:
     """Bandwidth and latency of pinned copies, bandwidth of others, and the spread."""
     torch = load_torch()
 
     def time_copies(size: int, pinned: bool) -> list[float]:
         host_buffer = torch.zeros(size, dtype=torch.uint8, pin_memory=pinned)
-        gpu_buffer = torch.zeros(size, dtype=torch.uint8, device=gpu.device)
+        gpu_buffer = torch.zeros(size, dtype=torch.uint8, device=gpu.torch_device)
         ends = (gpu_buffer, host_buffer) if to_gpu else (host_buffer, gpu_buffer)
         repeats = (SMALL_COPIES if size == SMALL_BYTES else LARGE_COPIES) if pinned else 1
         return _copy_seconds(
@@ -158,12 +160,12 @@ def _fit_link(
     )
 
 
-def _peer_copy_link(gpu: Site, peer: Site, large_bytes: int) -> tuple[float, float]:
+def _peer_copy_link(gpu: RealDevice, peer: RealDevice, large_bytes: int) -> tuple[float, float]:
     torch = load_torch()
 
     def time_copies(size: int, _: bool) -> list[float]:
-        source = torch.zeros(size, dtype=torch.uint8, device=gpu.device)
-        target = torch.zeros(size, dtype=torch.uint8, device=peer.device)
+        source = torch.zeros(size, dtype=torch.uint8, device=gpu.torch_device)
+        target = torch.zeros(size, dtype=torch.uint8, device=peer.torch_device)
         repeats = SMALL_COPIES if size == SMALL_BYTES else LARGE_COPIES
         return _copy_seconds(torch, gpu, lambda: target.copy_(source, non_blocking=True), repeats)
 
@@ -171,17 +173,17 @@ def _peer_copy_link(gpu: Site, peer: Site, large_bytes: int) -> tuple[float, flo
 
 
 def _copy_seconds(
-    torch: Any, gpu: Site, copy: Callable[[], object], repeats: int, count: int = 15
+    torch: Any, gpu: RealDevice, copy: Callable[[], object], repeats: int, count: int = 15
 ) -> list[float]:
     """Seconds of copies, so many in a row, by the GPU's own clock; the first few are left out.
 
     Several are handed over while the GPU is kept busy, so that none waits for the host.
     """
     seconds = []
-    with torch.cuda.device(gpu.device):
+    with torch.cuda.device(gpu.torch_device):
         for at in range(count + 3):
             start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            torch.cuda.synchronize(gpu.device)
+            torch.cuda.synchronize(gpu.torch_device)
             if repeats > 1:
                 torch.cuda._sleep(BUSY_CYCLES)
             start.record()

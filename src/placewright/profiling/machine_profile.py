@@ -19,8 +19,8 @@ from placewright.profiling.links import (
     measure_links,
 )
 from placewright.profiling.overhead import measure_handoff
-from placewright.profiling.sites import Site, sites_of
 from placewright.runtime.machine import Machine, this_machine
+from placewright.runtime.real_devices import RealDevice, machine_devices
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -75,7 +75,7 @@ def profile_machine(
     """This machine as a cluster.
 
     Args:
-        workers: How many devices its cores make; see `Machine.usual_workers`.
+        workers: How many devices its cores make; see `Machine.default_workers`.
         refresh: Measure, whatever is kept.
         notify: Told in a line what takes long.
         progress: Told what is being measured.
@@ -85,36 +85,36 @@ def profile_machine(
         MissingDependency: PyTorch is not installed.
     """
     machine = this_machine()
-    sites = sites_of(machine, workers)
-    path = profile_path(machine, sites)
+    real_devices = machine_devices(machine, workers)
+    path = profile_path(machine, real_devices)
     cached = None if refresh else _load_cached(machine, path)
     if cached is not None:
         return cached
     if notify is not None:
         notify(f"measuring this machine ({machine}): this takes a moment, once")
-    return _measure_machine(machine, sites, path, progress)
+    return _measure_machine(machine, real_devices, path, progress)
 
 
-def profile_path(machine: Machine, sites: list[Site]) -> Path:
+def profile_path(machine: Machine, real_devices: list[RealDevice]) -> Path:
     """The file that a machine's profile is kept in."""
-    count = sum(not site.on_gpu for site in sites)
+    count = sum(not real_device.is_gpu for real_device in real_devices)
     return cache_folder("machines") / f"{machine.key}-{count}.json"
 
 
 def _measure_machine(
-    machine: Machine, sites: list[Site], path: Path, progress: Callable[[str], None]
+    machine: Machine, real_devices: list[RealDevice], path: Path, progress: Callable[[str], None]
 ) -> Profile:
     rates: dict[str, DeviceRates] = {}
     rates_by_model: dict[str, DeviceRates] = {}  # equal hardware is measured once
-    for site in sites:
-        if site.model not in rates_by_model:
-            progress(f"device {site.name}")
-            rates_by_model[site.model] = measure_device(site)
-        rates[site.name] = rates_by_model[site.model]
-    links = measure_links(sites, LARGE_BYTES, progress)
-    cluster = build_cluster(machine, sites, rates, links)
+    for real_device in real_devices:
+        if real_device.model not in rates_by_model:
+            progress(f"device {real_device.name}")
+            rates_by_model[real_device.model] = measure_device(real_device)
+        rates[real_device.name] = rates_by_model[real_device.model]
+    links = measure_links(real_devices, LARGE_BYTES, progress)
+    cluster = build_cluster(machine, real_devices, rates, links)
     progress("handing tensors over")
-    cluster = replace(cluster, links=_links_with_handoff(cluster, sites))
+    cluster = replace(cluster, links=_links_with_handoff(cluster, real_devices))
     facts = _facts(machine, rates, links)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -126,28 +126,35 @@ def _measure_machine(
 
 
 def build_cluster(
-    machine: Machine, sites: list[Site], rates: dict[str, DeviceRates], links: list[MeasuredLink]
+    machine: Machine,
+    real_devices: list[RealDevice],
+    rates: dict[str, DeviceRates],
+    links: list[MeasuredLink],
 ) -> Cluster:
     """The cluster of what was measured.
 
     All GPUs are issued to by one thread of the host, which takes its time for each op.
     """
-    hosts = sum(not site.on_gpu for site in sites)
+    hosts = sum(not real_device.is_gpu for real_device in real_devices)
     devices = []
-    for site in sites:
-        device_rates = rates[site.name]
-        memory = machine.gpus[site.index].memory if site.on_gpu else machine.memory // hosts
+    for real_device in real_devices:
+        device_rates = rates[real_device.name]
+        memory = (
+            machine.gpus[real_device.index].memory
+            if real_device.is_gpu
+            else machine.memory // hosts
+        )
         devices.append(
             Device(
-                site.name,
-                "gpu" if site.on_gpu else HOST,
-                site.model,
+                real_device.name,
+                "gpu" if real_device.is_gpu else HOST,
+                real_device.model,
                 memory,
-                GPU_RESERVE if site.on_gpu else memory // HOST_RESERVE_DIVISOR,
+                GPU_RESERVE if real_device.is_gpu else memory // HOST_RESERVE_DIVISOR,
                 device_rates.rates,
                 device_rates.bandwidth,
                 device_rates.launch,
-                CLUSTER_NAME if site.on_gpu else None,
+                CLUSTER_NAME if real_device.is_gpu else None,
             )
         )
     return Cluster(
@@ -157,11 +164,13 @@ def build_cluster(
     )
 
 
-def _links_with_handoff(cluster: Cluster, sites: list[Site]) -> dict[tuple[str, str], Link]:
+def _links_with_handoff(
+    cluster: Cluster, real_devices: list[RealDevice]
+) -> dict[tuple[str, str], Link]:
     """The links, with what the runtime takes to hand a tensor from a worker to a GPU or back."""
     links = dict(cluster.links)
-    workers = [site.name for site in sites if not site.on_gpu]
-    for gpu in (site.name for site in sites if site.on_gpu):
+    workers = [real_device.name for real_device in real_devices if not real_device.is_gpu]
+    for gpu in (real_device.name for real_device in real_devices if real_device.is_gpu):
         try:
             handoff_latency = measure_handoff(cluster, workers[0], gpu)
         except (PlacewrightError, RuntimeError):  # the runtime cannot run there

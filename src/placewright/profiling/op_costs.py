@@ -47,9 +47,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from placewright.cluster import Cluster
-    from placewright.profiling.sites import Site
     from placewright.runtime.machine import Machine
     from placewright.runtime.program.program import Program
+    from placewright.runtime.real_devices import RealDevice
 
 DEFAULT_BUDGET = 60.0
 """Seconds that measuring a graph may take where nobody says."""
@@ -92,27 +92,31 @@ def profile_ops(
     program: Program,
     machine: Machine,
     cluster: Cluster,
-    sites: Sequence[Site],
+    devices: Sequence[RealDevice],
     budget: float = DEFAULT_BUDGET,
     refresh: bool = False,
     progress: Callable[[str, float], None] = lambda text, share: None,
     limits: Mapping[str, int] | None = None,
 ) -> OpProfile:
-    """Measure the ops of a program on every site.
+    """Measure the ops of a program on every device.
 
     Args:
-        cluster: What the sites can do, to tell which ops matter.
+        cluster: What the devices can do, to tell which ops matter.
         budget: Seconds that it may take, about.
         refresh: Measure also what was measured before on this machine.
         progress: Told what is being measured, and how much of the budget is used.
         limits: Bytes that may be used, by device, where that is less than it has.
     """
     start = time.monotonic()
-    copy_load = copy_load_for(program.graph, cluster, sites, limits or {})
-    cache = TimingCache(machine, {site.model: copy_load.name for site in sites if not site.on_gpu})
+    copy_load = copy_load_for(program.graph, cluster, devices, limits or {})
+    cache = TimingCache(
+        machine, {device.model: copy_load.name for device in devices if not device.is_gpu}
+    )
     states = cache_states(program.graph, machine.cache)
     groups = equal_ops(program, states)
-    models = {site.model: site for site in reversed(sites)}  # equal hardware is measured once
+    models = {
+        device.model: device for device in reversed(devices)
+    }  # equal hardware is measured once
     estimates = _roofline_seconds(program.graph, cluster, list(models.values()))
     timings: dict[tuple[str, str], Timing] = {}
     jobs: list[tuple[float, str, str]] = []
@@ -130,29 +134,29 @@ def profile_ops(
     is_short = estimates.sum(axis=0) * (WARMUP_STEPS + MIN_STEPS) <= step_budget
     missing_models = {model for _, _, model in jobs} if fits_host(program, machine) else set()
     step_timers: dict[str, StepTimer] = {}
-    for (model, site), fits in zip(models.items(), is_short, strict=True):
-        if fits and model in missing_models and not site.on_gpu:
-            progress(f"steps on {site.name}", 0.0)
-            timer = StepTimer(program, site)
+    for (model, device), fits in zip(models.items(), is_short, strict=True):
+        if fits and model in missing_models and not device.is_gpu:
+            progress(f"steps on {device.name}", 0.0)
+            timer = StepTimer(program, device)
             if _run_steps(timer, step_budget, copy_load):
                 step_timers[model] = timer
     jobs = [job for job in jobs if job[2] not in step_timers]
     op_seconds = min(MAX_OP_SECONDS, max(MIN_OP_SECONDS, budget / max(len(jobs), 1)))
     for index, (signature, model) in enumerate(_measurement_order(jobs, program.graph, groups)):
         elapsed = time.monotonic() - start
-        position, site = groups[signature][0], models[model]
+        position, device = groups[signature][0], models[model]
         estimate = float(estimates[position, list(models).index(model)])
         if elapsed + 3 * estimate > budget:
             continue  # a shorter one may still fit
         name = program.graph.ops[position].name
-        progress(f"{name} on {site.name}", max(elapsed / budget, index / len(jobs)))
+        progress(f"{name} on {device.name}", max(elapsed / budget, index / len(jobs)))
         try:
-            with nullcontext() if site.on_gpu else copy_load.running():
-                timings[signature, model] = site.run(
-                    partial(measure_op, program, position, site, op_seconds, states[position])
+            with nullcontext() if device.is_gpu else copy_load.running():
+                timings[signature, model] = device.run(
+                    partial(measure_op, program, position, device, op_seconds, states[position])
                 )
         except Exception as error:  # no such kernel there, out of memory, a sample it refuses
-            failed[f"{name} on {site.name}"] = _first_line(error)
+            failed[f"{name} on {device.name}"] = _first_line(error)
             continue
         cache.put(model, signature, timings[signature, model])
     for model, timer in step_timers.items():
@@ -166,9 +170,9 @@ def profile_ops(
                 timings[signature, model] = mean_timing(step_timings, positions)
                 cache.put(model, signature, timings[signature, model])
     gpu_steps = {
-        model: _gpu_step_seconds(cache, program, site, refresh)
-        for model, site in models.items()
-        if site.on_gpu
+        model: _gpu_step_seconds(cache, program, device, refresh)
+        for model, device in models.items()
+        if device.is_gpu
     }
     if gpu_steps:
         from placewright.runtime.cuda.issuer import clear_workspaces
@@ -176,11 +180,11 @@ def profile_ops(
         clear_workspaces()
         load_torch().cuda.empty_cache()
     overhead = {}
-    for model, site in models.items():
+    for model, device in models.items():
         try:
-            overhead[model] = _runtime_overhead(cache, site, cluster, refresh)
+            overhead[model] = _runtime_overhead(cache, device, cluster, refresh)
         except (PlacewrightError, RuntimeError) as error:  # the runtime cannot run there
-            failed[f"the runtime on {site.name}"], overhead[model] = _first_line(error), 0.0
+            failed[f"the runtime on {device.name}"], overhead[model] = _first_line(error), 0.0
     cache.save()
     table = _cost_table(
         program.graph, groups, models, estimates, timings, machine, overhead, gpu_steps
@@ -197,17 +201,19 @@ def profile_ops(
 
 
 def copy_load_for(
-    graph: Graph, cluster: Cluster, sites: Sequence[Site], limits: Mapping[str, int]
+    graph: Graph, cluster: Cluster, devices: Sequence[RealDevice], limits: Mapping[str, int]
 ) -> CopyLoad:
     """The company that a host's ops have in plans of a graph: none where nothing need stream."""
-    return CopyLoad.from_sites(sites) if needs_streaming(graph, cluster, limits) else CopyLoad(())
+    return (
+        CopyLoad.from_devices(devices) if needs_streaming(graph, cluster, limits) else CopyLoad(())
+    )
 
 
 def _run_steps(timer: StepTimer, seconds: float, copy_load: CopyLoad) -> bool:
     """Whether steps could be run with random numbers, and were short enough to time some."""
     try:
         with copy_load.running():
-            return timer.site.run(partial(timer.run, seconds))
+            return timer.device.run(partial(timer.run, seconds))
     except Exception:  # out of memory, a sample that an op refuses: then ops are timed one by one
         return False
 
@@ -230,36 +236,40 @@ def _first_line(error: Exception) -> str:
     return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
-def _runtime_overhead(cache: TimingCache, site: Site, cluster: Cluster, refresh: bool) -> float:
+def _runtime_overhead(
+    cache: TimingCache, device: RealDevice, cluster: Cluster, refresh: bool
+) -> float:
     """What the runtime takes for an op on a model, measured once a machine."""
-    timing = None if refresh else cache.get(site.model, OVERHEAD_KEY)
+    timing = None if refresh else cache.get(device.model, OVERHEAD_KEY)
     if timing is None:
-        timing = Timing(measure_overhead(site, cluster), 0.0, 1)
-        cache.put(site.model, OVERHEAD_KEY, timing)
+        timing = Timing(measure_overhead(device, cluster), 0.0, 1)
+        cache.put(device.model, OVERHEAD_KEY, timing)
     return timing.seconds
 
 
-def _gpu_step_seconds(cache: TimingCache, program: Program, site: Site, refresh: bool) -> float:
+def _gpu_step_seconds(
+    cache: TimingCache, program: Program, device: RealDevice, refresh: bool
+) -> float:
     """What a whole step takes on a GPU, measured once a machine; zero where that is not known."""
     name = f"{WHOLE_STEP} {program.graph.fingerprint}"
-    timing = None if refresh else cache.get(site.model, name)
+    timing = None if refresh else cache.get(device.model, name)
     if timing is None:
-        timing = site.run(partial(time_gpu_step, program, site))
+        timing = device.run(partial(time_gpu_step, program, device))
         if timing is None:  # not kept: there may be more memory free another time
             return 0.0
-        cache.put(site.model, name, timing)
+        cache.put(device.model, name, timing)
     return timing.seconds
 
 
 def _roofline_seconds(
-    graph: Graph, cluster: Cluster, sites: Sequence[Site]
+    graph: Graph, cluster: Cluster, devices: Sequence[RealDevice]
 ) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Ops × sites: the roofline's word; views take a start."""
+    """Ops × devices: the roofline's word; views take a start."""
     seconds = FULL_ROOFLINE.op_seconds(graph, cluster)
     view = np.array([op.kind == VIEW for op in graph.ops])
     columns = []
-    for site in sites:
-        at = cluster.position[site.name]
+    for device in devices:
+        at = cluster.position[device.name]
         columns.append(np.where(view, cluster.devices[at].launch_overhead, seconds[:, at]))
     return np.stack(columns, axis=1)
 
@@ -267,7 +277,7 @@ def _roofline_seconds(
 def _cost_table(
     graph: Graph,
     groups: dict[str, list[int]],
-    models: dict[str, Site],
+    models: dict[str, RealDevice],
     estimates: np.ndarray[Any, np.dtype[np.float64]],
     timings: dict[tuple[str, str], Timing],
     machine: Machine,
@@ -289,7 +299,7 @@ def _cost_table(
                     seconds[position, column], issue[position, column] = scale(position)
                     spread[position, column] = NOT_MEASURED
         op_positions = [position for positions in groups.values() for position in positions]
-        if models[model].on_gpu:
+        if models[model].is_gpu:
             if gpu_steps.get(model) and seconds[op_positions, column].sum() > 0:
                 seconds[op_positions, column] *= (
                     gpu_steps[model] / seconds[op_positions, column].sum()

@@ -13,20 +13,19 @@ import numpy as np
 
 from placewright.plan import Plan
 from placewright.problem import Problem
+from placewright.profiling.timing import time_call
 from placewright.runtime.machine import load_torch
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from placewright.cluster import Cluster
-    from placewright.profiling.sites import Site
+    from placewright.runtime.real_devices import RealDevice
 
 OVERHEAD_KEY = "the runtime's own time for an op"
 """The name under which it is kept beside the ops' times."""
 CHAIN_OPS, TIMED_STEPS = 64, 40
 
 
-def measure_overhead(site: Site, cluster: Cluster) -> float:
+def measure_overhead(device: RealDevice, cluster: Cluster) -> float:
     """Run a chain of the smallest ops under a plan: what a step takes per op, less the op's own.
 
     The quicker steps count, so that a machine that does other things too is not held against it.
@@ -36,11 +35,10 @@ def measure_overhead(site: Site, cluster: Cluster) -> float:
     torch = load_torch()
     model, example = _relu_chain(torch), torch.ones(8)
     program = build_program(model, (example,))
-    problem = Problem(program.graph, cluster.subset([site.name]))
-    plan = Plan.of(problem, np.zeros(len(program.graph), dtype=np.int32))
-    device_map = {site.name: f"cuda:{site.index}" if site.on_gpu else f"cpu:{len(site.cores)}"}
-    step_seconds = _step_seconds(program, model, plan, example, device_map)
-    op_seconds = site.run(lambda: _isolated_seconds(torch, site))
+    problem = Problem(program.graph, cluster)  # all of it: the others have their cores, too
+    plan = Plan.of(problem, np.full(len(program.graph), cluster.position[device.name]))
+    step_seconds = _step_seconds(program, model, plan, example)
+    op_seconds = device.run(lambda: _isolated_seconds(torch, device))
     return max(0.0, step_seconds / CHAIN_OPS - op_seconds)
 
 
@@ -51,8 +49,7 @@ def measure_handoff(cluster: Cluster, host: str, gpu: str) -> float:
     torch = load_torch()
     model, example = _relu_chain(torch), torch.ones(8)
     program = build_program(model, (example,))
-    problem = Problem(program.graph, cluster.subset([host, gpu]))
-    device_index = problem.cluster.position
+    problem, device_index = Problem(program.graph, cluster), cluster.position
     op_number = np.cumsum([op.kind != "input" for op in program.graph.ops])
     alternating = np.where(op_number % 2, device_index[gpu], device_index[host])
     seconds = [
@@ -65,9 +62,7 @@ def measure_handoff(cluster: Cluster, host: str, gpu: str) -> float:
     return max(0.0, (seconds[0] - (seconds[1] + seconds[2]) / 2) / CHAIN_OPS)
 
 
-def _step_seconds(
-    program: Any, model: Any, plan: Plan, example: Any, device_map: Mapping[str, str] | None = None
-) -> float:
+def _step_seconds(program: Any, model: Any, plan: Plan, example: Any) -> float:
     """Seconds of a step, of the quicker ones."""
     from placewright.runtime.executor import Executor
 
@@ -75,7 +70,7 @@ def _step_seconds(
     seconds, thread_count = [], torch.get_num_threads()
     try:
         # Replayed ops have no such time; those that are issued one by one do.
-        with Executor(program, model, plan, device_map, cuda_graphs=False) as executor:
+        with Executor(program, model, plan, cuda_graphs=False) as executor:
             for _ in range(TIMED_STEPS):
                 start = time.perf_counter()
                 executor(example)
@@ -97,7 +92,7 @@ def _relu_chain(torch: Any) -> Any:
     return ReluChain().eval()
 
 
-def _isolated_seconds(torch: Any, site: Site) -> float:
-    tensor = torch.ones(8, device=site.device)
-    timing = site.time(lambda _: torch.ops.aten.relu.default(tensor), 0.05)
+def _isolated_seconds(torch: Any, device: RealDevice) -> float:
+    tensor = torch.ones(8, device=device.torch_device)
+    timing = time_call(device, lambda _: torch.ops.aten.relu.default(tensor), 0.05)
     return max(timing.seconds, timing.issue)

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from placewright.graph import Tensor
-    from placewright.profiling.sites import Site
     from placewright.runtime.cpu_worker import (
         CpuWorker,
         Message,
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     from placewright.runtime.instructions import DeviceInstructions
     from placewright.runtime.machine import Machine
     from placewright.runtime.program.program import Program
+    from placewright.runtime.real_devices import RealDevice
 
 MIN_STEPS, MAX_STEPS = 5, 20
 """Steps that are timed at a time; those before are not."""
@@ -65,8 +65,8 @@ class StepTimer:
     more than of one.
     """
 
-    def __init__(self, program: Program, site: Site) -> None:
-        self.program, self.site = program, site
+    def __init__(self, program: Program, device: RealDevice) -> None:
+        self.program, self.device = program, device
         self.instructions = step_instructions(program)
         self.positions = [turn.position for turn in self.instructions.sequence]
         self.worker: CpuWorker | None = None
@@ -77,7 +77,7 @@ class StepTimer:
         """Seconds before and of each op, step by step."""
 
     def run(self, seconds: float, max_steps: int = MAX_STEPS) -> bool:
-        """Time some steps; to be called within `site.run`.
+        """Time some steps; to be called within `device.run`.
 
         Args:
             seconds: That it may take, about.
@@ -111,11 +111,10 @@ class StepTimer:
         """A worker whose thread is not started: it serves in the thread of who asks."""
         from placewright.runtime.cpu_worker import CpuWorker, DeviceJob
         from placewright.runtime.micro_batches import op_runners
-        from placewright.runtime.real_devices import RealDevice
         from placewright.runtime.weight_storage import add_views
 
-        program, instructions, device = self.program, self.instructions, RealDevice(self.site.name)
-        stored_tensors = _initial_tensors(program, self.site)
+        program, instructions, device = self.program, self.instructions, self.device
+        stored_tensors = _initial_tensors(program, device)
         self.step_inputs = {tensor: stored_tensors.pop(tensor) for tensor in instructions.inputs}
         add_views(program, instructions, device, stored_tensors)
         names = [program.graph.ops[position].name for position in self.positions]
@@ -173,24 +172,22 @@ class StepTimer:
         }
 
 
-def time_gpu_step(program: Program, site: Site) -> Timing | None:
-    """A step as one CUDA graph; to be called within `site.run`.
+def time_gpu_step(program: Program, device: RealDevice) -> Timing | None:
+    """A step as one CUDA graph; to be called within `device.run`.
 
     Returns:
         None where it cannot be captured, or there may be no room for it.
     """
     from placewright.runtime.micro_batches import op_runners
-    from placewright.runtime.real_devices import RealDevice
     from placewright.runtime.weight_storage import add_views
 
     torch = load_torch()
     needed_bytes = sum(sum(op.outputs) for op in program.graph.ops)
-    if needed_bytes > torch.cuda.mem_get_info(site.index)[0] // 2:
+    if needed_bytes > torch.cuda.mem_get_info(device.index)[0] // 2:
         return None
     instructions = step_instructions(program)
-    device = RealDevice(site.name, site.device.type, site.index)
     try:
-        stored_tensors = _initial_tensors(program, site)
+        stored_tensors = _initial_tensors(program, device)
         step_inputs = {tensor: stored_tensors.pop(tensor) for tensor in instructions.inputs}
         add_views(program, instructions, device, stored_tensors)
         runners = op_runners(program, instructions, device)
@@ -210,7 +207,7 @@ def time_gpu_step(program: Program, site: Site) -> Timing | None:
                 for tensor in instruction.frees:
                     env.pop(tensor, None)
 
-        return time_cuda_graph(torch, site.index, run_step, 1)
+        return time_cuda_graph(torch, device.index, run_step, 1)
     except Exception:  # out of memory, a sample that an op refuses
         return None
 
@@ -239,7 +236,7 @@ def _discard_message(target: int, message: Message) -> None:
     """There is no other device."""
 
 
-def _initial_tensors(program: Program, site: Site) -> dict[Tensor, Any]:
+def _initial_tensors(program: Program, device: RealDevice) -> dict[Tensor, Any]:
     """Tensors for all that a step begins with; weights are small, so that no number overflows."""
     from placewright.profiling.sample_inputs import (
         index_limits,
@@ -262,7 +259,7 @@ def _initial_tensors(program: Program, site: Site) -> dict[Tensor, Any]:
                 tensor = at, output
                 template = program.meta_tensors[tensor]
                 value = sample_like(
-                    template, site.device, limits.get(tensor), tensor in distinct_tensors
+                    template, device.torch_device, limits.get(tensor), tensor in distinct_tensors
                 )
                 if op.kind == WEIGHT and template.dim() > 1 and template.is_floating_point():
                     value.div_(max(1, template.numel() // max(1, template.shape[0])))

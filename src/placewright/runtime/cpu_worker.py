@@ -7,7 +7,6 @@ takes the oldest step whose next op is ready.
 
 from __future__ import annotations
 
-import os
 import queue
 import threading
 import time
@@ -145,15 +144,11 @@ class CpuWorker(threading.Thread):
             run_in_main_arena(self._work)
 
     def _work(self) -> None:
-        real_device = self.job.real_device
         with (
             report_errors(self),
             torch.no_grad(),
         ):  # here, too: it may run in a thread below this one
-            if real_device.cores and hasattr(os, "sched_setaffinity"):
-                os.sched_setaffinity(0, real_device.cores)  # of this thread alone
-            # OpenMP keeps this number thread by thread, so workers may differ.
-            torch.set_num_threads(real_device.threads)
+            self.job.real_device.bind_thread()
             self.serve()
 
     def serve(self) -> None:

@@ -97,7 +97,7 @@ class Executor:
     def _check_devices(self) -> None:
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
         for real_device in self.real_devices:
-            if real_device.kind == "cuda" and real_device.index >= count:
+            if real_device.is_gpu and real_device.index >= count:
                 raise ExecutionError(
                     f"device {real_device.name!r} is CUDA device {real_device.index}: this machine has "
                     f"{count}; say another place, such as --where {real_device.name}=cpu or "
@@ -113,9 +113,7 @@ class Executor:
             if instructions.sequence
         ]
         gpus = frozenset(
-            index
-            for index, real_device in enumerate(self.real_devices)
-            if real_device.kind == "cuda"
+            index for index, real_device in enumerate(self.real_devices) if real_device.is_gpu
         )
         self.jobs = {number: self._new_job(number, gpus) for number in numbers}
         self.workers: dict[int, CpuWorker] = {}

@@ -162,7 +162,7 @@ def compile_plan(
         None if plan.staging is None else plan.staging.tolist(),
         program.changes,
         keep_tensors,
-        [index for index, real_device in enumerate(real_devices) if real_device.kind == "cuda"],
+        [index for index, real_device in enumerate(real_devices) if real_device.is_gpu],
     )
 
 

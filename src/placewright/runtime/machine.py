@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 import os
 import platform
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from placewright.errors import ClusterError, MissingDependency
+from placewright.errors import MissingDependency
 from placewright.runtime.host_allocator import retain_freed_memory
 from placewright.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-PROFILE_VERSION = 7
+PROFILE_VERSION = 8
 """Counts up when what is measured changes its meaning, so that older profiles are forgotten."""
 
 _CGROUP = Path("/sys/fs/cgroup")
@@ -77,32 +76,10 @@ class Machine:
         cores = f"{len(self.cores)} core{'s' if len(self.cores) > 1 else ''}"
         return ", ".join([f"{self.processor}, {cores}", *(gpu.name for gpu in self.gpus)])
 
-    def share_cores(self, workers: int) -> list[tuple[int, ...]]:
-        """The cores of each of so many workers: about as many each, neighbours together.
-
-        Raises:
-            ClusterError: There are fewer cores than workers.
-        """
-        count = len(self.cores) - (issuing_cores(len(self.cores)) if self.gpus else 0)
-        if not 1 <= workers <= count:
-            raise ClusterError(
-                f"{workers} CPU workers on a machine of {count} cores: expected 1 to {count}"
-            )
-        ends = [round(at * count / workers) for at in range(workers + 1)]
-        return [self.cores[start:end] for start, end in itertools.pairwise(ends)]
-
     @property
     def default_workers(self) -> int:
         """One CPU device beside GPUs; two without, where there is more than one core."""
         return 1 if self.gpus or len(self.cores) == 1 else 2
-
-
-def issuing_cores(cores: int) -> int:
-    """How many of a host's cores are left to the thread that issues to GPUs, and to their driver.
-
-    An op on all cores waits for its slowest thread: whoever takes a core from it, takes all.
-    """
-    return 2 if cores >= 8 else 1 if cores > 2 else 0
 
 
 def this_machine() -> Machine:

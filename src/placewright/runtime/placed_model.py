@@ -126,11 +126,11 @@ class PlacedModel:
                 f"parameters, such as {missing[0]!r}"
             )
         if (
-            any(real_device.kind == "cuda" for real_device in self.real_devices)
+            any(real_device.is_gpu for real_device in self.real_devices)
             and not torch.cuda.is_available()
         ):
             cuda_device = next(
-                real_device for real_device in self.real_devices if real_device.kind == "cuda"
+                real_device for real_device in self.real_devices if real_device.is_gpu
             )
             raise ExecutionError(
                 f"device {cuda_device.name!r} is a CUDA device, and this machine has none: "

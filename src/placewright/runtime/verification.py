@@ -300,7 +300,7 @@ class _OpMonitor:
             number: self._count_resident(executor, number) for number in executor.jobs
         }
         for real_device in executor.real_devices:
-            if real_device.kind == "cuda":
+            if real_device.is_gpu:
                 torch.cuda.synchronize(real_device.index)
                 torch.cuda.reset_peak_memory_stats(real_device.index)
 
@@ -313,7 +313,7 @@ class _OpMonitor:
             tensor for tensor in outputs if isinstance(tensor, torch.Tensor)
         ]  # some ops make less
         torch_devices = {str(tensor.device) for tensor in tensors if tensor.numel()}
-        if real_device.kind == "cuda":
+        if real_device.is_gpu:
             matches = torch_devices <= {real_device.torch_name}
             self.ran_on[instruction.position] = (
                 real_device.name if matches else ", ".join(sorted(torch_devices))
@@ -362,7 +362,7 @@ class _OpMonitor:
         peaks: dict[str, int] = {}
         gpus: dict[int, list[str]] = {}
         for number, job in executor.jobs.items():
-            if job.real_device.kind == "cuda":
+            if job.real_device.is_gpu:
                 gpus.setdefault(job.real_device.index, []).append(job.real_device.name)
                 continue
             states = sum(

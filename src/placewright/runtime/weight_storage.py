@@ -54,7 +54,7 @@ def place_weights(
             to_pin += [source for source, _ in program.graph.ops[position].inputs]
     _evict_weights(tensors, instructions, real_devices)
     for real_device, device_instructions in zip(real_devices, instructions.per_device, strict=True):
-        if pack_weights and device_instructions.staging is not None and real_device.kind == "cuda":
+        if pack_weights and device_instructions.staging is not None and real_device.is_gpu:
             for batch in device_instructions.staging.batches:
                 _pack_contiguous(program, tensors, batch)
     all_resident: list[ResidentTensors] = [{} for _ in real_devices]

@@ -65,7 +65,7 @@ def profile_machine(
     from placewright.cli.render import tables
     from placewright.cli.render.json_output import print_json
     from placewright.profiling.machine_profile import parse_workers, profile_machine
-    from placewright.profiling.sites import sites_of
+    from placewright.runtime.real_devices import machine_devices
 
     check_writable(output)
     if model is not None:
@@ -95,7 +95,7 @@ def profile_machine(
         if program is not None:
             from placewright.profiling.op_costs import profile_ops
 
-            sites = sites_of(profile.machine, worker_count)
+            sites = machine_devices(profile.machine, worker_count)
             ops = profile_ops(
                 program,
                 profile.machine,
