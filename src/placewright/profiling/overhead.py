@@ -35,7 +35,9 @@ def measure_overhead(device: RealDevice, cluster: Cluster) -> float:
     torch = load_torch()
     model, example = _relu_chain(torch), torch.ones(8)
     program = build_program(model, (example,))
-    problem = Problem(program.graph, cluster)  # all of it: the others have their cores, too
+    if device.is_gpu:  # alone, so that the input is on it from the start
+        cluster = cluster.subset([device.name])
+    problem = Problem(program.graph, cluster)  # workers: all of them, since they share the cores
     plan = Plan.of(problem, np.full(len(program.graph), cluster.position[device.name]))
     step_seconds = _step_seconds(program, model, plan, example)
     op_seconds = device.run(lambda: _isolated_seconds(torch, device))

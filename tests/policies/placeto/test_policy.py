@@ -126,7 +126,7 @@ def test_on_a_gpu_it_thinks_as_on_the_cpu(branches, config):
     policy.to("cuda")
     found = policy.score(branches, episodes).log_prob.detach().cpu()
     torch.testing.assert_close(found, expected, atol=1e-3, rtol=1e-3)
-    assert policy.act(branches, 2, seed=0).device.shape[1] == len(branches.graph)
+    assert policy.act(branches, 2, seed=0).placements.shape[1] == len(branches.graph)
 
 
 @pytest.fixture(scope="module")
