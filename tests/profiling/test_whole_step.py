@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from fake_cuda import fake_gpus
 from models import Branches, Cached, Everything, nn, torch
 
 from placewright.profiling import op_costs, whole_step
@@ -139,29 +140,22 @@ def test_steps_of_several_moments_add_up():
     assert {one.samples for one in steps.timings().values()} == {12}
 
 
-class HostAsGpu(RealDevice):
-    """The host, as if it were a GPU."""
-
-    torch_device, torch_name = torch.device("cpu"), "cpu"
-
-
 @pytest.mark.parametrize("training", [False, True], ids=["inference", "training"])
 def test_a_whole_step_is_captured_with_sound_numbers_in_all_its_ops(training, monkeypatch):
     program = build_program(Branches(), (torch.ones(2, 8),), training=training)
-    gpu, free, steps = HostAsGpu("gpu0", "cuda", model="a GPU"), [1 << 30], []
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda index: (free[0], 1 << 30))
+    gpu, steps = RealDevice("gpu0", "cuda", model="a GPU"), []
 
     def replayed(_, index, step, calls):
         steps.append((index, calls, step(0)))
         return Timing(1e-3, 0.0, 5)
 
     monkeypatch.setattr(whole_step, "time_cuda_graph", replayed)
-    with torch.no_grad():
+    with fake_gpus() as cuda, torch.no_grad():
         assert time_gpu_step(program, gpu) == Timing(1e-3, 0.0, 5)
         assert steps == [(0, 1, None)]
-        free[0] = 1000  # it may not fit
+        cuda.free = 1000  # it may not fit
         assert time_gpu_step(program, gpu) is None
-        free[0] = 1 << 30
+        cuda.free = 1 << 30
 
         def refused(*_):
             raise RuntimeError("an op refuses its sample")

@@ -1,4 +1,4 @@
-"""A GPU that is no GPU: streams that do at once what they are told, so that issuing can be tested.
+"""A CUDA backend without a GPU: streams run at once what they are issued.
 
 What a real GPU does later, this does when it is issued; an op issued before what it waits for, a
 weight overwritten before it is read, or a tensor freed too early still shows. What streams must
@@ -8,121 +8,191 @@ wait for does not: that needs a real GPU (`test_gpu.py`).
 from __future__ import annotations
 
 import contextlib
+from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 from models import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
 
-from placewright.runtime import executor, real_devices
-from placewright.runtime.cuda import issuer, streams
-from placewright.runtime.micro_batches import AccumulatingUpdate
-
-capturing = []
-"""The graph that is being captured, if one is."""
+from placewright.runtime.cuda.backend import use_backend
 
 
-class Event:
-    def __init__(self) -> None:
-        self.recorded = self.captured = False
+class FakeEvent:
+    def __init__(self, cuda: FakeCuda) -> None:
+        self.cuda, self.recorded, self.captured = cuda, False, False
 
     def record(self, stream=None):
-        self.recorded, self.captured = True, bool(capturing)
+        self.recorded, self.captured = True, bool(self.cuda.capturing)
 
     def synchronize(self):
         assert self.recorded
 
 
-class Stream:
-    def __init__(self, device=None, priority=0) -> None:
-        self.device = device
+class FakeStream:
+    def __init__(self, cuda: FakeCuda) -> None:
+        self.cuda = cuda
 
     def wait_event(self, event):
         assert event.recorded, "a stream waits for what was never issued"
-        assert event.captured == bool(capturing), "a capture and what is not in it cannot wait"
+        assert event.captured == bool(self.cuda.capturing), "a capture and others cannot wait"
 
-    def wait_stream(self, other):
+    def wait_stream(self, stream):
         pass
 
     def synchronize(self):
         pass
 
 
-def install(monkeypatch):
-    """Make this machine one with GPUs; to be called once models have been captured."""
-    current = Stream()
-    monkeypatch.setattr(executor.Executor, "_check_devices", lambda run: None)
-    monkeypatch.setattr(torch.cuda, "Event", Event)
-    monkeypatch.setattr(torch.cuda, "Stream", Stream)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: current)
-    monkeypatch.setattr(torch.cuda, "set_stream", lambda stream: None)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: None)
-    monkeypatch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext())
-    monkeypatch.setattr(torch.Tensor, "record_stream", lambda tensor, stream: None)
-    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor)
-    monkeypatch.setattr(streams, "pinned_like", torch.empty_like)
-    monkeypatch.setattr(real_devices.RealDevice, "torch_name", "cpu")
-
-
-class Graph:
+class FakeGraph:
     """Ops that are run again on the tensors they were captured with."""
 
     def __init__(self) -> None:
         self.calls = []
 
     def replay(self):
-        for run, read, made in self.calls:
-            for old, new in zip(made, run(read), strict=True):
-                old.copy_(new)
+        for func, args, kwargs, outputs in self.calls:
+            new = tensors_in(func(*args, **kwargs))
+            for old, value in zip(outputs, new, strict=True):
+                if storage(old) not in map(storage, tensors_in((args, kwargs))):
+                    old.copy_(value)
 
 
-def as_in(value, copies, read):
-    """A tensor that is in the memory of a copy as it is in that of what was copied."""
-    for copy, one in zip(copies, read, strict=True):
-        if value.untyped_storage().data_ptr() == copy.untyped_storage().data_ptr():
-            begin = one.storage_offset() + value.storage_offset()
-            return one.as_strided(value.shape, value.stride(), begin)
-    return value
+def tensors_in(value) -> list[torch.Tensor]:
+    leaves = torch.utils._pytree.tree_leaves(value)
+    return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
 
-def install_graphs(monkeypatch):
-    """Let runs of ops be captured; unlike on a real GPU, capturing runs them, but on copies."""
+def storage(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr() if tensor.numel() else id(tensor)
+
+
+class Recorder(TorchDispatchMode):
+    """Records ops into a graph; those that write into their inputs are run on copies of them."""
+
+    def __init__(self, graph: FakeGraph) -> None:
+        super().__init__()
+        self.graph = graph
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        originals = {}
+
+        def copied(value):
+            copy = torch.clone(value)
+            originals[storage(copy)] = value
+            return copy
+
+        arguments = list(args)
+        for index, argument in enumerate(func._schema.arguments):
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                assert index < len(arguments), f"{func} writes to a keyword argument"
+                arguments[index] = tree_map(copied, arguments[index])
+        outputs = func(*arguments, **kwargs)
+        outputs = tree_map(
+            lambda value: (
+                originals.get(storage(value), value) if isinstance(value, torch.Tensor) else value
+            ),
+            outputs,
+        )
+        inputs = set(map(storage, tensors_in((args, kwargs))))
+        if originals or any(storage(value) not in inputs for value in tensors_in(outputs)):
+            self.graph.calls.append((func, args, kwargs, tensors_in(outputs)))
+        return outputs
+
+
+@dataclass
+class FakeCuda:
+    """GPUs of the host's own memory.
+
+    Args:
+        gpus: How many.
+        free: Bytes that nothing uses.
+        capturing: The graph that is being captured, if one is.
+        cleared: How often cuBLAS's workspaces were freed.
+    """
+
+    gpus: int = 8
+    free: int = 1 << 40
+    capturing: list[FakeGraph] = field(default_factory=list)
+    cleared: int = 0
+
+    def __post_init__(self) -> None:
+        self.stream = FakeStream(self)
+
+    def device_count(self):
+        return self.gpus
+
+    def properties(self, index):
+        return SimpleNamespace(name="a GPU", total_memory=self.free, multi_processor_count=1)
+
+    def device_name(self, index):
+        return "cpu"
+
+    def new_stream(self, device, priority=0):
+        return FakeStream(self)
+
+    def confined_stream(self, index, multiprocessors):
+        return None, FakeStream(self)
+
+    def new_event(self):
+        return FakeEvent(self)
+
+    def current_stream(self, device):
+        return self.stream
+
+    def set_stream(self, stream):
+        pass
+
+    def stream_scope(self, stream):
+        return contextlib.nullcontext()
+
+    def record_use(self, tensor, stream):
+        pass
+
+    def pinned_like(self, tensor):
+        return torch.empty_like(tensor)
+
+    def pin(self, tensor):
+        return tensor
+
+    def new_graph(self):
+        return FakeGraph()
+
+    def new_graph_pool(self):
+        return object()
 
     @contextlib.contextmanager
-    def capture(graph, pool=None, stream=None, capture_error_mode=""):
-        capturing.append(graph)
+    def capture(self, graph, pool, stream):
+        self.capturing.append(graph)
         try:
-            yield
+            with Recorder(graph):
+                yield
         finally:
-            capturing.pop()
+            self.capturing.pop()
 
-    issue = issuer.Issuer.issue
+    def synchronize(self, device=None):
+        pass
 
-    def recorded(self, step, cuda_device, index):
-        if not capturing:
-            issue(self, step, cuda_device, index)
-            return
-        job, env = cuda_device.job, step.env[cuda_device.number]
-        instruction, run = job.instructions.sequence[index], job.runners[index]
-        slots = cuda_device.staging.slots if cuda_device.staging else ()
-        locations = env, job.resident, slots
-        read = [locations[location][key] for location, key in instruction.inputs]
-        if isinstance(run, AccumulatingUpdate):  # which would change a weight
-            made = [torch.empty(0)]
-        elif instruction.in_place:
-            copies = [one.clone() for one in read]
-            made = [as_in(value, copies, read) for value in run(copies)]
-        else:
-            made = run(read)
-        env.update({(instruction.position, output): value for output, value in enumerate(made)})
-        capturing[-1].calls.append((run, read, made))
+    def empty_cache(self):
+        pass
 
-    copy_batch = streams._StagingBuffer._copy_batch
+    def clear_workspaces(self):
+        self.cleared += 1
 
-    def recorded_batch(staging, batch):
-        copy_batch(staging, batch)
-        for slot, weight in batch.pairs if capturing else ():
-            capturing[-1].calls.append((list, [weight], [slot]))
+    def free_bytes(self, index):
+        return self.free
 
-    monkeypatch.setattr(streams._StagingBuffer, "_copy_batch", recorded_batch)
-    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
-    monkeypatch.setattr(torch.cuda, "graph", capture)
-    monkeypatch.setattr(torch.cuda, "graph_pool_handle", object)
-    monkeypatch.setattr(issuer.Issuer, "issue", recorded)
+    def peak_bytes(self, index):
+        return 0
+
+    def reset_peak(self, index):
+        pass
+
+
+@contextlib.contextmanager
+def fake_gpus(**settings):
+    """Make this machine one with GPUs inside the block; models are captured before it."""
+    cuda = FakeCuda(**settings)
+    with use_backend(cuda):
+        yield cuda

@@ -21,6 +21,7 @@ from placewright.profiling.timing import (
     summarise,
     time_cuda_graph,
 )
+from placewright.runtime.cuda.backend import current_backend
 from placewright.runtime.instructions import ENV, compile_graph
 from placewright.runtime.machine import load_torch
 
@@ -183,7 +184,7 @@ def time_gpu_step(program: Program, device: RealDevice) -> Timing | None:
 
     torch = load_torch()
     needed_bytes = sum(sum(op.outputs) for op in program.graph.ops)
-    if needed_bytes > torch.cuda.mem_get_info(device.index)[0] // 2:
+    if needed_bytes > current_backend().free_bytes(device.index) // 2:
         return None
     instructions = step_instructions(program)
     try:

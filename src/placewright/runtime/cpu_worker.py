@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from placewright.errors import ExecutionError
+from placewright.runtime.cuda.backend import current_backend
 from placewright.runtime.host_allocator import run_in_main_arena
 from placewright.runtime.instructions import ENV, RESIDENT
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from placewright.graph import Tensor
+    from placewright.runtime.cuda.backend import CudaEvent
     from placewright.runtime.instructions import DeviceInstructions, Instruction
     from placewright.runtime.program.runners import Runner
     from placewright.runtime.real_devices import RealDevice
@@ -48,7 +50,7 @@ class Message(NamedTuple):
     step: int = 0
     key: Any = None
     value: Any = None
-    event: torch.cuda.Event | None = None
+    event: CudaEvent | None = None
 
 
 class StepDone(NamedTuple):
@@ -65,7 +67,7 @@ class PendingTensor(NamedTuple):
     """A tensor that is still on its way from a GPU."""
 
     value: torch.Tensor
-    event: torch.cuda.Event
+    event: CudaEvent
 
     def wait(self) -> torch.Tensor:
         """The tensor, once it is here."""
@@ -224,7 +226,9 @@ class CpuWorker(threading.Thread):
         for output, target in instruction.sends:
             value = outputs[output]
             if target in job.gpus and value.nbytes > PAGEABLE_BYTES:
-                value = value.pin_memory()  # here, so that the thread that issues does not wait
+                value = current_backend().pin(
+                    value
+                )  # here, so that the thread that issues does not wait
             job.send(target, Message("tensor", step.number, (position, output), value))
         for target in instruction.notifies:
             job.send(target, Message("read", step.number, position))

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from placewright.runtime.cuda.backend import current_backend
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -133,20 +135,18 @@ class EagerPlacement(TorchFunctionMode):
             copy = weight.to(target, non_blocking=True)
         else:
             copy, event = prefetch
-            stream = torch.cuda.current_stream(target)
+            stream = current_backend().current_stream(target)
             stream.wait_event(event)
-            copy.record_stream(stream)
+            current_backend().record_use(copy, stream)
         self._prefetch(weight, target)
         return copy.detach()
 
     def _prefetch(self, weight: torch.Tensor, target: torch.device) -> None:
         """Begin to copy the weights that come after this one, as far as the room permits."""
-        from placewright.runtime.cuda.streams import new_event, new_stream
-
         indices = [index for index, item in enumerate(self.previous_weights) if item is weight]
         if not indices:
             return
-        stream = self.copy_streams.setdefault(target, new_stream(target))
+        stream = self.copy_streams.setdefault(target, current_backend().new_stream(target))
         free_bytes = self.prefetch_bytes.get(target, 0) - sum(
             item.nbytes for item, _ in self.prefetches.values()
         )
@@ -158,9 +158,9 @@ class EagerPlacement(TorchFunctionMode):
             free_bytes -= next_weight.nbytes
             if free_bytes < 0 or self.compute_devices[id(next_weight)] != target:
                 return
-            with torch.cuda.stream(stream), torch.no_grad():
+            with current_backend().stream_scope(stream), torch.no_grad():
                 copy = next_weight.detach().to(target, non_blocking=True)
-                event = new_event()
+                event = current_backend().new_event()
                 event.record(stream)
             self.prefetches[id(next_weight)] = copy, event
 

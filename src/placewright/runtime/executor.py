@@ -17,6 +17,7 @@ from placewright.runtime.cpu_worker import (
     StepDone,
     WeightStreamer,
 )
+from placewright.runtime.cuda.backend import current_backend
 from placewright.runtime.host_allocator import retain_freed_memory
 from placewright.runtime.instructions import compile_plan
 from placewright.runtime.micro_batches import op_runners, weight_updates
@@ -95,7 +96,7 @@ class Executor:
         self._start()
 
     def _check_devices(self) -> None:
-        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        count = current_backend().device_count()
         for real_device in self.real_devices:
             if real_device.is_gpu and real_device.index >= count:
                 raise ExecutionError(
@@ -287,7 +288,7 @@ class Executor:
     ) -> None:
         """Send an input or a stored tensor to a device that reads it."""
         value: Any = inputs[tensor] if tensor in inputs else self._resident_tensor(tensor)
-        if value.is_cuda and self.real_devices[target].kind == "cpu":
+        if value.is_cuda and not self.real_devices[target].is_gpu:
             cuda_devices = {} if self.issuer is None else self.issuer.cuda_devices
             cuda_device = cuda_devices.get(self.instructions.placement[tensor[0]])
             value = value.cpu() if cuda_device is None else cuda_device.stored_to_host(value)
@@ -365,7 +366,7 @@ class Executor:
             device = self.instructions.placement[position]
             local = tensor.detach().to(self.real_devices[device].torch_name)
             if self.program.graph.ops[position].kind == STATE:
-                if local.is_inference() and self.real_devices[device].kind == "cpu":
+                if local.is_inference() and not self.real_devices[device].is_gpu:
                     with torch.inference_mode(False):  # a worker may not change it otherwise
                         local = local.clone()
                 captured_state = self.resident[device].get((position, 0))

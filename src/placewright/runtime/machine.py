@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from placewright.errors import MissingDependency
+from placewright.runtime.cuda.backend import current_backend
 from placewright.runtime.host_allocator import retain_freed_memory
 from placewright.version import __version__
 
@@ -89,14 +90,15 @@ def this_machine() -> Machine:
         MissingDependency: PyTorch is not installed.
     """
     torch = load_torch()
-    cuda = torch.cuda.is_available()
+    backend = current_backend()
+    gpus = tuple(_gpu(backend.properties(index)) for index in range(backend.device_count()))
     return Machine(
         processor=_processor(),
         cores=available_cores(),
         memory=_memory(),
-        gpus=tuple(_gpu(torch, at) for at in range(torch.cuda.device_count())) if cuda else (),
+        gpus=gpus,
         cache=_cache(),
-        versions=_versions(torch, cuda),
+        versions=_versions(torch, bool(gpus)),
     )
 
 
@@ -126,8 +128,7 @@ def _versions(torch: Any, cuda: bool) -> dict[str, str]:
     return versions
 
 
-def _gpu(torch: Any, index: int) -> Gpu:
-    properties = torch.cuda.get_device_properties(index)
+def _gpu(properties: Any) -> Gpu:
     cache = int(getattr(properties, "L2_cache_size", 0))
     return Gpu(
         str(properties.name),

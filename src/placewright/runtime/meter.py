@@ -76,11 +76,11 @@ def time_steps(
 
     With several in flight the time is that between the ends of steps, on average.
     """
-    import torch
+    from placewright.runtime.cuda.backend import current_backend
 
     def synchronize() -> None:
         if executor.issuer is not None:
-            torch.cuda.synchronize()
+            current_backend().synchronize()
 
     for _ in range(0 if in_flight > 1 else MAX_TRIAL_STEPS):
         if executor.is_warm:
@@ -236,6 +236,7 @@ def serve_plans(pipe: Any, model: Any, training: bool, optimizer: str | None) ->
     """What the child does: capture the model, then run every plan it is sent."""
     import torch
 
+    from placewright.runtime.cuda.backend import current_backend
     from placewright.runtime.executor import Executor
     from placewright.runtime.program.program import build_program
 
@@ -257,8 +258,8 @@ def serve_plans(pipe: Any, model: Any, training: bool, optimizer: str | None) ->
             with Executor(program, module, plan, device_map) as executor:
                 measurement = time_steps(executor, args, kwargs, steps, warmup_steps, in_flight)
         except Exception as error:
-            if torch.cuda.is_available():
-                torch.cuda.empty_cache()
+            if current_backend().device_count():
+                current_backend().empty_cache()
             is_ours = isinstance(error, PlacewrightError)  # whose text says all
             measurement = Measurement(
                 math.inf, failure=str(error) if is_ours else f"{type(error).__name__}: {error}"

@@ -21,6 +21,7 @@ from placewright.runtime.call_cache import (
     to_caller_device,
     unplaced_copy,
 )
+from placewright.runtime.cuda.backend import current_backend
 from placewright.runtime.eager import EagerPlacement, find_compute_devices
 from placewright.runtime.executor import Executor
 from placewright.runtime.micro_batches import share_optimizer_states
@@ -127,7 +128,7 @@ class PlacedModel:
             )
         if (
             any(real_device.is_gpu for real_device in self.real_devices)
-            and not torch.cuda.is_available()
+            and not current_backend().device_count()
         ):
             cuda_device = next(
                 real_device for real_device in self.real_devices if real_device.is_gpu

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from placewright.errors import ClusterError, ConfigError
+from placewright.runtime.cuda.backend import current_backend
 from placewright.runtime.host_allocator import run_in_main_arena
 from placewright.runtime.machine import available_cores, load_torch
 from placewright.runtime.openmp import release_openmp_team
@@ -70,7 +71,7 @@ class RealDevice:
     @property
     def torch_name(self) -> str:
         """PyTorch's name of the device."""
-        return f"cuda:{self.index}" if self.is_gpu else "cpu"
+        return current_backend().device_name(self.index) if self.is_gpu else "cpu"
 
     @property
     def torch_device(self) -> Any:

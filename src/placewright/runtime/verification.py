@@ -15,6 +15,7 @@ import torch
 from placewright.errors import VerifyError
 from placewright.frontends.pytorch.values import tensors_in
 from placewright.graph import STATE
+from placewright.runtime.cuda.backend import current_backend
 from placewright.runtime.executor import Executor
 from placewright.runtime.micro_batches import weight_updates
 from placewright.runtime.program.sources import (
@@ -301,8 +302,8 @@ class _OpMonitor:
         }
         for real_device in executor.real_devices:
             if real_device.is_gpu:
-                torch.cuda.synchronize(real_device.index)
-                torch.cuda.reset_peak_memory_stats(real_device.index)
+                current_backend().synchronize(real_device.index)
+                current_backend().reset_peak(real_device.index)
 
     def __call__(
         self, device: int, step: Any, instruction: Instruction, outputs: Sequence[torch.Tensor]
@@ -372,7 +373,7 @@ class _OpMonitor:
                 self.resident_bytes[number] + self.peak.get(number, 0) + states
             )
         for index, names in gpus.items():  # the streams of one GPU share its memory
-            peaks["+".join(names)] = torch.cuda.max_memory_allocated(index)
+            peaks["+".join(names)] = current_backend().peak_bytes(index)
         return peaks
 
     def misplaced_ops(self, executor: Executor) -> list[str]:

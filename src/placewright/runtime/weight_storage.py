@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from placewright.errors import ExecutionError
+from placewright.runtime.cuda.backend import current_backend
 from placewright.runtime.program.sources import model_tensors
 
 if TYPE_CHECKING:
@@ -43,9 +44,7 @@ def place_weights(
     tensors = model_tensors(program, model)
     pinned: set[int] = set()
     to_pin = [
-        tensor
-        for tensor, target in _outgoing_weights(instructions)
-        if real_devices[target].kind == "cuda"
+        tensor for tensor, target in _outgoing_weights(instructions) if real_devices[target].is_gpu
     ]
     while to_pin:
         position = to_pin.pop()
@@ -75,7 +74,7 @@ def place_weights(
     for real_device, resident, device_instructions in zip(
         real_devices, all_resident, instructions.per_device, strict=True
     ):
-        if real_device.kind == "cpu":  # threads share their memory
+        if not real_device.is_gpu:  # threads share their memory
             for tensor in device_instructions.shared:
                 resident[tensor] = all_resident[instructions.placement[tensor[0]]][tensor]
     return all_resident
@@ -125,7 +124,7 @@ def _pack_contiguous(
     size = offset + last_weight.nbytes
     if _pinned_bytes(size) > sum(_pinned_bytes(weight.nbytes) for _, weight in slots):
         return
-    buffer = torch.empty(size, dtype=torch.uint8).pin_memory()
+    buffer = current_backend().pin(torch.empty(size, dtype=torch.uint8))
     with torch.no_grad():
         for offset, weight in slots:
             data = buffer[offset : offset + weight.nbytes].view(weight.dtype)
@@ -188,6 +187,6 @@ def _move_weight(weight: torch.Tensor, real_device: RealDevice, pinned: bool) ->
             raise ExecutionError(f"no room for weights on {real_device.name!r}: {error}") from error
         weight.data = data
     if pinned and target.type == "cpu" and not data.is_pinned():
-        data = data.pin_memory()
+        data = current_backend().pin(data)
         weight.data = data
     return data

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 
-import fake_cuda
 import numpy as np
 import pytest
 from models import capture, machine, nn, streams_of_one, torch, twin
@@ -46,12 +45,10 @@ def ops_named(graph, *names):
 
 @pytest.mark.parametrize("shaped", [False, True])
 @pytest.mark.parametrize("how", ["whole", "staged", "mixed", "two streams"])
-def test_large_outputs_are_made_after_the_graph_and_never_copied(how, shaped, monkeypatch):
+def test_large_outputs_are_made_after_the_graph_and_never_copied(how, shaped, cuda, monkeypatch):
     model, x = Speaker(shaped).eval(), torch.randn(2, 8)
     cluster = streams_of_one() if how == "two streams" else machine(1)
     program, problem = capture(model, x, cluster)
-    fake_cuda.install(monkeypatch)
-    fake_cuda.install_graphs(monkeypatch)
     device = problem.legalize([1] * len(problem.graph))
     turns = problem.arrays.scheduled.nonzero()[0]
     small = ops_named(problem.graph, *(f"layers.{at}.{kind}" for at in range(6) for kind in KINDS))
@@ -86,11 +83,9 @@ def test_large_outputs_are_made_after_the_graph_and_never_copied(how, shaped, mo
 KINDS = ("weight", "bias")
 
 
-def test_streamed_weights_of_a_large_output_are_part_of_the_graph(monkeypatch):
+def test_streamed_weights_of_a_large_output_are_part_of_the_graph(cuda):
     model, x = Speaker().eval(), torch.randn(2, 8)
     program, problem = capture(model, x, machine(1))
-    fake_cuda.install(monkeypatch)
-    fake_cuda.install_graphs(monkeypatch)
     device = problem.legalize([1] * len(problem.graph))
     device[problem.arrays.is_weight] = 0
     plan = Plan.of(problem, device, staging={"gpu0": 4 * WORDS * 9 + 1024})
@@ -159,12 +154,10 @@ class Tied(nn.Module):
         return (x @ self.words.weight.T).square().mean()
 
 
-def test_what_is_large_and_goes_between_devices_has_no_place_in_a_graph(monkeypatch):
+def test_what_is_large_and_goes_between_devices_has_no_place_in_a_graph(cuda, monkeypatch):
     monkeypatch.setattr(graph_exclusions, "LARGE_TRANSFER_BYTES", 1 << 20)
     model, tokens = Tied(), torch.arange(3)
     program, problem = capture(model, tokens, machine(1), training=True, optimizer="sgd")
-    fake_cuda.install(monkeypatch)
-    fake_cuda.install_graphs(monkeypatch)
     ops = problem.graph.ops
     at_host = [op.name.startswith("words") for op in ops]  # the weight, its gradient's sum, update
     plan = Plan.of(problem, problem.legalize(np.where(at_host, 0, 1)))

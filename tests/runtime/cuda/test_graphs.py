@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fake_cuda
 import pytest
 from models import capture, machine, nn, streams_of_one, torch, twin
 
@@ -19,13 +18,8 @@ def on_gpu(problem, *host):
     return Plan.of(problem, device)
 
 
-def install(monkeypatch):
-    fake_cuda.install(monkeypatch)
-    fake_cuda.install_graphs(monkeypatch)
-
-
 @pytest.mark.parametrize("first", [4, 8], ids=["in a graph", "alone"])
-def test_a_state_that_is_changed_between_graphs_is_changed_where_it_lies(first, monkeypatch):
+def test_a_state_that_is_changed_between_graphs_is_changed_where_it_lies(first, cuda):
     class Caches(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -46,7 +40,6 @@ def test_a_state_that_is_changed_between_graphs_is_changed_where_it_lies(first, 
 
     model, rows = Caches().eval(), [torch.tensor([at]) for at in range(3)]
     program, problem = capture(model, (torch.randn(1, 8), rows), machine(1))
-    install(monkeypatch)
     mine, right = twin(model), twin(model)
     with Executor(program, mine, on_gpu(problem, "relu", "exp"), cuda_graphs=True) as run:
         for _ in range(4):
@@ -56,7 +49,7 @@ def test_a_state_that_is_changed_between_graphs_is_changed_where_it_lies(first, 
         assert run.issue_mode == "2 graphs"
 
 
-def test_a_view_of_what_a_graph_makes_is_not_overwritten(monkeypatch):
+def test_a_view_of_what_a_graph_makes_is_not_overwritten(cuda):
     class Parts(nn.Module):
         def forward(self, x):
             for _ in range(9):
@@ -65,7 +58,6 @@ def test_a_view_of_what_a_graph_makes_is_not_overwritten(monkeypatch):
 
     model, x = Parts().eval(), torch.randn(4, 8)
     program, problem = capture(model, x, machine(1))
-    install(monkeypatch)
     with Executor(program, twin(model), on_gpu(problem, "relu"), cuda_graphs=True) as run:
         for _ in range(3):
             _, part = run(x)
@@ -74,7 +66,7 @@ def test_a_view_of_what_a_graph_makes_is_not_overwritten(monkeypatch):
     assert torch.allclose(part, model(x)[1])
 
 
-def test_after_a_whole_graph_each_op_runs_on_its_own_lane(monkeypatch):
+def test_after_a_whole_graph_each_op_runs_on_its_own_lane(cuda, monkeypatch):
     class Speaker(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -88,7 +80,6 @@ def test_after_a_whole_graph_each_op_runs_on_its_own_lane(monkeypatch):
     model, x = Speaker().eval(), torch.randn(4, 8)
     program, problem = capture(model, x, streams_of_one())
     monkeypatch.setattr(graph_exclusions, "LARGE_OUTPUT_BYTES", 4 * 4 * 64)
-    install(monkeypatch)
     device = problem.legalize([0] * len(problem.graph))
     device[problem.arrays.scheduled.nonzero()[0][6:]] = 1
     with Executor(
@@ -100,10 +91,9 @@ def test_after_a_whole_graph_each_op_runs_on_its_own_lane(monkeypatch):
         assert run.issue_mode == "1 graph"
 
 
-def test_streamed_steps_in_flight_after_graphs_read_their_weights(monkeypatch):
+def test_streamed_steps_in_flight_after_graphs_read_their_weights(cuda):
     model, x = nn.Sequential(*(nn.Linear(8, 8) for _ in range(6))), torch.randn(2, 8)
     program, problem = capture(model, x, machine(1))
-    install(monkeypatch)
     device = problem.legalize([1] * len(problem.graph))
     device[problem.arrays.is_weight] = 0
     plan = Plan.of(problem, device, staging={"gpu0": 2 * 512})
@@ -117,10 +107,9 @@ def test_streamed_steps_in_flight_after_graphs_read_their_weights(monkeypatch):
             assert torch.equal(run.result(number), model(one))
 
 
-def test_what_is_captured_for_inference_serves_other_calls(monkeypatch):
+def test_what_is_captured_for_inference_serves_other_calls(cuda):
     model, x = nn.Sequential(*(nn.Tanh() for _ in range(9))), torch.randn(2, 8)
     program, problem = capture(model, x, machine(1))
-    install(monkeypatch)
     with Executor(program, twin(model), on_gpu(problem), cuda_graphs=True) as run:
         with torch.inference_mode():
             for _ in range(3):
@@ -144,10 +133,9 @@ class Skips(nn.Module):
         return x + skip
 
 
-def test_out_of_memory_is_said_where_graphs_hold_what_is_needed(monkeypatch):
+def test_out_of_memory_is_said_where_graphs_hold_what_is_needed(cuda):
     model, x = Skips().eval(), torch.randn(4, 8)
     program, problem = capture(model, x, machine(1))
-    install(monkeypatch)
     with Executor(program, twin(model), on_gpu(problem, "relu", "sin"), cuda_graphs=True) as run:
         for _ in range(3):
             assert torch.allclose(run(x), model(x), atol=1e-6)
@@ -163,7 +151,7 @@ def test_out_of_memory_is_said_where_graphs_hold_what_is_needed(monkeypatch):
 
 
 @pytest.mark.parametrize("room", ["beside", "received"])
-def test_graphs_leave_memory_for_what_has_no_place_in_them(room, monkeypatch):
+def test_graphs_leave_memory_for_what_has_no_place_in_them(room, cuda, monkeypatch):
     class Sums(nn.Module):
         def forward(self, x):
             short = x.sum(0)
@@ -177,7 +165,6 @@ def test_graphs_leave_memory_for_what_has_no_place_in_them(room, monkeypatch):
     model, x = Sums().eval(), torch.randn(4, 8)
     program, problem = capture(model, x, machine(1))
     monkeypatch.setattr(graph_exclusions, "LARGE_TRANSFER_BYTES", x.nbytes)
-    install(monkeypatch)
     receive, empty, failed = streams.CudaDevice.receive, torch.empty, []
 
     def received(lane, value, after, place=None):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fake_cuda
 import pytest
 from models import (
     Branches,
@@ -26,10 +25,9 @@ from placewright.runtime.program.optimizer_step import OptimizerRule
 
 
 @pytest.mark.parametrize("staged", [False, True])
-def test_any_plan_gives_the_models_outputs(staged, monkeypatch):
+def test_any_plan_gives_the_models_outputs(staged, cuda):
     model, x = Branches(), torch.randn(4, 8)
     program, problem = capture(model, x, machine())
-    fake_cuda.install(monkeypatch)
     expected = model(x)
     for plan in plans(problem, 8, staged=staged):
         with Executor(program, twin(model), plan, cuda_graphs=False) as run:
@@ -38,14 +36,13 @@ def test_any_plan_gives_the_models_outputs(staged, monkeypatch):
             assert torch.equal(made["made"], expected["made"])
 
 
-def test_states_and_training_work_on_gpus_too(monkeypatch):
+def test_states_and_training_work_on_gpus_too(cuda):
     model = Cached()
     row = (torch.randn(1, 8), torch.tensor([2]))
     program, problem = capture(model, row, machine())
     how = {"training": True, "optimizer": OptimizerRule("momentum", 0.01)}
     other, x = Branches(), torch.randn(4, 8)
     learning, learned = capture(other, x, machine(), **how)
-    fake_cuda.install(monkeypatch)
     for plan in plans(problem, 4):
         mine, reference = twin(model), twin(model)
         with Executor(program, mine, plan, cuda_graphs=False) as run, torch.no_grad():
@@ -62,13 +59,11 @@ def test_states_and_training_work_on_gpus_too(monkeypatch):
 
 
 @pytest.mark.parametrize("rule", ["sgd", "momentum", "adam"])
-def test_captured_training_steps_go_on_learning(rule, monkeypatch):
+def test_captured_training_steps_go_on_learning(rule, cuda):
     layers = [nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8), nn.ReLU()]
     model, x = nn.Sequential(*layers, nn.Linear(8, 1)), torch.randn(16, 8)
     how = {"training": True, "optimizer": OptimizerRule(rule, 0.01)}
     program, problem = capture(model, x, machine(1), **how)
-    fake_cuda.install(monkeypatch)
-    fake_cuda.install_graphs(monkeypatch)
     everything = Plan.of(problem, problem.legalize([1] * len(problem.graph)))
     with Executor(program, twin(model), everything, cuda_graphs=False) as run:
         expected = [run(x).item() for _ in range(8)]
@@ -80,12 +75,10 @@ def test_captured_training_steps_go_on_learning(rule, monkeypatch):
         assert replayed or plan is not everything
 
 
-def test_gradients_are_gathered_op_by_op_and_then_replays_go_on(monkeypatch):
+def test_gradients_are_gathered_op_by_op_and_then_replays_go_on(cuda):
     model, x = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 1)), torch.randn(16, 8)
     how = {"training": True, "optimizer": OptimizerRule("momentum", 0.01)}
     program, problem = capture(model, x, machine(1), **how)
-    fake_cuda.install(monkeypatch)
-    fake_cuda.install_graphs(monkeypatch)
     plan = Plan.of(problem, problem.legalize([1] * len(problem.graph)))
     losses = []
     for graphs in (False, True):
@@ -97,10 +90,9 @@ def test_gradients_are_gathered_op_by_op_and_then_replays_go_on(monkeypatch):
     assert losses[1] == pytest.approx(losses[0], rel=1e-5)
 
 
-def test_copies_run_ahead_as_far_as_the_room_permits_and_no_further(monkeypatch):
+def test_copies_run_ahead_as_far_as_the_room_permits_and_no_further(cuda):
     model, x = nn.Sequential(*(nn.Linear(8, 8, bias=False) for _ in range(6))), torch.randn(2, 8)
     program, problem = capture(model, x, machine(1))
-    fake_cuda.install(monkeypatch)
     device = problem.legalize([1] * len(problem.graph))
     device[problem.arrays.is_weight] = 0
     plan = Plan.of(problem, device, staging={"gpu0": 2 * 256})
@@ -113,7 +105,7 @@ def test_copies_run_ahead_as_far_as_the_room_permits_and_no_further(monkeypatch)
         assert torch.equal(run(x), model(x))
 
 
-def test_small_weights_come_in_one_copy_and_tied_or_strange_ones_alone(monkeypatch):
+def test_small_weights_come_in_one_copy_and_tied_or_strange_ones_alone(cuda):
     class Net(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -126,7 +118,6 @@ def test_small_weights_come_in_one_copy_and_tied_or_strange_ones_alone(monkeypat
 
     model, x = Net().eval(), torch.randn(2, 24)
     program, problem = capture(model, x, machine(1))
-    fake_cuda.install(monkeypatch)
     device = problem.legalize([1] * len(problem.graph))
     device[problem.arrays.is_weight] = 0
     plan = Plan.of(problem, device, staging={"gpu0": 64 * 1024})
@@ -146,11 +137,10 @@ def test_small_weights_come_in_one_copy_and_tied_or_strange_ones_alone(monkeypat
         assert torch.equal(mine.state_dict()[name], value)
 
 
-def test_several_steps_in_flight_keep_their_order(monkeypatch):
+def test_several_steps_in_flight_keep_their_order(cuda):
     model = Branches()
     inputs = [torch.randn(4, 8) for _ in range(6)]
     program, problem = capture(model, inputs[0], machine())
-    fake_cuda.install(monkeypatch)
     for plan in [*plans(problem, 2), *plans(problem, 2, staged=True)]:
         with Executor(program, twin(model), plan, cuda_graphs=False) as run:
             numbers = [run.submit(x) for x in inputs]
@@ -159,12 +149,10 @@ def test_several_steps_in_flight_keep_their_order(monkeypatch):
             assert torch.equal(one, model(x)["made"])
 
 
-def test_captured_runs_of_ops_read_new_inputs_and_leave_old_outputs_alone(monkeypatch):
+def test_captured_runs_of_ops_read_new_inputs_and_leave_old_outputs_alone(cuda):
     layers = [nn.Linear(8, 8), nn.Tanh()] * 6
     model, x = nn.Sequential(*layers).eval(), torch.randn(4, 8)
     program, problem = capture(model, x, machine(2))
-    fake_cuda.install(monkeypatch)
-    fake_cuda.install_graphs(monkeypatch)
     device = problem.legalize([1] * len(problem.graph))
     device[problem.arrays.scheduled.nonzero()[0][8:9]] = 0  # one op in the middle on the host
     calls = [torch.randn(4, 8) for _ in range(6)]
@@ -182,7 +170,7 @@ def test_captured_runs_of_ops_read_new_inputs_and_leave_old_outputs_alone(monkey
         assert run.issuer.cuda_graphs.mode == "replay"
 
 
-def test_what_graphs_read_has_one_place_and_what_they_alone_have_read_is_let_go(monkeypatch):
+def test_what_graphs_read_has_one_place_and_what_they_alone_have_read_is_let_go(cuda):
     class Twice(nn.Module):
         """What comes first is read at the beginning and at the end."""
 
@@ -197,8 +185,6 @@ def test_what_graphs_read_has_one_place_and_what_they_alone_have_read_is_let_go(
 
     model, x = Twice().eval(), torch.randn(4, 8)
     program, problem = capture(model, x, machine(2))
-    fake_cuda.install(monkeypatch)
-    fake_cuda.install_graphs(monkeypatch)
     device = problem.legalize([1] * len(problem.graph))
     order = problem.arrays.scheduled.nonzero()[0]
     host = [order[0], order[len(order) // 2]]
@@ -219,24 +205,20 @@ def test_what_graphs_read_has_one_place_and_what_they_alone_have_read_is_let_go(
     assert set(first.outputs) == sent  # all else was read by graphs alone
 
 
-def deep(monkeypatch, layers: int, gpus: int):
-    """A model of so many layers, and its program on a machine whose GPUs capture graphs."""
+def deep(layers: int, gpus: int):
+    """A model of some layers, and its program on a machine with GPUs."""
     parts = [part for _ in range(layers) for part in (nn.Linear(8, 8), nn.Tanh())]
     model = nn.Sequential(*parts).eval()
     program, problem = capture(model, torch.randn(4, 8), machine(gpus))
-    fake_cuda.install(monkeypatch)
-    fake_cuda.install_graphs(monkeypatch)
     return model, program, problem
 
 
-def test_a_capture_frees_tensors_where_a_step_does(monkeypatch):
+def test_a_capture_frees_tensors_where_a_step_does(cuda, monkeypatch):
     """What graphs alone read must not stay until the capture ends: its room serves later ops."""
     layers = [layer for _ in range(8) for layer in (nn.Linear(8, 8), nn.Tanh())]
     model, x = nn.Sequential(*layers, nn.Linear(8, 1)), torch.randn(4, 8)
     how = {"training": True, "optimizer": OptimizerRule("sgd", 0.01)}
     program, problem = capture(model, x, machine(1), **how)
-    fake_cuda.install(monkeypatch)
-    fake_cuda.install_graphs(monkeypatch)
     device = problem.legalize([1] * len(problem.graph))
     order = problem.arrays.scheduled.nonzero()[0]
     device[order[len(order) // 2 - 2]] = 0  # between the passes
@@ -244,7 +226,7 @@ def test_a_capture_frees_tensors_where_a_step_does(monkeypatch):
 
     def observed(issuer, step, cuda_device, index):
         issue(issuer, step, cuda_device, index)
-        if fake_cuda.capturing:
+        if cuda.capturing:
             needed = issuer.cuda_graphs._persistent_tensors(cuda_device)
             sequence = cuda_device.job.instructions.sequence
             needed |= {key for each in sequence[index:] for _, key in each.inputs}
@@ -261,27 +243,27 @@ def test_a_capture_frees_tensors_where_a_step_does(monkeypatch):
     assert not any(held)
 
 
-def test_a_run_of_ops_that_cannot_be_captured_is_left_out_of_the_others(monkeypatch):
-    model, program, problem = deep(monkeypatch, 12, 1)
+def test_a_run_of_ops_that_cannot_be_captured_is_left_out_of_the_others(cuda, monkeypatch):
+    model, program, problem = deep(12, 1)
     device = problem.legalize([1] * len(problem.graph))
     device[problem.arrays.scheduled.nonzero()[0][[8, 16]]] = 0
-    issue = Issuer.issue
-
-    def refused(issuer, step, cuda_device, index):
-        if fake_cuda.capturing and index == 12:
-            raise RuntimeError("not while a stream is captured")
-        issue(issuer, step, cuda_device, index)
-
-    monkeypatch.setattr(Issuer, "issue", refused)
     with Executor(program, twin(model), Plan.of(problem, device), cuda_graphs=True) as run:
+        refused = run.jobs[1].runners[12]
+
+        def refuse(read):
+            if cuda.capturing:
+                raise RuntimeError("not while a stream is captured")
+            return refused(read)
+
+        run.jobs[1].runners[12] = refuse
         for _ in range(4):
             x = torch.randn(4, 8)
             assert torch.allclose(run(x), model(x), atol=1e-6)
         assert run.issue_mode == "2 graphs"
 
 
-def test_runs_of_ops_beside_a_worker_wait_for_their_streamed_weights_together(monkeypatch):
-    model, program, problem = deep(monkeypatch, 24, 2)
+def test_runs_of_ops_beside_a_worker_wait_for_their_streamed_weights_together(cuda):
+    model, program, problem = deep(24, 2)
     weight = problem.arrays.is_weight
     device = problem.legalize([1] * len(problem.graph))
     device[weight] = 0
@@ -302,23 +284,25 @@ def test_runs_of_ops_beside_a_worker_wait_for_their_streamed_weights_together(mo
 
 
 @pytest.mark.parametrize("short", ["capture", "outputs", "beside"])
-def test_without_memory_for_graphs_ops_are_issued_one_by_one(short, monkeypatch):
-    model, program, problem = deep(monkeypatch, 12, 2)
+def test_without_memory_for_graphs_ops_are_issued_one_by_one(short, cuda, monkeypatch):
+    model, program, problem = deep(12, 2)
     whole = problem.legalize([1] * len(problem.graph))
     mixed = whole.copy()
     mixed[problem.arrays.scheduled.nonzero()[0][[12, 15]]] = 0  # what is between is no graph
     streamed = whole.copy()
     streamed[problem.arrays.is_weight] = 0
-    issue, failed = Issuer.issue, []
+    failed = []
 
-    def issued(issuer, step, cuda_device, index):
-        graphs = issuer.cuda_graphs
-        inside = bool(fake_cuda.capturing)
-        late = graphs.mode != "eager" and index > 8
-        if late and inside == (short == "capture") and short != "outputs" and graphs.segments:
-            failed.append(index)
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        issue(issuer, step, cuda_device, index)
+    def out_of_memory(runner):
+        def run_or_fail(read):
+            graphs = run.issuer.cuda_graphs
+            is_late = graphs.mode != "eager" and graphs.segments
+            if is_late and bool(cuda.capturing) == (short == "capture") and short != "outputs":
+                failed.append(runner)
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            return runner(read)
+
+        return run_or_fail
 
     def clone(value):
         if short == "outputs":
@@ -332,11 +316,12 @@ def test_without_memory_for_graphs_ops_are_issued_one_by_one(short, monkeypatch)
             Plan.of(problem, whole),
             Plan.of(problem, streamed, staging={"gpu0": 3 * 4 * 8 * 9}),
         ]
-    monkeypatch.setattr(Issuer, "issue", issued)
     for plan in plans:
         failed.clear()
         calls = [torch.randn(4, 8) for _ in range(5)]
         with Executor(program, twin(model), plan, cuda_graphs=True) as run:
+            runners = run.jobs[1].runners
+            runners[9:] = map(out_of_memory, runners[9:])
             with monkeypatch.context() as patch:
                 patch.setattr(torch.Tensor, "clone", clone)
                 made = [run(one) for one in calls]
@@ -353,11 +338,9 @@ def first_instructions(run):
     return [cuda_device.job.instructions.sequence[index] for index in segment.op_indices]
 
 
-def test_capturing_is_given_up_where_it_is_not_quicker_or_steps_overlap(monkeypatch):
+def test_capturing_is_given_up_where_it_is_not_quicker_or_steps_overlap(cuda):
     model, x = nn.Sequential(*[nn.Linear(8, 8), nn.Tanh()] * 6).eval(), torch.randn(4, 8)
     program, problem = capture(model, x, machine(1))
-    fake_cuda.install(monkeypatch)
-    fake_cuda.install_graphs(monkeypatch)
     plan = Plan.of(problem, problem.legalize([1] * len(problem.graph)))
     with Executor(program, twin(model), plan) as run:
         graphs = run.issuer.cuda_graphs
@@ -378,10 +361,9 @@ def failing(_):
     raise RuntimeError("out of luck")
 
 
-def test_a_failure_on_either_side_stops_the_other(monkeypatch):
+def test_a_failure_on_either_side_stops_the_other(cuda):
     model, x = Branches(), torch.randn(4, 8)
     program, problem = capture(model, x, machine())
-    fake_cuda.install(monkeypatch)
     for plan in plans(problem, 4):
         for number, place in enumerate(plan.device_names):
             run = Executor(program, twin(model), plan, cuda_graphs=False)
@@ -392,11 +374,10 @@ def test_a_failure_on_either_side_stops_the_other(monkeypatch):
             run.close()
 
 
-def test_a_gpu_that_is_not_here_is_named():
+def test_a_gpu_that_is_not_here_is_named(cuda):
     model, x = Branches(), torch.randn(4, 8)
     program, problem = capture(model, x, workers(1, "gpu"))
-    if torch.cuda.is_available():
-        pytest.skip("it is here")
+    cuda.gpus = 0
     with pytest.raises(ExecutionError, match="where="):
         Executor(program, model, plans(problem, 1)[0])
     with Executor(program, model, plans(problem, 1)[0], device_map={"gpu0": "cpu"}) as run:
@@ -404,12 +385,9 @@ def test_a_gpu_that_is_not_here_is_named():
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_a_step_on_several_streams_of_one_gpu_is_one_graph(fails, monkeypatch):
+def test_a_step_on_several_streams_of_one_gpu_is_one_graph(fails, cuda):
     model, x = Branches(), torch.randn(4, 8)
     program, problem = capture(model, x, streams_of_one())
-    fake_cuda.install(monkeypatch)
-    fake_cuda.install_graphs(monkeypatch)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: None)
     for plan in plans(problem, 6):
         with Executor(program, twin(model), plan, cuda_graphs=True) as run:
             graphs = run.issuer.cuda_graphs
@@ -418,7 +396,7 @@ def test_a_step_on_several_streams_of_one_gpu_is_one_graph(fails, monkeypatch):
             last = job.runners[-1]
 
             def tried(read, last=last):
-                if fake_cuda.capturing and fails:
+                if cuda.capturing and fails:
                     raise RuntimeError("out of memory")
                 return last(read)
 
@@ -434,13 +412,10 @@ def test_a_step_on_several_streams_of_one_gpu_is_one_graph(fails, monkeypatch):
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_streamed_steps_go_on_without_graphs_that_fail_or_are_slower(fails, monkeypatch):
+def test_streamed_steps_go_on_without_graphs_that_fail_or_are_slower(fails, cuda):
     """What copies waited for in a capture is nothing that later copies could wait for."""
     model, x = nn.Sequential(*(nn.Linear(8, 8) for _ in range(6))), torch.randn(2, 8)
     program, problem = capture(model, x, machine(1))
-    fake_cuda.install(monkeypatch)
-    fake_cuda.install_graphs(monkeypatch)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: None)
     device = problem.legalize([1] * len(problem.graph))
     device[problem.arrays.is_weight] = 0
     plan = Plan.of(problem, device, staging={"gpu0": 2 * 512})
@@ -449,7 +424,7 @@ def test_streamed_steps_go_on_without_graphs_that_fail_or_are_slower(fails, monk
         last = run.jobs[1].runners[-1]
 
         def out_of_memory(read):
-            if fake_cuda.capturing and fails:
+            if cuda.capturing and fails:
                 raise RuntimeError("out of memory")
             return last(read)
 
@@ -465,11 +440,9 @@ def test_streamed_steps_go_on_without_graphs_that_fail_or_are_slower(fails, monk
 
 
 @pytest.mark.parametrize("staged", [False, True])
-def test_a_step_of_one_gpu_is_one_graph(staged, monkeypatch):
+def test_a_step_of_one_gpu_is_one_graph(staged, cuda):
     model, x = nn.Sequential(*(nn.Linear(8, 8) for _ in range(6))), torch.randn(2, 8)
     program, problem = capture(model, x, machine(1))
-    fake_cuda.install(monkeypatch)
-    fake_cuda.install_graphs(monkeypatch)
     device = problem.legalize([1] * len(problem.graph))
     if staged:
         device[problem.arrays.is_weight] = 0
@@ -488,7 +461,7 @@ def test_a_step_of_one_gpu_is_one_graph(staged, monkeypatch):
             assert torch.equal(run(x), torch.zeros(2, 8))
 
 
-def test_states_given_anew_are_changed_where_graphs_know_them(monkeypatch):
+def test_states_given_anew_are_changed_where_graphs_know_them(cuda):
     class Adds(nn.Module):
         def forward(self, cache, row):
             for _ in range(6):
@@ -498,8 +471,6 @@ def test_states_given_anew_are_changed_where_graphs_know_them(monkeypatch):
 
     model, row = Adds(), torch.randn(4)
     program, problem = capture(model, (torch.zeros(4), row), machine(1))
-    fake_cuda.install(monkeypatch)
-    fake_cuda.install_graphs(monkeypatch)
     plan = Plan.of(problem, problem.legalize([1] * len(problem.graph)))
     with Executor(program, twin(model), plan, cuda_graphs=True) as run:
         for _ in range(5):
@@ -512,10 +483,9 @@ def test_states_given_anew_are_changed_where_graphs_know_them(monkeypatch):
 
 
 @pytest.mark.parametrize("error", [RuntimeError, torch.OutOfMemoryError])
-def test_an_op_that_fails_among_many_is_named_and_memory_is_tried_again(error, monkeypatch):
+def test_an_op_that_fails_among_many_is_named_and_memory_is_tried_again(error, cuda):
     model = nn.Sequential(*(nn.Tanh() for _ in range(9)))
     program, problem = capture(model, torch.randn(2, 8), machine(1))
-    fake_cuda.install(monkeypatch)
     plan = Plan.of(problem, problem.legalize([1] * len(problem.graph)))
     with Executor(program, twin(model), plan, cuda_graphs=None) as run:
         x = torch.randn(2, 8)
@@ -539,15 +509,9 @@ def test_an_op_that_fails_among_many_is_named_and_memory_is_tried_again(error, m
         assert failed
 
 
-def test_cublas_keeps_its_room_while_there_are_graphs_that_work_in_it(monkeypatch):
-    cleared = []
-    clear = torch._C, "_cuda_clearCublasWorkspaces", lambda: cleared.append(1)
+def test_cublas_keeps_its_room_while_there_are_graphs_that_work_in_it(cuda, monkeypatch):
     model, x = nn.Sequential(*(nn.Linear(8, 8) for _ in range(6))), torch.randn(2, 8)
     program, problem = capture(model, x, machine(1))
-    fake_cuda.install(monkeypatch)
-    fake_cuda.install_graphs(monkeypatch)
-    monkeypatch.setattr(*clear, raising=False)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     plan = Plan.of(problem, problem.legalize([1] * len(problem.graph)))
     with Executor(program, twin(model), plan, cuda_graphs=True) as run:
         for _ in range(3):
@@ -555,5 +519,5 @@ def test_cublas_keeps_its_room_while_there_are_graphs_that_work_in_it(monkeypatc
         assert run.issuer.cuda_graphs.has_graphs
         with Executor(program, twin(model), plan, cuda_graphs=False) as other:
             other(x)
-        assert not cleared
-    assert cleared == [1]
+        assert not cuda.cleared
+    assert cuda.cleared == 1

@@ -46,7 +46,7 @@ class CudaGraphs:
     """
 
     def __init__(self, issuer: Issuer, enabled: bool | None) -> None:
-        self.issuer, self.enabled = issuer, enabled
+        self.issuer, self.backend, self.enabled = issuer, issuer.backend, enabled
         self.segments = (
             {}
             if enabled is False
@@ -235,9 +235,7 @@ class CudaGraphs:
                 if not any(candidate.step_ops for candidate in self.segments.values()):
                     self._check_eager_memory()
                 for cuda_device in self.issuer.cuda_devices.values():
-                    torch.cuda.synchronize(
-                        cuda_device.device
-                    )  # or places are filled before they are zero
+                    self.backend.synchronize(cuda_device.device)  # or inputs come before the zeros
                 break
             self.segments.pop(failed_start, None)
             for segment in self.segments.values():  # which may need what that one was to make
@@ -289,11 +287,11 @@ class CudaGraphs:
         producer: dict[DeviceTensor, int] = {}
         for segment in sorted(self.segments.values(), key=lambda candidate: candidate.start):
             cuda_device = self.issuer.cuda_devices[self.issuer.order[segment.start][0]]
-            pool = pools.setdefault(cuda_device.number, torch.cuda.graph_pool_handle())
+            pool = pools.setdefault(cuda_device.number, self.backend.new_graph_pool())
             try:
                 self._capture_segment(segment, step, cuda_device, pool, producer)
             except Exception as error:
-                torch.cuda.synchronize(cuda_device.device)
+                self.backend.synchronize(cuda_device.device)
                 # The end of a capture that was broken off may fail, too.
                 out_of_memory = torch.OutOfMemoryError in (type(error), type(error.__context__))
                 self.eager_reason = str(error).partition("\n")[0]
@@ -317,10 +315,8 @@ class CudaGraphs:
             segment.producers |= {producer[device_tensor]} if device_tensor in producer else set()
         keys_before = [set(env) for env in step.env]
         persistent = None if segment.step_ops else self._persistent_tensors(cuda_device)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(
-            graph, pool=pool, stream=cuda_device.compute, capture_error_mode="thread_local"
-        ):
+        graph = self.backend.new_graph()
+        with self.backend.capture(graph, pool, cuda_device.compute):
             if persistent is None:
                 self._issue_whole_step(segment, step, cuda_device)
             else:
@@ -340,7 +336,7 @@ class CudaGraphs:
         if tensor not in step.env[number]:
             template, cuda_device = self.templates[device_tensor], self.issuer.cuda_devices[number]
             if template.is_meta and device_tensor not in self.static_inputs:
-                with torch.cuda.stream(cuda_device.compute):
+                with self.backend.stream_scope(cuda_device.compute):
                     self.static_inputs[device_tensor] = torch.zeros_like(
                         template, device=cuda_device.device
                     )
@@ -419,13 +415,13 @@ class CudaGraphs:
             for number, index in issuer.order[: segment.step_ops]:
                 cuda_device = issuer.cuda_devices[number]
                 if len(issuer.cuda_devices) > 1:
-                    torch.cuda.set_stream(cuda_device.compute)
+                    self.backend.set_stream(cuda_device.compute)
                 instruction = cuda_device.job.instructions.sequence[index]
                 issuer.wait_inputs(step, cuda_device, instruction)
                 issuer.issue(step, cuda_device, index)
                 issuer.finish_op(step, cuda_device, instruction)
         finally:  # a capture that ends with another stream still in it is an error
-            torch.cuda.set_stream(first_device.compute)
+            self.backend.set_stream(first_device.compute)
             for stream in joined_streams:
                 first_device.compute.wait_stream(stream)
             for cuda_device in issuer.cuda_devices.values():
@@ -443,5 +439,5 @@ def _storage_ptr(tensor: torch.Tensor) -> int:
 def _empty_cache(issuer: Issuer) -> None:
     """Give back what the allocator keeps for later."""
     for device in {cuda_device.device for cuda_device in issuer.cuda_devices.values()}:
-        torch.cuda.synchronize(device)
-    torch.cuda.empty_cache()
+        issuer.backend.synchronize(device)
+    issuer.backend.empty_cache()

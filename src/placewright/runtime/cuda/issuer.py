@@ -18,6 +18,7 @@ from placewright.runtime.cpu_worker import (
     Message,
     StepDone,
 )
+from placewright.runtime.cuda.backend import current_backend
 from placewright.runtime.cuda.graphs import (
     OBSERVE,
     REPLAY,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from placewright.graph import Tensor
+    from placewright.runtime.cuda.backend import CudaEvent
     from placewright.runtime.instructions import Instruction
 
 
@@ -39,9 +41,9 @@ class _GpuStep:
     number: int
     env: list[dict[Tensor, torch.Tensor]]
     order_index: int = 0
-    arrival_events: dict[tuple[int, Tensor], torch.cuda.Event] = field(default_factory=dict)
+    arrival_events: dict[tuple[int, Tensor], CudaEvent] = field(default_factory=dict)
     reads_done: set[tuple[int, int]] = field(default_factory=set)
-    read_events: dict[int, torch.cuda.Event] = field(default_factory=dict)
+    read_events: dict[int, CudaEvent] = field(default_factory=dict)
 
 
 def _locations(cuda_device: CudaDevice, step: _GpuStep) -> tuple[Any, Any, Any]:
@@ -62,8 +64,9 @@ def clear_workspaces() -> None:
     It keeps it while there are graphs anywhere, which were captured with it and work in it.
     """
     has_graphs = any(issuer.cuda_graphs.has_graphs for issuer in _open_issuers)
-    if torch.cuda.is_available() and not has_graphs:
-        torch._C._cuda_clearCublasWorkspaces()
+    backend = current_backend()
+    if backend.device_count() and not has_graphs:
+        backend.clear_workspaces()
 
 
 class Issuer:
@@ -91,6 +94,7 @@ class Issuer:
         )
         """Whether one GPU does all ops, on one stream or several."""
         self.jobs, self.order, self.device_count = jobs, order, device_count
+        self.backend = current_backend()
         self.inbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self.cuda_devices = {number: CudaDevice(job, source) for number, job in jobs.items()}
         self.steps: list[_GpuStep] = []
@@ -112,7 +116,7 @@ class Issuer:
     def run_until(self, number: int) -> bool:
         """Issue ops until a step is over here; false if told to stop before."""
         devices = {cuda_device.device for cuda_device in self.cuda_devices.values()}
-        previous_streams = {device: torch.cuda.current_stream(device) for device in devices}
+        previous_streams = {device: self.backend.current_stream(device) for device in devices}
         try:
             with torch.no_grad():
                 while any(step.number <= number for step in self.steps) or self._is_expected(
@@ -132,7 +136,7 @@ class Issuer:
         finally:
             self.current_device = None
             for stream in previous_streams.values():
-                torch.cuda.set_stream(stream)
+                self.backend.set_stream(stream)
         return True
 
     def _is_expected(self, number: int) -> bool:
@@ -181,7 +185,7 @@ class Issuer:
         target: int,
         key: Tensor,
         value: torch.Tensor,
-        ready_event: torch.cuda.Event | None,
+        ready_event: CudaEvent | None,
     ) -> None:
         cuda_device = self.cuda_devices[target]
         if value.is_cuda and value.device == cuda_device.device:  # another stream of the same GPU
@@ -223,7 +227,7 @@ class Issuer:
         number, index = self.order[step.order_index]
         cuda_device, job = self.cuda_devices[number], self.jobs[number]
         if self.current_device is not cuda_device:
-            torch.cuda.set_stream(cuda_device.compute)
+            self.backend.set_stream(cuda_device.compute)
             self.current_device = cuda_device
         try:
             required = self.cuda_graphs.required_inputs(step.order_index)
@@ -336,7 +340,7 @@ class Issuer:
             event = step.arrival_events.pop((cuda_device.number, tensor), None)
             if event is not None:
                 cuda_device.compute.wait_event(event)
-                step.env[cuda_device.number][tensor].record_stream(cuda_device.compute)
+                self.backend.record_use(step.env[cuda_device.number][tensor], cuda_device.compute)
         for op in instruction.waits_for:
             if op in step.read_events:
                 cuda_device.compute.wait_event(step.read_events[op])
@@ -350,7 +354,7 @@ class Issuer:
             event = step.arrival_events.pop((holder, tensor), None)
             if event is not None:
                 cuda_device.compute.wait_event(event)
-                step.env[holder][tensor].record_stream(cuda_device.compute)
+                self.backend.record_use(step.env[holder][tensor], cuda_device.compute)
 
     @staticmethod
     def wait_staging(cuda_device: CudaDevice, instruction: Instruction) -> None:
@@ -408,7 +412,7 @@ class Issuer:
         target: int,
         key: Tensor,
         value: torch.Tensor,
-        event: torch.cuda.Event,
+        event: CudaEvent,
     ) -> None:
         """Send a tensor from a GPU."""
         if target in self.cuda_devices:
@@ -421,7 +425,7 @@ class Issuer:
         self.steps.remove(step)
         for number, cuda_device in self.cuda_devices.items():
             outputs = {}
-            with torch.cuda.stream(cuda_device.compute):
+            with self.backend.stream_scope(cuda_device.compute):
                 for tensor in cuda_device.job.instructions.outputs:
                     in_env = tensor in step.env[number]
                     value = step.env[number][tensor] if in_env else cuda_device.job.resident[tensor]
@@ -439,7 +443,7 @@ class Issuer:
     def wait_for_caller(self) -> None:
         """Let all that is issued from now on wait for what the caller's streams do."""
         for cuda_device in self.cuda_devices.values():
-            caller_stream = torch.cuda.current_stream(cuda_device.device)
+            caller_stream = self.backend.current_stream(cuda_device.device)
             cuda_device.compute.wait_stream(caller_stream)
             cuda_device.incoming.wait_stream(caller_stream)
             if cuda_device.staging is not None:
@@ -461,7 +465,7 @@ class Issuer:
     def join_caller(self, outputs: Iterable[torch.Tensor]) -> None:
         """Let the caller's streams wait for all that was issued, and have the outputs."""
         for cuda_device in self.cuda_devices.values():
-            torch.cuda.current_stream(cuda_device.device).wait_stream(cuda_device.compute)
+            self.backend.current_stream(cuda_device.device).wait_stream(cuda_device.compute)
         for value in outputs:
             if value.is_cuda:
-                value.record_stream(torch.cuda.current_stream(value.device))
+                self.backend.record_use(value, self.backend.current_stream(value.device))

@@ -18,34 +18,17 @@ from placewright.runtime.cpu_worker import (
     staging_buffer,
     staging_view,
 )
+from placewright.runtime.cuda.backend import current_backend
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from placewright.graph import Tensor
     from placewright.runtime.cpu_worker import DeviceJob
+    from placewright.runtime.cuda.backend import CudaEvent, CudaStream
     from placewright.runtime.staging import Staging
 
 TRANSFER_PRIORITY = -1  # the priority of streams that carry tensors, ahead of weights and ops
-
-
-def new_stream(device: torch.device, priority: int = 0) -> torch.cuda.Stream:
-    """A stream of a GPU."""
-    make: Any = torch.cuda.Stream
-    stream: torch.cuda.Stream = make(device, priority=priority)
-    return stream
-
-
-def new_event() -> torch.cuda.Event:
-    """An event that streams can wait for."""
-    make: Any = torch.cuda.Event
-    event: torch.cuda.Event = make()
-    return event
-
-
-def pinned_like(value: torch.Tensor) -> torch.Tensor:
-    """Pinned memory of the host for a tensor."""
-    return torch.empty_like(value, device="cpu", pin_memory=True)
 
 
 class CudaDevice:
@@ -56,13 +39,13 @@ class CudaDevice:
     """
 
     def __init__(self, job: DeviceJob, source: Callable[[Tensor], torch.Tensor]) -> None:
-        self.job, self.number = job, job.number
+        self.job, self.number, self.backend = job, job.number, current_backend()
         self.device = torch.device(job.real_device.torch_name)
         self.context: Any = None
         self.compute = self._new_compute_stream()
-        self.incoming = new_stream(self.device, TRANSFER_PRIORITY)
-        self.outgoing = new_stream(self.device, TRANSFER_PRIORITY)
-        self.end_events: dict[int, torch.cuda.Event] = {}  # of each turn that others wait for
+        self.incoming = self.backend.new_stream(self.device, TRANSFER_PRIORITY)
+        self.outgoing = self.backend.new_stream(self.device, TRANSFER_PRIORITY)
+        self.end_events: dict[int, CudaEvent] = {}  # of each turn that others wait for
         if job.instructions.staging:  # memory is scarce
             self._init_cublas()
         self.staging = (
@@ -71,22 +54,15 @@ class CudaDevice:
             else None
         )
 
-    def _new_compute_stream(self) -> torch.cuda.Stream:
+    def _new_compute_stream(self) -> CudaStream:
         real_device = self.job.real_device
         if not real_device.multiprocessors:
-            return new_stream(self.device)
+            return self.backend.new_stream(self.device)
         try:
-            self.context = torch.cuda.GreenContext.create(
-                num_sms=real_device.multiprocessors, device_id=real_device.index
+            self.context, stream = self.backend.confined_stream(
+                real_device.index, real_device.multiprocessors
             )
-            if hasattr(self.context, "Stream"):
-                stream: torch.cuda.Stream = self.context.Stream()
-                return stream
-            self.context.set_context()
-            try:
-                return torch.cuda.current_stream(self.device)
-            finally:
-                self.context.pop_context()
+            return stream
         except (RuntimeError, AttributeError) as error:
             raise ExecutionError(
                 f"device {real_device.name!r} asks for {real_device.multiprocessors} multiprocessors: "
@@ -98,24 +74,24 @@ class CudaDevice:
 
         In the midst of other tensors it would part what is free around it into smaller pieces.
         """
-        with torch.cuda.stream(self.compute):
+        with self.backend.stream_scope(self.compute):
             matrix = torch.ones(8, 8, device=self.device)
             torch.mm(matrix, matrix)
 
-    def record_end(self, position: int) -> torch.cuda.Event:
+    def record_end(self, position: int) -> CudaEvent:
         """Note on the compute stream that an op has ended."""
         event = self.end_events.get(position)
         if event is None:
-            event = self.end_events[position] = new_event()
+            event = self.end_events[position] = self.backend.new_event()
         event.record(self.compute)
         return event
 
     def receive(
         self,
         value: torch.Tensor,
-        ready_event: torch.cuda.Event | None,
+        ready_event: CudaEvent | None,
         static_input: torch.Tensor | None = None,
-    ) -> tuple[torch.Tensor, torch.cuda.Event]:
+    ) -> tuple[torch.Tensor, CudaEvent]:
         """Bring a tensor from the host or another GPU here; the event says when it has come.
 
         Args:
@@ -123,31 +99,31 @@ class CudaDevice:
         """
         if ready_event is not None:
             self.incoming.wait_event(ready_event)
-        with torch.cuda.stream(self.incoming):
+        with self.backend.stream_scope(self.incoming):
             if static_input is None:
                 local = value.to(self.device, non_blocking=True)
             else:
                 local = static_input.copy_(value, non_blocking=True)
             if value.is_cuda:
-                value.record_stream(self.incoming)
-            arrival = new_event()
+                self.backend.record_use(value, self.incoming)
+            arrival = self.backend.new_event()
             arrival.record(self.incoming)
         return local, arrival
 
     def stored_to_host(self, value: torch.Tensor) -> PendingTensor:
         """Send a stored tensor to the host, once all is done that was issued before."""
-        event = new_event()
+        event = self.backend.new_event()
         event.record(self.compute)
         return self.to_host(value, event)
 
-    def to_host(self, value: torch.Tensor, ready_event: torch.cuda.Event) -> PendingTensor:
+    def to_host(self, value: torch.Tensor, ready_event: CudaEvent) -> PendingTensor:
         """Send a tensor to the host."""
         self.outgoing.wait_event(ready_event)
-        with torch.cuda.stream(self.outgoing):
-            host_copy = pinned_like(value)
+        with self.backend.stream_scope(self.outgoing):
+            host_copy = self.backend.pinned_like(value)
             host_copy.copy_(value, non_blocking=True)
-            value.record_stream(self.outgoing)
-            arrival = new_event()
+            self.backend.record_use(value, self.outgoing)
+            arrival = self.backend.new_event()
             arrival.record(self.outgoing)
         return PendingTensor(host_copy, arrival)
 
@@ -177,15 +153,17 @@ class _StagingBuffer:
         self, cuda_device: CudaDevice, staging: Staging, source: Callable[[Tensor], torch.Tensor]
     ) -> None:
         self.cuda_device, self.staging = cuda_device, staging
-        self.stream = new_stream(cuda_device.device)
+        self.stream = cuda_device.backend.new_stream(cuda_device.device)
         self.buffer = staging_buffer(cuda_device.job, cuda_device.device)
         self.slots = [
             staging_view(self.buffer, copy.offset, source(copy.tensor)) for copy in staging.copies
         ]
         self.batches = self._new_batches(source)
-        self.arrival_events = {reader: new_event() for reader in staging.readers}
+        self.arrival_events = {
+            reader: cuda_device.backend.new_event() for reader in staging.readers
+        }
         self.next_batch = self.issued_readers = 0
-        self.last_reader_event: torch.cuda.Event | None = None
+        self.last_reader_event: CudaEvent | None = None
 
     def _new_batches(self, source: Callable[[Tensor], torch.Tensor]) -> list[_CopyBatch]:
         batches, slots = [], iter(self.slots)
@@ -204,7 +182,7 @@ class _StagingBuffer:
         self.next_batch = self.issued_readers = 0
         self.issue_copies()
 
-    def begin_capture(self, event: torch.cuda.Event) -> None:
+    def begin_capture(self, event: CudaEvent) -> None:
         """Begin a step that is being captured: copies follow an event of the ops' stream."""
         self.stream.wait_event(event)
         self.next_batch = self.issued_readers = 0
@@ -214,7 +192,7 @@ class _StagingBuffer:
         """Issue every copy whose room has been, or is going to be, given back by then."""
         if not self._can_issue():
             return
-        with torch.cuda.stream(self.stream):
+        with self.cuda_device.backend.stream_scope(self.stream):
             while self._can_issue():
                 self._copy_batch(self.batches[self.next_batch])
                 self.next_batch += 1
@@ -236,7 +214,7 @@ class _StagingBuffer:
         for reader in batch.readers:
             self.arrival_events[reader].record(self.stream)
 
-    def reader_issued(self, event: torch.cuda.Event) -> None:
+    def reader_issued(self, event: CudaEvent) -> None:
         """A reader has been issued; its event says when it ends."""
         self.issued_readers += 1
         self.last_reader_event = event
