@@ -117,6 +117,14 @@ class Problem:
         by_leader = to_allowed(np.asarray(placement, dtype=np.int32))[..., a.leader]
         return np.ascontiguousarray(to_allowed(by_leader))
 
+    def single_device_placements(self) -> NDArray[np.int32]:
+        """Devices × ops: everything on one device, for each device.
+
+        Ops that may not be on that device are where `legalize` puts them.
+        """
+        a = self.arrays
+        return self.legalize(np.repeat(np.arange(a.devices)[:, None], a.ops, axis=1))
+
     def _allowed_devices(self) -> NDArray[np.bool_]:
         cluster, graph = self.cluster, self.graph
         allowed = np.ones((len(graph), len(cluster)), dtype=bool)

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from placewright.reporting.pictures import Picture
 
 
+PROVEN_GAP = 1e-9  # a plan whose gap to its bound is this small is optimal, up to rounding
+
+
 @dataclass(frozen=True, eq=False)
 class DeviceUse:
     """What a plan does with one device."""

@@ -1,4 +1,4 @@
-"""Parses and formats bytes and seconds."""
+"""Parses and formats bytes, seconds and shares."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import re
 from fractions import Fraction
 
 from placewright.errors import ConfigError
+
+UNLIMITED = 2**60  # bytes: a device that has more counts as having no limit
 
 _BYTES: dict[str, int] = {"b": 1} | {
     f"{letter}{form}": base**power
@@ -66,6 +68,17 @@ def format_seconds(seconds: float) -> str:
     if not math.isfinite(seconds) or abs(seconds) >= 1:
         return f"{_format_number(seconds)} s"
     return _format_scaled(seconds * 1e9, 1000, ("ns", "µs", "ms", "s"))
+
+
+def format_percent(share: float, decimal_below: float = 1.0) -> str:
+    """A share as a percentage: `3.7 %`, `250 %`; `–` if it is infinite.
+
+    Args:
+        decimal_below: Shares from this one on are written without a decimal.
+    """
+    if share == float("inf"):
+        return "–"
+    return f"{share * 100:,.{1 if share < decimal_below else 0}f} %"
 
 
 def _format_scaled(value: float, base: int, units: tuple[str, ...]) -> str:

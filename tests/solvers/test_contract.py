@@ -294,8 +294,8 @@ def test_all_solvers_see_the_same_arrays(diamond_problem: Problem) -> None:
     a = diamond_problem.arrays
     before = {field: np.array(value) for field, value in vars(a).items()}
     solve(diamond_problem, SOLVERS["baselines"])
-    for field, value in vars(a).items():
-        assert np.array_equal(before[field], value), field
+    for field, value in before.items():
+        assert np.array_equal(getattr(a, field), value), field
 
 
 class Sudden(Stop):

@@ -79,8 +79,7 @@ class ScheduleOrder:
     def of(cls, problem: Problem, grouping: Grouping, legal: NDArray[np.bool_]) -> ScheduleOrder:
         """Ops by falling rank (HEFT's order), equal ranks by position."""
         a = problem.arrays
-        single_device = np.repeat(np.arange(a.devices, dtype=np.int32)[:, None], a.ops, axis=1)
-        device_table = problem.legalize(single_device).T.copy()
+        device_table = problem.single_device_placements().T.copy()
         rank, transfer_seconds = upward_ranks(a), mean_transfer(a)
         order = np.argsort(-rank, kind="stable")
         order = order[a.scheduled[order]]
