@@ -226,7 +226,7 @@ def test_a_cycle_of_many_ops_is_found_without_walking_it_again_and_again() -> No
 
 
 def test_an_unordered_op_cannot_read_from_nowhere() -> None:
-    with pytest.raises(GraphError, match=r"^op 'a' reads from position 5: no op stands there$"):
+    with pytest.raises(GraphError, match=r"^op 'a' reads from position 5: there is no such op$"):
         sort_topologically("g", [Op("a", inputs=((5, 0),))])
 
 

@@ -51,7 +51,7 @@ def gathered(number: int, out: Path) -> str:
     for solver in constructive_solvers(asked, with_partitioners=False)[0]:
         search.phase = solver.name
         solver.run(search)
-    search.phase = "walk"
+    search.phase = "annealing"
     walker, length = AnnealingChains(search, grouping_levels(asked)), first_round_length(asked)
     count = int(np.clip(1_000_000 // asked.arrays.ops, 100, 500))
     features, change, where = [], [], []

@@ -41,7 +41,7 @@ class PlanDiff:
     fusion_changes: int | None
     """Ops fused with others than before; None where neither plan fuses."""
     staging_changes: tuple[tuple[str, int, int], ...]
-    """(device, bytes before, bytes after), -1 for no room."""
+    """(device, bytes before, bytes after), -1 for no staging buffer."""
 
     @property
     def is_empty(self) -> bool:

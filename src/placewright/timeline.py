@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
+    from placewright.arrays import Arrays
     from placewright.plan import Plan
 
 Ints = NDArray[np.int32]
@@ -18,7 +19,7 @@ Seconds = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Transfers:
-    """Every stretch of time in which a tensor or a streamed weight was under way.
+    """Every interval in which a tensor or a streamed weight was transferred.
 
     A streamed weight that a tensor interrupted has several rows.
     """
@@ -46,12 +47,12 @@ class MemoryTrace:
 
 @dataclass(frozen=True, eq=False)
 class Timeline:
-    """What one step of a plan looks like. Times are seconds from the start of the step.
+    """One step of a plan. Times are seconds from the start of the step.
 
     Args:
-        start, end: When each op ran (a fused op with its group); what takes no turn is at 0.
-        peak: The most bytes each device held at once.
-        capacity: The bytes it may hold.
+        start, end: When each op ran (a fused op with its group); 0 for unscheduled ops.
+        peak: Bytes: the memory peak of each device.
+        capacity: Bytes that a plan may use on each device.
         period: Seconds between steps when steps are pipelined.
     """
 
@@ -67,7 +68,7 @@ class Timeline:
 
     @property
     def overflow(self) -> int:
-        """Bytes over capacity, all devices together."""
+        """Bytes over capacity, summed over devices."""
         return int(np.maximum(self.peak - self.capacity, 0).sum())
 
     @property
@@ -87,6 +88,19 @@ class Timeline:
             np.float64
         )
         return busy
+
+    def computing(self, a: Arrays) -> list[int]:
+        """The devices that run ops."""
+        devices: list[int] = np.unique(self.plan.placement[a.scheduled]).tolist()
+        return devices
+
+    def bytes_sent(self, a: Arrays) -> tuple[int, int]:
+        """Bytes of tensors and of streamed weights that go between devices in one step."""
+        transfers = self.transfers
+        # An interrupted copy has several rows.
+        rows = np.unique(np.stack([transfers.tensor, transfers.target, transfers.reader]), axis=1)
+        sizes, streamed = a.sizes[rows[0]], rows[2] >= 0
+        return int(sizes[~streamed].sum()), int(sizes[streamed].sum())
 
     def __repr__(self) -> str:
         return (

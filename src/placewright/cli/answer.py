@@ -85,13 +85,11 @@ class FixedPlan:
 
 def best_single_device(problem: Problem) -> SingleDeviceResult:
     """Everything on one device, for the device on which that is best."""
-    devices = np.arange(len(problem.cluster))
-    everything = np.repeat(devices[:, None], len(problem.graph), axis=1)
-    placements = problem.legalize(everything)
+    placements = problem.single_device_placements()
     verdict = simulator.judge(problem, placements)
     at = verdict.best()
     # Pins and colocation may have moved the ops: it is called after the device that has most.
-    ops = np.bincount(placements[at][problem.arrays.scheduled], minlength=len(devices))
+    ops = np.bincount(placements[at][problem.arrays.scheduled], minlength=len(placements))
     named_device = at if ops[at] == ops.max() else int(ops.argmax())
     return SingleDeviceResult(
         problem.cluster.devices[named_device].name,

@@ -10,14 +10,14 @@ from placewright import simulator
 from placewright.explanations.cluster_changes import channel_description
 from placewright.explanations.quick_plans import QuickPlans
 from placewright.plan import Plan
-from placewright.units import format_bytes, format_seconds
+from placewright.result import PROVEN_GAP
+from placewright.units import format_bytes, format_percent, format_seconds
 
 if TYPE_CHECKING:
     from placewright.explanations.breakdown import Breakdown
 
 _NEAR_SHARE = 0.02  # two times that differ by this share or less are near each other
 _MIN_SHARE = 0.05  # share of the time from which on a part of it is told
-_PROVEN_GAP = 1e-9  # a gap this small is rounding
 
 
 def sentence(breakdown: Breakdown) -> str:
@@ -62,7 +62,7 @@ def _bottleneck_sentence(breakdown: Breakdown) -> str:
     (_, busiest, activity), *others = loads_by_name
     text = f"{busiest} is busy {activity} for all of the period"
     if others and others[0][0] > 0:
-        text += f"; next is {others[0][1]}, busy {_percent(others[0][0] / breakdown.objective_value)} of it"
+        text += f"; next is {others[0][1]}, busy {_percentage(others[0][0] / breakdown.objective_value)} of it"
     return text
 
 
@@ -78,7 +78,7 @@ def _streaming_sentence(breakdown: Breakdown) -> str:
     held_bytes = int(a.resident[a.is_weight & (plan.placement == target)].sum())
     return (
         f"{plan.device_names[target]} holds {format_bytes(held_bytes)} of {format_bytes(weight_bytes)} of weights, "
-        f"and {channel_description(breakdown.problem, channel)} is busy {_percent(streamed[channel] / breakdown.objective_value)} of "
+        f"and {channel_description(breakdown.problem, channel)} is busy {_percentage(streamed[channel] / breakdown.objective_value)} of "
         f"the step streaming others to it; the critical path is {_largest_shares(breakdown)}"
     )
 
@@ -89,7 +89,7 @@ def _single_device_sentence(breakdown: Breakdown) -> str:
     if (
         len(problem.cluster) == 1
         or breakdown.plan.fusion is not None
-        or breakdown.gap <= _PROVEN_GAP
+        or breakdown.gap <= PROVEN_GAP
     ):
         return _critical_path_sentence(breakdown)
     scheduled = problem.arrays.scheduled
@@ -131,7 +131,7 @@ def _largest_shares(breakdown: Breakdown) -> str:
         :3
     ] or breakdown.shares[:1]
     parts = [
-        f"{_percent(part_share.fraction)} {words[part_share.kind].format(part_share.location)}"
+        f"{_percentage(part_share.fraction)} {words[part_share.kind].format(part_share.location)}"
         for part_share in largest
     ]
     return ", ".join(parts[:-1]) + (" and " if parts[1:] else "") + parts[-1]
@@ -140,8 +140,7 @@ def _largest_shares(breakdown: Breakdown) -> str:
 def _memory_clause(breakdown: Breakdown) -> str:
     """The device that would be faster alone, if only it had the memory."""
     problem = breakdown.problem
-    single_device = np.repeat(np.arange(len(problem.cluster))[:, None], problem.arrays.ops, axis=1)
-    verdict = simulator.judge(problem, problem.legalize(single_device))
+    verdict = simulator.judge(problem, problem.single_device_placements())
     faster = np.flatnonzero(
         (verdict.overflow > 0) & (verdict.value < breakdown.objective_value * (1 - _NEAR_SHARE))
     )
@@ -162,11 +161,11 @@ def _bound_clause(breakdown: Breakdown) -> str:
         or breakdown.gap > _NEAR_SHARE
     ):
         return ""
-    if breakdown.gap <= _PROVEN_GAP:
+    if breakdown.gap <= PROVEN_GAP:
         return f"; no plan can be faster ({breakdown.bound.name})"
-    gain = _percent(1 - breakdown.bound.seconds / breakdown.objective_value)
+    gain = _percentage(1 - breakdown.bound.seconds / breakdown.objective_value)
     return f"; no plan can gain more than {gain} ({breakdown.bound.name})"
 
 
-def _percent(share: float) -> str:
-    return f"{share * 100:.{0 if share >= 0.1 else 1}f} %"
+def _percentage(share: float) -> str:
+    return format_percent(share, decimal_below=0.1)

@@ -9,8 +9,6 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from placewright import simulator
 from placewright.errors import ConfigError, ExecutionError
 from placewright.plan import Plan
@@ -160,8 +158,9 @@ def _sort_key(entry: MeasuredCandidate) -> tuple[bool, bool, float, float]:
 def _single_device_candidates(problem: Problem) -> list[Candidate]:
     """All on one device, for each that it fits."""
     candidates = []
-    for number, device in enumerate(problem.cluster.devices):
-        plan = Plan.of(problem, problem.legalize(np.full(len(problem.graph), number)))
+    placements = problem.single_device_placements()
+    for device, placement in zip(problem.cluster.devices, placements, strict=True):
+        plan = Plan.of(problem, placement)
         candidates.append(_candidate(problem, plan, f"all on {device.name}"))
     return [candidate for candidate in candidates if candidate.key[0] == 0]
 

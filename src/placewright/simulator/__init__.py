@@ -1,7 +1,4 @@
-"""Simulates plans: step times of batches, and timelines. `reference.py` states the rules.
-
-`reference.py` states the rules.
-"""
+"""Simulates plans: step times of batches, and timelines. `reference.py` states the rules."""
 
 from placewright.simulator.critical_path import (
     CriticalPath,

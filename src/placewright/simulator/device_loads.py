@@ -1,6 +1,6 @@
 """Busy seconds of each device and channel in one step of a plan.
 
-The largest of them is the period (`period.py` states the rule in plain code).
+The largest of them is the period (`period.py` states the rule in plain Python).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Loads:
 
 
 def loads(problem: Problem, plan: Plan) -> Loads:
-    """How long each device and each channel is busy in one step of a plan."""
+    """Busy seconds of each device and each channel in one step of a plan."""
     if plan.fusion is not None:
         fused = contract(problem, plan)
         problem, plan = fused.problem, fused.plan

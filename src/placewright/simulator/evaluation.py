@@ -1,4 +1,4 @@
-"""Judges batches of plans and simulates single plans through the compiled event kernel."""
+"""Evaluates batches of plans and simulates single plans with the compiled event kernel."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ _kernels: weakref.WeakKeyDictionary[Arrays, Kernel] = weakref.WeakKeyDictionary(
 
 @dataclass(frozen=True, eq=False)
 class Verdict:
-    """How good each plan of a batch is.
+    """The quality of each plan of a batch.
 
     Args:
-        value: The figure that the problem's objective asks for, one entry a plan.
-        step_time: Seconds one step takes.
-        peak: Plans × devices: the most bytes each device held at once.
+        value: The problem's objective, one entry per plan.
+        step_time: Seconds of one step.
+        peak: Plans × devices: the memory peak in bytes.
         overflow: Bytes over the devices' capacity, summed over devices.
     """
 
@@ -51,25 +51,25 @@ class Verdict:
 
     @cached_property
     def period(self) -> NDArray[np.float64]:
-        """Seconds between pipelined steps; worked out on first use, as few solvers ask for both."""
+        """Seconds between pipelined steps; computed on first use, as few solvers need it."""
         return np.concatenate([batch.run(step=False, period=True)[1] for batch in self.batches])
 
     def best(self) -> int:
-        """The first plan that is smallest by (bytes over, objective)."""
+        """The best plan by (overflow, objective), the first on a tie."""
         return self.best_first(1)[0]
 
     def best_first(self, count: int) -> list[int]:
-        """So many plans, the best first, by (bytes over, objective)."""
+        """The best `count` plans by (overflow, objective), best first."""
         ranking: list[int] = np.lexsort((self.value, self.overflow))[:count].tolist()
         return ranking
 
     def key(self, at: int) -> tuple[int, float]:
-        """What a plan is compared by: bytes over, then the objective."""
+        """Overflow and objective, by which plans are compared."""
         return int(self.overflow[at]), float(self.value[at])
 
     @classmethod
     def concatenate(cls, verdicts: Sequence[Verdict]) -> Verdict:
-        """One verdict on all the plans, in turn."""
+        """One verdict on the plans of all of them, one after the other."""
         return cls(
             tuple(batch for verdict in verdicts for batch in verdict.batches),
             np.concatenate([verdict.value for verdict in verdicts]),
@@ -93,11 +93,11 @@ def judge(
         placement: Plans × ops.
         priority: Plans × ops, or None for the graph's order.
         staging: Plans × devices, -1 for none, or None for none anywhere.
-        threads: Plans are shared out over this many threads, outside the interpreter's lock.
+        threads: Threads that share the plans, outside the interpreter's lock.
         fusion: Plans × ops: groups as in a plan, or None for none anywhere.
 
     Raises:
-        PlanError: A plan breaks a constraint, its staging room is too small, or its groups cannot
+        PlanError: A plan breaks a constraint, a staging buffer is too small, or groups cannot
             be fused.
     """
     return judge_batch(problem, _as_batch(problem, placement, priority, staging, fusion), threads)
@@ -235,12 +235,12 @@ def simulate(problem: Problem, plan: Plan) -> Timeline:
 
 @dataclass(frozen=True, eq=False)
 class InFlight:
-    """Several independent steps, all begun at once, as a pipeline runs them.
+    """Several independent steps that start at once, as in a pipeline.
 
     Args:
         seconds: Until the last step ends.
         interval: Seconds between the ends of the first and the last step, per step.
-        peak: The most bytes each device held at once, with that many steps in flight.
+        peak: The memory peak of each device in bytes, with this many steps in flight.
         overflow: Bytes over the devices' capacity, summed over devices.
     """
 
@@ -252,7 +252,7 @@ class InFlight:
 
 
 def simulate_in_flight(problem: Problem, plan: Plan, steps: int) -> InFlight:
-    """What `steps` steps in flight at once take, in time and in memory."""
+    """Time and memory of `steps` steps in flight at once."""
     if steps < 2:
         raise PlanError(f"{steps} steps in flight: expected at least 2")
     check_names(problem, plan)
@@ -280,10 +280,10 @@ def step_columns(
     staging: ArrayLike | None = None,
     in_order: bool | None = None,
 ) -> dict[str, Any]:
-    """One plan's step as the kernel gives it: arrays by name (`Timeline`'s fields).
+    """One plan's step as arrays by name, from which `Timeline` is made.
 
     Args:
-        in_order: Another discipline than the problem's.
+        in_order: The discipline, if it is not the problem's.
     """
     batch = _KernelBatch(problem, _as_batch(problem, placement, priority, staging))
     return batch.timeline(problem.discipline == "in order" if in_order is None else in_order)
@@ -309,7 +309,7 @@ def _timeline(problem: Problem, plan: Plan) -> Timeline:
 
 
 def _set_fused_parts(compiled: Kernel, problem: Problem) -> None:
-    """Tell a kernel what fused groups of its problem are made of."""
+    """Give a kernel the costs of fused groups of its problem."""
     graph = problem.graph
     reads = [
         count * graph.ops[source].outputs[output]
@@ -322,7 +322,7 @@ def _set_fused_parts(compiled: Kernel, problem: Problem) -> None:
 
 
 def kernel(a: Arrays) -> Kernel:
-    """The compiled kernel of these arrays, made on first use and kept as long as they live."""
+    """The compiled kernel of these arrays, cached for as long as they live."""
     if a not in _kernels:
         _kernels[a] = Kernel(a)
     return _kernels[a]

@@ -1,9 +1,5 @@
-"""Solvers: one file per method; `METHODS` names them for the command line.
+"""Solvers: one file per method; `METHODS` names them for the command line."""
 
-One file a method; `METHODS` names them for the command line.
-"""
-
-from collections.abc import Callable
 from functools import partial
 
 from placewright.solvers.accelerate_map import Accelerate
@@ -37,6 +33,7 @@ from placewright.solvers.partition.partition_solvers import (
     Scotch,
 )
 from placewright.solvers.random_search import RandomSearch
+from placewright.solvers.registry import MethodRegistry
 from placewright.solvers.round_robin import RoundRobin
 from placewright.solvers.search import Search, Solver, solve
 from placewright.solvers.searches.annealing import Annealing, refine
@@ -48,54 +45,57 @@ from placewright.solvers.single import CpuOnly, SingleDevice, SingleDevices
 from placewright.solvers.stop import Gap, MaxEvaluations, MaxTime, NoImprovement, Stop
 from placewright.solvers.streamed import Streamed
 
-METHODS: dict[str, Callable[[], Solver]] = {
-    "single": SingleDevices,
-    "cpu-only": CpuOnly,
-    "expert": Expert,
-    "accelerate": Accelerate,
-    "random": RandomSearch,
-    "round-robin": RoundRobin,
-    "balanced": Balanced,
-    "heft": HEFT,
-    "cpop": CPoP,
-    "m-topo": MTopo,
-    "m-etf": METF,
-    "m-sct": MSCT,
-    "streamed": Streamed,
-    "metis": METIS,
-    "kahip": KaHIP,
-    "scotch": Scotch,
-    "mincut": MinCut,
-    "metis-repaired": partial(METIS, repaired=True),
-    "kahip-repaired": partial(KaHIP, repaired=True),
-    "scotch-repaired": partial(Scotch, repaired=True),
-    "mincut-repaired": partial(MinCut, repaired=True),
-    "cuts": Cuts,
-    "ideals": Ideals,
-    "baselines": Baselines,
-    "annealing": Annealing,
-    "auto": Auto,
-    "exact": Exact,
-    "lns": LNS,
-    "local-search": LocalSearch,
-    "genetic": Genetic,
-    "cross-entropy": CrossEntropy,
-    "schedule": OrderSearch,
-}
+METHODS = MethodRegistry(
+    {
+        "single": SingleDevices,
+        "cpu-only": CpuOnly,
+        "expert": Expert,
+        "accelerate": Accelerate,
+        "random": RandomSearch,
+        "round-robin": RoundRobin,
+        "balanced": Balanced,
+        "heft": HEFT,
+        "cpop": CPoP,
+        "m-topo": MTopo,
+        "m-etf": METF,
+        "m-sct": MSCT,
+        "streamed": Streamed,
+        "metis": METIS,
+        "kahip": KaHIP,
+        "scotch": Scotch,
+        "mincut": MinCut,
+        "metis-repaired": partial(METIS, repaired=True),
+        "kahip-repaired": partial(KaHIP, repaired=True),
+        "scotch-repaired": partial(Scotch, repaired=True),
+        "mincut-repaired": partial(MinCut, repaired=True),
+        "cuts": Cuts,
+        "ideals": Ideals,
+        "baselines": Baselines,
+        "annealing": Annealing,
+        "auto": Auto,
+        "exact": Exact,
+        "lns": LNS,
+        "local-search": LocalSearch,
+        "genetic": Genetic,
+        "cross-entropy": CrossEntropy,
+        "order-search": OrderSearch,
+    }
+)
+
 
 SEARCHES = frozenset(
     {
         *("auto", "annealing", "local-search", "genetic", "cross-entropy"),
-        *("schedule", "exact", "lns"),
+        *("order-search", "exact", "lns"),
     }
 )
-"""Methods that go on for as long as they are let."""
+"""Methods that run until they are stopped."""
 
 ON_REQUEST = (SEARCHES - {"auto"}) | {
     "baselines",
     *("metis-repaired", "kahip-repaired", "scotch-repaired", "mincut-repaired"),
 }
-"""Methods that a comparison runs only when they are named: what `auto` is made of, and variants."""
+"""Methods that a comparison runs only by name: the parts of `auto`, and variants."""
 
 __all__ = [
     "HEFT",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placewright.plan import NO_STAGING
+from placewright.solvers.memory_retry import best_overflow, place_with_margin
 from placewright.transforms.bundles import accelerators
 
 if TYPE_CHECKING:
@@ -50,19 +51,13 @@ class Accelerate:
         return replace(problem, costs=_SynchronousCopies(problem.costs, self.copy_rate))
 
     def run(self, search: Search) -> None:
-        a = search.problem.arrays
-        memory_margin = np.zeros(a.devices, dtype=np.int64)
-        for _ in range(_MAX_ATTEMPTS):
-            placement, staging = _fill(search.problem, memory_margin)
-            verdict = search.judge(placement, staging=staging)
-            if search.over:
-                return
-            overflow = np.maximum(verdict.peak[0] - a.capacity, 0)
-            if not overflow.any():
-                return
-            memory_margin = 2 * memory_margin + np.where(
-                overflow, np.maximum(overflow, a.capacity // 32), 0
-            )
+        capacity = search.problem.arrays.capacity
+
+        def place(margin: NDArray[np.int64]) -> NDArray[np.int64]:
+            placement, staging = _fill(search.problem, margin)
+            return best_overflow(search.judge(placement, staging=staging), capacity)
+
+        place_with_margin(search, place, _MAX_ATTEMPTS, parts=32)
 
 
 def _fill(

@@ -217,7 +217,7 @@ def _run_restarts(search: Search, max_evaluations: int) -> bool:
             return True
         restart = Search(search.problem, Within(search), search.seed)
         solver.run(restart)
-        search.phase = f"{solver.name} alone"
+        search.phase = f"{solver.name} restart"
         if restart.best is not None:
             search.count_external(restart.evaluations, PlanBatch.repeat(restart.best))
         if is_finished(search):
@@ -229,7 +229,7 @@ def _judge_fused(search: Search) -> None:
     """Propose the best plan with ops fused into their only readers."""
     fused_plan = fuse_ops(search.problem, elite_plans(search, 1)[0])
     if fused_plan is not None:
-        search.phase = "fused"
+        search.phase = "fusion"
         search.judge_plan(reorder_fused(search.problem, fused_plan))
 
 
@@ -239,7 +239,7 @@ def _try_priority_rules(search: Search) -> bool:
     if problem.objective == "period":  # which no order changes
         return True
     for plan in elite_plans(search, _PLANS_TO_ORDER):
-        search.phase = "order rules"
+        search.phase = "priority rules"
         rules = np.stack(list(rule_priorities(problem, plan.placement, plan.staging).values()))
         search.judge(np.repeat(plan.placement[None], len(rules), axis=0), rules, plan.staging)
         if is_finished(search):
@@ -343,21 +343,21 @@ class _Arm:
 def _default_arms(problem: Problem, stream: bool) -> list[_Arm]:
     if problem.objective == "period":
         return [
-            _Arm("walk warm", False, False, Cooling(0.03, 3e-5), 0.5),
-            _Arm("walk cool", False, False, Cooling(0.003, 3e-5), 0.3),
-            _Arm("walk hot", False, False, Cooling(0.1, 1e-4), 1.0),
-            _Arm("walk cold", False, False, Cooling(0.001, 5e-5), 0.3),
+            _Arm("annealing warm", False, False, Cooling(0.03, 3e-5), 0.5),
+            _Arm("annealing cool", False, False, Cooling(0.003, 3e-5), 0.3),
+            _Arm("annealing hot", False, False, Cooling(0.1, 1e-4), 1.0),
+            _Arm("annealing cold", False, False, Cooling(0.001, 5e-5), 0.3),
         ]
     arms: list[_Arm] = []
     for streaming in [True, False] if stream else [False]:
-        prefix = "stream " if streaming else ""
+        prefix = "streaming " if streaming else ""
         arms += [
-            _Arm(f"walk {prefix}cool", False, streaming, Cooling(0.005, 1e-4), 1.0),
-            _Arm(f"walk {prefix}order", True, streaming, Cooling(0.01, 1e-4), 1.0),
-            _Arm(f"walk {prefix}warm", False, streaming, Cooling(0.03, 1e-4), 1.5),
-            _Arm(f"walk {prefix}order fine", True, streaming, Cooling(0.003, 1e-5), 0.7),
-            _Arm(f"walk {prefix}order hot", True, streaming, Cooling(0.1, 1e-3), 0.2),
-            _Arm(f"walk {prefix}order boiling", True, streaming, Cooling(0.4, 1e-4), 1.0),
+            _Arm(f"annealing {prefix}cool", False, streaming, Cooling(0.005, 1e-4), 1.0),
+            _Arm(f"annealing {prefix}order", True, streaming, Cooling(0.01, 1e-4), 1.0),
+            _Arm(f"annealing {prefix}warm", False, streaming, Cooling(0.03, 1e-4), 1.5),
+            _Arm(f"annealing {prefix}order fine", True, streaming, Cooling(0.003, 1e-5), 0.7),
+            _Arm(f"annealing {prefix}order hot", True, streaming, Cooling(0.1, 1e-3), 0.2),
+            _Arm(f"annealing {prefix}order boiling", True, streaming, Cooling(0.4, 1e-4), 1.0),
         ]
     if _SMALL_GRAPH_OPS < problem.arrays.ops <= _LOCAL_SEARCH_OPS:
         arms.insert(3, _Arm(LocalSearch.name, True, False, None, 1.0))

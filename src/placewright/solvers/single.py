@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from placewright.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
@@ -60,5 +58,4 @@ class CpuOnly:
 
 
 def _judge_devices(search: Search, devices: list[int]) -> None:
-    ops = len(search.problem.graph)
-    search.judge(search.problem.legalize(np.repeat(np.array(devices)[:, None], ops, axis=1)))
+    search.judge(search.problem.single_device_placements()[devices])

@@ -17,7 +17,7 @@ Placements = NDArray[np.int32]
 
 
 class PathLengths:
-    """The edges between ops that take a turn, from the graph's end."""
+    """The edges between scheduled ops, from the graph's end."""
 
     def __init__(self, a: Arrays) -> None:
         self.a = a
@@ -31,12 +31,12 @@ class PathLengths:
         )
 
     def bottom_levels(self, placement: Placements) -> Seconds:
-        """Plans × ops: the longest way from an op's start to the graph's end, transfers included.
+        """Plans × ops: the longest path from an op's start to the graph's end, transfers included.
 
-        Devices and channels are taken to be free.
+        Nothing waits for a device or a channel.
         """
         return self._kernel.longest(np.atleast_2d(placement))
 
     def time_to_send(self, placement: Placements) -> Seconds:
-        """Plans × ops: the shortest way from an op's end to a send to another device; or inf."""
+        """Plans × ops: the shortest path from an op's end to a send to another device; or inf."""
         return self._kernel.shortest(np.atleast_2d(placement))

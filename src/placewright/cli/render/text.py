@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from placewright.units import format_bytes, format_seconds
+from placewright.result import PROVEN_GAP
+from placewright.units import UNLIMITED, format_bytes, format_percent, format_seconds
 
 if TYPE_CHECKING:
     from placewright.cli.answer import Evaluation, SingleDeviceResult
@@ -12,21 +13,12 @@ if TYPE_CHECKING:
     from placewright.result import Result
     from placewright.simulator import InFlight
 
-UNLIMITED = 2**60  # bytes: what has more has no limit
-PROVED = 1e-9  # a gap this small is rounding
 INTERRUPTED_LINE = "stopped by hand: this is the best until then"
 
 
 def format_memory(size: int) -> str:
     """Bytes of a device or of a limit."""
     return "no limit" if size >= UNLIMITED else format_bytes(size)
-
-
-def format_percent(share: float) -> str:
-    """A share such as `3.7 %`; large ones without digits that mean nothing."""
-    if share == float("inf"):
-        return "–"
-    return f"{share * 100:,.{1 if share < 1 else 0}f} %"
 
 
 def problem_line(model: str, problem: Problem) -> str:
@@ -113,9 +105,9 @@ def _bound_text(result: Result) -> str:
     if not result.bound > 0:
         return ""
     bound = f"no plan can beat {format_seconds(result.bound)} ({result.bound_name})"
-    if result.gap < -PROVED or not result.fits:
+    if result.gap < -PROVEN_GAP or not result.fits:
         return bound
-    if result.gap <= PROVED:
+    if result.gap <= PROVEN_GAP:
         return f"{bound}: this one is proved best"
     return f"{bound}: this one is {format_percent(result.gap)} above"
 

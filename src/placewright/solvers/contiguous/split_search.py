@@ -9,6 +9,7 @@ import numpy as np
 from placewright.solvers.contiguous.device_order import device_orders as fleets_of
 from placewright.solvers.contiguous.stage_costs import StageMemory
 from placewright.solvers.contiguous.stages import ROUNDING, stage_paths
+from placewright.solvers.memory_retry import raise_margin
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -84,9 +85,7 @@ def judge_splits(
             if verdict is None or not verdict.overflow[0]:
                 break
             excess = np.maximum(verdict.peak[0] - a.capacity, 0)
-            memory_margin = 2 * memory_margin + np.where(
-                excess, np.maximum(excess, a.capacity // 64), 0
-            )
+            memory_margin = raise_margin(memory_margin, excess, a.capacity)
             for members in (list(kind) for kind in orders[0].classes if not orders[0].is_sequence):
                 memory_margin[members] = memory_margin[members].max()
     return max(floor, float(coarse.fixed_seconds.max())) if floor else 0.0

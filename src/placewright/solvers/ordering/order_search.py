@@ -49,7 +49,7 @@ class OrderSearch:
     batch: int = 32
     patience: int = 12
     max_plans: int | None = None
-    name = "schedule"
+    name = "order-search"
 
     def __post_init__(self) -> None:
         if self.batch < 1 or self.patience < 1:
