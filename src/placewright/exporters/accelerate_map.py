@@ -21,13 +21,8 @@ from placewright.exporters.base import (
     streamed_weights,
 )
 from placewright.exporters.device_names import is_host, target_names
-from placewright.exporters.module_flow import (
-    ANYWHERE,
-    ROOT,
-    ModulePlacement,
-    ModuleUnits,
-    enclosing_paths,
-)
+from placewright.exporters.module_flow import ANYWHERE, ModulePlacement, ModuleUnits
+from placewright.exporters.module_paths import ROOT, enclosing_paths, nearest_value
 from placewright.graph import INPUT, STATE, WEIGHT
 from placewright.solvers.accelerate_map import Accelerate
 
@@ -107,7 +102,7 @@ def dispatch(
         raise MissingDependency("accelerate", "export") from None
     device_map: dict[str, Any] = exported.data["device_map"]
     for name in model.state_dict():
-        if _lookup_device(device_map, name) is None:
+        if nearest_value(name, device_map) is None:
             raise PlanError(f"weight {name!r} of the model has no device: export with its own plan")
     host = torch.device("cpu")
     torch_devices: dict[Any, Any] = {
@@ -122,17 +117,13 @@ def dispatch(
         force_hooks=exported.data["force_hooks"],
     )
     for name, parameter in dispatched.named_parameters():
-        target = _lookup_device(device_map, name)
+        target: Any = nearest_value(name, device_map)
         expected = torch.device(
             "meta" if target == OFFLOAD_DEVICE else torch_devices.get(target, target)
         )
         if parameter.device != expected:
             raise PlanError(f"weight {name!r} is on {parameter.device}: the map says {expected}")
     return dispatched
-
-
-def _lookup_device(device_map: dict[str, Any], name: str) -> Any:
-    return next((device_map[path] for path in enclosing_paths(name) if path in device_map), None)
 
 
 def _python_source(data: dict[str, Any]) -> str:

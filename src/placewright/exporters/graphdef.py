@@ -15,6 +15,7 @@ from placewright.exporters.base import (
     general_notes,
 )
 from placewright.exporters.device_names import target_names
+from placewright.exporters.module_votes import planned_seconds
 from placewright.frontends.graphdef.frontend import from_tensorflow, load_graph
 
 if TYPE_CHECKING:
@@ -83,14 +84,11 @@ def _place_calls(
             call = next((path for path in _enclosing_scopes(op.name) if path in nodes), None)
             if call is not None:
                 call_ops.setdefault(call, []).append(at)
-    for name, members in call_ops.items():
-        device_seconds = np.zeros(a.devices)
-        np.add.at(
-            device_seconds,
-            placement[members],
-            a.compute.min(axis=1)[members] * a.scheduled[members],
-        )
-        call_device = int(device_seconds.argmax())
+    call_of_op = np.full(a.ops, -1)
+    for number, members in enumerate(call_ops.values()):
+        call_of_op[members] = number
+    call_devices = planned_seconds(request, call_of_op, len(call_ops)).argmax(axis=1)
+    for (name, members), call_device in zip(call_ops.items(), call_devices.tolist(), strict=True):
         node_devices[name] = nodes[name].device = names[call_device]
         placement[members] = call_device
     return list(call_ops), placement

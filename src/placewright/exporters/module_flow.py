@@ -17,18 +17,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from placewright.exporters.module_paths import ROOT, enclosing_paths, is_inside, parent_path
 from placewright.exporters.module_votes import majority_devices
 from placewright.graph import INPUT, STATE, WEIGHT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from numpy.typing import NDArray
 
     from placewright.exporters.base import ExportRequest
 
 ANYWHERE = -1  # a tensor made from nothing, such as a range: it goes where it is read
-ROOT = ""
 
 
 @dataclass(eq=False)
@@ -47,14 +45,14 @@ class ModuleUnits:
     def __post_init__(self) -> None:
         ops = self.request.problem.graph.ops
         self.paths = {path for op in ops for path in enclosing_paths(op.module)} | {ROOT}
-        parents = {_parent_path(path) for path in self.paths if path != ROOT}
+        parents = {parent_path(path) for path in self.paths if path != ROOT}
         self.whole |= self.paths - parents
         for position, op in enumerate(ops):
             if op.kind in (WEIGHT, STATE):
                 if op.module not in (ROOT, *self.whole):
                     self._keep_whole(op.module, f"it holds {op.name!r} itself")
                 for reader in self._reader_modules(position):
-                    if reader != ROOT and _is_inside(op.module, reader) and reader != op.module:
+                    if reader != ROOT and is_inside(op.module, reader) and reader != op.module:
                         self._keep_whole(reader, f"it reads {op.name!r} without calling its module")
 
     def _reader_modules(self, position: int) -> list[str]:
@@ -139,19 +137,3 @@ class ModulePlacement:
                 # Backward ops are autograd's, which moves gradients as the forward op did tensors.
                 if len(devices) > 1 and self.conflict is None and op.phase == "forward":
                     self.conflict = position, devices
-
-
-def enclosing_paths(path: str) -> Iterator[str]:
-    """A path and those around it, the root last."""
-    while path:
-        yield path
-        path = _parent_path(path)
-    yield ROOT
-
-
-def _parent_path(path: str) -> str:
-    return path.rpartition(".")[0]
-
-
-def _is_inside(path: str, outer: str) -> bool:
-    return outer == ROOT or path == outer or path.startswith(f"{outer}.")

@@ -2,33 +2,56 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from numpy.typing import NDArray
 
     from placewright.exporters.base import ExportRequest
 
+_Device = TypeVar("_Device", int, str)  # its position or its name
 
-def group_loads(
+
+def planned_seconds(
     request: ExportRequest, group: NDArray[np.integer[Any]], count: int
 ) -> NDArray[np.float64]:
     """Groups × devices: computing time of the ops planned there; -1 is no group.
 
-    An op counts with the time that it takes on the device that is fastest at it: on a slow one it
-    is no more important for taking long. A group without computing time is decided by its bytes:
-    these are added at a scale on which they never outweigh time.
+    An op counts with its time on the device that is fastest at it, so that a slow device does not
+    make it more important.
     """
     a, device = request.problem.arrays, request.plan.placement
     is_grouped = group >= 0
     seconds_on = np.zeros((count, a.devices))
-    bytes_on = np.zeros((count, a.devices))
     seconds = a.compute.min(axis=1) * a.scheduled
     np.add.at(seconds_on, (group[is_grouped], device[is_grouped]), seconds[is_grouped])
+    return seconds_on
+
+
+def busiest(op_seconds: Iterable[tuple[_Device, float]]) -> _Device:
+    """The device with the most seconds in pairs of device and seconds; the first of equals."""
+    total: dict[_Device, float] = {}
+    for device, seconds in op_seconds:
+        total[device] = total.get(device, 0.0) + seconds
+    return max(total, key=lambda device: total[device])
+
+
+def group_loads(
+    request: ExportRequest, group: NDArray[np.integer[Any]], count: int
+) -> NDArray[np.float64]:
+    """Groups × devices: `planned_seconds`, and a little for the bytes that are planned there.
+
+    The bytes decide where a group has no computing time: their scale is so small that they never
+    outweigh time.
+    """
+    a, device = request.problem.arrays, request.plan.placement
+    is_grouped = group >= 0
+    seconds_on = planned_seconds(request, group, count)
+    bytes_on = np.zeros((count, a.devices))
     np.add.at(bytes_on, (group[is_grouped], device[is_grouped]), a.resident[is_grouped])
     smallest = seconds_on[seconds_on > 0].min(initial=1.0)
     load: NDArray[np.float64] = seconds_on + bytes_on * (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from placewright.errors import ConfigError, MissingDependency, PlanError
+from placewright.exporters.module_votes import busiest
 from placewright.frontends import from_onnx_with_nodes
 from placewright.frontends.protobuf import read_bytes
 
@@ -60,12 +61,9 @@ def node_devices(
     for node in model.graph.node:
         node_ops = ops.get(next(filter(None, node.output), ""), [])
         if node_ops:
-            device_seconds: dict[int, float] = {}
-            for op in node_ops:
-                device_seconds[int(device[op])] = device_seconds.get(int(device[op]), 0.0) + float(
-                    seconds[op, device[op]]
-                )
-            node_device = max(device_seconds, key=lambda node_device: device_seconds[node_device])
+            node_device = busiest(
+                (int(device[op]), float(seconds[op, device[op]])) for op in node_ops
+            )
             device[node_ops] = node_device
             yield node, node_device
 

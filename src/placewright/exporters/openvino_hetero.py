@@ -17,7 +17,8 @@ from placewright.exporters.base import (
     general_notes,
 )
 from placewright.exporters.device_names import target_names
-from placewright.exporters.module_flow import enclosing_paths
+from placewright.exporters.module_paths import nearest_value
+from placewright.exporters.module_votes import busiest
 
 AFFINITY_KEY = "affinity"
 _TORCH_PREFIX = "__module."  # how OpenVINO begins the names of ops that come from PyTorch
@@ -32,16 +33,16 @@ def export(request: ExportRequest) -> ExportedPlan:
         for at, op in enumerate(graph.ops)
         if a.scheduled[at]
     }
-    module_seconds: dict[str, dict[str, float]] = {}
+    module_ops: dict[str, list[int]] = {}
     for at, op in enumerate(graph.ops):
         if a.scheduled[at]:
-            seconds = module_seconds.setdefault(op.module, {})
-            seconds[affinity[op.name]] = seconds.get(affinity[op.name], 0.0) + float(
-                a.compute[at, request.plan.placement[at]]
-            )
+            module_ops.setdefault(op.module, []).append(at)
     modules = {
-        path: max(seconds, key=lambda device_name: seconds[device_name])
-        for path, seconds in module_seconds.items()
+        path: busiest(
+            (affinity[graph.ops[at].name], float(a.compute[at, request.plan.placement[at]]))
+            for at in ops
+        )
+        for path, ops in module_ops.items()
     }
     used_names = [name for name in dict.fromkeys(names) if name in affinity.values()]
     used_names.sort(key=lambda name: name == "CPU")  # what OpenVINO falls back to comes last
@@ -124,6 +125,6 @@ def _lookup_device(data: dict[str, Any], name: str) -> str | None:
             return str(data["affinity"][prefix])
     if name.startswith(_TORCH_PREFIX):
         path = name.removeprefix(_TORCH_PREFIX).partition("/")[0]
-        module = next((outer for outer in enclosing_paths(path) if outer in data["modules"]), None)
-        return None if module is None else str(data["modules"][module])
+        device = nearest_value(path, data["modules"])
+        return None if device is None else str(device)
     return None

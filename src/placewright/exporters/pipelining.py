@@ -20,7 +20,7 @@ from placewright.exporters.base import (
     general_notes,
 )
 from placewright.exporters.device_names import target_names
-from placewright.exporters.module_flow import enclosing_paths
+from placewright.exporters.module_paths import enclosing_paths, nearest_value
 from placewright.exporters.module_votes import (
     contiguous_devices,
     group_loads,
@@ -120,11 +120,7 @@ def _blocks(request: ExportRequest, cuts: list[tuple[int, str]]) -> NDArray[np.i
         if op.phase == "forward" and request.problem.arrays.scheduled[position]:
             module_block.setdefault(op.module, int(block[position]))
         elif op.phase != "forward":
-            forward_block = next(
-                (module_block[path] for path in enclosing_paths(op.module) if path in module_block),
-                0,
-            )
-            block[position] = forward_block
+            block[position] = nearest_value(op.module, module_block) or 0
     return np.where(request.problem.arrays.scheduled, block, -1)
 
 

@@ -78,6 +78,22 @@ def check_sizes(sizes_by_name: Mapping[str, Iterable[int]], argument: str) -> No
             raise GraphError(f"{argument} has {name!r}: {sizes!r}: expected whole numbers from 0")
 
 
+class UniqueNames:
+    """Makes the names of ops unique."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, int] = {}
+
+    def next(self, name: str) -> str:
+        """The name, with a number appended if it was returned before."""
+        name = name or "op"
+        while name in self._counts:
+            self._counts[name] += 1
+            name = f"{name}_{self._counts[name]}"
+        self._counts[name] = 0
+        return name
+
+
 @dataclass
 class GraphBuilder:
     """Ops in topological order, as a frontend adds them.
@@ -95,7 +111,7 @@ class GraphBuilder:
     unknown_ops: Counter[str] = field(default_factory=Counter)
     unsized_ops: list[str] = field(default_factory=list)
     unbounded_loops: list[str] = field(default_factory=list)
-    name_counts: dict[str, int] = field(default_factory=dict)
+    names: UniqueNames = field(default_factory=UniqueNames)
     captures: dict[graph.Tensor, tuple[TensorValue, TensorValue]] = field(default_factory=dict)
 
     def add(
@@ -144,14 +160,14 @@ class GraphBuilder:
                 f"op {name!r} of kind {kind!r} does more than can be counted"
             ) from None
         op = Op(
-            self.unique_name(name),
+            self.names.next(name),
             kind,
             tuple(value.source for value in (*inputs, *control_inputs) if value.source is not None),
             tuple(tensor.bytes for tensor in outputs),
             flops=flops,
             bytes_moved=traffic if moved is None else moved,
             workspace=workspace,
-            dtype=dtype or arithmetic_dtype([*tensors, *outputs]),
+            dtype=dtype or arithmetic_dtype([*tensors, *outputs], 0),
             module=module,
             phase=phase,
             colocate=colocate,
@@ -161,15 +177,6 @@ class GraphBuilder:
         )
         self.ops.append(op)
         return [TensorValue((len(self.ops) - 1, at), tensor) for at, tensor in enumerate(outputs)]
-
-    def unique_name(self, name: str) -> str:
-        """A name, with a number behind it if an op has that name already."""
-        name = name or "op"
-        while name in self.name_counts:
-            self.name_counts[name] += 1
-            name = f"{name}_{self.name_counts[name]}"
-        self.name_counts[name] = 0
-        return name
 
     def framework_kind(self, name: str) -> str:
         """The framework's name for an op, as the kind of one that `kinds` does not know."""
@@ -186,7 +193,7 @@ class GraphBuilder:
         if value.source is None:
             return value
         if value.source not in self.captures:
-            op = Op(self.unique_name("captured"), INPUT, outputs=(value.tensor.bytes,))
+            op = Op(self.names.next("captured"), INPUT, outputs=(value.tensor.bytes,))
             self.ops.append(op)
             inner = value._replace(source=(len(self.ops) - 1, 0))
             self.captures[value.source] = (value, inner)
@@ -253,7 +260,7 @@ class GraphBuilder:
             known_sources.update(child.captures)
             for op in child.ops:
                 if op.kind == WEIGHT:
-                    weight = replace(op, name=self.unique_name(f"{name}.{op.name}"))
+                    weight = replace(op, name=self.names.next(f"{name}.{op.name}"))
                     self.ops.append(weight)
                     spec = TensorSpec((op.outputs[0],), "uint8")
                     reads.append(TensorValue((len(self.ops) - 1, 0), spec))
@@ -306,11 +313,15 @@ class GraphBuilder:
         return peak
 
 
-def arithmetic_dtype(tensors: Iterable[TensorSpec]) -> str:
-    """The dtype of an op's arithmetic: the first that is a floating-point one, or the first."""
-    dtypes = [tensor.dtype for tensor in tensors]
+def arithmetic_dtype(tensors: Sequence[TensorSpec], default: int) -> str:
+    """The dtype of an op's arithmetic: the first floating-point or complex one.
+
+    Args:
+        default: Index of the tensor whose dtype counts if all are integers or booleans.
+    """
+    dtypes = [tensor.dtype for tensor in tensors] or ["float32"]
     floating = (dtype for dtype in dtypes if "float" in dtype or "complex" in dtype)
-    return next(floating, dtypes[0] if dtypes else "float32")
+    return next(floating, dtypes[default])
 
 
 def word_set(text: str) -> frozenset[str]:

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 
     from placewright.graph import Graph
     from placewright.zoo.networks import Network
-
-ArgumentValue = bool | int | float | str
+    from placewright.zoo.networks.network import ArgumentValue
 
 
 @dataclass(frozen=True)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from placewright.errors import ConfigError
+from placewright.frontends.op_costs import NORM_FLOPS, SOFTMAX_FLOPS
 from placewright.graph import INPUT, STATE, VIEW, Graph, Tensor
 from placewright.zoo.arguments import MAX_COUNT, check_counts, title
 from placewright.zoo.builder import NetworkBuilder
 
 # Floating-point operations an element, for ops that are no products.
-NORM_FLOPS = 8  # mean, variance, difference, root, quotient, scale, shift
-SOFTMAX_FLOPS = 5  # maximum, difference, exponential, sum, quotient
 GELU_FLOPS = 8  # the tanh form
 
 

@@ -77,7 +77,7 @@ def test_an_error_names_the_users_line() -> None:
 
     with pytest.raises(GraphError, match=r"^model 'Net' cannot be exported: .*numpy.*") as caught:
         from_torch(Net(), torch.zeros(3), training=True)
-    assert "at test_torch_errors.py line" in str(caught.value)
+    assert "at test_errors.py line" in str(caught.value)
     assert "return x + len(str(x.sum().numpy()))" in str(caught.value)
     assert "\n" not in str(caught.value)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from placewright.errors import GraphError, nearest
@@ -14,6 +13,7 @@ from placewright.frontends.graph_builder import (
     tensor_spec,
     topological_order,
 )
+from placewright.frontends.graphdef.colocation import Colocation
 from placewright.frontends.graphdef.control_flow import CONTROL_FLOW
 from placewright.frontends.graphdef.folds import fold_node
 from placewright.frontends.graphdef.kinds import (
@@ -64,9 +64,7 @@ class GraphDefReader:
         self.devices: dict[str, str] = {}
         self.call_stack: list[str] = []
         self.node_count = 0
-        self.colocation_parent: dict[
-            str, str
-        ] = {}  # colocation: each node's leader, by path and name
+        self.colocation = Colocation()
         self.op_positions: dict[str, int] = {}  # where the op of a node stands, by path and name
         self.node_keys: dict[int, str] = {}  # and the other way round
         self.known_names: set[str] = set()
@@ -78,7 +76,7 @@ class GraphDefReader:
         for name in self.shapes:
             if name.partition(":")[0] not in self.known_names:
                 raise GraphError(f"shapes has {name!r}: {nearest(name, sorted(self.known_names))}")
-        self.label_colocation()
+        self.colocation.label(self.builder.ops, self.op_positions)
         ops = self.builder.ops
         if outputs is None:
             sinks = self.sinks()
@@ -192,7 +190,8 @@ class GraphDefReader:
             inputs.append(None if source_values is None else source_values[at])
             references.append((name, at))
         self.known_names.add(scope.name(node))
-        self.record_colocation(scope, node)
+        if scope.builder is self.builder:
+            self.colocation.add_node(node, scope.path)
         if node.op == "Const":
             tensor, array = read_constant(node.attr["value"].tensor)
             scope.values[node.name] = [TensorValue(None, tensor, array)]
@@ -305,7 +304,7 @@ class GraphDefReader:
             while self.builder.ops[root].kind == VIEW and self.builder.ops[root].inputs:
                 root = self.builder.ops[root].inputs[0][0]
             if self.builder.ops[root].kind == WEIGHT:
-                self.merge_colocation(scope.path + node.name, self.node_keys[root])
+                self.colocation.merge(scope.path + node.name, self.node_keys[root])
 
     def output_specs(
         self, scope: GraphDefScope, node: Any, inputs: Sequence[TensorValue], inputs_known: bool
@@ -389,31 +388,6 @@ class GraphDefReader:
         [scope.control_values[node.name]] = scope.builder.add(
             f"{scope.name(node)}/done", VIEW, (), [CONTROL_SPEC], control_inputs=dependencies
         )
-
-    def record_colocation(self, scope: GraphDefScope, node: Any) -> None:
-        """Note what a node's `_class` attribute says."""
-        if "_class" in node.attr and scope.builder is self.builder:
-            for entry in node.attr["_class"].list.s:
-                label = entry.decode("utf-8", "replace")
-                if label.startswith("loc:@"):
-                    self.merge_colocation(scope.path + node.name, scope.path + label[5:])
-
-    def colocation_leader(self, key: str) -> str:
-        while self.colocation_parent.get(key, key) != key:
-            key = self.colocation_parent[key]
-        return key
-
-    def merge_colocation(self, key: str, other: str) -> None:
-        self.colocation_parent[self.colocation_leader(key)] = self.colocation_leader(other)
-
-    def label_colocation(self) -> None:
-        """Give ops that must share a device a label."""
-        for key in {*self.colocation_parent, *self.colocation_parent.values()}:
-            if key in self.op_positions:
-                at = self.op_positions[key]
-                self.builder.ops[at] = replace(
-                    self.builder.ops[at], colocate=self.colocation_leader(key)
-                )
 
 
 def _unknown_shape_message(node: Any, name: str) -> str:

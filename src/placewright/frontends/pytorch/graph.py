@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from placewright.errors import GraphError
 from placewright.frontends import op_costs
+from placewright.frontends.graph_builder import UniqueNames, arithmetic_dtype
 from placewright.frontends.pytorch.errors import at_op
 from placewright.frontends.pytorch.kinds import IDENTITY
 from placewright.frontends.pytorch.shapes import (
@@ -86,7 +87,7 @@ class TorchGraphBuilder:
             source for description in self.descriptions.values() for source in description.reads
         }
         self.ops: list[Op] = []
-        self.name_counts: Counter[str] = Counter()  # how often each name was asked for
+        self.names = UniqueNames()
         self.unknown_ops: Counter[str] = Counter()
         self.node_tensors: dict[Node, list[Tensor | None]] = {}  # where the outputs of a node stand
         self.source_tensors: dict[
@@ -134,12 +135,8 @@ class TorchGraphBuilder:
         return self._add(Op(name, kind, outputs=(size,), dtype=dtype, module=module))
 
     def _add(self, op: Op) -> Tensor:
-        """Add an op under a name that no other has."""
-        name = op.name
-        while name in self.name_counts:
-            name = f"{op.name}_{self.name_counts[op.name]}"
-            self.name_counts[op.name] += 1
-        self.name_counts[name] = 1
+        """Add an op under a unique name."""
+        name = self.names.next(op.name)
         self.ops.append(op if name == op.name else replace(op, name=name))
         return len(self.ops) - 1, 0
 
@@ -189,7 +186,7 @@ class TorchGraphBuilder:
                 sizes,
                 flops,
                 moved,
-                dtype=_arithmetic_dtype([*input_specs, *(spec for spec in specs if spec)]),
+                dtype=arithmetic_dtype([*input_specs, *(spec for spec in specs if spec)], -1),
                 module=module,
                 phase=phase,
                 aliases=aliases,
@@ -349,11 +346,3 @@ def _module_stack(node: Node) -> Mapping[str, tuple[str, str]] | None:
 
 def _phase(node: Node) -> str:
     return "backward" if node.meta.get("partitioner_tag") == "is_backward" else "forward"
-
-
-def _arithmetic_dtype(tensors: Sequence[op_costs.TensorSpec]) -> str:
-    """The dtype of the arithmetic: of the first tensor that is no whole number or truth."""
-    for tensor in tensors:
-        if "float" in tensor.dtype or "complex" in tensor.dtype:
-            return tensor.dtype
-    return tensors[-1].dtype
