@@ -1,9 +1,11 @@
-"""Lines of `generalisation.py` in, tables of step times over the best known plan out."""
+"""Tables of step times over the best known plan, from the lines of `placeto_claims`."""
 
 from __future__ import annotations
 
 import statistics
 from typing import TYPE_CHECKING, Any
+
+from benchmarks.common import Table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -21,22 +23,22 @@ PAPER = {
 """Placements that Placeto and ColocRL (`RNN-based`) needed, as the paper prints them."""
 
 
-def of(rows: Sequence[Row], **wanted: Any) -> list[Row]:
+def select(rows: Sequence[Row], **wanted: Any) -> list[Row]:
     return [row for row in rows if all(row[name] == value for name, value in wanted.items())]
 
 
-def apart(found: list[dict[str, float]], one: str, other: str) -> None:
+def print_ratio(found: list[dict[str, float]], one: str, other: str) -> None:
     shares = [row[one] / row[other] for row in found if one in row and other in row]
     if shares:
         print(f"\n{one} / {other}: median {statistics.median(shares):.3f}.")
 
 
-def table(title: str, rows: Iterable[tuple[str, Sequence[float]]]) -> None:
-    """Ratios to the best known, one line a method."""
-    print(f"\n**{title}**\n\n| method | median | best | worst |\n|---|---|---|---|")
+def print_ratios(title: str, rows: Iterable[tuple[str, Sequence[float]]]) -> None:
+    """Ratios to the best known, one row per method."""
+    shown = Table("method", "median", "best", "worst", title=title)
     for name, shares in rows:
-        middle = statistics.median(shares)
-        print(f"| {name} | {middle:.3f} | {min(shares):.3f} | {max(shares):.3f} |", flush=True)
+        values = (statistics.median(shares), min(shares), max(shares))
+        shown.row(name, *(f"{value:.3f}" for value in values))
 
 
 def ratios(found: list[dict[str, float]]) -> list[tuple[str, list[float]]]:

@@ -1,37 +1,46 @@
-"""GO's table on our simulator: placement alone on the paper's 14 rows.
+"""GO's table on our simulator: placement on the paper's 14 rows, and all three of its tasks.
 
-    python benchmarks/go.py [--sections table,curves,ablations,tasks] [--rows rnnlm-2,nmt-4]
-        [--jobs 2] [--policies FOLDER] [--plans 8000] [--out go.jsonl] [--device cpu]
-        [--threads 1] [--graphs FOLDER] [--seconds 30]
-    python benchmarks/go.py large        50,000 ops in one call: seconds and memory
+    python -m benchmarks.go.paper_table --rows rnnlm-2,nmt-4 --plans 8000
+    python -m benchmarks.go.paper_table --large        50,000 ops in one call: seconds and memory
 
-Step times in seconds on simulated P100 clusters, devices taking whatever is ready as TensorFlow's
+Step times in seconds on simulated P100 clusters, devices running ready ops first as TensorFlow's
 executor does. `go`: trained on the graph, on units merged to at most 5,000: imitation of `auto`'s
-plan of `--seconds`, then PPO; its figure is the best plan that it drew or liked best itself, not a
-teacher's. `no imitation`: PPO alone. `zero-shot`: best of 16 of a policy that never
-saw the row's fold, on the whole graph, `first plans` among them: what it has before it has learned
-anything; `fine-tuned`: 50 updates more, 40 of imitation and 10 of PPO; `50 updates`: as many of
-new weights.
+plan of `--seconds`, then PPO; its figure is the best plan that it sampled or its greedy plan, not a
+demonstration. `no imitation`: PPO alone. `zero-shot`: best of 16 plans of a policy that never saw
+the row's fold, on the whole graph, the `first plans` among them, which it has before it has learned
+anything; `fine-tuned`: 50 more updates, 40 of imitation and 10 of PPO; `50 updates`: as many of
+fresh weights.
 Section `tasks`: placement, schedule and fusion alone, in pairs and together, against the best
-single device that fits (else repaired METIS), first-ready, fused as a compiler would; the
-paper: 33–60 %.
-`--policies` holds `go-a.json` and `go-b.json` as `train_go.py` writes them, by default those that
-ship. Runs that are in the file are not repeated; `--jobs 0` prints what it has. The paper's figures
-were measured on real machines and stand beside ours, not against them.
+single device that fits (else repaired METIS), first-ready, fused as a compiler would; the paper
+prints 33-60 %.
+`--policies` holds `go-a.json` and `go-b.json` as `benchmarks.train.train_go` writes them, by
+default those that ship. The paper's figures were measured on real machines; they are printed for
+reference only.
 """
 
 from __future__ import annotations
 
-import argparse
 import math
-import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from go_runs import ABLATIONS, FIRST, LEARNED, SOLVERS, TASKS, Run, run_all
-
+from benchmarks.common import (
+    Table,
+    add_jobs,
+    add_results,
+    add_seed,
+    chosen,
+    geometric_mean,
+    make_parser,
+    name_list,
+)
+from benchmarks.go.runs import ABLATIONS, FIRST, LEARNED, SOLVERS, TASKS, Run, run_all
 from placewright.policies.shipped import WEIGHTS_FOLDER
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
 
 
 @dataclass(frozen=True)
@@ -73,38 +82,38 @@ TRAINED = ("go", "no imitation", "hierarchical")
 TRANSFERRED = ("zero-shot", "fine-tuned", "50 updates")
 
 
-def runs(section: str, lines: list[Line], given: argparse.Namespace) -> list[Run]:
+def runs(section: str, lines: list[Line], arguments: argparse.Namespace) -> list[Run]:
     """What a section needs."""
     methods: tuple[str, ...] = (*SIMPLE, *TRAINED, *TRANSFERRED)
     if section == "ablations":
         methods = ("go", *ABLATIONS)
     if section == "tasks":
         methods = ("default", *TASKS)
-    if given.methods:
-        methods = tuple(name for name in methods if name in given.methods.split(","))
-    found = []
+    if arguments.methods:
+        methods = tuple(name for name in methods if name in arguments.methods)
+    needed = []
     for line in lines:
         for method in methods:
             policy = ""
             if method in ("zero-shot", "fine-tuned"):
-                policy = str(given.policies / f"go-{OTHER[line.fold]}.json")
-            found.append(
+                policy = str(arguments.policies / f"go-{OTHER[line.fold]}.json")
+            needed.append(
                 Run(
                     line.network,
                     line.cluster,
                     method,
-                    given.seed if method in LEARNED or method == "auto" else 0,
-                    given.plans if method in LEARNED else 0,
-                    given.device if method in LEARNED else "cpu",
+                    arguments.seed if method in LEARNED or method == "auto" else 0,
+                    arguments.plans if method in LEARNED else 0,
+                    arguments.device if method in LEARNED else "cpu",
                     policy,
-                    given.samples,
-                    given.hidden,
-                    given.seconds,
-                    given.threads,
-                    str(given.graphs or ""),
+                    arguments.samples,
+                    arguments.hidden,
+                    arguments.seconds,
+                    arguments.threads,
+                    str(arguments.graphs or ""),
                 )
             )
-    return found
+    return needed
 
 
 def cells(rows: list[dict[str, Any]], line: Line) -> dict[str, dict[str, Any]]:
@@ -118,10 +127,10 @@ def on(rows: list[dict[str, Any]], line: Line) -> list[dict[str, Any]]:
 
 
 def best_known(rows: list[dict[str, Any]], line: Line) -> float:
-    """Of all runs on a row, also earlier ones, and of `auto`'s plans that taught some of them."""
+    """The best of all runs on a row, and of the demonstrations that some of them had."""
     mine = on(rows, line)
-    found = [fitting(row) for row in mine if row["method"] not in ("bound", "default", *TASKS)]
-    return min([*found, *(row["teacher"] for row in mine if "teacher" in row)], default=math.inf)
+    figures = [fitting(row) for row in mine if row["method"] not in ("bound", "default", *TASKS)]
+    return min([*figures, *(row["teacher"] for row in mine if "teacher" in row)], default=math.inf)
 
 
 def shown(row: dict[str, Any] | None) -> str:
@@ -139,13 +148,13 @@ def mean(values: list[float]) -> str:
     finite = [value for value in values if 0 < value < math.inf]
     if not finite:
         return "–"
-    return f"{math.exp(sum(map(math.log, finite)) / len(finite)):.4f} ({len(finite)} rows)"
+    return f"{geometric_mean(finite):.4f} ({len(finite)} rows)"
 
 
 def print_rows(columns: list[str], table: list[list[str]]) -> None:
-    print("| " + " | ".join(columns) + " |\n|" + "---|" * len(columns))
+    printed = Table(*columns)
     for line in table:
-        print("| " + " | ".join(line) + " |")
+        printed.row(*line)
     print()
 
 
@@ -155,20 +164,20 @@ def print_table(rows: list[dict[str, Any]], lines: list[Line]) -> None:
     near = transfer = tuned = 0
     against: list[float] = []
     for line in lines:
-        found = cells(rows, line)
+        figures = cells(rows, line)
         best = best_known(rows, line)
         for name in methods:
-            if name in found and math.isfinite(best):
-                ratios[name].append(fitting(found[name]) / best)
-        near += fitting(found.get("go")) <= 1.03 * best
-        lists = min(fitting(found.get("heft")), fitting(found.get("m-etf")))
-        if "zero-shot" in found:
-            against.append(fitting(found["zero-shot"]) / lists)
+            if name in figures and math.isfinite(best):
+                ratios[name].append(fitting(figures[name]) / best)
+        near += fitting(figures.get("go")) <= 1.03 * best
+        lists = min(fitting(figures.get("heft")), fitting(figures.get("m-etf")))
+        if "zero-shot" in figures:
+            against.append(fitting(figures["zero-shot"]) / lists)
             transfer += against[-1] <= 1
-        if "fine-tuned" in found and "go" in found:
-            tuned += fitting(found["fine-tuned"]) <= 1.05 * fitting(found.get("go"))
+        if "fine-tuned" in figures and "go" in figures:
+            tuned += fitting(figures["fine-tuned"]) <= 1.05 * fitting(figures.get("go"))
         printed = " / ".join("OOM" if value is None else f"{value:.3f}" for value in line.paper)
-        table.append([line.name, *(shown(found.get(name)) for name in methods), printed])
+        table.append([line.name, *(shown(figures.get(name)) for name in methods), printed])
     table.append(["over the best known", *(mean(ratios[name]) for name in methods), ""])
     print_rows(["row", *methods, "printed: GO / human / METIS / HDP"], table)
     print(f"GO trained is within 3 % of the best known plan on {near} of {len(lines)} rows.")
@@ -180,9 +189,9 @@ def print_curves(rows: list[dict[str, Any]], lines: list[Line]) -> None:
     """The best after fewer plans, and when half of the gain was there."""
     table = []
     for line in lines:
-        found = cells(rows, line)
+        figures = cells(rows, line)
         for name in (*TRAINED, "fine-tuned", "50 updates"):
-            curve = found.get(name, {}).get("curve") or []
+            curve = figures.get(name, {}).get("curve") or []
             if not curve:
                 continue
             after = []
@@ -198,28 +207,28 @@ def print_curves(rows: list[dict[str, Any]], lines: list[Line]) -> None:
 def print_ablations(rows: list[dict[str, Any]], lines: list[Line]) -> None:
     table = []
     for line in lines:
-        found = cells(rows, line)
-        whole = fitting(found.get("go"))
+        figures = cells(rows, line)
+        whole = fitting(figures.get("go"))
         cell = [
-            f"{shown(found.get(name))} ({fitting(found.get(name)) / whole:.3f})"
+            f"{shown(figures.get(name))} ({fitting(figures.get(name)) / whole:.3f})"
             for name in ABLATIONS
         ]
-        table.append([line.name, shown(found.get("go")), *cell])
+        table.append([line.name, shown(figures.get("go")), *cell])
     print_rows(["row", "go", *ABLATIONS], table)
 
 
 def print_tasks(rows: list[dict[str, Any]], lines: list[Line]) -> None:
-    """How much faster than the default each set of tasks is, in per cent as the paper counts."""
+    """How much faster than the default each set of tasks is, in percent as the paper counts."""
     table, gains = [], {name: [] for name in TASKS}  # type: dict[str, list[float]]
     for line in lines:
-        found = cells(rows, line)
-        whole = fitting(found.get("default"))
+        figures = cells(rows, line)
+        whole = fitting(figures.get("default"))
         cell = []
         for name in TASKS:
-            ratio = whole / fitting(found.get(name))
+            ratio = whole / fitting(figures.get(name))
             gains[name].append(ratio)
-            cell.append(f"{shown(found.get(name))} ({ratio - 1:+.1%})")
-        table.append([line.name, shown(found.get("default")), *cell])
+            cell.append(f"{shown(figures.get(name))} ({ratio - 1:+.1%})")
+        table.append([line.name, shown(figures.get("default")), *cell])
     table.append(["default over it", "", *(mean(gains[name]) for name in TASKS)])
     print_rows(["row", "default", *TASKS], table)
 
@@ -249,45 +258,44 @@ def large() -> None:
     print(f"{ops:,} ops: {took:.1f} s, {worked:.1f} s of CPU, {memory:.1f} GiB")
 
 
-def main() -> None:
-    if sys.argv[1:] == ["large"]:
+PRINTERS = {
+    "table": print_table,
+    "curves": print_curves,
+    "ablations": print_ablations,
+    "tasks": print_tasks,
+}
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = make_parser(__doc__, __spec__.name)
+    known = {line.name: line for line in LINES}
+    option = parser.add_argument
+    option("--large", action="store_true", help="only time one call on 50,000 ops")
+    option("--sections", type=name_list, default=["table", "curves"], help="sections to run")
+    option("--rows", type=name_list, default=[*known], help="rows of the table")
+    option("--methods", type=name_list, default="", help="run these methods alone")
+    option("--policies", type=Path, default=WEIGHTS_FOLDER, help="folder of both folds' policies")
+    option("--plans", type=int, default=4000, help="plans that a learned method samples")
+    option("--samples", type=int, default=16, help="episodes per update")
+    option("--hidden", type=int, default=64, help="size of GO's hidden states")
+    option("--seconds", type=float, default=30.0, help="time budget of `auto`")
+    option("--device", default="cpu", help="torch device of the policies")
+    option("--threads", type=int, default=1, help="threads that evaluate a run's plans")
+    option("--graphs", type=Path, help="folder of captured graphs (benchmarks.train.train_go)")
+    add_seed(parser)
+    add_results(parser, "out/go.jsonl")
+    add_jobs(parser)
+    arguments = parser.parse_args(argv)
+    if arguments.large:
         large()
         return
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--sections", default="table,curves")
-    parser.add_argument("--rows", default=",".join(line.name for line in LINES))
-    parser.add_argument("--methods", default="", help="these alone")
-    parser.add_argument(
-        "--policies", type=Path, default=WEIGHTS_FOLDER, help="folder of both folds"
-    )
-    parser.add_argument("--plans", type=int, default=4000)
-    parser.add_argument("--samples", type=int, default=16)
-    parser.add_argument("--hidden", type=int, default=64)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--seconds", type=float, default=30.0, help="of `auto`, also as a teacher")
-    parser.add_argument("--device", default="cpu", help="where policies live")
-    parser.add_argument("--threads", type=int, default=1, help="that judge a run's plans")
-    parser.add_argument("--graphs", type=Path, help="folder of captured graphs (train_go.py)")
-    parser.add_argument("--out", type=Path, default=Path("go.jsonl"))
-    parser.add_argument("--jobs", type=int, default=2, help="0: only print what the file has")
-    given = parser.parse_args()
-    known = {line.name: line for line in LINES}
-    names = given.rows.split(",")
-    if unknown := [name for name in names if name not in known]:
-        parser.error(f"no row is named {unknown[0]!r}: the rows are {', '.join(known)}")
-    lines = [known[name] for name in names]
-    sections = given.sections.split(",")
-    wanted = [run for section in sections for run in runs(section, lines, given)]
-    rows = run_all(wanted, given.out, given.jobs)
-    printers = {
-        "table": print_table,
-        "curves": print_curves,
-        "ablations": print_ablations,
-        "tasks": print_tasks,
-    }
+    lines = [known[name] for name in chosen(parser, arguments.rows, known)]
+    sections = chosen(parser, arguments.sections, PRINTERS)
+    needed = [run for section in sections for run in runs(section, lines, arguments)]
+    rows = run_all(needed, arguments.out, arguments.jobs)
     for section in sections:
         print(f"\n## {section}\n")
-        printers[section](rows, lines)
+        PRINTERS[section](rows, lines)
 
 
 if __name__ == "__main__":

@@ -1,21 +1,20 @@
-"""Runs of GO and of what it is compared with: what to run in, a line of JSON each out."""
+"""Runs of GO and of what it is compared with."""
 
 from __future__ import annotations
 
 import json
-import os
+import tempfile
 import time
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
 from itertools import combinations
-from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 import placewright as pw
+from benchmarks.common import ResultFile, run_jobs
 from placewright import policies, solvers
 from placewright.policies.go.config import GoConfig
 from placewright.policies.go.initial_plans import (
@@ -31,7 +30,6 @@ from placewright.training.go.demonstrations import (
     initial_plan,
     make_demonstration,
     read_demonstrations,
-    read_records,
 )
 from placewright.training.go.imitation import Imitation
 from placewright.training.go.issue_order import IssueOrderEnvironment, longest_path_priorities
@@ -43,10 +41,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-MOST = 5000
-"""Units of a graph in training."""
+MAX_UNITS = 5000
+"""Units of a graph in training: larger graphs are merged to this number."""
 EXACT = Imitation(damaged_copies=0, unit_probability=1.0, max_smoothed_decisions=0.5)
-"""On one graph: all of a strong plan, to the last unit."""
+"""On one graph: imitate all of a strong plan, to the last unit."""
 IMITATED = 300
 """Steps of imitation of `auto`'s plans before PPO."""
 FINE_TUNED = 40, 10
@@ -58,9 +56,9 @@ ABLATIONS: dict[str, dict[str, Any]] = {
     "no imitation": {},
     "no learning": {},
 }
-"""What is changed of GO; without learning its weights stay as they were drawn."""
+"""Changes to GO; without learning its weights stay as they were initialised."""
 ALONE = ("no imitation", "no learning")
-"""Those that have no teacher."""
+"""Those without demonstrations."""
 SOLVERS: dict[str, Any] = {
     "metis": solvers.METIS,
     "expert": solvers.Expert,
@@ -73,11 +71,11 @@ TASKS = tuple(
     for size in (1, 2, 3)
     for part in combinations(("device", "priority", "fusion"), size)
 )
-"""What is decided in section `tasks`; the rest is as the default has it."""
+"""What is decided in section `tasks`; the default decides the rest."""
 FIRST = "first plans"
-"""The best of the plans that GO's first pass reads: what it has before it has learned anything."""
+"""The best of GO's initial plans: what it has before it has learned anything."""
 SHORT = ("fine-tuned", "50 updates")
-"""Of a policy that was trained on others, and of new weights for comparison."""
+"""Of a policy that was trained on other networks, and of fresh weights for comparison."""
 LEARNED = (*TASKS, "go", "zero-shot", *SHORT, "hierarchical", *ABLATIONS)
 
 
@@ -87,9 +85,9 @@ class Run:
 
     Args:
         method: Of `SOLVERS` or `LEARNED`, or `auto`, `bound`, `default`, `FIRST`.
-        plans: Plans that a learned method draws in training.
+        plans: Plans that a learned method samples in training.
         policy: The file of a policy that was trained on the other fold.
-        samples: Episodes of an update.
+        samples: Episodes per update.
     """
 
     network: str
@@ -107,24 +105,24 @@ class Run:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """What tells it from others; not on which machine it ran."""
+        """What distinguishes it from others; not the machine that it ran on."""
         return key_of(asdict(self))
 
     def __call__(self) -> dict[str, Any]:
         began = time.perf_counter()
         task = DemonstrationTask(self.network, self.cluster, "ready")
         problem = task.problem(Path(self.graphs) if self.graphs else None)
-        found = self._found(task, problem)
-        return {**asdict(self), **found, "took": time.perf_counter() - began}
+        figures = self._figures(task, problem)
+        return {**asdict(self), **figures, "took": time.perf_counter() - began}
 
-    def _found(self, task: DemonstrationTask, problem: pw.Problem) -> dict[str, Any]:
+    def _figures(self, task: DemonstrationTask, problem: pw.Problem) -> dict[str, Any]:
         if self.method == "bound":
             return {"best": solvers.bound(problem).seconds, "over": 0}
         if self.method in SOLVERS:
-            return _of(pw.solve(problem, SOLVERS[self.method]()))
+            return _figures_of(pw.solve(problem, SOLVERS[self.method]()))
         if self.method == "auto":
             stop = pw.MaxTime(self.seconds)
-            return _of(pw.solve(problem, solvers.Auto(), stop=stop, seed=self.seed))
+            return _figures_of(pw.solve(problem, solvers.Auto(), stop=stop, seed=self.seed))
         if self.method == FIRST:
             rank = path_lengths(problem.arrays)[0]
             device = heuristic_plans(problem, rank, INITIAL_PLAN_COUNT)
@@ -142,34 +140,36 @@ class Run:
 
     def _hierarchical(self, problem: pw.Problem) -> dict[str, Any]:
         environment = Environment(problem)
-        made = find_recipe("hierarchical", 64, 128)
-        Trainer([environment], made, self.seed, self.plans, device=self.device).run()
+        recipe = find_recipe("hierarchical", 64, 128)
+        Trainer([environment], recipe, self.seed, self.plans, device=self.device).run()
         curve = [[plans, seconds, best] for plans, seconds, best in environment.history]
         return {"best": environment.best_key[1], "over": environment.best_key[0], "curve": curve}
 
     def _tasks(self, task: DemonstrationTask, problem: pw.Problem) -> dict[str, Any]:
-        """Some tasks learned from the default: its devices, first-ready, a compiler's fusion."""
+        """Learn some tasks; the default has its devices, first-ready, a compiler's fusion."""
         device = default_devices(problem)[None]
         environment = IssueOrderEnvironment(problem, self.threads, fuse_by_default=True)
-        judged = environment.judge(device, "default")
-        found = {"best": float(judged.seconds[0]), "over": int(judged.overflow[0])}
+        outcome = environment.judge(device, "default")
         if self.method == "default":
-            return found
+            return {"best": float(outcome.seconds[0]), "over": int(outcome.overflow[0])}
         tasks = tuple(self.method.split("+"))
-        shape = GoConfig(hidden=self.hidden, max_groups=MOST)
-        made = replace(shape, tasks=tasks, ranked=False, timed=True).build(problem, self.seed)
-        made.set_initial_plan(problem, device[0])
-        lesson = Demonstration(task, problem, ("default",), device, judged.seconds, judged.overflow)
-        how = GoRecipe(episodes=self.samples, imitation_share=0.0, imitation_steps=0)
-        training = GoTrainer(
-            made, [lesson], how, self.seed, self.device, self.threads, fuse_by_default=True
+        config = GoConfig(hidden=self.hidden, max_groups=MAX_UNITS)
+        policy = replace(config, tasks=tasks, ranked=False, timed=True).build(problem, self.seed)
+        policy.set_initial_plan(problem, device[0])
+        demonstration = Demonstration(
+            task, problem, ("default",), device, outcome.seconds, outcome.overflow
         )
-        training.run(1e9, max_steps=max(1, self.plans // self.samples) + 1)
-        over, best = training.best_keys[0]
-        return {"best": best, "over": over, "curve": training.curves[0]}
+        recipe = GoRecipe(episodes=self.samples, imitation_share=0.0, imitation_steps=0)
+        trainer = GoTrainer(
+            *(policy, [demonstration], recipe, self.seed, self.device, self.threads),
+            fuse_by_default=True,
+        )
+        trainer.run(1e9, max_steps=max(1, self.plans // self.samples) + 1)
+        over, best = trainer.best_keys[0]
+        return {"best": best, "over": over, "curve": trainer.curves[0]}
 
     def _zero_shot(self, problem: pw.Problem) -> dict[str, Any]:
-        """The likeliest plan and 15 drawn ones, of the whole graph."""
+        """The greedy plan and 15 sampled ones, for the whole graph."""
         proposer = GoProposer.read(Path(self.policy), self.threads)
         began = time.perf_counter()
         plans = proposer.propose(problem, 16, self.seed)
@@ -182,54 +182,58 @@ class Run:
         )
         best = verdict.best()
         first = float(verdict.value[0]) if not verdict.overflow[0] else None
-        found = {"best": float(verdict.value[best]), "over": int(verdict.overflow[best])}
-        return {**found, "likeliest": first, "inference": took}
+        return {
+            "best": float(verdict.value[best]),
+            "over": int(verdict.overflow[best]),
+            "likeliest": first,
+            "inference": took,
+        }
 
     def _trained(self, task: DemonstrationTask, problem: pw.Problem) -> dict[str, Any]:
-        shape = GoConfig(
+        config = GoConfig(
             hidden=self.hidden,
-            max_groups=MOST,
+            max_groups=MAX_UNITS,
             timed=True,
             starts=INITIAL_PLAN_COUNT,
             tasks=("device", "priority"),
             **ABLATIONS.get(self.method, {}),
         )
         updates, steps = max(1, self.plans // self.samples), IMITATED
-        how = GoRecipe(
+        recipe = GoRecipe(
             episodes=self.samples, imitation_steps=0, learning_rates=(3e-3, 1e-3), imitation=EXACT
         )
-        made: Any = shape.build(problem, self.seed)
+        policy: Any = config.build(problem, self.seed)
         if self.method in SHORT:
             steps, updates = FINE_TUNED
-            how = replace(how, imitation_epochs=how.algorithm.epochs)
+            recipe = replace(recipe, imitation_epochs=recipe.algorithm.epochs)
         if self.method == "fine-tuned":
-            made = policies.load(Path(self.policy))
-            made.shape = replace(made.shape, most=MOST)
+            policy = policies.load(Path(self.policy))
+            policy.config = replace(policy.config, max_groups=MAX_UNITS)
         if self.method in ALONE:
             steps = 0
         if self.method == "no learning":
-            how = replace(how, learning_rates=(0.0, 0.0))
-        lesson = _lesson(task, problem, self.seconds if steps else 0.0)
-        how = replace(how, imitation_share=steps / (steps + updates))
-        training = GoTrainer(made, [lesson], how, self.seed, self.device, self.threads)
-        training.run(1e9, partial(_ordered, taught=steps), max_steps=steps + updates + 1)
-        training.try_priority_rules(0)
-        over, best = training.best_keys[0]
+            recipe = replace(recipe, learning_rates=(0.0, 0.0))
+        demonstration = _demonstration(task, problem, self.seconds if steps else 0.0)
+        recipe = replace(recipe, imitation_share=steps / (steps + updates))
+        trainer = GoTrainer(policy, [demonstration], recipe, self.seed, self.device, self.threads)
+        trainer.run(1e9, partial(_after_imitation, steps=steps), max_steps=steps + updates + 1)
+        trainer.try_priority_rules(0)
+        over, best = trainer.best_keys[0]
         return {
             "best": best,
             "over": over,
-            "teacher": lesson.best_objective,
-            "judged": training.environments[0].evaluations,
-            "curve": training.curves[0],
-            "learned": [[p.step, p.ratio, p.said.get("mean")] for p in training.log[::10]],
+            "teacher": demonstration.best_objective,
+            "judged": trainer.environments[0].evaluations,
+            "curve": trainer.curves[0],
+            "learned": [[p.step, p.ratio, p.said.get("mean")] for p in trainer.log[::10]],
         }
 
 
-def _ordered(training: GoTrainer, taught: int) -> bool:
-    """Look at what imitation alone has taught, in every order; training goes on."""
-    if training.steps == taught:
-        training.greedy_seconds(0)
-        training.try_priority_rules(0)
+def _after_imitation(trainer: GoTrainer, steps: int) -> bool:
+    """Evaluate what imitation alone has learned, in every order; training continues."""
+    if trainer.steps == steps:
+        trainer.greedy_seconds(0)
+        trainer.try_priority_rules(0)
     return True
 
 
@@ -241,17 +245,14 @@ def default_devices(problem: pw.Problem) -> NDArray[np.int32]:
     return pw.solve(problem, solvers.METIS(repaired=True)).plan.placement
 
 
-def _lesson(task: DemonstrationTask, problem: pw.Problem, seconds: float) -> Demonstration:
-    """Plans of `auto` in so many seconds, or of GO's first plan and list schedulers if none."""
+def _demonstration(task: DemonstrationTask, problem: pw.Problem, seconds: float) -> Demonstration:
+    """Plans of `auto` with this budget; with none, GO's initial plan and list schedules."""
     if seconds:
-        path = Path(f".go-teacher-{os.getpid()}.jsonl")
-        path.write_text(
-            json.dumps(make_demonstration(task, problem, (1000, 5000, 10**7), seconds)) + "\n"
-        )
-        try:
+        record = make_demonstration(task, problem, (1000, 5000, 10**7), seconds)
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "demonstrations.jsonl"
+            path.write_text(json.dumps(record) + "\n")
             return read_demonstrations(path, None)[0]
-        finally:
-            path.unlink()
     plans = [initial_plan(problem), *(pw.solve(problem, make()).plan for make in QUICK_SOLVERS)]
     device = np.stack([plan.placement for plan in plans])
     order = longest_path_priorities(problem, device)
@@ -268,41 +269,27 @@ def _lesson(task: DemonstrationTask, problem: pw.Problem, seconds: float) -> Dem
     )
 
 
-def _of(result: pw.Result) -> dict[str, Any]:
+def _figures_of(result: pw.Result) -> dict[str, Any]:
     curve = [[plans, seconds, best] for plans, seconds, best in result.history]
     return {"best": result.objective_value, "over": result.overflow, "curve": curve}
 
 
 def run_all(runs: Sequence[Run], path: Path, jobs: int) -> list[dict[str, Any]]:
-    """Every run's line, those in the file first; as many at once as `jobs`, none anew if 0."""
-    rows = read_records(path)
-    if not jobs:
-        return rows
-    known = {key_of(row) for row in rows}
-    waiting = [run for run in dict.fromkeys(runs) if run.key not in known]
-    os.environ["OMP_NUM_THREADS"] = "1"
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        coming = {pool.submit(run): run for run in waiting}
-        for done in as_completed(coming):
-            run = coming[done]
-            try:
-                row = done.result()
-            except pw.PlacewrightError as error:  # such as METIS that is not installed
-                print(f"{run.network} {run.method}: {error}", flush=True)
-                continue
-            rows.append(row)
-            with path.open("a") as file:
-                file.write(json.dumps(row) + "\n")
-            print(f"{run.network} {run.method}: {row['best']:.4f}, {row['took']:.0f} s", flush=True)
-    return rows
+    """All lines of the file, after the runs that are not in it; see `run_jobs`."""
+
+    def describe(row: dict[str, Any]) -> str:
+        return f"{row['network']} {row['method']}: {row['best']:.4f}, {row['took']:.0f} s"
+
+    # A method may need a library that is not installed, e.g. METIS.
+    return run_jobs(runs, ResultFile(path, key_of), jobs, describe, (pw.PlacewrightError,))
 
 
 @cache
 def _names() -> tuple[str, ...]:
-    elsewhere = ("device", "threads", "graphs", "policy", "seconds")
-    return tuple(name for name in Run.__dataclass_fields__ if name not in elsewhere)
+    machine_fields = ("device", "threads", "graphs", "policy", "seconds")
+    return tuple(name for name in Run.__dataclass_fields__ if name not in machine_fields)
 
 
 def key_of(row: dict[str, Any]) -> tuple[Any, ...]:
-    """What tells a run from others, of its line."""
+    """What distinguishes a run from others, given its line."""
     return tuple(row[name] for name in _names())

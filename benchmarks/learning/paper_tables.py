@@ -1,36 +1,45 @@
-"""The papers' tables on our simulator: learned placers beside what they were compared with.
+"""The tables of ColocRL and the Hierarchical Planner on our simulator.
 
-    python benchmarks/learning.py [--sections table,curves] [--rows rnnlm,nmt-2] [--plans 5000]
-        [--seeds 2:5] [--out learning.jsonl] [--jobs 2] [--device cuda] [--chosen chosen.json]
+    python -m benchmarks.learning.paper_tables --rows rnnlm,nmt-2 --seeds 2:5
 
 Step times in seconds, simulated as TensorFlow's executor runs (`ready`), on the GPUs of the
 Hierarchical paper. A learned cell is the median of the seeds and their range, each the best plan
-that the policy itself drew or liked best; nothing is seeded. Local search moves ColocRL's groups
-with the same number of plans and the same seeds. Runs that are in the file already are not
-repeated; `--chosen` takes settings from `sweep.py` instead of the recipes' own.
+that the policy itself sampled or that is its greedy plan; training starts from no other plan. Local
+search moves ColocRL's groups with the same number of plans and the same seeds.
 
 Sections: `table`; `curves` (best after fewer plans); `large` (256 groups, hidden 512: wants a GPU);
 `papers` (the papers' own values, learning rate 0.1 included, and their sizes too on a GPU);
-`groupings`; `invalid` (two ways to treat plans that do not fit, GPUs cut to a quarter).
+`groupings`; `infeasible` (two rewards for plans that do not fit, GPUs cut to a quarter).
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from learning_runs import SEARCH, Run, key_of, run_all
 
 import placewright as pw
+from benchmarks.common import (
+    Table,
+    add_jobs,
+    add_results,
+    chosen,
+    make_parser,
+    name_list,
+    seed_range,
+)
+from benchmarks.learning.runs import SEARCH, Run, key_of, run_all
 from placewright import solvers
 from placewright.errors import ConfigError, MissingDependency
 
-Rows = list[dict[str, Any]]
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    Rows = list[dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -62,13 +71,13 @@ POLICIES = ("colocrl", "hierarchical")
 PAPERS = ("colocrl-paper", "hierarchical-paper", "hierarchical-open")
 GROUPINGS = ("colocrl:colocation", "colocrl:coarse", "colocrl:module")
 TIGHT = 0.25
-"""The share of its memory that a GPU may use in section `invalid`."""
+"""The share of its memory that a GPU may use in section `infeasible`."""
 MARKS = (500, 1000, 2000, 5000)
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What the command line said."""
+class Settings:
+    """What the command line says."""
 
     lines: tuple[Line, ...]
     seeds: range
@@ -81,44 +90,45 @@ class Asked:
         return Run(line.network, line.cluster, name, seed, self.plans, setting, **how)
 
 
-def runs(section: str, asked: Asked) -> list[Run]:
+def runs(section: str, settings: Settings) -> list[Run]:
     """What a section needs."""
-    few = [line for line in asked.lines if line.name in ("rnnlm", "inception-v3", "nmt-2")]
-    every = [(line, seed) for seed in asked.seeds for line in asked.lines]
-    some = [(line, seed) for seed in asked.seeds for line in few]
+    few = [line for line in settings.lines if line.name in ("rnnlm", "inception-v3", "nmt-2")]
+    every = [(line, seed) for seed in settings.seeds for line in settings.lines]
+    some = [(line, seed) for seed in settings.seeds for line in few]
     if section in ("table", "curves"):
         return [
-            asked.run(line, name, seed)
+            settings.run(line, name, seed)
             if name != SEARCH
-            else asked.run(line, name, seed, setting="as it is")
+            else settings.run(line, name, seed, setting="as it is")
             for line, seed in every
             for name in (*POLICIES, SEARCH)
         ]
     size: dict[str, Any] = {"groups": 256, "hidden": 512}
     if section == "large":
-        found = [
-            asked.run(line, name, asked.seeds[0], device=asked.device, **size)
+        trained = [
+            settings.run(line, name, settings.seeds[0], device=settings.device, **size)
             for line in few
             for name in POLICIES
         ]
-        return found + [
-            asked.run(line, SEARCH, asked.seeds[0], setting="as it is", groups=256) for line in few
+        return trained + [
+            settings.run(line, SEARCH, settings.seeds[0], setting="as it is", groups=256)
+            for line in few
         ]
     if section == "papers":
-        size = size if asked.device != "cpu" else {}
+        size = size if settings.device != "cpu" else {}
         return [
-            asked.run(line, name, asked.seeds[0], device=asked.device, **size)
+            settings.run(line, name, settings.seeds[0], device=settings.device, **size)
             for line in few
             for name in PAPERS
         ]
     if section == "groupings":
-        return [asked.run(line, name, seed) for line, seed in some for name in GROUPINGS]
-    if section == "invalid":
-        tight = [line for line in asked.lines if line.name in ("nmt-2", "rnnlm")]
+        return [settings.run(line, name, seed) for line, seed in some for name in GROUPINGS]
+    if section == "infeasible":
+        tight = [line for line in settings.lines if line.name in ("nmt-2", "rnnlm")]
         return [
-            asked.run(line, name, seed, setting=setting, limit=TIGHT)
+            settings.run(line, name, seed, setting=setting, limit=TIGHT)
             for line in tight
-            for seed in asked.seeds
+            for seed in settings.seeds
             for name, setting in (
                 ("colocrl", "graded, batch"),
                 ("colocrl", "constant, moving average"),
@@ -173,17 +183,16 @@ def single(problem: pw.Problem, kind: str) -> tuple[str, float]:
 
 
 def print_rows(columns: list[str], lines: list[list[str]]) -> None:
-    print("| " + " | ".join(columns) + " |")
-    print("|" + "---|" * len(columns))
+    table = Table(*columns)
     for line in lines:
-        print("| " + " | ".join(line) + " |", flush=True)
+        table.row(*line)
     print()
 
 
-def print_table(rows: Rows, asked: Asked) -> None:
-    """The papers' table; each policy held to one device and to local search in the same groups."""
-    wanted, lines = runs("table", asked), []
-    for line in asked.lines:
+def print_table(rows: Rows, settings: Settings) -> None:
+    """The papers' table; each policy against one device and local search in the same groups."""
+    wanted, lines = runs("table", settings), []
+    for line in settings.lines:
         mine = of(rows, wanted, network=line.network)
         problem = Run(line.network, line.cluster, SEARCH, 0, 1).problem()
         (cpu, slow), (gpu, fast) = single(problem, "cpu"), single(problem, "gpu")
@@ -192,31 +201,31 @@ def print_table(rows: Rows, asked: Asked) -> None:
         cells += [cell(problem, solvers.Scotch()), cell(problem, solvers.MinCut())]
         by = {name: [row for row in mine if row["recipe"] == name] for name in (*POLICIES, SEARCH)}
         cells += [shown(by[name]) for name in (*POLICIES, SEARCH)]
-        held = []
+        against = []
         for name in POLICIES:
             if by[name] and by[SEARCH] and not any(row["over"] for row in by[name]):
                 best = statistics.median(row["best"] for row in by[name])
                 other = statistics.median(row["best"] for row in by[SEARCH])
-                held.append(f"{best / min(slow, fast):.2f}, {best / other:.3f}")
+                against.append(f"{best / min(slow, fast):.2f}, {best / other:.3f}")
         seconds = [
             f"{statistics.mean(row['seconds'] for row in by[name]):.0f}"
             for name in POLICIES
             if by[name]
         ]
-        cells += [" / ".join(held), f"{solvers.bound(problem).seconds:.3f}", " / ".join(seconds)]
+        cells += [" / ".join(against), f"{solvers.bound(problem).seconds:.3f}", " / ".join(seconds)]
         lines.append([*cells, line.colocrl, line.hierarchical])
     columns = ["row", "cluster", "CPU only", "one GPU", "ColocRL's expert", "Hierarchical's expert"]
     columns += ["Scotch", "MinCut", *POLICIES, "local search, same groups"]
-    columns += ["policies / one device, / local search", "bound", "seconds a run"]
+    columns += ["policies / one device, / local search", "bound", "seconds per run"]
     columns += ["ColocRL printed (best other / it)", "Hierarchical printed"]
     print_rows(columns, lines)
 
 
-def print_curves(rows: Rows, asked: Asked) -> None:
-    """The best after fewer plans: ColocRL against Hierarchical at equal plans judged."""
-    wanted, lines = runs("curves", asked), []
-    marks = [mark for mark in MARKS if mark <= asked.plans]
-    for line in asked.lines:
+def print_curves(rows: Rows, settings: Settings) -> None:
+    """The best after fewer plans: ColocRL against Hierarchical at equal evaluations."""
+    wanted, lines = runs("curves", settings), []
+    marks = [mark for mark in MARKS if mark <= settings.plans]
+    for line in settings.lines:
         for name in (*POLICIES, SEARCH):
             mine = of(rows, wanted, network=line.network, recipe=name)
             cells = [_after([row["curve"] for row in mine], mark) for mark in marks]
@@ -229,9 +238,9 @@ def _after(curves: list[list[list[float]]], mark: int) -> str:
     return f"{statistics.median(best[-1] for best in found):.3f}" if all(found) else "–"
 
 
-def print_plain(rows: Rows, asked: Asked, section: str) -> None:
-    """One line a kind of run."""
-    wanted, lines = runs(section, asked), []
+def print_plain(rows: Rows, settings: Settings, section: str) -> None:
+    """One row per kind of run."""
+    wanted, lines = runs(section, settings), []
     keys = dict.fromkeys((run.network, run.recipe, run.setting, run.groups) for run in wanted)
     for network, name, setting, groups in keys:
         mine = of(rows, wanted, network=network, recipe=name, setting=setting, groups=groups)
@@ -250,38 +259,39 @@ def print_plain(rows: Rows, asked: Asked, section: str) -> None:
                 print(f"  {each[0]:>6,} {each[1]:.3f} {each[2]:.3f} {each[3]:.0%} {each[4]:.0%}")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--sections", default="table,curves")
-    parser.add_argument("--rows", default=",".join(line.name for line in LINES))
-    parser.add_argument("--plans", type=int, default=5000)
-    parser.add_argument("--seeds", default="2:5")
-    parser.add_argument("--device", default="cpu", help="of the large networks: cpu or cuda")
-    parser.add_argument("--out", type=Path, default=Path("learning.jsonl"))
-    parser.add_argument("--jobs", type=int, default=2, help="0: only print what the file has")
-    parser.add_argument("--chosen", type=Path, help="settings that sweep.py chose")
-    given = parser.parse_args()
+SECTIONS = ("table", "curves", "large", "papers", "groupings", "infeasible")
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = make_parser(__doc__, __spec__.name)
     known = {line.name: line for line in LINES}
-    names = given.rows.split(",")
-    if unknown := [name for name in names if name not in known]:
-        parser.error(f"no row is named {unknown[0]!r}: the rows are {', '.join(known)}")
-    first, last = (int(part) for part in given.seeds.split(":"))
-    chosen = json.loads(given.chosen.read_text()) if given.top_k else {}
-    lines = tuple(known[name] for name in names)
-    asked = Asked(lines, range(first, last), given.plans, given.device, chosen)
-    sections = given.sections.split(",")
-    wanted = [run for section in sections for run in runs(section, asked)]
+    parser.add_argument(
+        "--sections", type=name_list, default=["table", "curves"], help="sections to run"
+    )
+    parser.add_argument("--rows", type=name_list, default=[*known], help="rows of the tables")
+    parser.add_argument("--plans", type=int, default=5000, help="evaluations per run")
+    parser.add_argument("--seeds", type=seed_range, default=range(2, 5), help="first:last + 1")
+    parser.add_argument("--device", default="cpu", help="of the large policies: cpu or cuda")
+    parser.add_argument("--chosen", type=Path, help="settings that the sweep chose")
+    add_results(parser, "out/learning.jsonl")
+    add_jobs(parser)
+    arguments = parser.parse_args(argv)
+    lines = tuple(known[name] for name in chosen(parser, arguments.rows, known))
+    sections = chosen(parser, arguments.sections, SECTIONS)
+    best = json.loads(arguments.chosen.read_text()) if arguments.chosen else {}
+    settings = Settings(lines, arguments.seeds, arguments.plans, arguments.device, best)
+    needed = [run for section in sections for run in runs(section, settings)]
     # the longest first
-    wanted.sort(key=lambda run: (-run.groups, run.recipe == SEARCH, -int(run.cluster[0])))
-    rows = run_all(wanted, given.out, given.jobs)
+    needed.sort(key=lambda run: (-run.groups, run.recipe == SEARCH, -int(run.cluster[0])))
+    rows = run_all(needed, arguments.out, arguments.jobs)
     for section in sections:
         print(f"\n## {section}\n")
         if section == "table":
-            print_table(rows, asked)
+            print_table(rows, settings)
         elif section == "curves":
-            print_curves(rows, asked)
+            print_curves(rows, settings)
         else:
-            print_plain(rows, asked, section)
+            print_plain(rows, settings, section)
 
 
 if __name__ == "__main__":

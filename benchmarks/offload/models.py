@@ -1,7 +1,7 @@
-"""Networks larger than a GPU's limit, built from their sizes with weights drawn by name.
+"""Networks larger than a GPU's limit, built from their sizes with weights seeded by name.
 
-A weight is drawn where it is asked for, in its own dtype, the same in every process; so that all
-ways of running a network can be compared, and no network is ever whole in float32.
+A weight is initialised on its device, in its own dtype, the same in every process; so that all
+strategies can be compared, and no network is ever whole in float32.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from torch import nn
 
 from placewright.zoo.networks import NETWORKS
 
-Home = Callable[[str], torch.device]
-"""Where a parameter or buffer of that name is to live."""
+DeviceOf = Callable[[str], torch.device]
+"""The device of the parameter or buffer of that name."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Case:
 
     Args:
         sizes: Arguments of the network.
-        small: Those that differ when it is tried quickly.
+        small: The same for a quick run.
     """
 
     model: str
@@ -41,23 +41,25 @@ class Case:
 
 def cases() -> dict[str, Case]:
     """Every network and workload, by name."""
-    found = []
+    listed = []
     for tokens in (1, 512, 4096):
         small = {"blocks": 6, "width": 64, "hidden": 128, "heads": 4, "tokens": min(tokens, 16)}
         sizes = {"blocks": 16, "width": 4096, "hidden": 14336, "heads": 32, "tokens": tokens}
-        found.append(Case("blocks", f"{tokens} tokens", sizes, small))
+        listed.append(Case("blocks", f"{tokens} tokens", sizes, small))
     tiny = {"size": "test", "layers": 6}
     for mode in ("prefill", "decode"):
-        found.append(Case("llama-8b", mode, {"mode": mode}, tiny | {"mode": mode}))
-        found.append(Case("moe", mode, {"mode": mode, "layers": 8}, tiny | {"mode": mode}))
+        listed.append(Case("llama-8b", mode, {"mode": mode}, tiny | {"mode": mode}))
+        listed.append(Case("moe", mode, {"mode": mode, "layers": 8}, tiny | {"mode": mode}))
         plain = {"batch": 1, "training": False, "steps": 1024 if mode == "prefill" else 1}
         sizes = plain | {"dtype": "bfloat16"}
-        found.append(Case("gpt2-xl", mode, sizes, tiny | plain | {"steps": min(plain["steps"], 6)}))
-    return {case.name: case for case in found}
+        listed.append(
+            Case("gpt2-xl", mode, sizes, tiny | plain | {"steps": min(plain["steps"], 6)})
+        )
+    return {case.name: case for case in listed}
 
 
 class Block(nn.Module):
-    """Attention and a perceptron, each of the norm of what came in, and added to it."""
+    """Attention and a perceptron, each of the normed input, with residual connections."""
 
     def __init__(self, width: int, hidden: int, heads: int) -> None:
         super().__init__()
@@ -94,7 +96,7 @@ class Blocks(nn.Module):
 
 
 def build(case: Case, small: bool) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
-    """A network without weights (they are on `meta`), and what it is called with, on the CPU."""
+    """A network with its weights on `meta`, and its arguments, on the CPU."""
     from accelerate import init_empty_weights
 
     torch.manual_seed(0)
@@ -120,26 +122,26 @@ def weight_bytes(model: nn.Module) -> int:
     return sum(parameter.nbytes for parameter in model.parameters())
 
 
-def draw(name: str, like: torch.Tensor, on: torch.device) -> torch.Tensor:
-    """The weight of that name: the same wherever and however often it is drawn on one machine."""
+def seeded_weight(name: str, like: torch.Tensor, on: torch.device) -> torch.Tensor:
+    """The weight of that name: the same in every process on one machine."""
     if like.dim() < 2:
         return torch.full(like.shape, float(name.endswith("weight")), dtype=like.dtype, device=on)
     generator = torch.Generator(on).manual_seed(zlib.crc32(name.encode()))
-    made = torch.empty(like.shape, dtype=like.dtype, device=on)
-    return made.normal_(0.0, 0.02, generator=generator)
+    weight = torch.empty(like.shape, dtype=like.dtype, device=on)
+    return weight.normal_(0.0, 0.02, generator=generator)
 
 
-def fill(model: nn.Module, home: Home, drawn_on: torch.device) -> None:
-    """Give every parameter its data, and every buffer its home.
+def fill(model: nn.Module, device_of: DeviceOf, drawn_on: torch.device) -> None:
+    """Give every parameter its data, and move every buffer to its device.
 
-    Those of the host first: drawn in between, they would leave holes among those that stay.
+    Weights of the host come first: in between, they would fragment the GPU's memory.
     """
     done: dict[int, nn.Parameter] = {}
     for stays in (False, True):
         for name, parameter in model.named_parameters():  # a tied one once, by its first name
-            place = home(name)
+            place = device_of(name)
             if (place == drawn_on) == stays:
-                data = draw(name, parameter, drawn_on).to(place)
+                data = seeded_weight(name, parameter, drawn_on).to(place)
                 done[id(parameter)] = nn.Parameter(data, requires_grad=False)
         if drawn_on.type == "cuda":
             torch.cuda.synchronize()
@@ -150,4 +152,4 @@ def fill(model: nn.Module, home: Home, drawn_on: torch.device) -> None:
                 module._parameters[short] = done[id(parameter)]
         for short, buffer in module._buffers.items():
             if buffer is not None:
-                module._buffers[short] = buffer.to(home(f"{path}.{short}" if path else short))
+                module._buffers[short] = buffer.to(device_of(f"{path}.{short}" if path else short))

@@ -1,4 +1,4 @@
-"""A case in, plans that `auto` finds on this machine with half its weights' bytes out."""
+"""Plans of `auto` for a case on this machine, with half of its weights' bytes as the limit."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from placewright.runtime.real_devices import machine_devices
 from placewright.solvers import Auto
 
 if TYPE_CHECKING:
-    from offload_models import Case
+    from benchmarks.offload.models import Case
 
 
 @dataclass(frozen=True)
-class Found:
-    """A plan, and where it says that weights live.
+class Candidate:
+    """A plan to be measured.
 
     Args:
-        where: Places of devices that are not what their name says: a stand-in for a GPU.
+        device_map: Real devices of those that are not what their name says: a stand-in for a GPU.
     """
 
     program: Any
     plan: Plan
     predicted: float
     note: str
-    where: dict[str, str] = field(default_factory=dict)
+    device_map: dict[str, str] = field(default_factory=dict)
 
-    def home(self, name: str) -> torch.device:
-        """Where a weight of that name lives."""
+    def device_of(self, name: str) -> torch.device:
+        """The device that the weight of that name is stored on."""
         names = {op.name: at for at, op in enumerate(self.program.graph.ops)}
         device = (
             self.plan.device_names[self.plan.placement[names[name]]] if name in names else "gpu0"
@@ -45,7 +45,7 @@ class Found:
         return torch.device("cuda", 0) if on_gpu else torch.device("cpu")
 
 
-def planned(
+def find_candidates(
     case: Case,
     model: torch.nn.Module,
     args: tuple[Any, ...],
@@ -54,38 +54,38 @@ def planned(
     limit: int,
     seconds: float,
     profiling: float = 60.0,
-) -> list[Found]:
-    """Profile the network's ops here, and search for so many seconds: plans to be measured."""
+) -> list[Candidate]:
+    """Profile the network's ops on this machine, and search: plans to be measured."""
     from placewright.runtime.program.program import build_program
 
     program = build_program(model, args, kwargs, name=case.name)
     profile = profile_machine()
     sites = machine_devices(profile.machine)
     if torch.cuda.is_available():
-        cluster, where = profile.cluster, {}
+        cluster, device_map = profile.cluster, {}
         limits = {"gpu0": limit}
         measured = profile_ops(program, profile.machine, cluster, sites, profiling, limits=limits)
-        costs, more = measured.table, f"{measured.estimated} times worked out; "
+        costs, more = measured.table, f"{measured.estimated} op times estimated; "
     else:
-        cluster, where = _stand_in(profile.cluster), {"gpu0": "cpu", "cpu": "cpu"}
+        cluster, device_map = _stand_in(profile.cluster), {"gpu0": "cpu", "cpu": "cpu"}
         costs, more = None, "the CPU stands in for a GPU; "
     problem = Problem(program.graph, cluster, constraints=Constraints(limits={"gpu0": limit}))
     if costs is not None:
         problem = executed_problem(replace(problem, costs=costs), profile)
     stop = MaxTime(1.0 if small else seconds / len(HOST_SCALES))
-    found = []
+    candidates = []
     for plan in host_variants(problem, Auto(), stop):
         timeline = simulate(problem, plan)
         used = Counter(plan.device_names[at] for at in plan.placement[problem.arrays.scheduled])
         note = f"{more}ops {dict(used)}, fits: {timeline.fits}"
-        found.append(Found(program, plan, timeline.step_time, note, where))
-    return found
+        candidates.append(Candidate(program, plan, timeline.step_time, note, device_map))
+    return candidates
 
 
 def predicted_whole(
     case: Case, model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> float:
-    """What the simulator says of everything on the GPU, without a limit."""
+    """The simulated step time of everything on the GPU, without a limit."""
     from placewright.runtime.program.program import build_program
 
     program, profile = build_program(model, args, kwargs, name=case.name), profile_machine()
@@ -97,7 +97,7 @@ def predicted_whole(
 
 
 def _stand_in(cluster: Cluster) -> Cluster:
-    """A worker of this machine as a GPU ten times as fast, and a host: to try the code."""
+    """A worker of this machine as a GPU ten times as fast, and a host: to test the code."""
     worker = cluster.devices[0]
     rates = {dtype: 10 * rate for dtype, rate in worker.rates.items()}
     gpu = Device(

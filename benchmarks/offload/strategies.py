@@ -1,7 +1,7 @@
-"""Ways to run a network that exceeds a GPU's limit: a case in, a step to be timed out.
+"""Strategies to run a network that exceeds a GPU's limit.
 
-Every way is told how often it has run out of memory before (`spare`), and leaves so much more room:
-a limit that has no room for activations would be unfair to those who do not plan for them.
+Every strategy is given how often it has run out of memory before (`spare`), and leaves more memory
+free each time: some do not plan for activations, and would never run otherwise.
 
 On a machine without a GPU (with --small) the CPU stands in for it: the same code, no gain.
 """
@@ -17,21 +17,21 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from offload_models import Case, build, fill, weight_bytes
 from torch import nn
 
+from benchmarks.offload.models import Case, build, fill, weight_bytes
 from placewright.errors import PlacewrightError
 from placewright.runtime.cuda.issuer import clear_workspaces
 from placewright.runtime.executor import Executor
 from placewright.runtime.weight_storage import gather_to_host
 
 if TYPE_CHECKING:
-    from offload_plan import Found
+    from benchmarks.offload.plans import Candidate
 
 Step = Callable[[], Any]
 CPU = torch.device("cpu")
-WARMING = 8
-"""Steps in which our runtime may still choose its ways."""
+WARMUP_STEPS = 8
+"""Steps in which our runtime may still choose how to issue ops."""
 
 
 @dataclass
@@ -39,10 +39,10 @@ class Prepared:
     """A network that is ready to run.
 
     Args:
-        step: Runs it once and returns what it makes.
-        predicted: Seconds that the simulator says, where it does.
+        step: Runs it once and returns its outputs.
+        predicted: The simulated step time, if there is one.
         note: What was decided, in a few words.
-        issued: Says, once it has run, how the GPU was given its ops.
+        issued: How ops were issued to the GPU, once it has run.
     """
 
     step: Step
@@ -69,7 +69,7 @@ def enforce(limit: int) -> None:
 
 def whole(case: Case, small: bool, limit: int, spare: int, *_: float) -> Prepared:
     """Everything on the GPU, without a limit."""
-    from offload_plan import predicted_whole
+    from benchmarks.offload.plans import predicted_whole
 
     model, args, kwargs = build(case, small)
     predicted = predicted_whole(case, model, args, kwargs) if gpu().type == "cuda" else None
@@ -87,16 +87,16 @@ def accelerate(case: Case, small: bool, limit: int, spare: int, *_: float) -> Pr
     if gpu().type == "cpu":
         device_map: dict[str, Any] = {"": "cpu"}
     else:
-        room = {0: int(limit * (1 - 0.1 * spare)), "cpu": 1 << 40}
-        room = get_balanced_memory(model, room, no_split_module_classes=split)
-        device_map = infer_auto_device_map(model, room, no_split_module_classes=split)
+        memory = {0: int(limit * (1 - 0.1 * spare)), "cpu": 1 << 40}
+        memory = get_balanced_memory(model, memory, no_split_module_classes=split)
+        device_map = infer_auto_device_map(model, memory, no_split_module_classes=split)
 
-    def home(name: str) -> torch.device:
-        found = [key for key in device_map if name == key or name.startswith(f"{key}.") or not key]
-        place = device_map[max(found, key=len)]
+    def device_of(name: str) -> torch.device:
+        keys = [key for key in device_map if name == key or name.startswith(f"{key}.") or not key]
+        place = device_map[max(keys, key=len)]
         return CPU if place == "cpu" else torch.device("cuda", int(place))
 
-    fill(model, home, gpu())
+    fill(model, device_of, gpu())
     on_cpu = sum(place == "cpu" for place in device_map.values())
     model = dispatch_model(model, device_map, main_device=None if gpu().type == "cpu" else 0)
     note = f"{on_cpu} of {len(device_map)} modules on the CPU"
@@ -141,8 +141,8 @@ def hand(case: Case, small: bool, limit: int, spare: int, *_: float) -> Prepared
 class Streamer:
     """Weights of some blocks, pinned on the host, copied ahead of need through two staging blocks.
 
-    All weights of a block stand in one piece of memory, so a block is one copy. Copies run on a
-    stream of their own; a block waits for its copy, and a copy for the block that used its room.
+    All weights of a block are contiguous, so a block is one copy. Copies run on a stream of their
+    own; a block waits for its copy, and a copy for the block that used its staging buffer.
     """
 
     def __init__(self, blocks: list[nn.Module]) -> None:
@@ -151,43 +151,43 @@ class Streamer:
         size = max(
             (_aligned(each.nbytes for each in block.parameters()) for block in blocks), default=0
         )
-        self.rooms = [torch.empty(size, dtype=torch.uint8, device=gpu()) for _ in range(2)]
-        self.homes: list[torch.Tensor] = []
+        self.staging = [torch.empty(size, dtype=torch.uint8, device=gpu()) for _ in range(2)]
+        self.pinned: list[torch.Tensor] = []
         self.copied: list[Any] = [None] * len(blocks)
         self.free: list[Any] = [None, None]
         for at, block in enumerate(blocks):
-            self.homes.append(self._gather(block, self.rooms[at % 2]))
+            self.pinned.append(self._gather(block, self.staging[at % 2]))
             block.register_forward_pre_hook(lambda *_, at=at: self._wait(at))
             block.register_forward_hook(lambda *_, at=at: self._done(at))
 
     def begin(self) -> None:
         """Start the first two copies of a step."""
-        for at in range(min(2, len(self.homes))):
+        for at in range(min(2, len(self.pinned))):
             self._copy(at)
 
-    def _gather(self, block: nn.Module, room: torch.Tensor) -> torch.Tensor:
-        """Put a block's weights into one piece of pinned memory; the block reads its room."""
+    def _gather(self, block: nn.Module, buffer: torch.Tensor) -> torch.Tensor:
+        """Copy a block's weights to pinned memory; the block reads its staging buffer."""
         parameters = list(block.parameters())
         starts, end = [], 0
         for parameter in parameters:
             starts.append(end)
             end += _aligned([parameter.nbytes])
-        home = torch.empty(end, dtype=torch.uint8, pin_memory=self.on_gpu)
+        pinned = torch.empty(end, dtype=torch.uint8, pin_memory=self.on_gpu)
         for parameter, start in zip(parameters, starts, strict=True):
             part = slice(start, start + parameter.nbytes)
-            home[part].view(parameter.dtype).view(parameter.shape).copy_(parameter.data)
-            parameter.data = room[part].view(parameter.dtype).view(parameter.shape)
-        return home
+            pinned[part].view(parameter.dtype).view(parameter.shape).copy_(parameter.data)
+            parameter.data = buffer[part].view(parameter.dtype).view(parameter.shape)
+        return pinned
 
     def _copy(self, at: int) -> None:
-        home, room = self.homes[at], self.rooms[at % 2]
+        pinned, buffer = self.pinned[at], self.staging[at % 2]
         if self.stream is None:
-            room[: len(home)].copy_(home)
+            buffer[: len(pinned)].copy_(pinned)
             return
         if self.free[at % 2] is not None:
             self.stream.wait_event(self.free[at % 2])
         with torch.cuda.stream(self.stream):
-            room[: len(home)].copy_(home, non_blocking=True)
+            buffer[: len(pinned)].copy_(pinned, non_blocking=True)
             self.copied[at] = self.stream.record_event()
 
     def _wait(self, at: int) -> None:
@@ -197,89 +197,89 @@ class Streamer:
     def _done(self, at: int) -> None:
         if self.stream is not None:
             self.free[at % 2] = torch.cuda.current_stream().record_event()
-        if at + 2 < len(self.homes):
+        if at + 2 < len(self.pinned):
             self._copy(at + 2)
 
 
 def ours(
     case: Case, small: bool, limit: int, spare: int, seconds: float, profiling: float
 ) -> Prepared:
-    """Of the plans that `auto` finds for this machine with that limit, the quickest as measured."""
-    from offload_plan import planned
+    """The fastest, as measured, of the plans that `auto` finds for this machine and limit."""
+    from benchmarks.offload.plans import find_candidates
 
     model, args, kwargs = build(case, small)
     usable = int(limit * (1 - 0.05 * spare))
-    plans = planned(case, model, args, kwargs, small, usable, seconds, profiling)
-    plans.sort(key=lambda found: -found.predicted)  # the most promising last: it may stay
-    fill(model, plans[0].home, gpu())
+    plans = find_candidates(case, model, args, kwargs, small, usable, seconds, profiling)
+    plans.sort(key=lambda plan: -plan.predicted)  # the best prediction last: it may stay
+    fill(model, plans[0].device_of, gpu())
     _clear()
     enforce(limit)
     took: list[float] = []
-    ways: list[str] = []
+    modes: list[str] = []
     executor = None
-    for found in plans:
+    for plan in plans:
         if executor is not None:
             executor.close()
             _clear()
-        if found is plans[-1]:
-            _bring_home(model)
-        seconds, way, executor = _tried(found, model, args, kwargs)
+        if plan is plans[-1]:
+            _clear_gpu(model)
+        seconds, mode, executor = _measure(plan, model, args, kwargs)
         took.append(seconds)
-        ways.append(way)
+        modes.append(mode)
     if min(took) == math.inf:
-        raise RuntimeError(f"every plan: {ways[-1]}")
+        raise RuntimeError(f"every plan: {modes[-1]}")
     best = plans[took.index(min(took))]
     if best is not plans[-1] or executor is None:
         if executor is not None:
             executor.close()
-        _bring_home(model)
-        executor = Executor(best.program, model, best.plan, best.where)
+        _clear_gpu(model)
+        executor = Executor(best.program, model, best.plan, best.device_map)
     run = executor
     times = ", ".join(
-        f"{1e3 * found.predicted:.1f} → {1e3 * one:.1f} ({way})"
-        for found, one, way in zip(plans, took, ways, strict=True)
+        f"{1e3 * plan.predicted:.1f} → {1e3 * one:.1f} ({mode})"
+        for plan, one, mode in zip(plans, took, modes, strict=True)
     )
     note = f"{best.note}; plans predicted → measured ms: {times}"
-    note += f"; {5 * spare} % of the limit left alone" if spare else ""
+    note += f"; {5 * spare} % of the limit left free" if spare else ""
     return Prepared(
         lambda: run(*args, **kwargs),
         best.predicted,
         note,
-        lambda: f"; in the end {run.issue_mode}",
+        lambda: f"; at last {run.issue_mode}",
     )
 
 
-def _tried(
-    found: Found, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+def _measure(
+    candidate: Candidate, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[float, str, Executor | None]:
-    """Seconds of a plan's step, how the GPU was given its ops, and what runs it; or why nothing."""
+    """Seconds of a plan's step, how ops are issued, and the executor; or why there is none."""
     try:
-        executor = Executor(found.program, model, found.plan, found.where)
-        return _quick(lambda: executor(*args, **kwargs)), executor.issue_mode, executor
+        executor = Executor(candidate.program, model, candidate.plan, candidate.device_map)
+        return _median_seconds(lambda: executor(*args, **kwargs)), executor.issue_mode, executor
     except (PlacewrightError, RuntimeError) as error:
         if "out of memory" not in str(error).lower():
             raise
-        said = str(error).partition(". ")[0]
-    _bring_home(model)
-    return math.inf, said, None
+        reason = str(error).partition(". ")[0]
+    _clear_gpu(model)
+    return math.inf, reason, None
 
 
-def _bring_home(model: nn.Module) -> None:
-    """Clear the GPU: weights that come and go from plan to plan leave holes."""
+def _clear_gpu(model: nn.Module) -> None:
+    """Move all weights to the host: those that come and go with plans fragment the memory."""
     gather_to_host(model)
     _clear()
 
 
-def _quick(step: Step) -> float:
-    """Seconds of a step, of a few."""
+def _median_seconds(step: Step) -> float:
+    """The median seconds of a few steps."""
     times = []
-    for _ in range(WARMING + 6):
+    for _ in range(WARMUP_STEPS + 6):
         _wait()
         began = time.perf_counter()
         step()
         _wait()
         times.append(time.perf_counter() - began)
-    return statistics.median(times[WARMING:])
+    return statistics.median(times[WARMUP_STEPS:])
 
 
 def _wait() -> None:
@@ -294,7 +294,7 @@ def _clear() -> None:
         torch.cuda.empty_cache()
 
 
-WAYS: dict[str, Callable[..., Prepared]] = {
+STRATEGIES: dict[str, Callable[..., Prepared]] = {
     "gpu": whole,
     "accelerate": accelerate,
     "hand": hand,
@@ -303,17 +303,17 @@ WAYS: dict[str, Callable[..., Prepared]] = {
 
 
 def _aligned(sizes: Iterable[int]) -> int:
-    """Bytes of tensors that each begin where kernels like it."""
+    """Bytes of tensors that are each aligned to 256 bytes."""
     return sum(-(-size // 256) * 256 for size in sizes)
 
 
 def _call(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Step:
-    given = [_moved(arg) for arg in args]
+    positional = [_moved(arg) for arg in args]
     named = {name: _moved(arg) for name, arg in kwargs.items()}
 
     def step() -> Any:
         with torch.no_grad():
-            return model(*given, **named)
+            return model(*positional, **named)
 
     return step
 

@@ -1,31 +1,26 @@
 """Whether learning adds value: `auto` alone, and with proposers, on problems never seen.
 
-    python benchmarks/proposers.py prepare --problems FOLDER
-    python benchmarks/proposers.py run --problems FOLDER --out RUNS.jsonl [--jobs 2]
-        [--seconds 0.3,1,3] [--cpu] [--plans 4000] [--seeds 5] [--most 44] [--arms auto,scout,…]
-    python benchmarks/proposers.py report --out RUNS.jsonl
+    python -m benchmarks.proposers.compare prepare --problems FOLDER
+    python -m benchmarks.proposers.compare run --problems FOLDER --out RUNS.jsonl --jobs 2
+    python -m benchmarks.proposers.compare report --out RUNS.jsonl
 
 `prepare` writes the held-out problems to files, so that a machine without the libraries that some
 networks are captured with can run them. `run` adds to a file what is not in it yet, each run on one
-thread with one chain; with `--cpu` its own seconds count, for a machine that others use. `report`
-compares each arm with `auto`, seed by seed: the geometric mean of the ratios of step times, its 95%
-interval (bootstrap over problems), how many problems are better and worse by more than 1 % in the
-median seed, and the median of the seconds until it had `auto`'s own last plan or better over those
-that `auto` took (`inf`: it never had in half of the runs). `auto again` has other seeds: what it
-shows is chance. Problems where `auto` is within 1 % of the best known plan after 1 s (or the least
-budget) have nothing to gain and are listed apart.
+thread with one chain; with `--cpu` its own CPU seconds count, for a machine that others use.
+`report` compares each arm with `auto`, seed by seed: the geometric mean of the ratios of step
+times, its 95 % interval (bootstrap over problems), how many problems are better and worse by more
+than 1 % in the median seed, and the median of the seconds until it had `auto`'s own last plan or a
+better one over those that `auto` took (`inf`: it never had in half of the runs). `auto again` has
+other seeds: it shows chance alone. Problems where `auto` is within 1 % of the best known plan after
+1 s (or the smallest budget) have nothing to gain and are listed apart.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import multiprocessing
 import os
-import sys
 import time
 from collections import defaultdict
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -33,11 +28,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-import train_go
-from proposer_problems import held_out, problem
-
+from benchmarks.common import (
+    BenchmarkParser,
+    ResultFile,
+    Table,
+    float_list,
+    make_parser,
+    name_list,
+    read_rows,
+    run_jobs,
+)
+from benchmarks.proposers.problems import held_out, named_problem
+from benchmarks.train import train_go
 from placewright import files
 from placewright.policies.proposers import (
     LinearProposer,
@@ -54,6 +56,9 @@ from placewright.solvers.scout import (
 from placewright.training.go.proposer import GoProposer
 
 if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
     from placewright import Problem
     from placewright.solvers.proposer import Proposer
 
@@ -66,13 +71,13 @@ SEEN = {
     fold: tuple(network.partition(":")[0] for network in networks)
     for fold, networks in train_go.FOLDS.items()
 }
-"""Beginnings of the names of what each policy of GO has seen the like of."""
+"""Prefixes of the networks that each policy of GO was trained on."""
 
 
 def arms(name: str, arm: str) -> tuple[Proposer, ...]:
     """The proposers of an arm, for a problem of that name.
 
-    `scout shuffled` looks at as many moves as the scout and takes any.
+    `scout shuffled` looks at as many moves as the scout and takes any of them.
     """
     if arm.startswith("go"):
         return go_arms(next((one for one, seen in SEEN.items() if not name.startswith(seen)), "a"))[
@@ -94,7 +99,7 @@ def arms(name: str, arm: str) -> tuple[Proposer, ...]:
 
 @cache
 def go_arms(fold: str) -> dict[str, tuple[Proposer, ...]]:
-    """GO of a fold, the same dealt out to other ops, and one of its shape without lessons."""
+    """GO of a fold; its proposals shuffled over the ops; and the same network untrained."""
     trained = GoProposer.read(WEIGHTS_FOLDER / f"{FOLDS[fold]}.json")
     fresh = GoProposer(trained.policy.config.build(None))
     return {"go": (trained,), "go shuffled": (ShuffledProposer(trained),), "go untrained": (fresh,)}
@@ -102,7 +107,7 @@ def go_arms(fold: str) -> dict[str, tuple[Proposer, ...]]:
 
 @dataclass(frozen=True)
 class CpuTime(MaxTime):
-    """Over after so many seconds of this process's own, on a machine that others use as well."""
+    """Stops after this many CPU seconds of this process, on a machine that others use as well."""
 
     began: float = field(default_factory=time.process_time)
 
@@ -113,82 +118,90 @@ class CpuTime(MaxTime):
         return max(0.0, self.seconds - (time.process_time() - self.began))
 
 
-ARMS = f"auto,{AGAIN},scout,scout shuffled,scout untrained,pair"
+ARMS = ("auto", AGAIN, "scout", "scout shuffled", "scout untrained", "pair")
 
 
 @cache
-def read(path: Path) -> Problem:
+def read_problem(path: Path) -> Problem:
     return files.load(path, "problem")
 
 
-def one(path: Path, name: str, arm: str, seed: int, budget: tuple[str, float]) -> dict[str, Any]:
-    """One run. What is kept of a problem between runs, but for its arrays, is made anew."""
-    fresh, proposers = read(path).with_arrays(), arms(name, arm)
-    kind, amount = budget
-    stop: Stop = MaxEvaluations(int(amount)) if kind == "plans" else MaxTime(amount)
-    if kind == "cpu seconds":
-        stop = CpuTime(amount)
-    search = Search(fresh, stop, seed + OTHER_SEED * (arm == AGAIN))
-    Auto(chains=1, proposers=proposers).run(search)
-    overflow, value = search.key
-    return {
-        "problem": name,
-        "ops": fresh.arrays.ops,
-        "arm": arm,
-        "seed": seed,
-        "budget": list(budget),
-        "overflow": overflow,
-        "value": value,
-        "seconds": search.seconds,
-        "plans": search.evaluations,
-        "found_by": search.found_by,
-        "history": [[round(at, 3), best] for _, at, best in search.history[-200:]],
-    }
+@dataclass(frozen=True)
+class Run:
+    """One arm on one problem with one seed and budget."""
+
+    path: Path
+    name: str
+    arm: str
+    seed: int
+    budget: tuple[str, float]
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        return self.name, self.arm, self.seed, self.budget
+
+    def __call__(self) -> dict[str, Any]:
+        """Run it; nothing that a problem caches is kept between runs, except its arrays."""
+        fresh, proposers = read_problem(self.path).with_arrays(), arms(self.name, self.arm)
+        kind, amount = self.budget
+        stop: Stop = MaxEvaluations(int(amount)) if kind == "plans" else MaxTime(amount)
+        if kind == "cpu seconds":
+            stop = CpuTime(amount)
+        search = Search(fresh, stop, self.seed + OTHER_SEED * (self.arm == AGAIN))
+        Auto(chains=1, proposers=proposers).run(search)
+        overflow, value = search.key
+        return {
+            "problem": self.name,
+            "ops": fresh.arrays.ops,
+            "arm": self.arm,
+            "seed": self.seed,
+            "budget": list(self.budget),
+            "overflow": overflow,
+            "value": value,
+            "seconds": search.seconds,
+            "plans": search.evaluations,
+            "found_by": search.found_by,
+            "history": [[round(at, 3), best] for _, at, best in search.history[-200:]],
+        }
 
 
-def prepare(given: argparse.Namespace) -> None:
-    given.problems.mkdir(parents=True, exist_ok=True)
-    for number, name in enumerate(held_out()):
-        path = given.problems / f"{number}.json"
-        if not path.exists():
-            made = problem(name)
-            files.save(made, path)
-            print(f"{name}: {made.arrays.ops} ops, {path.stat().st_size >> 10} KiB", flush=True)
-
-
-def known(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-
-
-def key(row: dict[str, Any]) -> tuple[Any, ...]:
+def key_of(row: dict[str, Any]) -> tuple[Any, ...]:
+    """What distinguishes a run from others, given its line."""
     return row["problem"], row["arm"], row["seed"], tuple(row["budget"])
 
 
-def run(given: argparse.Namespace) -> None:
-    done = {key(row) for row in known(given.out)}
-    clock = "cpu seconds" if given.cpu else "seconds"
-    budgets = [(clock, float(each)) for each in given.seconds.split(",") if each]
-    budgets += [("plans", float(each)) for each in given.plans.split(",") if each]
-    names = held_out()[: given.most]
-    wanted = [
-        (given.problems / f"{number}.json", name, arm, seed, budget)
+def prepare(arguments: argparse.Namespace) -> None:
+    arguments.problems.mkdir(parents=True, exist_ok=True)
+    for number, name in enumerate(held_out()):
+        path = arguments.problems / f"{number}.json"
+        if not path.exists():
+            problem = named_problem(name)
+            files.save(problem, path)
+            print(f"{name}: {problem.arrays.ops} ops, {path.stat().st_size >> 10} KiB", flush=True)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    clock = "cpu seconds" if arguments.cpu else "seconds"
+    budgets = [(clock, seconds) for seconds in arguments.seconds]
+    budgets += [("plans", plans) for plans in arguments.plans]
+    runs = [
+        Run(arguments.problems / f"{number}.json", name, arm, seed, budget)
         for budget in budgets
-        for number, name in enumerate(names)
-        for seed in range(given.seeds)
-        for arm in given.arms.split(",")
-        if (name, arm, seed, budget) not in done
+        for number, name in enumerate(held_out()[: arguments.most])
+        for seed in range(arguments.seeds)
+        for arm in arguments.arms
     ]
-    print(f"{len(wanted)} runs to do, {len(done)} known", flush=True)
-    count = multiprocessing.Value("i", 0)
-    pool = ProcessPoolExecutor(given.jobs, initializer=settle_down, initargs=(count,))
-    with pool, given.out.open("a") as out:
-        for done_one in as_completed([pool.submit(one, *each) for each in wanted]):
-            out.write(json.dumps(done_one.result()) + "\n")
-            out.flush()
+    count = multiprocessing.get_context("spawn").Value("i", 0)
+    results = ResultFile(arguments.out, key_of)
+    run_jobs(
+        *(runs, results, arguments.jobs, lambda row: " ".join(str(part) for part in key_of(row))),
+        initializer=pin_to_core,
+        initargs=(count,),
+    )
 
 
-def settle_down(count: Any) -> None:
-    """Keep a process to one core of its own, whatever number of threads is started in it."""
+def pin_to_core(count: Any) -> None:
+    """Keep a process to one core of its own, however many threads it starts."""
     with count.get_lock():
         mine, count.value = count.value, count.value + 1
     if hasattr(os, "sched_setaffinity"):
@@ -196,21 +209,21 @@ def settle_down(count: Any) -> None:
         os.sched_setaffinity(0, {cores[mine % len(cores)]})
 
 
-Table = dict[tuple[str, float], dict[tuple[str, int], dict[str, dict[str, Any]]]]
+Runs = dict[tuple[str, float], dict[tuple[str, int], dict[str, dict[str, Any]]]]
 
 
 def interval(logs: dict[str, list[float]], draws: int = 2_000) -> tuple[float, float, float]:
-    """The geometric mean and its 95 % interval; problems are drawn with all their seeds."""
+    """The geometric mean and its 95 % interval; problems are resampled with all their seeds."""
     means = np.array([np.mean(each) for each in logs.values()])
     rng = np.random.default_rng(0)
-    drawn = means[rng.integers(0, len(means), size=(draws, len(means)))].mean(axis=1)
-    low, high = np.exp(np.percentile(drawn, [2.5, 97.5]))
+    resampled = means[rng.integers(0, len(means), size=(draws, len(means)))].mean(axis=1)
+    low, high = np.exp(np.percentile(resampled, [2.5, 97.5]))
     return float(np.exp(means.mean())), float(low), float(high)
 
 
-def report(given: argparse.Namespace) -> None:
-    rows = known(given.out)
-    table: Table = defaultdict(lambda: defaultdict(dict))
+def report(arguments: argparse.Namespace) -> None:
+    rows = read_rows(arguments.out)
+    table: Runs = defaultdict(lambda: defaultdict(dict))
     best: dict[str, float] = defaultdict(lambda: float("inf"))
     for row in rows:
         table[tuple(row["budget"])][row["problem"], row["seed"]][row["arm"]] = row
@@ -222,7 +235,7 @@ def report(given: argparse.Namespace) -> None:
     print(f"{len(best)} problems, {len(idle)} with nothing to gain\n")
     columns = ["budget", "arm", "problems", "ratio", "95 % interval", "better", "worse"]
     columns += ["worst median", "sooner", "win"]
-    print("| " + " | ".join(columns) + " |\n" + "|---" * len(columns) + "|")
+    printed = Table(*columns)
     for budget in sorted(table, key=lambda each: (each[0] == "plans", each)):
         for title, kept in (("all", None), ("to gain", False), ("nothing to gain", True)):
             found = {
@@ -231,7 +244,7 @@ def report(given: argparse.Namespace) -> None:
                 if kept is None or (pair[0] in idle) == kept
             }
             for arm in sorted({arm for by_arm in found.values() for arm in by_arm} - {"auto"}):
-                line(budget, f"{arm}, {title}", arm, found)
+                print_arm(printed, budget, f"{arm}, {title}", arm, found)
     print()
     for name in sorted(idle):
         print(f"nothing to gain: {name}")
@@ -247,8 +260,12 @@ def settled(found: dict[tuple[str, int], dict[str, Any]], best: dict[str, float]
     return {name for name, each in values.items() if np.median(each) <= 1.01 * best[name]}
 
 
-def line(
-    budget: tuple[str, float], title: str, arm: str, found: dict[tuple[str, int], dict[str, Any]]
+def print_arm(
+    table: Table,
+    budget: tuple[str, float],
+    title: str,
+    arm: str,
+    found: dict[tuple[str, int], dict[str, Any]],
 ) -> None:
     logs: dict[str, list[float]] = defaultdict(list)
     fits, sooner = [0, 0], []
@@ -272,35 +289,43 @@ def line(
     worse = sum(each > 1.01 for each in middle.values())
     verdict = "yes" if high < 1 else "hurts" if high > 1.002 else "no"
     note = f" (fits alone {fits[0]}, auto alone {fits[1]})" if any(fits) else ""
-    print(
-        f"| {budget[1]:g} {budget[0]} | {title}{note} | {len(logs)} | {mean:.4f} "
-        f"| {low:.4f} to {high:.4f} | {better} | {worse} | {max(middle.values()):.3f} "
-        f"| {np.median(sooner):.2f} | {verdict} |"
+    table.row(
+        f"{budget[1]:g} {budget[0]}",
+        f"{title}{note}",
+        len(logs),
+        f"{mean:.4f}",
+        f"{low:.4f} to {high:.4f}",
+        better,
+        worse,
+        f"{max(middle.values()):.3f}",
+        f"{np.median(sooner):.2f}",
+        verdict,
     )
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    commands = parser.add_subparsers(required=True)
-    one_ = commands.add_parser("prepare")
-    one_.add_argument("--problems", type=Path, required=True)
-    one_.set_defaults(run=prepare)
-    two = commands.add_parser("run")
-    two.add_argument("--problems", type=Path, required=True)
-    two.add_argument("--out", type=Path, required=True)
-    two.add_argument("--jobs", type=int, default=2)
-    two.add_argument("--seconds", default="0.3,1,3")
-    two.add_argument("--plans", default="")
-    two.add_argument("--cpu", action="store_true", help="count the process's own seconds")
-    two.add_argument("--seeds", type=int, default=5)
-    two.add_argument("--most", type=int, default=1_000)
-    two.add_argument("--arms", default=ARMS)
-    two.set_defaults(run=run)
-    three = commands.add_parser("report")
-    three.add_argument("--out", type=Path, required=True)
-    three.set_defaults(run=report)
-    given = parser.parse_args()
-    given.run(given)
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = make_parser(__doc__, __spec__.name)
+    commands = parser.add_subparsers(required=True, parser_class=BenchmarkParser)
+    preparing = commands.add_parser("prepare", help="write the held-out problems")
+    running = commands.add_parser("run", help="run what is not in the file yet")
+    reporting = commands.add_parser("report", help="print the table")
+    for command in (preparing, running):
+        command.add_argument("--problems", type=Path, required=True, help="folder of the problems")
+    for command in (running, reporting):
+        command.add_argument("--out", type=Path, required=True, help="file of results")
+    option = running.add_argument
+    option("--jobs", type=int, default=2, help="processes at once")
+    option("--seconds", type=float_list, default=[0.3, 1, 3], help="time budgets")
+    option("--plans", type=float_list, default="", help="budgets in evaluations")
+    option("--cpu", action="store_true", help="count CPU seconds of the process")
+    option("--seeds", type=int, default=5, help="seeds per problem")
+    option("--most", type=int, default=1_000, help="run this many problems at most")
+    option("--arms", type=name_list, default=ARMS, help="arms to run")
+    preparing.set_defaults(run=prepare)
+    running.set_defaults(run=run)
+    reporting.set_defaults(run=report)
+    arguments = parser.parse_args(argv)
+    arguments.run(arguments)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""The problems on which proposers are trained and tested: a name in, a problem out.
+"""The problems that proposers are trained and tested on, by name.
 
-A name says all: `NETWORK@CLUSTER`, and after `!` how much memory the accelerators have together,
-as a multiple of what the whole network needs on one device.
+A name is `NETWORK@CLUSTER`, and after `!` the memory of all accelerators together, as a multiple of
+what the whole network needs on one device.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ CLUSTERS = (
 )
 
 
-def problem(name: str) -> Problem:
+def named_problem(name: str) -> Problem:
     """The problem of a name."""
     network, _, rest = name.partition("@")
     cluster, _, slack = rest.partition("!")
     graph = pw.zoo.load(network, note=lambda text: None)
-    made = Problem(graph, Cluster.parse(cluster))
+    unlimited = Problem(graph, Cluster.parse(cluster))
     if not slack:
-        return made
-    devices = [each for each in made.cluster.devices if each.kind != "cpu"]
-    one = made.legalize(np.zeros(len(graph), dtype=np.int32))
-    need = int(judge(made, one[None]).peak.sum())
-    room = {each.name: int(float(slack) * need / len(devices)) + each.reserve for each in devices}
-    return replace(made, constraints=Constraints(limits=room))
+        return unlimited
+    devices = [each for each in unlimited.cluster.devices if each.kind != "cpu"]
+    one = unlimited.legalize(np.zeros(len(graph), dtype=np.int32))
+    need = int(judge(unlimited, one[None]).peak.sum())
+    limits = {each.name: int(float(slack) * need / len(devices)) + each.reserve for each in devices}
+    return replace(unlimited, constraints=Constraints(limits=limits))
 
 
 def generated(seeds: range) -> list[str]:
-    """Made-up graphs of three shapes and several sizes on all clusters, half of them tight."""
+    """Generated graphs of three shapes on all clusters, half of them with little memory."""
     names = []
     for at in seeds:
         rng = np.random.default_rng([2026, 9, at])

@@ -1,15 +1,14 @@
-"""GO trained on many graphs: its graphs, its teachers' plans, its training, each a command.
+"""Train GO on many graphs: its graphs, its demonstrations, its training, each a command.
 
-    python benchmarks/train_go.py graphs   --graphs FOLDER [--fold all]
-    python benchmarks/train_go.py teachers --graphs FOLDER --teachers FILE [--jobs 2]
-    python benchmarks/train_go.py train    --graphs FOLDER --teachers FILE --fold a --minutes 20
-        --run FOLDER [--threads 16] [--device auto] [--resume] [--out FOLDER]
+    python -m benchmarks.train.train_go graphs   --graphs FOLDER
+    python -m benchmarks.train.train_go teachers --graphs FOLDER --teachers FILE --jobs 2
+    python -m benchmarks.train.train_go train    --graphs FOLDER --teachers FILE --fold a
 
-`graphs` captures the networks once (it needs PyTorch, and minutes) and keeps them in a folder that
-can be carried to a machine with a GPU; `teachers` makes `auto`'s plans on as many processes as
-asked for, goes on where it was stopped, and needs no torch. `train` needs both, judges on
-`--threads` threads and does all else on the GPU; it writes a checkpoint a minute (`--resume` goes
-on), and at the end the policy and a report of every problem.
+`graphs` captures the networks once (it needs PyTorch, and minutes) into a folder that can be copied
+to a machine with a GPU; `teachers` makes demonstrations, which are `auto`'s plans, in `--jobs`
+processes, continues where it was stopped, and needs no torch. `train` needs both, evaluates plans
+on `--threads` threads and does all else on the GPU; it writes a checkpoint per minute (`--resume`
+continues), and at the end the policy and a report of every problem.
 
 Folds: `a` = RNNLM, NMT, WaveNet; `b` = Transformer-XL, Inception-V3, AmoebaNet; `all` = both. A
 policy is tested on the other fold. Graphs of more than 5,000 units are merged to that many.
@@ -17,7 +16,6 @@ policy is tested on the other fold. Graphs of more than 5,000 units are merged t
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import os
@@ -26,10 +24,11 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, replace
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from benchmarks.common import add_seed, make_parser
 from placewright import files, zoo
 from placewright.training.go.demonstrations import (
     DemonstrationTask,
@@ -39,10 +38,14 @@ from placewright.training.go.demonstrations import (
     read_records,
 )
 
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
 MOST = 5000
 """Units of a graph in training."""
 EVALUATIONS = (1000, 5000)
-"""`auto`'s plans after so many plans judged are kept, as weaker ones."""
+"""`auto`'s plans after these numbers of evaluations are demonstrations too, weaker ones."""
 
 FOLDS: dict[str, tuple[str, ...]] = {
     "a": (
@@ -132,7 +135,7 @@ def make_teachers(given: argparse.Namespace) -> None:
             row = done.result()
             with given.teachers.open("a") as file:
                 file.write(json.dumps(row) + "\n")
-            first = row["plans"][0] if row["plans"] else {"value": math.nan, "by": "nobody"}
+            first = row["plans"][0] if row["plans"] else {"value": math.nan, "by": "no method"}
             print(f"{jobs[done].key}: {first['value']:.4g} by {first['by']}", flush=True)
 
 
@@ -204,7 +207,7 @@ def train(given: argparse.Namespace) -> None:
     )  # whole graphs
     words = f"--fold {given.fold} --minutes {given.minutes:g} --imitated {given.imitated:g}"
     words += f" --samples {given.samples} --hidden {given.hidden} --seed {given.seed}"
-    made_by = f"python benchmarks/train_go.py graphs, then teachers, then train {words}"
+    made_by = f"python -m benchmarks.train.train_go graphs, then teachers, then train {words}"
     policies.save(training.policy.cpu(), out / f"{name}.json", made_by)
     told = {
         "fold": given.fold,
@@ -222,7 +225,7 @@ def train(given: argparse.Namespace) -> None:
 
 def line(training: Any) -> str:
     """Where training stands."""
-    last = training.points[-200:]
+    last = training.log[-200:]
     ppo = [point for point in last if point.part == "ppo" and math.isfinite(point.ratio)]
     words = [f"{training.seconds:6.0f} s, step {training.steps:,}"]
     for name in ("pass 0", "pass 1", "mended", "loss"):
@@ -238,43 +241,44 @@ def line(training: Any) -> str:
     return ", ".join(word for word in words if word)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("what", choices=["graphs", "teachers", "train"])
-    parser.add_argument("--graphs", type=Path, required=True, help="folder of captured graphs")
-    parser.add_argument("--teachers", type=Path, help="file of teachers' plans")
-    parser.add_argument("--fold", choices=["a", "b", "all"], default="all")
-    parser.add_argument("--each", type=int, default=EACH, help="problems of each network")
-    parser.add_argument("--only", default="", help="networks whose names begin so, with commas")
-    parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--effort", type=float, default=2e7, help="of `auto`: plans × ops")
-    parser.add_argument("--seconds", type=float, default=120.0, help="of `auto` at most")
-    parser.add_argument("--minutes", type=float, default=20.0)
-    parser.add_argument("--steps", type=int, help="end after so many steps instead")
-    parser.add_argument("--run", type=Path, default=Path("runs/go"))
-    parser.add_argument("--out", type=Path, help="where the policy goes; the run's folder else")
-    parser.add_argument("--begin", type=Path, help="a policy to go on with")
-    parser.add_argument("--resume", action="store_true")
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--threads", type=int, default=16)
-    parser.add_argument("--every", type=float, default=15.0, help="seconds between lines")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--hidden", type=int, default=64)
-    parser.add_argument("--starts", type=int, default=3, help="first plans, 1 to 3")
-    parser.add_argument("--passes", default="module,part,unit", help="what each decides on")
-    parser.add_argument("--imitated", type=float, default=0.3, help="share of imitation alone")
-    parser.add_argument("--samples", type=int, default=16)
-    parser.add_argument("--most", type=int, default=MOST)
-    parser.add_argument("--lessons", type=int, help="the first so many problems alone")
-    parser.add_argument("--tasks", default="device,priority")
-    parser.add_argument("--without", default="", help="of attention, modulation, imitation, times")
-    given = parser.parse_args()
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = make_parser(__doc__, __spec__.name)
+    option = parser.add_argument
+    option("what", choices=["graphs", "teachers", "train"], help="the command")
+    option("--graphs", type=Path, required=True, help="folder of captured graphs")
+    option("--teachers", type=Path, help="file of demonstrations")
+    option("--fold", choices=["a", "b", "all"], default="all", help="networks to train on")
+    option("--each", type=int, default=EACH, help="problems of each network")
+    option("--only", default="", help="networks whose names begin with one of these, with commas")
+    option("--jobs", type=int, default=2, help="teachers: processes at once")
+    option("--effort", type=float, default=2e7, help="teachers: evaluations × ops of `auto`")
+    option("--seconds", type=float, default=120.0, help="teachers: seconds of `auto` at most")
+    option("--minutes", type=float, default=20.0, help="train: time budget")
+    option("--steps", type=int, help="train: end after this many steps instead")
+    option("--run", type=Path, default=Path("runs/go"), help="train: folder of the run")
+    option("--out", type=Path, help="train: folder of the policy; else that of the run")
+    option("--begin", type=Path, help="train: file of a policy to start from")
+    option("--resume", action="store_true", help="train: continue from the run's checkpoint")
+    option("--device", default="auto", help="train: torch device of the policy")
+    option("--threads", type=int, default=16, help="train: threads that evaluate plans")
+    option("--every", type=float, default=15.0, help="train: seconds between log lines")
+    option("--hidden", type=int, default=64, help="train: size of hidden states")
+    option("--starts", type=int, default=3, help="train: initial plans, 1 to 3")
+    option("--passes", default="module,part,unit", help="train: levels that are decided in turn")
+    option("--imitated", type=float, default=0.3, help="train: share of imitation alone")
+    option("--samples", type=int, default=16, help="train: episodes per update")
+    option("--most", type=int, default=MOST, help="train: units of a graph at most")
+    option("--lessons", type=int, help="train: use the first N problems only")
+    option("--tasks", default="device,priority", help="train: what the policy decides")
+    option("--without", default="", help="train: leave out attention, modulation, imitation, times")
+    add_seed(parser)
+    given = parser.parse_args(argv)
     if given.what == "graphs":
         keep_graphs(given)
         return
     if given.teachers is None:
-        parser.error("--teachers names the file of teachers' plans")
-    make_teachers(given) if given.kind == "teachers" else train(given)
+        parser.error("--teachers names the file of demonstrations")
+    make_teachers(given) if given.what == "teachers" else train(given)
 
 
 if __name__ == "__main__":

@@ -1,17 +1,16 @@
-"""The policies that ship, trained anew.
+"""Train the policies `pair` and `placeto` that ship.
 
-    python benchmarks/train_policies.py pair [--plans 12800] [--seed 0] [--out FOLDER]
-    python benchmarks/train_policies.py placeto [--plans 40000] [--each 3] [--begin FILE]
+    python -m benchmarks.train.train_policies pair --plans 12800
+    python -m benchmarks.train.train_policies placeto --plans 40000 --each 3
 
 Trains on the training graphs of the three families and writes the policy where the package reads
 it. `pair` is trained on six clusters, half of the problems with little memory. `placeto` is trained
-on clusters drawn at random, `--each` for every graph; it begins with the weights of `pair`, or goes
-on with a policy that was trained before, and needs torch.
+on random clusters, `--each` for every graph; it begins with the weights of `pair`, or with those of
+`--begin`, and needs torch.
 """
 
 from __future__ import annotations
 
-import argparse
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -20,33 +19,37 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 import placewright as pw
+from benchmarks.common import add_seed, make_parser
 from placewright.policies.shipped import WEIGHTS_FOLDER
 from placewright.training.go.demonstrations import limit_memory
 from placewright.training.linear_trainer import LinearTrainer
 from placewright.zoo.families import family
 
 if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
     from placewright.training import Recipe
 
 FAMILIES = ("cifar10", "ptb", "nmt")
 KINDS = ("K80", "P100", "V100", "A100")
 COUNTS = (2, 3, 4, 8)
 NETWORKS = ("10GbE", "100GbE", "infiniband")
-"""Of the clusters that `placeto` is trained on; see `drawn_cluster`."""
+"""Parts of the clusters that `placeto` is trained on; see `random_cluster`."""
 READY, LITTLE = 0.6, 0.4
-EACH, LOOKS = 3, 32
+EACH, CANDIDATES = 3, 32
 CLUSTERS = ("2xK80", "2xP100+cpu", "3xP100+cpu", "4xK80+cpu", "2xK80+2xP100+cpu", "8xP100")
-"""Those that `pair` was trained on."""
+"""The clusters that `pair` is trained on."""
 
 
 def problems(graphs: int, seed: int, ready: float = 0.0) -> list[pw.Problem]:
-    """So many training graphs of each family, each on all clusters, half of them tight.
+    """`graphs` training graphs of each family, each on all clusters, half with little memory.
 
     Args:
-        ready: The share of problems whose devices take whatever is ready.
+        ready: The share of problems whose devices run ready ops first.
     """
     rng = np.random.default_rng([seed, 2])
-    made = []
+    problems_so_far = []
     for name in FAMILIES:
         for graph in family(name, "train")[:graphs]:
             for cluster in CLUSTERS:
@@ -55,25 +58,27 @@ def problems(graphs: int, seed: int, ready: float = 0.0) -> list[pw.Problem]:
                     problem = replace(problem, discipline="ready")
                 if rng.random() < 0.5:
                     problem = limit_memory(problem, rng.uniform(1.2, 1.8))
-                made.append(problem)
-    return made
+                problems_so_far.append(problem)
+    return problems_so_far
 
 
-def train_pair(given: argparse.Namespace) -> None:
+def train_pair(arguments: argparse.Namespace) -> None:
     began = time.perf_counter()
 
     def watch(plans: int, policy: object) -> None:
         if plans % 1600 == 0:
             print(f"{plans:,} plans, {time.perf_counter() - began:.0f} s", flush=True)
 
-    policy = LinearTrainer().run(problems(given.graphs, given.seed), given.plans, given.seed, watch)
-    policy.save(Path(given.out) / "pair.json")
+    policy = LinearTrainer().run(
+        problems(arguments.graphs, arguments.seed), arguments.plans, arguments.seed, watch
+    )
+    policy.save(Path(arguments.out) / "pair.json")
 
 
-def drawn_cluster(rng: np.random.Generator) -> str:
+def random_cluster(rng: np.random.Generator) -> str:
     """A cluster of 2, 3, 4 or 8 accelerators of up to three kinds, on one machine or two.
 
-    None has 5, 6 or 7 accelerators, or a network of 25GbE: with these policies are tried.
+    None has 5, 6 or 7 accelerators, or a network of 25GbE: policies are tested on these.
     """
     count = int(rng.choice(COUNTS))
     most = min(count, int(rng.choice((1, 2, 3), p=(0.55, 0.3, 0.15))))
@@ -92,41 +97,42 @@ def drawn_cluster(rng: np.random.Generator) -> str:
     return f"({machine(cards[:cut])})+({machine(cards[cut:])})@{rng.choice(NETWORKS)}"
 
 
-def drawn_problems(
+def random_problems(
     graphs: int, each: int, seed: int, ready: float = READY, little: float = LITTLE
 ) -> list[pw.Problem]:
-    """So many training graphs of each family, each on so many clusters drawn at random, shuffled.
+    """`graphs` training graphs of each family, each on `each` random clusters, shuffled.
 
     Args:
-        ready: The share of problems whose devices take whatever is ready.
+        ready: The share of problems whose devices run ready ops first.
         little: The share with little memory.
     """
     rng = np.random.default_rng([seed, 7])
-    made = []
+    problems_so_far = []
     for _ in range(each):
         for name in FAMILIES:
             for graph in family(name, "train")[:graphs]:
-                problem = pw.Problem(graph, pw.Cluster.parse(drawn_cluster(rng)))
+                problem = pw.Problem(graph, pw.Cluster.parse(random_cluster(rng)))
                 if rng.random() < ready:
                     problem = replace(problem, discipline="ready")
                 if rng.random() < little:
                     problem = limit_memory(problem, rng.uniform(1.2, 1.8))
-                made.append(problem)
-    rng.shuffle(made)
-    return made
+                problems_so_far.append(problem)
+    rng.shuffle(problems_so_far)
+    return problems_so_far
 
 
-def train_placeto(given: argparse.Namespace) -> None:
+def train_placeto(arguments: argparse.Namespace) -> None:
     from placewright import policies
     from placewright.training import Environment, Trainer, find_recipe
     from placewright.training.averaging import WeightAverage
 
-    shown = drawn_problems(given.graphs, given.each, given.seed)
-    begin = policies.load(Path(given.begin)) if given.begin else None
-    environments = [Environment(each) for each in shown]
-    made = find_recipe("placeto-any")
-    made = of_many(replace(made, policy_config=replace(made.policy_config, looks=LOOKS)))  # type: ignore[type-var]
-    trainer = Trainer(environments, made, given.seed, given.plans, begin, device="cpu")
+    problems = random_problems(arguments.graphs, arguments.each, arguments.seed)
+    begin = policies.load(Path(arguments.begin)) if arguments.begin else None
+    environments = [Environment(each) for each in problems]
+    recipe = find_recipe("placeto-any")
+    config = replace(recipe.policy_config, candidates=CANDIDATES)  # type: ignore[type-var]
+    recipe = many_problems_recipe(replace(recipe, policy_config=config))
+    trainer = Trainer(environments, recipe, arguments.seed, arguments.plans, begin, device="cpu")
     began, averaged = time.perf_counter(), WeightAverage()
 
     def watch(trainer: Trainer) -> bool:
@@ -138,41 +144,42 @@ def train_placeto(given: argparse.Namespace) -> None:
 
     trainer.run(watch)
     averaged.apply_to(trainer)
-    words = f"placeto --plans {given.plans} --each {given.each} --seed {given.seed}"
-    words += f" --begin {given.begin}" if given.begin else ""
-    made_by = f"python benchmarks/train_policies.py {words}"
-    policies.save(trainer.policy, Path(given.out) / "placeto.json", made_by)
+    words = f"placeto --plans {arguments.plans} --each {arguments.each} --seed {arguments.seed}"
+    words += f" --begin {arguments.begin}" if arguments.begin else ""
+    made_by = f"python -m benchmarks.train.train_policies {words}"
+    policies.save(trainer.policy, Path(arguments.out) / "placeto.json", made_by)
 
 
-def of_many(made: Recipe) -> Recipe:
-    """A recipe for any devices, for many problems: four in each update, larger steps.
+def many_problems_recipe(recipe: Recipe) -> Recipe:
+    """A recipe for any devices, for many problems: four per update, larger steps.
 
-    On clusters never seen, likeliest plans became 8 % faster than those of `pair` by 6,000 plans;
-    with one problem in an update they became 1.5 % faster by 8,000 (one seed each).
+    On unseen clusters, greedy plans became 8 % faster than those of `pair` by 6,000 plans; with one
+    problem per update they became 1.5 % faster by 8,000 (one seed each).
     """
     from placewright.training.schedules import Linear
 
-    return replace(made, problems=4, episodes=16, greedy_every=0, learning_rate=Linear(5e-3, 5e-4))
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("policy", choices=["pair", "placeto"])
-    parser.add_argument("--plans", type=int, help="12,800 for pair, 40,000 for placeto")
-    parser.add_argument("--graphs", type=int, default=24, help="training graphs of each family")
-    parser.add_argument(
-        "--each", type=int, default=EACH, help="of placeto: clusters for each graph"
+    return replace(
+        recipe, problems=4, episodes=16, greedy_every=0, learning_rate=Linear(5e-3, 5e-4)
     )
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", default=str(WEIGHTS_FOLDER))
-    parser.add_argument("--begin", help="a policy's file to go on with")
-    given = parser.parse_args()
-    if given.policy == "pair":
-        given.plans = given.plans or 12_800
-        train_pair(given)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = make_parser(__doc__, __spec__.name)
+    option = parser.add_argument
+    option("policy", choices=["pair", "placeto"], help="the policy to train")
+    option("--plans", type=int, help="evaluations; else 12,800 for pair, 40,000 for placeto")
+    option("--graphs", type=int, default=24, help="training graphs of each family")
+    option("--each", type=int, default=EACH, help="placeto: clusters for each graph")
+    option("--out", type=Path, default=WEIGHTS_FOLDER, help="folder that the policy is written to")
+    option("--begin", help="placeto: file of a policy to start from")
+    add_seed(parser)
+    arguments = parser.parse_args(argv)
+    if arguments.policy == "pair":
+        arguments.plans = arguments.plans or 12_800
+        train_pair(arguments)
     else:
-        given.plans = given.plans or 40_000
-        train_placeto(given)
+        arguments.plans = arguments.plans or 40_000
+        train_placeto(arguments)
 
 
 if __name__ == "__main__":

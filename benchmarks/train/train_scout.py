@@ -1,29 +1,25 @@
-"""Train the scout that looks at moves inside `auto`'s walks, and write the file that ships.
+"""Train the scout that ranks moves inside `auto`'s annealing, and write the file that ships.
 
-    python benchmarks/train_scout.py gather --out FOLDER [--jobs 2] [--problems 58]
-    python benchmarks/train_scout.py fit --data FOLDER [--out scout.json] [--epochs 16]
+    python -m benchmarks.train.train_scout gather --out FOLDER --jobs 2
+    python -m benchmarks.train.train_scout fit --data FOLDER
 
-`gather` walks through the plans of the training problems (`proposer_problems.py`), draws moves on
-the way as a walk does, judges each, and keeps what the scout knows of it and what it brought.
-It can be stopped and goes on where it was. `fit` trains the network (with torch) to tell which
-moves gain, on four fifths of the problems; on the others it prints how often a move gains, and how
-often and how much one does that the network prefers; then it trains on all.
+`gather` anneals the training problems (`benchmarks.proposers.problems`), samples moves on the way
+as annealing does, evaluates each, and saves the scout's features of it and the change of cost. It
+can be stopped and continues. `fit` trains the network (with torch) to predict which moves gain, on
+four fifths of the problems; on the others it prints how often a move gains, and how often and how
+much one does that the network prefers; then it trains on all.
 """
 
 from __future__ import annotations
 
-import argparse
-import sys
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from proposer_problems import problem, training
-
+from benchmarks.common import BenchmarkParser, make_parser
+from benchmarks.proposers.problems import named_problem, training
 from placewright.plan_batch import PlanBatch
 from placewright.solvers import Search, Stop
 from placewright.solvers.baselines import constructive_solvers
@@ -35,46 +31,52 @@ from placewright.solvers.searches.annealing_chains import (
     MoveShares,
 )
 
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
 HOT = (0.005, 0.03, 0.01, 0.003, 0.1, 0.003, 0.001)
-"""Temperatures at which the walks begin; moves are drawn after each."""
+"""Temperatures at which annealing begins; moves are sampled after each run."""
 
-_GAIN = 1e-7  # share of the cost: what counts as a gain
+_GAIN = 1e-7  # share of the cost that counts as a gain
 
 
-def gathered(number: int, out: Path) -> str:
+def gather_moves(number: int, out: Path) -> str:
     """The moves of one training problem, in a file."""
     name, path = training()[number], out / f"{number}.npz"
     if path.exists():
         return f"{name}: known"
-    asked = problem(name)
-    search = Search(asked, Stop(), number)
-    for solver in constructive_solvers(asked, with_partitioners=False)[0]:
+    problem = named_problem(name)
+    search = Search(problem, Stop(), number)
+    for solver in constructive_solvers(problem, with_partitioners=False)[0]:
         search.phase = solver.name
         solver.run(search)
     search.phase = "annealing"
-    walker, length = AnnealingChains(search, grouping_levels(asked)), first_round_length(asked)
-    count = int(np.clip(1_000_000 // asked.arrays.ops, 100, 500))
+    chains, length = AnnealingChains(search, grouping_levels(problem)), first_round_length(problem)
+    count = int(np.clip(1_000_000 // problem.arrays.ops, 100, 500))
     features, change, where = [], [], []
 
-    def draw(rows: PlanBatch, moves: int, slope: float) -> None:
-        x, y = walker.sample_moves(rows, moves, int(search.rng.integers(2**31)), slope)
+    def sample(rows: PlanBatch, moves: int, slope: float) -> None:
+        x, y = chains.sample_moves(rows, moves, int(search.rng.integers(2**31)), slope)
         features.append(x)
         change.append(y)
         where.extend([len(features)] * len(y))
 
     for plan in elite_plans(search, 4):
-        draw(
-            PlanBatch.of(asked, [plan], with_priorities=False, with_staging=False), count // 2, 1.0
+        sample(
+            PlanBatch.of(problem, [plan], with_priorities=False, with_staging=False),
+            count // 2,
+            1.0,
         )
     for at, hot in enumerate(HOT):
         order = at >= 2
-        start = PlanBatch.of(asked, elite_plans(search, 1), order, with_staging=False)
+        start = PlanBatch.of(problem, elite_plans(search, 1), order, with_staging=False)
         longer = 1 if at < 5 else 2
-        walker.run(
+        chains.run(
             start, longer * length, Cooling(hot, hot / 100), MoveShares.for_search(order, False)
         )
-        draw(
-            PlanBatch.of(asked, elite_plans(search, 1), order, False),
+        sample(
+            PlanBatch.of(problem, elite_plans(search, 1), order, False),
             count,
             (1.0, 1.0, 0.6)[at % 3],
         )
@@ -84,11 +86,11 @@ def gathered(number: int, out: Path) -> str:
     return f"{name}: {len(where)} moves, {np.mean(np.concatenate(change) < -_GAIN):.3f} gain"
 
 
-def gather(given: argparse.Namespace) -> None:
-    given.out.mkdir(parents=True, exist_ok=True)
-    numbers = range(min(given.problems, len(training())))
-    with ProcessPoolExecutor(given.jobs) as pool:
-        for line in pool.map(gathered, numbers, [given.out] * len(numbers)):
+def gather(arguments: argparse.Namespace) -> None:
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    numbers = range(min(arguments.problems, len(training())))
+    with ProcessPoolExecutor(arguments.jobs) as pool:
+        for line in pool.map(gather_moves, numbers, [arguments.out] * len(numbers)):
             print(line, flush=True)
 
 
@@ -144,7 +146,7 @@ def trained(plans: list[tuple[Any, Any]], widths: list[int], epochs: int) -> Sco
 
 
 def chances(net: ScoutNetwork, x: Any) -> Any:
-    """What the compiled scout would say, for checking."""
+    """The chances that the compiled scout computes, to check them."""
     at, values = 0, np.asarray(x, dtype=np.float64)
     weights = np.array(net.weights)
     for place, width in enumerate((*net.widths, 1)):
@@ -157,10 +159,10 @@ def chances(net: ScoutNetwork, x: Any) -> Any:
     return 1 / (1 + np.exp(-np.clip(values[:, 0], -30, 30)))
 
 
-def fit(given: argparse.Namespace) -> None:
-    problems = read(given.data)
+def fit(arguments: argparse.Namespace) -> None:
+    problems = read(arguments.data)
     rest = [plan for at, plans in enumerate(problems) if at % 5 for plan in plans]
-    net = trained(rest, given.widths, given.epochs)
+    net = trained(rest, arguments.widths, arguments.epochs)
     rows = []
     for plans in problems[::5]:
         for x, y in plans:
@@ -177,28 +179,32 @@ def fit(given: argparse.Namespace) -> None:
         f"{moves} moves of {len(problems)} problems, less every fifth; on those a move gains "
         f"{any_:.3f} of the time, a preferred one {liked:.3f}, and {more:.2f} times as much"
     )
-    net = trained([plan for plans in problems for plan in plans], given.widths, given.epochs)
-    given.out.parent.mkdir(exist_ok=True)
-    net.save(given.out, "python benchmarks/train_scout.py gather, then fit")
-    print(f"wrote {given.out.name}: {given.out.stat().st_size} bytes")
+    net = trained(
+        [plan for plans in problems for plan in plans], arguments.widths, arguments.epochs
+    )
+    arguments.out.parent.mkdir(exist_ok=True)
+    net.save(arguments.out, "python -m benchmarks.train.train_scout gather, then fit")
+    print(f"wrote {arguments.out.name}: {arguments.out.stat().st_size} bytes")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    commands = parser.add_subparsers(required=True)
-    one = commands.add_parser("gather")
-    one.add_argument("--out", type=Path, required=True)
-    one.add_argument("--jobs", type=int, default=2)
-    one.add_argument("--problems", type=int, default=1_000)
-    one.set_defaults(run=gather)
-    two = commands.add_parser("fit")
-    two.add_argument("--data", type=Path, required=True)
-    two.add_argument("--out", type=Path, default=SHIPPED_WEIGHTS)
-    two.add_argument("--widths", type=int, nargs="+", default=[24, 12])
-    two.add_argument("--epochs", type=int, default=16)
-    two.set_defaults(run=fit)
-    given = parser.parse_args()
-    given.run(given)
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = make_parser(__doc__, __spec__.name)
+    commands = parser.add_subparsers(required=True, parser_class=BenchmarkParser)
+    gathering = commands.add_parser("gather", help="sample moves of the training problems")
+    option = gathering.add_argument
+    option("--out", type=Path, required=True, help="folder that moves are saved in")
+    option("--jobs", type=int, default=2, help="processes at once")
+    option("--problems", type=int, default=1_000, help="use this many problems at most")
+    gathering.set_defaults(run=gather)
+    fitting = commands.add_parser("fit", help="train the network on the moves")
+    option = fitting.add_argument
+    option("--data", type=Path, required=True, help="folder of the moves")
+    option("--out", type=Path, default=SHIPPED_WEIGHTS, help="file of the scout")
+    option("--widths", type=int, nargs="+", default=[24, 12], help="sizes of the hidden layers")
+    option("--epochs", type=int, default=16, help="epochs of training")
+    fitting.set_defaults(run=fit)
+    arguments = parser.parse_args(argv)
+    arguments.run(arguments)
 
 
 if __name__ == "__main__":
