@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
+    from placewright.arrays import Arrays
     from placewright.plan import Plan
 
 Ints = NDArray[np.int32]
@@ -87,6 +88,23 @@ class Timeline:
             np.float64
         )
         return busy
+
+    def bytes_sent(self, arrays: Arrays) -> tuple[int, int]:
+        """Bytes of tensors and of streamed weights that are transferred in one step.
+
+        Args:
+            arrays: Those of the problem that was simulated.
+        """
+        transfers = self.transfers
+        # A streamed weight that was interrupted has several rows.
+        rows = np.unique(np.stack([transfers.tensor, transfers.target, transfers.reader]), axis=1)
+        sizes, streamed = arrays.sizes[rows[0]], rows[2] >= 0
+        return int(sizes[~streamed].sum()), int(sizes[streamed].sum())
+
+    def computing_devices(self, arrays: Arrays) -> list[int]:
+        """The devices that run scheduled ops."""
+        devices: list[int] = np.unique(self.plan.placement[arrays.scheduled]).tolist()
+        return devices
 
     def __repr__(self) -> str:
         return (
