@@ -1,104 +1,54 @@
-"""`placewright groups`: compares groupings of ops under one search."""
+"""Compares groupings of ops: the same local search and budget on each.
 
-from typing import TYPE_CHECKING, Annotated, Any
+    python benchmarks/groupings.py nmt-4 --on 2xP100+cpu --groups 64 --evaluations 4000
+"""
 
-import typer
+from __future__ import annotations
 
-from placewright.cli import options
-from placewright.cli.problem_options import ProblemOptions
-from placewright.cli.progress import Progress
+import argparse
+from typing import TYPE_CHECKING
+
+import placewright as pw
+from placewright.solvers import LocalSearch, SingleDevices
+from placewright.transforms import Grouping, by_colocation, by_heavy_edges, by_module_count
 from placewright.units import format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from placewright.problem import Problem
-    from placewright.transforms import Grouping
 
-
-def compare_groupings(
-    model: options.Model,
-    on: options.On = None,
-    objective: options.ObjectiveOption = None,
-    discipline: options.DisciplineOption = None,
-    count: Annotated[
-        int, typer.Option("--groups", metavar="N", min=1, help="Groups that coarsening makes.")
-    ] = 64,
-    evaluations: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Plans that each grouping may judge.")
-    ] = 4000,
-    seed: options.Seed = 0,
-    json: options.Json = False,
-) -> None:
-    """Show what a grouping of ops is worth: the same search and budget on each."""
-    arguments = locals()
-    from placewright.cli.render import tables, text
-    from placewright.cli.render.json_output import print_json
-    from placewright.solvers import LocalSearch, MaxEvaluations, SingleDevices, solve
-
-    with Progress(f"reading {model}") as progress:
-        problem = ProblemOptions.from_arguments(arguments).problem()
-        single = solve(problem, SingleDevices(), seed=seed)
-        figure = "step_time" if problem.objective == "step" else "period"
-        rows: list[dict[str, Any]] = []
-        for name, group in _groupings(count).items():
-            grouping = group(problem)
-            watch = progress.watch(name)
-            stop = MaxEvaluations(evaluations)
-            result = solve(problem, LocalSearch(group, max_plans=evaluations), stop, seed, watch)
-            rows.append(
-                {
-                    "grouping": name,
-                    "groups": len(grouping),
-                    "convex": grouping.is_convex(problem),
-                    "step_time": result.step_time,
-                    "period": result.period,
-                    "fits": result.fits,
-                    "gap": result.gap,
-                    "evaluations": result.evaluations,
-                    "seconds": result.seconds,
-                }
-            )
-    if json:
-        print_json(
-            {"model": problem.graph.name, "single": single.objective_value, "groupings": rows}
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("model", help="a built-in model")
+    parser.add_argument("--on", default="2xP100+cpu", help="a cluster")
+    parser.add_argument("--groups", type=int, default=64, help="groups that coarsening makes")
+    parser.add_argument("--evaluations", type=int, default=4000, help="plans for each grouping")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    problem = pw.Problem(pw.zoo.load(options.model), pw.Cluster.parse(options.on))
+    single = pw.solve(problem, SingleDevices())
+    print(f"{'grouping':<12} {'groups':>7} {'convex':>7} {'step time':>12} {'vs one':>8} {'fits':>5}")
+    for name, group in groupings(options.groups).items():
+        grouping = group(problem)
+        search = LocalSearch(group, max_plans=options.evaluations)
+        result = pw.solve(problem, search, pw.MaxEvaluations(options.evaluations), options.seed)
+        print(
+            f"{name:<12} {len(grouping):>7,} {'yes' if grouping.is_convex(problem) else 'no':>7} "
+            f"{format_seconds(result.step_time):>12} {single.step_time / result.step_time:>7.2f}x "
+            f"{'yes' if result.fits else 'no':>5}"
         )
-        return
-    tables.print_lines([text.problem_line(model, problem)])
-    tables.print_table(
-        (
-            "grouping",
-            "groups",
-            "convex",
-            text.objective_name(single),
-            "vs one",
-            "gap",
-            "fits",
-            "seconds",
-        ),
-        [
-            (
-                row["grouping"],
-                f"{row['groups']:,}",
-                "yes" if row["convex"] else "no",
-                format_seconds(row[figure]),
-                f"{single.objective_value / row[figure]:.2f}x",
-                text.format_percent(row["gap"]),
-                "yes" if row["fits"] else "no",
-                f"{row['seconds']:.2f}",
-            )
-            for row in rows
-        ],
-    )
-    tables.print_lines(["", f"best single device: {format_seconds(single.objective_value)}"])
+    print(f"best single device: {format_seconds(single.step_time)}")
 
 
-def _groupings(count: int) -> dict[str, "Callable[[Problem], Grouping]"]:
-    from placewright.transforms import Grouping, by_colocation, by_heavy_edges, by_module_count
-
+def groupings(count: int) -> dict[str, Callable[[pw.Problem], Grouping]]:
+    """The groupings by name, with about `count` groups where that can be chosen."""
     return {
         "none": lambda problem: Grouping.of("none", problem, range(len(problem.graph))),
         "colocation": by_colocation,
         "module": lambda problem: by_module_count(problem, count),
         "coarse": lambda problem: by_heavy_edges(problem, count),
     }
+
+
+if __name__ == "__main__":
+    main()
