@@ -103,7 +103,8 @@ class Problem:
                 f"a problem with constraints {constraints!r}: expected Constraints(...)"
             )
         if limits:
-            constraints = replace(constraints, limits={**constraints.limits, **limits})
+            merged: dict[str, int | str] = {**constraints.limits, **limits}
+            constraints = replace(constraints, limits=merged)
         if discipline not in get_args(Discipline):
             raise ProblemError(f"discipline {discipline!r}: expected 'in order' or 'ready'")
         if objective not in get_args(Objective):

@@ -89,22 +89,18 @@ class Timeline:
         )
         return busy
 
-    def bytes_sent(self, arrays: Arrays) -> tuple[int, int]:
-        """Bytes of tensors and of streamed weights that are transferred in one step.
-
-        Args:
-            arrays: Those of the problem that was simulated.
-        """
-        transfers = self.transfers
-        # A streamed weight that was interrupted has several rows.
-        rows = np.unique(np.stack([transfers.tensor, transfers.target, transfers.reader]), axis=1)
-        sizes, streamed = arrays.sizes[rows[0]], rows[2] >= 0
-        return int(sizes[~streamed].sum()), int(sizes[streamed].sum())
-
-    def computing_devices(self, arrays: Arrays) -> list[int]:
-        """The devices that run scheduled ops."""
-        devices: list[int] = np.unique(self.plan.placement[arrays.scheduled]).tolist()
+    def computing(self, a: Arrays) -> list[int]:
+        """The devices that run ops."""
+        devices: list[int] = np.unique(self.plan.placement[a.scheduled]).tolist()
         return devices
+
+    def bytes_sent(self, a: Arrays) -> tuple[int, int]:
+        """Bytes of tensors and of streamed weights that go between devices in one step."""
+        transfers = self.transfers
+        # An interrupted copy has several rows.
+        rows = np.unique(np.stack([transfers.tensor, transfers.target, transfers.reader]), axis=1)
+        sizes, streamed = a.sizes[rows[0]], rows[2] >= 0
+        return int(sizes[~streamed].sum()), int(sizes[streamed].sum())
 
     def __repr__(self) -> str:
         return (

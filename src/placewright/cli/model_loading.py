@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from placewright.cli.paths import kind_name, print_note
 from placewright.errors import ConfigError, FileError
-from placewright.frontends.model_spec import ModelSpec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from placewright.cluster import Cluster
+    from placewright.frontends.model_spec import ModelSpec
     from placewright.graph import Graph
     from placewright.problem import Problem
 
@@ -30,6 +30,7 @@ class ModelOptions:
 def parse_spec(text: str) -> ModelSpec:
     """What a text names, with the zoo's names."""
     from placewright import zoo
+    from placewright.frontends.model_spec import ModelSpec
 
     return ModelSpec.parse(text, zoo.ENTRIES)
 

@@ -7,7 +7,6 @@ import sys
 from typing import TYPE_CHECKING
 
 from placewright.errors import FileError, PlanError
-from placewright.frontends.model_spec import names_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,6 +22,7 @@ def find_cluster(text: str) -> Cluster:
     """The cluster that a string such as `2xP100+cpu` or a file describes."""
     from placewright import files
     from placewright.cluster import Cluster
+    from placewright.frontends.model_spec import names_file
 
     return files.load(text, "cluster") if names_file(text) else Cluster.parse(text)
 

@@ -15,7 +15,6 @@ from placewright.cli import options
 from placewright.cli.model_loading import ModelOptions, load_model
 from placewright.cli.paths import find_cluster, find_machine, is_this_machine, print_note
 from placewright.errors import ConfigError, nearest
-from placewright.frontends.model_spec import ModelSpec
 from placewright.units import parse_bytes, parse_seconds
 
 if TYPE_CHECKING:
@@ -71,6 +70,8 @@ class ProblemOptions:
             ConfigError: An option is unknown or ill-typed, or names a Python file, which is run only
                 if its name is typed.
         """
+        from placewright.frontends.model_spec import ModelSpec
+
         known = [option.name for option in fields(cls)]
         overrides = {name: value for name in known if (value := getattr(typed, name))}
         restored: dict[str, Any] = {}
@@ -226,14 +227,19 @@ class ProblemOptions:
         )
 
 
-def with_problem_options(command: Callable[..., None] | None = None, *, saved: bool = False) -> Any:
-    """Give a command the options of a problem, in place of its argument `problem_options`.
+def with_problem_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command MODEL and the options of a problem, in place of `problem_options`."""
+    return _expand_options(command, options.Model, MISSING)
 
-    Args:
-        saved: Whether a plan or result file names the problem: MODEL is then an option.
-    """
-    if command is None:
-        return functools.partial(with_problem_options, saved=saved)
+
+def with_saved_problem_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The same for a command whose files name the problem: MODEL is an option."""
+    return _expand_options(command, options.PlanModel, None)
+
+
+def _expand_options(
+    command: Callable[..., None], model_annotation: object, model_default: object
+) -> Callable[..., None]:
     hints = get_type_hints(ProblemOptions, include_extras=True)
     parameters: list[inspect.Parameter] = []
     for parameter in inspect.signature(command).parameters.values():
@@ -243,8 +249,7 @@ def with_problem_options(command: Callable[..., None] | None = None, *, saved: b
         for option in fields(ProblemOptions):
             annotation, default = hints[option.name], option.default
             if option.name == "model":
-                annotation = options.PlanModel if saved else options.Model
-                default = None if saved else MISSING
+                annotation, default = model_annotation, model_default
             parameters.append(
                 inspect.Parameter(
                     option.name,

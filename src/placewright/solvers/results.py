@@ -131,10 +131,10 @@ def evaluate(problem: Problem, plan: Plan | Result, name: str = "given") -> Resu
         PlanError: The plan is not one of this problem's, or is malformed.
     """
     started = time.perf_counter()
-    saved = plan if isinstance(plan, Result) else None
+    saved: Result | None = None
     executed = problem
-    if saved is not None:
-        plan, name = saved.plan, saved.solver
+    if isinstance(plan, Result):
+        saved, plan, name = plan, plan.plan, plan.solver
         executed = simulated_problem(problem, METHODS[name]()) if name in METHODS else problem
     timeline = simulator.simulate(executed, plan)
     seconds = time.perf_counter() - started

@@ -7,7 +7,7 @@ import typer
 
 from placewright.cli import options
 from placewright.cli.paths import find_plan, load_plan
-from placewright.cli.problem_options import ProblemOptions, with_problem_options
+from placewright.cli.problem_options import ProblemOptions, with_saved_problem_options
 from placewright.cli.progress import Progress
 from placewright.errors import ConfigError, nearest
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 MAX_MOVES = 10  # moves that are shown without --op
 
 
-@with_problem_options(saved=True)
+@with_saved_problem_options
 def explain_plan(
     plan: Annotated[
         Path, typer.Argument(metavar="PLAN", help="A result or plan file.", show_default=False)

@@ -8,7 +8,7 @@ import typer
 
 from placewright.cli import options
 from placewright.cli.paths import check_writable, load_plan
-from placewright.cli.problem_options import ProblemOptions, with_problem_options
+from placewright.cli.problem_options import ProblemOptions, with_saved_problem_options
 from placewright.cli.progress import Progress
 from placewright.cli.render.text import format_percent
 from placewright.errors import ConfigError, PlanError, nearest
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _MODEL_SUFFIXES = (".onnx", ".pb", ".pbtxt")  # models that a target may write again
 
 
-@with_problem_options(saved=True)
+@with_saved_problem_options
 def export_plan(
     plan: Annotated[
         Path, typer.Argument(metavar="PLAN", help="A plan or result file.", show_default=False)

@@ -8,7 +8,7 @@ import typer
 
 from placewright.cli import options
 from placewright.cli.paths import check_writable, load_plan
-from placewright.cli.problem_options import ProblemOptions, with_problem_options
+from placewright.cli.problem_options import ProblemOptions, with_saved_problem_options
 from placewright.cli.progress import Progress
 from placewright.errors import PlanError
 from placewright.units import format_seconds
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 TIME_TOLERANCE = 1e-9  # as a share: a time that differs by less is the same
 
 
-@with_problem_options(saved=True)
+@with_saved_problem_options
 def report_results(
     results: Annotated[
         list[Path],

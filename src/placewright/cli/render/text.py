@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from placewright.solvers.results import timeline_of
 from placewright.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -12,6 +11,7 @@ if TYPE_CHECKING:
     from placewright.result import Result
     from placewright.simulator import InFlight
     from placewright.solvers import Comparison
+    from placewright.timeline import Timeline
 
 UNLIMITED = 2**60  # bytes: a device with more has no limit
 PROVEN_GAP = 1e-9  # a gap this small is rounding
@@ -128,15 +128,22 @@ def _bound_text(result: Result) -> str:
 
 def bytes_sent(comparison: Comparison) -> tuple[int, int]:
     """Bytes of tensors and of streamed weights that the best plan transfers per step."""
-    problem = comparison.best.problem or comparison.problem
-    return timeline_of(problem, comparison.best).bytes_sent(problem.arrays)
+    problem, timeline = _executed(comparison)
+    return timeline.bytes_sent(problem.arrays)
 
 
 def _computing_devices(comparison: Comparison) -> list[str]:
-    problem = comparison.best.problem or comparison.problem
-    timeline = timeline_of(problem, comparison.best)
+    problem, timeline = _executed(comparison)
     names = timeline.plan.device_names
-    return [names[device] for device in timeline.computing_devices(problem.arrays)]
+    return [names[device] for device in timeline.computing(problem.arrays)]
+
+
+def _executed(comparison: Comparison) -> tuple[Problem, Timeline]:
+    """The problem that the best result was simulated on, and its timeline."""
+    from placewright.solvers.results import timeline_of
+
+    problem = comparison.best.problem or comparison.problem
+    return problem, timeline_of(problem, comparison.best)
 
 
 def _traffic_line(comparison: Comparison) -> str:
