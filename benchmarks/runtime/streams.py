@@ -81,7 +81,9 @@ def report(text: str, table: Table, arguments: argparse.Namespace) -> None:
     model.eval()
     program = build_program(model, args, kwargs, name=text)
     profile = profile_machine()
-    costs = profile_ops(program, profile.machine, profile.cluster, machine_devices(profile.machine)).table
+    costs = profile_ops(
+        program, profile.machine, profile.cluster, machine_devices(profile.machine)
+    ).table
     gpu = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
     variants, expected = [], None
     for count in (1, *arguments.streams):

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from placewright.cluster import Cluster
 from placewright.costs import CostModel, Table, tensor_bytes
 from placewright.device import HOST, Link
 from placewright.disjoint_sets import DisjointSets
@@ -22,6 +21,7 @@ from placewright.errors import ProblemError
 from placewright.graph import INPUT, STATE, VIEW, WEIGHT, Graph
 
 if TYPE_CHECKING:
+    from placewright.cluster import Cluster
     from collections.abc import Sequence
 
 Ints = NDArray[np.int32]

@@ -1,13 +1,13 @@
 """Solvers: one file per method; `METHODS` names them for the command line."""
 
-from functools import partial
-
 from placewright.solvers.accelerate_map import Accelerate
 from placewright.solvers.auto import Auto
 from placewright.solvers.balanced import Balanced
 from placewright.solvers.baselines import Baselines
 from placewright.solvers.best_plans import Candidate
 from placewright.solvers.bounds import Bound, bound
+from placewright.solvers.cautious_choice import CautiousChoice
+from placewright.solvers.comparison import Comparison, compare
 from placewright.solvers.contiguous.cuts import Cuts
 from placewright.solvers.contiguous.ideals import Ideals
 from placewright.solvers.cost_perturbation import (
@@ -33,9 +33,10 @@ from placewright.solvers.partition.partition_solvers import (
     Scotch,
 )
 from placewright.solvers.random_search import RandomSearch
-from placewright.solvers.registry import MethodRegistry
+from placewright.solvers.registry import METHODS, ON_REQUEST, SEARCHES, find_method
+from placewright.solvers.results import evaluate, solve
 from placewright.solvers.round_robin import RoundRobin
-from placewright.solvers.search import Search, Solver, solve
+from placewright.solvers.search import RuntimeSolver, Search, Solver
 from placewright.solvers.searches.annealing import Annealing, refine
 from placewright.solvers.searches.cross_entropy import CrossEntropy
 from placewright.solvers.searches.fusion_search import FusionSearch
@@ -44,58 +45,6 @@ from placewright.solvers.searches.local_search import LocalSearch
 from placewright.solvers.single import CpuOnly, SingleDevice, SingleDevices
 from placewright.solvers.stop import Gap, MaxEvaluations, MaxTime, NoImprovement, Stop
 from placewright.solvers.streamed import Streamed
-
-METHODS = MethodRegistry(
-    {
-        "single": SingleDevices,
-        "cpu-only": CpuOnly,
-        "expert": Expert,
-        "accelerate": Accelerate,
-        "random": RandomSearch,
-        "round-robin": RoundRobin,
-        "balanced": Balanced,
-        "heft": HEFT,
-        "cpop": CPoP,
-        "m-topo": MTopo,
-        "m-etf": METF,
-        "m-sct": MSCT,
-        "streamed": Streamed,
-        "metis": METIS,
-        "kahip": KaHIP,
-        "scotch": Scotch,
-        "mincut": MinCut,
-        "metis-repaired": partial(METIS, repaired=True),
-        "kahip-repaired": partial(KaHIP, repaired=True),
-        "scotch-repaired": partial(Scotch, repaired=True),
-        "mincut-repaired": partial(MinCut, repaired=True),
-        "cuts": Cuts,
-        "ideals": Ideals,
-        "baselines": Baselines,
-        "annealing": Annealing,
-        "auto": Auto,
-        "exact": Exact,
-        "lns": LNS,
-        "local-search": LocalSearch,
-        "genetic": Genetic,
-        "cross-entropy": CrossEntropy,
-        "order-search": OrderSearch,
-    }
-)
-
-
-SEARCHES = frozenset(
-    {
-        *("auto", "annealing", "local-search", "genetic", "cross-entropy"),
-        *("order-search", "exact", "lns"),
-    }
-)
-"""Methods that run until they are stopped."""
-
-ON_REQUEST = (SEARCHES - {"auto"}) | {
-    "baselines",
-    *("metis-repaired", "kahip-repaired", "scotch-repaired", "mincut-repaired"),
-}
-"""Methods that a comparison runs only by name: the parts of `auto`, and variants."""
 
 __all__ = [
     "HEFT",
@@ -114,6 +63,8 @@ __all__ = [
     "Bound",
     "CPoP",
     "Candidate",
+    "CautiousChoice",
+    "Comparison",
     "CpuOnly",
     "CrossEntropy",
     "Cuts",
@@ -135,6 +86,7 @@ __all__ = [
     "RobustChoice",
     "Robustness",
     "RoundRobin",
+    "RuntimeSolver",
     "Scotch",
     "Search",
     "SingleDevice",
@@ -143,6 +95,9 @@ __all__ = [
     "Stop",
     "Streamed",
     "bound",
+    "compare",
+    "evaluate",
+    "find_method",
     "perturbed_problems",
     "refine",
     "repair",

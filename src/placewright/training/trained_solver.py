@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from placewright.plan import Plan
-from placewright.solvers import solve
+from placewright.solvers import evaluate
 from placewright.training.environment import Environment, from_verdict
 from placewright.training.trainer import Trainer
 
@@ -50,26 +50,15 @@ class TrainedSolver:
         trainer.run(lambda _: not search.over)
 
 
-@dataclass(frozen=True, eq=False)
-class _FixedPlan:
-    """A plan that is there already, as a method."""
-
-    name: str
-    plan: Plan
-
-    def run(self, search: Search) -> None:
-        search.judge_plan(self.plan)
-
-
 def training_result(trainer: Trainer, index: int = 0) -> Result:
     """The best plan that training has found for one of its problems, judged by the simulator."""
     environment = trainer.environments[index]
     if environment.best_placement is None:
         raise ValueError("no plan has been judged yet")
     plan = Plan.of(environment.problem, environment.best_placement, environment.best_priority)
-    result = solve(environment.problem, _FixedPlan(trainer.recipe.name, plan), seed=trainer.seed)
     return replace(
-        result,
+        evaluate(environment.problem, plan, trainer.recipe.name),
+        seed=trainer.seed,
         evaluations=environment.evaluations,
         seconds=environment.seconds,
         found_by=environment.found_by,

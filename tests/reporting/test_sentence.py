@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from placewright.reporting.sentence import answer_sentence
 
 from placewright import Plan, Problem, solve
 from placewright.problem import Constraints
 from placewright.reporting import build_comparison
-from placewright.reporting.sentence import answer_sentence
 from placewright.solvers import Baselines, SingleDevices
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from placewright.reporting.waits import find_waits, path_seconds
 from strategies import STREAMING, plans, problems
 
 from placewright import Cluster, Device, Graph, Link, Op, Plan, Problem, Table, simulate
 from placewright.reporting import waits as w
-from placewright.reporting.waits import find_waits, path_seconds
 
 
 def check_path(problem, timeline):
