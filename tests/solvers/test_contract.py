@@ -99,15 +99,42 @@ NO_BASELINES = {*ON_REQUEST, *POLICY_SOLVERS, "auto", "cpop-contended", "fusion-
 } | {name for name in SOLVERS if name.startswith(PARTITIONERS)}
 """Searches, a variant, and what needs packages beside the core."""
 
+QUICK_PROBLEMS = (("layers", "gpu_and_host"), ("diamond", "in_a_row"))
+QUICK_RULES = (("in order", "step"), ("ready", "period"))
+"""What the unmarked tests look at; the whole product is slow."""
+
+
+def unless(quick: bool) -> list[pytest.MarkDecorator]:
+    return [] if quick else [pytest.mark.slow]
+
+
 every_solver = pytest.mark.parametrize("name", SOLVERS)
 every_rule = pytest.mark.parametrize(
     ("discipline", "objective"),
-    [(d, o) for d in ("in order", "ready") for o in ("step", "period")],
+    [
+        pytest.param(d, o, marks=unless((d, o) in QUICK_RULES))
+        for d in ("in order", "ready")
+        for o in ("step", "period")
+    ],
 )
-every_problem = pytest.mark.parametrize(("graph", "cluster"), PROBLEMS)
+every_problem = pytest.mark.parametrize(
+    ("graph", "cluster"),
+    [pytest.param(*pair, marks=unless(pair in QUICK_PROBLEMS)) for pair in PROBLEMS],
+)
 every_pair = pytest.mark.parametrize(
     ("name", "graph", "cluster"),
-    [(n, g, c) for n in SOLVERS for g, c in PROBLEMS if n not in LACKS.get(c, set())],
+    [
+        pytest.param(name, graph, cluster, marks=unless((graph, cluster) in QUICK_PROBLEMS))
+        for name in SOLVERS
+        for graph, cluster in PROBLEMS
+        if name not in LACKS.get(cluster, set())
+    ],
+)
+every_seed = pytest.mark.parametrize(
+    "seed", [pytest.param(seed, marks=unless(seed == 0)) for seed in range(4)]
+)
+every_look = pytest.mark.parametrize(
+    "looks", [pytest.param(looks, marks=unless(looks in (0, 3, 8))) for looks in range(12)]
 )
 
 
@@ -196,7 +223,7 @@ def test_a_solver_stops_when_it_is_told(name: str, graph: str, cluster: str, nam
 
 @every_rule
 @every_solver
-@pytest.mark.parametrize("seed", range(4))
+@every_seed
 def test_random_problems_get_plans_that_keep_their_constraints(
     seed: int, name: str, discipline: Discipline, objective: Objective
 ) -> None:
@@ -310,7 +337,7 @@ class Sudden(Stop):
 
 
 @every_solver
-@pytest.mark.parametrize("looks", range(12))
+@every_look
 def test_time_may_run_out_at_any_moment(name: str, looks: int, named: Named) -> None:
     problem = named("layers", "gpu_and_host", gpu0=8)
     result = solve(problem, SOLVERS[name], Sudden(looks))
