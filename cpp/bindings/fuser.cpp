@@ -66,6 +66,7 @@ class BatchFuser {
 }  // namespace placewright
 
 NB_MODULE(_fuser, m) {
+  nb::set_leak_warnings(false);  // problems cached for the whole process are no leaks
   using placewright::BatchFuser;
   using Ints = placewright::Row<int32_t>;
   nb::class_<BatchFuser>(m, "Fuser")

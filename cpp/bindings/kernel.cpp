@@ -296,6 +296,7 @@ class Kernel {
 }  // namespace placewright
 
 NB_MODULE(_kernel, m) {
+  nb::set_leak_warnings(false);  // problems cached for the whole process are no leaks
   using placewright::MoveBlocks;
   using placewright::Kernel;
   using placewright::ScoutNet;

@@ -33,6 +33,7 @@ nb::ndarray<nb::numpy, T> device_array(std::vector<T>&& values) {
 }  // namespace placewright
 
 NB_MODULE(_list_scheduler, m) {
+  nb::set_leak_warnings(false);  // problems cached for the whole process are no leaks
   using namespace placewright;
   nb::class_<ListSchedule>(m, "CompiledListSchedule", nb::dynamic_attr())
       .def(

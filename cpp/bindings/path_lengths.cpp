@@ -87,6 +87,7 @@ class PathKernel {
 }  // namespace placewright
 
 NB_MODULE(_path_lengths, m) {
+  nb::set_leak_warnings(false);  // problems cached for the whole process are no leaks
   using placewright::PathKernel;
   using Ints = placewright::Row<int32_t>;
   nb::class_<PathKernel>(m, "PathKernel")
