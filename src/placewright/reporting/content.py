@@ -86,8 +86,7 @@ class PageContent:
     @property
     def sentence(self) -> str:
         """Why the answer takes as long as it does."""
-        sentence = self.explanation.sentence
-        return f"{sentence[:1].upper()}{sentence[1:]}."
+        return f"{self.explanation.sentence}."
 
     @property
     def improvements(self) -> list[str]:
