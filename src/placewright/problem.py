@@ -103,7 +103,7 @@ class Problem:
                 f"a problem with constraints {constraints!r}: expected Constraints(...)"
             )
         if limits:
-            merged: dict[str, int | str] = {**constraints.limits, **limits}
+            merged = {**constraints.limits, **_parse_limits(limits)}
             constraints = replace(constraints, limits=merged)
         if discipline not in get_args(Discipline):
             raise ProblemError(f"discipline {discipline!r}: expected 'in order' or 'ready'")

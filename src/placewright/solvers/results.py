@@ -134,7 +134,8 @@ def evaluate(problem: Problem, plan: Plan | Result, name: str = "given") -> Resu
     saved: Result | None = None
     executed = problem
     if isinstance(plan, Result):
-        saved, plan, name = plan, plan.plan, plan.solver
+        saved = plan
+        plan, name = saved.plan, saved.solver
         executed = simulated_problem(problem, METHODS[name]()) if name in METHODS else problem
     timeline = simulator.simulate(executed, plan)
     seconds = time.perf_counter() - started
