@@ -1,7 +1,7 @@
 """Search and solve: runs a solver on a problem and returns its best plan as a result.
 
-A `Search` judges plans, keeps the best, and owns the random generator, the stop rule and the
-progress, so that a solver holds nothing but its idea.
+A `Search` evaluates plans, keeps the best, and owns the random generator, the stop rule and the
+progress, so that a solver consists of its idea only.
 """
 
 from __future__ import annotations
@@ -40,34 +40,34 @@ if TYPE_CHECKING:
 
 Scalar = TypeVar("Scalar", bound=np.generic)
 
-_BATCH_WORK = 500_000  # ops × plans judged between two looks at the stop rule: a tenth of a second
+_BATCH_WORK = 500_000  # ops × plans between two checks of the stop rule: a tenth of a second
 _MIN_THREAD_WORK = 20_000  # ops × plans below which starting a thread costs more than it saves
 _MAX_THREADS = min(8, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2)
 
 
 def thread_count(work: int) -> int:
-    """How many threads are worth starting to judge so many ops × plans."""
+    """How many threads are worth starting for this many ops × plans."""
     return _MAX_THREADS if work > _MIN_THREAD_WORK else 1
 
 
 class Solver(Protocol):
-    """A way to make plans: it judges them until it is done or the search is over."""
+    """A method: it evaluates plans until it is done or the search is over."""
 
     @property
     def name(self) -> str:
-        """What the command line and reports call it."""
+        """Its name on the command line and in reports."""
         ...
 
     def run(self, search: Search) -> None:
-        """Judge plans with `search.judge`; the search keeps the best."""
+        """Evaluate plans with `search.judge`; the search keeps the best."""
         ...
 
 
 class Search:
-    """Judges plans of one problem and keeps the best by (bytes over, objective).
+    """Evaluates plans of one problem and keeps the best by (overflow, objective).
 
-    It also remembers the best few that differ in placement, staging or fusion. The first found wins
-    ties. At least one plan is judged whatever the stop rule says, so a search always has a best
+    It also keeps the best few that differ in placement, staging or fusion. On a tie the first one
+    wins. At least one plan is evaluated whatever the stop rule says, so a search always has a best
     plan.
 
     Args:
@@ -94,13 +94,13 @@ class Search:
         self.evaluations = 0
         self.best: Plan | None = None
         self.key: tuple[float, float] = (np.inf, np.inf)
-        """Bytes over and objective of the best plan."""
+        """Overflow and objective of the best plan."""
         self.phase = ""
-        """What a solver of several parts is at, set by it."""
+        """The current part of a solver that has several; set by the solver."""
         self.found_by = ""
-        """What it was at when the best plan was found."""
+        """The phase that found the best plan."""
         self.best_by_phase: dict[str, Candidate] = {}
-        """For each part of the solver (`trying`) the best plan it found."""
+        """The best plan of each phase."""
         self._best_plans = BestPlans()
         self.history: list[tuple[int, float, float]] = []
         """(evaluations, seconds, best objective) each time the best improved."""
@@ -110,7 +110,7 @@ class Search:
 
     @property
     def seconds(self) -> float:
-        """How long the search has been going on."""
+        """Seconds since the search began."""
         return time.perf_counter() - self._started
 
     @property
@@ -125,7 +125,7 @@ class Search:
 
     @property
     def bound(self) -> Bound:
-        """What no plan that fits can beat: the problem's own bound, or a better proven one."""
+        """A lower bound for plans that fit: the problem's, or a better one that a solver proved."""
         problem_bound = self._own_bound
         return (
             problem_bound
@@ -135,7 +135,7 @@ class Search:
 
     @property
     def bound_known(self) -> bool:
-        """Whether the bound has been worked out: it may take seconds for a large graph."""
+        """Whether the bound has been computed: it may take seconds for a large graph."""
         return "_own_bound" in self.__dict__
 
     @cached_property
@@ -143,7 +143,7 @@ class Search:
         return bound(self.problem)
 
     def prove(self, seconds: float, name: str) -> None:
-        """A solver has proven that no plan that fits, and has no fused ops, takes less."""
+        """Record a solver's proof that no plan that fits, without fused ops, takes less."""
         if self.proven_bound is None or seconds > self.proven_bound.seconds:
             self.proven_bound = Bound(seconds, name)
 
@@ -154,13 +154,12 @@ class Search:
         staging: ArrayLike | None = None,
         fusion: ArrayLike | None = None,
     ) -> Verdict:
-        """Judge plans (plans × ops, or one plan's ops) and keep the best.
+        """Evaluate plans (plans × ops, or one plan's ops) and keep the best.
 
-        A priority (ops), staging (devices) or fusion (ops) without a row for each plan holds for
-        all of them.
+        A priority (ops), staging (devices) or fusion (ops) of a single row holds for all plans.
 
         Returns:
-            The verdict on the plans in turn, on fewer than given if the search was over before.
+            The verdict on the plans, on the first of them only if the search was over before.
 
         Raises:
             PlanError: A plan has the wrong length, names no device, or breaks a constraint.
@@ -200,7 +199,7 @@ class Search:
         return verdict
 
     def judge_plan(self, plan: Plan) -> None:
-        """Judge one whole plan, which may have fused ops.
+        """Evaluate one whole plan, which may have fused ops.
 
         Raises:
             PlanError: It was made for other ops or devices.
@@ -232,7 +231,7 @@ class Search:
             key = int(verdict.overflow[index]), float(verdict.value[index])
             if not self._best_plans.qualifies(key) and (rank or not self._improves_phase(key)):
                 break
-            row = plans[[index]]  # a copy, so that a remembered plan keeps no whole batch alive
+            row = plans[[index]]  # a copy, so that no whole batch stays alive
             candidate = Candidate(key, self.phase, partial(row.plan, self.problem, 0))
             if rank == 0:
                 self._update_best(candidate, self.evaluations + index + 1)
@@ -272,11 +271,11 @@ def solve(
     Args:
         stop: When to stop; without it the solver runs to its own end.
         progress: Called with the search after each batch of plans.
-        start: A plan to be judged first, so that the result is no worse.
-        select: Takes one of `search.few`, such as `Robust()`; without it the best is taken.
+        start: A plan to be evaluated first, so that the result is no worse.
+        select: Takes one of `search.top_plans`, e.g. `RobustChoice()`; by default the best.
 
-    A solver with an `as_executed` method stands for another runtime: it is judged on the problem that
-    this method makes of the given one. The bound is the given one's: what no plan beats here.
+    A solver with an `as_executed` method stands for another runtime: it is evaluated on the problem
+    that this method returns. The bound is that of the original problem.
     """
     if isinstance(solver, type) or not hasattr(solver, "run"):
         description = f"the class {solver.__name__}" if isinstance(solver, type) else repr(solver)
@@ -292,13 +291,15 @@ def solve(
     if not search.over:
         solver.run(search)
     if search.best is None:
-        raise PlanError(f"solver {solver.name!r} judged no plan: a solver must judge at least one")
+        raise PlanError(
+            f"solver {solver.name!r} evaluated no plan: a solver must evaluate at least one"
+        )
     plan, found_by, seconds = search.best, search.found_by, search.seconds
     if select is not None:
         candidate = select(search)
         plan, found_by = candidate.plan, candidate.found_by
     timeline = simulator.simulate(problem, plan)
-    # The bound holds for the ops that are really run, and some bounds for plans that fit only.
+    # The bound holds for the ops that are run, and some bounds for plans that fit only.
     if plan.fusion is None and not timeline.overflow and problem is original:
         proven_bound = search.bound
     else:
@@ -324,9 +325,9 @@ def solve(
 
 
 def phase_name(solver: Solver) -> str:
-    """What a solver's plans are said to be by, where another solver asks it for them.
+    """The phase of a solver that runs inside another one.
 
-    One that stands for another runtime is judged as if we ran its placement.
+    A solver that stands for another runtime is evaluated as if we ran its placement.
     """
     return f"{solver.name}'s placement" if hasattr(solver, "as_executed") else solver.name
 
@@ -349,7 +350,7 @@ def _device_uses(problem: Problem, plan: Plan, timeline: Timeline) -> tuple[Devi
 def _row_per_plan(
     field: str, values: ArrayLike | None, dtype: type[Scalar], shape: tuple[int, int]
 ) -> NDArray[Scalar] | None:
-    """One row a plan, from one a plan or one for all."""
+    """One row per plan, from one per plan or one for all."""
     if values is None:
         return None
     rows = np.atleast_2d(np.asarray(values, dtype=dtype))
