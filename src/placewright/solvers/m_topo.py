@@ -25,8 +25,8 @@ class MTopo:
     """Ops in graph order to one accelerator after another, each up to an equal share of the memory.
 
     The share is all bytes divided by the number of accelerators, plus the largest bundle (the
-    paper's cap), and no more than the device holds. Bundles that fit no accelerator go to the hosts,
-    and those that fit nowhere to the last device.
+    paper's cap), and no more than the device holds. Bundles that fit no accelerator go to the
+    hosts, and those that fit nowhere to the last device.
     """
 
     name = "m-topo"
