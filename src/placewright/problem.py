@@ -33,7 +33,7 @@ class Constraints:
         pins: Op → the device it must be on.
         forbid: Op → devices it must not be on.
         colocate: Groups of ops that must share a device.
-        limits: Device → bytes of its memory that may be used, its reserve included; text such as
+        limits: Device → bytes of its memory that may be used, including its reserve; text such as
             `"4GiB"` is read as bytes.
     """
 
@@ -66,7 +66,7 @@ class Problem:
         costs: How long ops and transfers take; a roofline by default.
         discipline: `in order` as PyTorch and CUDA streams issue, `ready` as TensorFlow's executor.
         objective: `step` for the time of one step, `period` for the time between pipelined steps.
-        overlap: Whether transfers overlap computation when the period is counted.
+        overlap: Whether transfers overlap computation in the period.
         limits: Short for `constraints=Constraints(limits=...)`: `{"gpu0": "4GiB"}`. They replace
             those that the constraints have for the same device.
     """

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -44,7 +43,7 @@ class Result:
         options: The command line's options, from which the problem can be built again; empty where
             a program built it.
         problem: The problem that was solved; a result from a file has none.
-        timeline: The simulated step of the plan on that problem; a result from a file has none.
+        timeline: The simulated step of the plan on that problem; likewise.
         interrupted: Whether the search was interrupted; the plan is the best until then.
     """
 
@@ -77,7 +76,7 @@ class Result:
         """The distance from the bound, as a share of the bound."""
         if self.bound > 0:
             return self.objective_value / self.bound - 1
-        return 0.0 if self.objective_value == 0 else float(np.inf)
+        return 0.0 if self.objective_value == 0 else math.inf
 
     @property
     def fits(self) -> bool:

@@ -248,7 +248,7 @@ def test_a_file_leaves_neither_step_nor_dimensions_open(run, tmp_path, workload)
         said = refused(run, "place", name, *ON, "--training")
         assert said.startswith(f"--training is for model.py:build: {name!r} is a file that defines")
         said = refused(run, "place", name, *ON, "--dims", "x=8x8")
-        assert said.endswith(f"TensorFlow files: {name!r} leaves nothing open")
+        assert said.endswith(f"TensorFlow files: {name!r} has no symbolic dimensions")
 
 
 def test_bad_outputs_are_told_before_a_search(run, tmp_path):

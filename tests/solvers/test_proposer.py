@@ -119,7 +119,7 @@ def test_the_same_seed_gives_the_same_plan(problem: Problem):
 
 def test_moves_must_be_probabilities(problem: Problem):
     auto = Auto(first_evaluations=20, exact=False, proposers=(Opinion(wrong=0.5),))
-    with pytest.raises(PlanError, match=r"moves that are no probabilities: .* sum to 1"):
+    with pytest.raises(PlanError, match=r"moves that are not probabilities: .* sum to 1"):
         solve(problem, auto, MaxEvaluations(1_500))
 
 

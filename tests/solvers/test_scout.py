@@ -119,5 +119,5 @@ def test_a_network_of_the_wrong_size_is_refused(tmp_path):
     with pytest.raises(FileError, match=r"has 3 weights: expected 39 finite numbers"):
         ScoutNetwork((1,), (0.0, 1.0, 2.0))
     (tmp_path / "net.json").write_text('{"placewright": "policy", "version": 1, "config": {}}')
-    with pytest.raises(FileError, match="is no scout of this release"):
+    with pytest.raises(FileError, match="is not a scout of this release"):
         ScoutNetwork.load(tmp_path / "net.json")

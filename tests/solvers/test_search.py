@@ -171,7 +171,7 @@ class Idle:
 
 def test_a_solver_must_judge_something(diamond_problem: Problem) -> None:
     with pytest.raises(
-        PlanError, match=r"solver 'idle' judged no plan: a solver must judge at lea"
+        PlanError, match=r"solver 'idle' evaluated no plan: a solver must evaluate at lea"
     ):
         solve(diamond_problem, Idle())
 

@@ -15,6 +15,7 @@ from placewright.solvers.search import simulated_problem
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
     from placewright.explanations import Explanation
     from placewright.problem import Problem
     from placewright.reporting.learning_curve import LearningCurve
@@ -86,8 +87,7 @@ class PageContent:
     @property
     def sentence(self) -> str:
         """Why the answer takes as long as it does."""
-        sentence = self.explanation.sentence
-        return f"{sentence[:1].upper()}{sentence[1:]}."
+        return f"{self.explanation.sentence}."
 
     @property
     def improvements(self) -> list[str]:

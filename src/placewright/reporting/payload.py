@@ -173,7 +173,7 @@ def _graph(graph: Graph) -> Data:
 def _plans(
     content: PageContent, tick: float, methods: list[Data], max_characters: int
 ) -> list[Data]:
-    """The steps that are drawn: the answer's and as many others as there is room for.
+    """The steps that are drawn: the answer's and as many others as fit the size limit.
 
     Each method whose step is among them is told where.
     """
@@ -201,7 +201,7 @@ def _json_length(data: Data) -> int:
 
 @dataclass(frozen=True, eq=False)
 class _StepPayload:
-    """One plan's step on its way into lists."""
+    """One plan's step as lists of numbers."""
 
     content: PageContent
     index: int

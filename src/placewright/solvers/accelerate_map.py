@@ -1,6 +1,6 @@
-"""Places like Hugging Face Accelerate's `device_map="auto"`, the default for comparison.
+"""Places like Hugging Face Accelerate's `device_map="auto"`, for comparison.
 
-The default that people use today, for comparison. It looks at weight bytes only.
+This is the usual default today. It counts the bytes of weights only.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from placewright.problem import Problem
     from placewright.solvers.search import Search
 
-_MAX_ATTEMPTS = 4  # a person whose model runs out of memory lowers `max_memory` and tries again
+_MAX_ATTEMPTS = 4  # as a user who runs out of memory lowers `max_memory` and tries again
 
 
 @dataclass(frozen=True)
@@ -34,13 +34,14 @@ class Accelerate:
     """Weights in graph order to one accelerator after another until it is full, then to the host.
 
     Ops run where their weights are; those whose weights are on the host run on the first
-    accelerator, and each weight is copied there just before its op, nothing ahead: the staging room
-    holds one op's weights. These copies are synchronous and from pageable memory, which is slower
-    than the link. As in the original, room for the largest layer is left on the first accelerator.
+    accelerator, and each weight is copied there just before its op, without prefetching: the
+    staging buffer holds one op's weights. These copies are synchronous and from pageable memory,
+    which is slower than the link. As in the original, the first accelerator keeps free memory for
+    the largest layer.
 
     Args:
-        copy_rate: Bytes a second of such a copy. Calibrated: 16 transformer blocks on an H200, ten
-            of them on the host, took 591 ms a step, which is 6.3 GB/s on a link of 55 GB/s.
+        copy_rate: Bytes per second of such a copy. Calibrated: 16 transformer blocks on an H200,
+            ten of them on the host, took 591 ms per step: 6.3 GB/s on a link of 55 GB/s.
     """
 
     copy_rate: float = 6.3e9
@@ -117,7 +118,7 @@ def _weights_by_first_reader(problem: Problem) -> dict[int, list[int]]:
 
 @dataclass(frozen=True, eq=False)
 class _SynchronousCopies:
-    """The given costs, with weights copied no faster than `copy_rate`."""
+    """The base costs, with weights copied no faster than `copy_rate`."""
 
     base: CostModel
     copy_rate: float

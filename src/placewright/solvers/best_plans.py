@@ -20,9 +20,9 @@ class Candidate:
     """A plan that a search remembers.
 
     Args:
-        key: Bytes over and objective.
-        found_by: What the solver was at.
-        build_plan: Makes the plan, which takes a while for a large graph.
+        key: Overflow and objective.
+        found_by: The solver's phase that found it.
+        build_plan: Builds the plan, which takes some time for a large graph.
     """
 
     key: tuple[float, float]
@@ -36,9 +36,9 @@ class Candidate:
 
 @dataclass(frozen=True, eq=False)
 class BestPlans:
-    """The best few plans by (bytes over, objective); the first found wins ties.
+    """The best few plans by (overflow, objective); on a tie the first one wins.
 
-    Plans that differ in nothing but their order of ops count as one, the best of them.
+    Plans that differ only in their order of ops count as one, the best of them.
     """
 
     _candidates: dict[bytes, Candidate] = field(default_factory=dict)
@@ -53,7 +53,7 @@ class BestPlans:
         )
 
     def add(self, candidate: Candidate, fingerprint: bytes) -> None:
-        """Keep it if it is one of the best few; its mark tells it apart (`fingerprint`)."""
+        """Keep it if it is one of the best few; `fingerprint` identifies it."""
         previous = self._candidates.get(fingerprint)
         if not self.qualifies(candidate.key) or (
             previous is not None and previous.key <= candidate.key
@@ -61,7 +61,7 @@ class BestPlans:
             return
         self._candidates.pop(
             fingerprint, None
-        )  # so that those of one key stay in the order of finding
+        )  # so that plans of one key stay in the order of discovery
         self._candidates[fingerprint] = candidate
         if len(self._candidates) > MAX_PLANS:
             del self._candidates[

@@ -1,7 +1,4 @@
-"""CPoP, critical path on a processor: Topcuoglu, Hariri and Wu 2002, IEEE TPDS 13(3).
-
-Topcuoglu, Hariri and Wu 2002, IEEE TPDS 13(3).
-"""
+"""CPoP, critical path on a processor: Topcuoglu, Hariri and Wu 2002, IEEE TPDS 13(3)."""
 
 from __future__ import annotations
 
@@ -25,14 +22,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CPoP:
-    """The critical path on the one device that runs it fastest, all else where it finishes first.
+    """The critical path on the one device that runs it fastest, other ops where they finish first.
 
-    Of the ready ops always the one with the longest way through it, from the graph's start to its
-    end. The paper knows neither memory nor waiting for a channel. We leave out devices that the op
-    would overfill, be it on the critical path.
+    The next op is always the ready op with the longest path through it, from the graph's start to
+    its end. The paper models neither memory nor contention of channels. We exclude devices that the
+    op would overfill, also on the critical path.
 
     Args:
-        contended: Whether the schedule reckons with transfers that wait for their channel.
+        contended: Whether transfers wait for their channel in the schedule.
     """
 
     contended: bool = False
@@ -48,7 +45,7 @@ class CPoP:
 def schedule(
     problem: Problem, contended: bool = False, memory_margin: Bytes | None = None
 ) -> ListSchedule:
-    """CPoP's own schedule, with its own estimate of the step time."""
+    """CPoP's schedule, which estimates the step time."""
     a = problem.arrays
     list_schedule = ListSchedule(problem, contended, memory_margin)
     upward_rank, downward_rank = upward_ranks(a), downward_ranks(a)
@@ -76,7 +73,7 @@ def schedule(
 
 
 def critical_path_ops(problem: Problem, upward: Seconds) -> list[int]:
-    """The ops of the longest way through the graph, from first to last."""
+    """The ops of the longest path through the graph, from first to last."""
     a = problem.arrays
     transfer = mean_transfer(a)
     scheduled_ops = np.flatnonzero(a.scheduled)

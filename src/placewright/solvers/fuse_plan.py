@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def fuse_ops(problem: Problem, plan: Plan) -> Plan | None:
-    """The plan with the groups that `greedy` makes of it; None if there is nothing to fuse."""
+    """The plan with the groups of `fuse_greedily`; None if there is nothing to fuse."""
     fusion = fuse_greedily(problem, plan.placement)
     if (fusion < 0).all():
         return None

@@ -1,7 +1,7 @@
 """Tries again with less memory where a plan turns out not to fit.
 
-Solvers that fill devices estimate memory; the simulator has the last word. Where it finds a device
-over its capacity, they place again with a margin of memory left unused.
+Solvers that fill devices estimate memory; the simulator decides. Where it finds a device over its
+capacity, they place again with a margin of memory left unused.
 """
 
 from __future__ import annotations
@@ -25,10 +25,9 @@ _MIN_SHARE = 64  # a device over its capacity loses one part in 64 of it, or mor
 
 
 def raise_margin(margin: Bytes, overflow: Bytes, capacity: Bytes, parts: int = _MIN_SHARE) -> Bytes:
-    """The margin of each device for the next attempt: twice the last one and what was lacking.
+    """The margin of each device for the next attempt: twice the last one plus the overflow.
 
-    Weights come in large pieces, so a device over its capacity loses one part in `parts` of it or
-    more, and more with each attempt.
+    Weights are large, so a device over its capacity loses at least one part in `parts` of it.
     """
     return 2 * margin + np.where(overflow, np.maximum(overflow, capacity // parts), 0)
 

@@ -1,4 +1,4 @@
-"""The registry of methods: `METHODS` maps the names of the command line to solvers."""
+"""The registry of methods: solvers by name, with the names of the last release."""
 
 from __future__ import annotations
 
@@ -96,19 +96,20 @@ METHODS = MethodRegistry(
     }
 )
 
+
 SEARCHES = frozenset(
     {
         *("auto", "annealing", "local-search", "genetic", "cross-entropy"),
         *("order-search", "exact", "lns"),
     }
 )
-"""Methods that run until their budget is used up."""
+"""Methods that run until they are stopped."""
 
 ON_REQUEST = (SEARCHES - {"auto"}) | {
     "baselines",
     *("metis-repaired", "kahip-repaired", "scotch-repaired", "mincut-repaired"),
 }
-"""Methods that a comparison runs only when they are named: parts of `auto`, and variants."""
+"""Methods that a comparison runs only by name: the parts of `auto`, and variants."""
 
 
 def find_method(
@@ -122,10 +123,13 @@ def find_method(
     Raises:
         ConfigError: There is no method of that name.
     """
-    methods = {**METHODS, **(further_methods or {})}
-    if name not in methods and name not in METHODS:
-        raise ConfigError(f"no method is named {name!r}: {nearest(name, methods)}")
-    return methods[name]() if name in methods else METHODS[name]()
+    further_methods = further_methods or {}
+    if name in METHODS:
+        return METHODS[name]()
+    if name not in further_methods:
+        known = [*METHODS, *further_methods]
+        raise ConfigError(f"no method is named {name!r}: {nearest(name, known)}")
+    return further_methods[name]()
 
 
 def placement_name(method: str) -> str:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SingleDevice:
-    """Every op on the named device, but for those that the constraints keep off it."""
+    """Every op on the named device, except those that may not be there."""
 
     device: str
 
@@ -34,7 +34,7 @@ class SingleDevice:
 
 @dataclass(frozen=True)
 class SingleDevices:
-    """Every op on one device, for each device in turn."""
+    """Every op on one device, for each device."""
 
     name = "single"
 

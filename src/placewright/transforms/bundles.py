@@ -23,7 +23,7 @@ class Bundles:
 
     problem: Problem
     leader: NDArray[np.int64]  # bundles
-    seconds: NDArray[np.float64]  # bundles × devices; infinite where the bundle may not be
+    seconds: NDArray[np.float64]  # bundles × devices; ops count 0 where they may not be
     bytes: NDArray[np.int64]  # bundles: resident bytes and every output
 
     @classmethod

@@ -116,8 +116,8 @@ def _export_lines(problem: "Problem", exported: "ExportedPlan") -> list[str]:
     lines += [f"lost in export: {note}" for note in exported.notes]
     if cost.moved_time or cost.moved_bytes:
         lines.append(
-            f"on another device than planned: {format_percent(cost.moved_time)} of the computing time, "
-            f"{format_percent(cost.moved_bytes)} of the weights"
+            f"on another device than planned: {format_percent(cost.moved_time)} of the computing "
+            f"time, {format_percent(cost.moved_bytes)} of the weights"
         )
     else:
         lines.append("every op and weight is where the plan has it")

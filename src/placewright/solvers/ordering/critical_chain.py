@@ -15,19 +15,19 @@ if TYPE_CHECKING:
 
 Keys = NDArray[np.float64]
 
-_TOLERANCE = 1e-9  # of the step time: times that differ by less are one
+_TOLERANCE = 1e-9  # of the step time: times that differ by less are equal
 
 
 @dataclass(frozen=True, eq=False)
 class CriticalChain:
-    """Who waits for whom in one step.
+    """Which ops waited for which in one step.
 
     Args:
         device_ops: For each device its ops, in the order in which they ran.
-        device_of: Each op's device; -1 for what takes no turn.
-        position: Each op's place in its device's line.
-        blocked_ops: Ops on the chain that leads to the end of the step, which waited for their device
-            rather than for what they read.
+        device_of: Each op's device; -1 for unscheduled ops.
+        position: Each op's position in its device's order.
+        blocked_ops: Ops on the chain to the end of the step that waited for their device rather
+            than for their inputs.
     """
 
     problem: Problem
@@ -67,9 +67,9 @@ class CriticalChain:
         return cls(problem, device_ops, device_of, position, np.array(blocked_ops, dtype=np.int64))
 
     def pull_earlier(self, keys: Keys, rng: np.random.Generator, critical: bool) -> Keys:
-        """Keys with which an op goes before one that ran before it on its device.
+        """Keys that put an op ahead of one that ran before it on its device.
 
-        What it reads, directly or not, goes with it, or it would have to wait in any case.
+        Its ancestors move with it, or it would have to wait for them.
 
         Args:
             critical: Take an op that waited on the critical chain, if there is one.
@@ -89,7 +89,7 @@ class CriticalChain:
         return out
 
     def push_later(self, keys: Keys, rng: np.random.Generator) -> Keys:
-        """Keys with which an op goes behind one that ran after it on its device."""
+        """Keys that put an op behind one that ran after it on its device."""
         candidates = np.flatnonzero(self.device_of >= 0)
         if not len(candidates):
             return keys
@@ -107,7 +107,7 @@ class CriticalChain:
         stack = [op]
         while stack:
             current = stack.pop()
-            out[current] = key  # ties go by position, so what is read still comes first
+            out[current] = key  # ties go by position, so inputs still come first
             for tensor in a.inputs[a.first_input[current] : a.first_input[current + 1]].tolist():
                 source = int(a.producer[tensor])
                 if a.scheduled[source] and out[source] > key:
@@ -115,7 +115,7 @@ class CriticalChain:
 
 
 def _random_distance(rng: np.random.Generator, limit: int) -> int:
-    """1 to `limit` places, near ones more often."""
+    """1 to `limit` positions, small numbers more often."""
     return max(1, min(limit, int(rng.geometric(0.3))))
 
 
@@ -133,7 +133,7 @@ def _trace_blocked(
     tolerance = _TOLERANCE * float(end.max(initial=0.0))
     op = int(end.argmax())
     blocked: list[int] = []
-    visited: set[int] = set()  # ops that take no time may wait for each other in a circle
+    visited: set[int] = set()  # ops without duration may wait for each other in a cycle
     while a.scheduled[op] and op not in visited:
         visited.add(op)
         op_device, index = int(device[op]), int(position[op])

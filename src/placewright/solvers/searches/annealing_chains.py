@@ -1,6 +1,6 @@
 """Annealing chains: the compiled annealing loop, its settings, and its use by a search.
 
-The loop is compiled (`cpp/walk.cpp`); here is what it is told, and how a search follows it.
+The loop is compiled (`cpp/annealing/annealing.cpp`).
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ if TYPE_CHECKING:
     from placewright.solvers.search import Search
     from placewright.transforms import Grouping
 
-_OPS_PER_CALL = 300_000  # ops × plans judged between two looks at the stop rule
-_PLANS_PER_CALL = 60_000  # the same for the period, in plans: a change costs what it touches
+_OPS_PER_CALL = 300_000  # ops × plans evaluated between two checks of the stop rule
+_PLANS_PER_CALL = 60_000  # the same for the period, in plans: a move costs in proportion to its ops
 _OVERFLOW_PENALTY = (
-    10.0  # a hundredth of the smallest device's memory over costs a tenth of the step time
+    10.0  # an overflow of 1 % of the smallest device's memory costs 10 % of the step time
 )
 
 
 @dataclass(frozen=True)
 class MoveShares:
-    """How often each kind of change is tried, relative to the others."""
+    """How often each kind of move is tried, relative to the others."""
 
     move: float = 4.0  # a block to another device, with its weights
-    move_work: float = 0.0  # a block's ops alone: its weights stay where they are
-    move_weights: float = 0.0  # a block's weights alone
-    swap: float = 2.0  # two blocks change places, or one takes after the other
-    move_run: float = 2.0  # a few blocks in a row to the device before or behind them
+    move_work: float = 0.0  # a block's ops without its weights
+    move_weights: float = 0.0  # a block's weights without its ops
+    swap: float = 2.0  # two blocks exchange devices, or one copies the other
+    move_run: float = 2.0  # a few consecutive blocks to the device before or behind them
     reorder: float = 0.0  # an op earlier or later
     reorder_block: float = 0.0  # a block earlier or later
-    stage: float = 0.0  # more or less staging room
+    stage: float = 0.0  # a larger or smaller staging buffer
 
     @classmethod
     def for_search(cls, with_priorities: bool, with_staging: bool) -> MoveShares:
-        """Placement always; order and weights apart from their readers where asked for."""
+        """Placement always; order, and weights apart from their readers, on request."""
         return cls(
             move_work=2.0 if with_staging else 0.0,
             move_weights=2.0 if with_staging else 0.0,
@@ -58,9 +58,9 @@ class MoveShares:
 
 @dataclass(frozen=True)
 class Cooling:
-    """The temperature at the start and the end of a walk, as a share of the cost.
+    """The temperature at the start and the end of annealing, as a share of the cost.
 
-    A change that makes the plan worse by the temperature's share is kept one time in e.
+    A move that makes the plan worse by this share is accepted with probability 1/e.
     """
 
     hot: float = 0.03
@@ -69,13 +69,13 @@ class Cooling:
 
 @dataclass(frozen=True)
 class MoveGuide:
-    """What a proposer thinks of the moves of a walk.
+    """A proposer's probabilities for the moves of annealing.
 
     Args:
-        device_probs: Plans × ops in, plans × ops × devices out: how likely each device is to be the right
-            one for an op, the rest of the plan being as it is; None if it cannot say.
-        share: Of the moves, that are drawn by it; the others are drawn as ever.
-        interval: Evaluations of a walk after which it is asked again, as the plans have changed.
+        device_probs: Maps plans to plans × ops × devices: the probability that a device is the
+            right one for an op, given the rest of the plan; or to None if it does not know.
+        share: The share of moves that are sampled by it; the others are sampled as usual.
+        interval: Evaluations after which it is called again, as the plans have changed.
     """
 
     device_probs: Callable[[PlanBatch], NDArray[np.float64] | None]
@@ -84,7 +84,7 @@ class MoveGuide:
 
 
 class AnnealingChains:
-    """Walks through the plans of one problem, over blocks of several sizes.
+    """Annealing chains of one problem, over blocks of several sizes.
 
     Args:
         levels: Groupings whose groups are moved as one, from fine to coarse.
@@ -104,7 +104,7 @@ class AnnealingChains:
             ),
             default=(np.inf, np.inf),
         )
-        """Of the best plan so far that a walk could go on from: one without fused ops."""
+        """Of the best plan so far without fused ops, from which annealing can go on."""
 
     def run(
         self,
@@ -116,15 +116,15 @@ class AnnealingChains:
         guide: MoveGuide | None = None,
         scout: ScoutNet | None = None,
     ) -> PlanBatch:
-        """Walk from each plan for so many evaluations, or until the search is over.
+        """Anneal from each plan for this many evaluations, or until the search is over.
 
         Args:
-            level_ratio: How much more often each level is used than the one before it (finer).
-            guide: Draws some of the moves.
-            scout: Looks at several moves for one that is judged; for step times alone.
+            level_ratio: How much more often each level is used than the finer one before it.
+            guide: Samples some of the moves.
+            scout: Scores several moves for each one that is evaluated; for step times only.
 
         Returns:
-            The best plan of each walk by (bytes over, objective).
+            The best plan of each chain by (overflow, objective).
         """
         search, problem = self.search, self.search.problem
         a, period = problem.arrays, problem.objective == "period"
@@ -173,10 +173,10 @@ class AnnealingChains:
     def sample_moves(
         self, start: PlanBatch, count: int, seed: int, level_ratio: float = 1.0
     ) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
-        """Moves of one plan as a walk draws them, to train a scout on.
+        """Moves of one plan as annealing samples them, to train a scout.
 
         Returns:
-            Moves × features; by what share of it each changes the cost.
+            Moves × features; the relative change of the cost by each move.
         """
         settings = self._settings(MoveShares(), level_ratio)
         return self._kernel.sample_moves(
@@ -195,7 +195,7 @@ class AnnealingChains:
         return settings
 
     def _by_unit(self, device_probs: NDArray[np.float64] | None) -> NDArray[np.float64] | None:
-        """Plans × units × devices: the mean of a unit's ops that take a turn, zeros without one."""
+        """Plans × units × devices: the mean over a unit's scheduled ops, zeros without any."""
         if device_probs is None:
             return None
         a = self.search.problem.arrays
@@ -211,7 +211,7 @@ class AnnealingChains:
         return np.ascontiguousarray(by_unit)
 
     def _report_plan(self, rows: PlanBatch, chain: int) -> None:
-        """Let the search see a plan. Of the period, only now is its whole memory known."""
+        """Report a plan to the search. For the period, only now its whole memory is known."""
         search = self.search
         verdict = search.count_external(0, rows[[chain]])
         if verdict is None:
@@ -237,7 +237,7 @@ def _block_arrays(problem: Problem, levels: Sequence[Grouping]) -> tuple[NDArray
     for grouping in levels:
         group = grouping.group[unit_heads]
         size = np.bincount(group)
-        # Blocks stand by the middle of their units, so that neighbours are near in the graph.
+        # Blocks are sorted by the middle of their units, so that neighbours are near in the graph.
         middle = np.bincount(group, weights=np.arange(len(unit_heads))) / np.maximum(size, 1)
         position = np.argsort(np.argsort(middle, kind="stable"), kind="stable")
         order = np.argsort(position[group], kind="stable")
