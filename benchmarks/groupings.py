@@ -1,6 +1,6 @@
 """Compares groupings of ops: the same local search and budget on each.
 
-    python benchmarks/groupings.py nmt-4 --on 2xP100+cpu --groups 64 --evaluations 4000
+python benchmarks/groupings.py nmt-4 --on 2xP100+cpu --groups 64 --evaluations 4000
 """
 
 from __future__ import annotations

@@ -21,8 +21,9 @@ from placewright.errors import ProblemError
 from placewright.graph import INPUT, STATE, VIEW, WEIGHT, Graph
 
 if TYPE_CHECKING:
-    from placewright.cluster import Cluster
     from collections.abc import Sequence
+
+    from placewright.cluster import Cluster
 
 Ints = NDArray[np.int32]
 Bytes = NDArray[np.int64]
