@@ -269,7 +269,7 @@ class _AnnealingRounds:
         self.round_count, self.idle_rounds = 0, 0
 
     @cached_property
-    def walker(self) -> AnnealingChains:
+    def annealer(self) -> AnnealingChains:
         return AnnealingChains(self.search, grouping_levels(self.search.problem))
 
     @cached_property
@@ -290,7 +290,7 @@ class _AnnealingRounds:
         """
         search, rounds = self.search, 0
         while rounds < max_rounds and self.idle_rounds < _IDLE_CYCLES * len(self.arms):
-            arm, key_before = _next_arm(self.arms), self.walker.key
+            arm, key_before = _next_arm(self.arms), self.annealer.key
             search.phase = arm.name
             effort = min(_ROUND_GROWTH**arm.uses, self.max_factor)
             evaluations_left = search.stop.left(search) * share / self.chains
@@ -301,7 +301,7 @@ class _AnnealingRounds:
                 return False
             if self.fuse:
                 _judge_fused(search)
-            gain = _relative_gain(key_before, self.walker.key)
+            gain = _relative_gain(key_before, self.annealer.key)
             arm.record_gain(gain, effort * (_LOCAL_SEARCH_COST if arm.cooling is None else 1.0))
             self.idle_rounds = 0 if gain > 1e-5 else self.idle_rounds + 1
             self.round_count, rounds = self.round_count + 1, rounds + 1
@@ -312,13 +312,13 @@ class _AnnealingRounds:
         if arm.cooling is None:
             LocalSearch(max_plans=max(1, evaluations * self.chains)).run(search)
             if (candidate := search.best_by_phase.get(arm.name)) is not None:
-                self.walker.key = min(self.walker.key, candidate.key)
+                self.annealer.key = min(self.annealer.key, candidate.key)
             return
         plans = elite_plans(search, self.chains, skip=self.round_count)
         start_rows = PlanBatch.of(search.problem, plans, arm.change_order, arm.change_streaming)
         changes = MoveShares.for_search(arm.change_order, arm.change_streaming)
         guide = None if arm.proposer is None else arm.proposer.guide(self.first_length)
-        self.walker.run(
+        self.annealer.run(
             start_rows, evaluations, arm.cooling, changes, arm.size_slope, guide, arm.scout
         )
 
