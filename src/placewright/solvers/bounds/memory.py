@@ -261,45 +261,9 @@ class _MemoryProgram:
                 is_possible = is_allowed & (is_movable if compute_group != storage_group else True)
                 if compute_group == tight and storage_group != tight:
                     is_possible &= items.min_weight_bytes < max_bytes
-                mode = np.zeros((int(is_possible.sum()), self.rows))
-                units = items.unit[is_possible]
-                mode[:, compute_group] += aggregates.seconds[units, compute_group]
-                for memory_row in (
-                    groups,
-                    2 * groups,
-                ):  # resident bytes, and also bytes in transfer
-                    mode[:, memory_row + compute_group] += items.fixed_bytes[is_possible]
-                    mode[:, memory_row + storage_group] += items.weight_bytes[is_possible]
-                if compute_group != storage_group:
-                    link_row = aggregates.transfer_row[storage_group, compute_group]
-                    send_seconds = (
-                        items.weight_bytes[is_possible]
-                        * items.seconds_per_byte[is_possible, link_row]
-                    )
-                    held_seconds = send_seconds + items.read_seconds[is_possible, compute_group]
-                    mode[:, 2 * groups + compute_group] += items.weight_bytes[is_possible] * (
-                        held_seconds / max_seconds
-                    )
-                    if not aggregates.blocking_transfers:
-                        mode[:, 3 * groups + self.channel_set[storage_group, compute_group]] += (
-                            send_seconds
-                        )
-                    for endpoint in (
-                        (compute_group, storage_group) if aggregates.blocking_transfers else ()
-                    ):
-                        mode[:, endpoint] += 0.0 if aggregates.is_host[endpoint] else send_seconds
-                mode_row = self.rows - len(self.chain_seconds) - len(self.issuers)
-                for chain in self.chain_seconds:
-                    mode[:, mode_row] = chain[units, compute_group]
-                    mode_row += 1
-                for issuer in self.issuers:
-                    if a.issuer[aggregates.first_device[compute_group]] == issuer:
-                        mode[:, mode_row] = (
-                            self._launch_counts(compute_group)[units]
-                            * a.launch_overhead[aggregates.first_device[compute_group]]
-                        )
-                    mode_row += 1
-                load[is_possible, compute_group * groups + storage_group] = mode
+                load[is_possible, compute_group * groups + storage_group] = self._mode_load(
+                    is_possible, compute_group, storage_group, max_seconds
+                )
         capacity = np.zeros(self.rows)
         capacity[groups : 3 * groups] = np.tile(
             a.capacity[aggregates.first_device] * aggregates.device_count, 2
@@ -309,6 +273,41 @@ class _MemoryProgram:
         if self.issuers:
             capacity[-len(self.issuers) :] = float(a.launch_overhead.max())
         return Relaxation(load, self.width, capacity)
+
+    def _mode_load(
+        self, is_possible: NDArray[np.bool_], compute_group: int, storage_group: int, seconds: float
+    ) -> Seconds:
+        """Possible items × rows: the load of computing in one group with weights in another."""
+        aggregates, items, a = self.aggregates, self.items, self.aggregates.problem.arrays
+        groups, units = aggregates.groups, items.unit[is_possible]
+        mode = np.zeros((len(units), self.rows))
+        mode[:, compute_group] += aggregates.seconds[units, compute_group]
+        for memory_row in (groups, 2 * groups):  # resident bytes, and also bytes in transfer
+            mode[:, memory_row + compute_group] += items.fixed_bytes[is_possible]
+            mode[:, memory_row + storage_group] += items.weight_bytes[is_possible]
+        if compute_group != storage_group:
+            link_row = aggregates.transfer_row[storage_group, compute_group]
+            weight_bytes = items.weight_bytes[is_possible]
+            send_seconds = weight_bytes * items.seconds_per_byte[is_possible, link_row]
+            held_seconds = send_seconds + items.read_seconds[is_possible, compute_group]
+            mode[:, 2 * groups + compute_group] += weight_bytes * (held_seconds / seconds)
+            if aggregates.blocking_transfers:
+                for endpoint in (compute_group, storage_group):
+                    mode[:, endpoint] += 0.0 if aggregates.is_host[endpoint] else send_seconds
+            else:
+                channel_set = self.channel_set[storage_group, compute_group]
+                mode[:, 3 * groups + channel_set] += send_seconds
+        row = self.rows - len(self.chain_seconds) - len(self.issuers)
+        for chain in self.chain_seconds:
+            mode[:, row] = chain[units, compute_group]
+            row += 1
+        device = aggregates.first_device[compute_group]
+        for issuer in self.issuers:
+            if a.issuer[device] == issuer:
+                launch_counts = self._launch_counts(compute_group)[units]
+                mode[:, row] = launch_counts * a.launch_overhead[device]
+            row += 1
+        return mode
 
     def _chain_seconds(self, ops: Ints) -> Seconds:
         """Units × groups: seconds of the chain's ops."""

@@ -69,12 +69,8 @@ class IntegerProblem:
         a = problem.arrays
         unit = _units(a, grouping)
         item = _items(problem, unit, grouping)
-        item_seconds = _sum_seconds(np.where(a.scheduled[:, None], a.compute, 0.0), item)
-        if problem.objective == "period":
-            item_seconds = _sum_seconds(a.compute, item)
-        # No step takes longer than all durations in sequence: there is always some activity.
-        serial = float(item_seconds.max(axis=1).sum() + len(item_seconds) * a.launch_overhead.max())
-        serial += a.devices * float(a.transfer.max(axis=0, initial=0.0).sum())
+        item_seconds = _item_seconds(problem, item)
+        serial = _serial_seconds(a, item_seconds)
         max_seconds = min(max_seconds, serial)
         horizon = max_seconds if problem.objective == "step" else serial
         durations = [item_seconds.ravel(), a.transfer.ravel(), a.launch_overhead]
@@ -196,6 +192,20 @@ def _items(
     edges = set(zip(source[is_edge].tolist(), reader[is_edge].tolist(), strict=True))
     has_cycle = topological_positions(int(item.max()) + 1, edges) is None
     return ops if has_cycle and problem.objective == "step" else item
+
+
+def _item_seconds(problem: Problem, item: NDArray[np.int32]) -> NDArray[np.float64]:
+    """Items × devices: seconds of each item."""
+    a = problem.arrays
+    if problem.objective == "period":
+        return _sum_seconds(a.compute, item)
+    return _sum_seconds(np.where(a.scheduled[:, None], a.compute, 0.0), item)
+
+
+def _serial_seconds(a: Arrays, item_seconds: NDArray[np.float64]) -> float:
+    """All durations in sequence. No step takes longer: there is always some activity."""
+    serial = float(item_seconds.max(axis=1).sum() + len(item_seconds) * a.launch_overhead.max())
+    return serial + a.devices * float(a.transfer.max(axis=0, initial=0.0).sum())
 
 
 def _tick(
