@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -12,29 +11,20 @@ import numpy as np
 
 from placewright.errors import ConfigError
 from placewright.plan_batch import PlanBatch
+from placewright.solvers.annealing_rounds import (
+    SMALL_GRAPH_OPS,
+    AnnealingRounds,
+    is_finished,
+    judge_fused,
+)
 from placewright.solvers.baselines import constructive_solvers
 from placewright.solvers.exact.solver import Exact
-from placewright.solvers.fuse_plan import fuse_ops, reorder_fused
 from placewright.solvers.ordering.priority_rules import rule_priorities
 from placewright.solvers.partition.capacity_repair import repair_rounds
-from placewright.solvers.proposer import (
-    BudgetedProposer,
-    Proposer,
-    ProposerBudget,
-)
+from placewright.solvers.proposer import BudgetedProposer, Proposer, ProposerBudget
 from placewright.solvers.scout import Scout
 from placewright.solvers.search import Search, phase_name
-from placewright.solvers.searches.annealing import (
-    elite_plans,
-    first_round_length,
-    grouping_levels,
-    memory_binds,
-)
-from placewright.solvers.searches.annealing_chains import (
-    AnnealingChains,
-    Cooling,
-    MoveShares,
-)
+from placewright.solvers.searches.annealing import elite_plans
 from placewright.solvers.searches.genetic import Genetic
 from placewright.solvers.searches.local_search import LocalSearch
 from placewright.solvers.stop import Within
@@ -43,13 +33,8 @@ from placewright.transforms.bundles import Bundles
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from placewright.problem import Problem
-    from placewright.simulator._kernel import ScoutNet
     from placewright.solvers.search import Solver
 
-_SMALL_GRAPH_OPS = (
-    400  # ops up to which bounds are fast, and annealing finds what other searches would
-)
 _SLOW_SECONDS = 4e-4  # seconds per op of the slowest constructive method
 _BOUND_SECONDS = 1e-3  # seconds per op that the bound may take
 _FIRST_ROUNDS = 2  # rounds of annealing before the slower constructive methods
@@ -60,19 +45,10 @@ _MIN_EXACT_SECONDS = 3.0  # seconds left, at least: it takes one to start
 _HANG_SECONDS = 120.0  # seconds, which this amount of work never takes
 _PLANS_TO_ORDER = 3  # placements that the priority rules are tried on
 _PLANS_TO_REPAIR = 3  # plans that are repaired where none fits
-_LOCAL_SEARCH_OPS = 5_000  # ops up to which local search starts within a second or two
 _RESTART_ROUNDS = 8  # times a first round of annealing: evaluations of the other searches
 _RESTART_MAX_PLANS = 10_000  # their limit where annealing evaluates far more plans in that time
 _RESTART_MAX_OPS = 10_000  # ops up to which they are tried
 _RESTART_MIN_SECONDS = 12.0  # seconds left, without which they are not tried
-_ROUND_GROWTH = 2  # factor by which an arm's rounds grow
-_EVALUATIONS_PER_OP = 1_000  # evaluations per op: the longest round for step times
-_MAX_ROUND_FACTOR = 512  # times the first round: the longest round
-_LOCAL_SEARCH_COST = (
-    3.0  # an evaluation in local search takes this many times longer than in annealing
-)
-_SCOUT_COST = 1.5  # an evaluation with a scout takes this many times longer: few moves are hopeless
-_IDLE_CYCLES = 4  # without a stop rule: cycles through all arms without a gain before the end
 
 
 @dataclass(frozen=True)
@@ -113,10 +89,12 @@ class Auto:
     def run(self, search: Search) -> None:
         budget = ProposerBudget(search)
         proposers = [BudgetedProposer(proposer, budget) for proposer in self.proposers]
-        annealing = _AnnealingRounds(self, search, proposers)
+        annealing = AnnealingRounds(
+            search, proposers, self.chains, self.fuse, self.first_evaluations
+        )
         quick, slow = constructive_solvers(search.problem, with_partitioners=True)
         ops = search.problem.arrays.ops
-        is_large, slow_seconds = ops > _SMALL_GRAPH_OPS, ops * _SLOW_SECONDS
+        is_large, slow_seconds = ops > SMALL_GRAPH_OPS, ops * _SLOW_SECONDS
         stages: tuple[Callable[[], bool], ...] = (
             lambda: (
                 _run_solvers(quick, search)
@@ -139,9 +117,9 @@ class Auto:
             if not stage():
                 break
         if self.fuse and not search.over:  # the bound that ended the search holds for unfused ops
-            _judge_fused(search)
+            judge_fused(search)
 
-    def _prove_and_anneal(self, annealing: _AnnealingRounds, work: float) -> bool:
+    def _prove_and_anneal(self, annealing: AnnealingRounds, work: float) -> bool:
         search = annealing.search
         return (
             self._prove(search, work)
@@ -206,7 +184,7 @@ def _repair_plans(search: Search) -> bool:
 def _run_restarts(search: Search, max_evaluations: int) -> bool:
     """Run other searches from scratch, which find other plans; whether to go on."""
     ops, is_step = search.problem.arrays.ops, search.problem.objective == "step"
-    if not _SMALL_GRAPH_OPS < ops <= _RESTART_MAX_OPS:
+    if not SMALL_GRAPH_OPS < ops <= _RESTART_MAX_OPS:
         return True
     max_evaluations = max_evaluations if is_step else min(max_evaluations, _RESTART_MAX_PLANS)
     solvers: list[Solver] = [
@@ -228,14 +206,6 @@ def _run_restarts(search: Search, max_evaluations: int) -> bool:
     return True
 
 
-def _judge_fused(search: Search) -> None:
-    """Evaluate the best plan with ops fused as a compiler does."""
-    fused_plan = fuse_ops(search.problem, elite_plans(search, 1)[0])
-    if fused_plan is not None:
-        search.phase = "fusion"
-        search.judge_plan(reorder_fused(search.problem, fused_plan))
-
-
 def _try_priority_rules(search: Search) -> bool:
     """Try the priority rules on the best placements; whether the search should go on."""
     problem = search.problem
@@ -250,174 +220,8 @@ def _try_priority_rules(search: Search) -> bool:
     return True
 
 
-class _AnnealingRounds:
-    """The annealing of one search: which arm next, from which plans, for how long."""
-
-    def __init__(self, auto: Auto, search: Search, proposers: list[BudgetedProposer]) -> None:
-        self.chains, self.fuse, self.search, self.proposers = (
-            auto.chains,
-            auto.fuse,
-            search,
-            proposers,
-        )
-        problem = search.problem
-        self.first_length = auto.first_evaluations or first_round_length(problem)
-        # Small problems gain more from many short rounds than from a few long ones.
-        max_evaluations = (
-            _EVALUATIONS_PER_OP * problem.arrays.ops if problem.objective == "step" else math.inf
-        )
-        self.max_factor = max(1, min(_MAX_ROUND_FACTOR, max_evaluations / self.first_length))
-        self.round_count, self.idle_rounds = 0, 0
-
-    @cached_property
-    def walker(self) -> AnnealingChains:
-        return AnnealingChains(self.search, grouping_levels(self.search.problem))
-
-    @cached_property
-    def arms(self) -> list[_Arm]:
-        problem = self.search.problem
-        arms = _default_arms(problem, memory_binds(problem, self.search))
-        for proposer in self.proposers:
-            scout = proposer.network()
-            if scout is not None or proposer.guide(self.first_length) is not None:
-                arms = _with_proposer(arms, proposer, scout)
-        return arms
-
-    def run(self, max_rounds: float = math.inf, share: float = 1.0) -> bool:
-        """Anneal for `max_rounds` rounds, or until no arm gains; whether the search should go on.
-
-        Args:
-            share: The share of the evaluations left that a round may take.
-        """
-        search, rounds = self.search, 0
-        while rounds < max_rounds and self.idle_rounds < _IDLE_CYCLES * len(self.arms):
-            arm, key_before = _next_arm(self.arms), self.walker.key
-            search.phase = arm.name
-            effort = min(_ROUND_GROWTH**arm.uses, self.max_factor)
-            evaluations_left = search.stop.left(search) * share / self.chains
-            # A round takes as long with a scout as without one.
-            length = self.first_length / (1.0 if arm.scout is None else _SCOUT_COST)
-            self._run_arm(arm, int(min(length * effort, evaluations_left)))
-            if is_finished(search):
-                return False
-            if self.fuse:
-                _judge_fused(search)
-            gain = _relative_gain(key_before, self.walker.key)
-            arm.record_gain(gain, effort * (_LOCAL_SEARCH_COST if arm.cooling is None else 1.0))
-            self.idle_rounds = 0 if gain > 1e-5 else self.idle_rounds + 1
-            self.round_count, rounds = self.round_count + 1, rounds + 1
-        return True
-
-    def _run_arm(self, arm: _Arm, evaluations: int) -> None:
-        search = self.search
-        if arm.cooling is None:
-            LocalSearch(max_plans=max(1, evaluations * self.chains)).run(search)
-            if (candidate := search.best_by_phase.get(arm.name)) is not None:
-                self.walker.key = min(self.walker.key, candidate.key)
-            return
-        plans = elite_plans(search, self.chains, skip=self.round_count)
-        start_rows = PlanBatch.of(search.problem, plans, arm.change_order, arm.change_streaming)
-        changes = MoveShares.for_search(arm.change_order, arm.change_streaming)
-        guide = None if arm.proposer is None else arm.proposer.guide(self.first_length)
-        self.walker.run(
-            start_rows, evaluations, arm.cooling, changes, arm.size_slope, guide, arm.scout
-        )
-
-
-@dataclass
-class _Arm:
-    """One setting of annealing, and its gain when last used."""
-
-    name: str
-    change_order: bool
-    change_streaming: bool
-    cooling: Cooling | None  # None for local search
-    size_slope: float
-    proposer: BudgetedProposer | None = None  # the source of its moves
-    scout: ScoutNet | None = None
-    uses: int = 0
-    gain_rate: float = 0.0
-
-    def record_gain(self, gain: float, effort: float) -> None:
-        self.uses += 1
-        self.gain_rate = gain / effort
-
-
-def _default_arms(problem: Problem, stream: bool) -> list[_Arm]:
-    if problem.objective == "period":
-        return [
-            _Arm("annealing warm", False, False, Cooling(0.03, 3e-5), 0.5),
-            _Arm("annealing cool", False, False, Cooling(0.003, 3e-5), 0.3),
-            _Arm("annealing hot", False, False, Cooling(0.1, 1e-4), 1.0),
-            _Arm("annealing cold", False, False, Cooling(0.001, 5e-5), 0.3),
-        ]
-    arms: list[_Arm] = []
-    for streaming in [True, False] if stream else [False]:
-        prefix = "streaming " if streaming else ""
-        arms += [
-            _Arm(f"annealing {prefix}cool", False, streaming, Cooling(0.005, 1e-4), 1.0),
-            _Arm(f"annealing {prefix}order", True, streaming, Cooling(0.01, 1e-4), 1.0),
-            _Arm(f"annealing {prefix}warm", False, streaming, Cooling(0.03, 1e-4), 1.5),
-            _Arm(f"annealing {prefix}order fine", True, streaming, Cooling(0.003, 1e-5), 0.7),
-            _Arm(f"annealing {prefix}order hot", True, streaming, Cooling(0.1, 1e-3), 0.2),
-            _Arm(f"annealing {prefix}order boiling", True, streaming, Cooling(0.4, 1e-4), 1.0),
-        ]
-    if _SMALL_GRAPH_OPS < problem.arrays.ops <= _LOCAL_SEARCH_OPS:
-        arms.insert(3, _Arm(LocalSearch.name, True, False, None, 1.0))
-    return arms
-
-
-def _with_proposer(
-    arms: list[_Arm], proposer: BudgetedProposer, scout: ScoutNet | None
-) -> list[_Arm]:
-    """The arms, and the first two arms without streaming again with a proposer's moves.
-
-    These come first if it has a scout, which runs inside annealing, else behind the plain ones.
-    """
-    plain_arms = [arm for arm in arms if not arm.change_streaming and arm.cooling is not None][:2]
-    proposer_arms = [
-        replace(arm, name=f"{arm.name} by {proposer.proposer.name}", proposer=proposer, scout=scout)
-        for arm in plain_arms
-    ]
-    if scout is None:
-        position = max(map(arms.index, plain_arms)) + 1
-        return [*arms[:position], *proposer_arms, *arms[position:]]
-    position = arms.index(plain_arms[0])
-    other_arms = [arm for arm in arms[position:] if arm not in plain_arms]
-    return [*arms[:position], *proposer_arms, *other_arms, *plain_arms]
-
-
-def _next_arm(arms: list[_Arm]) -> _Arm:
-    """Each arm once; then the arm of the largest gain and the least used arm alternately."""
-    unused = [arm for arm in arms if not arm.uses]
-    if unused:
-        return unused[0]
-    rounds = sum(arm.uses for arm in arms)
-    if rounds % 2:
-        return min(arms, key=lambda arm: arm.uses)
-    return max(arms, key=lambda arm: arm.gain_rate)
-
-
-def _relative_gain(before: tuple[float, float], after: tuple[float, float]) -> float:
-    """The gain as a share of the objective, or of the overflow."""
-    component = 0 if before[0] > 0 else 1
-    return (
-        (before[component] - after[component]) / before[component] if before[component] > 0 else 0.0
-    )
-
-
 def _compute_bound(search: Search) -> bool:
     """Compute the bound if there is time; whether the search should go on."""
     if search.stop.seconds_left(search) > search.problem.arrays.ops * _BOUND_SECONDS:
         _ = search.bound
     return not is_finished(search)
-
-
-def is_finished(search: Search) -> bool:
-    """Whether the search is over, or the best plan fits and reaches the known bound."""
-    if search.over:
-        return True
-    overflow, value = search.key
-    if overflow or not search.bound_known:
-        return False
-    return value <= search.bound.seconds * (1 + 1e-6)

@@ -32,7 +32,7 @@ def nested_groupings(problem: Problem, smallest: int = 12) -> list[Grouping]:
     # Ops without cost count a little, so that they do not all merge into one group.
     work += max(float(work.sum()), 1e-12) / (10 * len(work))
     tails, heads, weights = _group_edges(problem, group)
-    levels = [Grouping("team", group)]
+    levels = [Grouping("bundles", group)]
     size = len(work)
     while size > smallest:
         target = max(smallest, int(size / _SHRINK_FACTOR))

@@ -31,6 +31,31 @@ def unroll(
     Args:
         order: The scheduled ops, in the plan's order.
     """
+    unrolled_graph, original_op = _unroll_graph(problem, steps)
+    names = [device.name for device in problem.cluster.devices]
+    pins = {
+        op.name: names[plan.placement[original_op[at]]]
+        for at, op in enumerate(unrolled_graph.ops)
+        if op.kind == INPUT
+    }
+    unrolled_problem = replace(
+        problem,
+        graph=unrolled_graph,
+        costs=_UnrolledCosts(problem.costs, problem.graph, original_op),
+        constraints=Constraints(pins=pins, limits=problem.constraints.limits),
+    )
+    keep_order = plan.priority is not None or problem.discipline == "in order"
+    unrolled_plan = Plan.of(
+        unrolled_problem,
+        plan.placement[original_op],
+        _step_priorities(original_op, order, len(problem.graph)) if keep_order else None,
+        staging=plan.staging,
+    )
+    return unrolled_problem, unrolled_plan, original_op
+
+
+def _unroll_graph(problem: Problem, steps: int) -> tuple[Graph, NDArray[np.int32]]:
+    """The graph of all steps, and each op's original."""
     graph, a = problem.graph, problem.arrays
     ops: list[Op] = []
     original: list[int] = []
@@ -50,38 +75,22 @@ def unroll(
             ops.append(replace(op, name=name, inputs=inputs, colocate=None, runs_on=()))
             original.append(at)
         outputs += [(position[source], output) for source, output in graph.outputs or ()]
-    original_op = np.array(original, dtype=np.int32)
     unrolled_graph = Graph(graph.name, tuple(ops), tuple(dict.fromkeys(outputs)))
-    names = [device.name for device in problem.cluster.devices]
-    pins = {
-        op.name: names[plan.placement[original_op[at]]]
-        for at, op in enumerate(ops)
-        if op.kind == INPUT
-    }
-    unrolled_problem = replace(
-        problem,
-        graph=unrolled_graph,
-        costs=_UnrolledCosts(problem.costs, graph, original_op),
-        constraints=Constraints(pins=pins, limits=problem.constraints.limits),
-    )
-    rank = np.zeros(len(graph))
+    return unrolled_graph, np.array(original, dtype=np.int32)
+
+
+def _step_priorities(
+    original_op: NDArray[np.int32], order: Sequence[int], ops: int
+) -> NDArray[np.float64]:
+    """Priorities by step, then by the plan's order."""
+    rank = np.zeros(ops)
     rank[list(order)] = np.arange(len(order))
-    step_count = np.zeros(len(graph), dtype=np.int64)
-    priority = np.empty(len(ops))
-    for at, source in enumerate(original):
-        priority[at] = step_count[source] * len(graph) + rank[source]
+    step_count = np.zeros(ops, dtype=np.int64)
+    priority = np.empty(len(original_op))
+    for at, source in enumerate(original_op.tolist()):
+        priority[at] = step_count[source] * ops + rank[source]
         step_count[source] += 1
-    keep_order = plan.priority is not None or problem.discipline == "in order"
-    return (
-        unrolled_problem,
-        Plan.of(
-            unrolled_problem,
-            plan.placement[original_op],
-            priority if keep_order else None,
-            staging=plan.staging,
-        ),
-        original_op,
-    )
+    return priority
 
 
 @dataclass(frozen=True, eq=False)

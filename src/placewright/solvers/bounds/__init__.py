@@ -2,8 +2,8 @@
 
 Each bound has a file and a proof in its docstring; the rules that proofs cite are those of
 `simulator/reference.py`. Proofs are about real numbers: a bound is rounded down by more than what
-the simulator's sums and its own can be off, and what a linear programme says is worked out again
-from its prices alone (`Choices.bound`).
+the simulator's sums and its own can be off, and the value of a linear program is recomputed from
+its dual prices alone (`Relaxation.bound`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Effort = Literal["quick", "thorough"]
 
 @dataclass(frozen=True)
 class Bound:
-    """Seconds that no plan can beat, and why."""
+    """A lower bound in seconds, and the name of its proof."""
 
     seconds: float
     name: str
@@ -45,29 +45,29 @@ class Bound:
 
 @dataclass(frozen=True)
 class _EffortLimits:
-    """How far to go, in counts, so that the same problem always has the same bound."""
+    """Limits as counts, so that the same problem always has the same bound."""
 
-    arrivals: int  # numbers worked out along the paths
-    cut_arcs: int  # arcs looked at, for the neighbourhood bound
-    packing_tries: int  # of T in the packing
-    packing_arcs: int  # arcs looked at, in each of these
-    size_cases: int  # of the largest weight that is sent
-    tree_nodes: int  # of the tree of whole choices of where weights live
-    pattern_budget: int  # squares of programmes for patterns
+    arrivals: int  # arrivals computed along the paths
+    cut_arcs: int  # arcs of cuts, for the neighbourhood bound
+    packing_tries: int  # values of T in the packing bound
+    packing_arcs: int  # arcs of cuts, for each of these
+    size_cases: int  # sizes of the largest weight that is sent
+    tree_nodes: int  # of the search tree for the devices of weights
+    pattern_budget: int  # squares of the sizes of the programs for patterns
 
 
 _LIMITS = {
     "quick": _EffortLimits(40_000_000, 200_000, 6, 60_000, 2, 20, 0),
     "thorough": _EffortLimits(1_000_000_000, 10_000_000, 24, 2_000_000, 6, 500, 6_000_000),
 }
-_EQUAL_SHARE = 1e-9  # bounds that differ by less are equal; then the plainer one is named
+_EQUAL_SHARE = 1e-9  # bounds that differ by less are equal; then the simpler one is named
 _TRY_FACTORS = ((100, 4), (1000, 2), (np.inf, 1))  # most ops, factor: small problems can have more
 _cache: weakref.WeakKeyDictionary[Problem, dict[tuple[str, bool], Bound]]
 _cache = weakref.WeakKeyDictionary()
 
 
 def bound(problem: Problem, effort: Effort = "quick", fits_only: bool = True) -> Bound:
-    """The highest bound we can prove for the problem's objective; worked out once for a problem.
+    """The highest bound we can prove for the problem's objective; cached per problem.
 
     Args:
         effort: `quick` takes about 0.1 s for 1,000 ops and a few seconds for 50,000; `thorough`
@@ -89,7 +89,7 @@ def bound(problem: Problem, effort: Effort = "quick", fits_only: bool = True) ->
 
 
 def every_bound(problem: Problem, effort: Effort = "quick") -> list[Bound]:
-    """Every bound for the problem's objective by itself, to see what each is worth."""
+    """Every bound for the problem's objective by itself, to compare them."""
     limits, aggregates = _LIMITS[effort], Aggregates.of(problem)
     return [
         *_unconditional_bounds(aggregates, limits),
@@ -118,7 +118,7 @@ def _memory_seconds(aggregates: Aggregates, limits: _EffortLimits) -> float:
 
 
 def _unconditional_bounds(aggregates: Aggregates, limits: _EffortLimits) -> list[Bound]:
-    """Plain ones first: of equal bounds the first is named."""
+    """Simple ones first: of equal bounds the first is named."""
     problem = aggregates.problem
     seconds, prices = work_bound(aggregates)
     bounds: list[Bound] = []

@@ -26,7 +26,7 @@ NO_LINK = -1  # no two devices of this pair of groups are different
 
 @dataclass(frozen=True, eq=False)
 class Aggregates:
-    """Units, groups, and the tensors that pass between units."""
+    """Units, groups, and the tensors between units."""
 
     problem: Problem
     # Groups of devices that are equal in speed, constraints, memory, kind and launching
@@ -36,8 +36,8 @@ class Aggregates:
     # Units
     seconds: Seconds  # units × groups: all its ops, infinite where it may not be
     resident: Bytes  # units
-    # Sending: the least seconds from any device of one group to any other of another
-    transfer_row: Ints  # groups × groups: which row of `transfer` holds, or NEVER
+    # Sending: the fewest seconds from any device of one group to any other of another
+    transfer_row: Ints  # groups × groups: the row of `transfer`, or NO_LINK
     transfer: Seconds  # rows × tensors
     # Tensors that another unit than their producer's reads, and each such unit
     pair_tensor: Ints  # pairs
@@ -82,7 +82,7 @@ class Aggregates:
 
     @cached_property
     def op_seconds(self) -> Seconds:
-        """Ops × groups: nothing for what takes no turn, infinite where an op may not be."""
+        """Ops × groups: 0 for unscheduled ops, infinite where an op may not be."""
         a = self.problem.arrays
         seconds = np.where(a.scheduled[:, None], a.compute, 0.0)
         return np.where(a.allowed, seconds, np.inf)[:, self.first_device]
@@ -100,16 +100,16 @@ class Aggregates:
 
     @property
     def blocking_transfers(self) -> bool:
-        """Whether transfers take a device's own time: the period without overlap."""
+        """Whether transfers keep a device busy: the period without overlap."""
         return self.problem.objective == "period" and not self.problem.overlap
 
     def send_seconds(self, source: int, target: int) -> Seconds | None:
-        """Tensors: the least seconds from one group to another device of the other, or None."""
+        """Tensors: the fewest seconds from one group to another device of the other, or None."""
         row = self.transfer_row[source, target]
         return None if row == NO_LINK else self.transfer[row]
 
     def min_send_seconds(self, group: int, leaving: bool) -> Seconds:
-        """Tensors: the least seconds over the links that leave (or enter) a device of the group."""
+        """Tensors: the fewest seconds over links that leave (or enter) a device of the group."""
         rows = self.transfer_row[group] if leaving else self.transfer_row[:, group]
         rows = rows[rows != NO_LINK]
         if not len(rows):
@@ -118,7 +118,7 @@ class Aggregates:
         return min_seconds
 
     def max_channels(self, group: int) -> int:
-        """The most channels that the links from and to one device of the group use."""
+        """The maximum number of channels of the links from and to one device of the group."""
         channel = self.problem.arrays.channel
         devices = np.flatnonzero(self.group_of == group)
         return max(

@@ -22,9 +22,9 @@ def critical_path_bound(problem: Problem) -> float:
 
     Proof: an op starts only after every op whose tensor it reads has finished (rules 3 and 4), and
     takes at least its time on its fastest allowed device (rule 1). So by induction along the graph
-    no op finishes before the longest such chain that ends in it. What exists before the step
-    (weights, states, inputs) finishes at 0. The step lasts at least until its last op has finished.
-    Sums here run in the simulator's own order, so rounding cannot lift the bound above it.
+    no op finishes before the longest such chain that ends in it. Unscheduled ops (weights, states,
+    inputs) finish at 0. The step lasts at least until its last op has finished. Sums here run in
+    the simulator's order, so rounding cannot lift the bound above it.
     """
     return max(_earliest_finishes(problem)[0])
 
@@ -58,7 +58,7 @@ def _earliest_finishes(problem: Problem) -> tuple[list[float], list[int]]:
 
 
 def work_bound(aggregates: Aggregates) -> tuple[float, Seconds]:
-    """All the work, shared out over the devices as well as can be: the value of a linear programme.
+    """All the work, divided optimally over the devices: the value of a linear program.
 
     Returns:
         The bound, and the prices of a second in each group that prove it.
@@ -67,7 +67,7 @@ def work_bound(aggregates: Aggregates) -> tuple[float, Seconds]:
     long as every device's load, and a group of equal devices carries at most as many seconds of
     work as it has devices in each second that passes. Every unit of ops that share a device is in
     one group and loads it with its time there. So units choose among groups, which are rows of
-    time, and `Choices.bound` proves the rest. Dividing units among devices could reach the value
+    time, and `Relaxation.bound` proves the rest. Dividing units among devices could reach the value
     that we compute (up to rounding), so no other prices prove more.
     """
     groups = aggregates.groups

@@ -1,7 +1,7 @@
-"""Minimum cuts: the least load of a device of some group that holds a given unit.
+"""Minimum cuts: the smallest load of a device of some group that holds a given unit.
 
-An op with heavy tensors on all sides either takes its neighbours to its own device or pays for the
-tensors. Which neighbours to take is a minimum cut.
+An op with heavy tensors on all sides either shares its device with its neighbours or pays for the
+transfers. The best choice of neighbours is a minimum cut.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _MAX_FLOW = 2**30 - 1
 class MinimumCuts:
     """The cuts of one group: a unit is on the source's side if it is on the device.
 
-    Proof that `minimum_cut` is a bound. Take a unit, the group of its device, and the set S of all units
-    on that device. The device is busy with all of S (rule 1). Every tensor made in S and read
+    Proof that `minimum_cut` is a bound. Take a unit, the group of its device, and the set S of all
+    units on that device. The device is busy with all of S (rule 1). Every tensor made in S and read
     outside is sent at least once, and every tensor read in S and made outside is received at least
-    once (rules 4 and 6; a streamed weight once for each reader), in no less than the least time
+    once (rules 4 and 6; a streamed weight once for each reader), in no less than the shortest time
     over the links that leave or enter the group.
 
-    *Without overlap* a device that is no host pays for both, so the period is at least
+    *Without overlap* a device that is not a host pays for both, so the period is at least
     work(S) + sent(S) + received(S). A host pays for its work only.
 
     *With overlap*, and for the step time: the transfers run on the channels of the device's links,
@@ -41,15 +41,15 @@ class MinimumCuts:
     1 + w × n times it. We take w = 1 / n.
 
     Both are sums over the units of S plus costs of tensors on the border of S: a cut in a graph
-    with a vertex a unit and two a tensor. The minimum cut over all S that hold the unit, and none
-    that are barred from the group, is a bound if the unit is in this group.
+    with one vertex per unit and two per tensor. The minimum cut over all S that hold the unit, and
+    no unit that is forbidden in the group, is a bound if the unit is in this group.
 
     Rounding: capacities are rounded down to whole numbers, in which the flow is exact.
     """
 
-    isolated_load: Seconds  # units: the load of a device that has this unit and no other
-    time_share: float  # of the load that is seconds of the step or period
-    scale: float  # whole numbers in a second
+    isolated_load: Seconds  # units: the load of a device that has this unit only
+    time_share: float  # share of the load that is seconds of the step or period
+    scale: float  # integers per second
     flow_graph: Any  # scipy's sparse array: tails × heads, capacities
     source_arcs: Ints  # units: where the arc from the source to the unit is stored
     sink_arcs: Ints  # units: where the arc from the unit to the sink is stored
@@ -144,9 +144,9 @@ def minimum_cuts(aggregates: Aggregates) -> list[MinimumCuts]:
 
 
 def _transfer_weight(aggregates: Aggregates, group: int) -> tuple[float, float]:
-    """The weight of a second of transfer beside a second of work, and what share of both is time.
+    """The weight of a second of transfer relative to a second of work, and the share that is time.
 
-    With overlap as much of both as the device and its channels can do at once.
+    With overlap the device and its channels work at the same time.
     """
     if aggregates.blocking_transfers:
         return (0.0, 1.0) if aggregates.is_host[group] else (1.0, 1.0)

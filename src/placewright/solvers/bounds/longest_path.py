@@ -1,7 +1,7 @@
 """The longest-path bound: earliest starts of ops, and how much must come after each.
 
-Beside the longest chain these see transfers between devices, ops that must take turns on one
-device because their tensors would come too late from another, and the work of all ancestors.
+Besides the longest chain these account for transfers between devices, for ops that must share one
+device because their tensors would arrive too late from another, and for the work of all ancestors.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 Seconds = NDArray[np.float64]
 
-_TAIL_SAMPLES = 64  # tails at which the work between heads and tails is added up
+_TAIL_SAMPLES = 64  # tails at which the work between heads and tails is summed
 _FORBIDDEN_SECONDS = (
     1e300  # of an op that may not be in a group; finite, so that -inf + this stays -inf
 )
@@ -30,15 +30,15 @@ class OpTimes:
 
     begin: Seconds  # the op cannot begin before, if it is in this group
     end: Seconds  # nor end before
-    tail: Seconds  # the op and what must follow it take at least so long
+    tail: Seconds  # the op and all that must follow it take at least this long
 
 
 def earliest_times(aggregates: Aggregates, prices: Seconds, max_arrivals: int) -> OpTimes:
-    """The earliest begin of each op and the least rest of the step from there, by group.
+    """The earliest begin of each op and the shortest rest of the step from there, by group.
 
     Args:
-        prices: Groups: those of a second of work, which times the groups' counts add up to 1.
-        max_arrivals: How many arrivals may be worked out (see `_Walk`).
+        prices: Groups: the price of a second of work; times the groups' counts they sum to 1.
+        max_arrivals: The number of arrivals that may be computed (see `_PathSweep`).
     """
     a = aggregates.problem.arrays
     source = a.producer[a.inputs]
@@ -60,16 +60,16 @@ def earliest_times(aggregates: Aggregates, prices: Seconds, max_arrivals: int) -
 
 
 def longest_path_bound(aggregates: Aggregates, op_times: OpTimes, prices: Seconds) -> float:
-    """The longest way through an op, or the work to be done between heads and tails.
+    """The longest path through an op, or the work to be done between heads and tails.
 
-    Proof. By `_Walk.begins`, an op in some group begins no earlier than `begin` there. Backwards
-    (time runs from the end of the step, tensors flow from readers to producers), the same proof
-    says that at least `rest` passes from the op's begin to the end of the step. So the step takes
-    at least their sum, in the best group for the op.
+    Proof. By `_PathSweep.earliest_begins`, an op in some group begins no earlier than `begin`
+    there. Backwards (time runs from the end of the step, tensors flow from readers to producers),
+    the same proof says that at least `tail` passes from the op's begin to the end of the step. So
+    the step takes at least their sum, in the best group for the op.
 
     And for any a and b: ops that all begin at a or later and have b or more to come after them run
-    within the step less a + b. As in `Choices.bound`, the time between is at least the sum of
-    these ops' cheapest bills at any prices.
+    within the step less a + b. As in `Relaxation.bound`, the time between is at least the sum of
+    these ops' cheapest costs at any prices.
     """
     scheduled = aggregates.problem.arrays.scheduled
     if not scheduled.any():
@@ -90,7 +90,7 @@ def longest_path_bound(aggregates: Aggregates, op_times: OpTimes, prices: Second
 
 
 class _PathSweep:
-    """One way along the graph: forwards, or backwards from the readers to the producers.
+    """One sweep over the graph: forwards, or backwards from the readers to the producers.
 
     Args:
         after: Edges: the op that comes after `before`, and reads `tensor` of it (or makes it).
@@ -108,7 +108,7 @@ class _PathSweep:
     ) -> None:
         a = aggregates.problem.arrays
         self.aggregates, self.ops, self.groups = aggregates, a.ops, aggregates.groups
-        # Ops are numbered by their place on the way.
+        # Ops are numbered in the order of the sweep.
         position = np.arange(a.ops)[::-1] if backward else np.arange(a.ops)
         edge_order = np.argsort(position[after], kind="stable")
         self.op = np.argsort(position)
@@ -137,11 +137,11 @@ class _PathSweep:
     def earliest_begins(self) -> Seconds:
         """Ops × groups: no plan begins an op earlier there.
 
-        Proof by induction along the way, each of these being a bound:
+        Proof by induction along the sweep, each of these being a bound:
 
         *Each input by itself.* A tensor is on the op's device once its producer has ended, if that
         is on the same device, and else a transfer later (rules 3 to 6). The producer is in some
-        group and ended no earlier than its own bound there. Take the least over groups.
+        group and ended no earlier than its own bound there. Take the minimum over groups.
 
         *Arrivals* and *work*: see `_arrivals` and `_work`.
         """
@@ -215,8 +215,8 @@ class _PathSweep:
         ones on v's device, and not the next: then v begins no earlier than that next one's
         arrival. A device runs one op at a time (rule 1), so v also begins no earlier than the
         first of these m can begin, plus the time that all m take in this group. The larger of both
-        holds for this m, so the least of these over all m holds for every plan. Ancestors may be
-        left out, so we look at a window of recent ones. An op that takes no turn never waits.
+        holds for this m, so the minimum over all m holds for every plan. Ancestors may be left
+        out, so we use a window of recent ones. Unscheduled ops never wait.
         """
         window_start = op - self.window if op > self.window else 0
         oldest = min(
@@ -273,7 +273,7 @@ class _PathSweep:
         """The earliest end of these ops.
 
         Proof: those that begin at a or later do all their work from a to that end; as in
-        `Choices.bound` this time is at least the sum of their cheapest bills, at any prices.
+        `Relaxation.bound` this time is at least the sum of their cheapest costs, at any prices.
         """
         begin = self.earliest[ancestors]
         order = np.argsort(-begin, kind="stable")

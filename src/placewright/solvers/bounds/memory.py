@@ -1,7 +1,7 @@
-"""The memory bound: what does not fit the fast devices is streamed or computed elsewhere.
+"""The memory bound: weights beyond the fast devices' memory are streamed or computed elsewhere.
 
-Every bound here holds for plans that fit only: plans compare by bytes over first, and one that
-overflows may well be faster.
+Every bound here holds for plans that fit only: plans are compared by overflow first, and a plan
+that overflows may be faster.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 Ints = NDArray[np.int64]
 Seconds = NDArray[np.float64]
 
-_MAX_LOADS = 20_000_000  # numbers in the loads of all modes, above which there is no bound
-_ANY_SIZE = ((0, np.inf),)  # sizes of the largest weight that is sent, if they are not told apart
-_SIMILAR_SHARE = (
-    16  # weights of an op that are at least this share of its largest one are looked at as one
-)
+_MAX_LOADS = 20_000_000  # entries in the loads of all modes, above which there is no bound
+_ANY_SIZE = (
+    (0, np.inf),
+)  # sizes of the largest weight that is sent, if they are not distinguished
+_SIMILAR_SHARE = 16  # an op's weights above 1/16 of its largest one are treated as one
 
 
 def memory_bound(
@@ -37,44 +37,44 @@ def memory_bound(
     max_nodes: int = 20,
     tries: int = 4,
 ) -> float:
-    """The least time in which weights live somewhere, and ops run there or wait for them.
+    """The shortest time in which weights are placed, and ops run with them or wait for them.
 
     Args:
         chains: Ops that follow one another, for the step time.
-        cases: The most sizes of the largest streamed weight that are told apart.
-        max_nodes: Of the search tree for choices in whole numbers, at most.
-        tries: How many times T are tried for which weights on their way take up room.
+        cases: The maximum number of sizes of the largest streamed weight that are distinguished.
+        max_nodes: The limit of the search tree for integer choices.
+        tries: The number of times T that are tried for the memory of weights in transfer.
 
     Proof, for plans that fit. Let an *item* be a unit of ops with weights that it reads (each
     weight goes to one reader only; leaving out its other readers makes the bound no higher). In a
-    plan an item takes a *mode*: the group of its device, and a group where its weights live; if
-    they live in several, it takes each mode in proportion to bytes. A mode loads
+    plan an item takes a *mode*: the group of its device, and a group where its weights are; if they
+    are in several, it takes each mode in proportion to bytes. A mode loads
 
-    - the memory of the groups, with the bytes that live there. A group holds at most as many bytes
+    - the memory of the groups, with the bytes that are there. A group holds at most as many bytes
       as its devices have together (rule 8);
     - the time of the ops' group, as in `work`;
-    - for weights that live in another group, the time to send them (rules 4 to 6: once, or once
+    - for weights in another group, the time to send them (rules 4 to 6: once, or once
       for each reader): of the channels between the two groups, which serve one transfer at a time
       (rule 5), or, without overlap, of the two devices unless they are hosts. Several weights taken
-      as one count with the least seconds a byte of any of them;
+      as one count with the fewest seconds per byte of any of them;
     - for the step time, a second of each chain for every second of its ops, as these follow one
       another; and of an issuer, the launch overhead of each op that it starts (rule 1), which are
-      at least so far apart; only the last may outlast the step.
+      at least this far apart; only the last may outlast the step.
 
-    So each plan is a choice of modes, and `Choices.bound` proves the rest.
+    So each plan is a choice of modes, and `Relaxation.bound` proves the rest.
 
-    *Cases.* A device to which a weight is sent must hold it beside its resident bytes, as staging
+    *Cases.* A device to which a weight is sent must hold it besides its resident bytes, as staging
     or as a copy (rules 6 and 8). Let M be the size of the largest weight that is sent to the only
     device of a group. Then nothing larger is sent there, and M bytes less are left for residents.
-    We take M from intervals, with the smallest of each, and the least bound over all intervals.
+    We take M from intervals, with the smallest of each, and the minimum bound over all intervals.
 
-    *On the way.* Let a plan's step take T or less. Over the step a device has capacity × T of room
-    and time. What lives there takes its bytes × T; a weight that is sent there takes its bytes for
-    as long as the transfer lasts and the op that reads it runs (rules 6 and 8), in the staging or
-    beside it. Divided by T, the latter loads the memory too. If T' is then a bound for plans of T
-    or less, the smaller of T and T' is a bound for all. We look for the best T by halves.
+    *In transfer.* Let a plan's step take T or less. Over the step a device has capacity × T of
+    bytes and time. Resident bytes take their size × T; a weight that is sent there takes its size
+    for as long as the transfer lasts and the op that reads it runs (rules 6 and 8), in the staging
+    buffer or besides it. Divided by T, the latter loads the memory too. If T' is then a bound for
+    plans of T or less, the smaller of T and T' is a bound for all. We find the best T by bisection.
 
-    *Whole numbers.* An item with one weight takes one mode whole: see `Choices.whole`.
+    *Integers.* An item with one weight takes one mode only: see `Relaxation.integer_bound`.
     """
     items = _MemoryItems.of(aggregates)
     rows = 3 * aggregates.groups + aggregates.groups**2 + len(chains)
@@ -95,7 +95,7 @@ def memory_bound(
 
 
 def _overfull_groups(aggregates: Aggregates) -> NDArray[np.bool_]:
-    """Groups that cannot hold all that may live there."""
+    """Groups that cannot hold all bytes that may be there."""
     capacity = aggregates.problem.arrays.capacity[aggregates.first_device] * aggregates.device_count
     is_allowed = np.isfinite(aggregates.seconds)
     return np.asarray(np.where(is_allowed, aggregates.resident[:, None], 0).sum(axis=0) > capacity)
@@ -115,11 +115,11 @@ class _MemoryItems:
     """Units, some with weights of other units that they read."""
 
     unit: Ints  # items: the unit whose ops they are
-    fixed_bytes: Ints  # items: bytes that live where the ops run
-    weight_bytes: Ints  # items: of weights that may live elsewhere
-    seconds_per_byte: Seconds  # items × rows of transfer: the least seconds a byte of these weights
+    fixed_bytes: Ints  # items: bytes on the ops' device
+    weight_bytes: Ints  # items: bytes of weights that may be elsewhere
+    seconds_per_byte: Seconds  # items × rows of transfer: fewest seconds per byte of these weights
     min_weight_bytes: Ints  # items: the smallest of these weights, as sent
-    read_seconds: Seconds  # items × groups: the least time of an op that reads one of these weights
+    read_seconds: Seconds  # items × groups: the shortest op that reads one of these weights
     is_indivisible: NDArray[np.bool_]  # items: no more than one such weight, so one mode
 
     @classmethod
@@ -133,7 +133,7 @@ class _MemoryItems:
         np.logical_and.at(is_weight, a.unit, a.is_weight)
         reader_unit = np.zeros(units, dtype=np.int64)
         reader_unit[a.unit] = a.unit[a.leader]
-        # What the reader reads of each weight's unit: seconds by row, and the smallest tensor.
+        # The reader's tensors of each weight's unit: seconds by row, and the smallest tensor.
         is_read = aggregates.pair_unit == reader_unit[aggregates.pair_source]
         source, tensor = aggregates.pair_source[is_read], aggregates.pair_tensor[is_read]
         seconds = np.zeros((units, rows))
@@ -174,7 +174,7 @@ class _MemoryItems:
 
 
 def _read_seconds(aggregates: Aggregates, source: Ints, tensor: Ints, reader_unit: Ints) -> Seconds:
-    """Units × groups: the least time of its ops that read one of these tensors from elsewhere."""
+    """Units × groups: the shortest of its ops that read one of these tensors from elsewhere."""
     a = aggregates.problem.arrays
     is_read = np.zeros(len(a.sizes), dtype=bool)
     is_read[tensor] = True
@@ -217,7 +217,7 @@ class _MemoryProgram:
         ).astype(np.float64)
 
     def bound(self, max_seconds: float, cases: int, max_nodes: int) -> float:
-        """The bound for plans that take at most so many seconds."""
+        """The bound for plans that take at most `max_seconds`."""
         aggregates, items = self.aggregates, self.items
         tight_groups = np.flatnonzero(
             _overfull_groups(aggregates) & (aggregates.device_count == 1) & ~aggregates.is_host
@@ -245,11 +245,11 @@ class _MemoryProgram:
     def relaxation(
         self, max_seconds: float, tight: int, min_bytes: int, max_bytes: float
     ) -> Relaxation:
-        """The modes of plans of at most so many seconds that send such weights to the tight group.
+        """The modes of plans of at most `max_seconds` that send such weights to the tight group.
 
         Args:
-            min_bytes: The largest weight sent there has at least so many bytes,
-            max_bytes: and less than these.
+            min_bytes: The largest weight sent there has at least this many bytes,
+            max_bytes: and fewer than these.
         """
         aggregates, items, a = self.aggregates, self.items, self.aggregates.problem.arrays
         groups = aggregates.groups
@@ -261,42 +261,9 @@ class _MemoryProgram:
                 is_possible = is_allowed & (is_movable if compute_group != storage_group else True)
                 if compute_group == tight and storage_group != tight:
                     is_possible &= items.min_weight_bytes < max_bytes
-                mode = np.zeros((int(is_possible.sum()), self.rows))
-                units = items.unit[is_possible]
-                mode[:, compute_group] += aggregates.seconds[units, compute_group]
-                for memory_row in (groups, 2 * groups):  # what lives there, and also what passes
-                    mode[:, memory_row + compute_group] += items.fixed_bytes[is_possible]
-                    mode[:, memory_row + storage_group] += items.weight_bytes[is_possible]
-                if compute_group != storage_group:
-                    link_row = aggregates.transfer_row[storage_group, compute_group]
-                    send_seconds = (
-                        items.weight_bytes[is_possible]
-                        * items.seconds_per_byte[is_possible, link_row]
-                    )
-                    held_seconds = send_seconds + items.read_seconds[is_possible, compute_group]
-                    mode[:, 2 * groups + compute_group] += items.weight_bytes[is_possible] * (
-                        held_seconds / max_seconds
-                    )
-                    if not aggregates.blocking_transfers:
-                        mode[:, 3 * groups + self.channel_set[storage_group, compute_group]] += (
-                            send_seconds
-                        )
-                    for endpoint in (
-                        (compute_group, storage_group) if aggregates.blocking_transfers else ()
-                    ):
-                        mode[:, endpoint] += 0.0 if aggregates.is_host[endpoint] else send_seconds
-                mode_row = self.rows - len(self.chain_seconds) - len(self.issuers)
-                for chain in self.chain_seconds:
-                    mode[:, mode_row] = chain[units, compute_group]
-                    mode_row += 1
-                for issuer in self.issuers:
-                    if a.issuer[aggregates.first_device[compute_group]] == issuer:
-                        mode[:, mode_row] = (
-                            self._launch_counts(compute_group)[units]
-                            * a.launch_overhead[aggregates.first_device[compute_group]]
-                        )
-                    mode_row += 1
-                load[is_possible, compute_group * groups + storage_group] = mode
+                load[is_possible, compute_group * groups + storage_group] = self._mode_load(
+                    is_possible, compute_group, storage_group, max_seconds
+                )
         capacity = np.zeros(self.rows)
         capacity[groups : 3 * groups] = np.tile(
             a.capacity[aggregates.first_device] * aggregates.device_count, 2
@@ -307,6 +274,41 @@ class _MemoryProgram:
             capacity[-len(self.issuers) :] = float(a.launch_overhead.max())
         return Relaxation(load, self.width, capacity)
 
+    def _mode_load(
+        self, is_possible: NDArray[np.bool_], compute_group: int, storage_group: int, seconds: float
+    ) -> Seconds:
+        """Possible items × rows: the load of computing in one group with weights in another."""
+        aggregates, items, a = self.aggregates, self.items, self.aggregates.problem.arrays
+        groups, units = aggregates.groups, items.unit[is_possible]
+        mode = np.zeros((len(units), self.rows))
+        mode[:, compute_group] += aggregates.seconds[units, compute_group]
+        for memory_row in (groups, 2 * groups):  # resident bytes, and also bytes in transfer
+            mode[:, memory_row + compute_group] += items.fixed_bytes[is_possible]
+            mode[:, memory_row + storage_group] += items.weight_bytes[is_possible]
+        if compute_group != storage_group:
+            link_row = aggregates.transfer_row[storage_group, compute_group]
+            weight_bytes = items.weight_bytes[is_possible]
+            send_seconds = weight_bytes * items.seconds_per_byte[is_possible, link_row]
+            held_seconds = send_seconds + items.read_seconds[is_possible, compute_group]
+            mode[:, 2 * groups + compute_group] += weight_bytes * (held_seconds / seconds)
+            if aggregates.blocking_transfers:
+                for endpoint in (compute_group, storage_group):
+                    mode[:, endpoint] += 0.0 if aggregates.is_host[endpoint] else send_seconds
+            else:
+                channel_set = self.channel_set[storage_group, compute_group]
+                mode[:, 3 * groups + channel_set] += send_seconds
+        row = self.rows - len(self.chain_seconds) - len(self.issuers)
+        for chain in self.chain_seconds:
+            mode[:, row] = chain[units, compute_group]
+            row += 1
+        device = aggregates.first_device[compute_group]
+        for issuer in self.issuers:
+            if a.issuer[device] == issuer:
+                launch_counts = self._launch_counts(compute_group)[units]
+                mode[:, row] = launch_counts * a.launch_overhead[device]
+            row += 1
+        return mode
+
     def _chain_seconds(self, ops: Ints) -> Seconds:
         """Units × groups: seconds of the chain's ops."""
         aggregates, a = self.aggregates, self.aggregates.problem.arrays
@@ -316,7 +318,7 @@ class _MemoryProgram:
         return chain_seconds
 
     def _launch_counts(self, group: int) -> Seconds:
-        """Units: how many of its ops take time in this group."""
+        """Units: the number of its ops that take time in this group."""
         aggregates, a = self.aggregates, self.aggregates.problem.arrays
         is_timed = a.scheduled & (a.compute[:, aggregates.first_device[group]] > 0)
         counts: Seconds = np.bincount(a.unit[is_timed], minlength=aggregates.units).astype(
@@ -326,7 +328,7 @@ class _MemoryProgram:
 
 
 def _channel_sets(aggregates: Aggregates) -> tuple[Ints, Ints]:
-    """Groups × groups: the set of channels between them; and how many channels each set has.
+    """Groups × groups: the set of channels between them; and the number of channels of each set.
 
     Two pairs of groups that share a channel share the set.
     """

@@ -1,4 +1,4 @@
-"""The neighbourhood bound: the least work or transfers that a unit brings to any device."""
+"""The neighbourhood bound: the least work and transfers that a unit causes on any device."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ Flags = NDArray[np.bool_]
 def neighbourhood_bound(
     aggregates: Aggregates, group_cuts: Sequence[MinimumCuts], arc_budget: int
 ) -> float:
-    """The largest, over units, of the least load of a device that has this unit.
+    """The maximum, over units, of the smallest load of a device that has this unit.
 
     Args:
-        group_cuts: Of each group.
-        arc_budget: How many arcs, over all cuts, may be looked at.
+        group_cuts: The cuts of each group.
+        arc_budget: The number of arcs, over all cuts, that may be used.
 
-    Proof: a unit is in one of the groups it is allowed in, so by the proof of `Cuts` the least over
-    these is a bound; and so is the largest of such bounds over units.
+    Proof: a unit is in one of the groups it is allowed in, so by the proof of `MinimumCuts` the
+    minimum over these is a bound; and so is the maximum of such bounds over units.
     """
     isolated_load = np.min(
         [cuts.isolated_load for cuts in group_cuts], axis=0
@@ -38,7 +38,7 @@ def neighbourhood_bound(
             value = cuts.isolated_load[unit]
             if best < value < np.inf:
                 value, colocated = cuts.minimum_cut(unit)
-                # What is on the unit's side of the cut has the same cut, so it proves no more.
+                # Units on this side of the cut have the same cut, so they prove no more.
                 isolated_load[colocated] = np.minimum(isolated_load[colocated], value)
                 arc_budget -= cuts.arc_count
             lowest = min(lowest, value)
@@ -50,11 +50,11 @@ def neighbourhood_bound(
 def forbidden_groups(
     aggregates: Aggregates, group_cuts: Sequence[MinimumCuts], seconds: float, arc_budget: int
 ) -> Flags:
-    """Units × groups: where a unit cannot be in any plan of at most so many seconds.
+    """Units × groups: where a unit cannot be in any plan of at most `seconds`.
 
-    Proof: where the least load of a device with this unit is more than T, the unit is not there.
+    Proof: where the smallest load of a device with this unit is more than T, the unit is not there.
     Then it is not on any other unit's device in that group either, which may raise the load of
-    those, and the argument repeats. We stop wherever it suits us.
+    those, and the argument repeats. We may stop at any point.
     """
     is_forbidden = ~np.isfinite(aggregates.seconds)
     limit = seconds * (1 + 1e-9)
@@ -62,7 +62,7 @@ def forbidden_groups(
         has_changed = True
         while has_changed and arc_budget > 0:
             has_changed = False
-            # A unit that fits alone fits; so does one that fits with others.
+            # A unit that fits by itself is not excluded; nor is one that fits with others.
             is_undecided = ~is_forbidden[:, group] & (cuts.isolated_load > limit)
             for unit in np.argsort(-cuts.isolated_load, kind="stable").tolist():
                 if not is_undecided[unit] or arc_budget <= 0:

@@ -1,8 +1,8 @@
 """The packing bound: seconds in which the units cannot be packed onto the devices.
 
 Suppose there were a plan of T seconds. Then units whose tensors take too long to send share a
-device, and what is left must fit the devices like parcels in bins. If it does not, no plan takes T
-seconds, and T is a bound.
+device, and these sets must be packed onto the devices like items into bins. If that is impossible,
+no plan takes T seconds, and T is a bound.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ if TYPE_CHECKING:
 
 Seconds = NDArray[np.float64]
 
-_MAX_PARTS = 40  # a device's time is cut into up to so many parts when parcels are counted
-_ROUNDS = 20  # of joining units, each of which may force others together
-_ROUND_DOWN = 1 - 1e-12  # rounding of a handful of products and sums of all units
+_MAX_PARTS = 40  # a device's time is cut into up to this many parts
+_ROUNDS = 20  # of merging units, each of which may force others together
+_ROUND_DOWN = 1 - 1e-12  # for the rounding of a few products and sums over all units
 _ROUND_UP = 1 + 1e-9
 
 
 def packing_bound(state: Packing, lower_bound: float, tries: int) -> float:
-    """The largest T of a search by halves in which a plan is refuted, or 0.
+    """The largest T, found by bisection, for which plans are refuted, or 0.
 
     Args:
-        lower_bound: A bound proved otherwise, where the search begins.
-        tries: How many T are tried.
+        lower_bound: Another bound, where the search starts.
+        tries: The number of T that are tried.
 
-    Proof: `Packing.refuted` holds for this T by its own proof. A plan of fewer seconds is also a
+    Proof: `Packing.refutes` holds for this T by its own proof. A plan of fewer seconds is also a
     plan of at most T seconds, so it is refuted too.
     """
     aggregates = state.aggregates
-    serial_seconds = float(aggregates.seconds.sum(axis=0).min())  # one device does everything
+    serial_seconds = float(aggregates.seconds.sum(axis=0).min())  # everything on one device
     low, high = lower_bound, min(serial_seconds, 64 * lower_bound)
     if not (0 < low < high < np.inf):
         return 0.0
@@ -60,12 +60,12 @@ def packing_bound(state: Packing, lower_bound: float, tries: int) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Packing:
-    """What is known of plans of at most T seconds.
+    """Facts about plans of at most T seconds.
 
     Args:
-        cuts: Of each group.
-        op_times: For the step time: when each op can begin and how much comes after it.
-        max_arcs: How many arcs of cuts may be looked at for each T.
+        cuts: The cuts of each group.
+        op_times: For the step time: the earliest begin of each op and the rest of the step.
+        max_arcs: The number of arcs of cuts that may be used for each T.
     """
 
     aggregates: Aggregates
@@ -74,12 +74,12 @@ class Packing:
     max_arcs: int
 
     def refutes(self, seconds: float) -> bool:
-        """Whether no plan takes at most so many seconds.
+        """Whether no plan takes at most `seconds`.
 
-        Proof: let a plan take T seconds or less. The units that `together` joins share a device in
-        it, and none is where it is `barred`. The device of each carries it whole, so T is at least
-        its load there; if that is too much everywhere, there is no such plan. `overfull` refutes
-        the rest.
+        Proof: let a plan take T seconds or less. The units of one of the `colocated_sets` share a
+        device in it, and none is in one of its `forbidden_groups`. The device of each carries it
+        whole, so T is at least its load there; if that is too much everywhere, there is no such
+        plan. `overload_checks` refute the rest.
         """
         aggregates = self.aggregates
         unit_load = aggregates.seconds
@@ -110,8 +110,8 @@ class Packing:
         is a host, also pays for the tensor, so both sums must be at most T. With overlap a channel
         carries the tensor. In a step the op that makes the tensor must first have ended, and the
         op that reads it and all that follows must come after the transfer. If for no pair of
-        groups all these are at most T, the units are not on different devices. Units that are
-        together are then one unit, and the argument repeats.
+        groups all these are at most T, the units are not on different devices. Such units are
+        then merged into one, and the argument repeats.
         """
         aggregates, a = self.aggregates, self.aggregates.problem.arrays
         set_of = np.arange(aggregates.units)
@@ -162,7 +162,7 @@ class Packing:
 
     @cached_property
     def tail_seconds(self) -> Seconds:
-        """Pairs × groups: the most, over the unit's ops that read the tensor, that comes then."""
+        """Pairs × groups: the longest tail of the unit's ops that read the tensor."""
         aggregates, a = self.aggregates, self.aggregates.problem.arrays
         assert self.op_times is not None
         units = aggregates.units
@@ -181,7 +181,7 @@ class Packing:
 def _connected_sets(
     first: NDArray[np.int64], second: NDArray[np.int64], count: int
 ) -> NDArray[np.int64]:
-    """The number of the set that each item is in, if these pairs are in one set."""
+    """The number of each item's set, if the items of each pair are in one set."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
@@ -193,18 +193,18 @@ def _connected_sets(
 def overload_checks(
     load: Seconds, device_count: NDArray[np.int64], main_group: int, seconds: float
 ) -> list[bool]:
-    """For each way to cut a device's time into parts: whether the units take more than there are.
+    """For each division of a device's time into parts: whether the units need more than there are.
 
     Proof. Let the units of one device take T seconds together, and cut T into k + 1 parts. A unit
     of x seconds has ⌊(k + 1) x / T⌋ whole parts (a little less, so that the product is below the
     next whole number also after rounding); over the device these add up to at most k, as they are
     whole numbers whose sum is below k + 1 (Johnson's functions; Fekete and Schepers 2001). So n
-    equal devices hold at most n × k parts. What the main group does not hold, the others must:
-    give them prices as in `Choices.bound`; a unit then takes at least its cheapest bill there, and
+    equal devices hold at most n × k parts. What the main group does not hold, the others must: give
+    them prices as in `Relaxation.bound`; a unit then takes at least its cheapest cost there, and
     all together at most T. Those that cannot be in the main group come first. The parts that the
     others can take off the main group are at most those of the best choice of units, cut at the
     margin, that fit into what is left: a knapsack. If what remains exceeds n × k, there is no plan
-    of T seconds. With k without end the parts are the seconds themselves; these are tried too.
+    of T seconds. For infinite k the parts are the seconds themselves; these are tried too.
     """
     other_groups = np.flatnonzero(np.arange(load.shape[1]) != main_group)
     cheapest = np.full(len(load), np.inf)
@@ -224,7 +224,7 @@ def overload_checks(
     parts = np.floor(main_share[:, None] * np.arange(2, _MAX_PARTS + 2) * _ROUND_DOWN) / np.arange(
         1, _MAX_PARTS + 1
     )
-    with np.errstate(invalid="ignore"):  # a bill and seconds that are both infinite: nothing leaves
+    with np.errstate(invalid="ignore"):  # cost and seconds are both infinite: nothing leaves
         costs = cheapest / seconds
     return [
         float(column.sum()) - _knapsack_parts(column, costs, 1 - excluded_cost)
@@ -234,7 +234,7 @@ def overload_checks(
 
 
 def _knapsack_parts(parts: Seconds, costs: Seconds, max_cost: float) -> float:
-    """The most parts that units, the last of them cut, have within a bill."""
+    """The most parts of units, the last of them cut, within a cost."""
     is_movable = (parts > 0) & np.isfinite(costs)
     is_free, paid = is_movable & (costs <= 0), np.flatnonzero(is_movable & (costs > 0))
     order = paid[np.argsort(-parts[paid] / costs[paid], kind="stable")]

@@ -23,35 +23,33 @@ Ints = NDArray[np.int64]
 Seconds = NDArray[np.float64]
 
 _MAX_NODES = (
-    400  # of the search tree for one best pattern: a count, so that the bound never changes
+    400  # nodes of the search tree for one best pattern: a count, so that the bound never changes
 )
 _GAPS = (1e-2, 1e-3, 1e-4)  # between the best pattern found and the best there may be
-_ROUNDS = 60  # of new patterns for one T
-_PROGRAM_COST = (
-    20_000  # what a programme costs however small it is, in the same measure as its square
-)
-_BUDGET_DIVISOR = 3  # one T may take this part of what is left of the budget
-_SMOOTHING = 0.5  # how much of the next values is of the best before
-_MIN_STEP = 1e-4  # steps of T, as a share, that are too small to try
-_SLACK = 1e-9  # of worth, for rounding
+_ROUNDS = 60  # rounds of new patterns for one T
+_PROGRAM_COST = 20_000  # the fixed cost of a program, in the unit of its squared size
+_BUDGET_DIVISOR = 3  # one T may take this part of the remaining budget
+_SMOOTHING = 0.5  # share of the best values so far in the next values
+_MIN_STEP = 1e-4  # the smallest step of T, as a share
+_SLACK = 1e-9  # of the value, for rounding
 
 
 def pattern_bound(
     aggregates: Aggregates, packing: Packing, lower_bound: float, budget: int
 ) -> float:
-    """The largest T tried in which the patterns are worth too little, or 0.
+    """The largest T tried for which the patterns have too little value, or 0.
 
     Args:
-        packing: Which units must share a device in a plan of T seconds.
-        lower_bound: A bound proved otherwise, where the search begins.
-        budget: The squares of the sizes of the programmes solved, at most.
+        packing: The units that must share a device in a plan of T seconds.
+        lower_bound: Another bound, where the search starts.
+        budget: The limit for the sum of the squared sizes of the programs solved.
 
     Proof. Let a plan take T seconds or less. The units on each of its devices are a pattern of the
-    device's group, as in the proof of `Cuts`: work and transfers within T without overlap; else
-    work within T, and the transfers within T on each channel of the device. Units that must be
+    device's group, as in the proof of `MinimumCuts`: work and transfers within T without overlap;
+    else work within T, and the transfers within T on each channel of the device. Units that must be
     together are together. Each unit is in one of these patterns. So for any values of the units,
     all of them are worth at most the sum, over devices, of the best pattern of its group. If that
-    sum is less, there is no such plan; nor one of fewer seconds. Memory is left out of account.
+    sum is less, there is no such plan; nor one of fewer seconds. Memory is not considered.
     """
     if not lower_bound > 0 or (aggregates.groups == 1 and aggregates.device_count[0] == 1):
         return 0.0
@@ -71,20 +69,20 @@ class _PatternSearch:
     aggregates: Aggregates
     packing: Packing
     budget: int
-    values: Seconds | None = None  # units: the values that served last
+    values: Seconds | None = None  # units: the last values that refuted a T
     patterns: list[tuple[int, Ints]] = field(
         default_factory=list
     )  # (group, units) of good patterns
 
     def refutes(self, seconds: float) -> bool:
-        """Whether no plan takes at most so many seconds."""
+        """Whether no plan takes at most `seconds`."""
         aggregates = self.aggregates
         pool = _PatternPool.of(
             aggregates, self.packing.colocated_sets(seconds, aggregates.seconds), seconds
         )
         if not (pool.load <= 1).any(axis=1).all():
             return True  # a unit fits nowhere
-        # Patterns known from other T, as far as they still are ones.
+        # Patterns known from other T that are still feasible.
         known_patterns = [
             (group_id, pool.feasible_parts(group_id, np.unique(pool.part_of[units])))
             for group_id, units in self.patterns
@@ -98,7 +96,7 @@ class _PatternSearch:
         best_values, lowest_worth = values, np.inf
         budget_floor = self.budget - self.budget // _BUDGET_DIVISOR
         for _ in range(_ROUNDS):
-            for gap in _GAPS:  # as fine as it takes to know whether the patterns suffice
+            for gap in _GAPS:  # as small as needed to know whether the patterns suffice
                 upper_worth = lower_worth = 0.0
                 new_patterns = []
                 for group, count in enumerate(aggregates.device_count.tolist()):
@@ -125,8 +123,8 @@ class _PatternSearch:
                 columns, len(pool.load), aggregates.device_count
             )
             if cover_share >= 1 - 1e-9:
-                return False  # these patterns, divided as one likes, carry everything
-            # Values that jump about find few good patterns: stay near those that served best.
+                return False  # a fractional choice of these patterns carries everything
+            # Values that jump find few good patterns: stay near the best ones.
             values = _normalise(
                 _SMOOTHING * best_values + (1 - _SMOOTHING) * _normalise(dual_values)
             )
@@ -181,15 +179,15 @@ def _cover_share(
 
 @dataclass(frozen=True, eq=False)
 class _PatternPool:
-    """Units that must be together as one, and their tensors, in shares of T."""
+    """Parts (units that must be together) and their tensors, in shares of T."""
 
     aggregates: Aggregates
-    part_of: Ints  # units: its place here
+    part_of: Ints  # units: the part of each
     load: Seconds  # parts × groups
     source: Ints  # tensors: the part that makes them
     reader: Ints  # pairs: a part that reads
     read_tensor: Ints  # pairs: the tensor
-    send_share: Seconds  # tensors × groups: the least share to send them
+    send_share: Seconds  # tensors × groups: the smallest share to send them
     receive_share: Seconds  # tensors × groups: or to receive them
 
     @classmethod
@@ -280,13 +278,13 @@ class _PatternPool:
         return 0.0, self.aggregates.max_channels(group)
 
     def best_pattern(self, group: int, values: Seconds, max_gap: float) -> tuple[float, Ints, int]:
-        """No pattern of the group is worth more than this; a good pattern; what it cost to find.
+        """An upper bound on the value of the group's patterns; a good pattern; its cost to find.
 
         A part is in or out of the pattern; a tensor is sent if its producer is in and a reader is
         out, received if a reader is in and the producer out; the sums must be within T. As in
-        `Choices.whole`, HiGHS's dual bound may be off by its tolerances: 1e-6 for branches cut off,
-        and 1e-7 for each reduced cost times the range of its variable, which is 1. Values add up
-        to 1. Twice this is added.
+        `Relaxation.integer_bound`, HiGHS's dual bound may be off by its tolerances: 1e-6 for
+        branches cut off, and 1e-7 for each reduced cost times the range of its variable, which is
+        1. Values add up to 1. Twice this is added.
         """
         from scipy.optimize import Bounds, LinearConstraint, milp
         from scipy.sparse import coo_array, vstack

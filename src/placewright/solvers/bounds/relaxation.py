@@ -1,7 +1,7 @@
-"""Relaxation: items that each take one of several modes, and seconds that no choice can beat.
+"""Relaxation: items that each take one of several modes, and a lower bound for all choices.
 
 Every mode of an item loads some rows: devices, channels, chains of ops (the seconds they are busy)
-and memories (bytes). Bounds by work and by memory are such choices, made as well as can be.
+and memories (bytes). The bounds by work and by memory are optimal choices of this kind.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 
 Seconds = NDArray[np.float64]
 
-_MAX_PAIRS = 4000  # item × mode pairs given to the linear programme: a tenth of a second
+_MAX_PAIRS = 4000  # item × mode pairs of the linear program: a tenth of a second
 
 
 @dataclass(frozen=True, eq=False)
 class Relaxation:
-    """Items × modes × rows of loads, and what each row holds.
+    """Items × modes × rows of loads, and the capacity of each row.
 
     Args:
         load: Items × modes × rows; infinite in every row where an item may not take a mode.
-        width: Rows: how many seconds a row holds for each second that passes; 0 for memories.
-        fixed_capacity: Rows: how much a row holds however little time passes; bytes for memories.
+        width: Rows: capacity per second of the step; 0 for memories.
+        fixed_capacity: Rows: capacity that does not depend on time; bytes for memories.
     """
 
     load: Seconds
@@ -38,10 +38,10 @@ class Relaxation:
         """Seconds that these prices prove.
 
         Proof. Give every row a price, none below 0, so that the prices of a second in each row,
-        times the rows' widths, add up to 1. In seconds T a row holds width × T + room, so the
-        loads of all items, weighted by price, are at most T + (room · prices). They are also at
-        least the sum over items of the cheapest mode of each. So T is at least that sum less
-        room · prices, for any prices whatever: only how near it comes depends on them.
+        times the rows' widths, sum to 1. In seconds T a row has the capacity width × T + fixed, so
+        the loads of all items, weighted by price, are at most T + (fixed · prices). They are also
+        at least the sum over items of the cheapest mode of each. So T is at least that sum less
+        fixed · prices, for any prices; only the quality of the bound depends on them.
 
         Rounding: the sum below is of at most items × rows products, each of which and whose
         partial sums are off by a share of an epsilon at most; that much of the sum of their
@@ -60,7 +60,7 @@ class Relaxation:
         return max(0.0, cheapest - fixed - slack) if np.isfinite(cheapest) else 0.0
 
     def best_bound(self) -> tuple[float, Seconds]:
-        """The highest bound that the linear programme's prices prove, and these prices.
+        """The highest bound that the linear program's prices prove, and these prices.
 
         The bound is 0 where no choice fits into the memories.
         """
@@ -72,8 +72,8 @@ class Relaxation:
     def _candidate_prices(self) -> Iterator[Seconds]:
         """Equal prices in time, and the dual values of the relaxed choice.
 
-        The programme sees alike items as one, and where they are too many, similar ones as one of
-        their mean: its prices are then a little off, but what they prove is checked on all items.
+        The program merges equal items, and where there are too many, similar ones into their mean:
+        its prices are then a little off, but the bound is checked on all items.
         """
         yield (self.width > 0) / max(float(self.width.sum()), 1e-300)
         if len(self.width) > 1:
@@ -106,19 +106,20 @@ class Relaxation:
     def integer_bound(
         self, is_indivisible: NDArray[np.bool_], estimate: float, max_nodes: int, max_pairs: int
     ) -> float:
-        """The bound if items that are `is_indivisible` take one mode each: a programme in whole numbers.
+        """The bound if indivisible items take one mode each: an integer program.
 
         Args:
             is_indivisible: Items that cannot be divided.
             estimate: A bound that is near, for scaling.
-            max_nodes: Of the search tree, at most: a count, so that the bound is always the same.
-            max_pairs: Pairs of items and modes, alike items counted once, at most; above it 0.
+            max_nodes: The limit of the search tree: a count, so that the bound is reproducible.
+            max_pairs: The limit for pairs of items and modes, equal items counted once; above it
+                the bound is 0.
 
-        Proof: `Choices.bound`'s, with fewer choices: so many items of each kind take each mode.
-        HiGHS's dual bound is a bound on the programme except for its tolerances: reduced costs are
-        taken for right within 1e-7, each of which can lift the bound by that times the range of
-        its variable, and branches within 1e-6 of the best are cut off. Time is scaled to about 1,
-        and the sum of all these is taken off. (Its tolerance of rows only lowers the bound.)
+        Proof: that of `bound`, with fewer choices: a whole number of items of each kind takes each
+        mode. HiGHS's dual bound is a bound on the program except for its tolerances: reduced costs
+        are accepted within 1e-7, each of which can lift the bound by that times the range of its
+        variable, and branches within 1e-6 of the best are cut off. Time is scaled to about 1, and
+        the sum of all these is taken off. (Its tolerance of rows only lowers the bound.)
         """
         from scipy.optimize import Bounds, LinearConstraint, milp
 
@@ -144,7 +145,7 @@ class Relaxation:
     def _linear_program(
         self, max_pairs: int, exact: bool = False, time_unit: float = 0.0
     ) -> _LinearProgram | None:
-        """The relaxed choice, scaled; alike items counted once, None if exact and too many."""
+        """The relaxed choice, scaled; equal items counted once, None if exact and too many."""
         from scipy.sparse import coo_array
 
         _, modes, rows = self.load.shape
@@ -198,16 +199,16 @@ class Relaxation:
 
 @dataclass(frozen=True, eq=False)
 class _LinearProgram:
-    """Minimise goal · x, where most · x ≤ room and equal · x = count; x is modes taken, then T."""
+    """Minimise goal · x, where upper · x ≤ capacity and equal · x = count; x is modes, then T."""
 
     objective: Seconds
     upper_matrix: Any
     upper_limit: Seconds
     equal_matrix: Any
-    kind_count: Seconds  # kinds of items: how many there are of each
+    kind_count: Seconds  # kinds of items: the number of each
     column_kind: NDArray[np.int64]  # columns: its kind
     sample_item: NDArray[np.int64]  # kinds: one item of it
-    row_scale: Seconds  # rows: what they were divided by
+    row_scale: Seconds  # rows: their divisor
     time_unit: float  # seconds in one of T
 
 
@@ -228,9 +229,9 @@ def _mode_costs(load: Seconds, prices: Seconds) -> Seconds:
 def _merge_similar(
     load: Seconds, is_allowed: NDArray[np.bool_], max_kinds: int, exact: bool = False
 ) -> tuple[NDArray[np.int64], Seconds, Seconds]:
-    """One item of each kind, how many there are of it, and their mean load.
+    """One item of each kind, the number of them, and their mean load.
 
-    There are at most `max_kinds` kinds, unless it is exact: then all of a kind are alike.
+    There are at most `max_kinds` kinds, unless it is exact: then all items of a kind are equal.
     """
     flat = np.concatenate([load.reshape(len(load), -1), is_allowed], axis=1)
     resolution = 40.0

@@ -69,9 +69,9 @@ class IdealCosts(StageCosts):
 
     Let `k` of a tensor's reading nodes be in a point. A stage from point I to J receives the tensor
     from an earlier stage if I holds its producer and k(J) > k(I), that is, if for one number n both
-    k(I) = n and k(J) > n. Each such pair of conditions is a feature of I and one of J; their product
-    counts with the tensor's seconds; so a block of stages is a matrix product. Tensors from later
-    stages, from fixed ops, and sent tensors are handled in the same way.
+    k(I) = n and k(J) > n. Each such pair is a feature of I and one of J; their product counts with
+    the tensor's seconds; so a block of stages is a matrix product. Tensors from later stages, from
+    fixed ops, and sent tensors are handled in the same way.
 
     Args:
         membership: Ideals × nodes, from `enumerate_ideals`.

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placewright.solvers.contiguous.device_order import device_orders as fleets_of
+from placewright.solvers.contiguous.device_order import device_orders
 from placewright.solvers.contiguous.stage_costs import StageMemory
 from placewright.solvers.contiguous.stages import ROUNDING, stage_paths
 from placewright.solvers.memory_retry import raise_margin
@@ -98,7 +98,7 @@ def known_period(search: Search) -> float:
 
 def device_orders_for(coarse: CoarseGraph, points: int) -> list[DeviceOrder]:
     """The device orders to split over, with as many states as this many points allow."""
-    return fleets_of(coarse, max(_MIN_STATES, int(_WORK / points**2)))
+    return device_orders(coarse, max(_MIN_STATES, int(_WORK / points**2)))
 
 
 def _best_paths(

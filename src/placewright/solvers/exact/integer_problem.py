@@ -1,10 +1,10 @@
-"""The problem in whole numbers: what the CP-SAT model needs, as plain lists.
+"""The problem in integers, as plain lists for the CP-SAT model.
 
 CP-SAT counts in integers, so seconds become ticks, rounded down. A tick is a power of two of a
 second, so that dividing by it is exact. If every duration is a whole number of ticks (toys, tables
 of whole milliseconds …) nothing is rounded. Otherwise `slack` is the most ticks by which the time
-of anything in a step can be too small: one for each rounded duration that could lie on a way to
-it. The tick is chosen so small that the slack is below a millionth of the step.
+of an event in a step can be too small: one for each rounded duration that could lie on a path to
+it. The tick is so small that the slack is below a millionth of the step.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _TICKS_PER_SLACK = 2**23  # ticks in a step for each tick of slack
 class IntegerProblem:
     """A problem in ticks and bytes.
 
-    An *item* is an op or, for a grouped problem, a group of ops that runs as one; what takes no
-    turn is an item of its own. Items of one unit share a device.
+    An *item* is an op or, for a grouped problem, a group of ops that runs as one; an unscheduled op
+    is an item of its own. Items of one unit share a device.
     """
 
     problem: Problem
@@ -59,22 +59,18 @@ class IntegerProblem:
         """The whole problem.
 
         Args:
-            max_seconds: Seconds of a plan that is known; only better ones, or as good ones, are of
-                interest. Infinite if none is known.
-            grouping: Groups to be placed whole, and to run as one where that leaves no circle.
-            streaming: Whether plans that stream weights are to be covered by the bound.
-            with_schedule: Whether a model of the period also holds a step, to see memory over time.
-            strict: Whether the model holds all it knows of the order in which things happen.
+            max_seconds: Seconds of a known plan; only plans that are no worse are searched.
+                Infinite if none is known.
+            grouping: Groups to be placed whole, and to run as one where that makes no cycle.
+            streaming: Whether the bound must cover plans that stream weights.
+            with_schedule: Whether a model of the period also has a step, for memory over time.
+            strict: Whether the model has all constraints on the order of events.
         """
         a = problem.arrays
         unit = _units(a, grouping)
         item = _items(problem, unit, grouping)
-        item_seconds = _sum_seconds(np.where(a.scheduled[:, None], a.compute, 0.0), item)
-        if problem.objective == "period":
-            item_seconds = _sum_seconds(a.compute, item)
-        # No step takes longer than everything in turn: at any moment something is under way.
-        serial = float(item_seconds.max(axis=1).sum() + len(item_seconds) * a.launch_overhead.max())
-        serial += a.devices * float(a.transfer.max(axis=0, initial=0.0).sum())
+        item_seconds = _item_seconds(problem, item)
+        serial = _serial_seconds(a, item_seconds)
         max_seconds = min(max_seconds, serial)
         horizon = max_seconds if problem.objective == "step" else serial
         durations = [item_seconds.ravel(), a.transfer.ravel(), a.launch_overhead]
@@ -116,11 +112,11 @@ class IntegerProblem:
         return cls(problem, tick, slack, item, unit, payload)
 
     def with_hint(self, plan: Plan, free: NDArray[np.bool_] | None = None) -> IntegerProblem:
-        """The same with a plan to begin with.
+        """The same problem with a plan to start from.
 
         Args:
-            free: Ops that may change; the others keep their device, and among each other their
-                order. None if all may.
+            free: Ops that may change; the others keep their devices and their relative order.
+                None if all may change.
         """
         payload = dict(self.payload)
         first_op = np.unique(self.unit, return_index=True)[1]
@@ -147,7 +143,7 @@ class IntegerProblem:
         return IntegerProblem(self.problem, self.tick, self.slack, self.item, self.unit, payload)
 
     def seconds(self, ticks: float) -> float:
-        """Ticks as seconds, less what the simulator's own rounding can take off a sum."""
+        """Ticks as seconds, less the rounding error of the simulator's sums."""
         return ticks * self.tick * (1 - 4 * self.problem.arrays.ops * float(np.finfo(float).eps))
 
     def placement(self, unit_device: list[int]) -> NDArray[np.int32]:
@@ -161,8 +157,8 @@ class IntegerProblem:
         producer has ended or later, and if that is the same instant as the producer's start then
         the producer took no time, and ends before the reader or has an earlier position. Rule 2
         takes a topological order as it stands. On each device it is the order of the starts. So
-        any schedule in which ops start as early as the order on each device lets them is what the
-        simulator makes of it, as far as channels serve their transfers in the schedule's order.
+        the simulator reproduces any schedule in which ops start as early as the order on each
+        device allows, as far as channels serve their transfers in the schedule's order.
         """
         item_of = self.item
         order = np.lexsort(
@@ -174,7 +170,7 @@ class IntegerProblem:
 
 
 def _units(a: Arrays, grouping: Grouping | None) -> NDArray[np.int32]:
-    """What shares a device: units, or groups, parted where not all may be on the same devices."""
+    """Ops that share a device: units, or groups, split where their allowed devices differ."""
     if grouping is None:
         return a.unit
     labels = zip(grouping.group.tolist(), map(bytes, a.allowed), strict=True)
@@ -184,7 +180,7 @@ def _units(a: Arrays, grouping: Grouping | None) -> NDArray[np.int32]:
 def _items(
     problem: Problem, unit: NDArray[np.int32], grouping: Grouping | None
 ) -> NDArray[np.int32]:
-    """What runs as one: ops, or whole groups if none has to wait for itself."""
+    """Ops that run as one: single ops, or whole groups if these make no cycle."""
     a = problem.arrays
     ops = np.arange(a.ops, dtype=np.int32)
     if grouping is None:
@@ -198,10 +194,24 @@ def _items(
     return ops if has_cycle and problem.objective == "step" else item
 
 
+def _item_seconds(problem: Problem, item: NDArray[np.int32]) -> NDArray[np.float64]:
+    """Items × devices: seconds of each item."""
+    a = problem.arrays
+    if problem.objective == "period":
+        return _sum_seconds(a.compute, item)
+    return _sum_seconds(np.where(a.scheduled[:, None], a.compute, 0.0), item)
+
+
+def _serial_seconds(a: Arrays, item_seconds: NDArray[np.float64]) -> float:
+    """All durations in sequence. No step takes longer: there is always some activity."""
+    serial = float(item_seconds.max(axis=1).sum() + len(item_seconds) * a.launch_overhead.max())
+    return serial + a.devices * float(a.transfer.max(axis=0, initial=0.0).sum())
+
+
 def _tick(
     max_seconds: float, durations: list[NDArray[np.float64]], count: int
 ) -> tuple[float, int]:
-    """Seconds in a tick and the slack, for steps of at most so many seconds."""
+    """Seconds per tick and the slack, for steps of at most this many seconds."""
     if not max_seconds > 0:
         return 1.0, 0
     values = np.concatenate(durations)
@@ -244,10 +254,10 @@ def _tensors(a: Arrays, item: NDArray[np.int32], tick: float) -> list[dict[str, 
 
 
 def _needs(a: Arrays, item: NDArray[np.int32]) -> NDArray[np.int64]:
-    """Bytes that must be on an item's device while it runs (rule 8), beside resident ones.
+    """Bytes that must be on an item's device while it runs (rule 8), besides resident ones.
 
-    Its workspace, its outputs, and what it reads, but for what aliases other memory or may be
-    resident already. Of a group, the most that one of its ops needs.
+    Its workspace, outputs and inputs, except tensors that alias other memory or may be resident.
+    For a group, the most that one of its ops needs.
     """
     output_bytes = np.where((a.alias < 0) & ~a.is_resident[a.producer], a.sizes, 0)
     required_bytes = a.workspace + np.bincount(

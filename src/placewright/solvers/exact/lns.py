@@ -1,7 +1,7 @@
 """LNS, large-neighbourhood search: improves a plan window by window with CP-SAT.
 
 Shaw 1998, "Using constraint programming and local search methods to solve vehicle routing
-problems", CP: free a part of a solution, and let constraint programming solve that part anew.
+problems", CP: free a part of a solution, and solve that part again by constraint programming.
 """
 
 from __future__ import annotations
@@ -26,21 +26,22 @@ if TYPE_CHECKING:
 
 Flags = NDArray[np.bool_]
 
-_HANG_SECONDS = 120.0  # seconds for one window, which no window takes unless CP-SAT hangs
+_HANG_SECONDS = 120.0  # seconds for one window; only a hanging CP-SAT takes longer
 
 
 @dataclass(frozen=True)
 class LNS:
     """From the best baseline, free a window of ops at a time and solve it with CP-SAT.
 
-    A window is a connected part of the graph, a stretch of time around an op on the critical path,
-    or what two devices send each other. The rest keeps its device and order. Plans are judged, and
-    taken if they are no worse. Windows are limited by CP-SAT's own measure of work, so that the
-    same seed gives the same plan. It ends after `patience` windows in a row without a better plan.
+    A window is a connected part of the graph, the ops around an op of the critical path in time, or
+    the ops that send tensors between two devices. Other ops keep their device and order. Plans are
+    evaluated, and accepted if they are no worse. Windows are limited by CP-SAT's deterministic
+    time, so that the same seed gives the same plan. It ends after `patience` windows in a row
+    without a better plan.
 
     Args:
         window: Ops that are free at a time.
-        work: CP-SAT's measure of work for one window; a second or a few are one.
+        work: CP-SAT's deterministic time for one window; one unit is one to a few seconds.
     """
 
     window: int = 20
@@ -53,7 +54,7 @@ class LNS:
         if search.over or search.best is None:
             return
         problem, best = search.problem, search.best
-        if best.fusion is not None or best.staging is not None:  # the model knows neither
+        if best.fusion is not None or best.staging is not None:  # the model has neither
             if not len(search.judge(best.placement, best.priority).value):
                 return
             best = Plan.of(problem, best.placement, best.priority)
@@ -86,7 +87,7 @@ class LNS:
                     current, key = Plan.of(problem, solution.placement, solution.priority), new_key
 
     def _window(self, search: Search, problem: Problem, plan: Plan) -> Flags:
-        """The ops to free, with what follows them (weights, the rest of their units)."""
+        """The ops to free, with their weights and the rest of their units."""
         timeline = simulate(problem, plan)
         kinds: tuple[Callable[..., NDArray[np.int64]], ...] = (
             graph_neighbourhood,
@@ -103,7 +104,7 @@ class LNS:
 def graph_neighbourhood(
     problem: Problem, timeline: Timeline, rng: np.random.Generator
 ) -> NDArray[np.int64]:
-    """Ops from a random one outwards, along tensors in both directions."""
+    """Ops around a random one, along tensors in both directions."""
     a = problem.arrays
     source = a.producer[a.inputs]
     adjacent: list[list[int]] = [[] for _ in range(a.ops)]
@@ -136,7 +137,7 @@ def time_window(
 def boundary_ops(
     problem: Problem, timeline: Timeline, rng: np.random.Generator
 ) -> NDArray[np.int64]:
-    """Senders and readers of what one device sends another, from a random send onwards."""
+    """Producers and readers of tensors between two devices, from a random transfer on."""
     a, transfers = problem.arrays, timeline.transfers
     if not len(transfers.tensor):
         return graph_neighbourhood(problem, timeline, rng)
@@ -156,7 +157,7 @@ def boundary_ops(
 
 
 def critical_ops(problem: Problem, timeline: Timeline) -> NDArray[np.int64]:
-    """A chain of ops, each the reason why the next one started when it did, to the last to end."""
+    """The critical chain of ops: each determined the start of the next, up to the last op."""
     a, placement = problem.arrays, timeline.plan.placement
     scheduled_ops = np.flatnonzero(a.scheduled)
     transfers = timeline.transfers

@@ -1,7 +1,7 @@
-"""Memory constraints of the CP-SAT model: what rule 8 demands.
+"""Memory constraints of the CP-SAT model (rule 8).
 
-All of it is a relaxation: a plan that fits keeps these constraints. Whether a plan of the model
-fits is for the simulator to say.
+They are a relaxation: a plan that fits keeps them. Whether a plan of the model fits is decided by
+the simulator.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from placewright.solvers.exact.model import Linear, PlacementModel, StepModel
 
-_MAX_BYPASS_ITEMS = 200  # items above which tensors that bypass an op are left out
+_MAX_BYPASS_ITEMS = 200  # items above which tensors that bypass an op are ignored
 
 
 def scarce_devices(placement: PlacementModel) -> list[int]:
-    """The devices that could be overfull if all that may be there were there at once."""
+    """The devices that would be overfull if everything allowed there were there at once."""
     payload, devices = placement.payload, []
     for device in placement.devices:
         units = sum(
@@ -30,10 +30,10 @@ def scarce_devices(placement: PlacementModel) -> list[int]:
 
 
 def add_static_memory(placement: PlacementModel, device: int) -> Linear:
-    """Resident bytes fit, with what must be there while any op runs. Returns the bytes left.
+    """Resident bytes fit, with the bytes needed while any op runs. Returns the bytes left.
 
-    That is what the op itself needs and tensors that bypass it: made or read on this device by an
-    op that it depends on, and read on this device by one that depends on it. All graph outputs
+    Needed are the bytes of the op itself and tensors that bypass it: made or read on this device by
+    an op that it depends on, and read on this device by one that depends on it. All graph outputs
     that are made here are here once the last op has started.
     """
     payload, model = placement.payload, placement.model
@@ -92,18 +92,18 @@ def _bypassing_bytes(
 
 
 def add_memory_over_time(step: StepModel, device: int, free_bytes: Linear) -> None:
-    """What is on a device at one time fits beside the resident bytes.
+    """All tensors that are on a device at one time fit, besides the resident bytes.
 
     An output is there from its op's start to the end of that op, of its last reader there and of
     its last send; a copy from its send's start to the end of its last reader there. The model's
-    times are below the true ones, by at most the slack, so a life in the model that begins by the
-    slack later lies within the true one.
+    times are below the true ones, by at most the slack, so a lifetime in the model that begins by
+    the slack later lies within the true one.
     """
     model, slack = step.model, step.payload["slack"]
     max_ticks = 2 * step.horizon + slack
     intervals, sizes = [], []
     lifetime_end: dict[int, Linear] = {}
-    # Backwards, so that what aliases a tensor comes before it.
+    # Backwards, so that aliases of a tensor come before it.
     for tensor, row in reversed(list(enumerate(step.tensors))):
         producer = row["producer"]
         producer_here = step.item_on(producer).get(device)

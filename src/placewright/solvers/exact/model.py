@@ -4,24 +4,24 @@ It is built where it is solved, in the child process (`worker.py`). The model of
 (rules of `simulator/reference.py`):
 
 - an op takes its device for its time (rule 1), and its issuer for the launch overhead;
-- it starts after all it reads has been made, and has arrived if it was made elsewhere (rule 3);
+- it starts after its inputs have been made, and have arrived if they were made elsewhere (rule 3);
 - a tensor is sent once to each device that reads it, after its op, and takes its channel for that
   time (rules 4 and 5).
 
-These say no more than the rules, so the model is a relaxation and its bound holds for any plan.
-`order.py` adds what keeps schedules from being reached, `memory.py` what memory
-demands, again no more than the rules do. `window.py` is for parts of a plan alone.
+These are implied by the rules, so the model is a relaxation and its bound holds for any plan.
+`order_constraints.py` adds constraints that exclude unreachable schedules, `memory.py` those of
+memory; both are implied by the rules too. `window.py` is for parts of a plan.
 
 **Rounding.** Take any step of the simulator, and round every duration down. Let all devices and
-channels do the same in the same order, each thing as early as that order lets it. Every time is
-then the longest way of rounded durations to it: at most the true time, and less by at most the
+channels do the same in the same order, each activity as early as that order allows. Every time is
+then the longest path of rounded durations to it: at most the true time, and less by at most the
 slack. This schedule keeps the constraints above, so the model's optimum is no more than the true
 step time in ticks. (This would fail if all times were rounded one by one, or durations upwards.)
 
 **Weights that are streamed.** The model sends weights like any tensor, from time 0. A plan may
-stream them instead (rule 6), so that its weights do not hold up tensors. With `streaming` the
-model must not be faster than those plans either: then a weight takes no channel, and only arrives
-no earlier than it could; a channel's total still counts it.
+stream them instead (rule 6), so that its weights do not delay tensors. With `streaming` the
+model must not be slower than those plans either: then a weight takes no channel, and only arrives
+no earlier than it could; a channel's total load still includes it.
 
 The *period* is in `period.py`.
 """
@@ -33,12 +33,12 @@ from typing import Any, NamedTuple
 
 from placewright.solvers.exact.window import fixed_until_tick, keep_order, nearby_items
 
-Literal = Any  # CP-SAT's own types are known where ortools is installed only
+Literal = Any  # CP-SAT's types are known only where ortools is installed
 Linear = Any
 
 
 class TransferInterval(NamedTuple):
-    """One tensor to one device over one channel, from whichever of the channel's devices."""
+    """The transfer of one tensor to one device over one channel, from any of its devices."""
 
     tensor: int
     target: int
@@ -49,7 +49,7 @@ class TransferInterval(NamedTuple):
 
 
 class PlacementModel:
-    """Which unit is where, and which tensor has to go where: what both objectives need."""
+    """The devices of units and the transfers of tensors, for both objectives."""
 
     def __init__(self, payload: dict[str, Any]) -> None:
         from ortools.sat.python import cp_model
@@ -75,7 +75,7 @@ class PlacementModel:
 
     @cached_property
     def _descendants(self) -> list[int]:
-        """For each item those that read it, even indirectly, one bit each."""
+        """For each item its descendants, one bit each."""
         descendants = [0] * len(self.items)
         for item in reversed(topological_order(self.readers)):
             for reader in self.readers[item]:
@@ -83,11 +83,11 @@ class PlacementModel:
         return descendants
 
     def depends_on(self, item: int, other: int) -> bool:
-        """Whether an item reads another, even indirectly."""
+        """Whether an item is a descendant of another."""
         return bool(self._descendants[other] >> item & 1)
 
     def _unit_literals(self, unit: int) -> dict[int, Literal]:
-        """The devices that a unit may be on, each with what says that it is there."""
+        """The devices that a unit may be on, each with the literal that it is there."""
         payload, model = self.payload, self.model
         devices = [device for device in self.devices if payload["allowed"][unit][device]]
         if payload["free"] is not None and not payload["free"][unit]:
@@ -243,7 +243,7 @@ class StepModel(PlacementModel):
             model.add_no_overlap(intervals)
 
     def _path_lengths(self, fastest: list[int]) -> tuple[list[int], list[int]]:
-        """The longest ways to and from each item, everything on its fastest device."""
+        """The longest paths to and from each item, everything on its fastest device."""
         heads, tails = [0] * len(fastest), [0] * len(fastest)
         order = topological_order(self.readers)
         for item in order:
@@ -321,14 +321,14 @@ class StepModel(PlacementModel):
                         constraint.only_enforce_if(literal, is_sent)
 
     def _add_totals(self) -> None:
-        """Loads, which CP-SAT's linear relaxation does not see by itself."""
+        """Loads, which CP-SAT's linear relaxation does not derive by itself."""
         for loads in [*self._device_load, *self._channel_load.values()]:
             if loads:
                 self.model.add(sum(loads) <= self.makespan)
 
 
 def topological_order(readers: list[list[int]]) -> list[int]:
-    """Items so that readers come after what they read."""
+    """Items such that readers come after their inputs."""
     pending = [0] * len(readers)
     for targets in readers:
         for target in targets:

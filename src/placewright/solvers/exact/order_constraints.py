@@ -1,12 +1,12 @@
 """Order constraints of the CP-SAT model: rules 2 and 5, which keep schedules reachable.
 
 Without these constraints the model may let a channel serve transfers in any order and let a device
-wait for no reason, which can be faster than anything a plan can say. With all of them its schedules
-are those of plans, but for ties that rounding hides and for devices that share an issuer: which of
-them is served first is not modelled, so what would be wrong for them is left out.
+wait for no reason, which can be faster than any plan. With all of them its schedules are those of
+plans, except for ties that rounding hides and for devices that share an issuer: which of them is
+served first is not modelled, so constraints that would be wrong for them are omitted.
 
-Every constraint is one that all steps of the simulator keep, whatever is rounded, so that the
-model's bound holds with any of them.
+All steps of the simulator keep every constraint, whatever is rounded, so that the model's bound
+holds with any of them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def transfer_pairs(step: StepModel) -> int:
-    """How many pairs of transfers may meet on a channel: what `first_come` costs."""
+    """The number of pairs of transfers that may meet on a channel: the cost of their order."""
     per_channel: dict[int, int] = {}
     for transfer in step.transfers:
         per_channel[transfer.channel] = per_channel.get(transfer.channel, 0) + 1
@@ -35,14 +35,14 @@ def transfer_pairs(step: StepModel) -> int:
 
 
 def add_channel_order(step: StepModel) -> None:
-    """Rule 5: a channel serves first what is handed over first, then by (tensor, receiver).
+    """Rule 5: a channel serves transfers in order of request, then by (tensor, receiver).
 
-    A tensor is handed over when its op ends. Two tensors of one op go by number. So do those of
-    what is there before the step and anything with a larger number, and those of an op and of one
-    that reads it, even indirectly: the other ends later, or at the same instant in a later round.
-    Otherwise the earlier end goes first. Ends differ from the true ones by at most the slack, so a
-    difference of no more than that says nothing; and at equal ends the smaller number goes first
-    only if its op takes time and so cannot end in a later round.
+    A transfer is requested when the tensor's op ends. Two tensors of one op go by number. So do
+    tensors of unscheduled ops and any with larger numbers, and those of an op and of its
+    descendants: these end later, or at the same instant in a later round. Otherwise the earlier
+    end goes first. Ends differ from the true ones by at most the slack, so a difference up to the
+    slack decides nothing; and at equal ends the smaller number goes first only if its op takes time
+    and so cannot end in a later round.
     """
     ends_first: dict[tuple[int, int], Literal] = {}
     by_channel: dict[int, list[TransferInterval]] = {}
@@ -83,10 +83,10 @@ def add_channel_order(step: StepModel) -> None:
 
 
 def _ends_first(step: StepModel, producer: int, other: int) -> Literal:
-    """True if p's tensors are handed over before q's, where p's have smaller numbers."""
+    """True if p's tensors are requested before q's, where p's have smaller numbers."""
     model, slack = step.model, step.payload["slack"]
     literal = model.new_bool_var("")
-    if other not in step.end:  # there from the start: only what ends at once can get ahead of it
+    if other not in step.end:  # unscheduled: only ops that end at 0 can get ahead of it
         model.add(step.end[producer] <= 0).only_enforce_if(literal)
     else:
         strictly = 1 if not slack and not step.payload["quick"][producer] else 0
@@ -98,10 +98,10 @@ def _ends_first(step: StepModel, producer: int, other: int) -> Literal:
 
 
 def add_prompt_starts(step: StepModel) -> None:
-    """Rule 2: an op starts as soon as its device and all it reads let it.
+    """Rule 2: an op starts as soon as its device is free and its inputs have arrived.
 
-    So it starts at 0, or when the op before it on its device ends, or when something arrives. Both
-    disciplines do so.
+    So it starts at 0, or when the op before it on its device ends, or when an input arrives. This
+    holds for both disciplines.
     """
     if any(issuer >= 0 for issuer in step.payload["issuer"]):
         return
@@ -130,11 +130,11 @@ def add_prompt_starts(step: StepModel) -> None:
 
 
 def add_prompt_sends(step: StepModel) -> None:
-    """Rule 5: a transfer starts as soon as it is handed over and its channel lets it.
+    """Rule 5: a transfer starts as soon as it is requested and its channel is free.
 
-    A late one can help the model, though it costs time: an op that waits for it ends later, which
-    may let another op's tensor go first. These constraints are many and seldom needed. Where some
-    weights are not on the channels (`streaming`) they would be wrong, as those may hold it up.
+    A late transfer can help the model, though it costs time: an op that waits for it ends later,
+    which may let another op's tensor go first. These constraints are many and rarely needed. Where
+    some weights are not on the channels (`streaming`) they would be wrong, as weights may delay it.
     """
     if step.payload["streaming"] and any(row["weight"] for row in step.tensors):
         return
@@ -160,10 +160,10 @@ def add_prompt_sends(step: StepModel) -> None:
 
 
 def add_no_idling(step: StepModel) -> None:
-    """Rule 2, *ready*: a device that is idle takes a ready op and does not wait for a better one.
+    """Rule 2, *ready*: an idle device takes a ready op and does not wait for a better one.
 
     If a device was idle before an op, all ops that run there later were not ready until that op
-    started. Idle times that are no longer than the slack may not be there at all.
+    started. Idle times up to the slack may be due to rounding.
     """
     if any(issuer >= 0 for issuer in step.payload["issuer"]):
         return
@@ -187,7 +187,7 @@ def add_no_idling(step: StepModel) -> None:
 
 
 def _late_arrivals(step: StepModel, item: int, moment: Linear) -> list[Literal]:
-    """Literals, one of which can hold only if something that an item reads comes then or later."""
+    """Literals, each true only if some input of an item arrives then or later."""
     literals = []
     for tensor in step.reads[item]:
         producer = step.tensors[tensor]["producer"]

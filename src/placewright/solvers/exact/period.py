@@ -1,7 +1,7 @@
 """The period in the CP-SAT model: the largest load of any device or channel.
 
-Streamed weights are sent once for each reader and are never cheaper than sent ones, so the bound
-holds for plans that stream as well.
+Streamed weights are sent once for each reader, which is never cheaper than sending them once per
+device, so the bound holds for plans that stream as well.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def period_variable(placement: PlacementModel) -> Linear:
-    """A variable that is no less than any device's and any channel's load."""
+    """A variable that is at least the load of every device and channel."""
     p, model = placement.payload, placement.model
     longest_load = model.new_int_var(0, p["most"], "period")
     device_load: list[list[Linear]] = [[] for _ in placement.devices]

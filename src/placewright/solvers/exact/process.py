@@ -1,7 +1,7 @@
 """The parent's side of the CP-SAT process: sends a request, and reads answers until a deadline.
 
-CP-SAT is native code that cannot be interrupted from Python, so it runs in a process of its own,
-which is killed if it is late, if the caller is interrupted, or if the caller goes away.
+CP-SAT is native code that cannot be interrupted from Python, so it runs in its own process, which
+is killed if it is late, if the caller is interrupted, or if the caller ends.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from placewright.errors import MissingDependency, PlacewrightError
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
-_GRACE_SECONDS = 1.5  # seconds over its limit after which the process is taken to hang
+_GRACE_SECONDS = 1.5  # seconds over its limit after which the process counts as hanging
 
 
 class SolverWorker:
@@ -32,7 +32,7 @@ class SolverWorker:
     def __init__(self) -> None:
         if importlib.util.find_spec("ortools") is None:
             raise MissingDependency("ortools", "exact")
-        # The same packages as here, and none that happen to lie in the current folder.
+        # The same packages as here, and none from the current folder.
         paths = os.pathsep.join(path for path in sys.path if path)
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "placewright.solvers.exact.worker"],
@@ -40,7 +40,7 @@ class SolverWorker:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             env={**os.environ, "PYTHONPATH": paths},
-            start_new_session=True,  # an interrupt is ours to handle
+            start_new_session=True,  # the parent handles interrupts
             text=True,
             encoding="utf-8",
         )
@@ -52,16 +52,16 @@ class SolverWorker:
 
     @property
     def is_alive(self) -> bool:
-        """Whether it can be asked; a forked copy of this process leaves it alone."""
+        """Whether it accepts requests; a forked copy of this process must not use it."""
         return self._owner_pid == os.getpid() and self._process.poll() is None
 
     def submit(self, request: dict[str, Any], seconds: float) -> Generator[dict[str, Any]]:
         """Answers to one request as they come; the last is of kind `done` or `late`.
 
-        Leaving the loop early, for whatever reason, kills the process.
+        Leaving the loop early kills the process.
 
         Args:
-            seconds: The process has so long before it is killed, beside a little grace.
+            seconds: The time limit, after which (and a short grace) the process is killed.
         """
         is_done = False
         try:
@@ -132,7 +132,7 @@ _lock = threading.Lock()
 
 @contextlib.contextmanager
 def borrow_worker() -> Iterator[SolverWorker]:
-    """A worker that is kept for the next who asks, since one takes about a second to start."""
+    """A worker that is reused by the next caller, since one takes about a second to start."""
     with _lock:
         worker = _idle_workers.pop() if _idle_workers else None
     if worker is None or not worker.is_alive:

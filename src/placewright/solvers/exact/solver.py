@@ -1,7 +1,7 @@
 """Exact: the best plan and a bound that proves it, by CP-SAT (OR-Tools).
 
-`numbers.py` puts a problem into whole numbers, `model.py` and its neighbours say the
-simulator's rules in constraints, `process.py` has them solved in a process of their own.
+`integer_problem.py` rounds a problem to integers, `model.py` and its neighbours state the
+simulator's rules as constraints, `process.py` has them solved in another process.
 """
 
 from __future__ import annotations
@@ -42,23 +42,23 @@ _BASELINES: tuple[Solver, ...] = (
     HEFT(contended=True),
     METF(),
 )
-_MAX_BUNDLES = 120  # above which ops are placed in groups
-_COARSE_GROUPS = 24  # groups that they are put into
-_MAX_GROUPS = 300  # groups above which there is no use in trying
-_MIN_SECONDS = 0.02  # seconds below which there is no use in asking
+_MAX_BUNDLES = 120  # bundles above which ops are placed in groups
+_COARSE_GROUPS = 24  # the number of these groups
+_MAX_GROUPS = 300  # groups above which it is not tried
+_MIN_SECONDS = 0.02  # seconds below which it is not tried
 
 
 @dataclass(frozen=True, eq=False)
 class Solution:
-    """What CP-SAT found.
+    """CP-SAT's best plan.
 
     Args:
-        status: `optimal`, `feasible`, `infeasible` (no plan of the model, which is no worse than
-            the start, fits), or `unknown`.
+        status: `optimal`, `feasible`, `infeasible` (no plan of the model that is no worse than the
+            start fits), or `unknown`.
         placement: The best plan's devices, or those of the start if no plan was found.
         priority: Its order; None for a period.
-        value: The model's own figure for it, in seconds; the simulator has the last word.
-        value_bound: Seconds that no plan of the model can beat.
+        value: The model's value for it, in seconds; the simulator decides.
+        value_bound: A lower bound for all plans of the model, in seconds.
         rounding: Seconds by which a bound is too low because durations are rounded.
     """
 
@@ -72,12 +72,12 @@ class Solution:
 
 @dataclass(frozen=True)
 class SolveLimits:
-    """How long CP-SAT may take.
+    """The limits of CP-SAT.
 
     Args:
-        seconds: By the clock: what is found then depends on the machine.
-        deterministic: CP-SAT's own measure of work, the same on every machine; about a second is
-            one. With one worker the same limit gives the same answer.
+        seconds: Wall-clock time: the result then depends on the machine.
+        deterministic: CP-SAT's deterministic time, the same on every machine; one unit is about a
+            second. With one worker the same limit gives the same answer.
     """
 
     seconds: float
@@ -99,14 +99,14 @@ def solve_model(
     streaming: bool = False,
     worker: SolverWorker | None = None,
 ) -> Solution:
-    """The best plan without streamed weights, as far as the model and the limits go.
+    """The best plan without streamed weights, within the model and the limits.
 
     Args:
-        start: A plan to begin with; only plans that are no worse are looked for.
-        free: Ops whose device and place in the order may change; the others keep the start's.
+        start: A plan to start from; only plans that are no worse are searched.
+        free: Ops whose device and order may change; the others keep the start's.
         grouping: Groups to place whole.
-        streaming: Whether the bound is to hold for plans that stream weights, too.
-        worker: A process to run in; a waiting one is taken, or one is started, if there is none.
+        streaming: Whether the bound must also hold for plans that stream weights.
+        worker: The process to run in; by default an idle one is reused, or one is started.
     """
     known_seconds = math.inf
     if start is not None and grouping is None:
@@ -168,20 +168,20 @@ def _solution_from(
 
 @dataclass(frozen=True)
 class Exact:
-    """The best plan there is, with a proof, for graphs of up to about 30 ops or groups.
+    """The optimal plan, with a proof, for graphs of up to about 30 ops or groups.
 
-    It begins with the best of a few baselines, and judges every plan that CP-SAT finds. Its bound
-    holds for every plan that fits, streamed weights included, but not for fused ops; the result
-    is proven the best if its gap is below a millionth. Without proof it is the best plan found.
+    It starts with the best of a few baselines, and evaluates every plan that CP-SAT finds. Its
+    bound holds for every plan that fits, streamed weights included, but not for fused ops; the
+    result is proven optimal if its gap is below a millionth, else it is the best plan found.
 
     Args:
-        group: Makes groups that are placed whole, such as `transforms.by_heavy_edges` with a
-            count, for larger graphs. Each runs as one where that leaves no circle, so the model
-            is an estimate, and nothing is proven. Without it, graphs of more than 120 ops are put
-            into 24 groups; where that is not possible, only the baselines are judged.
-        seconds: Its own limit, beside the search's.
-        deterministic: A limit in CP-SAT's own measure of work, the same on every machine. With
-            it, and no limit in seconds that is reached, the same seed gives the same plan.
+        group: Makes groups that are placed whole, e.g. `transforms.by_heavy_edges` with a count,
+            for larger graphs. Each runs as one where that makes no cycle, so the model is an
+            estimate, and nothing is proven. Without it, graphs of more than 120 bundles are put
+            into 24 groups; where that is not possible, only the baselines are evaluated.
+        seconds: Its own limit, besides the search's.
+        deterministic: A limit in CP-SAT's deterministic time, the same on every machine. With it,
+            unless a limit in seconds is reached, the same seed gives the same plan.
         workers: Threads of CP-SAT; with more than one, equally good plans may change from run to
             run.
     """
@@ -222,7 +222,7 @@ class Exact:
 
 @dataclass(frozen=True)
 class _SolveStage:
-    """One of the models to solve in turn, until one proves the best plan."""
+    """One of the models that are solved one after the other, until one proves optimality."""
 
     grouping: Grouping | None = None
     streaming: bool = False
@@ -232,10 +232,10 @@ class _SolveStage:
 
 
 def _solve_stages(problem: Problem, grouping: Grouping | None) -> list[_SolveStage]:
-    """First one whose bound holds for all plans, then those that know more.
+    """First a model whose bound holds for all plans, then more precise ones.
 
-    For a period that is one with a schedule, which sees memory over time. For a step it is one
-    that knows all about the order, which takes longer, and how weights are sent.
+    For a period that is one with a schedule, for memory over time. For a step it is one with all
+    order constraints, which takes longer, and with transfers of weights.
     """
     if grouping is not None:
         return [_SolveStage(grouping, bounds_all_plans=False)]
@@ -253,7 +253,7 @@ def _solve_stages(problem: Problem, grouping: Grouping | None) -> list[_SolveSta
 def _solve_stage(
     search: Search, worker: SolverWorker, stage: _SolveStage, limits: SolveLimits
 ) -> bool:
-    """Solve one model, judge what it finds; whether nothing is left to do."""
+    """Solve one model and evaluate its plans; whether nothing is left to do."""
     overflow, value = search.key
     known_seconds = math.inf if overflow or stage.grouping is not None else value
     integer_problem = IntegerProblem.of(
@@ -282,7 +282,7 @@ def _solve_stage(
 
 
 def judge_baselines(search: Search) -> None:
-    """Judge a few baselines where there is no plan to begin with."""
+    """Evaluate a few baselines if there is no plan to start from."""
     if search.best is not None:
         return
     for solver in _BASELINES:

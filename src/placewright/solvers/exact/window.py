@@ -1,10 +1,10 @@
-"""Windows of a plan: keeps in order all that may not change.
+"""Windows of a plan: fixes the order of everything that may not change.
 
-In a window (`free` is given) only some units may change. The others keep their devices and, among
-each other, their order, on devices and on channels, so that CP-SAT has little to decide. An op
-that is free may not go far in the order either: not past ops that are further than `_MARGIN`
-places from all that is free. What began before any of these ops did cannot be changed by anything
-that is free, so its times are given.
+In a window (`free` is set) only some units may change. The others keep their devices and their
+relative order, on devices and on channels, so that CP-SAT has little to decide. A free op may not
+move far in the order either: not past ops that are further than `_MAX_DISTANCE` positions from all
+free ops. Events before any of these ops started do not depend on free ops, so their times are
+fixed.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from placewright.solvers.exact.model import StepModel, TransferInterval
 
-_MAX_DISTANCE = 12  # places
+_MAX_DISTANCE = 12  # positions
 
 
 def nearby_items(payload: dict[str, Any]) -> set[int]:
-    """The items that free ones may meet on a device; all if there is no window."""
+    """The items that free items may meet on a device; all if there is no window."""
     if payload["free"] is None:
         return set(range(len(payload["unit"])))
     order = [item for item in payload["hint"]["order"] if payload["turn"][item]]
@@ -31,14 +31,14 @@ def nearby_items(payload: dict[str, Any]) -> set[int]:
 
 
 def fixed_until_tick(payload: dict[str, Any], nearby: set[int]) -> int:
-    """The tick before which all is as it was; 0 if there is no window."""
+    """The tick before which nothing changes; 0 if there is no window."""
     if payload["free"] is None:
         return 0
     return int(min((payload["hint"]["begin"][item] for item in nearby), default=0))
 
 
 def keep_order(step: StepModel) -> None:
-    """What may not change keeps its order, and what is free does not go far."""
+    """Fixed items keep their order, and free items do not move far."""
     payload = step.payload
     if payload["free"] is None:
         return

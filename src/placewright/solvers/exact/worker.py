@@ -19,13 +19,15 @@ if TYPE_CHECKING:
 
     from placewright.solvers.exact.model import PlacementModel
 
-_MAX_TRANSFER_PAIRS = 6_000  # of transfers that may meet, above which their order is left open
-_MAX_TENSORS = 400  # of tensors, above which memory over time is left open
+_MAX_TRANSFER_PAIRS = (
+    6_000  # pairs of transfers that may meet, above which their order is not modelled
+)
+_MAX_TENSORS = 400  # tensors above which memory over time is not modelled
 
 
 def main() -> None:
     """Answer requests until there are no more."""
-    # What a library prints must not get among the answers.
+    # Output of libraries must not mix with the answers.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
 
@@ -52,13 +54,13 @@ def main() -> None:
 def _read_requests(requests: queue.Queue[str]) -> None:
     for line in sys.stdin:
         requests.put(line)
-    os._exit(0)  # whoever asked is gone
+    os._exit(0)  # the parent is gone
 
 
 def solve_request(
     payload: dict[str, Any], send: Callable[[dict[str, Any]], None]
 ) -> dict[str, Any]:
-    """Build the model and solve it; says each plan it finds."""
+    """Build the model and solve it; sends each plan it finds."""
     from ortools.sat.python import cp_model
 
     started = time.perf_counter()
@@ -75,7 +77,7 @@ def solve_request(
         solver.parameters.max_deterministic_time = payload["deterministic"]
     solver.parameters.num_workers = payload["workers"]
     solver.parameters.random_seed = payload["seed"]
-    if payload["free"] is not None:  # a window is soon searched, so preparations do not pay
+    if payload["free"] is not None:  # a window is searched quickly, so presolving does not pay
         solver.parameters.cp_model_probing_level = 0
         solver.parameters.symmetry_level = 0
         solver.parameters.linearization_level = 0
@@ -87,7 +89,7 @@ def solve_request(
 
 
 def _build_model(payload: dict[str, Any]) -> PlacementModel:
-    """The model that a request asks for."""
+    """The model of a request."""
     from placewright.solvers.exact import memory, order_constraints
     from placewright.solvers.exact.model import PlacementModel, StepModel
     from placewright.solvers.exact.period import period_variable

@@ -1,6 +1,6 @@
-"""Affinity: the seconds of tensors that pairs of groups pass to each other.
+"""Affinity: the seconds of the tensors between pairs of groups.
 
-Partitioners and repair see a graph as groups of ops and what it costs to keep two groups apart.
+Partitioners and repair work on groups of ops and the costs of separating two groups.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Affinity:
-    """Pairs of groups that pass tensors, each pair once, and the seconds of sending them.
+    """Pairs of groups with tensors between them, each pair once, and the seconds of sending them.
 
-    A tensor goes once to each device that reads it, so to no more than all others, however many
-    groups read it. Its seconds are shared out over its readers such that parting it from all of
-    them costs what sending it to all other devices would.
+    A tensor goes once to each device that reads it, so at most to all other devices, however many
+    groups read it. Its seconds are divided among its readers such that separating it from all of
+    them costs as much as sending it to all other devices.
     """
 
-    group: NDArray[np.int64]  # ties: the smaller group number
-    other_group: NDArray[np.int64]  # ties
-    seconds: NDArray[np.float64]  # ties: over a link of average speed
+    group: NDArray[np.int64]  # edges: the smaller group number
+    other_group: NDArray[np.int64]  # edges
+    seconds: NDArray[np.float64]  # edges: over a link of average speed
 
     @classmethod
     def between_groups(cls, problem: Problem, group: NDArray[np.integer], devices: int) -> Affinity:
-        """The ties of groups of ops.
+        """The edges between groups of ops.
 
         Args:
             group: Each op's group, numbered from 0.
-            devices: How many devices the groups are shared out over.
+            devices: The number of devices that the groups are placed on.
         """
         a = problem.arrays
         count = int(group.max()) + 1
@@ -62,7 +62,7 @@ class Affinity:
     def seconds_by_device(
         self, device: NDArray[np.integer], groups: int, devices: int
     ) -> NDArray[np.float64]:
-        """Groups × places: the seconds that tie each group to all the groups at each place."""
+        """Groups × devices: the seconds of edges from each group to all groups on each device."""
         ends = np.concatenate([self.group, self.other_group])
         others = np.concatenate([self.other_group, self.group])
         cells = np.bincount(
@@ -74,10 +74,10 @@ class Affinity:
 
 
 def link_seconds(problem: Problem) -> NDArray[np.float64]:
-    """Devices × devices: what an average tensor takes from one to the other."""
+    """Devices × devices: seconds of an average tensor from one to the other."""
     a = problem.arrays
     if not a.transfer.size:
         return np.zeros((a.devices, a.devices))
-    mean = np.append(a.transfer.mean(axis=1), 0.0)  # class -1 is a device's way to itself
+    mean = np.append(a.transfer.mean(axis=1), 0.0)  # class -1 is within a device
     seconds: NDArray[np.float64] = mean[a.link_class]
     return seconds

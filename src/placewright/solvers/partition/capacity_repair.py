@@ -1,8 +1,8 @@
 """Repair: changes a placement that is over memory as little as possible until it fits.
 
-The simulator says which devices are over, when, and what is there then. From each of them we take
-stretches of pieces that free enough and do the least harm elsewhere: seconds of work and of
-transfers. Then the simulator looks again.
+The simulator tells which devices are over capacity, when, and which tensors are there then. From
+each of them we move runs of groups that free enough and cost least elsewhere, in seconds of work
+and of transfers. Then we simulate again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from placewright.problem import Problem
 
 _ROUNDS = 24  # simulations at most
-_PATIENCE = 8  # of them in a row that are no better
+_PATIENCE = 8  # simulations in a row that are no better
 
 
 def repair(
@@ -33,15 +33,15 @@ def repair(
     priority: ArrayLike | None = None,
     staging: ArrayLike | None = None,
 ) -> NDArray[np.int32]:
-    """A placement like the given one that is within memory, or over by as little as we can.
+    """A placement like the given one that fits, or with as little overflow as possible.
 
     Args:
         device: A device for each op; it must keep the problem's constraints.
-        priority: The order that it will run in, which memory depends on.
-        staging: Its staging rooms. They stay as they are, and remain large enough.
+        priority: The order of ops, on which memory depends.
+        staging: Its staging buffers. They do not change, and remain large enough.
 
     Returns:
-        Of the given placement and those tried the best by (bytes over, objective).
+        The best by (overflow, objective) of the given placement and those tried.
     """
     placement = np.ascontiguousarray(device, dtype=np.int32)
     candidates = [placement, *repair_rounds(problem, placement, priority, staging)]
@@ -61,7 +61,7 @@ def repair_rounds(
     priority: ArrayLike | None = None,
     staging: ArrayLike | None = None,
 ) -> Iterator[NDArray[np.int32]]:
-    """Placement after placement on the way to one that fits; none if the given one does."""
+    """Successive placements towards one that fits; none if the given one does."""
     a = problem.arrays
     rebalancing: Rebalancing | None = None
     least_overflow, stalled = np.inf, 0
@@ -80,7 +80,7 @@ def repair_rounds(
         if rebalancing is None:
             buffers = None if staging is None else np.asarray(staging, dtype=np.int64).ravel()
             rebalancing = Rebalancing.of(MovableGroups.of(problem, device, buffers))
-        # We only estimate what a move frees and takes: where that was wrong, ask for more.
+        # The bytes that a move frees and takes are estimates: where they were wrong, free more.
         underestimated = is_changed & (excess > 0) & (2 * excess > previous)
         memory_margin = np.where(
             underestimated, 2 * memory_margin + a.capacity // 64, memory_margin

@@ -29,23 +29,23 @@ if TYPE_CHECKING:
 Ints = NDArray[np.int64]
 Shares = NDArray[np.float64]
 
-_WEIGHT_TOTAL = 2**30  # all loads, or all ties, together: sums still fit 32 bits
+_WEIGHT_TOTAL = 2**30  # of all loads, or of all edges: sums still fit 32 bits
 _LARGE_GRAPH = 4_000  # items above which KaHIP's strong setting takes many seconds
-_IMBALANCE = 0.03  # what KaHIP allows a part above its share; METIS and Scotch have their own
-_MAX_DISTANCE = 1_000  # Scotch's distance between devices, in links of the nearest
-_MAX_DOMAIN = 2**10  # domain of Scotch from which on it is parted in equal halves
+_IMBALANCE = 0.03  # KaHIP's tolerance above a part's share; METIS and Scotch have their own
+_MAX_DISTANCE = 1_000  # Scotch's distance between devices, in units of the shortest
+_MAX_DOMAIN = 2**10  # domain of Scotch from which on it is split into equal halves
 _DETERMINISTIC = 0  # SCOTCH_OPTIONNUMDETERMINISTIC of scotch.h
-_lock = threading.Lock()  # the libraries have global random states, and so have file descriptors
+_lock = threading.Lock()  # the libraries have global random states, and file descriptors are global
 
 
 @dataclass(frozen=True, eq=False)
 class CsrGraph:
-    """What is to be partitioned: items with loads, and ties both ways, all positive integers."""
+    """The graph to be partitioned: items with loads, and edges both ways, as positive integers."""
 
     load: Ints  # items
     first_edge: Ints  # items + 1
-    neighbour: Ints  # ties: the item at the other end; those of item i are first[i]:first[i + 1]
-    edge_weight: Ints  # ties
+    neighbour: Ints  # edges: the other end; those of item i are first_edge[i]:first_edge[i + 1]
+    edge_weight: Ints  # edges
 
     @classmethod
     def of(
@@ -55,7 +55,7 @@ class CsrGraph:
         neighbour: Ints,
         seconds: NDArray[np.float64],
     ) -> CsrGraph:
-        """From seconds, and ties that are named once."""
+        """From seconds, and edges that are listed once."""
         start, end = np.concatenate([node, neighbour]), np.concatenate([neighbour, node])
         order = np.lexsort((end, start))
         count = np.bincount(start, minlength=len(load))
@@ -108,8 +108,8 @@ def scotch(csr: CsrGraph, share: Shares, distances: NDArray[np.float64], seed: i
     """Scotch's static mapping onto devices of unequal speed and distance.
 
     Args:
-        share: What each device should get of the load.
-        distances: Devices × devices: the seconds of an average tensor from one to the other.
+        share: The share of the load for each device.
+        distances: Devices × devices: seconds of an average tensor from one to the other.
     """
     library = _import_library("pyscotch")
     with _silence(), _single_thread():
@@ -130,9 +130,9 @@ def scotch(csr: CsrGraph, share: Shares, distances: NDArray[np.float64], seed: i
 
 @contextmanager
 def _architecture(library: Any, share: Shares, distances: NDArray[np.float64]) -> Iterator[Any]:
-    """The cluster as Scotch sees it: the devices' weights, how they group, how far apart they are.
+    """The cluster as Scotch's target architecture: weights, domains and distances of devices.
 
-    Scotch can group them itself, but does not look at distances then.
+    Scotch can make the domains itself, but then ignores distances.
     """
     symmetric = (distances + distances.T) / 2
     nearest = symmetric[symmetric > 0].min(initial=np.inf)
@@ -152,7 +152,7 @@ def _architecture(library: Any, share: Shares, distances: NDArray[np.float64]) -
 def _domains(distance: Ints) -> list[int]:
     """Each device's number in a tree in which domain d is made of domains 2 d and 2 d + 1.
 
-    A group is parted between its two farthest devices, each with those that are nearer to it.
+    A group is split between its two farthest devices, each with those that are nearer to it.
     """
     numbers = [1] * len(distance)
 
@@ -182,7 +182,7 @@ def _domains(distance: Ints) -> list[int]:
 
 
 def _to_integers(values: NDArray[np.float64], count: int) -> Ints:
-    """Positive integers in proportion, whose sum is about `_TOTAL` at most."""
+    """Positive integers in proportion, whose sum is about `_WEIGHT_TOTAL` at most."""
     total = float(values.sum())
     if not total > 0:
         return np.ones(count, dtype=np.int64)
@@ -208,7 +208,7 @@ def _import_library(name: str) -> Any:
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """Whatever is written to standard output and error meanwhile, by C code too, is dropped."""
+    """Discards what is written to standard output and error meanwhile, also by C code."""
     with _lock:
         saved = {}
         _flush()
@@ -223,7 +223,7 @@ def _silence() -> Iterator[None]:
             os.close(null)
             yield
         finally:
-            _flush()  # what C has buffered must not come out later
+            _flush()  # buffered output of C must not appear later
             for stream, copy in saved.items():
                 os.dup2(copy, stream)
                 os.close(copy)
@@ -239,7 +239,7 @@ def _flush() -> None:
 
 @contextmanager
 def _single_thread() -> Iterator[None]:
-    """Scotch's parts depend on its threads, which cost more than they bring at our sizes."""
+    """Scotch's parts depend on its threads, which cost more than they gain at our sizes."""
     name = "SCOTCH_PTHREAD_NUMBER"
     previous = os.environ.get(name)
     os.environ[name] = "1"

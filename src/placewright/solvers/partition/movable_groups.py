@@ -20,19 +20,19 @@ Seconds = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class MovableGroups:
-    """What moves as one: the ops of a team that share a device and what they are allowed.
+    """Ops that move as one: ops of a bundle with the same device and the same allowed devices.
 
-    In most placements a piece is a team; a weight that lives apart from its reader is one too.
+    In most placements a group is a bundle; a weight apart from its reader is a group too.
     """
 
     problem: Problem
-    group_of: Ints  # ops: the piece of each
-    leader: Ints  # pieces: the op that leads its team
-    initial_device: Ints  # pieces: the device it is on at first
-    allowed: Flags  # pieces × devices
-    seconds: Seconds  # pieces × devices
-    resident: Bytes  # pieces
-    storage_root: Ints  # tensors: the one whose memory each is
+    group_of: Ints  # ops: the group of each
+    leader: Ints  # groups: the leader of its bundle
+    initial_device: Ints  # groups: the device at first
+    allowed: Flags  # groups × devices
+    seconds: Seconds  # groups × devices
+    resident: Bytes  # groups
+    storage_root: Ints  # tensors: the tensor that owns its memory
 
     @classmethod
     def of(
@@ -72,16 +72,16 @@ class MovableGroups:
         return len(self.leader)
 
     def held_bytes(self, timeline: Timeline) -> Seconds:
-        """The bytes of each piece when its device is fullest.
+        """The bytes of each group at its device's memory peak.
 
-        That is its resident bytes, and a share in each tensor that is there then because of it: it
-        reads it later on, is just making it or still sending it, or it is an output of the graph.
-        Several pieces that hold the same tensor share its bytes, which go once all of them go.
+        These are its resident bytes, and a share of each tensor that is there because of it: it
+        reads it later, is making it or still sending it, or it is an output of the graph. Several
+        groups that hold the same tensor share its bytes, which are freed once all of them move.
         """
         a, plan = self.problem.arrays, timeline.plan
         device = plan.placement.astype(np.int64)
         peak_time = _peak_times(timeline)
-        now = peak_time[device]  # ops: when the op's device is fullest
+        now = peak_time[device]  # ops: the time of its device's memory peak
         has_started = ~a.scheduled | (timeline.start <= now)
         running = a.scheduled & has_started & (timeline.end > now)
         transfers = timeline.transfers
@@ -90,7 +90,7 @@ class MovableGroups:
             column[sends].astype(np.int64)
             for column in (transfers.tensor, transfers.source, transfers.target)
         )
-        # Readers that have not ended, of what is there: made there, or sent before.
+        # Readers that have not ended, of tensors that are there: made there, or received.
         inputs = a.inputs.astype(np.int64)
         local = device[a.producer[inputs]] == device[a.reader]
         arrival = np.full(len(a.sizes) * a.devices, np.inf)
@@ -98,7 +98,7 @@ class MovableGroups:
         has_arrived = arrival[inputs * a.devices + device[a.reader]] <= now[a.reader]
         still_reads = a.scheduled[a.reader] & (timeline.end[a.reader] > now[a.reader])
         still_reads &= np.where(local, has_started[a.producer[inputs]], has_arrived)
-        # Producers: what they make now, what leaves the graph, what is not sent yet.
+        # Producers: tensors being made, graph outputs, and tensors not sent yet.
         producer = a.producer.astype(np.int64)
         running_outputs = np.flatnonzero(running[producer])
         graph_outputs = np.flatnonzero(a.is_output & has_started[producer])
@@ -121,13 +121,13 @@ class MovableGroups:
     def _shared_bytes(
         self, tensor: Ints, group: Ints, holder_device: Ints, running: Flags, device: Ints
     ) -> Seconds:
-        """Resident bytes, workspace, and each held tensor's bytes shared out over its holders."""
+        """Resident bytes, workspace, and each tensor's bytes divided among its groups."""
         a = self.problem.arrays
         resident = a.is_resident[a.producer[tensor]] & (device[a.producer[tensor]] == holder_device)
         tensor, group, holder_device = tensor[~resident], group[~resident], holder_device[~resident]
         pair = np.unique(
             (tensor * a.devices + holder_device) * len(self) + group
-        )  # a piece is at one place
+        )  # a group is on one device
         storage, group = pair // len(self), pair % len(self)
         _, index, holders = np.unique(storage, return_inverse=True, return_counts=True)
         share = a.sizes[storage // a.devices] / holders[index]
@@ -137,7 +137,7 @@ class MovableGroups:
 
 
 def _peak_times(timeline: Timeline) -> Seconds:
-    """When each device first holds its peak."""
+    """When each device first reaches its memory peak."""
     memory, devices = timeline.memory, len(timeline.peak)
     times = np.zeros(devices)
     for device in range(devices):
@@ -154,10 +154,10 @@ def _staging_allows(
     count: int,
     staging: NDArray[np.int64],
 ) -> Flags:
-    """Pieces × devices: where a piece may go without overfilling a staging room.
+    """Groups × devices: where a group may go without overfilling a staging buffer.
 
-    We stay on the safe side: a room must hold all weights of an op that may come to be streamed
-    there, wherever these weights are now.
+    This is conservative: a buffer must hold all weights of an op that may be streamed there,
+    wherever these weights are now.
     """
     a = problem.arrays
     source = a.producer[a.inputs]
@@ -167,10 +167,10 @@ def _staging_allows(
     fits: Flags = np.asarray((need[:, None] <= staging) | (staging < 0))  # ops × devices
     crosses = group_of[reader] != group_of[source]
     allowed = np.ones((count, a.devices), dtype=bool)
-    # A weight may leave only if its readers can have it streamed wherever they are.
+    # A weight may move only if it can be streamed to its readers, wherever they are.
     everywhere = np.repeat(fits.min(axis=1), a.devices).reshape(fits.shape)
     np.logical_and.at(allowed, group_of[source[crosses]], everywhere[reader[crosses]])
-    # What is streamed now would be held for long on a device without a room, but for its home.
+    # Streamed weights would stay long on a device without a buffer, except on their own.
     weight_device, reader_device = device[source], device[reader]
     streamed = np.flatnonzero((weight_device != reader_device) & (staging[reader_device] >= 0))
     fits[reader[streamed]] &= staging >= 0

@@ -1,7 +1,7 @@
 """METIS, KaHIP and Scotch as solvers: balanced bundles with few tensors between parts.
 
-The baselines of the papers on learned placement. They are blind to memory and to the direction of
-tensors: they balance seconds, in proportion to the devices' speed, and keep ties uncut.
+The baselines of the papers on learned placement. They ignore memory and the direction of tensors:
+they balance seconds, in proportion to the devices' speed, and minimise cut edges.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
     from placewright.problem import Problem
     from placewright.solvers.search import Search
 
-_MAX_BLOCKS = 8  # blocks a device, on average, that KaHIP is asked for at most
-_TOLERANCE = 0.05  # how far from its share a device may be, as a part of it
+_MAX_BLOCKS = 8  # blocks per device, on average, that KaHIP makes at most
+_TOLERANCE = 0.05  # distance of a device from its share, relative to it
 _MAX_SEED = 2**31 - 1
 
 
 @dataclass(frozen=True)
 class _Partitioner:
-    """A library's parts as a placement, judged as it is: partitioners know no memory.
+    """A library's parts as a placement; partitioners do not consider memory.
 
     Args:
-        repaired: Whether teams are then moved until memory suffices; the papers' METIS often ends
+        repaired: Whether bundles are then moved until the plan fits; the papers' METIS often ends
             out of memory.
     """
 
@@ -73,7 +73,7 @@ class METIS(_Partitioner):
 
 @dataclass(frozen=True)
 class KaHIP(_Partitioner):
-    """KaHIP on the accelerators, strong up to 4,000 teams and eco above.
+    """KaHIP on the accelerators, strong up to 4,000 bundles and eco above.
 
     Its parts are all equal: a device that is twice as fast as another gets two of them.
     """
@@ -93,7 +93,7 @@ class KaHIP(_Partitioner):
 
 @dataclass(frozen=True)
 class Scotch(_Partitioner):
-    """Scotch's static mapping onto all devices, hosts too, as in ColocRL (Mirhoseini et al. 2017).
+    """Scotch's static mapping onto all devices with hosts, as in ColocRL (Mirhoseini et al. 2017).
 
     The devices' speeds and the links' times are its target architecture. The strategy is the
     library's default, as in the paper.
@@ -140,12 +140,12 @@ def _scotch_placement(problem: Problem, devices: Ints, seed: int) -> NDArray[np.
 
 @dataclass(frozen=True, eq=False)
 class _PartitionProblem:
-    """What is shared out: the teams that may be on more than one of some devices."""
+    """The bundles to partition: those that may be on more than one of some devices."""
 
     bundles: Bundles
     devices: Ints
-    share: Shares  # devices: what each should get, in proportion to its speed
-    free_bundles: Ints  # the teams that are shared out
+    share: Shares  # devices: its share, in proportion to its speed
+    free_bundles: Ints  # the bundles to partition
     csr: CsrGraph
 
     @classmethod
@@ -171,7 +171,7 @@ class _PartitionProblem:
         return len(self.devices) == 1 or len(self.free_bundles) == 0
 
     def placement(self, parts: Ints) -> NDArray[np.int32]:
-        """Devices of all ops; a team that has no choice goes where it must."""
+        """The devices of all ops; a bundle without a choice goes to its only device."""
         allowed = self.bundles.problem.arrays.allowed[self.bundles.leader]
         legal = np.zeros_like(allowed)
         legal[:, self.devices] = allowed[:, self.devices]
@@ -185,11 +185,11 @@ class _PartitionProblem:
 def _loads_and_shares(
     seconds: NDArray[np.float64], allowed: NDArray[np.bool_]
 ) -> tuple[NDArray[np.float64], Shares]:
-    """Each team's load, and the share of all loads at which all devices take the same time.
+    """Each bundle's load, and the share of all loads at which all devices take the same time.
 
-    A device's speed is what all teams take on average over what they take on it. A team's load is
-    its seconds times the speed, the mean over devices; where no team has a taste of its own, that
-    is exact.
+    A device's speed is the mean time of all bundles divided by their time on it. A bundle's load is
+    its seconds times the speed, the mean over devices; where all bundles have the same ratio of
+    times between devices, that is exact.
     """
     everywhere = allowed.all(axis=1)
     total = seconds[everywhere if everywhere.any() else slice(None)].sum(axis=0)
@@ -214,7 +214,7 @@ def _renumber_parts(parts: Ints, share: Shares) -> Ints:
 
 
 def _block_counts(share: Shares) -> Ints:
-    """How many equal blocks each device gets: the fewest that are close to the shares."""
+    """The number of equal blocks per device: the fewest that are close to the shares."""
     best_blocks, least_error = np.ones(len(share), dtype=np.int64), np.inf
     for total in range(len(share), _MAX_BLOCKS * len(share) + 1):
         blocks = np.maximum(1, np.floor(share * total)).astype(np.int64)
@@ -229,7 +229,7 @@ def _block_counts(share: Shares) -> Ints:
 
 
 def _merge_blocks(csr: CsrGraph, parts: Ints, blocks: Ints) -> Ints:
-    """Parts of several blocks: each device takes the next free block and those tied to it most."""
+    """Parts of several blocks: each device takes the next free block and its closest blocks."""
     count = int(blocks.sum())
     start = np.repeat(np.arange(len(csr)), np.diff(csr.first_edge))
     affinity = np.bincount(

@@ -1,6 +1,6 @@
-"""Rebalancing: moves groups off devices that are over memory, at the least cost per byte.
+"""Rebalancing: moves groups off devices that are over capacity, at the least cost per byte.
 
-Moves are chosen by the harm they do per byte they free: seconds of work, and seconds of transfers.
+The cost of a move is seconds of work and of transfers, per byte that it frees.
 """
 
 from __future__ import annotations
@@ -24,30 +24,32 @@ from placewright.solvers.partition.runs import RunCosts
 if TYPE_CHECKING:
     from placewright.timeline import Timeline
 
-_MOVES_PER_DEVICE = 4  # looks at a device in a round, for each device of the cluster
-_SEARCH_BUDGET = 15_000_000  # stretches looked at, in all rounds: some seconds
-_RUN_FRACTIONS = (1.0, 0.25)  # of the bytes to be freed, in one stretch
-_MAX_FILL = 0.9  # of a room, by a stretch, where the room is smaller
+_MOVES_PER_DEVICE = 4  # attempts per device in a round, for each device of the cluster
+_SEARCH_BUDGET = 15_000_000  # runs evaluated, in all rounds: some seconds
+_RUN_FRACTIONS = (1.0, 0.25)  # of the bytes to be freed, in one run
+_MAX_FILL = 0.9  # share of the free bytes that a run may take, where these are fewer
 
 _DeviceMove = tuple[
     NDArray[np.int64], int, NDArray[np.int64]
-]  # what goes, where to, what comes back
+]  # groups that go, the target, groups that come back
 _SingleMoves = tuple[
     Ints, int, Seconds
-]  # pieces that may go alone, where to, and their harm per byte
+]  # groups that may go alone, the target, and their cost per byte
 
 
 @dataclass(eq=False)
 class Rebalancing:
-    """Where the pieces are, and where they may still go."""
+    """Where the groups are, and where they may still go."""
 
     groups: MovableGroups
     affinity: Affinity
-    link_cost: Seconds  # devices × devices: what a tie costs there, in links of average speed
-    orders: list[Ints]  # ways to line the pieces up
-    device_of: Ints  # pieces: the device of each
-    may_move: Flags  # pieces × devices: where each may still go; it never goes back
-    search_budget: int = _SEARCH_BUDGET  # stretches that may still be looked at
+    link_cost: (
+        Seconds  # devices × devices: the cost of an edge, relative to a link of average speed
+    )
+    orders: list[Ints]  # orders of the groups
+    device_of: Ints  # groups: the device of each
+    may_move: Flags  # groups × devices: where each may still go; it never goes back
+    search_budget: int = _SEARCH_BUDGET  # runs that may still be evaluated
 
     @classmethod
     def of(cls, groups: MovableGroups) -> Rebalancing:
@@ -70,7 +72,7 @@ class Rebalancing:
         )
 
     def relieve(self, timeline: Timeline, memory_margin: NDArray[np.int64]) -> Flags:
-        """Move what the overfull devices have too much; which devices lost or got something.
+        """Move groups off the overfull devices; which devices lost or got groups.
 
         Args:
             memory_margin: Bytes of each device to leave free.
@@ -85,7 +87,7 @@ class Rebalancing:
                 break
             move_search = _MoveSearch(self, source, held_bytes, free_bytes)
             moves = move_search.best_run() or move_search.best_swap() or move_search.best_push()
-            is_over[source] = bool(moves)  # or there is nothing to be done about it
+            is_over[source] = bool(moves)  # else there is no move
             for outgoing, target, incoming in moves:
                 self._move(outgoing, source, target)
                 self._move(incoming, target, source)
@@ -102,7 +104,7 @@ class Rebalancing:
 
 
 class _MoveSearch:
-    """One look at an overfull device: what could go from it."""
+    """The candidate moves off one overfull device."""
 
     def __init__(
         self, state: Rebalancing, source: int, held_bytes: Seconds, free_bytes: Seconds
@@ -123,7 +125,7 @@ class _MoveSearch:
         self.loads = np.bincount(state.device_of, weights=seconds, minlength=len(free_bytes))
 
     def best_run(self) -> list[_DeviceMove]:
-        """The stretch that does the least harm per byte, or single pieces that do less."""
+        """The run of the smallest cost per byte, or single groups that cost less."""
         state, affinity = self.state, self.state.affinity
         at_source = state.device_of == self.source
         is_inner = at_source[affinity.group] & at_source[affinity.other_group]
@@ -177,7 +179,7 @@ class _MoveSearch:
         )
 
     def _single_moves(self, singles: list[_SingleMoves], best_score: float) -> list[_DeviceMove]:
-        """Pieces that do less harm per byte than `best_score`, best first, until enough has gone."""
+        """Groups that cost less per byte than `best_score`, best first, until enough is freed."""
         better = [
             (groups[scores < best_score], target, scores[scores < best_score])
             for groups, target, scores in singles
@@ -218,7 +220,7 @@ class _MoveSearch:
         ]
 
     def best_swap(self) -> list[_DeviceMove]:
-        """A piece that goes and one that comes in its stead, where no room is large enough."""
+        """A group that goes and one that comes back, where no device has enough free bytes."""
         state, held_bytes = self.state, self.held_bytes
         best: list[_DeviceMove] = []
         best_score = np.inf
@@ -228,7 +230,7 @@ class _MoveSearch:
             if not len(outgoing) or not len(incoming):
                 continue
             incoming = incoming[np.argsort(held_bytes[incoming], kind="stable")]
-            # The smallest that makes enough room there.
+            # The smallest that frees enough there.
             index = np.searchsorted(
                 held_bytes[incoming], held_bytes[outgoing] - self.free_bytes[target], side="left"
             )
@@ -254,10 +256,10 @@ class _MoveSearch:
         return best
 
     def best_push(self) -> list[_DeviceMove]:
-        """A piece that overfills another device, which is then relieved of smaller pieces.
+        """A group that overfills another device, from which smaller groups then move.
 
-        The last resort where memory is in pieces too small for what must go: bytes over may rise
-        for a while, but what is over must fit into what is free on all devices together.
+        The last resort where free memory is too fragmented: the overflow may rise for a while, but
+        must fit into the free bytes of all devices together.
         """
         state, free_bytes = self.state, np.maximum(self.free_bytes, 0.0)
         best: list[_DeviceMove] = []
@@ -280,10 +282,10 @@ class _MoveSearch:
         return best
 
     def _extra_work(self, groups: Ints, source: int, target: int) -> Seconds:
-        """More seconds of work; for the period, all that comes to the target."""
+        """Additional seconds of work; for the period, all work that comes to the target."""
         seconds = self.state.groups.seconds[groups]
         return np.asarray(seconds[:, target] - (0.0 if self.pipelined else seconds[:, source]))
 
     def _spare_work(self, target: int) -> float | None:
-        """For the period, the work that a device can take without being the busiest."""
+        """For the period, the work that a device can take without becoming the busiest."""
         return float(self.loads.max() - self.loads[target]) if self.pipelined else None

@@ -13,22 +13,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class RunCosts:
-    """The pieces of one device in a line, and what it costs to move them to another device."""
+    """The groups of one device in order, and the cost of moving them to another device."""
 
-    held_bytes: Seconds  # pieces: bytes
-    cut_seconds: Seconds  # pieces: more seconds of transfers if it alone went
-    work_seconds: Seconds  # pieces: more seconds of work
-    spare_work: float | None  # seconds of work that do no harm; None if less work does good
-    first_end: Ints  # ties within the line: the first end
+    held_bytes: Seconds  # groups: bytes
+    cut_seconds: Seconds  # groups: additional seconds of transfers if only it moved
+    work_seconds: Seconds  # groups: additional seconds of work
+    spare_work: float | None  # seconds of work that cost nothing; None if less work is a gain
+    first_end: Ints  # edges within the order: the first end
     last_end: Ints  # the last end
-    edge_seconds: Seconds  # what cutting the tie costs
+    edge_seconds: Seconds  # the cost of cutting the edge
 
     def scores(self, need: float, target_bytes: float, free_bytes: float) -> tuple[Ints, Seconds]:
-        """For each piece the end of the stretch that begins with it, and its harm per byte.
+        """For each group the end of the run that begins with it, and its cost per byte.
 
-        Of all that begin with a piece it is the shortest that holds `target_bytes`, or the piece alone.
-        Only bytes that are needed count as freed. The harm is infinite if a stretch is larger than
-        the room, or frees nothing; less than none if the move does good.
+        Of all runs that begin with a group it is the shortest that holds `target_bytes`, or the
+        group alone. Only bytes that are needed count as freed. The cost is infinite if a run is
+        larger than the free bytes, or frees nothing; negative if the move is a gain.
         """
         count = len(self.held_bytes)
         byte_sums = _prefix_sums(self.held_bytes)
@@ -48,16 +48,16 @@ class RunCosts:
         useful = np.minimum(freed, need)
         is_valid = is_complete & (freed > 0) & (freed <= free_bytes)
         rate = cost / np.where(is_valid, useful, 1.0)
-        # Where a move does good, the larger it is the better.
-        with np.errstate(over="ignore"):  # of absurd seconds; it is infinitely good then
+        # Where a move is a gain, a larger one is better.
+        with np.errstate(over="ignore"):  # of absurd seconds; the gain is infinite then
             score = np.where(cost > 0, rate, cost * useful / need**2)
         return end.astype(np.int64), np.where(is_valid, score, np.inf)
 
     def _inner_seconds(self, end: Ints) -> Seconds:
-        """The ties within each stretch.
+        """The edges within each run.
 
-        A tie is within the stretches that begin at its first end or before and end after its last;
-        as ends never fall back from one beginning to the next, these beginnings are a range.
+        An edge is within the runs that begin at its first end or before and end after its last;
+        as the ends of runs never decrease, their beginnings are a range.
         """
         count = len(self.held_bytes)
         begin = np.searchsorted(end, self.last_end, side="right")
@@ -73,5 +73,5 @@ class RunCosts:
 
 
 def _prefix_sums(values: Seconds) -> Seconds:
-    """Sums of all before each place, and of all."""
+    """Prefix sums, with the total at the end."""
     return np.concatenate([[0.0], values.cumsum()])

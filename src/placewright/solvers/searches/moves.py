@@ -126,7 +126,7 @@ def gather_neighbours(space: SearchSpace, rows: Rows, rng: np.random.Generator) 
 MOVES: dict[str, GroupMove] = {
     "one": move_group,
     "swap": swap_groups,
-    "stretch": move_run,
+    "run": move_run,
     "boundary": shift_boundary,
     "set": move_group_set,
     "gather": gather_neighbours,

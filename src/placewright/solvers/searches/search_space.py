@@ -157,7 +157,7 @@ def check_max_plans(solver: str, max_plans: int | None) -> None:
 
 def bundle_grouping(problem: Problem) -> Grouping:
     """The finest grouping: a group for each bundle (`transforms/bundles.py`)."""
-    return Grouping.of("teams", problem, problem.arrays.leader.tolist())
+    return Grouping.of("bundles", problem, problem.arrays.leader.tolist())
 
 
 def bounded_grouping(problem: Problem, max_groups: int, count: int | None = None) -> Grouping:

@@ -1,0 +1,216 @@
+"""Annealing rounds: which setting of simulated annealing `auto` runs next, and for how long."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from placewright.plan_batch import PlanBatch
+from placewright.solvers.fuse_plan import fuse_ops, reorder_fused
+from placewright.solvers.searches.annealing import (
+    elite_plans,
+    first_round_length,
+    grouping_levels,
+    memory_binds,
+)
+from placewright.solvers.searches.annealing_chains import AnnealingChains, Cooling, MoveShares
+from placewright.solvers.searches.local_search import LocalSearch
+
+if TYPE_CHECKING:
+    from placewright.problem import Problem
+    from placewright.simulator._kernel import ScoutNet
+    from placewright.solvers.proposer import BudgetedProposer
+    from placewright.solvers.search import Search
+
+SMALL_GRAPH_OPS = 400  # ops up to which bounds are fast, and annealing finds what others would
+_LOCAL_SEARCH_OPS = 5_000  # ops up to which local search starts within a second or two
+_ROUND_GROWTH = 2  # factor by which an arm's rounds grow
+_EVALUATIONS_PER_OP = 1_000  # evaluations per op: the longest round for step times
+_MAX_ROUND_FACTOR = 512  # times the first round: the longest round
+_LOCAL_SEARCH_COST = (
+    3.0  # an evaluation in local search takes this many times longer than in annealing
+)
+_SCOUT_COST = 1.5  # an evaluation with a scout takes this many times longer: few moves are hopeless
+_IDLE_CYCLES = 4  # without a stop rule: cycles through all arms without a gain before the end
+
+
+class AnnealingRounds:
+    """The annealing of one search: which arm next, from which plans, for how long."""
+
+    def __init__(
+        self,
+        search: Search,
+        proposers: list[BudgetedProposer],
+        chains: int,
+        fuse: bool,
+        first_evaluations: int | None,
+    ) -> None:
+        self.search, self.proposers, self.chains, self.fuse = search, proposers, chains, fuse
+        problem = search.problem
+        self.first_length = first_evaluations or first_round_length(problem)
+        # Small problems gain more from many short rounds than from a few long ones.
+        max_evaluations = (
+            _EVALUATIONS_PER_OP * problem.arrays.ops if problem.objective == "step" else math.inf
+        )
+        self.max_factor = max(1, min(_MAX_ROUND_FACTOR, max_evaluations / self.first_length))
+        self.round_count, self.idle_rounds = 0, 0
+
+    @cached_property
+    def annealer(self) -> AnnealingChains:
+        return AnnealingChains(self.search, grouping_levels(self.search.problem))
+
+    @cached_property
+    def arms(self) -> list[AnnealingArm]:
+        problem = self.search.problem
+        arms = _default_arms(problem, memory_binds(problem, self.search))
+        for proposer in self.proposers:
+            scout = proposer.network()
+            if scout is not None or proposer.guide(self.first_length) is not None:
+                arms = _with_proposer(arms, proposer, scout)
+        return arms
+
+    def run(self, max_rounds: float = math.inf, share: float = 1.0) -> bool:
+        """Anneal for `max_rounds` rounds, or until no arm gains; whether the search should go on.
+
+        Args:
+            share: The share of the evaluations left that a round may take.
+        """
+        search, rounds = self.search, 0
+        while rounds < max_rounds and self.idle_rounds < _IDLE_CYCLES * len(self.arms):
+            arm, key_before = _next_arm(self.arms), self.annealer.key
+            search.phase = arm.name
+            effort = min(_ROUND_GROWTH**arm.uses, self.max_factor)
+            evaluations_left = search.stop.left(search) * share / self.chains
+            # A round takes as long with a scout as without one.
+            length = self.first_length / (1.0 if arm.scout is None else _SCOUT_COST)
+            self._run_arm(arm, int(min(length * effort, evaluations_left)))
+            if is_finished(search):
+                return False
+            if self.fuse:
+                judge_fused(search)
+            gain = _relative_gain(key_before, self.annealer.key)
+            arm.record_gain(gain, effort * (_LOCAL_SEARCH_COST if arm.cooling is None else 1.0))
+            self.idle_rounds = 0 if gain > 1e-5 else self.idle_rounds + 1
+            self.round_count, rounds = self.round_count + 1, rounds + 1
+        return True
+
+    def _run_arm(self, arm: AnnealingArm, evaluations: int) -> None:
+        search = self.search
+        if arm.cooling is None:
+            LocalSearch(max_plans=max(1, evaluations * self.chains)).run(search)
+            if (candidate := search.best_by_phase.get(arm.name)) is not None:
+                self.annealer.key = min(self.annealer.key, candidate.key)
+            return
+        plans = elite_plans(search, self.chains, skip=self.round_count)
+        start_rows = PlanBatch.of(search.problem, plans, arm.change_order, arm.change_streaming)
+        changes = MoveShares.for_search(arm.change_order, arm.change_streaming)
+        guide = None if arm.proposer is None else arm.proposer.guide(self.first_length)
+        self.annealer.run(
+            start_rows, evaluations, arm.cooling, changes, arm.size_slope, guide, arm.scout
+        )
+
+
+@dataclass
+class AnnealingArm:
+    """One setting of annealing, and its gain when last used."""
+
+    name: str
+    change_order: bool
+    change_streaming: bool
+    cooling: Cooling | None  # None for local search
+    size_slope: float
+    proposer: BudgetedProposer | None = None  # the source of its moves
+    scout: ScoutNet | None = None
+    uses: int = 0
+    gain_rate: float = 0.0
+
+    def record_gain(self, gain: float, effort: float) -> None:
+        self.uses += 1
+        self.gain_rate = gain / effort
+
+
+def _default_arms(problem: Problem, stream: bool) -> list[AnnealingArm]:
+    if problem.objective == "period":
+        return [
+            AnnealingArm("annealing warm", False, False, Cooling(0.03, 3e-5), 0.5),
+            AnnealingArm("annealing cool", False, False, Cooling(0.003, 3e-5), 0.3),
+            AnnealingArm("annealing hot", False, False, Cooling(0.1, 1e-4), 1.0),
+            AnnealingArm("annealing cold", False, False, Cooling(0.001, 5e-5), 0.3),
+        ]
+    arms: list[AnnealingArm] = []
+    for streaming in [True, False] if stream else [False]:
+        prefix = "streaming " if streaming else ""
+        arms += [
+            AnnealingArm(f"annealing {prefix}cool", False, streaming, Cooling(0.005, 1e-4), 1.0),
+            AnnealingArm(f"annealing {prefix}order", True, streaming, Cooling(0.01, 1e-4), 1.0),
+            AnnealingArm(f"annealing {prefix}warm", False, streaming, Cooling(0.03, 1e-4), 1.5),
+            AnnealingArm(
+                f"annealing {prefix}order fine", True, streaming, Cooling(0.003, 1e-5), 0.7
+            ),
+            AnnealingArm(f"annealing {prefix}order hot", True, streaming, Cooling(0.1, 1e-3), 0.2),
+            AnnealingArm(
+                f"annealing {prefix}order boiling", True, streaming, Cooling(0.4, 1e-4), 1.0
+            ),
+        ]
+    if SMALL_GRAPH_OPS < problem.arrays.ops <= _LOCAL_SEARCH_OPS:
+        arms.insert(3, AnnealingArm(LocalSearch.name, True, False, None, 1.0))
+    return arms
+
+
+def _with_proposer(
+    arms: list[AnnealingArm], proposer: BudgetedProposer, scout: ScoutNet | None
+) -> list[AnnealingArm]:
+    """The arms, and the first two arms without streaming again with a proposer's moves.
+
+    These come first if it has a scout, which runs inside annealing, else behind the plain ones.
+    """
+    plain_arms = [arm for arm in arms if not arm.change_streaming and arm.cooling is not None][:2]
+    proposer_arms = [
+        replace(arm, name=f"{arm.name} by {proposer.proposer.name}", proposer=proposer, scout=scout)
+        for arm in plain_arms
+    ]
+    if scout is None:
+        position = max(map(arms.index, plain_arms)) + 1
+        return [*arms[:position], *proposer_arms, *arms[position:]]
+    position = arms.index(plain_arms[0])
+    other_arms = [arm for arm in arms[position:] if arm not in plain_arms]
+    return [*arms[:position], *proposer_arms, *other_arms, *plain_arms]
+
+
+def _next_arm(arms: list[AnnealingArm]) -> AnnealingArm:
+    """Each arm once; then the arm of the largest gain and the least used arm alternately."""
+    unused = [arm for arm in arms if not arm.uses]
+    if unused:
+        return unused[0]
+    rounds = sum(arm.uses for arm in arms)
+    if rounds % 2:
+        return min(arms, key=lambda arm: arm.uses)
+    return max(arms, key=lambda arm: arm.gain_rate)
+
+
+def _relative_gain(before: tuple[float, float], after: tuple[float, float]) -> float:
+    """The gain as a share of the objective, or of the overflow."""
+    component = 0 if before[0] > 0 else 1
+    return (
+        (before[component] - after[component]) / before[component] if before[component] > 0 else 0.0
+    )
+
+
+def judge_fused(search: Search) -> None:
+    """Evaluate the best plan with ops fused as a compiler does."""
+    fused_plan = fuse_ops(search.problem, elite_plans(search, 1)[0])
+    if fused_plan is not None:
+        search.phase = "fusion"
+        search.judge_plan(reorder_fused(search.problem, fused_plan))
+
+
+def is_finished(search: Search) -> bool:
+    """Whether the search is over, or the best plan fits and reaches the known bound."""
+    if search.over:
+        return True
+    overflow, value = search.key
+    if overflow or not search.bound_known:
+        return False
+    return value <= search.bound.seconds * (1 + 1e-6)
