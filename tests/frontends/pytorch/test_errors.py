@@ -35,7 +35,7 @@ def test_a_branch_on_values_is_drafted_from_the_example(caplog: pytest.LogCaptur
         left = from_torch(Branch(-1.0), torch.ones(2, 4), training=training)
         assert "tanh" in taken.position
         assert "tanh" not in left.position
-    expected = "model 'Branch' depends on values: its branches and sizes are the example's"
+    expected = "model 'Branch' depends on values: its branches and sizes are those of the example"
     assert set(told(caplog)) == {expected}
 
 
@@ -53,7 +53,7 @@ def test_sizes_that_depend_on_values_are_taken_at_their_largest(
     graph = from_torch(Net(), torch.ones(8, 4))
     assert named(graph, "layer.linear").flops == 2 * 8 * 4 * 4
     assert told(caplog) == [
-        "4 ops of 'Net' make tensors whose sizes depend on values: taken at their largest"
+        "4 ops of 'Net' make tensors whose sizes depend on values: the largest sizes are used"
     ]
 
 
@@ -66,7 +66,7 @@ def test_an_unknown_op_is_listed_and_costs_its_bytes(caplog: pytest.LogCaptureFi
         graph = from_torch(Net(), torch.zeros(2, 8))
     (unknown,) = [op for op in graph.ops if op.kind == "aten::_fft_r2c"]
     assert (unknown.flops, unknown.bytes_moved) == (0, 2 * 8 * 4 + 2 * 5 * 8)
-    expected = "torch ops without a known cost, counted by their bytes alone: aten::_fft_r2c (1)"
+    expected = "torch ops without a known cost, counted by their bytes only: aten::_fft_r2c (1)"
     assert told(caplog) == [expected]
 
 
