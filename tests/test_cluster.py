@@ -101,7 +101,7 @@ def test_a_link_leads_elsewhere() -> None:
 
 
 def test_a_device_that_cannot_be_reached_is_refused() -> None:
-    message = "cluster 'one-way' has no way from 'b' to 'a': add a link"
+    message = "cluster 'one-way' has no route from 'b' to 'a': add a link"
     with pytest.raises(ClusterError, match=message):
         Cluster("one-way", (Device("a"), Device("b")), {("a", "b"): Link(1)})
 

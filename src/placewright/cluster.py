@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Cluster:
-    """Devices and a directed link for every ordered pair of them.
+    """Devices, and a directed link for every ordered pair of them.
 
-    A pair without a link of its own is routed over other devices: latencies add up, and the
-    narrowest link on the way gives bandwidth and channel.
+    A pair without a link is routed over other devices: latencies add up, and the slowest link of
+    the route gives bandwidth and channel.
     """
 
     name: str
@@ -65,25 +65,25 @@ class Cluster:
 
     @cached_property
     def position(self) -> dict[str, int]:
-        """Where each device stands, by name."""
+        """The position of each device, by name."""
         return {device.name: position for position, device in enumerate(self.devices)}
 
     @cached_property
     def host(self) -> int | None:
-        """The first device that is a host, if there is one."""
+        """The position of the first host, if there is one."""
         hosts = [at for at, device in enumerate(self.devices) if device.kind == HOST]
         return hosts[0] if hosts else None
 
     @cached_property
     def channels(self) -> tuple[str, ...]:
-        """Channel names in order of first use, walking sources, then targets, by position."""
+        """Channel names in order of first use, by source, then target position."""
         names = [device.name for device in self.devices]
         pairs = ((source, target) for source in names for target in names if source != target)
         return tuple(dict.fromkeys(self.links[pair].channel for pair in pairs))
 
     @cached_property
     def fingerprint(self) -> str:
-        """A digest of everything that matters in the cluster but its own name."""
+        """A digest of the cluster without its name."""
         devices = [
             (
                 (device.name, device.kind, device.model, device.memory, device.reserve),
@@ -100,7 +100,7 @@ class Cluster:
         return hashlib.blake2b(repr(content).encode(), digest_size=16).hexdigest()
 
     def subset(self, names: Iterable[str]) -> Cluster:
-        """The same cluster with these devices alone, in the cluster's own order."""
+        """The cluster with only these devices, in its own order."""
         selection = list(names)
         for name in selection:
             if name not in self.position:
@@ -115,7 +115,7 @@ class Cluster:
 def _route_links(
     cluster_name: str, names: list[str], links: dict[tuple[str, str], Link]
 ) -> dict[tuple[str, str], Link]:
-    """Links for every ordered pair: missing ones by the way that is quickest for a megabyte."""
+    """Links for every ordered pair; a missing one is the fastest route for a megabyte."""
     if len(links) == len(names) * (len(names) - 1):
         return links
     route_seconds = {pair: link.latency + 1e6 / link.bandwidth for pair, link in links.items()}
@@ -141,12 +141,13 @@ def _route_links(
         for target in names:
             if source != target and (source, target) not in routes:
                 raise ClusterError(
-                    f"cluster {cluster_name!r} has no way from {source!r} to {target!r}: add a link"
+                    f"cluster {cluster_name!r} has no route from {source!r} to {target!r}: "
+                    "add a link"
                 )
     return routes
 
 
 def _unstored_rates(link: Link) -> list[tuple[str, float]]:
-    """What a link says of tensors that are not stored."""
+    """A link's figures for tensors that are not weights, under their names in fingerprints."""
     rates = ("loose", link.pageable_bandwidth), ("handing", link.handoff_latency)
     return [(name, float(value)) for name, value in rates if value is not None]

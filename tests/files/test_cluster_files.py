@@ -216,7 +216,7 @@ def cluster_of(links: object = (), **device: object) -> Data:
         (
             cluster_of([{"from": "a", "to": "b", "bandwidth": 1}]),
             ClusterError,
-            "cluster 'c' has no way from 'b' to 'a': add a link",
+            "cluster 'c' has no route from 'b' to 'a': add a link",
         ),
         (
             cluster_of([{"from": "a", "to": "bb", "bandwidth": 1}]),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from placewright.errors import FileError, PlacewrightError, nearest
 from placewright.frontends.pytorch.frontend import from_torch
-from placewright.frontends.workloads.checks import file_label
+from placewright.frontends.text_files import file_label
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -30,7 +30,7 @@ from placewright.frontends.graph_builder import (
 )
 from placewright.frontends.graphdef.nodes import GraphDefReader
 from placewright.frontends.protobuf import read_bytes
-from placewright.frontends.workloads.checks import file_label
+from placewright.frontends.text_files import file_label
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

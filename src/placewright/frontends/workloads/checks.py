@@ -1,38 +1,17 @@
-"""Checks on the text and values of workload files, with errors that name the location."""
+"""Checks on the values of workload files, with errors that name the location."""
 
 from __future__ import annotations
 
 import json
 import reprlib
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
 
 from placewright.errors import FileError, GraphError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 MAX_MILLISECONDS = 1e12  # about thirty years
 MAX_BYTES = 1e15  # a petabyte: sums over a graph stay within 64 bits
 
 Json = Mapping[str, object]
-
-
-def read_text(path: Path) -> str:
-    """The contents of a text file.
-
-    Raises:
-        FileError: It is missing, may not be read, or is not UTF-8 text.
-    """
-    try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise FileError(
-            f"{file_label(path)} is not text: byte {error.start} is not UTF-8"
-        ) from None
-    except (OSError, ValueError) as error:  # ValueError: a path with a zero byte in it
-        reason = getattr(error, "strerror", None) or str(error)
-        raise FileError(f"{file_label(path)} cannot be read: {reason.lower()}") from None
 
 
 def parse_json(file: str, text: str) -> Json:
@@ -84,11 +63,6 @@ def require_bool(location: str, field: str, value: object) -> bool:
     if not isinstance(value, int) or value not in (0, 1):
         raise GraphError(f"{location} {describe_value(field, value)}: expected true or false")
     return bool(value)
-
-
-def file_label(path: Path) -> str:
-    """A file's name in messages."""
-    return f"file {str(path)!r}"
 
 
 def describe_value(field: str, value: object) -> str:

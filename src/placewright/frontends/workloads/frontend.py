@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from placewright.errors import FileError
-from placewright.frontends.workloads.checks import file_label, read_text
+from placewright.frontends.text_files import file_label, read_text
 from placewright.frontends.workloads.pipedream import read_profile
 from placewright.frontends.workloads.split import read_plan
 from placewright.frontends.workloads.tarnawski import read_workload

@@ -28,12 +28,8 @@ from placewright.cluster import Cluster
 from placewright.costs import Table
 from placewright.device import Device
 from placewright.errors import GraphError
-from placewright.frontends.workloads.checks import (
-    MAX_BYTES,
-    MAX_MILLISECONDS,
-    file_label,
-    require_number,
-)
+from placewright.frontends.text_files import file_label
+from placewright.frontends.workloads.checks import MAX_BYTES, MAX_MILLISECONDS, require_number
 from placewright.graph import INPUT, STATE, VIEW, WEIGHT, Graph, Op, Tensor, sort_topologically
 from placewright.problem import Problem
 

@@ -9,12 +9,8 @@ import numpy as np
 
 from placewright.device import HOST
 from placewright.errors import FileError, PlanError
-from placewright.frontends.workloads.checks import (
-    describe_value,
-    file_label,
-    iter_objects,
-    parse_json,
-)
+from placewright.frontends.text_files import file_label
+from placewright.frontends.workloads.checks import describe_value, iter_objects, parse_json
 from placewright.plan import Plan
 
 if TYPE_CHECKING:

@@ -17,12 +17,12 @@ from placewright.cluster import Cluster
 from placewright.costs import Table
 from placewright.device import HOST, Device, Link
 from placewright.errors import FileError, GraphError
+from placewright.frontends.text_files import file_label
 from placewright.frontends.workloads.checks import (
     MAX_BYTES,
     MAX_MILLISECONDS,
     Json,
     describe_value,
-    file_label,
     iter_objects,
     parse_json,
     require_bool,
