@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Cluster:
-    """Devices and a directed link for every ordered pair of them.
+    """Devices, and a directed link for every ordered pair of them.
 
     A pair without a link is routed over other devices: latencies add up, and the narrowest link of
     the route gives bandwidth and channel.
@@ -70,7 +70,7 @@ class Cluster:
 
     @cached_property
     def host(self) -> int | None:
-        """The first device that is a host, if there is one."""
+        """The position of the first host, if there is one."""
         hosts = [at for at, device in enumerate(self.devices) if device.kind == HOST]
         return hosts[0] if hosts else None
 
@@ -83,7 +83,7 @@ class Cluster:
 
     @cached_property
     def fingerprint(self) -> str:
-        """A digest of everything that matters in the cluster but its own name."""
+        """A digest of the cluster without its name."""
         devices = [
             (
                 (device.name, device.kind, device.model, device.memory, device.reserve),

@@ -101,7 +101,7 @@ def test_an_onnx_model_is_written_with_its_settings(run, tmp_path):
         (("--to", "vlm"), "--to 'vlm': did you mean 'vllm'?"),
         (("--to", "vllm", "--device", "gpu0"), "--device 'gpu0': expected such as gpu0=1"),
         (("--to", "vllm", "--model", "transformer:blocks=3"), "the plan was made for graph"),
-        (("--to", "tensorflow", "-o", "x.pb"), "tensorflow writes the model's file anew"),
+        (("--to", "tensorflow", "-o", "x.pb"), "tensorflow writes the model's file with the plan"),
         (("--to", "vllm", "-o", "no/x"), "there is no folder 'no'"),
     ],
 )

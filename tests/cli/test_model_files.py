@@ -128,7 +128,7 @@ def test_a_network_of_the_zoo_is_captured_and_placed(run):
     pytest.importorskip("torch")
     ran = run("place", "nmt-2:size=test", *ON, "--json")
     assert ran.data["fits"]
-    assert ran.err == "capturing nmt-2:size=test: this takes a while, once\n"
+    assert ran.err == "capturing nmt-2:size=test (one-time; may take a minute)\n"
     compared = run("compare", "nmt-2:size=test", *ON, "--methods", "single,expert", "--json")
     assert [each["method"] for each in compared.data["methods"]] == ["single", "expert"]
     assert compared.err == ""

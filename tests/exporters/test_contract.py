@@ -67,9 +67,7 @@ def test_order_is_lost_and_training_refused_where_models_are_served(six, make_ca
     assert made.notes[0].startswith("order:")
     op = pw.Op("layers.0.update", "optimizer", module="layers.0", phase="update")
     case = make_case(pw.Graph("step", (op,)))
-    with pytest.raises(
-        PlanError, match=r"graph 'step' is a training step: .* runs inference alone"
-    ):
+    with pytest.raises(PlanError, match=r"graph 'step' is a training step: .* runs inference only"):
         pw.export(case.problem, case.plan(lambda op: "gpu0"), target)
 
 
@@ -97,7 +95,7 @@ def test_a_device_that_is_not_there_has_no_name(six):
 @pytest.mark.parametrize("target", WRITE_MODELS)
 def test_a_target_that_writes_the_model_asks_for_it(six, target):
     plan = six.plan(lambda op: "gpu0")
-    with pytest.raises(ConfigError, match=f"{target} writes the model's file anew: name it"):
+    with pytest.raises(ConfigError, match=f"{target} writes the model's file with the plan"):
         pw.export(six.problem, plan, target)
 
 

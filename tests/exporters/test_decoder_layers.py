@@ -151,7 +151,7 @@ def test_vllm_has_no_stage_on_the_host(six, block_of):
     made = exported(six, "vllm", lambda op: "cpu" if block_of(op) == 0 else "gpu0")
     assert made.data["VLLM_PP_LAYER_PARTITION"] == "6"
     assert "12 of 72 ops are on another device than planned" in made.notes[0]
-    with pytest.raises(PlanError, match="the plan computes on the host alone"):
+    with pytest.raises(PlanError, match="the plan computes on the host only"):
         exported(six, "vllm", lambda op: "cpu")
 
 

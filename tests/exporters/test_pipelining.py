@@ -33,7 +33,9 @@ def test_a_plan_that_goes_back_and_forth_becomes_the_nearest_chain(six, block_of
     assert made.data["devices"] == ["cuda:0", "cuda:1"]
     assert set(made.data["split_spec"]) < {"blocks.2.attention", "blocks.4.attention"}
     assert made.cost.moved_time == pytest.approx(1 / 6)
-    assert made.notes[0].startswith("stages: the plan is no chain of stages in the model's order;")
+    assert made.notes[0].startswith(
+        "stages: the plan is not a chain of stages in the model's order;"
+    )
 
 
 def test_a_cut_inside_a_module_moves_to_its_beginning_or_end(six, block_of):

@@ -182,6 +182,6 @@ def test_unknown_kinds_are_listed_in_one_line(caplog: pytest.LogCaptureFixture) 
         warn_unknown_ops("torch", {})
         warn_unknown_ops("torch", {"aten::fft": 2, "aten::cdist": 1})
     assert caplog.messages == [
-        "torch ops without a known cost, counted by their bytes alone: "
+        "torch ops without a known cost, counted by their bytes only: "
         "aten::cdist (1), aten::fft (2)"
     ]

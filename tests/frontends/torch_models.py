@@ -1,4 +1,4 @@
-"""What the tests of the PyTorch frontend share: a small model, and questions to a graph."""
+"""Helpers of the tests of the PyTorch frontend: a small model, and queries of a graph."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from placewright.graph import Graph, Op
 
 
-def told(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """What the user was told; PyTorch's own records are not his."""
+def log_messages(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """The messages of Placewright's logger, without those of PyTorch."""
     return [record.message for record in caplog.records if record.name == "placewright"]
 
 
 def flops(graph: Graph, *kinds: str, phase: str | None = None) -> float:
-    """FLOPs of a graph's ops of some kinds, by default of all."""
+    """FLOPs of a graph's ops of these kinds, by default of all."""
     return sum(
         op.flops
         for op in graph.ops
@@ -32,12 +32,12 @@ def weight_bytes(graph: Graph) -> int:
     return sum(sum(op.outputs) for op in graph.ops if op.kind == "weight")
 
 
-def named(graph: Graph, name: str) -> Op:
+def op_named(graph: Graph, name: str) -> Op:
     return graph.ops[graph.position[name]]
 
 
 def inputs_of(graph: Graph, name: str) -> list[str]:
-    return [graph.ops[source].name for source, _ in named(graph, name).inputs]
+    return [graph.ops[source].name for source, _ in op_named(graph, name).inputs]
 
 
 class Perceptron(nn.Module):

@@ -35,7 +35,7 @@ def quick_frontend(monkeypatch):
 def test_a_network_is_captured_once_and_then_read(cache):
     notes: list[str] = []
     first = zoo.load(SMALL, note=notes.append)
-    assert notes == [f"capturing {SMALL}: this takes a while, once"]
+    assert notes == [f"capturing {SMALL} (one-time; may take a minute)"]
     assert first.name == SMALL
     assert len(list(cache.glob("*.json.gz"))) == 1
     again = zoo.load(SMALL, note=notes.append)

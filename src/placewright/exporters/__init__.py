@@ -1,4 +1,4 @@
-"""Exporters: a plan in the terms of another runtime, and what that costs."""
+"""Exporters: write a plan for another runtime, and estimate what that loses."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ TARGETS: Mapping[str, str] = {
     "vllm": "the layers of each pipeline stage of vLLM, for decoder models",
     "tensorflow": "a GraphDef with devices",
 }
-"""What a plan can be exported to, and what comes out."""
+"""The targets of an export, and what each writes."""
 
 WRITE_MODELS = ("onnxruntime", "onnx", "tensorflow")
-"""Targets whose export is the model's own file, written anew."""
+"""Targets that write the model's file with the plan in it."""
 
 _MODULES = {
     "accelerate": "accelerate_map",
@@ -59,19 +59,19 @@ def export(
     dims: Mapping[str, int] | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
 ) -> ExportedPlan:
-    """A plan in another runtime's own words, with what that runtime cannot express.
+    """Export a plan to another runtime, with notes on what that runtime cannot express.
 
     Args:
         to: One of `TARGETS`.
         model: The file that the graph was read from, for `onnxruntime`, `onnx` and `tensorflow`.
-        names: What the target calls a device, such as `{"gpu0": "1"}`; by default devices are
+        names: The target's names of devices, e.g. `{"gpu0": "1"}`; by default devices are
             numbered in the cluster's order.
-        dims: What `from_onnx` was given, if anything.
-        shapes: What `from_onnx` or `from_tensorflow` was given, if anything.
+        dims: The `dims` of `from_onnx`, if any.
+        shapes: The `shapes` of `from_onnx` or `from_tensorflow`, if any.
 
     Raises:
         ConfigError: The target is unknown, or needs the model's file.
-        PlanError: The plan belongs to another graph, or the target takes no such model.
+        PlanError: The plan belongs to another graph, or the target does not run such a model.
     """
     if to not in TARGETS:
         raise ConfigError(f"no target is named {to!r}: {nearest(to, TARGETS)}")

@@ -1,9 +1,9 @@
 """Exports a plan as a `device_map` of Hugging Face Accelerate and Transformers.
 
-In a map, a number is an accelerator. `"cpu"` and `"disk"` are homes, not places to compute: such a
+In a map, a number is an accelerator. `"cpu"` and `"disk"` store weights and do not compute: such a
 module's weights are copied to the main device each time it is called. A module that is computed on
-the host is `torch.device("cpu")`, which Accelerate takes for a device like any other; the export
-calls it `"host"`, and its text is Python, where that can be written down.
+the host is `torch.device("cpu")`, which Accelerate treats like any other device; the export calls
+it `"host"`, and its text is Python, which can express it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ HOST_DEVICE = "host"  # a module that is computed on the host
 def export(request: ExportRequest) -> ExportedPlan:
     """A map from modules to devices that `dispatch_model` and `from_pretrained` take.
 
-    A module that the plan splits and Accelerate cannot goes where most of its time is planned.
+    A module that the plan splits, but Accelerate cannot, goes where most of its time is planned.
     """
     names = target_names(request, "{}", HOST_DEVICE)
     main_device = _main_device(request)
@@ -86,13 +86,13 @@ def export(request: ExportRequest) -> ExportedPlan:
 def dispatch(
     model: torch.nn.Module, exported: ExportedPlan, offload_dir: str | Path | None = None
 ) -> torch.nn.Module:
-    """The model with Accelerate's hooks on it, as the export says, and each weight's home checked.
+    """Add Accelerate's hooks to a model by an export, and check the device of each weight.
 
     Args:
-        offload_dir: A folder for the weights that would be offloaded to the host.
+        offload_dir: A folder for offloaded weights, instead of the host's memory.
 
     Raises:
-        PlanError: A weight of the model has no device in the map, or ended up on another.
+        PlanError: A weight has no device in the map, or is on another one afterwards.
         MissingDependency: Accelerate is not installed.
     """
     try:
@@ -141,7 +141,7 @@ def _python_source(data: dict[str, Any]) -> str:
 
 
 def _main_device(request: ExportRequest) -> int:
-    """Where offloaded modules are computed and the model's inputs go."""
+    """The device that computes offloaded modules and receives the model's inputs."""
     a, plan = request.problem.arrays, request.plan
     is_streamed = streamed_weights(request)[a.producer[a.inputs]] & a.scheduled[a.reader]
     streamed_bytes = np.bincount(
@@ -160,7 +160,7 @@ def _main_device(request: ExportRequest) -> int:
 def _offloaded_modules(
     request: ExportRequest, modules: ModuleUnits, placement: ModulePlacement, main_device: int
 ) -> set[str]:
-    """The modules most of whose weights live on a host and are read on an accelerator."""
+    """The modules with most of their weights on a host and read on an accelerator."""
     if is_host(request, main_device):
         return set()
     a, graph = request.problem.arrays, request.problem.graph
@@ -187,7 +187,7 @@ def _offloaded_modules(
 def _with_offloaded(
     placement: ModulePlacement, offloaded: set[str], main_device: int
 ) -> ModulePlacement:
-    """The same, with offloaded modules computed on the main device."""
+    """The placement, with offloaded modules computed on the main device."""
     unit_numbers = [at for unit, at in placement.units.items() if unit in offloaded]
     placement.op_device[np.isin(placement.op_unit, unit_numbers)] = main_device
     placement.unit_device.update(dict.fromkeys(offloaded, main_device))
@@ -201,12 +201,12 @@ def _shortest_map(
     unit_names: dict[str, str],
     main_device: str,
 ) -> dict[str, str]:
-    """The map with as few keys as say the same, in order of first use."""
+    """The equivalent map with the fewest keys, in order of first use."""
     fixed = {
         unit: name for unit, name in unit_names.items() if placement.unit_device[unit] != ANYWHERE
     }
-    names_inside: dict[str, set[str]] = {}  # a module → what the modules in it say
-    own_devices: dict[str, set[int]] = {}  # a module → where it and they compute between these
+    names_inside: dict[str, set[str]] = {}  # a module → the names of the units in it
+    own_devices: dict[str, set[int]] = {}  # a module → the devices of its ops outside units
     for unit, name in fixed.items():
         for path in enclosing_paths(unit):
             names_inside.setdefault(path, set()).add(name)
@@ -233,7 +233,7 @@ def _shortest_map(
         ]
         device_map.setdefault(equal_paths[-1], name)
     if ROOT not in device_map:
-        # The root's own weights go to the main device whatever is said, but they must be named.
+        # The root's own weights go to the main device anyway, but the map must name them.
         device_map.update(dict.fromkeys(own_weights, main_device))
     return device_map or {ROOT: main_device}
 
@@ -265,8 +265,8 @@ def _notes(
     if offloaded:
         name = request.problem.cluster.devices[main_device].name
         notes.append(
-            f"streaming: Accelerate copies the weights of {len(offloaded)} modules to {name} op by op, "
-            "from pageable memory and with nothing ahead"
+            f"streaming: Accelerate copies the weights of {len(offloaded)} modules to {name} op "
+            "by op, from pageable memory and without prefetching"
         )
         if request.plan.staging is not None and (request.plan.staging > 0).sum() > 1:
             notes.append(f"streaming: all offloaded modules are computed on {name}")
@@ -274,7 +274,7 @@ def _notes(
         device for at, device in enumerate(request.problem.cluster.devices) if is_host(request, at)
     ]
     if len(hosts) > 1:
-        notes.append("hosts: Accelerate knows one host, so all of them are the same")
+        notes.append("hosts: Accelerate has one host, so all hosts become one")
     return notes
 
 

@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class ExportRequest:
-    """What is to be exported.
+    """The arguments of an export.
 
     Args:
-        plan: Fitted onto the problem.
-        model: The file that the graph was read from, for targets that write it anew.
-        names: What the target calls a device, where that is not what the cluster's order says.
-        dims: Sizes of the file's symbolic dimensions, as the graph was read with.
-        shapes: Shapes that the file leaves open, as the graph was read with.
+        plan: A plan of this problem.
+        model: The file that the graph was read from, for targets that write it with the plan.
+        names: The target's names of devices that do not follow the cluster's order.
+        dims: Sizes of the file's symbolic dimensions with which the graph was read.
+        shapes: Shapes that the file leaves open, with which the graph was read.
     """
 
     problem: Problem
@@ -44,7 +44,7 @@ class ExportRequest:
 
 @dataclass(frozen=True)
 class PlanMetrics:
-    """How good a plan is, simulated: seconds, seconds, and bytes over the memory."""
+    """The simulated step time and period in seconds, and the bytes over the memory limits."""
 
     step_time: float
     period: float
@@ -57,13 +57,13 @@ class PlanMetrics:
 
 @dataclass(frozen=True)
 class ExportCost:
-    """What is lost on the way to a target that cannot express the whole plan.
+    """The difference between a plan and what a target makes of it.
 
     Args:
         moved_time: The share of the plan's computing time that the target spends on another device.
-        moved_bytes: The share of the weights' bytes whose home is another device.
-        planned: The plan as it is.
-        exported: What the target will run.
+        moved_bytes: The share of the weights' bytes that the target puts on another device.
+        planned: Metrics of the plan.
+        exported: Metrics of the plan that the target will run.
     """
 
     moved_time: float
@@ -74,15 +74,15 @@ class ExportCost:
 
 @dataclass(frozen=True, eq=False)
 class ExportedPlan:
-    """A plan in another runtime's own words.
+    """A plan in the format of another runtime.
 
     Args:
-        text: What to paste, or what to write into a file.
+        text: The text to paste or to write into a file.
         data: The same as Python values.
-        usage: How the target is told, in a line or a few.
-        notes: What the target cannot express, a sentence each.
-        plan: What the target will run.
-        model: The model's file with the plan written into it, for targets that read one.
+        usage: How to use it with the target, in one or a few lines.
+        notes: What the target cannot express, one sentence each.
+        plan: The plan that the target will run.
+        model: The model's file with the plan in it, for targets that read one.
     """
 
     target: str
@@ -96,7 +96,7 @@ class ExportedPlan:
     source: Path | None = None
 
     def save(self, path: str | Path) -> list[Path]:
-        """Write the text, or the model and beside it the text, and say which files those are.
+        """Write the text, or the model and next to it the text, and return the files.
 
         Raises:
             FileError: A file cannot be written, or the model's weights would not be found there.
@@ -120,7 +120,7 @@ class ExportedPlan:
 
 
 def fit_plan(problem: Problem, plan: Plan) -> Plan:
-    """The plan as one of this problem's.
+    """The plan, fitted to this problem.
 
     Raises:
         PlanError: It was made for another graph, or its ops and devices are not the problem's.
@@ -141,12 +141,12 @@ def evaluate_export(
     streaming_device: int | None = None,
     target_problem: Problem | None = None,
 ) -> tuple[Plan, ExportCost, list[str]]:
-    """What a target will run, what that costs, and a note where it breaks a constraint.
+    """The plan that a target will run, its cost, and a note if it breaks a constraint.
 
     Args:
-        placement: Each op's device as the target places it; ops run in the graph's order.
-        weights_follow: Whether each weight is where it is read first, whatever `placement` says.
-        streaming_device: The device to which weights from elsewhere are copied, op by op.
+        placement: The target's device of each op; ops run in the graph's order.
+        weights_follow: Whether each weight goes to the device of its first reader instead.
+        streaming_device: The device to which weights of other devices are copied, op by op.
         target_problem: The problem with the costs of the target's own runtime.
     """
     problem, plan = request.problem, request.plan
@@ -183,7 +183,7 @@ def evaluate_export(
         notes.append(
             f"constraints: the target puts {moved_ops[0]!r}"
             + (f" and {len(moved_ops) - 1} other ops" if len(moved_ops) > 1 else "")
-            + " where the problem does not allow it; the figures leave it where the plan has it"
+            + " where the problem does not allow it; the figures use the plan's device instead"
         )
     return exported_plan, cost, notes
 
@@ -191,7 +191,7 @@ def evaluate_export(
 def general_notes(
     request: ExportRequest, target: str, can_stream: bool = False, can_train: bool = False
 ) -> list[str]:
-    """What almost no target can express, where the plan has it.
+    """Notes on parts of the plan that most targets cannot express.
 
     Args:
         can_stream: Whether the target streams weights.
@@ -202,7 +202,7 @@ def general_notes(
     if plan.priority is not None and (np.diff(plan.priority) < 0).any():
         notes.append(f"order: {target} runs ops in its own order, not in the plan's")
     if plan.fusion is not None and (plan.fusion >= 0).any():
-        notes.append(f"fusion: {target} decides itself which ops are fused")
+        notes.append(f"fusion: {target} decides itself which ops to fuse")
     if not can_stream and streamed_weights(request).any():
         notes.append(f"streaming: {target} keeps each weight on the device that reads it first")
     if not can_train and any(op.phase != "forward" for op in graph.ops):
@@ -211,9 +211,9 @@ def general_notes(
 
 
 def streamed_weights(request: ExportRequest) -> NDArray[np.bool_]:
-    """Ops that are weights with a home away from the op that reads them first.
+    """The weights that are on another device than their first reader.
 
-    One that is home there and read elsewhere too is shared, which is another matter.
+    A weight on the device of its first reader that others read too is shared, not streamed.
     """
     a, device, graph = request.problem.arrays, request.plan.placement, request.problem.graph
     is_streamed = np.zeros(a.ops, dtype=bool)
@@ -231,7 +231,7 @@ def streamed_weights(request: ExportRequest) -> NDArray[np.bool_]:
 def _one_op_staging(
     problem: Problem, placement: NDArray[np.integer[Any]], target: int
 ) -> NDArray[np.int64]:
-    """A staging room on one device that holds any one op's weights from elsewhere, no more."""
+    """A staging buffer on one device, as large as the streamed weights of any one op."""
     a = problem.arrays
     staging = np.full(a.devices, NO_STAGING, dtype=np.int64)
     staging[target] = a.required_staging(placement)[target]

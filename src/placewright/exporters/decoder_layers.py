@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _LAYER = re.compile(r"^(?:(.*?)\.)?(\d+)(?:\.|$)")
 INPUT_SIDE, OUTPUT_SIDE = -1, -2
-STACK_SHARE = 0.1  # share of the weights from which on a second stack of layers counts
+STACK_SHARE = 0.1  # share of the weights above which a second stack of layers counts
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,9 +26,9 @@ class DecoderLayers:
     """The repeated layers of a decoder.
 
     Args:
-        prefix: The path of their list, such as `model.layers`.
-        count: How many there are.
-        op_layer: Each op's layer; what comes before the first is INPUT_SIDE, after the last OUTPUT_SIDE.
+        prefix: The path of their list, e.g. `model.layers`.
+        count: Number of layers.
+        op_layer: Each op's layer; INPUT_SIDE before the first layer, OUTPUT_SIDE after the last.
     """
 
     prefix: str
@@ -36,19 +36,19 @@ class DecoderLayers:
     op_layer: NDArray[np.int64]
 
     def clamped(self) -> NDArray[np.int64]:
-        """Each op's layer, with what comes before in the first and what comes after in the last."""
+        """Each op's layer, with earlier ops in the first layer and later ops in the last."""
         ends = np.where(self.op_layer == INPUT_SIDE, 0, self.count - 1)
         return np.where(self.op_layer >= 0, self.op_layer, ends)
 
 
 def find_layers(graph: Graph, target: str) -> DecoderLayers:
-    """The layers of a graph, as its module paths tell them.
+    """The layers of a graph, found by its module paths.
 
     Raises:
         PlanError: It has no list of layers, or several, or is a training step.
     """
     if any(op.phase != "forward" for op in graph.ops):
-        raise PlanError(f"graph {graph.name!r} is a training step: {target} runs inference alone")
+        raise PlanError(f"graph {graph.name!r} is a training step: {target} runs inference only")
     stacks: dict[str, int] = {}
     total = 0
     for op in graph.ops:
@@ -66,8 +66,8 @@ def find_layers(graph: Graph, target: str) -> DecoderLayers:
         )
     if len(large_stacks) > 1:
         raise PlanError(
-            f"graph {graph.name!r} has layers in {large_stacks[0]!r} and in {large_stacks[1]!r}: {target} takes "
-            "decoder models, which have one list of them"
+            f"graph {graph.name!r} has layers in {large_stacks[0]!r} and in {large_stacks[1]!r}: "
+            f"{target} takes decoder models, which have one list of them"
         )
     return _number_ops(graph, large_stacks[0], target)
 
@@ -92,7 +92,7 @@ def _number_ops(graph: Graph, prefix: str, target: str) -> DecoderLayers:
     for position, op in enumerate(graph.ops):
         if layer_number[position] >= 0:
             current = int(layer_number[position]) if op.inputs else current
-        elif op.inputs:  # between two layers it belongs to the one before
+        elif op.inputs:  # between two layers: with the earlier one
             op_layer[position] = _side(position, first, last, current)
         else:
             op_layer[position] = _side(_first_reader(graph, position), first, last, current)
@@ -106,7 +106,7 @@ def _side(position: int, first: int, last: int, current: int) -> int:
 
 
 def _first_reader(graph: Graph, position: int) -> int:
-    """The first op that reads a weight or input; one that nothing reads comes first."""
+    """The first op that reads a weight or input; 0 if nothing reads it."""
     readers = [
         reader
         for output in range(len(graph.ops[position].outputs))

@@ -1,4 +1,4 @@
-"""Names another runtime has for each device of a cluster."""
+"""The names of a cluster's devices in another runtime."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def is_host(request: ExportRequest, device: int) -> bool:
 
 
 def device_numbers(request: ExportRequest) -> list[int]:
-    """Each device's number among those of its sort: accelerators and hosts, in cluster order."""
+    """Each device's number among the accelerators or among the hosts, in cluster order."""
     counts = {True: 0, False: 0}
     numbers = []
     for at in range(len(request.problem.cluster)):
@@ -27,7 +27,7 @@ def device_numbers(request: ExportRequest) -> list[int]:
 
 
 def target_names(request: ExportRequest, accelerator: str, host: str) -> list[str]:
-    """Each device's name in the target: patterns with `{}` for its number, or the user's word.
+    """Each device's name in the target: a pattern with `{}` for its number, or the user's name.
 
     Raises:
         ConfigError: The user names a device that the cluster does not have.

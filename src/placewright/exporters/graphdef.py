@@ -30,15 +30,17 @@ def export(request: ExportRequest) -> ExportedPlan:
         PlanError: The file is not the one that the graph was read from.
     """
     if request.model is None:
-        raise ConfigError("tensorflow writes the model's file anew: name it with --model or model=")
+        raise ConfigError(
+            "tensorflow writes the model's file with the plan: name the file with --model or model="
+        )
     position = request.problem.graph.position
     if (
         from_tensorflow(request.model, request.shapes).fingerprint
         != request.problem.graph.fingerprint
     ):
         raise PlanError(
-            f"{request.model}: is not the model of the plan: give the file, with the same shapes, that "
-            "the plan was made for"
+            f"{request.model}: is not the model of the plan: give the file, with the same shapes, "
+            "that the plan was made for"
         )
     graph = load_graph(request.model)
     names = target_names(request, "/device:GPU:{}", "/device:CPU:{}")
@@ -58,7 +60,9 @@ def export(request: ExportRequest) -> ExportedPlan:
             + " have no node of their own; the call goes where most of them are"
         )
     if request.plan.staging is not None:
-        notes.append("streaming: TensorFlow sends a weight to its readers each step, unstaged")
+        notes.append(
+            "streaming: TensorFlow sends a weight to its readers each step, without staging"
+        )
     return ExportedPlan(
         target="tensorflow",
         text=json.dumps(node_devices, indent=2) + "\n",
@@ -75,7 +79,7 @@ def export(request: ExportRequest) -> ExportedPlan:
 def _place_calls(
     request: ExportRequest, graph: Any, node_devices: dict[str, str], names: list[str]
 ) -> tuple[list[str], NDArray[np.int32]]:
-    """Put calls of functions where most of their ops' time is; which these are, and all devices."""
+    """Place each function call where most of its ops' time is; the calls, and the placement."""
     a, placement = request.problem.arrays, request.plan.placement.copy()
     nodes = {node.name: node for node in graph.node if node.name not in node_devices}
     call_ops: dict[str, list[int]] = {}

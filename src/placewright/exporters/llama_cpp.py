@@ -1,8 +1,8 @@
 """Exports a plan as the nearest flags of llama.cpp, for decoder models.
 
-How llama.cpp places (`load_tensors`, as of 2026): the last `-ngl` of the layers, the output counted
-as one more, are on accelerators, shared out in order in the proportions of `-ts`; the others and
-the token embedding are on the host. `-ot` moves single weights, and a weight's op runs where the
+How llama.cpp places a model (`load_tensors`, as of 2026): the last `-ngl` layers, with the output
+as one more layer, are on accelerators, divided in order in the proportions of `-ts`; the other
+layers and the token embedding are on the host. `-ot` moves single weights, and an op runs where its
 weight is; a layer's KV cache stays with its layer.
 """
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-# What a weight's path inside its layer says → the name of the tensor in a GGUF file.
+# A part of a weight's path inside its layer → the name of the tensor in a GGUF file.
 _GGUF_NAMES = (
     (r"experts?\..*(gate|w1)", "ffn_gate_exps"),
     (r"experts?\..*(up|w3)", "ffn_up_exps"),
@@ -57,7 +57,7 @@ def export(request: ExportRequest) -> ExportedPlan:
     """`-ngl`, `-ts`, `-dev` and `-ot`.
 
     Raises:
-        PlanError: The graph is no decoder.
+        PlanError: The graph is not a decoder.
     """
     layers = find_layers(request.problem.graph, "llama.cpp")
     names = target_names(request, "CUDA{}", "CPU")
@@ -71,7 +71,7 @@ def export(request: ExportRequest) -> ExportedPlan:
     order, counts = _device_shares(request, layer_device[host_layers:], planned_output)
     overrides: list[str] = []
     flags: list[str] = ["-ngl", str(len(layer_device) - host_layers + 1 if accelerated else 0)]
-    moved_layers: dict[int, list[int]] = {}  # a device → layers among another's
+    moved_layers: dict[int, list[int]] = {}  # a device → its layers among those of another
     if accelerated:
         flags += ["-dev", ",".join(names[at] for at in order)]
         flags += ["-ts", ",".join(map(str, counts))] if len(order) > 1 else []
@@ -83,7 +83,7 @@ def export(request: ExportRequest) -> ExportedPlan:
     moved_weights = moved_weights if accelerated else {}
     for at, numbers in sorted(moved_layers.items()):
         overrides.append(f"{_layer_pattern(numbers)}={names[at]}")
-    # The first pattern that fits a tensor counts, so single tensors go before whole layers.
+    # The first pattern that matches a tensor counts, so single tensors precede whole layers.
     overrides = [
         f"{pattern}={names[at]}" for pattern, at in _weight_patterns(moved_weights)
     ] + overrides
@@ -118,7 +118,7 @@ def _layer_devices(request: ExportRequest, layers: DecoderLayers) -> NDArray[np.
 
 
 def _leading_host_layers(request: ExportRequest, layer_device: NDArray[np.int32]) -> int:
-    """How many of the first layers are on the host: what `-ngl` can say."""
+    """The number of first layers on the host, which `-ngl` can express."""
     for layer, at in enumerate(layer_device.tolist()):
         if not is_host(request, at):
             return layer
@@ -128,9 +128,9 @@ def _leading_host_layers(request: ExportRequest, layer_device: NDArray[np.int32]
 def _device_shares(
     request: ExportRequest, layer_device: NDArray[np.int32], output: int
 ) -> tuple[list[int], list[int]]:
-    """The accelerators in the order of their layers, and how many layers each, the output last.
+    """The accelerators in the order of their layers, with their layer counts, the output last.
 
-    A layer that lies among another's, or on the host, is counted with the stretch around it.
+    A layer inside another device's segment, or on the host, counts as part of that segment.
     """
     order: list[int] = []
     count: dict[int, int] = {}
@@ -153,7 +153,7 @@ def _device_shares(
 def _moved_weights(
     request: ExportRequest, layers: DecoderLayers, layer_device: NDArray[np.int32]
 ) -> tuple[dict[tuple[int, str], int], list[str]]:
-    """Weights whose op is not where its layer is, as tensors of a file; and those without a name.
+    """Weights on another device than their layer, as tensors of a file; and those without a name.
 
     All experts of a layer are one tensor, which goes where most of its bytes are.
     """
@@ -193,7 +193,7 @@ def _gguf_name(weight: str, prefix: str) -> str | None:
 
 
 def _weight_patterns(moved_weights: Mapping[tuple[int, str], int]) -> list[tuple[str, int]]:
-    """Regular expressions for tensors, layers with the same ones in one."""
+    """Regular expressions for tensors; layers with equal tensors share one."""
     tensors_by_layer: dict[tuple[int, int], list[str]] = {}
     for (layer, tensor), at in sorted(moved_weights.items()):
         tensors_by_layer.setdefault((layer, at), []).append(tensor)
@@ -217,7 +217,7 @@ def _executed_placement(
     moved_weights: Mapping[tuple[int, str], int],
     output_device: int,
 ) -> NDArray[np.int32]:
-    """Where llama.cpp runs each op: with its layer, or with its weight where that was moved."""
+    """The device on which llama.cpp runs each op: its layer's, or its moved weight's."""
     graph = request.problem.graph
     host = request.problem.cluster.host
     device = np.where(
@@ -265,7 +265,7 @@ def _notes(
         )
     if streamed_weights(request).any():
         notes.append(
-            "streaming: llama.cpp computes on the host what its weights are there for, and copies "
+            "streaming: llama.cpp computes on the host the ops whose weights are there, and copies "
             "them only for batches of 32 tokens and more; the figures count the former"
         )
     return notes

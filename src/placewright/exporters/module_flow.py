@@ -1,13 +1,13 @@
 """Finds which modules of a PyTorch model can be placed as a whole, and where.
 
-Accelerate moves tensors where a module that its map names is called, and nowhere else. So a module
-can be split over devices only if
+Accelerate moves tensors only at calls of modules that its map names. So a module can be split over
+devices only if
 
 - it holds no weights of its own (the root may: they go to the main device), and does not read its
   submodules' weights without calling them;
 - each op of its own `forward` reads tensors of one device.
 
-A module that cannot be split stays whole; what remains is split as finely as the plan asks for.
+A module that cannot be split stays whole; all others are split as finely as the plan requires.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
 
     from placewright.exporters.base import ExportRequest
 
-ANYWHERE = -1  # a tensor made from nothing, such as a range: it goes where it is read
+ANYWHERE = -1  # a tensor without inputs, such as a range: it is created where it is read
 
 
 @dataclass(eq=False)
 class ModuleUnits:
-    """The model's modules as far as ops and weights name them.
+    """The model's modules that ops and weights name.
 
     Args:
-        whole: Modules that are placed as a whole, as far as is known.
-        reasons: For each that had to be, the reason.
+        whole: Modules that are known to be placed as a whole.
+        reasons: Why a module cannot be split.
     """
 
     request: ExportRequest
@@ -72,7 +72,7 @@ class ModuleUnits:
         )
 
     def units(self) -> dict[str, int]:
-        """The modules that are placed as a whole, in order of their first op, numbered."""
+        """The modules that are placed as a whole, numbered in order of their first op."""
         numbers: dict[str, int] = {}
         for op in self.request.problem.graph.ops:
             unit = self.unit(op.module)
@@ -81,7 +81,7 @@ class ModuleUnits:
         return numbers
 
     def place_units(self, main_device: int) -> ModulePlacement:
-        """Fold modules until everything can run, and say where each op then does."""
+        """Keep modules whole until no op reads two devices, and return the placement."""
         while True:
             placement = ModulePlacement(self, main_device)
             if placement.conflict is None:
@@ -108,7 +108,7 @@ class ModulePlacement:
     Attributes:
         unit_device: Each unit's device.
         op_device: Each op's device, or ANYWHERE.
-        conflict: The first op that reads tensors of several devices, and which, if there is one.
+        conflict: The first op that reads tensors of several devices, and these devices, if any.
     """
 
     def __init__(self, modules: ModuleUnits, main_device: int) -> None:
@@ -134,6 +134,6 @@ class ModulePlacement:
                 input_devices = [int(self.op_device[source]) for source, _ in op.inputs]
                 devices = [at for at in dict.fromkeys(input_devices) if at != ANYWHERE]
                 self.op_device[position] = devices[0] if devices else ANYWHERE
-                # Backward ops are autograd's, which moves gradients as the forward op did tensors.
+                # Autograd moves the gradients of backward ops as the forward op moved tensors.
                 if len(devices) > 1 and self.conflict is None and op.phase == "forward":
                     self.conflict = position, devices

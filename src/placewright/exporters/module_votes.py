@@ -1,4 +1,4 @@
-"""Chooses one device per group, or per run of groups, by where its time is planned."""
+"""Chooses a device for each group of ops by where most of its time is planned."""
 
 from __future__ import annotations
 
@@ -63,16 +63,16 @@ def group_loads(
 def majority_devices(
     request: ExportRequest, group: NDArray[np.integer[Any]], count: int
 ) -> NDArray[np.int32]:
-    """Each group's device: where most of its time is planned; -1 where it has no time or bytes."""
+    """The device with most of a group's planned time; -1 for a group without time or bytes."""
     load = group_loads(request, group, count)
     return np.where(load.any(axis=1), load.argmax(axis=1), -1).astype(np.int32)
 
 
 def contiguous_devices(load: NDArray[np.float64]) -> NDArray[np.int32]:
-    """A device for each block, every device on one stretch of blocks at most.
+    """A device for each block; every device gets at most one contiguous segment of blocks.
 
-    The devices follow each other by where most of their load stands; the cuts between them keep
-    as much load on its planned device as possible. A device without load gets no block.
+    The devices are in the order of the centre of their load; the cuts between them keep as much
+    load on its planned device as possible. A device without load gets no block.
 
     Args:
         load: Blocks × devices: the load that is planned there.
@@ -99,7 +99,7 @@ def contiguous_devices(load: NDArray[np.float64]) -> NDArray[np.int32]:
 
 
 def run_lengths(values: Sequence[int]) -> list[tuple[int, int]]:
-    """(value, how often) of each run of equal values."""
+    """(value, length) of each run of equal values."""
     lengths: list[tuple[int, int]] = []
     for value in values:
         if lengths and lengths[-1][0] == value:

@@ -1,7 +1,7 @@
 """Exports a plan as an ONNX file with ONNX's own device configurations (IR version 11).
 
-The model names the devices. A node says, for each tensor that it makes, which device holds it, and
-its pipeline stage where the plan is a chain of stages.
+The model lists the devices. A node has the device of each of its outputs, and its pipeline stage if
+the plan is a chain of stages.
 """
 
 from __future__ import annotations
@@ -56,7 +56,9 @@ def export(request: ExportRequest) -> ExportedPlan:
     }
     notes = general_notes(request, "ONNX")
     if not stages:
-        notes.append("stages: the plan goes back and forth between devices, so none is written")
+        notes.append(
+            "stages: the plan goes back and forth between devices, so no stages are written"
+        )
     return ExportedPlan(
         target="onnx",
         text=json.dumps(data, indent=2) + "\n",
@@ -71,7 +73,7 @@ def export(request: ExportRequest) -> ExportedPlan:
 
 
 def _pipeline_stages(request: ExportRequest) -> dict[int, int]:
-    """Each device's stage, if tensors only ever go to a later one."""
+    """Each device's stage, if tensors only go to later stages; otherwise empty."""
     a, device = request.problem.arrays, request.plan.placement
     used_devices = np.unique(device[a.scheduled])
     first_op = {

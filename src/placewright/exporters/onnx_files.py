@@ -1,4 +1,4 @@
-"""Reads the ONNX file of a plan's graph, and finds the device of each of its nodes."""
+"""Reads the ONNX file of a plan's graph and finds the device of each node."""
 
 from __future__ import annotations
 
@@ -19,14 +19,16 @@ if TYPE_CHECKING:
 
 
 def load_model(request: ExportRequest, target: str) -> tuple[Any, dict[str, list[int]]]:
-    """The file as a message, and the ops of each of its nodes by the first tensor that it makes.
+    """The ModelProto of the file, and the ops of each node by the node's first output.
 
     Raises:
         ConfigError: No file is given.
         PlanError: The file is not the one that the graph was read from, or has functions.
     """
     if request.model is None:
-        raise ConfigError(f"{target} writes the model's file anew: name it with --model or model=")
+        raise ConfigError(
+            f"{target} writes the model's file with the plan: name the file with --model or model="
+        )
     try:
         import onnx
     except ImportError:
@@ -34,8 +36,8 @@ def load_model(request: ExportRequest, target: str) -> tuple[Any, dict[str, list
     graph, op_names = from_onnx_with_nodes(request.model, request.dims, request.shapes)
     if graph.fingerprint != request.problem.graph.fingerprint:
         raise PlanError(
-            f"{request.model}: is not the model of the plan: give the file, with the same dims, that "
-            "the plan was made for"
+            f"{request.model}: is not the model of the plan: give the file, with the same dims, "
+            "that the plan was made for"
         )
     model = onnx.ModelProto.FromString(read_bytes(request.model))
     if model.functions:
@@ -53,9 +55,9 @@ def load_model(request: ExportRequest, target: str) -> tuple[Any, dict[str, list
 def node_devices(
     request: ExportRequest, model: Any, ops: dict[str, list[int]], device: NDArray[np.int32]
 ) -> Iterator[tuple[Any, int]]:
-    """Each node that became an op, and its device: where most of its time is.
+    """Each node with ops, and the device of most of its time.
 
-    Ops of one node are put there in `device`, which is changed.
+    `device` is changed: all ops of a node go there.
     """
     seconds = request.problem.arrays.compute
     for node in model.graph.node:
@@ -69,7 +71,7 @@ def node_devices(
 
 
 def external_data_note(request: ExportRequest, model: Any) -> list[str]:
-    """That weights are in other files, if they are."""
+    """A note if weights are in other files."""
     files = sorted(
         {
             entry.value
@@ -81,5 +83,6 @@ def external_data_note(request: ExportRequest, model: Any) -> list[str]:
     if not files or request.model is None:
         return []
     return [
-        f"weights: {files[0]!r} must lie beside the written file, as beside {request.model.name!r}"
+        f"weights: {files[0]!r} must be next to the written file, as it is next to "
+        f"{request.model.name!r}"
     ]

@@ -1,8 +1,8 @@
 """Exports a plan as an annotated ONNX file with the settings of an ONNX Runtime session.
 
-A node's `layer_ann` says which layer it belongs to, and `session.layer_assignment_settings` where
-layers run (tried with ONNX Runtime 1.31); the layers are the plan's devices. A session has one
-accelerator of a kind, so that ops of all accelerators go to the one that is busiest.
+A node's `layer_ann` names its layer, and `session.layer_assignment_settings` assigns layers to
+devices (tested with ONNX Runtime 1.31); here each device of the plan is a layer. A session has one
+accelerator of a kind, so ops of all accelerators go to the busiest one.
 """
 
 from __future__ import annotations
@@ -97,10 +97,10 @@ def export(request: ExportRequest) -> ExportedPlan:
 
 
 def misplaced(session: Any, exported: ExportedPlan) -> list[str]:
-    """The nodes that a session runs elsewhere than the export says; fused ones cannot be told.
+    """The nodes that a session runs on other devices than exported; fused nodes are unknown.
 
     Args:
-        session: An `onnxruntime.InferenceSession` made with the export's settings.
+        session: An `onnxruntime.InferenceSession` with the export's settings.
     """
     nodes, (provider, *_) = exported.data["nodes"], exported.data["providers"]
     accelerator = provider[0] if isinstance(provider, list) else CPU_PROVIDER
@@ -118,7 +118,7 @@ def misplaced(session: Any, exported: ExportedPlan) -> list[str]:
 
 
 def _one_accelerator(request: ExportRequest) -> tuple[NDArray[np.int32], int | None]:
-    """The plan with all accelerators in one: the busiest; None where there is none in use."""
+    """The placement with all accelerators merged into the busiest, and that one or None."""
     a, device = request.problem.arrays, request.plan.placement
     seconds = a.compute[np.arange(a.ops), device] * a.scheduled
     busy_seconds = np.bincount(device, weights=seconds, minlength=a.devices)
@@ -156,9 +156,9 @@ def _notes(request: ExportRequest, accelerator: int | None) -> list[str]:
             f"{cluster.devices[accelerator].name}"
         )
     if sum(bool(a.is_host[at]) for at in used_devices) > 1:
-        notes.append("hosts: a session has one host, so all of them are the same")
+        notes.append("hosts: a session has one host, so all hosts become one")
     notes.append(
         "wishes: ONNX Runtime fuses nodes first, and takes another provider where one has no "
-        "kernel; `misplaced` tells what it did"
+        "kernel; `misplaced` lists the differences"
     )
     return notes

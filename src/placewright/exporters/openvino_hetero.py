@@ -1,7 +1,7 @@
 """Exports a plan as affinities of OpenVINO's HETERO device.
 
-OpenVINO takes affinities for all ops of a model or for none, and makes ops of its own while it
-reads a model, so `apply` gives those it does not find in the map their neighbours' device.
+OpenVINO needs affinities for all ops of a model or for none, and it adds ops when it reads a model,
+so `apply` gives ops that are not in the map the device of their neighbours.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from placewright.exporters.module_paths import nearest_value
 from placewright.exporters.module_votes import busiest
 
 AFFINITY_KEY = "affinity"
-_TORCH_PREFIX = "__module."  # how OpenVINO begins the names of ops that come from PyTorch
+_TORCH_PREFIX = "__module."  # OpenVINO's prefix of op names from PyTorch
 
 
 def export(request: ExportRequest) -> ExportedPlan:
-    """The device of each op by its name, of modules where they are on one, and the device list."""
+    """The device of each op and of each module, by name, and the device list."""
     names = target_names(request, "GPU.{}", "CPU")
     a, graph = request.problem.arrays, request.problem.graph
     affinity = {
@@ -45,18 +45,18 @@ def export(request: ExportRequest) -> ExportedPlan:
         for path, ops in module_ops.items()
     }
     used_names = [name for name in dict.fromkeys(names) if name in affinity.values()]
-    used_names.sort(key=lambda name: name == "CPU")  # what OpenVINO falls back to comes last
+    used_names.sort(key=lambda name: name == "CPU")  # the fallback comes last
     data = {"device": f"HETERO:{','.join(used_names)}", "affinity": affinity, "modules": modules}
     device = request.plan.placement.copy()
     by_name = request.model is not None and request.model.suffix == ".onnx"
-    if not by_name:  # OpenVINO keeps the modules' names of a PyTorch model, and no op's
+    if not by_name:  # of a PyTorch model OpenVINO keeps the names of modules, not of ops
         for at, op in enumerate(graph.ops):
             if a.scheduled[at]:
                 device[at] = names.index(modules[op.module])
     notes = general_notes(request, "OpenVINO")
     if (device != request.plan.placement).any():
         notes.append(
-            "modules: of a PyTorch model OpenVINO knows modules and not ops; a module that is "
+            "modules: of a PyTorch model OpenVINO has modules and not ops; a module that is "
             "split goes where most of its time is"
         )
     plan, cost, extra = evaluate_export(request, device, weights_follow=True)
@@ -68,8 +68,8 @@ def export(request: ExportRequest) -> ExportedPlan:
         f"core.compile_model(model, {data['device']!r})",
         notes=(
             *notes,
-            "subgraphs: each stretch of ops on one device is compiled for itself, so nothing is "
-            "fused across a cut",
+            "subgraphs: each contiguous segment of ops on one device is compiled by itself, so "
+            "nothing is fused across a cut",
             *extra,
         ),
         cost=cost,
@@ -78,11 +78,11 @@ def export(request: ExportRequest) -> ExportedPlan:
 
 
 def apply(model: Any, exported: ExportedPlan | dict[str, Any]) -> dict[str, str]:
-    """Give every op of an OpenVINO model its affinity, and say which.
+    """Set the affinity of every op of an OpenVINO model, and return the affinities.
 
     Args:
         model: An `openvino.Model`.
-        exported: The export, or what its file holds.
+        exported: The export, or the contents of its file.
 
     Raises:
         PlanError: No op of the model is in the map.
@@ -96,13 +96,13 @@ def apply(model: Any, exported: ExportedPlan | dict[str, Any]) -> dict[str, str]
             affinities[op.get_friendly_name()] = device
     if not affinities:
         raise PlanError("none of the model's ops is in the map: is it the model of the plan?")
-    for op in ops:  # what is computed goes with what it reads
+    for op in ops:  # a computed op goes with its inputs
         if op.get_friendly_name() not in affinities:
             source_names = [source.get_node().get_friendly_name() for source in op.input_values()]
             device = next((affinities[name] for name in source_names if name in affinities), None)
             if device is not None:
                 affinities[op.get_friendly_name()] = device
-    for op in reversed(ops):  # what is stored goes with what reads it
+    for op in reversed(ops):  # a stored op goes with its readers
         if op.get_friendly_name() not in affinities:
             reader_names = [
                 target.get_node().get_friendly_name()
@@ -117,9 +117,9 @@ def apply(model: Any, exported: ExportedPlan | dict[str, Any]) -> dict[str, str]
 
 
 def _lookup_device(data: dict[str, Any], name: str) -> str | None:
-    """The device that the map has for a name of OpenVINO's, if any."""
+    """The device in the map of an op name of OpenVINO, if any."""
     parts = name.split("/")
-    for count in range(len(parts), 0, -1):  # an op of OpenVINO's own is named `op/part`
+    for count in range(len(parts), 0, -1):  # OpenVINO names the parts of an op `op/part`
         prefix = "/".join(parts[:count])
         if prefix in data["affinity"]:
             return str(data["affinity"][prefix])

@@ -1,8 +1,8 @@
 """Exports a plan as split points of `torch.distributed.pipelining`.
 
-A split point cuts the traced graph where a module is called: what comes before, in the order of the
-trace, is one stage, what comes after the next. So a stage is a stretch of the graph, each device
-has one, and a cut stands at the beginning of a module.
+A split point cuts the traced graph at the call of a module: the ops before it, in the order of the
+trace, are one stage, the ops after it the next. So a stage is a contiguous segment of the graph,
+each device has one stage, and a cut is at the beginning of a module.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def export(request: ExportRequest) -> ExportedPlan:
     """A `split_spec`, and the device of each stage.
 
     Raises:
-        PlanError: No op says which module it belongs to.
+        PlanError: No op has a module.
     """
     graph = request.problem.graph
     cuts = _cut_points(request)
@@ -73,10 +73,10 @@ def export(request: ExportRequest) -> ExportedPlan:
 
 
 def _cut_points(request: ExportRequest) -> list[tuple[int, str]]:
-    """Where the trace can be cut: the position of an op, and the module whose call begins there.
+    """The possible cuts: the position of an op, and the module whose call begins there.
 
-    A module that is called several times would cut several times, and one that no op names may
-    never be called: a list of modules is not.
+    A module that is called several times would cut several times. A module that no op names may
+    never be called, as a list of modules is not.
     """
     graph, scheduled = request.problem.graph, request.problem.arrays.scheduled
     module_paths = {op.module for op in graph.ops if op.module}
@@ -97,7 +97,7 @@ def _cut_points(request: ExportRequest) -> list[tuple[int, str]]:
 
 
 def _repeated_modules(graph: Graph, scheduled: NDArray[np.bool_]) -> set[str]:
-    """Modules whose ops do not stand together: they are called more than once."""
+    """Modules whose ops are not contiguous: they are called more than once."""
     active: set[str] = set()
     past: set[str] = set()
     repeated: set[str] = set()
@@ -111,7 +111,7 @@ def _repeated_modules(graph: Graph, scheduled: NDArray[np.bool_]) -> set[str]:
 
 
 def _blocks(request: ExportRequest, cuts: list[tuple[int, str]]) -> NDArray[np.int64]:
-    """Each op's block, the graph between two cuts; backward ops go with their module's forward."""
+    """Each op's block between two cuts; backward ops are in the block of their module."""
     graph = request.problem.graph
     cut_positions = np.array([position for position, _ in cuts])
     block = np.searchsorted(cut_positions, np.arange(len(graph)), side="right")
@@ -156,8 +156,8 @@ def _notes(
         planned = run_lengths(request.plan.placement[is_scheduled].tolist())
         if len(planned) > len({at for at, _ in planned}):
             notes.append(
-                f"stages: the plan is no chain of stages in the model's order; {count} are on "
-                "another device in the nearest one that is"
+                f"stages: the plan is not a chain of stages in the model's order; {count} are "
+                "on another device in the nearest chain"
             )
         else:
             notes.append(f"stages: the plan cuts inside a module; {count} are on another device")

@@ -24,7 +24,7 @@ def export(request: ExportRequest) -> ExportedPlan:
     """`VLLM_PP_LAYER_PARTITION`, and the devices in the order of the stages.
 
     Raises:
-        PlanError: The graph is no decoder, or the plan has none of it on an accelerator.
+        PlanError: The graph is not a decoder, or the plan uses no accelerator.
     """
     layers = find_layers(request.problem.graph, "vLLM")
     op_layer = layers.clamped()
@@ -34,7 +34,7 @@ def export(request: ExportRequest) -> ExportedPlan:
     hosts = [at for at in range(a.devices) if is_host(request, at)]
     load[:, hosts] = 0
     if not load.any():
-        raise PlanError("the plan computes on the host alone: vLLM's stages are accelerators")
+        raise PlanError("the plan computes on the host only: vLLM's stages are accelerators")
     layer_device = contiguous_devices(load)
     stages = run_lengths(layer_device.tolist())
     numbers = device_numbers(request)
@@ -46,8 +46,8 @@ def export(request: ExportRequest) -> ExportedPlan:
     moved_count = int((a.scheduled & (placement != request.plan.placement)).sum())
     if moved_count:
         notes.append(
-            f"layers: vLLM keeps a layer on one accelerator, and layers in their order; {moved_count} of "
-            f"{int(a.scheduled.sum())} ops are on another device than planned"
+            f"layers: vLLM keeps a layer on one accelerator, and layers in their order; "
+            f"{moved_count} of {int(a.scheduled.sum())} ops are on another device than planned"
         )
     partition = ",".join(map(str, counts))
     data = {

@@ -34,10 +34,12 @@ FilePath = str | os.PathLike[str]
 
 
 def save(noun: Noun, path: FilePath) -> None:
-    """Write a noun to a file; `.toml` for clusters and constraints, `.gz` at the end to compress.
+    """Write a noun to a file as JSON.
+
+    Clusters and constraints may be `.toml`; a name that ends in `.gz` is compressed.
 
     Raises:
-        FileError: It cannot be written; an older file of that name is then untouched.
+        FileError: It cannot be written; an older file of that name is then unchanged.
     """
     target = Path(path)
     try:
@@ -70,10 +72,10 @@ def load(path: FilePath, kind: str | None = None) -> Any: ...
 
 
 def load(path: FilePath, kind: str | None = None) -> Any:
-    """The noun that a file holds; a result's file will also do where a plan is wanted.
+    """The noun in a file; where a plan is expected, a result's file works too.
 
     Args:
-        kind: What is wanted, such as `"plan"`; None takes whatever the file says it is.
+        kind: The expected kind, e.g. `"plan"`; None accepts any.
 
     Raises:
         FileError: The file is missing, truncated, or of another kind or version.
@@ -90,7 +92,7 @@ def load(path: FilePath, kind: str | None = None) -> Any:
 
 @contextmanager
 def _collector_paused() -> Iterator[None]:
-    """No garbage collection: the objects of a large graph all stay, and scanning them is slow."""
+    """Pause garbage collection: all objects of a large graph stay, and scanning them is slow."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -101,5 +103,5 @@ def _collector_paused() -> Iterator[None]:
 
 
 def _with_path(path: FilePath, error: PlacewrightError) -> PlacewrightError:
-    """The same error with the file's name before it, on one line whatever names it quotes."""
+    """The same error with the file's name before it, on one line."""
     return type(error)(" ".join(f"{os.fspath(path)}: {error}".splitlines()))

@@ -1,4 +1,4 @@
-"""Clusters in files: devices and links, in full or as presets with what differs."""
+"""Clusters in files: devices and links, in full or as presets with changes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from placewright.presets import preset_device, preset_link
 
 
 def cluster_data(cluster: Cluster) -> Data:
-    """A cluster as plain data, with every link that it has or was routed."""
+    """A cluster as plain data, with every link, given or routed."""
     names = [device.name for device in cluster.devices]
     links = []
     for at, source in enumerate(names):
@@ -48,7 +48,7 @@ def read_cluster(data: object, where: str = "") -> Cluster:
 
 
 def device_data(device: Device) -> Data:
-    """A device as plain data: what is not default."""
+    """A device as plain data, without default values."""
     default = Device(device.name)
     data: Data = {"name": device.name}
     data |= {key: getattr(device, key) for key in ("kind", "model", "issuer")}
@@ -64,7 +64,7 @@ def device_data(device: Device) -> Data:
 
 
 def read_device(data: object, where: str) -> Device:
-    """The device that plain data describe; `preset` names the model that the rest changes."""
+    """The device that plain data describe; other keys override those of its `preset`."""
     values = validation.fields(
         data, _DEVICE, where, required=("name",), renamed=_RENAMED_DEVICE_KEYS
     )
@@ -83,13 +83,13 @@ def _link_data(cluster: Cluster, source: str, target: str) -> Data:
         data["pageable_bandwidth"] = plain_number(link.pageable_bandwidth)
     if link.handoff_latency is not None:
         data["handoff_latency"] = float(link.handoff_latency)
-    if link.channel != f"{source}->{target}":  # each direction has its own unless said
+    if link.channel != f"{source}->{target}":  # the default: each direction has its own
         data["channel"] = link.channel
     return data
 
 
 def _read_link(data: object, where: str) -> tuple[list[tuple[str, str]], Link]:
-    """The pairs of devices that an entry is for, and their link."""
+    """The pairs of devices of an entry, and their link."""
     values = validation.fields(
         data, _LINK, where, required=("from", "to"), renamed=_RENAMED_LINK_KEYS
     )

@@ -73,7 +73,7 @@ def _read_table(data: Data, where: str) -> Table:
         _to_matrix(key, values[key], len(columns)) if key in values else None
         for key in ("seconds", "issue", "spread")
     )
-    assert seconds is not None  # fields() saw to it
+    assert seconds is not None  # fields() requires it
     optional = values.get("transfers"), values.get("measured_on")
     machine, workspace = values.get("machine", ""), values.get("workspace")
     return Table(ops, columns, seconds, *optional, issue, spread, machine, workspace)

@@ -1,4 +1,4 @@
-"""Graphs in files: ops in any order, each naming its inputs, with what is not default."""
+"""Graphs in files: ops in any order, with their inputs by name, without default values."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _op_data(op: Op, ops: tuple[Op, ...]) -> Data:
 
 
 def _tensor_names(tensors: tuple[Tensor, ...], ops: tuple[Op, ...]) -> list[object]:
-    """Each tensor as its op's name, with the index where that is not the first output."""
+    """Each tensor as its op's name, with the index if it is not the first output."""
     return [
         [ops[source].name, int(output)] if output else ops[source].name
         for source, output in tensors

@@ -1,4 +1,4 @@
-"""The header of every file: a kind and a version, written first and checked before the rest."""
+"""The header of every file: its kind and version, checked before the rest."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from placewright.errors import FileError
 from placewright.files.validation import THE_FILE, Data
 
 VERSION = 2
-"""Version 2 has the field's words for some keys; those of version 1 are read as well."""
+"""The version that is written; version 1 has other names for some keys."""
 READABLE = (1, 2)
+"""The versions that are read."""
 
 
 def make_header(kind: str) -> Data:
-    """What the data of a noun of this kind starts with."""
+    """The first keys of the data of a noun of this kind."""
     return {"placewright": kind, "version": VERSION}
 
 
 def kind_of(data: object, where: str = "") -> str:
-    """The kind that a file, or a part of it, says that it is.
+    """The kind in the header of a file or of a part of it.
 
     Raises:
         FileError: It has no header, or is of another version.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from placewright.files.validation import Data
     from placewright.problem import Problem
 
-NOT_FUSED = -1  # an op that is fused with no other
+NOT_FUSED = -1  # the fusion of an op that is not fused
 _T = TypeVar("_T", bound=np.generic)
 
 
@@ -43,7 +43,7 @@ def plan_data(plan: Plan) -> Data:
 
 
 def read_plan(data: object, where: str = "") -> Plan:
-    """The plan that plain data describe; `plan_for` fits it onto a problem."""
+    """The plan that plain data describe; `plan_for` fits it to a problem."""
     values = validation.fields(
         body(data, "plan", where),
         _PLAN,
@@ -86,7 +86,7 @@ def read_plan(data: object, where: str = "") -> Plan:
 
 
 def plan_for(problem: Problem, plan: Plan) -> Plan:
-    """A plan fitted onto a problem by the names of ops and devices, and checked.
+    """A plan fitted to a problem by the names of ops and devices, and checked.
 
     Raises:
         PlanError: An op or device of one is missing in the other, or a constraint is broken.
@@ -119,14 +119,14 @@ def plan_for(problem: Problem, plan: Plan) -> Plan:
 
 
 def _device_names(values: Data) -> Iterable[str]:
-    """The cluster's devices as listed, then those that only a person's edit names."""
+    """The listed devices of the cluster, then those that only the placement names."""
     return dict.fromkeys([*values.get("device_names", ()), *values["placement"].values()])
 
 
 def _non_default(
     default: int, names: Iterable[str], values: NDArray[np.integer[Any]]
 ) -> dict[str, int]:
-    """What is not default, by name."""
+    """The values that are not the default, by name."""
     pairs = zip(names, values.tolist(), strict=True)
     return {name: value for name, value in pairs if value != default}
 

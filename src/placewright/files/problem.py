@@ -1,4 +1,4 @@
-"""Problems and constraints in files: a problem holds its graph, cluster and costs whole."""
+"""Problems and constraints in files: a problem contains its graph, cluster and costs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def read_problem(data: object, where: str = "") -> Problem:
 
 
 def constraints_data(constraints: Constraints) -> Data:
-    """Constraints as plain data: those that there are."""
+    """Constraints as plain data, without empty ones."""
     data = {
         "pins": dict(constraints.pins),
         "forbid": {name: list(devices) for name, devices in constraints.forbid.items()},

@@ -65,7 +65,7 @@ def to_data(noun: Noun) -> Data:
 
 
 def from_data(data: object, kind: str | None = None) -> Any:
-    """The noun that plain data describe; a result will also do where a plan is wanted.
+    """The noun that plain data describe; where a plan is expected, a result works too.
 
     Raises:
         FileError: The data are of another kind or version.

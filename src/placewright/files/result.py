@@ -1,4 +1,4 @@
-"""Results in files: a plan with how good it is and what it took to find."""
+"""Results in files: a plan with its objective, its bound and the cost of the search."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def result_data(result: Result) -> Data:
 
 
 def _options_data(result: Result) -> Data:
-    """What the problem was asked for with, where that is known."""
+    """The options of the problem on the command line, if known."""
     options = {
         key: list(value) if isinstance(value, tuple) else value
         for key, value in result.options.items()

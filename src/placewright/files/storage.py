@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def read_data(path: Path) -> object:
-    """What a file holds.
+    """The data in a file.
 
     Raises:
         FileError: It is missing, truncated, or neither JSON nor TOML.
@@ -42,7 +42,7 @@ def read_data(path: Path) -> object:
         raise FileError(f"byte {error.start} is not UTF-8: expected text") from None
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise FileError(f"cannot be unzipped, damaged or truncated: {error}") from None
-    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
+    except (OSError, ValueError) as error:  # ValueError: an invalid file name
         raise FileError(f"cannot be read: {_reason(error)}") from None
     if not text.strip():
         raise FileError("the file is empty")
@@ -50,7 +50,7 @@ def read_data(path: Path) -> object:
 
 
 def write_data(data: Data, path: Path) -> None:
-    """Write data to a file, which afterwards is either the new one or untouched.
+    """Write data to a file; if that fails, an older file is unchanged.
 
     Raises:
         FileError: It cannot be written there, or not in that format.
@@ -65,7 +65,7 @@ def write_data(data: Data, path: Path) -> None:
 
 
 def write_bytes(content: bytes, path: Path) -> None:
-    """Write bytes to a file, which afterwards is either the new one or untouched.
+    """Write bytes to a file; if that fails, an older file is unchanged.
 
     Raises:
         FileError: It cannot be written there.
@@ -77,7 +77,7 @@ def write_bytes(content: bytes, path: Path) -> None:
 
 
 def to_json(data: Data) -> str:
-    """Data as JSON with one op, device or link a line."""
+    """Data as JSON, with one op, device or link per line."""
     return _format_json(data, "") + "\n"
 
 
@@ -114,7 +114,7 @@ _dumps = json.JSONEncoder(allow_nan=False).encode
 
 
 def _format_json(value: Any, pad: str) -> str:
-    if isinstance(value, dict) and "placewright" in value:  # a noun: every key on a line
+    if isinstance(value, dict) and "placewright" in value:  # a noun: one key per line
         pad += " "
         lines = [f"{pad}{_dumps(key)}: {_format_json(item, pad)}" for key, item in value.items()]
     elif isinstance(value, dict) and value:
@@ -131,7 +131,7 @@ def _replace_file(path: Path, content: bytes) -> None:
     if path.exists() and not path.is_file():  # a pipe or a terminal cannot be replaced
         path.write_bytes(content)
         return
-    path = Path(os.path.realpath(path))  # a link stays a link
+    path = Path(os.path.realpath(path))  # a symbolic link stays one
     temporary = path.with_name(f".{secrets.token_hex(8)}.tmp")
     try:
         temporary.write_bytes(content)
@@ -151,5 +151,5 @@ def _is_gzipped(path: Path) -> bool:
 
 
 def is_toml(path: Path) -> bool:
-    """Whether a file of this name is TOML; what else there is, is JSON."""
+    """Whether a file of this name is TOML; all others are JSON."""
     return (path.with_suffix("") if _is_gzipped(path) else path).suffix == ".toml"

@@ -1,4 +1,4 @@
-"""Timelines in files: when and where each op and transfer ran, column by column."""
+"""Timelines in files: start, end and device of ops and transfers, as columns."""
 
 from __future__ import annotations
 

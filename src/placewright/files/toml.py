@@ -50,5 +50,5 @@ def _key(key: str) -> str:
 
 
 def _quote(text: str) -> str:
-    # JSON's escapes are TOML's; TOML also wants DEL escaped.
+    # JSON and TOML have the same escapes, but TOML must also escape DEL.
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,6 +1,6 @@
-"""Validates values from files: each comes back with its type, or an error names its place.
+"""Validates values from files: returns a value of the expected type, or names its place.
 
-`where` is the value's path in the file, such as `devices[2].memory`; every message starts with it.
+`where` is the value's path in the file, e.g. `devices[2].memory`; every message starts with it.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ Data = dict[str, Any]
 """One object of a JSON file, or one table of a TOML file."""
 
 THE_FILE = "the file"
-"""What a message speaks of when the trouble stands at the top."""
+"""The subject of messages about the top level."""
 INFINITE = "inf"
-"""How an infinite number is written, since JSON has no word for it."""
+"""An infinite number in files: JSON has no literal for it."""
 _MAX_INTEGER = 2**63 - 1  # bytes are int64 in the kernels
 
 
 def refuse(value: object, where: str, expected: str) -> NoReturn:
-    """Say what was found and what was expected."""
+    """Raise an error with the value and what was expected."""
     raise ConfigError(f"{where} is {reprlib.repr(value)}: expected {expected}")
 
 
@@ -41,10 +41,10 @@ def fields(
     required: Iterable[str] = (),
     renamed: Mapping[str, str] | None = None,
 ) -> Data:
-    """An object's values, each checked by the function that its key stands for.
+    """An object's values, each checked by the function of its key.
 
     Args:
-        renamed: Keys of earlier versions of the file, and what they are called now.
+        renamed: Keys of earlier versions of the file, and their current names.
     """
     values = {}
     prefix = f"{where}." if where else ""
@@ -93,7 +93,7 @@ def flag(value: object, where: str) -> bool:
 
 
 def integer(value: object, where: str) -> int:
-    """A whole number that int64 can hold; true and false are none."""
+    """A whole number that fits int64; true and false are refused."""
     if type(value) is not int:
         refuse(value, where, "a whole number")
     if not -_MAX_INTEGER <= value <= _MAX_INTEGER:
@@ -102,7 +102,7 @@ def integer(value: object, where: str) -> int:
 
 
 def int32(value: object, where: str) -> int:
-    """A whole number that int32 can hold."""
+    """A whole number that fits int32."""
     whole = integer(value, where)
     if not -(2**31) <= whole < 2**31:
         refuse(value, where, "a whole number within 32 bits")
@@ -183,5 +183,5 @@ def int32s(value: object, where: str) -> NDArray[np.int32]:
 
 
 def plain_number(value: float) -> float | str:
-    """A number as it stands in a file."""
+    """A number as written to a file."""
     return INFINITE if value == math.inf else float(value)

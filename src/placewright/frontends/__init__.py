@@ -45,7 +45,7 @@ _MODULE_OF = {
 
 
 def __getattr__(name: str) -> object:
-    """A frontend loads on first use: most people need one of them."""
+    """Load a frontend on first use: most programs need one of them."""
     if name in _MODULE_OF:
         return getattr(importlib.import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,7 +1,7 @@
-"""GraphBuilder: collects a framework's ops one by one and makes the Graph.
+"""GraphBuilder: collects the ops of a framework one by one and builds the Graph.
 
-What the frontends that read files and traces share: names made unique, costs from `kinds`,
-subgraphs as one op, shapes that nobody knows, ops that nothing needs.
+The frontends that read files and jaxprs share it: unique names, costs from `op_costs`, subgraphs as
+one op, errors for unknown shapes, removal of unneeded ops.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from placewright.graph import INPUT, STATE, VIEW, WEIGHT, Graph, Op
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-MAX_DIMENSIONS = 64  # as numpy 2
-MAX_ELEMENTS = 2**50  # so that bytes and FLOPs stay far from every limit
+MAX_DIMENSIONS = 64  # as in numpy 2
+MAX_ELEMENTS = 2**50  # bytes and FLOPs stay far below every limit
 STORED_KINDS = (WEIGHT, STATE, INPUT)
 
 
 class TensorValue(NamedTuple):
-    """One tensor of a draft.
+    """One tensor of a graph under construction.
 
     Args:
-        source: The op and output that make it; None for a literal, which no op makes.
-        constant: What it holds (a numpy array), where that is known and small.
+        source: The op and output that produce it; None for a literal.
+        constant: Its contents (a numpy array), if they are known and small.
     """
 
     source: graph.Tensor | None
@@ -48,7 +48,7 @@ def tensor_spec(label: str, shape: Iterable[int], dtype: str) -> TensorSpec:
     """A tensor of a plausible size.
 
     Raises:
-        GraphError: A dimension is negative, or there are absurdly many elements or dimensions.
+        GraphError: A dimension is negative, or there are too many elements or dimensions.
     """
     sizes = tuple(int(size) for size in shape)
     shape_text = str(sizes) if len(sizes) <= 8 else f"({', '.join(map(str, sizes[:8]))}, ...)"
@@ -65,7 +65,7 @@ def tensor_spec(label: str, shape: Iterable[int], dtype: str) -> TensorSpec:
 
 
 def check_sizes(sizes_by_name: Mapping[str, Iterable[int]], argument: str) -> None:
-    """Refuse sizes by name, as a user gives them, that are not whole numbers from 0.
+    """Refuse sizes that a user gives by name if they are not whole numbers from 0.
 
     Raises:
         GraphError: The message names the first one.
@@ -99,10 +99,11 @@ class GraphBuilder:
     """Ops in topological order, as a frontend adds them.
 
     Args:
-        unknown_ops: Ops of the framework without a known cost, and how many of each.
-        unsized_ops: How to describe each op whose shape is not known, though its inputs' shapes are.
+        unknown_ops: Count of each op of the framework without a known cost.
+        unsized_ops: A message for each op whose output shape is unknown while its input shapes
+            are known.
         unbounded_loops: Loops of unknown trip count.
-        captures: For a child, each value of its parent that it reads: there, and here.
+        captures: In a child, each value of the parent that it reads: the parent's and its own.
     """
 
     name: str
@@ -131,14 +132,14 @@ class GraphBuilder:
         control_inputs: Sequence[TensorValue] = (),
         **attributes: Any,
     ) -> list[TensorValue]:
-        """Add an op and give the values it makes; what it reads, the draft must hold already.
+        """Add an op whose inputs were added before, and return its outputs.
 
         Args:
-            kind: Of `kinds`, or the framework's own name for an op that has no cost there.
-            moved: Where the table's figure is not meant.
-            aliases: (output, input) pairs; by default a view is its first input's memory.
-            control_inputs: What it waits for and does not read.
-            attributes: What the cost of the kind depends on.
+            kind: One of `op_costs`, or the framework's own name for an op without a cost there.
+            moved: Bytes moved, if not those of the table.
+            aliases: (output, input) pairs; by default a view shares its first input's memory.
+            control_inputs: Values that it waits for without reading them.
+            attributes: Arguments of the kind's cost.
         """
         if kind not in KNOWN_KINDS:
             self.unknown_ops[kind] += 1
@@ -146,7 +147,7 @@ class GraphBuilder:
         if aliases is None:
             aliases = [(0, 0)] if kind == VIEW and inputs and outputs else []
         if kind == VIEW and inputs and not real_inputs:
-            kind = "copy"  # of a literal: its memory must come from somewhere
+            kind = "copy"  # a literal has no memory to share
         tensors = [value.tensor for value in inputs]
         try:
             flops, traffic = cost(kind, tensors, outputs, **attributes)
@@ -179,17 +180,17 @@ class GraphBuilder:
         return [TensorValue((len(self.ops) - 1, at), tensor) for at, tensor in enumerate(outputs)]
 
     def framework_kind(self, name: str) -> str:
-        """The framework's name for an op, as the kind of one that `kinds` does not know."""
+        """The framework's name for an op, as the kind of an op that `op_costs` does not have."""
         return f"{self.framework}.{name}" if name in KNOWN_KINDS else name
 
     def child(self, name: str) -> GraphBuilder:
-        """A draft for a subgraph that is to become one op of this one."""
+        """A builder for a subgraph that becomes one op of this graph."""
         return GraphBuilder(
             name, self.framework, [], self.unknown_ops, self.unsized_ops, self.unbounded_loops
         )
 
     def capture(self, value: TensorValue) -> TensorValue:
-        """A value of the parent draft, as one of this child."""
+        """A value of the parent, as an input of this child."""
         if value.source is None:
             return value
         if value.source not in self.captures:
@@ -200,10 +201,10 @@ class GraphBuilder:
         return self.captures[value.source][1]
 
     def graph(self, outputs: Sequence[TensorValue], keep: Iterable[int] = ()) -> Graph:
-        """The graph of the ops that the outputs or those to `keep` depend on, once all are known.
+        """The graph of the ops that the outputs, or the ops to `keep`, depend on.
 
         Raises:
-            GraphError: The shape of some op is not known.
+            GraphError: The output shape of an op is unknown.
         """
         if self.unsized_ops:
             others = (
@@ -248,7 +249,7 @@ class GraphBuilder:
         module: str = "",
         phase: str = "forward",
     ) -> list[TensorValue]:
-        """Add children as one op: each child's costs, as many times as it runs."""
+        """Add children as one op that costs each child times the number of its runs."""
         reads = list(inputs)
         known_sources = {value.source for value in reads}
         for child, _ in bodies:
@@ -287,14 +288,14 @@ class GraphBuilder:
 
     @property
     def dtype(self) -> str:
-        """The dtype of most of the arithmetic."""
+        """The dtype with the most FLOPs."""
         flops_by_dtype: Counter[str] = Counter()
         for op in self.ops:
             flops_by_dtype[op.dtype] += int(op.flops)
         return flops_by_dtype.most_common(1)[0][0] if flops_by_dtype else "float32"
 
     def peak_bytes(self) -> int:
-        """Most bytes that the ops' outputs need at once, run in order."""
+        """Peak bytes of the ops' outputs, run in order."""
         last_use: dict[graph.Tensor, int] = {}
         for position, op in enumerate(self.ops):
             for tensor in op.inputs:
@@ -325,12 +326,12 @@ def arithmetic_dtype(tensors: Sequence[TensorSpec], default: int) -> str:
 
 
 def word_set(text: str) -> frozenset[str]:
-    """The words of a text: how a long list of op types is written."""
+    """The words of a text, for long lists of op types."""
     return frozenset(text.split())
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's text that says something."""
+    """The first line of an error's text that is not blank."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__
 
@@ -338,7 +339,7 @@ def first_line(error: BaseException) -> str:
 def topological_order(
     name: str, names: Sequence[str], sources: Sequence[Iterable[int]]
 ) -> list[int]:
-    """Positions in topological order, in the given order as far as that allows.
+    """Positions in topological order, otherwise in the given order.
 
     Raises:
         GraphError: There is a cycle; the message spells it out.
@@ -357,7 +358,7 @@ def topological_order(
     except GraphError:
         graph.sort_topologically(
             name, named_ops
-        )  # the same cycle, by the names that the user knows
+        )  # reports the same cycle by the names that the user knows
         raise
 
 
@@ -365,7 +366,7 @@ def contracted_size(equation: str, shapes: Sequence[Sequence[int]]) -> int:
     """The product of the sizes that an einsum equation sums over.
 
     Raises:
-        GraphError: The equation and the shapes do not go together.
+        GraphError: The equation does not match the shapes.
     """
     operands, arrow, result = equation.replace(" ", "").partition("->")
     terms = operands.split(",")
@@ -386,7 +387,7 @@ def contracted_size(equation: str, shapes: Sequence[Sequence[int]]) -> int:
 
 
 def _labelled_sizes(term: str, shape: Sequence[int]) -> Iterator[tuple[str, int]]:
-    """The labels of a term with their sizes; what `...` stands for is left out."""
+    """The labels of a term with their sizes, without those of `...`."""
     head, dots, tail = term.partition("...")
     letters = string.ascii_letters
     fits = len(head) + len(tail) <= len(shape) if dots else len(head) == len(shape)

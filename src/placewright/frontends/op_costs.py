@@ -1,8 +1,8 @@
-"""Op costs: the FLOPs and bytes moved of each kind of op, from the shapes it reads and makes.
+"""Op costs: the FLOPs and bytes moved of each kind of op, from its input and output shapes.
 
-The one table of costs that all frontends share. A multiply-add is two FLOPs; an element-wise op is
-one for each element it makes; a cast, a copy or a lookup is none. An op moves every byte it reads
-and makes once, but a view moves nothing and a lookup reads only the rows it picks.
+All frontends share this table. A multiply-add is two FLOPs; an element-wise op is one FLOP per
+output element; a cast, a copy or a lookup is none. An op moves each byte of its inputs and outputs
+once, but a view moves nothing and a lookup reads only the selected rows.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ DTYPE_BITS: Mapping[str, int] = {
     "bool": 8, "complex128": 128, "complex64": 64, "complex32": 32,
 }  # fmt: skip
 
-# FLOPs an element, for ops that are no products.
+# FLOPs per element, for ops other than matrix products.
 NORM_FLOPS = 8  # mean, variance, difference, root, quotient, scale, shift
 SOFTMAX_FLOPS = 5  # maximum, difference, exponential, sum, quotient
-OPTIMIZER_FLOPS = {"sgd": 2, "momentum": 4, "adam": 12}  # for each parameter
+OPTIMIZER_FLOPS = {"sgd": 2, "momentum": 4, "adam": 12}  # per parameter
 
 logger = logging.getLogger("placewright")
 
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """The shape and dtype of what an op reads or makes.
+    """The shape and dtype of an op's input or output.
 
     Args:
-        stored_elements: How many elements are in memory, where the shape shows some of them repeatedly.
+        stored_elements: Elements in memory, if the shape repeats some of them (a stride of 0).
     """
 
     shape: tuple[int, ...]
@@ -56,7 +56,7 @@ class TensorSpec:
 
 
 def bits(dtype: str) -> int:
-    """Bits of one element.
+    """Bits per element.
 
     Raises:
         GraphError: The dtype is unknown.
@@ -73,8 +73,8 @@ OpCost = tuple[float, int]
 def cost(kind: str, inputs: TensorSpecs, outputs: TensorSpecs, **attributes: Any) -> OpCost:
     """The FLOPs of an op and the bytes it moves.
 
-    The attributes that a kind knows are the keyword arguments of its function below. A kind that
-    is not in the table costs the bytes it reads and makes: see `list_unknown`.
+    The attributes of a kind are the keyword arguments of its function below. A kind that is not in
+    the table has no FLOPs and moves the bytes of its inputs and outputs: see `warn_unknown_ops`.
     """
     if kind not in _COST_FUNCTIONS:
         return 0.0, _total_bytes(inputs, outputs)
@@ -82,11 +82,11 @@ def cost(kind: str, inputs: TensorSpecs, outputs: TensorSpecs, **attributes: Any
 
 
 def warn_unknown_ops(framework: str, unknown: Mapping[str, int]) -> None:
-    """Tell the user which ops of a framework have no cost in the table, and how many of each."""
+    """Warn about the ops of a framework without a cost in the table, with the count of each."""
     if unknown:
         names = ", ".join(f"{name} ({count})" for name, count in sorted(unknown.items()))
         logger.warning(
-            "%s ops without a known cost, counted by their bytes alone: %s", framework, names
+            "%s ops without a known cost, counted by their bytes only: %s", framework, names
         )
 
 
@@ -120,9 +120,9 @@ def _convolution(
     """`kernel_elements` is the kernel's spatial size times the input channels of one group.
 
     Args:
-        made: Elements of the convolution's output, where that is not the op's first output: for a
-            transposed convolution its input's elements, for gradients those of the forward output.
-        products: How many of the two gradients, of input and kernel, the op makes.
+        made: Elements of the convolution's output if that is not the op's first output: for a
+            transposed convolution the input's elements, for gradients those of the forward output.
+        products: How many of the two gradients (of input and kernel) the op computes.
     """
     made = outputs[0].elements if made is None else made
     return 2.0 * made * kernel_elements * products + made * bias, _total_bytes(inputs, outputs)
@@ -142,7 +142,8 @@ def _attention(
 ) -> OpCost:
     """Softmax(queries · keys) · values; masked scores are computed like the others.
 
-    Backward, five products: the scores again, and the gradients of values, scores, queries, keys.
+    The backward pass has five products: the scores again, and the gradients of values, scores,
+    queries and keys.
     """
     scores = batch * heads * queries * keys
     value_width = width if value_width is None else value_width
@@ -152,12 +153,12 @@ def _attention(
 
 
 def _per_output_element(ops: float) -> Callable[..., OpCost]:
-    """So many FLOPs for each element of the first output, unless the caller says `ops`."""
+    """`ops` FLOPs per element of the first output; the caller may override the number."""
 
     def flops(
         inputs: TensorSpecs, outputs: TensorSpecs, *, ops: float = ops, made: int | None = None
     ) -> OpCost:
-        """`made` is how many elements count, where those are not the first output's."""
+        """`made` is the number of elements, if it is not that of the first output."""
         made = outputs[0].elements if made is None else made
         return float(ops * made), _total_bytes(inputs, outputs)
 
@@ -165,14 +166,14 @@ def _per_output_element(ops: float) -> Callable[..., OpCost]:
 
 
 def _reduce(inputs: TensorSpecs, outputs: TensorSpecs, *, ops: float = 1) -> OpCost:
-    """One FLOP for each element of the first input."""
+    """`ops` FLOPs per element of the first input."""
     return float(ops * inputs[0].elements), _total_bytes(inputs, outputs)
 
 
 def _pool(
     inputs: TensorSpecs, outputs: TensorSpecs, *, window: int, made: int | None = None
 ) -> OpCost:
-    """`made` is how many windows there are, where that is not the first output's elements."""
+    """`made` is the number of windows, if it is not the elements of the first output."""
     made = outputs[0].elements if made is None else made
     return float(made * window), _total_bytes(inputs, outputs)
 
@@ -180,11 +181,11 @@ def _pool(
 def _gather(
     inputs: TensorSpecs, outputs: TensorSpecs, *, ops: float = 0, picked: int | None = None
 ) -> OpCost:
-    """The table is the first input: only the rows that are picked are read.
+    """The first input is the table, of which only the selected rows are read.
 
     Args:
-        ops: FLOPs for each element that is picked, such as 1 where rows are summed.
-        picked: Elements read from the table, where those are not as many as are made.
+        ops: FLOPs per selected element, e.g. 1 where rows are summed.
+        picked: Elements read from the table, if that is not the number of output elements.
     """
     picked = sum(tensor.elements for tensor in outputs) if picked is None else picked
     bytes_read = -(-picked * bits(inputs[0].dtype) // 8)
@@ -194,10 +195,10 @@ def _gather(
 def _scatter(
     inputs: TensorSpecs, outputs: TensorSpecs, *, ops: float = 0, in_place: bool = False
 ) -> OpCost:
-    """The first input is written into, the last one holds the rows that are written.
+    """Writes the rows of the last input into the first.
 
-    In place, only those rows are read and written; otherwise the first input is copied whole.
-    `ops` is 1 where rows are added rather than put.
+    In place, only those rows are read and written; otherwise the whole first input is copied.
+    `ops` is 1 if rows are added to, 0 if they are replaced.
     """
     rows = inputs[-1]
     moved = _total_bytes(inputs[1:], [rows]) if in_place else _total_bytes(inputs, outputs)
@@ -213,10 +214,10 @@ def _recurrent(
     hidden: int,
     widths: Sequence[int],
 ) -> OpCost:
-    """A layer and direction for each of `widths`, the widths of what they read.
+    """One layer and direction for each of `widths`, the widths of their inputs.
 
-    `rows` is batch × steps; an LSTM has 4 gates, a GRU 3, a plain cell 1. For each element of the
-    state a gate costs a sum, two biases and an activation, and joining the gates costs 5 more.
+    `rows` is batch × steps; an LSTM has 4 gates, a GRU 3, a plain cell 1. Per element of the state
+    a gate costs a sum, two biases and an activation, and combining the gates costs 5 more.
     """
     products = sum(2 * gates * (width + hidden) + 4 * gates + 5 for width in widths)
     return float(rows * hidden * products), _total_bytes(inputs, outputs)
@@ -231,7 +232,7 @@ def _sort(inputs: TensorSpecs, outputs: TensorSpecs, *, width: int) -> OpCost:
 def _loss(
     inputs: TensorSpecs, outputs: TensorSpecs, *, ops: float = 1, picked: int | None = None
 ) -> OpCost:
-    """`picked` is how many elements of the first input are read, where that is not all."""
+    """`picked` is the number of elements of the first input that are read, if not all."""
     if picked is None:
         return float(ops * inputs[0].elements), _total_bytes(inputs, outputs)
     bytes_read = picked * bits(inputs[0].dtype) // 8
@@ -239,14 +240,14 @@ def _loss(
 
 
 def _optimizer(inputs: TensorSpecs, outputs: TensorSpecs, *, ops: float) -> OpCost:
-    """The first input is the weight; states are among both inputs and outputs."""
+    """The first input is the weight; optimizer states are both inputs and outputs."""
     return float(ops * inputs[0].elements), _total_bytes(inputs, outputs)
 
 
 def _opaque(
     inputs: TensorSpecs, outputs: TensorSpecs, *, flops: float, moved: int | None = None
 ) -> OpCost:
-    """A subgraph as one op: the caller has added up its costs."""
+    """A subgraph as one op, whose costs the caller has summed."""
     return float(flops), _total_bytes(inputs, outputs) if moved is None else moved
 
 
@@ -278,4 +279,4 @@ _COST_FUNCTIONS: Mapping[str, Callable[..., OpCost]] = {
 }
 
 KNOWN_KINDS = frozenset(_COST_FUNCTIONS)
-"""The canonical kinds; any other kind is a framework's own name for an op."""
+"""The canonical kinds; any other kind is a framework's own op name."""

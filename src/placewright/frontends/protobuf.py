@@ -1,20 +1,20 @@
-"""Reads the bytes of a file that should hold a protobuf message."""
+"""Reads the bytes of protobuf files and checks their text."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from placewright.errors import FileError
-from placewright.frontends.workloads.checks import file_label
+from placewright.frontends.text_files import file_label
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-MAX_MESSAGE_BYTES = 2**31  # of any protobuf message
+MAX_MESSAGE_BYTES = 2**31  # the limit of protobuf
 
 
 def read_bytes(path: Path) -> bytes:
-    """The whole of a binary file, if it is no larger than a protobuf message may be.
+    """The contents of a binary file, if it is no larger than a protobuf message may be.
 
     Raises:
         FileError: It is missing, may not be read, or is too large.
@@ -32,7 +32,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 def is_utf8(message: Any) -> bool:
-    """Whether all text in a message is UTF-8: old kinds of protobuf do not check that."""
+    """Whether all text in a message is UTF-8; proto2 messages are not checked when parsed."""
     for field, value in message.ListFields():
         if field.type not in (field.TYPE_STRING, field.TYPE_MESSAGE):
             continue

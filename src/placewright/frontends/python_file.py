@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from placewright.errors import FileError, PlacewrightError, nearest
 from placewright.frontends.pytorch.frontend import from_torch
-from placewright.frontends.workloads.checks import file_label
+from placewright.frontends.text_files import file_label
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from placewright.graph import Graph
 
 DEFAULT_FUNCTION = "build"
-_MODULE_NAME = "_placewright_model"  # under which the user's file is loaded
+_MODULE_NAME = "_placewright_model"  # the name of the user's file in sys.modules
 
 
 def from_python(
@@ -36,7 +36,7 @@ def from_python(
     returns (model, args, kwargs), or (model, args); the model may be built on `meta`.
 
     Args:
-        spec: The file and the function, such as `model.py:build`; `build` may be left out.
+        spec: The file and the function, e.g. `model.py:build`; the default function is `build`.
         training: Capture a training step; see `from_torch`.
         optimizer: See `from_torch`.
         name: The graph's name, by default that of the model's class.
@@ -51,7 +51,7 @@ def from_python(
 
 
 def build_model(spec: str | Path) -> tuple[Any, Sequence[Any], Mapping[str, Any]]:
-    """The model that a function in a Python file builds, and what it is called with.
+    """The model that a function in a Python file builds, and its arguments.
 
     Raises:
         FileError: The file cannot be read, or an error happened in it; the message names the line.
@@ -67,7 +67,8 @@ def build_model(spec: str | Path) -> tuple[Any, Sequence[Any], Mapping[str, Any]
         if not (isinstance(result, tuple) and len(result) in (2, 3)):
             length = f" of {len(result)}" if isinstance(result, tuple) else ""
             raise FileError(
-                f"{subject} returned a {type(result).__name__}{length}: expected (model, args, kwargs)"
+                f"{subject} returned a {type(result).__name__}{length}: "
+                "expected (model, args, kwargs)"
             )
         if len(result) == 3 and not isinstance(result[2], Mapping):
             raise FileError(
@@ -79,18 +80,18 @@ def build_model(spec: str | Path) -> tuple[Any, Sequence[Any], Mapping[str, Any]
 
 @contextlib.contextmanager
 def _folder_on_path(path: Path) -> Iterator[None]:
-    """Let the user's file import its neighbours, as a script can."""
+    """Let the user's file import modules of its own folder, as a script can."""
     folder = str(path.resolve().parent)
     sys.path.insert(0, folder)
     try:
         yield
     finally:
-        with contextlib.suppress(ValueError):  # the file took it out itself
+        with contextlib.suppress(ValueError):  # the user's file removed it
             sys.path.remove(folder)
 
 
 def _split_spec(spec: str) -> tuple[Path, str]:
-    """The file and the function; the colon of a drive is followed by no function."""
+    """The file and the function; what follows the colon of a drive is not an identifier."""
     file, colon, function = spec.rpartition(":")
     if not colon or not function.isidentifier():
         return Path(spec), DEFAULT_FUNCTION
@@ -126,7 +127,7 @@ def _find_function(path: Path, module: ModuleType, name: str) -> Callable[[], An
 
 
 def _file_error(subject: str, path: Path, error: BaseException) -> FileError:
-    """One line about an error in the user's file: what it was, and the last line there."""
+    """An error in the user's file in one line: its text, and the last line of that file."""
     reason = str(error).strip().split("\n", 1)[0] or "no reason given"
     if isinstance(error, SyntaxError):
         return FileError(f"{subject} line {error.lineno}: {error.msg}")
@@ -135,6 +136,6 @@ def _file_error(subject: str, path: Path, error: BaseException) -> FileError:
         for frame in traceback.extract_tb(error.__traceback__)
         if Path(frame.filename).resolve() == path.resolve()
     ]
-    if not isinstance(error, PlacewrightError):  # whose messages stand for themselves
+    if not isinstance(error, PlacewrightError):  # whose messages need no type
         reason = f"{type(error).__name__}: {reason}"
     return FileError(f"{subject}{lines[-1] if lines else ''}: {reason}")

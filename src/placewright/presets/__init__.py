@@ -1,4 +1,4 @@
-"""Presets: the Cluster that a string such as `2xP100+cpu` names, and what it can name."""
+"""Presets: known devices and links, and the strings that combine them, e.g. `2xP100+cpu`."""
 
 from placewright.presets.catalogue import (
     DevicePreset,

@@ -1,4 +1,4 @@
-"""Reads the TOML files of this folder: the devices and links that can be named."""
+"""Reads the presets of devices and links from the TOML files of this folder."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class DevicePreset:
-    """A device that can be named; `devices.toml` says what each field is.
+    """A device that can be named; `devices.toml` describes the fields.
 
     Args:
         also: Other names of the same preset.
         link: Name of the link to the host.
-        peer: Name of the link to another device of the same make, or empty.
+        peer: Name of the link to another device of the same model, or empty.
         with_peer: Name of the preset meant when a string asks for a peer link that this one lacks.
         source: Where the figures are from.
     """
@@ -48,11 +48,11 @@ class DevicePreset:
 
     @property
     def float16(self) -> float:
-        """FLOP/s in float16; those in float32 where the hardware has no faster way."""
+        """FLOP/s in float16; those in float32 if the hardware has no faster units."""
         return self.device(self.name).rate("float16")
 
     def device(self, name: str) -> Device:
-        """A device of this make."""
+        """A device of this model."""
         return Device(
             name=name,
             kind=self.kind,
@@ -84,12 +84,12 @@ class LinkPreset:
 
     @property
     def link(self) -> Link:
-        """A link of this make, on a channel of its own."""
+        """A link of this kind, on a channel of its own."""
         return Link(self.bandwidth, self.latency)
 
 
 def device_presets() -> tuple[DevicePreset, ...]:
-    """Every device that can be named, GPUs first, each make from old to new."""
+    """Every device that can be named, GPUs first, from old to new."""
     return tuple({preset.name: preset for preset in device_table().values()}.values())
 
 

@@ -5,7 +5,7 @@
     nodes   = [count "x"] "(" group {"+" group} ")" ["@" network]
     group   = [count "x"] device ["-" link]
 
-Spaces and the case of names do not matter. Nodes without a network take the next one named.
+Spaces and case do not matter. Nodes without a network take the next one in the string.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from placewright.presets.catalogue import (
 from placewright.presets.wiring import NO_NETWORK, ClusterNode, DeviceGroup, connect, slower_link
 
 MAX_DEVICES = 4096
-"""Devices in one cluster; every ordered pair has a link, so more is surely a slip."""
+"""Devices in one cluster; every ordered pair has a link, so more is surely a typo."""
 
 _WORD = re.compile(r"[A-Za-z0-9.-]+")
 _DIGITS = re.compile(r"[0-9]+")
@@ -45,7 +45,7 @@ def parse(text: str) -> tuple[tuple[Device, ...], dict[tuple[str, str], Link]]:
 
 @dataclass(frozen=True, slots=True)
 class _ClusterPart:
-    """A group, or some equal nodes, as written from character `position` on."""
+    """A group, or a number of equal nodes, which begins at character `position`."""
 
     position: int
     groups: tuple[DeviceGroup, ...]
@@ -108,7 +108,7 @@ class _ClusterParser:
         return _ClusterPart(start, tuple(groups), count, network)
 
     def count(self) -> int:
-        """The number before an `x`; 1 where there is none."""
+        """The number before an `x`; 1 if there is none."""
         self.skip_space()
         digits = _DIGITS.match(self.text, self.position)
         if digits is None:
@@ -163,7 +163,7 @@ class _ClusterParser:
         return known[word.lower()].link
 
     def word(self, expected: str) -> tuple[str, int]:
-        """The next word, and where it stands."""
+        """The next word, and its position."""
         self.skip_space()
         match = _WORD.match(self.text, self.position)
         if match is None:
@@ -172,7 +172,7 @@ class _ClusterParser:
         return match[0], match.start()
 
     def accept(self, character: str) -> bool:
-        """Whether that character stands next; it is then behind us."""
+        """Whether that character comes next; if so, move past it."""
         self.skip_space()
         if not self.text.startswith(character, self.position):
             return False
@@ -193,7 +193,7 @@ class _ClusterParser:
 
 
 def _link_options(preset: DevicePreset) -> dict[str, LinkPreset]:
-    """The links that a string can ask for between devices of this make."""
+    """The links that a string can ask for between devices of this model."""
     known = link_table()
     if preset.kind == HOST:
         return {name: link for name, link in known.items() if link.kind == "socket"}
@@ -205,7 +205,7 @@ def _link_options(preset: DevicePreset) -> dict[str, LinkPreset]:
 
 
 def _variants(model: str) -> list[str]:
-    """What can follow a model's name and its dash, such as 80GB."""
+    """The suffixes that can follow a model's name and a dash, e.g. 80GB."""
     words = [word for preset in device_presets() for word in (preset.name, *preset.also)]
     start = f"{model}-".lower()
     return [word[len(start) :] for word in words if word.lower().startswith(start)]

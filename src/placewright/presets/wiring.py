@@ -1,12 +1,12 @@
-"""Connects nodes of grouped devices into a Cluster.
+"""Connects groups of devices and nodes by links.
 
 - The links out of one GPU over PCIe, to other GPUs and to hosts, share one channel, its slot
   (`gpu0-pcie`); a host has a channel to each GPU.
 - The links out of one GPU over NVLink share one channel too (`gpu0-nvlink`).
-- Between nodes all that a node sends shares one channel, its network card (`node0-net`).
-- A link between unequal ends is as slow as the slower.
+- All transfers from one node to others share one channel, its network card (`node0-net`).
+- A link between unequal ends is as slow as the slower end.
 
-Only senders share: what a device receives from two others arrives at the same time.
+Only senders share a channel: a device can receive from two others at the same time.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from placewright.presets.catalogue import DevicePreset
 
 NO_NETWORK = Link(math.inf)
-"""The network of a node that is alone."""
+"""The network of a single node."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceGroup:
-    """Equal devices, with the link to their host and, where they have one, to each other."""
+    """Equal devices, with the link to their host and, if there is one, to each other."""
 
     count: int
     preset: DevicePreset
@@ -48,7 +48,7 @@ class ClusterNode:
 
 @dataclass(frozen=True, slots=True)
 class _DeviceSlot:
-    """Where a device stands: in which node, and in which group of it."""
+    """A device with its node, its group in the node, and its links."""
 
     device: Device
     node: int
@@ -59,7 +59,7 @@ class _DeviceSlot:
 
 
 def slower_link(*links: Link) -> Link:
-    """The link whose ends are these: least bandwidth and most latency."""
+    """A link over all of these: the least bandwidth and the largest latency."""
     return Link(min(link.bandwidth for link in links), max(link.latency for link in links))
 
 

@@ -1,4 +1,4 @@
-"""The zoo: loads the Graph of a network by its name, such as `layered:ops=5000,seed=3`."""
+"""The zoo: loads the Graph of a network by its name, e.g. `layered:ops=5000,seed=3`."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class Entry:
     """One network of the zoo.
 
     Args:
-        build: Makes the graph; what it needs beyond the core it imports when called.
-        defaults: Its keyword arguments; a value given for one must be of the same type.
-        network: Where its graph is captured from, which takes a while the first time.
+        build: Builds the graph; it imports optional packages when called.
+        defaults: Its keyword arguments and their defaults, which also set the types.
+        network: The PyTorch model whose graph is captured, if there is one.
     """
 
     name: str
@@ -59,33 +59,33 @@ ENTRIES = {
         *map(network_entry, NETWORKS.values()),
         entry("transformer", "decoder blocks at op level, in bfloat16", blocks.transformer),
         entry("offload", "a chain of 16 blocks of 352 MiB: more than a GPU holds", blocks.offload),
-        entry("branches", "a convolutional network with four branches a module", blocks.branches),
+        entry("branches", "a convolutional network with four branches per module", blocks.branches),
         entry("chain", "random: each op reads the one before it", generators.chain),
         entry("diamond", "random: two ops between a first and a last", generators.diamond),
         entry("fork-join", "random: branches between forks and joins", generators.fork_join),
         entry("layered", "random: layers of ops that read the layer before", generators.layered),
         entry(
             "series-parallel",
-            "random: edges split in two or doubled, over and over",
+            "random: edges repeatedly split in two or doubled",
             generators.series_parallel,
         ),
-        entry("cifar10", "a family of 32: cells drawn from ENAS's space", families.cifar10),
-        entry("ptb", "a family of 32: recurrent cells drawn from ENAS's space", families.ptb),
-        entry("nmt", "a family of 32: translation, unroll and batch varied", families.nmt),
+        entry("cifar10", "a family of 32: cells sampled from ENAS's space", families.cifar10),
+        entry("ptb", "a family of 32: recurrent cells sampled from ENAS's space", families.ptb),
+        entry("nmt", "a family of 32: translation with varied unroll and batch", families.nmt),
     )
 }
 
 
 def names() -> list[tuple[str, str]]:
-    """The name of each network and one line on it."""
+    """The name and a one-line description of each network."""
     return [(network.name, network.description) for network in ENTRIES.values()]
 
 
 def load(text: str, note: Callable[[str], None] | None = None) -> Graph:
-    """The network of that name, with arguments after a colon: `nmt-4:batch=64,steps=40`.
+    """The graph of a network by name, with arguments after a colon: `nmt-4:batch=64,steps=40`.
 
     Args:
-        note: Told in a line what takes long.
+        note: Called with one line before a slow capture.
 
     Raises:
         GraphError: There is no network of that name.
@@ -100,7 +100,7 @@ def load(text: str, note: Callable[[str], None] | None = None) -> Graph:
 
 
 def build_network(text: str) -> tuple[Any, Sequence[Any], Mapping[str, Any]]:
-    """The PyTorch model of the network of that name, and what it is called with.
+    """The PyTorch model of a network by name, and its arguments.
 
     Raises:
         GraphError: There is no network of that name, or it is not a PyTorch model.
@@ -108,14 +108,16 @@ def build_network(text: str) -> tuple[Any, Sequence[Any], Mapping[str, Any]]:
     """
     network, arguments = parse(text)
     if network.network is None:
-        raise GraphError(f"{network.name} is a graph and no PyTorch model: there is nothing to run")
+        raise GraphError(
+            f"{network.name} is a graph and not a PyTorch model: there is nothing to run"
+        )
     arguments.pop("optimizer", None)
     size = str(arguments.pop("size", "full"))
     return network.network.build(size, **arguments)
 
 
 def parse(text: str) -> tuple[Entry, dict[str, ArgumentValue]]:
-    """The entry that a text such as `nmt-4:batch=64` names, and the arguments that it gives.
+    """The entry and the arguments in a text such as `nmt-4:batch=64`.
 
     Raises:
         GraphError: There is no network of that name.

@@ -8,7 +8,7 @@ MAX_COUNT = 10_000_000
 
 
 def check_counts(name: str, **counts: int) -> None:
-    """Raise ConfigError unless all are from 1 to `MOST`."""
+    """Raise ConfigError unless all are from 1 to `MAX_COUNT`."""
     for argument, count in counts.items():
         if not 1 <= count <= MAX_COUNT:
             raise ConfigError(f"{name} has {argument} {count!r}: expected 1 to {MAX_COUNT:,}")

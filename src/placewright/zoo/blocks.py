@@ -8,7 +8,7 @@ from placewright.graph import INPUT, STATE, VIEW, Graph, Tensor
 from placewright.zoo.arguments import MAX_COUNT, check_counts, title
 from placewright.zoo.builder import NetworkBuilder
 
-# Floating-point operations an element, for ops that are no products.
+# FLOPs per element.
 GELU_FLOPS = 8  # the tanh form
 
 
@@ -25,9 +25,9 @@ def transformer(
     By default the products' weights are 5.5 GiB, 16 blocks of 352 MiB.
 
     Args:
-        tokens: How many are computed in one step; each looks at all of them and at the context.
+        tokens: Tokens per step; each attends to all of them and to the context.
         hidden: Width of the inner layer of the two-layer perceptron.
-        context: Tokens whose keys and values are in the cache of each block.
+        context: Tokens in the KV cache of each block.
     """
     sizes = {"blocks": blocks, "tokens": tokens, "width": width, "hidden": hidden, "heads": heads}
     check_counts("transformer", **sizes)
@@ -43,9 +43,9 @@ def transformer(
 
 
 def offload(blocks: int = 16, tokens: int = 1) -> Graph:
-    """A chain of equal blocks, one op and one weight of 352 MiB each: 5.5 GiB when there are 16.
+    """A chain of equal blocks with one op and one weight of 352 MiB each: 5.5 GiB for 16.
 
-    The blocks are as large as those of `transformer`; 16 KiB a token go from one to the next.
+    The blocks are as large as those of `transformer`; 16 KiB per token go from one to the next.
     """
     check_counts("offload", blocks=blocks, tokens=tokens)
     weight = 352 * 2**20 // 2
@@ -60,8 +60,8 @@ def offload(blocks: int = 16, tokens: int = 1) -> Graph:
 def branches(modules: int = 6, batch: int = 32, side: int = 28, channels: int = 256) -> Graph:
     """A convolutional network of modules with four branches each, in float32, forward.
 
-    Three branches begin with a convolution of 1 x 1, which none, one and two of 3 x 3 follow; the
-    fourth is a pooling and a convolution of 1 x 1. Their outputs are joined into one.
+    Three branches are a 1 x 1 convolution and none, one or two 3 x 3 convolutions; the fourth is
+    pooling and a 1 x 1 convolution. Their outputs are concatenated.
     """
     check_counts("branches", modules=modules, batch=batch, side=side, channels=channels)
     if channels % 4:
@@ -95,7 +95,7 @@ def branches(modules: int = 6, batch: int = 32, side: int = 28, channels: int = 
 def _attention(
     builder: NetworkBuilder, name: str, x: Tensor, tokens: int, width: int, heads: int, context: int
 ) -> Tensor:
-    """Norm, attention and the sum with what came in; scores stay inside the attention op."""
+    """Norm, attention and the residual sum; scores stay inside the attention op."""
     elements, keys = tokens * width, tokens + context
     y = builder.add(f"{name}.norm", "norm", [x], elements, NORM_FLOPS * elements, 2 * width)
     y = builder.linear(f"{name}.qkv", y, tokens, width, 3 * width)
@@ -112,7 +112,7 @@ def _attention(
 def _mlp(
     builder: NetworkBuilder, name: str, x: Tensor, tokens: int, width: int, hidden: int
 ) -> Tensor:
-    """Norm, two products with an activation between them, and the sum with what came in."""
+    """Norm, two products with an activation between them, and the residual sum."""
     elements, inner = tokens * width, tokens * hidden
     y = builder.add(f"{name}.norm", "norm", [x], elements, NORM_FLOPS * elements, 2 * width)
     y = builder.linear(f"{name}.up", y, tokens, width, hidden)

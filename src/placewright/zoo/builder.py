@@ -1,4 +1,4 @@
-"""NetworkBuilder: collects the ops of a network, sized in elements, and makes its Graph."""
+"""NetworkBuilder: collects the ops of a network, sized in elements, and builds its Graph."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass, field, replace
 from placewright.errors import ConfigError
 from placewright.graph import INPUT, STATE, VIEW, WEIGHT, Graph, Op, Tensor
 
-ELEMENT_BYTES = {"bfloat16": 2, "float32": 4}  # of one element
+ELEMENT_BYTES = {"bfloat16": 2, "float32": 4}  # per element
 MAX_TENSOR_BYTES = 2**50  # bytes of a tensor: sums over a graph stay within 64 bits
 
 
 @dataclass
 class NetworkBuilder:
-    """Ops so far, each with the weight that it reads; all of one dtype."""
+    """Collects ops and the weights that they read, all of one dtype."""
 
     dtype: str
     ops: list[Op] = field(default_factory=list)
@@ -29,7 +29,7 @@ class NetworkBuilder:
     ) -> Tensor:
         """Add an op, and before it the weight that it reads, if it has parameters.
 
-        An op moves what it reads and what it makes once; a view moves nothing.
+        An op moves its inputs and outputs once; a view moves nothing.
         """
         if parameters:
             reads = [*reads, self.add(f"{name}.weight", WEIGHT, [], parameters)]
@@ -78,7 +78,7 @@ class NetworkBuilder:
         """The forward ops, a backward pass and an update of every weight.
 
         The last op is the loss. An op with a weight has two gradient ops, one for the weight and
-        one for what else it reads, with its own FLOPs each; any other op has one.
+        one for its other inputs, each with the FLOPs of the op; any other op has one.
         """
         forward = [op for op in self.ops if op.kind not in _SOURCE_KINDS]
         position = {op.name: at for at, op in enumerate(self.ops)}
@@ -135,7 +135,7 @@ class NetworkBuilder:
     def _add_gradient(
         self, op: Op, name: str, reads: list[Tensor], targets: list[Tensor]
     ) -> list[Tensor]:
-        """Add a gradient op that makes the gradients of these tensors."""
+        """Add an op that computes the gradients of these tensors."""
         reads = list(dict.fromkeys(reads))
         sizes = [self.ops[source].outputs[output] for source, output in targets]
         moved = sum(self.ops[source].outputs[output] for source, output in reads) + sum(sizes)

@@ -28,7 +28,7 @@ def capture_network(
     """The graph of a network, from the cache if it was captured before.
 
     Args:
-        note: Told in a line what takes long.
+        note: Called with one line before a slow capture.
         overrides: The network's arguments, and `optimizer` for a training step.
 
     Raises:
@@ -43,14 +43,14 @@ def capture_network(
     graph = _load_cached(path)
     if graph is None:
         if note is not None:
-            note(f"capturing {title}: this takes a while, once")
+            note(f"capturing {title} (one-time; may take a minute)")
         graph = _capture(network, title, size, overrides, optimizer)
         _save_cached(graph, path)
     return graph if graph.name == title else Graph(title, graph.ops, graph.outputs)
 
 
 def cached_graph(network: Network) -> Graph | None:
-    """The graph of a network with its own arguments, if the cache has it."""
+    """The graph of a network with its default arguments, if it is cached."""
     return _load_cached(_cache_path(network.name, network.arguments(), DEFAULT_OPTIMIZER))
 
 
@@ -78,7 +78,7 @@ def title_of(name: str, arguments: dict[str, ArgumentValue]) -> str:
 
 
 def _cache_path(name: str, arguments: dict[str, ArgumentValue], optimizer: str) -> Path:
-    """A cache file, named after all that the graph depends on: this package's sources too."""
+    """A cache file, named after everything that the graph depends on, sources included."""
     try:
         torch_version = metadata.version("torch")
     except metadata.PackageNotFoundError:
@@ -95,7 +95,7 @@ def _cache_path(name: str, arguments: dict[str, ArgumentValue], optimizer: str) 
 
 
 def _load_cached(path: Path) -> Graph | None:
-    """The graph in a cache file; None if there is none or it is not what was written."""
+    """The graph in a cache file; None if it is missing or damaged."""
     try:
         graph = files.load(path, "graph")
         fingerprint = _fingerprint_path(path).read_text().strip()
@@ -105,7 +105,7 @@ def _load_cached(path: Path) -> Graph | None:
 
 
 def _save_cached(graph: Graph, path: Path) -> None:
-    """Write a cache file; a cache that cannot be written is no cache, and no error."""
+    """Write a cache file; failing to is not an error."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         files.save(graph, path)
@@ -115,5 +115,5 @@ def _save_cached(graph: Graph, path: Path) -> None:
 
 
 def _fingerprint_path(path: Path) -> Path:
-    """Beside a cache file, the fingerprint of the graph that was written to it."""
+    """The file next to a cache file with the fingerprint of its graph."""
     return path.with_name(f"{path.name}.seal")

@@ -2,7 +2,7 @@
 
 Placeto (Addanki et al. 2019) was trained on three such families, whose graphs were never published
 whole: `cifar10` and `ptb`, architectures from the search spaces of ENAS (Pham et al. 2018), and
-`nmt`, one model with unroll length and batch varied. These are drawn anew from the same spaces, so
+`nmt`, one model with varied unroll length and batch. These are new samples of the same spaces, so
 they are not the paper's graphs. A quarter of each family is for testing, always the same quarter.
 """
 
@@ -26,7 +26,7 @@ TEST_GRAPHS = tuple(
         int(at) for at in np.random.default_rng(2019).permutation(FAMILY_SIZE)[: FAMILY_SIZE // 4]
     )
 )
-"""The graphs of every family that are for testing."""
+"""The test graphs of every family."""
 
 FamilyPart = Literal["train", "test", "all"]
 
@@ -52,8 +52,8 @@ def cifar10(graph: int = 0, batch: int = 128) -> Graph:
     """A convolutional network of ENAS's micro search space, one training step.
 
     A cell has five nodes; each adds two ops (convolutions of two sizes, two kinds of pooling,
-    identity) on two earlier outputs; what nothing reads is concatenated. Every other stack of
-    cells begins with half the side and twice the channels.
+    identity) on two earlier outputs; unread outputs are concatenated. Every other stack of cells
+    begins with half the side and twice the channels.
     """
     rng = _rng("cifar10", graph)
     builder, side, channels = NetworkBuilder("float32"), 32, 36
@@ -86,9 +86,9 @@ def cifar10(graph: int = 0, batch: int = 128) -> Graph:
 
 
 def ptb(graph: int = 0, batch: int = 64, steps: int = 20) -> Graph:
-    """A recurrent network whose cell is drawn from ENAS's space, unrolled, one training step.
+    """A recurrent network with a cell sampled from ENAS's space, unrolled, one training step.
 
-    A cell has eight nodes; each takes one earlier node through a product and an activation.
+    A cell has eight nodes; each applies a product and an activation to one earlier node.
     """
     rng = _rng("ptb", graph)
     width, vocabulary = 1000, 10_000
@@ -126,7 +126,7 @@ def ptb(graph: int = 0, batch: int = 64, steps: int = 20) -> Graph:
 
 
 def nmt(graph: int = 0) -> Graph:
-    """Translation with attention, two layers each way, unrolled, one training step."""
+    """Translation with attention, two encoder and two decoder layers, one training step."""
     _rng("nmt", graph)
     steps, batch = 8 + graph // 2, (64, 128)[graph % 2]
     width, vocabulary = 1024, 32_000
@@ -170,7 +170,7 @@ def _rng(name: str, graph: int) -> np.random.Generator:
 def _enas_node(rng: np.random.Generator, at: int) -> list[tuple[int, str]]:
     """Two (earlier output, op) pairs; outputs 0 and 1 are those of the two cells before.
 
-    The first node reads the cell before, or cells could be left out altogether.
+    The first node reads the cell before; otherwise cells could be unused.
     """
     kinds = ["convolution3", "convolution5", "maximum", "mean", "identity"]
     pairs = [(int(rng.integers(0, at + 2)), str(rng.choice(kinds))) for _ in range(2)]
@@ -231,7 +231,7 @@ def _add_recurrent(
     batch: int,
     width: int,
 ) -> Tensor:
-    """A product with the weight `shared`, which all steps read, and the activation after it."""
+    """A product with the weight `shared`, which all steps read, and an activation."""
     gates = 4 if kind == "lstm" else 1
     if shared not in weights:
         elements = len(reads) * width * gates * width

@@ -1,8 +1,8 @@
 """Random graphs with plausible costs, from a topology, a number of ops and a seed.
 
-The same arguments give the same graph. About half of the ops are matrix products with much
-arithmetic, the others touch each element once. With `weights`, each product reads a weight of its
-own; the weights come on top of the number of ops.
+Equal arguments give equal graphs. About half of the ops are compute-heavy matrix products, the
+others are element-wise. With `weights`, each product reads a weight of its own; the weights are not
+counted in the number of ops.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 ELEMENT_BYTES = 4  # bytes of a float32
-OUTPUT_BYTES = (2**16, 2**23)  # bytes of a tensor, from and to
+OUTPUT_BYTES = (2**16, 2**23)  # smallest and largest bytes of a tensor
 WEIGHT_ELEMENTS = (2**16, 2**23)  # elements of a weight
-PRODUCT_ROWS = (2**4, 2**10)  # rows that a product multiplies with its weight
+PRODUCT_ROWS = (2**4, 2**10)  # rows of a product
 
 Sources = list[list[int]]
 """For each op, in topological order, the ops it reads."""
@@ -36,7 +36,7 @@ def chain(ops: int = 16, seed: int = 0, weights: bool = False) -> Graph:
 
 
 def diamond(ops: int = 4, seed: int = 0, weights: bool = False) -> Graph:
-    """Two ops between a first and a last; more ops make a row of diamonds."""
+    """Two ops between a first and a last; more ops make a chain of diamonds."""
     check_counts("diamond", ops=ops)
     name = title("diamond", ops=ops, seed=seed, weights=weights)
     return _random_graph(name, _fork_join_sources(ops, branches=2, depth=1), _rng(seed), weights)
@@ -52,7 +52,7 @@ def fork_join(
 
 
 def layered(ops: int = 100, seed: int = 0, weights: bool = False, width: int = 8) -> Graph:
-    """Layers of about `width` ops; an op reads some of the layer before, at times an older one."""
+    """Layers of about `width` ops; an op reads some of the previous layer, or an older op."""
     check_counts("layered", ops=ops, width=width)
     rng = _rng(seed)
     widths = rng.integers(1, 2 * width, size=ops).tolist()
@@ -82,7 +82,7 @@ def layered(ops: int = 100, seed: int = 0, weights: bool = False, width: int = 8
 def series_parallel(
     ops: int = 100, seed: int = 0, weights: bool = False, parallel: float = 0.4
 ) -> Graph:
-    """A first and a last op; each further op splits an edge in two, or goes around one."""
+    """A first and a last op; each further op splits an edge in two, or doubles one."""
     check_counts("series-parallel", ops=ops)
     if not 0 <= parallel <= 1:
         raise ConfigError(
@@ -100,7 +100,7 @@ def series_parallel(
         else:
             edges[at] = (source, op)
         edges.append((op, target))
-        next_op.append(next_op[source])  # straight after its source it is before its target
+        next_op.append(next_op[source])  # directly after its source, so before its target
         next_op[source] = op
     position = [0] * max(ops, 2)
     op = 0
@@ -121,7 +121,7 @@ def _rng(seed: int) -> np.random.Generator:
 
 
 def _fork_join_sources(ops: int, branches: int, depth: int) -> Sources:
-    """Stages of a fork, branches and a join; the last stage takes what is left."""
+    """Stages of a fork, branches and a join; the last stage takes the remaining ops."""
     sources: Sources = [[]]
     while len(sources) < ops:
         fork = len(sources) - 1
@@ -135,7 +135,7 @@ def _fork_join_sources(ops: int, branches: int, depth: int) -> Sources:
 
 
 def _random_graph(name: str, sources: Sources, rng: np.random.Generator, weights: bool) -> Graph:
-    """Ops with drawn costs; the draws are the same with and without weights."""
+    """Ops with random costs, which are the same with and without weights."""
     count = len(sources)
     is_product = rng.random(count) < 0.5
     elements = _log_uniform(rng, OUTPUT_BYTES, count) // ELEMENT_BYTES
@@ -171,6 +171,6 @@ def _random_graph(name: str, sources: Sources, rng: np.random.Generator, weights
 def _log_uniform(
     rng: np.random.Generator, limits: tuple[int, int], count: int
 ) -> NDArray[np.int64]:
-    """Whole numbers between two ends, spread evenly over the orders of magnitude."""
+    """Log-uniform whole numbers between two bounds."""
     low, high = np.log(limits)
     return np.exp(rng.uniform(low, high, size=count)).astype(np.int64)

@@ -242,7 +242,7 @@ def test_an_unknown_op_is_listed_and_needs_its_shape(read, caplog):
         read(graph)
     made = read(graph, shapes={"m": (3, 5)})
     assert (op(made, "m").kind, op(made, "m").bytes_moved) == ("Magic", 4 * (8 + 15))
-    assert "tensorflow ops without a known cost, counted by their bytes alone: Magic (1)" in (
+    assert "tensorflow ops without a known cost, counted by their bytes only: Magic (1)" in (
         caplog.text
     )
     graph.node[1].attr["_output_shapes"].list.shape.add().dim.add(size=7)

@@ -255,7 +255,7 @@ def test_an_op_of_another_domain_is_listed_and_needs_its_shape(read, caplog):
     graph = read(content, shapes={"m": (3, 5)})
     assert (op(graph, "magic").kind, op(graph, "magic").flops) == ("Magic", 0)
     assert op(graph, "magic").bytes_moved == 4 * (8 + 15)
-    assert "onnx ops without a known cost, counted by their bytes alone: Magic (1)" in caplog.text
+    assert "onnx ops without a known cost, counted by their bytes only: Magic (1)" in caplog.text
 
 
 def test_an_op_that_borrows_a_name_of_ours_is_not_free(read, caplog):

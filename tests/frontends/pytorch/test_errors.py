@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 import pytest
-from torch_models import Perceptron, named, told
+from torch_models import Perceptron, log_messages, op_named
 
 from placewright.errors import ConfigError, GraphError, MissingDependency
 from placewright.frontends.pytorch.frontend import from_torch
@@ -35,8 +35,8 @@ def test_a_branch_on_values_is_drafted_from_the_example(caplog: pytest.LogCaptur
         left = from_torch(Branch(-1.0), torch.ones(2, 4), training=training)
         assert "tanh" in taken.position
         assert "tanh" not in left.position
-    expected = "model 'Branch' depends on values: its branches and sizes are the example's"
-    assert set(told(caplog)) == {expected}
+    expected = "model 'Branch' depends on values: its branches and sizes are those of the example"
+    assert set(log_messages(caplog)) == {expected}
 
 
 def test_sizes_that_depend_on_values_are_taken_at_their_largest(
@@ -51,9 +51,9 @@ def test_sizes_that_depend_on_values_are_taken_at_their_largest(
             return self.layer(x[(x.sum(-1) > 0).nonzero()[:, 0]])
 
     graph = from_torch(Net(), torch.ones(8, 4))
-    assert named(graph, "layer.linear").flops == 2 * 8 * 4 * 4
-    assert told(caplog) == [
-        "4 ops of 'Net' make tensors whose sizes depend on values: taken at their largest"
+    assert op_named(graph, "layer.linear").flops == 2 * 8 * 4 * 4
+    assert log_messages(caplog) == [
+        "4 ops of 'Net' make tensors whose sizes depend on values: the largest sizes are used"
     ]
 
 
@@ -66,8 +66,8 @@ def test_an_unknown_op_is_listed_and_costs_its_bytes(caplog: pytest.LogCaptureFi
         graph = from_torch(Net(), torch.zeros(2, 8))
     (unknown,) = [op for op in graph.ops if op.kind == "aten::_fft_r2c"]
     assert (unknown.flops, unknown.bytes_moved) == (0, 2 * 8 * 4 + 2 * 5 * 8)
-    expected = "torch ops without a known cost, counted by their bytes alone: aten::_fft_r2c (1)"
-    assert told(caplog) == [expected]
+    expected = "torch ops without a known cost, counted by their bytes only: aten::_fft_r2c (1)"
+    assert log_messages(caplog) == [expected]
 
 
 def test_an_error_names_the_users_line() -> None:

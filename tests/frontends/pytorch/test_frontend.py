@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 import pytest
-from torch_models import flops, named, weight_bytes
+from torch_models import flops, op_named, weight_bytes
 
 from placewright.frontends.pytorch.frontend import from_torch
 
@@ -56,7 +56,7 @@ def test_convolutions_count_their_groups_and_both_gradients() -> None:
     image = torch.zeros(2, 3, 16, 16)
     graph = from_torch(Net(), image)
     assert flops(graph, "convolution") == one + two + bias + up
-    assert named(graph, "up.conv_transpose2d").outputs == (4 * 2 * 4 * 14 * 14,)
+    assert op_named(graph, "up.conv_transpose2d").outputs == (4 * 2 * 4 * 14 * 14,)
     training = from_torch(Net(), image, training=True)
     backward = flops(training, "convolution", phase="backward")
     assert backward == one + 2 * two + bias + 2 * up  # the image needs no gradient
@@ -111,10 +111,10 @@ def test_an_lstm_stays_whole_forward_and_costs_three_forwards_in_training() -> N
 
 def test_an_embedding_moves_rows_forward_and_a_table_backward() -> None:
     graph = from_torch(nn.Embedding(1000, 16), torch.zeros(2, 10, dtype=torch.int64), training=True)
-    forward = named(graph, "embedding")
+    forward = op_named(graph, "embedding")
     assert (forward.kind, forward.flops) == ("embedding", 0)
     assert forward.bytes_moved == 20 * 16 * 4 + 20 * 8 + 20 * 16 * 4
-    backward = named(graph, "embedding.backward")
+    backward = op_named(graph, "embedding.backward")
     assert (backward.kind, backward.flops) == ("scatter", 20 * 16)
     assert backward.outputs == (1000 * 16 * 4,)
 
@@ -140,7 +140,7 @@ def test_norms_softmax_pools_and_losses_are_known_kinds() -> None:
     assert kinds["log_softmax"] == ("softmax", 5 * 2 * 4)
     assert kinds["nll_loss_forward"] == ("loss", 2)
     training = from_torch(Net(), args, training=True)
-    assert named(training, "norms.0.batch_norm").flops == 8 * elements
+    assert op_named(training, "norms.0.batch_norm").flops == 8 * elements
     assert training.ops[training.outputs[0][0]].name == "nll_loss_forward"
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from torch_models import Perceptron, flops, inputs_of, named
+from torch_models import Perceptron, flops, inputs_of, op_named
 
 from placewright.frontends.pytorch.frontend import from_torch
 
@@ -41,10 +41,10 @@ def test_backward_ops_are_named_after_their_forward_ops_and_share_their_module()
     graph = from_torch(Perceptron(), torch.zeros(4, 16), training=True)
     phases = Counter(op.phase for op in graph.ops)
     assert phases["backward"] > 5
-    backward = named(graph, "down.addmm.backward.mm")
+    backward = op_named(graph, "down.addmm.backward.mm")
     assert (backward.module, backward.phase) == ("down", "backward")
-    assert named(graph, "relu.backward").kind == "elementwise"
-    assert named(graph, "up.weight").module == "up"
+    assert op_named(graph, "relu.backward").kind == "elementwise"
+    assert op_named(graph, "up.weight").module == "up"
     assert inputs_of(graph, "loss.backward.ones") == ["sum"]
 
 
@@ -73,8 +73,8 @@ def test_a_weight_that_needs_no_gradient_gets_no_update() -> None:
 def test_dtypes_are_those_of_the_arithmetic() -> None:
     model = Perceptron().to(torch.bfloat16)
     graph = from_torch(model, torch.zeros(4, 16, dtype=torch.bfloat16))
-    assert named(graph, "up.linear").dtype == "bfloat16"
-    assert named(graph, "up.weight").outputs == (2 * 16 * 64,)
+    assert op_named(graph, "up.linear").dtype == "bfloat16"
+    assert op_named(graph, "up.weight").outputs == (2 * 16 * 64,)
 
 
 def test_autocast_shows_its_casts() -> None:

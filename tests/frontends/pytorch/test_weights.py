@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from torch_models import inputs_of, named, weight_bytes
+from torch_models import inputs_of, op_named, weight_bytes
 
 from placewright.frontends.pytorch.frontend import from_torch
 
@@ -74,7 +74,7 @@ def test_buffers_are_weights_unless_the_step_changes_them() -> None:
     training = from_torch(model, x, training=True)
     kinds = {op.name: op.kind for op in training.ops}
     assert kinds["running_mean"] == kinds["num_batches_tracked"] == "state"
-    norm = named(training, "batch_norm")
+    norm = op_named(training, "batch_norm")
     written = {inputs_of(training, "batch_norm")[source]: output for output, source in norm.aliases}
     assert written == {"running_mean": 3, "running_var": 4}
 
@@ -101,7 +101,7 @@ def test_writing_a_row_of_a_cache_costs_the_row_and_no_memory() -> None:
     writes = [op for op in graph.ops if op.kind == "scatter"]
     assert [op.bytes_moved for op in writes] == [2 * row + 8, 2 * row, 2 * row]
     assert all(op.aliases == ((0, 0),) for op in writes)
-    assert named(graph, "select_scatter").kind == "view"  # the layer's row was written already
+    assert op_named(graph, "select_scatter").kind == "view"  # the layer's row was written already
 
 
 def test_a_state_that_is_replaced_as_a_whole_is_written_by_a_copy() -> None:
@@ -116,7 +116,7 @@ def test_a_state_that_is_replaced_as_a_whole_is_written_by_a_copy() -> None:
             return y
 
     graph = from_torch(Memory(), torch.zeros(2, 4))
-    write = named(graph, "last.write")
+    write = op_named(graph, "last.write")
     assert inputs_of(graph, "last.write") == ["relu", "last"]
     assert (write.kind, write.aliases, write.bytes_moved) == ("copy", ((0, 1),), 2 * 32)
 
@@ -147,8 +147,8 @@ def test_views_cost_nothing_and_are_their_inputs_memory() -> None:
     views = [op for op in graph.ops if op.kind == "view"]
     assert [op.name for op in views] == ["transpose", "split", "expand"]
     assert all((op.flops, op.bytes_moved) == (0, 0) for op in views)
-    assert named(graph, "split").outputs == (16, 16)
-    assert named(graph, "split").aliases == ((0, 0), (1, 0))
+    assert op_named(graph, "split").outputs == (16, 16)
+    assert op_named(graph, "split").aliases == ((0, 0), (1, 0))
 
 
 def test_a_broadcast_view_takes_the_bytes_it_really_has() -> None:
@@ -157,9 +157,9 @@ def test_a_broadcast_view_takes_the_bytes_it_really_has() -> None:
             return torch.relu(x.expand(64, 5))
 
     graph = from_torch(Net(), torch.zeros(1, 5))
-    assert named(graph, "expand").outputs == (20,)
-    assert named(graph, "relu").bytes_moved == 20 + 64 * 5 * 4
-    assert named(graph, "relu").flops == 64 * 5
+    assert op_named(graph, "expand").outputs == (20,)
+    assert op_named(graph, "relu").bytes_moved == 20 + 64 * 5 * 4
+    assert op_named(graph, "relu").flops == 64 * 5
 
 
 def test_lifted_constants_and_plain_tensors_are_weights() -> None:
@@ -175,7 +175,7 @@ def test_lifted_constants_and_plain_tensors_are_weights() -> None:
     for training in (False, True):
         graph = from_torch(Net(), torch.zeros(2, 4), training=training)
         assert weight_bytes(graph) == 4 * (4 * 4 + 4 + 4 + 4)
-        assert named(graph, "scale").kind == "weight"
+        assert op_named(graph, "scale").kind == "weight"
 
 
 def test_evaluation_makes_no_ops_of_dropout() -> None:

@@ -224,7 +224,9 @@ BAD = {
     "line 1 has backward_compute_time -5.0: expected": PROFILE.replace("5.000", "-5.000", 1),
     "line 1 has parameter_size nan: expected": PROFILE.replace("300.000", "nan"),
     "line 3 has activation_size ' x': expected": PROFILE.replace("8.0;", "x;"),
-    "line 2 is node4 again: expected one line a layer": PROFILE.replace("node1 --", "node4 --", 1),
+    "line 2 is node4 again: expected one line per layer": PROFILE.replace(
+        "node1 --", "node4 --", 1
+    ),
     "line 5 names node9: no layer has that name": PROFILE.replace("\tnode3 --", "\tnode9 --"),
     "graph 'work' has a cycle: 'node2' -> 'node3' -> 'node2'": PROFILE + "\tnode3 -- node2\n",
     "line 8 is .*: expected a layer or an edge": PROFILE[:-9],
@@ -254,7 +256,9 @@ BAD_SPLITS = {
     "has no fpgas: expected a list": {"cpus": []},
     r"fpgas\[0\] has no nodes: expected a list of ids": changed(["fpgas", 0], {}, SPLIT),
     r"fpgas\[0\] lists node 'x': expected a whole": changed(["fpgas", 0, "nodes", 0], "x", SPLIT),
-    r"fpgas\[0\] lists node 7: graph 'work' has none": changed(["fpgas", 0, "nodes", 0], 7, SPLIT),
+    r"fpgas\[0\] lists node 7: graph 'work' has no such node": changed(
+        ["fpgas", 0, "nodes", 0], 7, SPLIT
+    ),
     r"fpgas\[1\] lists node 1, as an earlier entry": changed(["fpgas", 1, "nodes"], [3, 1], SPLIT),
     r"cpus\[1\] lists nodes: cluster 'work' has only 1": SPLIT
     | {"cpus": [{"nodes": []}, {"nodes": [1]}]},

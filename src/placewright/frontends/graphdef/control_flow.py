@@ -22,7 +22,7 @@ Inputs = Sequence[TensorValue | None]
 def _build_body(
     reader: GraphDefReader, scope: GraphDefScope, label: str, function: str, inputs: Inputs
 ) -> tuple[GraphBuilder, list[TensorSpec | None]]:
-    """A function as a draft of its own, and what it makes."""
+    """A child builder with the ops of a function, and its outputs."""
     child = scope.builder.child(label)
     arguments: list[TensorValue | None] = []
     for value in inputs:
@@ -71,7 +71,9 @@ def _while(
     control_inputs: Sequence[TensorValue],
 ) -> None:
     condition, body = node.attr["cond"].func.name, node.attr["body"].func.name
-    states = [None if v is None else v._replace(constant=None) for v in inputs]  # they change
+    states = [
+        None if v is None else v._replace(constant=None) for v in inputs
+    ]  # they change from trip to trip
     condition_graph, _ = _build_body(reader, scope, "condition", condition, states)
     child, outputs = _build_body(reader, scope, "body", body, states)
     if len(outputs) != len(inputs):
@@ -121,7 +123,7 @@ def _branches(
 
 
 def _trip_count(reader: GraphDefReader, condition: str, body: str, inputs: Inputs) -> int | None:
-    """How often a loop runs that counts up from a constant to a constant; None otherwise."""
+    """The trip count of a loop that counts up from a constant to a constant, or None."""
     condition_function, body_function = reader.functions[condition], reader.functions[body]
     nodes = {node.name: node for node in condition_function.node_def}
     argument_positions = {
@@ -167,7 +169,7 @@ def _scalar_constant(nodes: Mapping[str, Any], reference: str) -> float | None:
 
 
 def _counter_step(function: Any, at: int) -> float | None:
-    """What a trip adds to its counter, if that is more than nothing."""
+    """The increment of the counter per trip, if it is positive."""
     nodes = {node.name: node for node in function.node_def}
     arguments = [entry.name for entry in function.signature.input_arg]
     outputs = [function.ret[entry.name] for entry in function.signature.output_arg]
@@ -195,4 +197,4 @@ CONTROL_FLOW: Mapping[
     **dict.fromkeys(("While", "StatelessWhile"), _while),
     **dict.fromkeys(("If", "StatelessIf", "Case", "StatelessCase"), _branches),
 }
-"""How to read each op that calls functions, but for plain calls."""
+"""How to read each op that calls functions, other than plain calls."""

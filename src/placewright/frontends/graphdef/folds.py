@@ -25,7 +25,7 @@ ConstantArrays = Sequence[Any]
 def fold_node(
     node: Any, inputs: Sequence[TensorValue], outputs: Sequence[TensorSpec]
 ) -> list[Any] | None:
-    """The contents of what an op makes, where they are few and can be told while reading."""
+    """The contents of an op's outputs if they are small and can be folded, otherwise None."""
     for tensor in outputs:
         if tensor.elements > (MAX_FOLDED_FLOATS if "float" in tensor.dtype else MAX_FOLDED):
             return None
@@ -42,7 +42,7 @@ def fold_node(
             with np.errstate(all="ignore"):
                 contents = [_FOLDS[node.op](node, [value.constant for value in inputs])]
         except (ValueError, IndexError, TypeError, OverflowError, MemoryError):
-            return None  # bad constants: an op like any other
+            return None  # bad constants: not folded
     else:
         return None
     if len(contents) != len(outputs):
@@ -117,4 +117,4 @@ _FOLDS: Mapping[str, Callable[[Any, ConstantArrays], Any]] = {
     "Max": _fold_reduction(np.max),
     "Min": _fold_reduction(np.min),
 }
-"""What is computed as numpy does, once its outputs are known to be small."""
+"""Ops that numpy computes, if their outputs are small."""

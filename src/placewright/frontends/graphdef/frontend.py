@@ -1,20 +1,20 @@
 """Reads a GraphDef, a frozen graph or a SavedModel of TensorFlow as a Graph.
 
-Read through the protobufs that tensorboard ships: TensorFlow itself is not needed, and weights are
-never read. How TensorFlow's notions become ours:
+It uses the protobufs that tensorboard ships: TensorFlow itself is not needed, and weights are never
+read. How a GraphDef becomes a Graph:
 
-- constants and variables are weights, placeholders inputs; a read of a variable is a view of it; a
-  constant of one element is part of the op that reads it, as are constants that only say how an
-  op works (the shape of a `Reshape`);
-- a control edge is a tensor of no bytes, unless it comes from or goes to a weight or an input;
+- constants and variables are weights, placeholders are inputs; a read of a variable is a view; a
+  constant of one element is part of the op that reads it, as are constants that are settings of an
+  op (the shape of a `Reshape`);
+- a control edge is a tensor of no bytes, unless it starts or ends at a weight or an input;
 - `_class` attributes become `colocate` labels; an update shares one with its variable;
 - device strings are not part of the graph: see `device_hints`;
-- calls of functions are inlined; a `While` or `If` is one op, the body times the trip count where
-  a counter against a constant tells it, the costlier branch otherwise;
-- loops of TensorFlow 1 (`Enter`, `NextIteration`, ...) are cut where they close: their body counts
-  as one trip, and they are listed;
-- ops that only initialise, save or restore are left out;
-- ops that compute shapes are computed while reading, where they can be.
+- function calls are inlined; a `While` is one op that costs its body times the trip count, if a
+  counter against a constant gives it; an `If` is one op that costs its most expensive branch;
+- loops of TensorFlow 1 (`Enter`, `NextIteration`, ...) are cut at their back edge: their body
+  counts as one trip, and a warning lists them;
+- ops that only initialise, save or restore variables are left out;
+- ops that compute shapes are folded where possible.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from placewright.frontends.graph_builder import (
 )
 from placewright.frontends.graphdef.nodes import GraphDefReader
 from placewright.frontends.protobuf import read_bytes
-from placewright.frontends.workloads.checks import file_label
+from placewright.frontends.text_files import file_label
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -50,12 +50,12 @@ def from_tensorflow(
 
     Args:
         shapes: The shapes of ops' outputs that the file leaves open, by the op's name.
-        outputs: Names of the ops that are wanted; by default all that a step runs.
-        signature: The function of a SavedModel, "serving_default" unless there is only another.
+        outputs: Names of the ops to compute; by default all that a step runs.
+        signature: The function of a SavedModel; by default "serving_default" or the only one.
 
     Raises:
         FileError: The file cannot be read, or holds something else.
-        GraphError: The graph is malformed, or a shape is not known.
+        GraphError: The graph is malformed, or a shape is unknown.
     """
     return _read_graph(path, shapes, outputs, signature)[0]
 
@@ -66,13 +66,13 @@ def device_hints(
     outputs: Sequence[str] | None = None,
     signature: str | None = None,
 ) -> dict[str, str]:
-    """The device strings that the file gives ops of its graph, by the op's name."""
+    """The device strings in the file, by op name."""
     graph, devices = _read_graph(path, shapes, outputs, signature)
     return {op.name: devices[op.name] for op in graph.ops if devices.get(op.name)}
 
 
 def load_graph(path: str | Path) -> Any:
-    """The GraphDef of a `.pb` or `.pbtxt` file as a message, to be changed and written again.
+    """The GraphDef message of a `.pb` or `.pbtxt` file.
 
     Raises:
         FileError: The file cannot be read, or holds something else, such as a SavedModel.
@@ -108,7 +108,7 @@ def _read_graph(
 
 
 def _signature_outputs(signatures: Mapping[str, Any], signature: str | None) -> list[str]:
-    """The ops that a signature of a SavedModel gives."""
+    """The output ops of a signature of a SavedModel."""
     signature_names = [name for name in signatures if not name.startswith("__")]
     if signature is None:
         signature = "serving_default"
@@ -135,7 +135,8 @@ def _load_message(path: Path) -> tuple[Any, Mapping[str, Any]]:
         file = next((candidate for candidate in candidates if candidate.is_file()), candidates[0])
         if not file.is_file():
             raise FileError(
-                f"{file_label(path)} is a folder without {SAVED_MODEL_FILE!r}: expected a SavedModel"
+                f"{file_label(path)} is a folder without {SAVED_MODEL_FILE!r}: "
+                "expected a SavedModel"
             )
     data = read_bytes(file)
     is_saved_model = file.name.startswith("saved_model.") or data[:1] == b"\x08"  # its first field
@@ -173,7 +174,7 @@ def _load_message(path: Path) -> tuple[Any, Mapping[str, Any]]:
 
 
 def _saved_model_class() -> Any:
-    """The message of a `saved_model.pb`, which tensorboard does not ship."""
+    """The message class of a `saved_model.pb`, which tensorboard does not ship."""
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
     from tensorboard.compat.proto import meta_graph_pb2
 

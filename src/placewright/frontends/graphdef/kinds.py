@@ -74,7 +74,7 @@ _KIND_OF = {op: kind for kind, ops in _OPS_BY_KIND.items() for op in ops.split()
 _KIND_OF |= dict.fromkeys(BROADCAST_OPS, "elementwise") | dict.fromkeys(REDUCTION_OPS, "reduce")
 _KIND_OF |= dict.fromkeys(RANDOM_OPS, "random")
 
-# Inputs by place (from the end where negative) that say how an op works and are no data.
+# Positions of inputs (negative: from the end) that are settings of an op, not data.
 SETTING_INPUTS: Mapping[str, tuple[int, ...]] = {
     **dict.fromkeys((*REDUCTION_OPS, "ArgMax", "ArgMin", "Cumsum", "Cumprod"), (1,)),
     **dict.fromkeys(RANDOM_OPS, (0, 1)),
@@ -119,10 +119,10 @@ def writes_variable(op: str) -> bool:
 def describe(
     node: Any, inputs: Values, outputs: Sequence[TensorSpec]
 ) -> tuple[str | None, dict[str, Any]]:
-    """The kind of an op, None where it has no known cost, and the keywords of `Draft.add`.
+    """The kind of an op (None without a known cost) and keywords of `GraphBuilder.add`.
 
     Raises:
-        GraphError: Its inputs or attributes make no sense.
+        GraphError: Its inputs or attributes are invalid.
     """
     try:
         if node.op in _RULES:
@@ -141,14 +141,14 @@ def describe(
 def _optimizer(
     node: Any, inputs: Values, outputs: Sequence[TensorSpec]
 ) -> tuple[str | None, dict[str, Any]]:
-    """An update of a variable; with sparse gradients only of the rows they name."""
+    """An update of a variable; sparse gradients update only the rows that they name."""
     name = "adam" if "Ada" in node.op or "RMS" in node.op or "Ftrl" in node.op else "sgd"
     ops = OPTIMIZER_FLOPS["momentum" if "Momentum" in node.op else name]
     specs = [value.tensor for value in inputs]
-    if "Sparse" in node.op:  # what is not a table of the variable's shape are rows and indices
+    if "Sparse" in node.op:  # inputs of other shapes than the variable's are rows and indices
         rows = max((t for t in specs if t.shape != specs[0].shape), key=lambda t: t.elements)
         return "opaque", {"flops": ops * rows.elements, "moved": 4 * rows.bytes}
-    # the weight and its states are read and written, the gradient is read
+    # weight and states are read and written, the gradient is read
     states = [tensor for tensor in specs if tensor.shape == specs[0].shape]
     return "optimizer", {"ops": ops, "moved": sum(t.bytes for t in (*states, *states[:-1]))}
 
@@ -166,7 +166,7 @@ def _einsum(node: Any, inputs: Values, outputs: Sequence[TensorSpec]) -> dict[st
 
 
 def _kernel_elements(node: Any, shape: tuple[int, ...]) -> int:
-    """Elements of a kernel that make one element of the output."""
+    """Kernel elements per output element."""
     return math.prod(shape[:-2] if node.op.startswith("Depthwise") else shape[:-1])
 
 
@@ -187,14 +187,14 @@ def _kernel_gradient(node: Any, inputs: Values, outputs: Sequence[TensorSpec]) -
 
 
 def _pool(node: Any, inputs: Values, outputs: Sequence[TensorSpec]) -> dict[str, Any]:
-    is_gradient = "Grad" in node.op  # the gradient takes the same ways back; it is the last float
+    is_gradient = "Grad" in node.op  # the gradient, the last float input, visits the same windows
     floats = [value.tensor for value in inputs if "int" not in value.tensor.dtype]
     window_count = floats[-1].elements if is_gradient else outputs[0].elements
     return {"window": math.prod(int_list_attribute(node, "ksize") or [1]), "made": window_count}
 
 
 def _norm(node: Any, inputs: Values, outputs: Sequence[TensorSpec]) -> dict[str, Any]:
-    """With known statistics a scale and a shift are left; backward is twice the work."""
+    """With given statistics, only a scale and a shift; backward is twice the work."""
     has_statistics = "is_training" in node.attr and not bool_attribute(node, "is_training")
     return {"ops": (2 if has_statistics else NORM_FLOPS) * (2 if "Grad" in node.op else 1)}
 
@@ -214,7 +214,7 @@ def _local_response_norm(
 
 
 def _slice(node: Any, inputs: Values, outputs: Sequence[TensorSpec]) -> dict[str, Any]:
-    return {"moved": 2 * outputs[0].bytes}  # reads no more than it makes
+    return {"moved": 2 * outputs[0].bytes}  # reads as much as it writes
 
 
 def _assign(node: Any, inputs: Values, outputs: Sequence[TensorSpec]) -> dict[str, Any]:
@@ -222,7 +222,7 @@ def _assign(node: Any, inputs: Values, outputs: Sequence[TensorSpec]) -> dict[st
 
 
 def _flops_per_element(count: float) -> CostRule:
-    """So many FLOPs an element."""
+    """`ops` FLOPs per element."""
     return lambda node, inputs, outputs: {"ops": count}
 
 
@@ -267,7 +267,7 @@ _RULES: Mapping[str, tuple[str, CostRule]] = {
     **dict.fromkeys(("LRN", "LRNGrad"), ("norm", _local_response_norm)),
     **dict.fromkeys(
         ("SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits"),
-        ("loss", _flops_per_element(SOFTMAX_FLOPS + 2)),  # and the gradient, which it makes too
+        ("loss", _flops_per_element(SOFTMAX_FLOPS + 2)),  # it also computes the gradient
     ),
     **dict.fromkeys(("TopK", "TopKV2", "Unique"), ("sort", _top_k)),
     **dict.fromkeys(

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
     from placewright.frontends.graph_builder import TensorValue
 
-MAX_PARTS = 2**16  # that one op may split a tensor into
+MAX_PARTS = 2**16  # of one split
 
 
 def shape_from_input(at: int) -> ShapeRule:
-    """The shape stands in an input, as numbers."""
+    """The shape is the contents of an input."""
     return lambda node, inputs: shape_from_numbers(inputs[at].constant, output_dtype(node, inputs))
 
 
@@ -147,7 +147,7 @@ def _slice(node: Any, inputs: Sequence[TensorValue]) -> OutputShapes | None:
 
 
 def strided_index(node: Any, inputs: Sequence[TensorValue]) -> tuple[Any, ...] | None:
-    """What a StridedSlice picks, as numpy writes it."""
+    """The numpy index of a StridedSlice."""
     begin, end, stride = (input_numbers(inputs, at) for at in (1, 2, 3))
     if begin is None or end is None or stride is None:
         return None
@@ -285,7 +285,7 @@ def _merge(node: Any, inputs: Sequence[TensorValue]) -> OutputShapes:
 
 
 def _shape_query(node: Any, inputs: Sequence[TensorValue]) -> OutputShapes:
-    """What an op says about its inputs' shapes."""
+    """The output shapes of an op that reads shapes."""
     dtype = type_attribute(node, "out_type") or "int32"
     if node.op in ("Size", "Rank"):
         return [((), dtype)]
@@ -359,4 +359,4 @@ LAYOUT_RULES: Mapping[str, ShapeRule] = {
     "TensorListReserve": _list_reserve,
     "TensorListSetItem": _list_set_item,
 }
-"""How to find the shapes of what each op makes."""
+"""How to infer the output shapes of each op."""

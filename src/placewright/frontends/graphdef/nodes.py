@@ -40,18 +40,18 @@ from placewright.graph import INPUT, VIEW, WEIGHT, Graph
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-MAX_CALL_DEPTH = 64  # one inside the other
-MAX_NODES = 500_000  # with functions inlined: calls of calls grow fast
+MAX_CALL_DEPTH = 64  # nested calls
+MAX_NODES = 500_000  # with functions inlined: nested calls grow fast
 NEXT_ITERATION = ("NextIteration", "RefNextIteration")
 MERGE_OPS = ("Merge", "RefMerge")
-CONTROL_SPEC = TensorSpec((0,), "bool")  # what a control edge carries
+CONTROL_SPEC = TensorSpec((0,), "bool")  # the tensor of a control edge
 
 
 class GraphDefReader:
-    """Reads one GraphDef into a draft.
+    """Reads one GraphDef into a GraphBuilder.
 
-    Args:
-        devices: The device string of each op, by its name in the graph.
+    Attributes:
+        devices: The device string of each op, by op name.
     """
 
     def __init__(
@@ -65,8 +65,8 @@ class GraphDefReader:
         self.call_stack: list[str] = []
         self.node_count = 0
         self.colocation = Colocation()
-        self.op_positions: dict[str, int] = {}  # where the op of a node stands, by path and name
-        self.node_keys: dict[int, str] = {}  # and the other way round
+        self.op_positions: dict[str, int] = {}  # the op of each node, by path and name
+        self.node_keys: dict[int, str] = {}  # the node of each op
         self.known_names: set[str] = set()
 
     def graph(self, outputs: Sequence[str] | None) -> Graph:
@@ -97,10 +97,10 @@ class GraphDefReader:
         return self.builder.graph([value for value in output_values if value is not None], keep)
 
     def sinks(self) -> list[int]:
-        """The ops that nothing reads and that are there for their own sake.
+        """The ops that nothing reads and that a step runs for their own sake.
 
-        A bare read of a variable is not, nor, where variables are updated, what differentiation
-        left over.
+        Not among them are bare reads of variables and, if variables are updated, leftover ops of
+        differentiation.
         """
         ops = self.builder.ops
         read_positions = {source for op in ops for source, _ in op.inputs}
@@ -119,7 +119,7 @@ class GraphDefReader:
         return positions
 
     def ancestors(self, outputs: Iterable[str]) -> list[Any]:
-        """The nodes that the wanted ones need."""
+        """The nodes that the outputs depend on."""
         node_of = {node.name: node for node in self.nodes}
         pending = list(outputs)
         needed = set()
@@ -167,7 +167,7 @@ class GraphDefReader:
                 raise GraphError(message) from None
 
     def add_node(self, scope: GraphDefScope, node: Any, ops: Mapping[str, str]) -> None:
-        """Add one node: inline it, compute it, or make it an op."""
+        """Add one node: inline it, fold it, or make it an op."""
         inputs: list[TensorValue | None] = []
         references: list[tuple[str, int]] = []
         control_inputs: list[TensorValue] = []
@@ -263,7 +263,7 @@ class GraphDefReader:
         self.record_op(scope, node, position, known_inputs)
 
     def are_weights(self, scope: GraphDefScope, values: Sequence[TensorValue]) -> bool:
-        """Whether all of these are weights, or views of weights that nobody waits for."""
+        """Whether all of these are weights, or views of weights without control edges."""
         ops = [scope.builder.ops[value.source[0]] for value in values if value.source is not None]
         weight_flags = [
             op.kind == WEIGHT
@@ -293,7 +293,7 @@ class GraphDefReader:
     def record_op(
         self, scope: GraphDefScope, node: Any, at: int, inputs: Sequence[TensorValue]
     ) -> None:
-        """Keep an op's device and what it must share a device with."""
+        """Record an op's device and the variable that it must share a device with."""
         if scope.builder is not self.builder:
             return
         self.op_positions[scope.path + node.name] = at
@@ -309,7 +309,7 @@ class GraphDefReader:
     def output_specs(
         self, scope: GraphDefScope, node: Any, inputs: Sequence[TensorValue], inputs_known: bool
     ) -> list[TensorSpec] | None:
-        """The tensors a node makes: as the user says, as it notes itself, or as its op has it."""
+        """The outputs of a node: as the user gives, as its op infers, or as the file declares."""
         name = scope.name(node)
         user_shapes = [self.shapes[key] for key in (name, f"{name}:0") if key in self.shapes]
         while user_shapes and f"{name}:{len(user_shapes)}" in self.shapes:
@@ -331,7 +331,7 @@ class GraphDefReader:
         )
 
     def phase(self, scope: GraphDefScope, node: Any, inputs: Sequence[TensorValue]) -> str:
-        """The phase of an op, by its name and by what it reads."""
+        """The phase of an op, from its name and its inputs."""
         if writes_variable(node.op):
             return "update"
         steps = scope.name(node).split("/")
@@ -377,7 +377,7 @@ class GraphDefReader:
     def add_control_value(
         self, scope: GraphDefScope, node: Any, control_inputs: Sequence[TensorValue]
     ) -> None:
-        """For those who wait for a call: all that it makes and waits for itself."""
+        """Add the control tensor of a call, which waits for all of its ops and inputs."""
         if node.name not in scope.control_sources:
             return
         values = [value for value in scope.values[node.name] or () if value is not None]
@@ -391,7 +391,7 @@ class GraphDefReader:
 
 
 def _unknown_shape_message(node: Any, name: str) -> str:
-    """What to say about a node whose shape is not known."""
+    """The message for a node whose shape is unknown."""
     sizes = node.attr["shape"].shape.dim if "shape" in node.attr else ()
     shape_text = ", ".join("?" if dim.size < 0 else str(dim.size) for dim in sizes)
     example = ", ".join("8" if dim.size < 0 else str(dim.size) for dim in sizes) or "8, 16"

@@ -25,7 +25,7 @@ MAX_FOLDED = 4096  # elements of a constant that is looked into
 MAX_FOLDED_FLOATS = (
     16  # elements of a floating-point tensor that is computed while reading: no data
 )
-HANDLE = "int64"  # text, resources and variants: a handle of eight bytes
+HANDLE = "int64"  # strings, resources and variants: a handle of eight bytes
 
 DTYPES: Mapping[int, str] = {
     1: "float32", 2: "float64", 3: "int32", 4: "uint8", 5: "int16", 6: "int8", 7: HANDLE,
@@ -36,7 +36,7 @@ DTYPES: Mapping[int, str] = {
     31: "int2", 32: "uint2",
 }  # fmt: skip
 
-# Where each number of a constant stands, by dtype code: a field of TensorProto.
+# The field of TensorProto with the numbers of a constant, by dtype code.
 _FIELDS = {
     1: "float_val", 2: "double_val", 3: "int_val", 4: "int_val", 5: "int_val", 6: "int_val",
     9: "int64_val", 10: "bool_val", 17: "int_val", 22: "uint32_val", 23: "uint64_val",
@@ -44,7 +44,7 @@ _FIELDS = {
 
 
 def dtype_of(code: int) -> str:
-    """The name of a dtype; a reference to a tensor counts as the tensor."""
+    """The name of a dtype; that of a reference is that of its tensor."""
     code -= 100 if code > 100 else 0
     if code not in DTYPES:
         raise GraphError(
@@ -54,7 +54,7 @@ def dtype_of(code: int) -> str:
 
 
 def type_attribute(node: Any, *names: str) -> str | None:
-    """The first of these attributes that holds a dtype."""
+    """The dtype in the first of these attributes that a node has."""
     for name in names:
         if name in node.attr and node.attr[name].type:
             return dtype_of(node.attr[name].type)
@@ -80,7 +80,7 @@ def int_list_attribute(node: Any, name: str) -> list[int]:
 
 
 def shape_of(proto: Any) -> tuple[int, ...] | None:
-    """A shape, where all of its sizes are known."""
+    """A shape, if all of its sizes are known."""
     if proto.unknown_rank or any(dim.size < 0 for dim in proto.dim):
         return None
     return tuple(int(dim.size) for dim in proto.dim)
@@ -93,14 +93,14 @@ def shape_attribute(node: Any, name: str) -> tuple[int, ...] | None:
 
 
 def output_shapes(node: Any) -> list[tuple[int, ...] | None]:
-    """The shapes that TensorFlow noted down for a node's outputs."""
+    """The shapes of a node's outputs in its `_output_shapes`."""
     if "_output_shapes" not in node.attr:
         return []
     return [shape_of(proto) for proto in node.attr["_output_shapes"].list.shape]
 
 
 def read_constant(proto: Any) -> tuple[TensorSpec, Any]:
-    """The tensor of a constant, and its numbers where they are few."""
+    """The tensor of a constant, and its contents if they are small."""
     import numpy as np
 
     shape = shape_of(proto.tensor_shape)
@@ -120,7 +120,7 @@ def read_constant(proto: Any) -> tuple[TensorSpec, Any]:
     if not len(numbers) or len(numbers) > max(tensor.elements, 1):
         numbers = np.zeros(1, tensor.dtype) if not len(numbers) else numbers[: tensor.elements]
     array = np.full(tensor.elements, numbers[-1] if len(numbers) else 0, tensor.dtype)
-    array[: len(numbers)] = numbers[: tensor.elements]  # the last number stands for all the rest
+    array[: len(numbers)] = numbers[: tensor.elements]  # the last number is repeated
     return tensor, array.reshape(shape)
 
 
@@ -151,7 +151,7 @@ def shape_from_numbers(sizes: Any, dtype: str) -> OutputShapes | None:
 
 
 def broadcast_shape(*shapes: Shape) -> Shape:
-    """The shape that shapes stretch to, as numpy does it."""
+    """The shape that shapes broadcast to, as in numpy."""
     rank = max((len(shape) for shape in shapes), default=0)
     sizes = []
     for at in range(rank):
@@ -160,13 +160,13 @@ def broadcast_shape(*shapes: Shape) -> Shape:
         }
         non_unit = dim_sizes - {1}
         if len(non_unit) > 1:
-            raise ValueError(f"{shapes} do not go together")
+            raise ValueError(f"{shapes} do not broadcast")
         sizes.append(non_unit.pop() if non_unit else 1)
     return tuple(sizes)
 
 
 def gradient_axes(inputs: Sequence[TensorValue]) -> list[list[int]] | None:
-    """The dimensions along which each of two shapes is stretched to fit the other."""
+    """The dimensions along which each of two shapes is broadcast."""
     shapes = [input_numbers(inputs, at) for at in (0, 1)]
     if shapes[0] is None or shapes[1] is None:
         return None

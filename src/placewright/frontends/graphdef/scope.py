@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 CALL_OPS = ("PartitionedCall", "StatefulPartitionedCall")
 
-# The outputs of ops that have several, as function bodies name them.
+# Names of the outputs of ops with several, as function bodies use them.
 OUTPUT_NAMES: Mapping[str, Sequence[str]] = {
     **dict.fromkeys(
         ("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"),
@@ -41,11 +41,11 @@ class GraphDefScope:
     """The nodes of the graph, or of one call of a function.
 
     Args:
-        path: Where it stands, for names within it.
-        values: What each node makes, None where that is not known.
+        path: The path of the call, for the names of its nodes.
+        values: The outputs of each node; None if their shapes are unknown.
         control_values: The control tensor of each node that has one.
-        control_sources: Nodes that others wait for.
-        constants: Nodes whose values are known and not in the draft until an op reads them.
+        control_sources: Nodes with outgoing control edges.
+        constants: Nodes of known values, which become a weight as soon as an op reads them.
     """
 
     builder: GraphBuilder
@@ -57,14 +57,14 @@ class GraphDefScope:
     constants: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Calls that have no name of their own do not show in names of the graph."""
+        """Leave generated names of calls out of the names of ops."""
         steps = [
             step for step in self.path.split("/") if step.rstrip("_0123456789") not in CALL_OPS
         ]
         self.name_prefix = "".join(f"{step}/" for step in steps if step)
 
     def child(self, builder: GraphBuilder, path: str) -> GraphDefScope:
-        """The scope of a function whose ops go into this draft."""
+        """The scope of a function whose ops go into this builder."""
         return GraphDefScope(builder, path, is_function=True)
 
     def name(self, node: Any) -> str:
@@ -73,7 +73,7 @@ class GraphDefScope:
 
 
 def parse_reference(reference: str, ops: Mapping[str, str], is_function: bool) -> tuple[str, int]:
-    """The node and the output that an input names, `^` aside."""
+    """The node and the output of an input reference, without its `^`."""
     name, _, output_text = reference.removeprefix("^").partition(":")
     if not output_text:
         return name, 0

@@ -1,4 +1,4 @@
-"""Finds the nodes of a GraphDef that a step runs, without setup, saving and restoring."""
+"""Finds the nodes of a GraphDef that a step runs: not initialisation, saving or restoring."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ LIVE_OPS = word_set(
 
 
 def step_nodes(nodes: Sequence[Any]) -> list[Any]:
-    """Leave out what only initialises, saves or restores variables.
+    """The nodes without those that only initialise, save or restore variables.
 
-    That is: file ops, stores of values that depend on no input and no other variable, and then
-    whatever only served those.
+    These are file ops, stores of values that depend on no input and no other variable, and nodes
+    that only those need.
     """
     node_of = {node.name: node for node in nodes}
     sources = {
@@ -46,11 +46,11 @@ def step_nodes(nodes: Sequence[Any]) -> list[Any]:
     pending = list(dropped)
     while pending:
         name = pending.pop()
-        for source in sources.get(name, ()):  # what served only the dropped
+        for source in sources.get(name, ()):  # only dropped nodes read it
             if source in node_of and source not in dropped and readers[source] <= dropped:
                 dropped.add(source)
                 pending.append(source)
-        for reader in readers.get(name, ()):  # what only waits for the dropped
+        for reader in readers.get(name, ()):  # it only waits for dropped nodes
             has_control_edge = f"^{name}" in node_of[reader].input
             is_idle = node_of[reader].op == "NoOp" and set(sources[reader]) <= dropped
             if (

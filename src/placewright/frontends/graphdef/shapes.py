@@ -1,7 +1,7 @@
-"""Infers the shapes and dtypes of what a GraphDef node makes.
+"""Infers the output shapes and dtypes of a GraphDef node.
 
-TensorFlow's own shape functions are not at hand, so this knows the common ops. What TensorFlow
-noted down in `_output_shapes` goes first, where it is complete.
+TensorFlow's own shape functions are not available, so this module has rules for the common ops.
+For other ops, complete shapes in `_output_shapes` are used.
 """
 
 from __future__ import annotations
@@ -76,14 +76,14 @@ NO_OUTPUT_OPS = word_set(
     "ResourceSparseApplyAdagradV2 ResourceSparseApplyMomentum ResourceSparseApplyKerasMomentum "
     "PrintV2 SaveV2 DeleteIterator"
 )
-"""Ops that make no tensor."""
+"""Ops without outputs."""
 
 
 def infer_outputs(node: Any, inputs: Sequence[TensorValue]) -> OutputShapes | None:
-    """The shape and dtype of each output, or None where they are not known.
+    """The shape and dtype of each output, or None if they are unknown.
 
     Raises:
-        GraphError: What it reads does not fit together.
+        GraphError: Its inputs do not fit together.
     """
     rule = LAYOUT_RULES.get(node.op) or _RULES.get(node.op)
     try:
@@ -173,7 +173,7 @@ def _einsum(node: Any, inputs: Sequence[TensorValue]) -> OutputShapes:
 
 
 def spatial_axes(node: Any, rank: int) -> tuple[list[int], int]:
-    """The places of the spatial dimensions, and of the channels."""
+    """The positions of the spatial dimensions, and of the channels."""
     layout = text_attribute(node, "data_format", "NHWC")
     if layout.startswith("NC"):
         return list(range(2, rank)), 1
@@ -183,7 +183,7 @@ def spatial_axes(node: Any, rank: int) -> tuple[list[int], int]:
 def _window_sizes(
     node: Any, sizes: list[int], window: list[int], axes: list[int], dilated: bool
 ) -> list[int]:
-    """Sizes after a window has slid over them."""
+    """Output sizes of a sliding window."""
     strides = int_list_attribute(node, "strides") or [1] * 5
     rates = (int_list_attribute(node, "dilations") or [1] * 5) if dilated else [1] * 5
     explicit = int_list_attribute(node, "explicit_paddings")
@@ -229,7 +229,7 @@ def _pool(node: Any, inputs: Sequence[TensorValue]) -> OutputShapes:
 
 
 def _norm(node: Any, inputs: Sequence[TensorValue]) -> OutputShapes:
-    """A batch norm: its result, and the statistics of each channel, twice and once more."""
+    """A batch norm: the result, and the per-channel statistics of each further output."""
     shape, channel = input_shape(inputs, 0), input_shape(inputs, 1)
     statistics_dtype = inputs[1].tensor.dtype
     outputs: OutputShapes = [(shape, inputs[0].tensor.dtype), *[(channel, statistics_dtype)] * 4]
@@ -266,7 +266,7 @@ def _scalar(node: Any, inputs: Sequence[TensorValue]) -> OutputShapes:
 
 
 def _unique(node: Any, inputs: Sequence[TensorValue]) -> OutputShapes:
-    shape = input_shape(inputs, 0)  # no more than there are
+    shape = input_shape(inputs, 0)  # at most as many as there are
     return [(shape, inputs[0].tensor.dtype), (shape, type_attribute(node, "out_idx") or "int32")]
 
 
@@ -282,7 +282,7 @@ def _block_cell(node: Any, inputs: Sequence[TensorValue]) -> OutputShapes:
 
 
 def _iterator_next(node: Any, inputs: Sequence[TensorValue]) -> OutputShapes | None:
-    """What a pipeline of data gives."""
+    """The outputs of a data pipeline."""
     shapes = [shape_of(proto) for proto in node.attr["output_shapes"].list.shape]
     types = [dtype_of(code) for code in node.attr["output_types"].list.type]
     if None in shapes or len(shapes) != len(types):

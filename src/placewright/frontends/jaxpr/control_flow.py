@@ -1,4 +1,4 @@
-"""Reads calls and control flow of a jaxpr, as the ops inside or as one op with their cost."""
+"""Reads the calls and control flow of a jaxpr: inlines them, or adds one op with their cost."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
     from placewright.frontends.jaxpr.frontend import JaxprReader
 
-STEPWISE_KINDS = ("elementwise", "cast")  # kinds of op that work on stacks part by part
-MAX_UNROLLED = 20_000  # equations that one scan may become
+STEPWISE_KINDS = ("elementwise", "cast")  # kinds that can be applied to each step of a stack
+MAX_UNROLLED = 20_000  # equations of one unrolled scan
 
 
 def inlined_jaxpr(equation: Any) -> Any:
-    """The jaxpr whose equations stand for a call, or None where an equation is no call."""
+    """The jaxpr that a call can be replaced by, or None if an equation is not a call."""
     for key in ("jaxpr", "call_jaxpr", "fun_jaxpr"):
         candidate = equation.params.get(key)
         jaxpr = getattr(candidate, "jaxpr", candidate)
@@ -36,13 +36,13 @@ def inlined_jaxpr(equation: Any) -> Any:
 
 
 def _shapes_agree(atoms: Sequence[Any], variables: Sequence[Any]) -> bool:
-    """Whether a call's arguments have the shapes of its inner jaxpr: not so under a mesh."""
+    """Whether arguments and inner jaxpr have the same shapes; under a mesh they do not."""
     pairs = zip(atoms, variables, strict=True)
     return all(getattr(a.aval, "shape", 0) == getattr(v.aval, "shape", 0) for a, v in pairs)
 
 
 def _equation_count(jaxpr: Any) -> int:
-    """How many equations a jaxpr becomes, calls inlined."""
+    """The number of equations of a jaxpr with its calls inlined."""
     count = 0
     for equation in jaxpr.eqns:
         jaxprs = [
@@ -63,7 +63,7 @@ def _build_body(
     tensors: Sequence[TensorSpec],
     name_stack: str,
 ) -> tuple[GraphBuilder, list[TensorSpec]]:
-    """A jaxpr as a draft of its own, and what it makes."""
+    """A child builder with the ops of a jaxpr, and its outputs."""
     child = reader.builder.child(name)
     child_reader = reader.child_reader(child)
     arguments = [child.add("given", INPUT, (), [tensor])[0] for tensor in tensors]
@@ -101,7 +101,7 @@ def _scan(
 def _unroll_scan(
     reader: JaxprReader, equation: Any, inputs: Sequence[TensorValue], name_stack: str
 ) -> list[TensorValue]:
-    """The steps of a scan one after the other."""
+    """Add the steps of a scan one after the other."""
     parameters = equation.params
     closed_jaxpr, length = parameters["jaxpr"], parameters["length"]
     constant_count, carry_count = parameters["num_consts"], parameters["num_carry"]
@@ -130,7 +130,7 @@ def _unroll_scan(
 
 
 def _step_slice(reader: JaxprReader, value: TensorValue, step: int, name_stack: str) -> TensorValue:
-    """One step of what a scan scans over."""
+    """One step of a scanned value."""
     parts = reader.parts_of(value)
     if len(parts) > 1:
         return parts[step]
@@ -152,9 +152,9 @@ def apply_stepwise(
     outputs: Sequence[TensorSpec],
     name_stack: str,
 ) -> TensorValue | None:
-    """An element-wise op on stacks, part by part; None where it reads no stack or other shapes.
+    """An element-wise op on stacks, step by step; None if it reads no stack or other shapes.
 
-    So the update of stacked weights by stacked gradients does not need the stacks.
+    The update of stacked weights by stacked gradients then needs no stacked tensor.
     """
     [tensor] = outputs
     if not any(len(reader.parts_of(v)) > 1 for v in inputs):
@@ -177,7 +177,7 @@ def apply_stepwise(
 
 
 def split_stacked_weights(builder: GraphBuilder, slices: Mapping[int, tuple[int, int]]) -> set[int]:
-    """Make weights that are only read step by step one weight a step; gives those split up."""
+    """Split weights that are only read step by step into one per step; return those split."""
     readers: dict[int, list[int]] = {}
     for position, op in enumerate(builder.ops):
         for source, _ in op.inputs:
@@ -232,7 +232,7 @@ def _while(
 
 
 def _trip_count(loop_params: Mapping[str, Any], inputs: Sequence[TensorValue]) -> int | None:
-    """How often a loop runs that counts up from a constant to a constant; None otherwise."""
+    """The trip count of a loop that counts up from a constant to a constant, or None."""
     condition_count, body_count = loop_params["cond_nconsts"], loop_params["body_nconsts"]
     condition, body = loop_params["cond_jaxpr"].jaxpr, loop_params["body_jaxpr"].jaxpr
     state = inputs[condition_count + body_count :]
@@ -244,7 +244,7 @@ def _trip_count(loop_params: Mapping[str, Any], inputs: Sequence[TensorValue]) -
     counter, limit = test.invars
 
     def carry(variable: Any) -> int | None:
-        """Which part of the loop's state a variable of the condition is."""
+        """The index of a variable of the condition in the loop's state."""
         positions = {id(v): at for at, v in enumerate(condition.invars[condition_count:])}
         return positions.get(id(variable))
 
@@ -256,7 +256,9 @@ def _trip_count(loop_params: Mapping[str, Any], inputs: Sequence[TensorValue]) -
     if hasattr(limit, "val"):
         limit_value = limit.val
     elif (limit_index := carry(limit)) is not None:
-        if body.outvars[limit_index] is body.invars[body_count + limit_index]:  # no trip changes it
+        if (
+            body.outvars[limit_index] is body.invars[body_count + limit_index]
+        ):  # the body does not change it
             limit_value = state[limit_index].constant
     else:
         limit_value = next(
@@ -276,7 +278,7 @@ def _trip_count(loop_params: Mapping[str, Any], inputs: Sequence[TensorValue]) -
 
 
 def _counter_step(body: Any, counter_in: Any, counter_out: Any) -> float | None:
-    """What a trip adds to its counter."""
+    """The increment of the counter per trip."""
     for equation in body.eqns:
         if equation.outvars[0] is counter_out and equation.primitive.name == "add":
             lhs, rhs = equation.invars
@@ -314,7 +316,7 @@ def _cond(
 def _shard_map(
     reader: JaxprReader, equation: Any, inputs: Sequence[TensorValue], name_stack: str
 ) -> list[TensorValue]:
-    """A function of the shards of a mesh, once for each device of the mesh."""
+    """A function of the shards of a mesh, which runs once per device of the mesh."""
     inner = equation.params["jaxpr"]
     shards = [tensor_of("shard", variable.aval) for variable in inner.invars]
     child, _ = _build_body(reader, "shards", inner, shards, name_stack)
@@ -343,4 +345,4 @@ CONTROL_FLOW: Mapping[
     "cond": _cond,
     "shard_map": _shard_map,
 }
-"""How to read each primitive that holds jaxprs and is no plain call."""
+"""How to read each primitive that contains jaxprs, other than plain calls."""

@@ -1,17 +1,17 @@
 """Traces a JAX function and reads its jaxpr as a Graph.
 
-The function is traced, never run: arguments may be arrays, `jax.ShapeDtypeStruct`s, or trees of
-them. Nested calls are inlined. Of control flow,
+The function is traced, never run: arguments may be arrays, `jax.ShapeDtypeStruct`s, or pytrees of
+them. Nested calls are inlined. Control flow:
 
-- a `scan` of few steps becomes its ops, step by step; what it scans over is cut into views, and a
-  weight that is read in no other way is one weight a step, so that layers stacked for a scan can
-  be placed apart. A longer scan is one op that costs its body times its length;
-- a `while` is one op: its body and condition times the trips, where they can be told (a counter
-  against a constant); otherwise it costs one trip and is listed;
-- a `cond` costs its costlier branch, or is the branch that a known index picks.
+- a `scan` of few steps is unrolled; the scanned values are cut into views, and a weight that is
+  read in no other way becomes one weight per step, so that layers stacked for a scan can be placed
+  on different devices. A longer scan is one op that costs its body times its length;
+- a `while` is one op: its body and condition times the trip count, if that is known (a counter
+  against a constant); otherwise it costs one trip and a warning lists it;
+- a `cond` costs its most expensive branch, or is the branch that a known index selects.
 
-What comes from differentiating backwards is of phase "backward"; what depends on that and is not
-itself part of a differentiated function is of phase "update".
+Ops of reverse-mode differentiation have the phase "backward"; ops that depend on them and are not
+part of a differentiated function have the phase "update".
 """
 
 from __future__ import annotations
@@ -60,10 +60,11 @@ def from_jax(
 
     Args:
         args: Arrays or shapes, as the function takes them.
-        weights: Which arguments, by place or by name, are weights; the others are inputs. Arrays
+        weights: The arguments that are weights, by position or name; the others are inputs. Arrays
             that the function closes over are weights too.
-        unroll: The most steps of a scan that become ops of their own.
-        kwargs: The function's own keywords; wrap one that is called `name`, `weights` or `unroll`.
+        unroll: Scans of at most this many steps are unrolled.
+        kwargs: The function's keyword arguments; wrap a function whose own are called `name`,
+            `weights` or `unroll`.
 
     Raises:
         GraphError: The function cannot be traced with these arguments.
@@ -97,7 +98,7 @@ def from_jax(
 
 
 def _user_line(error: BaseException) -> str:
-    """The last line of the user's own that an error went through."""
+    """The last line of the user's code in an error's traceback."""
     frames = traceback.extract_tb(error.__traceback__)
     user_frames = [
         frame
@@ -143,12 +144,12 @@ def _argument_leaves(
 
 
 class JaxprReader:
-    """Reads jaxprs into a draft.
+    """Reads jaxprs into a GraphBuilder.
 
-    Args:
-        step_slices: For each view of one step of a scan, what it is cut from and which step it is.
-        stack_parts: For each op that stacks what the steps of a scan make, those parts. It stays only
-            if something needs the stack: readers that work step by step read the parts.
+    Attributes:
+        step_slices: For each view of one step of a scan, the sliced op and the step.
+        stack_parts: For each op that stacks the outputs of a scan's steps, these outputs. The op
+            stays only if something reads the stack: stepwise readers read the parts.
     """
 
     def __init__(self, builder: GraphBuilder, unroll: int) -> None:
@@ -159,16 +160,16 @@ class JaxprReader:
         self.weights_by_id: dict[int, TensorValue] = {}
 
     def child_reader(self, builder: GraphBuilder) -> JaxprReader:
-        """A reader for a subgraph that is to become one op."""
+        """A reader for a subgraph that becomes one op."""
         return JaxprReader(builder, 0)
 
     def add_constants(self, closed_jaxpr: Any) -> list[TensorValue]:
-        """The arrays that a jaxpr closes over, each one weight."""
+        """Add the arrays that a jaxpr closes over, as weights."""
         values = []
         for constant, variable in zip(
             closed_jaxpr.consts, closed_jaxpr.jaxpr.constvars, strict=True
         ):
-            array_id = id(getattr(constant, "val", constant))  # jax may wrap it anew for each use
+            array_id = id(getattr(constant, "val", constant))  # jax may wrap it again for each use
             if array_id not in self.weights_by_id:
                 tensor = tensor_of("constant", variable.aval)
                 [value] = self.builder.add("constant", WEIGHT, (), [tensor])
@@ -179,7 +180,7 @@ class JaxprReader:
         return values
 
     def materialize(self, value: TensorValue) -> TensorValue:
-        """A value that an op makes: a literal becomes a weight."""
+        """The value, with a literal turned into a weight."""
         if value.source is None:
             return self.builder.add("literal", WEIGHT, (), [value.tensor])[0]
         return value
@@ -191,7 +192,7 @@ class JaxprReader:
         arguments: Sequence[TensorValue],
         name_stack: str = "",
     ) -> list[TensorValue]:
-        """Add the equations of a jaxpr and give its results."""
+        """Add the equations of a jaxpr and return its outputs."""
         values = dict(zip(jaxpr.constvars, constants, strict=True))
         values.update(zip(jaxpr.invars, arguments, strict=True))
 
@@ -226,13 +227,15 @@ class JaxprReader:
         if name in CONSTANT_FOLDS and None not in numbers and outputs[0].elements == 1:
             return [TensorValue(None, outputs[0], CONSTANT_FOLDS[name](*numbers))]
         kind, attributes = describe(name, equation.params, tensors, outputs)
-        if kind in STEPWISE_KINDS and not name.startswith("cum"):  # which work along a dimension
+        if kind in STEPWISE_KINDS and not name.startswith(
+            "cum"
+        ):  # cumulative ops work along a dimension
             stacked = apply_stepwise(self, name, kind, inputs, outputs, name_stack)
             if stacked is not None:
                 return [stacked]
         if name in PASS_THROUGH:
             attributes["aliases"] = [(at, at) for at in range(len(outputs))]
-        if name == "dynamic_update_slice":  # what is written goes last
+        if name == "dynamic_update_slice":  # the written rows go last
             inputs = [inputs[0], *inputs[2:], inputs[1]]
         return self.builder.add(
             name,
@@ -244,7 +247,7 @@ class JaxprReader:
         )
 
     def op_context(self, inputs: Sequence[TensorValue], name_stack: str) -> dict[str, Any]:
-        """The module and phase of an op, by the name stack it was traced under."""
+        """The module and phase of an op, from its name stack."""
         module_path = re.sub(r"\b\w+\(|\)", "", name_stack)
         phase = "forward"
         if "transpose(" in name_stack:
@@ -255,11 +258,11 @@ class JaxprReader:
         return {"module": ".".join(filter(None, module_path.split("/"))), "phase": phase}
 
     def parts_of(self, value: TensorValue) -> list[TensorValue]:
-        """What a stack was made of; anything else is its own only part."""
+        """The parts of a stack; any other value is its own only part."""
         return self.stack_parts.get(value.source[0], [value]) if value.source else [value]
 
     def add_stack(self, parts: Sequence[TensorValue], name_stack: str) -> TensorValue:
-        """The parts of what a scan makes, as one."""
+        """Add the stack of the parts that a scan produces."""
         values = [self.materialize(part) for part in parts]
         tensor = TensorSpec((len(values), *values[0].tensor.shape), values[0].tensor.dtype)
         [stacked] = self.builder.add(

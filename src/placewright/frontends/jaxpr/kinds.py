@@ -48,13 +48,13 @@ _KIND_OF = {name: kind for kind, names in _PRIMITIVES_BY_KIND.items() for name i
 PASS_THROUGH = word_set(
     "device_put mesh_cast optimization_barrier pvary reshard sharding_constraint stop_gradient"
 )
-"""Primitives that give each input back as the output of the same place."""
+"""Primitives whose n-th output is their n-th input."""
 
 
 def describe(
     name: str, parameters: Parameters, inputs: TensorSpecs, outputs: TensorSpecs
 ) -> tuple[str | None, dict[str, Any]]:
-    """The kind of a primitive, None where it has no known cost, and the keywords of `Draft.add`."""
+    """The kind of a primitive (None without a known cost) and keywords of `GraphBuilder.add`."""
     if name in _RULES:
         kind, rule = _RULES[name]
         return kind, rule(parameters, inputs, outputs)
@@ -69,7 +69,7 @@ def _dot(parameters: Parameters, inputs: TensorSpecs, outputs: TensorSpecs) -> d
 def _ragged_dot(
     parameters: Parameters, inputs: TensorSpecs, outputs: TensorSpecs
 ) -> dict[str, Any]:
-    return {"contracted": inputs[0].shape[-1]}  # each row meets the matrix of its own group
+    return {"contracted": inputs[0].shape[-1]}  # each row is multiplied by the matrix of its group
 
 
 def _convolution(
@@ -77,7 +77,7 @@ def _convolution(
 ) -> dict[str, Any]:
     kernel = inputs[1].shape
     channels, *_ = parameters["dimension_numbers"].rhs_spec
-    dilation = math.prod(parameters["lhs_dilation"])  # of so many numbers read, one is no zero
+    dilation = math.prod(parameters["lhs_dilation"])  # one of this many input elements is not zero
     return {
         "kernel_elements": math.prod(kernel) // max(kernel[channels], 1),
         "made": math.ceil(outputs[0].elements / dilation),
@@ -100,7 +100,7 @@ def _sort(parameters: Parameters, inputs: TensorSpecs, outputs: TensorSpecs) -> 
 
 
 def _slice(parameters: Parameters, inputs: TensorSpecs, outputs: TensorSpecs) -> dict[str, Any]:
-    return {"moved": 2 * outputs[0].bytes}  # reads no more than it makes
+    return {"moved": 2 * outputs[0].bytes}  # reads as much as it writes
 
 
 def _accumulate(
@@ -110,7 +110,7 @@ def _accumulate(
 
 
 def _factorisation(coefficient: float) -> CostRule:
-    """A factorisation: so many n³ FLOPs a matrix."""
+    """A factorisation of `coefficient` × n³ FLOPs per matrix."""
 
     def rule(parameters: Parameters, inputs: TensorSpecs, outputs: TensorSpecs) -> dict[str, Any]:
         return {"flops": coefficient * inputs[0].elements * inputs[0].shape[-1]}
@@ -168,13 +168,13 @@ CONSTANT_FOLDS: Mapping[str, Callable[..., Any]] = {
     "squeeze": lambda value: value,
     "reshape": lambda value: value,
 }
-"""Primitives that are computed at once where all they read is a known single number."""
+"""Primitives that are folded if all their inputs are known scalars."""
 
 
 def tensor_of(label: str, aval: Any) -> TensorSpec:
     """The tensor of an abstract value."""
     if not hasattr(aval, "shape") or not hasattr(aval, "dtype"):
-        return TensorSpec((0,), "bool")  # a token: an order, not data
+        return TensorSpec((0,), "bool")  # a token: it orders side effects and has no data
     dtype = str(aval.dtype)
     shape: list[int] = []
     for size in aval.shape:
@@ -189,7 +189,7 @@ def tensor_of(label: str, aval: Any) -> TensorSpec:
 
 
 def scalar_constant(value: Any, tensor: TensorSpec) -> Any:
-    """A single number, to tell trip counts by."""
+    """The value of a scalar, from which trip counts are found; None for other tensors."""
     if tensor.elements != 1 or tensor.dtype not in ("int32", "int64", "uint32", "bool", "float32"):
         return None
     value = getattr(value, "val", value)

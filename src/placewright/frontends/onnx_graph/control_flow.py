@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
     from placewright.frontends.onnx_graph.nodes import OnnxReader, OnnxScope
 
-MAX_TRIPS = 2**31  # more is how exporters write "until the condition says so"
+MAX_TRIPS = 2**31  # more means "until the condition is false"
 OptionalSpecs = list[TensorSpec | None]
 
 
 def free_names(node: Any) -> set[str]:
-    """The tensors that an op reads, its subgraphs' own ones left out."""
+    """The tensors that a node and its subgraphs read from outside."""
     names = {name for name in node.input if name}
     for graph in _subgraphs(node):
         defined = {tensor.name for tensor in graph.initializer}
@@ -55,7 +55,7 @@ def _build_body(
     graph: Any,
     input_specs: Sequence[TensorSpec | None],
 ) -> tuple[GraphBuilder, OptionalSpecs]:
-    """A subgraph as a draft of its own, for inputs of these shapes, and what it makes."""
+    """A child builder with the ops of a subgraph, for these inputs, and its outputs."""
     if len(graph.input) != len(input_specs):
         raise GraphError(
             f"its {name} takes {len(graph.input)} inputs: it is given {len(input_specs)}"
@@ -77,7 +77,7 @@ def _add_op(
     bodies: Sequence[tuple[GraphBuilder, int]],
     output_specs: Sequence[TensorSpec | None],
 ) -> None:
-    """Add the op and name what it makes; nothing is added where a shape is not known."""
+    """Add the op and name its outputs, unless a shape is unknown."""
     if len(output_specs) < len(node.output):
         raise GraphError(
             f"it names {len(node.output)} outputs: its subgraph makes {len(output_specs)}"
@@ -118,7 +118,8 @@ def _if(reader: OnnxReader, scope: OnnxScope, node: Any) -> None:
     (costly, outputs), (cheap, other_outputs) = branches
     if len(outputs) != len(other_outputs):
         raise GraphError(
-            f"its branches make {len(outputs)} and {len(other_outputs)} outputs: expected as many"
+            f"its branches make {len(outputs)} and {len(other_outputs)} outputs: "
+            "expected the same number"
         )
     merged = [spec or other for spec, other in zip(outputs, other_outputs, strict=True)]
     _add_op(scope, node, [(costly, 1), (cheap, 0)], merged)
@@ -209,4 +210,4 @@ CONTROL_FLOW: Mapping[str, Callable[[OnnxReader, OnnxScope, Any], None]] = {
     "Loop": _loop,
     "Scan": _scan,
 }
-"""How to read each op that holds subgraphs."""
+"""How to read each op that contains subgraphs."""

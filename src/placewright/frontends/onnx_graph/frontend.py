@@ -1,16 +1,16 @@
 """Reads an ONNX file as a Graph.
 
-Shapes are inferred op by op with onnx's own rules, and what computes shapes is computed while
-reading, so that it is no op of the graph. Weights are never read: their sizes come from the model,
-be they inside it or in external data. `If`, `Loop` and `Scan` are one op each:
+Shapes are inferred op by op with onnx's own rules. Nodes that compute shapes are folded, so they
+are no ops of the graph. Weights are never read: their sizes come from the model, also for external
+data. `If`, `Loop` and `Scan` are one op each:
 
-- an `If` costs its costlier branch; where its condition is known, the branch's ops take its place;
-- a `Loop` costs its body times its trip count, the most that it may run; a body whose shapes grow
-  is costed trip by trip as far as 64 trips; a loop of unknown trip count costs one and is listed;
-- a `Scan` costs its body times the length of what it scans.
+- an `If` costs its most expensive branch; if its condition is known, the branch's ops replace it;
+- a `Loop` costs its body times its maximum trip count; a body whose shapes grow is costed trip by
+  trip up to 64 trips; a loop of unknown trip count costs one trip and a warning lists it;
+- a `Scan` costs its body times the length of the scanned axis.
 
-A `Constant` of one element is part of the op that reads it, as are constants that only say how an
-op works (the shape of a `Reshape`); all other constants and initializers are weights.
+A `Constant` of one element is part of the op that reads it, as are constants that are settings of
+an op (the shape of a `Reshape`); all other constants and initializers are weights.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from placewright.frontends.onnx_graph.nodes import OnnxReader
 from placewright.frontends.onnx_graph.shapes import MAX_FOLDED, dtype_of
 from placewright.frontends.op_costs import logger
 from placewright.frontends.protobuf import is_utf8, read_bytes
-from placewright.frontends.workloads.checks import file_label
+from placewright.frontends.text_files import file_label
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -45,12 +45,12 @@ def from_onnx(
     """The graph of an ONNX model.
 
     Args:
-        dims: The sizes of symbolic dimensions, such as `{"batch": 8}`.
+        dims: The sizes of symbolic dimensions, e.g. `{"batch": 8}`.
         shapes: The shapes of tensors that the model leaves open, by the tensor's name.
 
     Raises:
         FileError: The file cannot be read, or is not an ONNX model.
-        GraphError: The model is malformed, or a dimension or shape is not known.
+        GraphError: The model is malformed, or a dimension or shape is unknown.
     """
     return _read_model(path, dims, shapes)[0]
 
@@ -60,9 +60,9 @@ def from_onnx_with_nodes(
     dims: Mapping[str, int] | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
 ) -> tuple[Graph, dict[str, list[str]]]:
-    """The graph, and for each node of the file, by the first tensor it makes, the ops it became.
+    """The graph, and the ops of each node of the file, by the node's first output.
 
-    A node that was computed while reading became none; an `If` of known condition became several.
+    A folded node has none; an `If` of known condition may have several.
     """
     return _read_model(path, dims, shapes)
 
@@ -109,7 +109,7 @@ def _load_model(path: Path) -> Any:
         _drop_large_weights(model.graph)
         try:
             return inliner.inline_local_functions(model)
-        except Exception as error:  # onnx's C++ part has classes of its own
+        except Exception as error:  # the C++ part of onnx raises its own classes
             raise GraphError(
                 f"{file_label(path)}: its functions cannot be inlined: {first_line(error)}"
             ) from None
@@ -124,7 +124,7 @@ def _drop_large_weights(graph: Any) -> None:
 
 
 def _check_weights(path: Path, graph: Any) -> None:
-    """Weights hold what their sizes say; external data that is missing is told, not needed."""
+    """Check that weights have the bytes of their shapes, and warn of missing external data."""
     missing = set()
     for tensor in graph.initializer:
         spec = tensor_spec(f"initializer {tensor.name!r}", tensor.dims, dtype_of(tensor.data_type))

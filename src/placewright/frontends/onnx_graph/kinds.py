@@ -25,18 +25,18 @@ CostRule = Callable[[Attributes, Inputs, Sequence[TensorSpec]], dict[str, Any]]
 
 DTYPES: Mapping[int, str] = {
     1: "float32", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 6: "int32", 7: "int64",
-    8: "int64",  # text: a handle of eight bytes
+    8: "int64",  # strings: a handle of eight bytes
     9: "bool", 10: "float16", 11: "float64", 12: "uint32", 13: "uint64", 14: "complex64",
     15: "complex128", 16: "bfloat16", 17: "float8_e4m3fn", 18: "float8_e4m3fnuz",
     19: "float8_e5m2", 20: "float8_e5m2fnuz", 21: "uint4", 22: "int4", 23: "float4_e2m1fn",
     24: "float8_e8m0fnu", 25: "uint2", 26: "int2",
-    27: "uint8", 28: "uint8",  # six-bit floats, stored a byte each
+    27: "uint8", 28: "uint8",  # six-bit floats, stored in a byte each
 }  # fmt: skip
 
 ONNX_DOMAINS = ("", "ai.onnx")
 """The names of ONNX's own domain."""
 
-# Inputs by place that say how an op works and are no data, where they are constants.
+# Positions of inputs that are settings of an op, not data, if they are constants.
 SETTING_INPUTS: Mapping[str, tuple[int, ...]] = {
     "Reshape": (1,), "Expand": (1,), "Tile": (1,), "Pad": (1, 3), "Slice": (1, 2, 3, 4),
     "Squeeze": (1,), "Unsqueeze": (1,), "Split": (1,), "Resize": (1, 2, 3), "Upsample": (1,),
@@ -47,7 +47,7 @@ SETTING_INPUTS: Mapping[str, tuple[int, ...]] = {
     "ReduceSumSquare": (1,), "Col2Im": (1, 2), "DFT": (1, 2),
 }  # fmt: skip
 
-# Ops that compute shapes and indices: done at reading time where all they read is known.
+# Ops that compute shapes and indices: folded if all their inputs are known.
 FOLDABLE_OPS = word_set(
     "Abs Add And BitShift Cast Ceil Clip Concat ConstantOfShape Div Equal Expand Flatten Floor "
     "Gather GatherElements GatherND Greater GreaterOrEqual Identity Less LessOrEqual Max Min Mod "
@@ -94,16 +94,16 @@ SAME_SHAPE_OPS = word_set(
     "BiasGelu FastGelu Gelu QuickGelu LayerNormalization SimplifiedLayerNormalization "
     "SkipLayerNormalization SkipSimplifiedLayerNormalization RotaryEmbedding"
 )
-"""ONNX Runtime's own ops whose first output has the shape of the first input."""
+"""Ops of ONNX Runtime whose first output has the shape of the first input."""
 
 
 def describe(
     domain: str, op_type: str, attributes: Attributes, inputs: Inputs, outputs: Sequence[TensorSpec]
 ) -> tuple[str | None, dict[str, Any]]:
-    """The kind of an op, None where it has no known cost, and the keywords for `Draft.add`.
+    """The kind of an op (None without a known cost) and keywords of `GraphBuilder.add`.
 
     Raises:
-        GraphError: Its inputs or attributes make no sense.
+        GraphError: Its inputs or attributes are invalid.
     """
     if domain not in ONNX_DOMAINS and op_type not in SAME_SHAPE_OPS | {"FusedMatMul"}:
         return None, {}
@@ -120,7 +120,7 @@ def describe(
         raise GraphError(f"{op_type} cannot work on shapes {shapes or 'of nothing'}") from None
     if op_type == "Dropout":
         return "random", {"ops": 2}
-    if op_type == "Slice":  # reads no more than it makes
+    if op_type == "Slice":  # reads as much as it writes
         return "copy", {"moved": 2 * outputs[0].bytes}
     return _KIND_OF.get(op_type), {}
 
@@ -179,9 +179,7 @@ def _pool(attributes: Attributes, inputs: Inputs, outputs: Sequence[TensorSpec])
 def _batch_norm(
     attributes: Attributes, inputs: Inputs, outputs: Sequence[TensorSpec]
 ) -> dict[str, Any]:
-    return {
-        "ops": NORM_FLOPS if attributes.get("training_mode") else 2
-    }  # a scale and a shift are left
+    return {"ops": NORM_FLOPS if attributes.get("training_mode") else 2}  # only a scale and a shift
 
 
 def _local_response_norm(
@@ -229,7 +227,7 @@ def _attention(
 
 
 def _flops_per_element(count: int) -> CostRule:
-    """So many FLOPs an element."""
+    """`ops` FLOPs per element."""
     return lambda attributes, inputs, outputs: {"ops": count}
 
 
@@ -270,13 +268,13 @@ _RULES: Mapping[str, tuple[str, CostRule]] = {
 
 
 def _gather_kind(attributes: Attributes, inputs: Inputs) -> str:
-    """Rows of a table are an embedding; anything else is a gather."""
+    """An embedding if rows of a weight are read, otherwise a gather."""
     table = _shape(inputs, 0)
     return "embedding" if attributes.get("axis", 0) == 0 and len(table) == 2 else "gather"
 
 
 def _is_training(inputs: Inputs) -> bool:
-    """Whether a Dropout drops: its third input says so, if it is not known to be false."""
+    """Whether a Dropout is in training mode: its third input is not known to be false."""
     if len(inputs) < 3 or inputs[2] is None:
         return False
     constant = inputs[2].constant

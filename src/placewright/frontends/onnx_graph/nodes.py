@@ -34,15 +34,15 @@ from placewright.graph import INPUT, WEIGHT, Graph
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-MAX_LOOP_PASSES = 64  # through the bodies of loops whose shapes grow
+MAX_LOOP_PASSES = 64  # over the bodies of loops whose shapes grow
 
 
 @dataclass
 class OnnxScope:
-    """The values that ops can name: those of a graph and of the graphs around it.
+    """The values that ops can name: those of a graph and of the enclosing graphs.
 
     Args:
-        pending_weights: Constants that are not in the draft yet: a weight appears once an op reads it.
+        pending_weights: Constants that become a weight as soon as an op reads them.
     """
 
     builder: GraphBuilder
@@ -51,11 +51,11 @@ class OnnxScope:
     pending_weights: set[str] = field(default_factory=set)
 
     def child(self, builder: GraphBuilder) -> OnnxScope:
-        """The scope of a subgraph whose ops go into this draft."""
+        """The scope of a subgraph whose ops go into this builder."""
         return OnnxScope(builder, self)
 
     def lookup(self, name: str) -> TensorValue | None:
-        """A value's shape and contents; None where its shape is not known."""
+        """A value's shape and contents; None if its shape is unknown."""
         if name in self.values:
             return self.values[name]
         if self.parent is None:
@@ -63,7 +63,7 @@ class OnnxScope:
         return self.parent.lookup(name)
 
     def read(self, name: str) -> TensorValue | None:
-        """A value that an op of this scope's draft can read."""
+        """A value that an op of this scope's builder can read."""
         value = self.lookup(name)
         if value is None:
             return None
@@ -81,7 +81,7 @@ class OnnxScope:
 
 
 class OnnxReader:
-    """Reads the nodes of one model into a draft."""
+    """Reads the nodes of one model into a GraphBuilder."""
 
     def __init__(
         self,
@@ -96,8 +96,8 @@ class OnnxReader:
         self.opsets = {entry.domain: entry.version for entry in model.opset_import}
         self.declared_types: dict[str, Any] = {}
         self.passes_left = MAX_LOOP_PASSES  # left
-        self.node_ops: dict[str, list[str]] = {}  # a node's first tensor → its ops
-        self.known_names: set[str] = set()  # names of dimensions and tensors, to tell misspelt ones
+        self.node_ops: dict[str, list[str]] = {}  # a node's first output → its ops
+        self.known_names: set[str] = set()  # of dimensions and tensors, to find misspelt ones
         for domain, version in self.opsets.items():
             if not 0 < version < 1000:
                 raise GraphError(f"opset {domain!r} has version {version}: expected 1 to 999")
@@ -117,14 +117,13 @@ class OnnxReader:
             for name in sizes:
                 if name not in self.known_names:
                     raise GraphError(
-                        f"{argument} has {name!r}, which the model does not: {nearest(name, self.known_names)}"
+                        f"{argument} has {name!r}, which the model does not: "
+                        f"{nearest(name, self.known_names)}"
                     )
         for info in graph.output:
             value = scope.lookup(info.name)
             if value is not None and value.source is None:
-                scope.pending_weights.add(
-                    info.name
-                )  # a literal that someone wants must be somewhere
+                scope.pending_weights.add(info.name)  # an output must be stored
         outputs = [scope.read(info.name) for info in graph.output]
         return self.builder.graph(
             [value for value in outputs if value is not None], input_positions
@@ -151,8 +150,8 @@ class OnnxReader:
             str(dim.dim_value) if dim.HasField("dim_value") else "?" for dim in dims
         )
         raise GraphError(
-            f"input {name!r} has shape ({shape_text}): give it whole, such as --dims {name}=8x16 or "
-            f"shapes={{{name!r}: (8, 16)}}"
+            f"input {name!r} has shape ({shape_text}): give it whole, such as --dims {name}=8x16 "
+            f"or shapes={{{name!r}: (8, 16)}}"
         )
 
     def record_dimensions(self, type_proto: Any) -> None:
@@ -163,7 +162,7 @@ class OnnxReader:
     def type_spec(
         self, name: str, type_proto: Any, default_dtype: str = "float32"
     ) -> TensorSpec | None:
-        """A tensor of a type in the model or of the user's shape; None where a size is missing."""
+        """A tensor of the user's shape or of a type in the model; None if a size is missing."""
         if name in self.shapes:
             code = type_proto.tensor_type.elem_type if type_proto is not None else 0
             return tensor_spec(
@@ -186,7 +185,7 @@ class OnnxReader:
         )
 
     def add_initializers(self, scope: OnnxScope, graph: Any) -> None:
-        """The initializers of a graph, and the types it declares."""
+        """Read the initializers of a graph and the types that it declares."""
         for info in (*graph.value_info, *graph.output):
             self.declared_types[info.name] = info.type
             self.record_dimensions(info.type)
@@ -237,7 +236,7 @@ class OnnxReader:
                 self.node_ops[next(filter(None, node.output), "")] = op_names
 
     def add_node(self, scope: OnnxScope, node: Any) -> None:
-        """Add one op, or compute it where all it reads is known and small."""
+        """Add one op, or fold it if its inputs are known and small."""
         known_inputs = [scope.lookup(name) if name else None for name in node.input]
         if node.op_type == "Constant" and node.domain in ONNX_DOMAINS:
             self.add_constant_node(scope, node)
@@ -280,7 +279,7 @@ class OnnxReader:
         )
 
     def add_literal(self, scope: OnnxScope, name: str, tensor: TensorSpec, constant: Any) -> None:
-        """A computed constant: a weight once it is read, unless it is a single element."""
+        """Add a folded constant: a weight once an op reads it, unless it has one element."""
         scope.values[name] = TensorValue(None, tensor, constant)
         if constant is None or tensor.elements != 1:
             scope.pending_weights.add(name)
@@ -316,7 +315,7 @@ class OnnxReader:
         inputs: Sequence[TensorValue | None],
         outputs: Sequence[TensorSpec | None],
     ) -> None:
-        """Note that an op's shape is not known, unless that follows from another's."""
+        """Record that an op's output shape is unknown, unless an input's is unknown too."""
         for name in node.output:
             if name:
                 scope.values[name] = None
@@ -333,7 +332,7 @@ class OnnxReader:
     def output_specs(
         self, node: Any, inputs: Sequence[TensorValue | None]
     ) -> list[TensorSpec | None]:
-        """What an op makes: as the user says, as onnx infers, or as the file declares."""
+        """The outputs of an op: as the user gives, as onnx infers, or as the file declares."""
         types = inferred_types(node, inputs, self.opsets)
         first_known = next((value.tensor for value in inputs if value is not None), None)
         outputs: list[TensorSpec | None] = []
@@ -360,7 +359,7 @@ class OnnxReader:
 
 
 def module_of(node: Any) -> str:
-    """Where an op stands in the model: what its exporter says, or the folders of its name."""
+    """The module of an op: from its exporter's metadata, or the path in its name."""
     for entry in node.metadata_props:
         if entry.key == "pkg.torch.onnx.name_scopes":
             try:

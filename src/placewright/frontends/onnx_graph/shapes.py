@@ -1,4 +1,4 @@
-"""Infers what an ONNX node makes: its tensors' shapes and, where small, their contents."""
+"""Infers the output shapes of an ONNX node, and folds small outputs."""
 
 from __future__ import annotations
 
@@ -19,10 +19,8 @@ if TYPE_CHECKING:
     from placewright.frontends.graph_builder import TensorValue
     from placewright.frontends.op_costs import TensorSpec
 
-MAX_FOLDED = 4096  # elements of a constant that is looked into
-MAX_FOLDED_FLOATS = (
-    16  # elements of a floating-point tensor that is computed while reading: no data
-)
+MAX_FOLDED = 4096  # elements of a folded constant
+MAX_FOLDED_FLOATS = 16  # elements of a folded floating-point tensor: larger ones are data
 DTYPE_CODES = {dtype: code for code, dtype in reversed(tuple(DTYPES.items()))}
 
 
@@ -33,7 +31,7 @@ def dtype_of(code: int) -> str:
 
 
 def constant_array(proto: Any, tensor: TensorSpec) -> Any:
-    """The numbers of a constant, where they are few and in the file; None otherwise."""
+    """The contents of a constant if they are small and in the file, otherwise None."""
     from onnx import numpy_helper
 
     if tensor.elements > MAX_FOLDED or proto.data_location == proto.EXTERNAL:
@@ -57,7 +55,7 @@ def attributes_of(node: Any) -> dict[str, Any]:
 def inferred_types(
     node: Any, inputs: Sequence[TensorValue | None], opsets: Mapping[str, int]
 ) -> dict[str, Any]:
-    """What onnx's own rules say about an op's outputs."""
+    """The types of an op's outputs by onnx's own rules."""
     import onnx
     from onnx import helper, numpy_helper, shape_inference
 
@@ -81,12 +79,12 @@ def inferred_types(
     imports = [helper.make_opsetid(domain, at) for domain, at in opsets.items()]
     try:
         return dict(shape_inference.infer_node_outputs(schema, node, types, data, None, imports))
-    except Exception as error:  # onnx's C++ part has classes of its own
+    except Exception as error:  # the C++ part of onnx raises its own classes
         raise GraphError(first_line(error)) from None
 
 
 def _check_node(node: Any, inputs: Sequence[TensorValue | None], schema: Any) -> None:
-    """Refuse what onnx's own rules do not survive."""
+    """Refuse nodes that would crash or hang onnx's own rules."""
     for label, names, minimum, maximum in (
         ("inputs", node.input, schema.min_input, schema.max_input),
         ("outputs", node.output, schema.min_output, schema.max_output),
@@ -103,7 +101,7 @@ def _check_node(node: Any, inputs: Sequence[TensorValue | None], schema: Any) ->
         raise GraphError(
             f"it has num_outputs {attributes['num_outputs']}: it names {len(node.output)}"
         )
-    if node.op_type == "Einsum":  # a bad equation would keep onnx busy for ever
+    if node.op_type == "Einsum":  # onnx would hang on a bad equation
         describe(node.domain, node.op_type, attributes, inputs, ())
 
 
@@ -113,7 +111,7 @@ def fold_node(
     outputs: Sequence[TensorSpec],
     opsets: Mapping[str, int],
 ) -> list[Any] | None:
-    """What an op makes, where that can be told while reading."""
+    """The contents of an op's outputs if it can be folded, otherwise None."""
     import numpy as np
 
     if node.domain not in ONNX_DOMAINS:
@@ -141,7 +139,7 @@ def fold_node(
     try:
         with np.errstate(all="ignore"):
             results = ReferenceEvaluator(node, opsets=dict(opsets)).run(None, feeds)
-    except Exception:  # whatever numpy makes of bad constants: then it is an op like any other
+    except Exception:  # numpy refuses bad constants: the op is not folded
         return None
     arrays = [np.asarray(array) for array in results]
     agree = all(a.shape == t.shape for a, t in zip(arrays, outputs, strict=False))

@@ -1,9 +1,8 @@
 """Captures a PyTorch model as a graph of aten ops, without running it.
 
-This is the only file that uses PyTorch's private parts, which change from version to version:
-`FakeTensorMode` and `aot_export_joint_with_descriptors`. Everything happens on fake CPU tensors:
-they have shapes and no data. (On the `meta` device the joint graph would silently lack all of its
-backward ops.)
+This is the only file that uses private APIs of PyTorch, which change from version to version:
+`FakeTensorMode` and `aot_export_joint_with_descriptors`. It works on fake CPU tensors, which have
+shapes and no data. (On the `meta` device the joint graph would silently lack all backward ops.)
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
 
 OLDEST_TORCH, NEWEST_TORCH = (2, 11), (2, 13)
 
-# Composite ops that stay whole in a forward graph; all others are taken apart into simpler ones.
+# Composite ops that stay whole in a forward graph; all others are decomposed.
 WHOLE_OPS = frozenset(
     {
         *("linear", "matmul", "scaled_dot_product_attention"),
@@ -48,22 +47,22 @@ WHOLE_OPS = frozenset(
     }
 )
 MAX_DRAFT_BYTES = 2**30
-"""Bytes of parameters up to which a model may be run to find out how it branches."""
+"""Bytes of parameters up to which a model may be run to find out which branches it takes."""
 
-_PREFIX = "model."  # of names and module paths, in what is exported
+_PREFIX = "model."  # of names and module paths in an exported program
 
 logger = logging.getLogger("placewright")
 
 
 @dataclass(frozen=True)
 class Port:
-    """A tensor that enters or leaves the captured graph.
+    """An input or output of the captured graph.
 
     Args:
-        role: Of what enters: `parameter`, `buffer`, `constant`, `input` or `tangent`. Of what
-            leaves: `output`, `gradient` (of the target) or `change` (the target's new value).
+        role: Of an input: `parameter`, `buffer`, `constant`, `input` or `tangent`. Of an output:
+            `output`, `gradient` (of the target) or `change` (the target's new value).
         target: The name of the parameter, buffer, constant or input.
-        node: The node that brings it in, or makes it.
+        node: The placeholder, or the node that produces the output.
     """
 
     role: str
@@ -72,11 +71,11 @@ class Port:
 
 
 ExportedGraph = tuple[torch.fx.Graph, list[Port], list[Port], dict[str, torch.Tensor]]
-"""A graph, what enters and what leaves it, and the tensors that the model's code writes down."""
+"""A graph, its inputs, its outputs, and the tensors that are literals in the model's code."""
 
 
 class StorageSlice(NamedTuple):
-    """Where the data of a parameter or buffer are: those with one memory are tied."""
+    """Where the data of a parameter or buffer are; those of equal slices are tied."""
 
     storage: int
     offset: int
@@ -86,15 +85,15 @@ class StorageSlice(NamedTuple):
 
 @dataclass(frozen=True)
 class Capture:
-    """A graph of functional aten ops: nothing is changed in place.
+    """A graph of functional aten ops, without in-place changes.
 
     Args:
-        storage: Of every parameter and buffer, by name.
-        parameters: The names of the model's parameters, read or not.
-        prefix: What stands before the model's own module paths.
-        argument_names: Of each leaf of the call's arguments, tensor or not, in their order.
-        literals: Tensors that the model's code writes down, by name; they have values.
-        value_dependent: Whether its branches and sizes are those of the example's values.
+        storage: The storage of every parameter and buffer, by name.
+        parameters: The names of the model's parameters, used or not.
+        prefix: The prefix of the model's own module paths.
+        argument_names: The name of each leaf of the call's arguments, in order.
+        literals: Tensors that are literals in the model's code, by name; they have values.
+        value_dependent: Whether its branches and sizes depend on the values of the example.
     """
 
     graph: torch.fx.Graph
@@ -109,7 +108,7 @@ class Capture:
 
 
 def check_version(version: str) -> None:
-    """Refuse a version of PyTorch whose private parts are not known to work."""
+    """Refuse a version of PyTorch whose private APIs are not known to work."""
     release = tuple(int(part) for part in version.split(".")[:2])
     if not OLDEST_TORCH <= release <= NEWEST_TORCH:
         raise GraphError(
@@ -121,15 +120,15 @@ def check_version(version: str) -> None:
 def capture_model(
     model: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], training: bool
 ) -> Capture:
-    """The graph of one call of a model; with `training`, of the call, a loss and its gradients.
+    """The graph of one call of a model; with `training` also of a loss and its gradients.
 
-    The model is left as it is: a copy with fake parameters is captured.
+    The model is not changed: a copy with fake parameters is captured.
 
     Raises:
         GraphError: The model cannot be exported; the message names the op or the line.
     """
     check_version(torch.__version__)
-    model = getattr(model, "_orig_mod", model)  # what torch.compile wraps
+    model = getattr(model, "_orig_mod", model)  # the model inside torch.compile
     subject = f"model {type(model).__name__!r}"
     with as_graph_error(f"{subject} cannot be called"):
         names = input_names(model, args, kwargs)
@@ -143,7 +142,9 @@ def capture_model(
                 call, fake_call, training, names, mode
             )
     if value_dependent:
-        logger.warning("%s depends on values: its branches and sizes are the example's", subject)
+        logger.warning(
+            "%s depends on values: its branches and sizes are those of the example", subject
+        )
     parameters = dict(fake_call[0].named_parameters(remove_duplicate=False))
     buffers = dict(fake_call[0].named_buffers(remove_duplicate=False))
     storage = {name: _storage_slice(tensor) for name, tensor in {**parameters, **buffers}.items()}
@@ -166,7 +167,7 @@ def output_template(
     """What a model returns, with tensors that have shapes and no data.
 
     Raises:
-        GraphError: It cannot be told without values.
+        GraphError: It depends on values.
     """
     model = getattr(model, "_orig_mod", model)
     subject = f"model {type(model).__name__!r} cannot be called on shapes"
@@ -176,7 +177,7 @@ def output_template(
 
 
 class _TensorOutputs(torch.nn.Module):
-    """A model that returns nothing but tensors: those in its outputs, whatever holds them."""
+    """A model that returns the tensors in its outputs as a flat tuple."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         super().__init__()
@@ -187,7 +188,7 @@ class _TensorOutputs(torch.nn.Module):
 
 
 class _LossOutput(_TensorOutputs):
-    """A model and a loss behind it: its first floating output, summed unless it is one number."""
+    """A model and a loss: its first floating-point output, summed unless it is a scalar."""
 
     def forward(self, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
         for output in super().forward(*args, **kwargs):
@@ -198,7 +199,7 @@ class _LossOutput(_TensorOutputs):
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep what PyTorch says about exporting from the user: what matters becomes an error."""
+    """Hide PyTorch's logs and warnings about exporting; failures become errors."""
     disabled = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
@@ -228,7 +229,7 @@ def _storage_slice(tensor: torch.Tensor) -> StorageSlice:
 def _try_exports(
     call: ModelCall, fake_call: ModelCall, training: bool, names: Sequence[str], mode: Any
 ) -> tuple[ExportedGraph, bool]:
-    """What the first way to export gives that works, and whether it is the last one, a draft."""
+    """The first export that succeeds, and whether it is a draft export, which runs the model."""
     errors: list[Exception] = []
     for strict in (True, False):
         try:
@@ -248,7 +249,7 @@ def _try_exports(
 def _export_by_shapes(
     call: ModelCall, training: bool, names: Sequence[str], strict: bool
 ) -> ExportedGraph:
-    """By shapes alone; strictly, from the model's code, or loosely, by running it on shapes."""
+    """Export by shapes only; strict mode analyses the code, otherwise it runs on fake tensors."""
     model, args, kwargs = call
     model.train(training)
     wrapped_model = _LossOutput(model) if training else _TensorOutputs(model)
@@ -260,7 +261,7 @@ def _export_by_shapes(
 
 
 def _export_by_values(call: ModelCall, training: bool, names: Sequence[str]) -> ExportedGraph:
-    """By running a copy of the model on the example's values, so that branches can be decided."""
+    """Export by running a copy of the model on the example, which decides the branches."""
     model, args, kwargs = copy_values(*call)
     model.train(training)
     with torch.random.fork_rng(devices=()), _copy_parameter_values():
@@ -275,7 +276,7 @@ def _export_by_values(call: ModelCall, training: bool, names: Sequence[str]) -> 
 
 
 def _copy_parameter_values() -> contextlib.AbstractContextManager[Any]:
-    """Let a draft copy parameters, too; torch 2.13 copies plain tensors and leaves those unset."""
+    """Let a draft export copy parameters; torch 2.13 copies plain tensors only."""
     from torch._subclasses import meta_utils
 
     original_copy = meta_utils._safe_copy
@@ -287,7 +288,7 @@ def _copy_parameter_values() -> contextlib.AbstractContextManager[Any]:
 
 
 def _drop_checks(module: torch.fx.GraphModule) -> None:
-    """Take out what checks values: it would ask for them again."""
+    """Remove the nodes that check values: they would need the values again."""
     for node in reversed(module.graph.nodes):
         if "_assert_scalar" in str(node.target) or "sym_constrain" in str(node.target):
             module.graph.erase_node(node)
@@ -296,7 +297,7 @@ def _drop_checks(module: torch.fx.GraphModule) -> None:
 
 
 def _decompositions() -> dict[Any, Callable[..., Any]]:
-    """How to take apart the composite ops that are not to stay whole."""
+    """The decompositions of all composite ops but WHOLE_OPS."""
     composite = "CompositeImplicitAutograd"
     table: Any = torch.export.default_decompositions()
     return {
@@ -308,7 +309,7 @@ def _decompositions() -> dict[Any, Callable[..., Any]]:
 
 
 def _forward_graph(program: Any, names: Sequence[str]) -> ExportedGraph:
-    """The graph of an exported program, what enters and what leaves it."""
+    """The graph of an exported program, with its inputs and outputs."""
     from torch.export.graph_signature import InputKind, OutputKind
 
     roles = {
@@ -331,7 +332,7 @@ def _forward_graph(program: Any, names: Sequence[str]) -> ExportedGraph:
             continue
         if spec.kind is OutputKind.USER_OUTPUT:
             outputs.append(Port("output", "", node))
-        elif spec.target is not None:  # a token that orders checks has none
+        elif spec.target is not None:  # a token has none: it only orders checks
             target = target_names.get(spec.target, spec.target).removeprefix(_PREFIX)
             outputs.append(Port("change", target, node))
     return program.graph, inputs, outputs, _literals(program)
@@ -347,7 +348,7 @@ def _literals(program: Any) -> dict[str, torch.Tensor]:
 
 
 def _register_constants(module: torch.nn.Module) -> None:
-    """Make buffers of plain tensors: only those may be fake in a joint graph."""
+    """Turn plain tensors into buffers: in a joint graph only buffers may be fake."""
     assert isinstance(module, torch.fx.GraphModule)
     for node in module.graph.nodes:
         path, _, name = str(node.target).rpartition(".")
@@ -359,16 +360,16 @@ def _register_constants(module: torch.nn.Module) -> None:
 def _joint_graph(
     module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], names: Sequence[str]
 ) -> tuple[torch.fx.Graph, list[Port], list[Port]]:
-    """The graph of an exported loss and its gradients, what enters and what leaves it."""
+    """The graph of an exported loss and its gradients, with its inputs and outputs."""
     from torch._functorch._aot_autograd import descriptors as kinds
     from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
 
     _register_constants(module)
-    # oneDNN's recurrent layer is captured without the memory that its own backward op reads.
+    # oneDNN's recurrent layer is captured without the workspace that its backward op reads.
     with contextlib.ExitStack() as stack, torch.backends.mkldnn.flags(enabled=False):
         joint = aot_export_joint_with_descriptors(stack, module, args, kwargs)
     graph = joint.graph_module.graph
-    # They order checks and the like, and hold nothing.
+    # Tokens order side effects and hold no data.
     tokens = (
         *(kinds.ForwardTokenAOTInput, kinds.BackwardTokenAOTInput),
         *(kinds.ForwardTokenAOTOutput, kinds.BackwardTokenAOTOutput),

@@ -1,4 +1,4 @@
-"""Copies a model and its arguments, without data or with data on the CPU."""
+"""Copies a model and its arguments to the CPU, with or without their data."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 ModelCall = tuple[torch.nn.Module, tuple[Any, ...], dict[str, Any]]
-"""A model, and the positional and keyword arguments it is called with."""
+"""A model, its positional and its keyword arguments."""
 
 
 def copy_shapes(
     model: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> ModelCall:
-    """Copies on the CPU in which every tensor has its shape, its layout and no data.
+    """Copies on the CPU whose tensors have their shape and layout and no data.
 
-    To be called while fake tensors are on. What shares memory still does, to whatever device,
-    `meta` or fake mode it belongs.
+    Call it under a fake tensor mode. Tensors that share storage still do, whatever their device or
+    fake mode.
     """
     bases: dict[int, torch.Tensor] = {}
 
@@ -39,7 +39,7 @@ def copy_shapes(
 def copy_values(
     model: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> ModelCall:
-    """Copies on the CPU with the data that there are; what has none is all zeros."""
+    """Copies on the CPU with data; tensors without data become zeros."""
 
     def convert(tensor: torch.Tensor) -> torch.Tensor:
         if tensor.is_meta or type(tensor).__name__ == "FakeTensor":
@@ -50,7 +50,7 @@ def copy_values(
 
 
 class _CopyMode(torch.overrides.TorchFunctionMode):
-    """While it is on, a deep copy of a tensor is what `convert` makes of it."""
+    """A mode in which `convert` makes the deep copy of a tensor."""
 
     def __init__(self, convert: Callable[[torch.Tensor], torch.Tensor]) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ def _deep_copy(call: ModelCall, convert: Callable[[torch.Tensor], torch.Tensor])
         return converted.requires_grad_(tensor.requires_grad)
 
     model = call[0]
-    # A parameter's own way to copy itself reads its data, so those are copied beforehand.
+    # Parameter.__deepcopy__ reads the data, so parameters are copied beforehand.
     memo: dict[int, Any] = {
         id(source): make(source) for source in (*model.parameters(), *model.buffers())
     }

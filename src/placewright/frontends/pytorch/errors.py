@@ -32,7 +32,7 @@ _VALUE_ERRORS = frozenset(
         "UnsupportedOperatorException",
     }
 )
-_MAX_MESSAGE = 300  # characters of somebody else's message
+_MAX_MESSAGE = 300  # characters of a message that is not ours
 
 
 @contextlib.contextmanager
@@ -48,7 +48,7 @@ def as_graph_error(subject: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def at_op(name: str) -> Iterator[None]:
-    """Turn any exception inside, which nobody foresaw, into one `GraphError` that names the op."""
+    """Turn any unexpected exception inside into one `GraphError` that names the op."""
     try:
         yield
     except PlacewrightError:
@@ -59,7 +59,7 @@ def at_op(name: str) -> Iterator[None]:
 
 
 def most_specific(errors: Sequence[Exception]) -> Exception:
-    """The last of some exceptions that says where it happened, or else the last."""
+    """The last exception with a location in the user's code, or else the last."""
     return next((error for error in reversed(errors) if _user_location(error)), errors[-1])
 
 
@@ -73,7 +73,7 @@ def needs_values(error: BaseException | None) -> bool:
 
 
 def _reason(error: Exception) -> str:
-    """The first sentence of an exception, with the op that it is about."""
+    """The first line of an exception, or the op that it is about."""
     op = getattr(error, "func", None)  # exceptions of fake tensors carry their op
     if isinstance(op, torch._ops.OpOverload):
         return f"{op} depends on the values of tensors, and only their shapes are known"
@@ -87,7 +87,7 @@ def _reason(error: Exception) -> str:
 
 
 def _user_location(error: Exception) -> str:
-    """Where in the user's own code it happened, as far as can be told."""
+    """The location of an error in the user's own code, or empty text."""
     frames = [(file, int(line), code) for file, line, code in _FRAME_PATTERN.findall(str(error))]
     frames += [
         (frame.filename, frame.lineno or 0, frame.line or "")
@@ -100,6 +100,6 @@ def _user_location(error: Exception) -> str:
 
 
 def _is_user_file(file: str) -> bool:
-    """Whether a file is neither Python's, nor PyTorch's, nor ours."""
+    """Whether a file belongs neither to Python, nor to PyTorch, nor to this package."""
     python = file.startswith(_PYTHON) and "site-packages" not in file
     return not (python or file.startswith((*_LIBRARIES, "<")))

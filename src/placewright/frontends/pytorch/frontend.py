@@ -1,4 +1,4 @@
-"""Captures a PyTorch model with example arguments as a Graph; nothing is run or copied."""
+"""Captures a PyTorch model with example arguments as a Graph, without running it."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ def from_torch(
 ) -> Graph:
     """The graph of one call of a model, or of one training step.
 
-    Only shapes matter, so model and arguments may be on the `meta` device. The model itself is left
-    alone. An op is named after its module, such as `layers.0.mlp.up.linear`; backward ops after the
-    forward op that they belong to, such as `layers.0.mlp.up.addmm.backward.mm`.
+    Only shapes matter, so model and arguments may be on the `meta` device. The model is not
+    changed. An op is named after its module, e.g. `layers.0.mlp.up.linear`; a backward op after its
+    forward op, e.g. `layers.0.mlp.up.addmm.backward.mm`.
 
-    A training step is the forward ops, the backward ops, and an update of every weight that gets a
-    gradient. The loss is the first floating-point output: itself if it is one number, else its sum.
-    The optimizer's states are resident bytes of the updates, in the dtype of their weight.
+    A training step has the forward ops, the backward ops, and an update of every weight that gets a
+    gradient. The loss is the first floating-point output, summed unless it is a scalar. The
+    optimizer's states are resident bytes of the updates, in the dtype of their weight.
 
     Args:
-        args: The call's positional arguments.
-        kwargs: The call's keyword arguments.
+        args: Positional arguments of the call.
+        kwargs: Keyword arguments of the call.
         optimizer: `sgd` (the default), `momentum` or `adam`.
         name: The graph's name, by default that of the model's class.
 

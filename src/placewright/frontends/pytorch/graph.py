@@ -37,14 +37,14 @@ if TYPE_CHECKING:
     from placewright.frontends.pytorch.shapes import Node
 
 STATE_TENSORS = {"sgd": 0, "momentum": 1, "adam": 2}
-"""How many tensors as large as a weight an optimizer keeps for it."""
+"""Number of state tensors that an optimizer keeps per weight, each as large as the weight."""
 
 
 def build_graph(capture: Capture, name: str, optimizer: str | None) -> Graph:
     """The graph of a capture; with an optimizer, its updates too.
 
     Raises:
-        GraphError: The model makes no tensor, or a training step has no backward ops.
+        GraphError: The model returns no tensor, or a training step has no backward ops.
     """
     return graph_and_builder(capture, name, optimizer)[0]
 
@@ -52,7 +52,7 @@ def build_graph(capture: Capture, name: str, optimizer: str | None) -> Graph:
 def graph_and_builder(
     capture: Capture, name: str, optimizer: str | None
 ) -> tuple[Graph, TorchGraphBuilder]:
-    """The graph of a capture, and the draft that still knows which node became which op."""
+    """The graph of a capture, and the builder, which knows the node of each op."""
     builder = TorchGraphBuilder(capture)
     builder.add_sources()
     builder.add_nodes()
@@ -70,7 +70,7 @@ def graph_and_builder(
     unknown_sizes = sum(has_unknown_size(node) for node in builder.descriptions)
     if unknown_sizes:
         op_costs.logger.warning(
-            "%d ops of %r make tensors whose sizes depend on values: taken at their largest",
+            "%d ops of %r make tensors whose sizes depend on values: the largest sizes are used",
             unknown_sizes,
             name,
         )
@@ -78,7 +78,7 @@ def graph_and_builder(
 
 
 class TorchGraphBuilder:
-    """A graph that is being written, op by op."""
+    """Builds the graph of a capture op by op."""
 
     def __init__(self, capture: Capture) -> None:
         self.capture = capture
@@ -89,21 +89,17 @@ class TorchGraphBuilder:
         self.ops: list[Op] = []
         self.names = UniqueNames()
         self.unknown_ops: Counter[str] = Counter()
-        self.node_tensors: dict[Node, list[Tensor | None]] = {}  # where the outputs of a node stand
-        self.source_tensors: dict[
-            str, Tensor
-        ] = {}  # where a weight, state or input stands, by name
-        self.forward_ops: dict[int, Op] = {}  # autograd's number → the forward op that has it
-        self.op_nodes: dict[int, Node] = {}  # the node that an op was made of
-        self.nodes_with_ops: set[Node] = set()  # the nodes that are ops
-        self.source_nodes: dict[Tensor, Node] = {}  # the node whose shape a source has
-        self.state_updates: dict[
-            str, Tensor
-        ] = {}  # a changed state's new value, by the state's name
-        self.update_gradients: dict[int, list[Node]] = {}  # what an update reads
+        self.node_tensors: dict[Node, list[Tensor | None]] = {}  # the tensors of a node's outputs
+        self.source_tensors: dict[str, Tensor] = {}  # of each weight, state and input, by name
+        self.forward_ops: dict[int, Op] = {}  # autograd's sequence number → its first forward op
+        self.op_nodes: dict[int, Node] = {}  # the node of each op
+        self.nodes_with_ops: set[Node] = set()  # the nodes that became ops
+        self.source_nodes: dict[Tensor, Node] = {}  # the placeholder of each source
+        self.state_updates: dict[str, Tensor] = {}  # the new value of each changed state, by name
+        self.update_gradients: dict[int, list[Node]] = {}  # the gradients that an update reads
 
     def add_sources(self) -> None:
-        """What exists before the step: weights, states, constants and inputs."""
+        """Add what exists before the step: weights, states, constants and inputs."""
         state_names = changed_states(self.capture)
         tensor_of_storage: dict[StorageSlice, Tensor] = {}
         for port in self.capture.inputs:
@@ -125,7 +121,7 @@ class TorchGraphBuilder:
             self.source_nodes.setdefault(tensor, port.node)
         for target in self.capture.parameters:
             storage = self.capture.storage[target]
-            if storage not in tensor_of_storage:  # nothing reads it, yet it takes room
+            if storage not in tensor_of_storage:  # unread, but it takes memory
                 tensor_of_storage[storage] = self._add_source(
                     target, WEIGHT, storage.bytes, storage.dtype
                 )
@@ -141,7 +137,7 @@ class TorchGraphBuilder:
         return len(self.ops) - 1, 0
 
     def add_nodes(self) -> None:
-        """Every node's op, and every changed state's write as soon as it may be."""
+        """Add the op of every node, and the write of every changed state as early as possible."""
         writes_due = schedule_writes(self.capture, self.descriptions)
         for port in writes_due.pop(None, ()):
             self._add_state_write(port)
@@ -200,7 +196,7 @@ class TorchGraphBuilder:
         self.node_tensors[node] = [(position, next(outputs)) if spec else None for spec in specs]
 
     def _tensor_of(self, node: Node) -> Tensor:
-        """Where a node that is read stands; constants and the loss's gradient come when needed."""
+        """The tensor of a node; adds constants and the loss's gradient when they are first read."""
         if node not in self.node_tensors:
             (spec,) = node_specs(node)
             assert spec is not None
@@ -220,12 +216,12 @@ class TorchGraphBuilder:
         return tensor
 
     def _is_whole_weight(self, tensor: Tensor, sizes: tuple[int, ...]) -> bool:
-        """Whether a view of these sizes shows all of a weight: its readers read the weight."""
+        """Whether a view of these sizes covers a whole weight, so that readers can read that."""
         op = self.ops[tensor[0]]
         return op.kind == WEIGHT and sizes == op.outputs
 
     def _module_path(self, node: Node, inputs: Sequence[Tensor]) -> str:
-        """The path of the module that a node belongs to, or that what it reads belongs to."""
+        """The path of a node's module, or else of the module of its last input."""
         stack = _module_stack(node)
         if stack:
             path = re.sub(r"@\d+", "", list(stack.values())[-1][0])
@@ -234,7 +230,7 @@ class TorchGraphBuilder:
         return self.ops[inputs[-1][0]].module if inputs else ""
 
     def _full_name(self, node: Node, module: str, phase: str) -> str:
-        """Its module's path and its own name; of a backward op, its forward op's name before it.
+        """The module's path and the op's name; for a backward op, the forward op's name first.
 
         Sums of gradients have no forward op.
         """
@@ -247,7 +243,7 @@ class TorchGraphBuilder:
         return ".".join(part for part in (owner, "backward", name) if part)
 
     def _add_state_write(self, port: Port) -> None:
-        """Let the op that makes a state's new value write it in place, or else a copy."""
+        """Let the op that computes a state's new value write it in place, or else add a copy."""
         state, (position, output) = self.source_tensors[port.target], self._tensor_of(port.node)
         self.state_updates[port.target] = (position, output)
         op, state_op = self.ops[position], self.ops[state[0]]
@@ -271,7 +267,7 @@ class TorchGraphBuilder:
             )
 
     def _is_written(self, position: int, output: int, state: Tensor) -> bool:
-        """Whether a tensor is the state's own memory already."""
+        """Whether a tensor shares the memory of the state already."""
         while (position, output) != state:
             op = self.ops[position]
             source = dict(op.aliases).get(output)
@@ -281,7 +277,7 @@ class TorchGraphBuilder:
         return True
 
     def outputs(self) -> tuple[Tensor, ...]:
-        """What the model returns, and gradients of inputs."""
+        """The tensors that the model returns, and gradients of inputs."""
         inputs = {port.target for port in self.capture.inputs if port.role == "input"}
         output_tensors = [
             self._tensor_of(port.node)
@@ -291,7 +287,7 @@ class TorchGraphBuilder:
         return tuple(dict.fromkeys(output_tensors))
 
     def add_updates(self, optimizer: str) -> None:
-        """One update for each weight that gets a gradient, on the weight's device."""
+        """Add an update for each weight that gets a gradient, on the weight's device."""
         gradients: dict[Tensor, list[Node]] = {}
         for port in self.capture.outputs:
             if (
@@ -332,7 +328,7 @@ class TorchGraphBuilder:
 
 
 def _short_name(name: str) -> str:
-    """An op's name without what PyTorch adds to tell its own variants apart."""
+    """An op's name without the affixes of PyTorch's variants."""
     if "scaled_dot_product" in name:
         return "attention_backward" if name.endswith("_backward") else "attention"
     name = name.replace("::", ".").strip("_").removeprefix("native_")
@@ -340,7 +336,7 @@ def _short_name(name: str) -> str:
 
 
 def _module_stack(node: Node) -> Mapping[str, tuple[str, str]] | None:
-    """The modules, outermost first, in whose call a node or its forward op was made."""
+    """The modules, outermost first, whose call produced a node or its forward op."""
     return node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack")
 
 

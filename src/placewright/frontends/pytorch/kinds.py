@@ -1,4 +1,4 @@
-"""Describes a node of a PyTorch graph: its kind, what it reads and what its cost needs."""
+"""Describes a node of a PyTorch graph: its kind, its inputs and the attributes of its cost."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from placewright.frontends.pytorch.shapes import (
 from placewright.graph import VIEW
 
 IDENTITY = "same"
-"""The kind of a node whose output is the first tensor it reads: no op at all."""
+"""The kind of a node whose output is its first input: it becomes no op."""
 
 
 @dataclass(frozen=True)
 class NodeDescription:
-    """What a node is.
+    """The kind, inputs and cost attributes of a node.
 
     Args:
-        reads: The nodes whose values it needs, in the order in which its cost wants them.
-        attributes: What `kinds.cost` wants to know.
-        aliases: (output, input) pairs, where an output is the memory of an input.
+        reads: The nodes that it reads, in the order that its cost expects.
+        attributes: Keyword arguments of `op_costs.cost`.
+        aliases: (output, input) pairs, where an output shares the memory of an input.
     """
 
     kind: str
@@ -42,7 +42,7 @@ class NodeDescription:
 
 
 def describe_node(node: Node) -> NodeDescription:
-    """The kind of a node; one that no rule knows has its own name as its kind."""
+    """The description of a node; without a rule, its kind is its own name."""
     reads: list[Node] = []
     torch.fx.map_arg((node.args, node.kwargs), reads.append)
     reads = [source for source in reads if any(node_specs(source))]
@@ -66,7 +66,7 @@ def describe_node(node: Node) -> NodeDescription:
 
 
 def _subgraph(node: Node, reads: list[Node]) -> NodeDescription:
-    """An op made of graphs is one op: of branches the dearest counts, a loop's body every time."""
+    """Subgraphs as one op: the most expensive branch, or the loop body times its trips."""
     name = op_name(node)
     if name.startswith("flex_attention"):
         query, key, value = node.args[:3]
@@ -108,12 +108,12 @@ NodeRule = Callable[[Node, list[Node], Arguments], NodeDescription]
 
 
 def _of_kind(kind: str, **attributes: Any) -> NodeRule:
-    """Ops of which nothing need be known but their kind."""
+    """A rule for ops whose cost needs no other attributes."""
     return lambda node, reads, a: NodeDescription(kind, reads, attributes)
 
 
 def _creation(node: Node, reads: list[Node], a: Arguments) -> NodeDescription:
-    """Of `self` only the shape is read; `fill` and the like may take their number from a tensor."""
+    """Only the shape of `self` is read; `fill` and the like may read a value from a tensor."""
     return NodeDescription("copy", reads[1:] if isinstance(a.get("self"), Node) else reads)
 
 
@@ -122,7 +122,7 @@ def _identity(node: Node, reads: list[Node], a: Arguments) -> NodeDescription:
 
 
 def _view(node: Node, reads: list[Node], a: Arguments) -> NodeDescription:
-    """A view that leaves everything as it is, is none; one of a number is a tensor of its own."""
+    """A view with an unchanged layout is no op; a view of a number is a new tensor."""
     if not reads:
         return NodeDescription("copy", [])
     new, old = node.meta["val"], reads[0].meta["val"]
@@ -133,8 +133,8 @@ def _view(node: Node, reads: list[Node], a: Arguments) -> NodeDescription:
 
 
 def _copy(node: Node, reads: list[Node], a: Arguments) -> NodeDescription:
-    """What is overwritten is not read; a copy in the same layout is not needed at all."""
-    if not reads:  # a number written down
+    """The overwritten tensor is not read; a clone in the same layout is no op."""
+    if not reads:  # of a literal number
         return NodeDescription("copy", [])
     source = a["src"] if isinstance(a.get("src"), Node) else reads[0]
     old, new = source.meta["val"], node.meta["val"]
@@ -151,7 +151,7 @@ def _dropout(node: Node, reads: list[Node], a: Arguments) -> NodeDescription:
 
 
 def _matmul(node: Node, reads: list[Node], a: Arguments) -> NodeDescription:
-    """The last dimension of the first factor is summed over; `addmm` and the like add a bias."""
+    """Contracts the last dimension of the first factor; `addmm` and the like add a bias."""
     names = ("mat1", "batch1", "mat", "input", "self")
     factor = next(name for name in names if name in a)
     bias = a["bias"] is not None if "bias" in a else factor not in ("input", "self")
@@ -159,7 +159,7 @@ def _matmul(node: Node, reads: list[Node], a: Arguments) -> NodeDescription:
 
 
 def _convolution(node: Node, reads: list[Node], a: Arguments) -> NodeDescription:
-    """Transposed, each element of the input, not of the output, meets each kernel element."""
+    """If transposed, each input (not output) element is multiplied by each kernel element."""
     attributes: dict[str, Any] = {
         "kernel_elements": math.prod(shape(a["weight"])[1:]),
         "bias": a["bias"] is not None,
@@ -170,7 +170,7 @@ def _convolution(node: Node, reads: list[Node], a: Arguments) -> NodeDescription
 
 
 def _convolution_backward(node: Node, reads: list[Node], a: Arguments) -> NodeDescription:
-    """The gradients of input and kernel cost one convolution each, that of the bias a sum."""
+    """The gradients of input and kernel cost a convolution each, that of the bias a sum."""
     to_input, to_kernel, to_bias = a["output_mask"]
     attributes = {
         "kernel_elements": math.prod(shape(a["weight"])[1:]),
@@ -182,7 +182,7 @@ def _convolution_backward(node: Node, reads: list[Node], a: Arguments) -> NodeDe
 
 
 def _attention(node: Node, reads: list[Node], a: Arguments) -> NodeDescription:
-    """Queries, keys and values are batch × heads × tokens × width; heads may lack."""
+    """Queries, keys and values are batch × heads × tokens × width; heads are optional."""
     *batch, queries, width = shape(a["query"])
     heads = batch.pop() if len(batch) > 1 else 1
     attributes = {
@@ -198,7 +198,7 @@ def _attention(node: Node, reads: list[Node], a: Arguments) -> NodeDescription:
 
 
 def _norm(node: Node, reads: list[Node], a: Arguments) -> NodeDescription:
-    """With known statistics a scale and a shift are left; backward is twice the work."""
+    """With given statistics, only a scale and a shift; backward is twice the work."""
     name = op_name(node)
     has_statistics = "no_training" in name or a.get("training") is False
     ops = 2 if has_statistics else NORM_FLOPS
@@ -209,10 +209,10 @@ def _norm(node: Node, reads: list[Node], a: Arguments) -> NodeDescription:
 
 
 def _pool(node: Node, reads: list[Node], a: Arguments) -> NodeDescription:
-    """Every element made looks at a window; backward, the gradient takes the same ways back."""
+    """Each output element reads a window; the backward pass visits the same windows."""
     name = op_name(node)
     is_backward = name.endswith("_backward")
-    if "kernel_size" not in a:  # adaptive: the windows share out the input
+    if "kernel_size" not in a:  # adaptive: the windows partition the input
         input_elements = math.prod(shape(a["self"]))
         return NodeDescription("pool", reads, {"window": 1, "made": input_elements})
     size = a["kernel_size"]
@@ -228,7 +228,7 @@ def _pool(node: Node, reads: list[Node], a: Arguments) -> NodeDescription:
 
 
 def _resize(node: Node, reads: list[Node], a: Arguments) -> NodeDescription:
-    """Each element is a weighted sum of its neighbours in the smaller or larger image."""
+    """Each output element is a weighted sum of neighbouring input elements."""
     name = op_name(node)
     neighbours = {"nearest": 0, "bilinear": 4, "trilinear": 8, "bicubic": 16, "linear": 2}
     ops = 2 * next((count for word, count in neighbours.items() if word in name), 16)
@@ -247,7 +247,7 @@ def _embedding_bag(node: Node, reads: list[Node], a: Arguments) -> NodeDescripti
 
 
 def _embedding_backward(node: Node, reads: list[Node], a: Arguments) -> NodeDescription:
-    """The rows of the gradient are added up in a table of zeros."""
+    """Adds the rows of the gradient to a table of zeros."""
     return NodeDescription("scatter", [*reads[1:], reads[0]], {"ops": 1})
 
 
@@ -279,7 +279,7 @@ def _sort(node: Node, reads: list[Node], a: Arguments) -> NodeDescription:
 
 
 def _indexed_loss(node: Node, reads: list[Node], a: Arguments) -> NodeDescription:
-    """One element for each target is read; backward, none."""
+    """Reads one element per target; the backward pass reads none."""
     if op_name(node).endswith("_backward"):
         return NodeDescription("loss", [source for source in reads if source is not a["self"]])
     return NodeDescription("loss", reads, {"picked": _elements(a["target"])})
@@ -327,7 +327,7 @@ _RULES: Mapping[str, NodeRule] = {
          "leaky_relu_backward log_sigmoid_backward log_sigmoid_forward softplus_backward glu "
          "glu_backward mish_backward native_dropout_backward prelu _prelu_kernel relu6 selu "
          "square where masked_fill addcmul addcdiv lerp outer", _of_kind("elementwise")),
-        ("_conj _neg_view", _of_kind("elementwise")),  # views to PyTorch, and yet other values
+        ("_conj _neg_view", _of_kind("elementwise")),  # views in PyTorch, but with other values
         ("_prelu_kernel_backward", _of_kind("elementwise", ops=2)),
         ("_thnn_fused_lstm_cell", _of_kind("elementwise", ops=21)),
         ("_thnn_fused_gru_cell", _of_kind("elementwise", ops=17)),
@@ -354,4 +354,4 @@ _PATTERN_RULES: Sequence[tuple[str, NodeRule]] = [
     ("upsample", _resize),
     ("grid_sampler", _resize),
 ]
-"""Rules by a part of the name, for ops that have many variants."""
+"""Rules by a part of the name, for ops with many variants."""

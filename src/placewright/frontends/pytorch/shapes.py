@@ -17,7 +17,7 @@ Node = torch.fx.Node
 
 
 def op_name(node: Node) -> str:
-    """The op's name without its overload; an op that is not PyTorch's own keeps its library."""
+    """The op's name without its overload; ops of other libraries keep their namespace."""
     if not isinstance(node.target, torch._ops.OpOverload):
         return str(getattr(node.target, "__name__", node.target))
     name = str(node.target._schema.name)
@@ -35,9 +35,9 @@ def named_arguments(node: Node) -> dict[str, Any]:
 
 
 def node_specs(node: Node) -> list[TensorSpec | None]:
-    """The tensors that a node makes; None stands for an output that is no tensor.
+    """The output tensors of a node; None for an output that is not a tensor.
 
-    Of a dimension along which the same memory is read again and again, the bytes count once.
+    A dimension of stride 0 does not multiply the bytes.
     """
     value = node.meta.get("val")
     if value is None and node.op == "get_attr":
@@ -47,7 +47,7 @@ def node_specs(node: Node) -> list[TensorSpec | None]:
 
 
 def has_unknown_size(node: Node) -> bool:
-    """Whether a node makes a tensor whose size depends on values."""
+    """Whether the size of an output depends on values."""
     value = node.meta.get("val")
     values = value if isinstance(value, list | tuple) else [value]
     return any(
@@ -59,12 +59,12 @@ def has_unknown_size(node: Node) -> bool:
 
 
 def shape(node: Node) -> tuple[int, ...]:
-    """The shape of a node's tensor, with all repeats."""
+    """The shape of a node's tensor."""
     return _sizes(node.meta["val"].shape, node)
 
 
 def layout(node: Node) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The shape of a node's tensor and the steps in memory along it."""
+    """The shape and the strides of a node's tensor."""
     value = node.meta["val"]
     return _sizes(value.shape, node), _sizes(value.stride(), node)
 
@@ -87,7 +87,7 @@ def _sizes(sizes: Sequence[int | torch.SymInt], node: Node) -> tuple[int, ...]:
 
 
 def _size(size: int | torch.SymInt, node: Node) -> int:
-    """A size; one that depends on values is the example's where known, or else at its largest."""
+    """A size; one that depends on values is the example's, if known, or its upper bound."""
     if isinstance(size, int):
         return size
     shape_env, expression = size.node.shape_env, size.node.expr
@@ -99,6 +99,6 @@ def _size(size: int | torch.SymInt, node: Node) -> int:
     if not upper_bound <= 2**40:
         raise GraphError(
             f"op {op_name(node)!r} makes a tensor whose size depends on values and has no limit: "
-            "give it a fake implementation, or the model sizes that are fixed"
+            "register a fake implementation, or fix the sizes in the model"
         )
     return int(upper_bound)

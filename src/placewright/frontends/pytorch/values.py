@@ -1,4 +1,4 @@
-"""Finds the tensors in a call's arguments or outputs, and names the arguments' leaves."""
+"""Finds the tensors in arguments or outputs, and names the leaves of arguments."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def tensors_in(value: Any, depth: int = 4) -> list[torch.Tensor]:
-    """The tensors in a value; a cache or another object of unknown type is searched, too."""
+    """The tensors in a value; objects of unknown type, such as caches, are searched too."""
     tensors = []
     for leaf in pytree.tree_leaves(value):
         if isinstance(leaf, torch.Tensor):
@@ -27,7 +27,7 @@ def tensors_in(value: Any, depth: int = 4) -> list[torch.Tensor]:
 def input_names(
     model: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> list[str]:
-    """A name for each leaf of a call's arguments, such as `tokens` or `cache.0.keys`."""
+    """A name for each leaf of a call's arguments, e.g. `tokens` or `cache.0.keys`."""
     signature = inspect.signature(model.forward)
     signature.bind(*args, **kwargs)
     positional = [

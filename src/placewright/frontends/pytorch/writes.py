@@ -1,7 +1,7 @@
-"""Describes the nodes of a captured PyTorch graph that matter, with their in-place writes.
+"""Describes the needed nodes of a captured PyTorch graph and restores in-place writes.
 
-A captured graph changes nothing in place: writing a row of a cache became making a new cache. Here
-such writes are found again, so that they cost what they write, and take no memory of their own.
+A captured graph is functional: writing a row of a cache became an op that makes a new cache. This
+module finds such writes again, so that they cost only the written bytes and need no new memory.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from placewright.frontends.pytorch.shapes import Node
 
 GETITEM = "part"
-"""The kind of a node that is one output of the node it reads."""
+"""The kind of a node that selects one output of another node."""
 
 
 def describe_nodes(capture: Capture) -> dict[Node, NodeDescription]:
-    """What each node is that something needs in the end, in the graph's order."""
+    """The description of each node that an output depends on, in the graph's order."""
     descriptions: dict[Node, NodeDescription] = {}
     pending = [port.node for port in capture.outputs]
     while pending:
@@ -56,11 +56,11 @@ def changed_states(capture: Capture) -> set[str]:
 def schedule_writes(
     capture: Capture, descriptions: dict[Node, NodeDescription]
 ) -> dict[Node | None, list[Port]]:
-    """The changed states to be written after each node: new value made, old value read by all.
+    """The states to write after each node, when the new value exists and the old is read.
 
-    Under None stand those that can be written at once.
+    Those under None can be written at once.
     """
-    last_reader: dict[Node, Node] = {}  # what brings a state in, and the last node that reads it
+    last_reader: dict[Node, Node] = {}  # a state's placeholder → the last node that reads it
     input_nodes = {port.target: port.node for port in capture.inputs}
     state_of = {node: node for node in input_nodes.values()}
     for node, description in descriptions.items():
@@ -82,9 +82,9 @@ def schedule_writes(
 def _mark_in_place(
     capture: Capture, descriptions: dict[Node, NodeDescription]
 ) -> dict[Node, NodeDescription]:
-    """Let scatters write into what they read, where nothing can tell the difference.
+    """Let scatters write into their first input where that changes no result.
 
-    That is so if it is a state that the step changes anyway, or if nothing else reads it.
+    That is so if the input is a state that the step changes, or if nothing else reads it.
     """
 
     def root(node: Node) -> Node:
@@ -99,7 +99,7 @@ def _mark_in_place(
     names = changed_states(capture)
     state_nodes = {
         port.node for port in capture.inputs if port.target in names
-    }  # a state's own memory
+    }  # share the memory of a state
     written_nodes: set[Node] = set()
     result = dict(descriptions)
     for node, description in descriptions.items():
@@ -117,7 +117,7 @@ def _mark_in_place(
             continue
         if base in state_nodes:
             state_nodes.add(node)
-        if rows in written_nodes and rows in state_nodes and uses[rows] == 1:  # already there
+        if rows in written_nodes and rows in state_nodes and uses[rows] == 1:  # in place already
             result[node] = NodeDescription(
                 VIEW, [description.reads[0], description.reads[-1]], aliases=((0, 0),)
             )

@@ -1,42 +1,21 @@
-"""Checks on the text and values of workload files, with errors that name the location."""
+"""Checks on the values of workload files, with errors that name the location."""
 
 from __future__ import annotations
 
 import json
 import reprlib
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
 
 from placewright.errors import FileError, GraphError
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-MAX_MILLISECONDS = 1e12  # some thirty years
+MAX_MILLISECONDS = 1e12  # about thirty years
 MAX_BYTES = 1e15  # a petabyte: sums over a graph stay within 64 bits
 
 Json = Mapping[str, object]
 
 
-def read_text(path: Path) -> str:
-    """The whole of a text file.
-
-    Raises:
-        FileError: It is missing, may not be read, or is not UTF-8 text.
-    """
-    try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise FileError(
-            f"{file_label(path)} is not text: byte {error.start} is not UTF-8"
-        ) from None
-    except (OSError, ValueError) as error:  # ValueError: a path with a zero byte in it
-        reason = getattr(error, "strerror", None) or str(error)
-        raise FileError(f"{file_label(path)} cannot be read: {reason.lower()}") from None
-
-
 def parse_json(file: str, text: str) -> Json:
-    """The JSON object that a text holds."""
+    """The JSON object in a text."""
     try:
         data = json.loads(text)
     except json.JSONDecodeError as error:
@@ -53,7 +32,7 @@ def parse_json(file: str, text: str) -> Json:
 
 
 def iter_objects(file: str, data: Json, key: str) -> Iterator[tuple[str, Json]]:
-    """The objects of a list, each with the spot where it stands."""
+    """The objects of a list, each with its location in the file."""
     entries = data.get(key)
     if not isinstance(entries, list):
         raise FileError(f"{file} {describe_value(key, entries)}: expected a list of objects")
@@ -86,11 +65,6 @@ def require_bool(location: str, field: str, value: object) -> bool:
     return bool(value)
 
 
-def file_label(path: Path) -> str:
-    """How messages name a file."""
-    return f"file {str(path)!r}"
-
-
 def describe_value(field: str, value: object) -> str:
-    """What a message says was found under a key."""
+    """The value of a key in a message."""
     return f"has no {field}" if value is None else f"has {field} {reprlib.repr(value)}"

@@ -1,4 +1,4 @@
-"""Reads public workload and split files, which it tells apart by their content."""
+"""Reads public workload and split files, and detects their format by content."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from placewright.errors import FileError
-from placewright.frontends.workloads.checks import file_label, read_text
+from placewright.frontends.text_files import file_label, read_text
 from placewright.frontends.workloads.pipedream import read_profile
 from placewright.frontends.workloads.split import read_plan
 from placewright.frontends.workloads.tarnawski import read_workload
@@ -26,12 +26,12 @@ def from_workload(
     """The problem that a dnn-partitioning workload or a PipeDream profile describes.
 
     Args:
-        training: Whether backward ops belong to it, where the file has any.
-        cluster: Used in place of the file's own.
+        training: Whether to include backward ops, if the file has any.
+        cluster: Replaces the file's own.
 
     Raises:
         FileError: The file cannot be read, or holds something else.
-        GraphError: Its network is malformed; the message names the spot.
+        GraphError: Its network is malformed; the message names the location.
     """
     path = Path(path)
     text = read_text(path)
@@ -40,18 +40,19 @@ def from_workload(
     if _PROFILE_LINE.search(text):
         return read_profile(path, text, training, cluster)
     raise FileError(
-        f"{file_label(path)} is not a workload: expected dnn-partitioning JSON or a PipeDream profile"
+        f"{file_label(path)} is not a workload: expected dnn-partitioning JSON or a PipeDream "
+        "profile"
     )
 
 
 def is_workload(path: str | Path) -> bool:
-    """Whether a file is a public workload, be it a damaged one."""
+    """Whether a file is a public workload, valid or damaged."""
     text = _text_or_empty(path)
     return _is_json_with(text, "maxFPGAs") or _PROFILE_LINE.search(text) is not None
 
 
 def is_split(path: str | Path) -> bool:
-    """Whether a file is a split of a dnn-partitioning workload, be it a damaged one."""
+    """Whether a file is a split of a dnn-partitioning workload, valid or damaged."""
     return _is_json_with(_text_or_empty(path), "fpgas")
 
 
@@ -71,7 +72,7 @@ def _is_json_with(text: str, key: str) -> bool:
 
 
 def _text_or_empty(path: str | Path) -> str:
-    """A file's text, or none where it has none that can be read."""
+    """A file's text, or empty text if it cannot be read."""
     try:
         return read_text(Path(path))
     except FileError:

@@ -1,18 +1,18 @@
 """Reads a PipeDream profile (Narayanan et al. 2019) as a Problem.
 
-The format is that of the code release of PipeDream (Narayanan et al., SOSP 2019): a line a layer,
-with its measured forward and backward milliseconds, and a line an edge. What a profile leaves
-open, and how it is read here:
+The format is that of the code release of PipeDream (Narayanan et al., SOSP 2019): one line per
+layer, with its measured forward and backward milliseconds, and one line per edge. A profile leaves
+some things open; this is how they are read:
 
-- Edges do not say which of a layer's outputs they carry, so a layer makes one tensor, their sum.
-- An `Input` layer is data: it takes no time (some profiles hold data loading in its place) and
-  has no backward op.
-- A backward op reads the gradients that its layer's readers send back, the layer's inputs and
-  its weight. It makes a gradient for each input that is not data, as large as that input, and
-  the weight's gradient, which stays to the end of the step.
-- The backward op of a layer that nothing reads begins the backward pass: it reads the layer's
-  own output.
-- In training, a weight is colocated with the two ops that read it; forward alone, it is free.
+- Edges do not say which of a layer's outputs they carry, so a layer has one output, as large as all
+  of them.
+- An `Input` layer is data: it takes no time (some profiles have data loading in its place) and has
+  no backward op.
+- A backward op reads the gradients from its layer's readers, the layer's inputs and its weight. It
+  outputs a gradient for each input that is not data, as large as that input, and the weight's
+  gradient, which is kept to the end of the step.
+- The backward op of a layer without readers begins the backward pass: it reads the layer's output.
+- In training, a weight is colocated with the two ops that read it; without training it is free.
 """
 
 from __future__ import annotations
@@ -28,19 +28,15 @@ from placewright.cluster import Cluster
 from placewright.costs import Table
 from placewright.device import Device
 from placewright.errors import GraphError
-from placewright.frontends.workloads.checks import (
-    MAX_BYTES,
-    MAX_MILLISECONDS,
-    file_label,
-    require_number,
-)
+from placewright.frontends.text_files import file_label
+from placewright.frontends.workloads.checks import MAX_BYTES, MAX_MILLISECONDS, require_number
 from placewright.graph import INPUT, STATE, VIEW, WEIGHT, Graph, Op, Tensor, sort_topologically
 from placewright.problem import Problem
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-DEFAULT_CLUSTER = "4xV100+cpu"  # a profile brings none; this is one server of the paper's cluster A
+DEFAULT_CLUSTER = "4xV100+cpu"  # a profile has none; this is one server of the paper's cluster A
 PROFILED_DEVICE = Device(
     "reference",
     model="V100",  # the paper's GPU; its figures are those of NVIDIA's data sheet (SXM2, 2017)
@@ -74,7 +70,7 @@ class _ProfileLayer:
 
     @property
     def kind(self) -> str:
-        """The first word of its text, unless that word means something else to us."""
+        """The first word of its description, unless that is a kind with a meaning of its own."""
         if self.is_data:
             return INPUT
         word = re.split(r"\W", self.description, maxsplit=1)[0].lower()
@@ -82,7 +78,7 @@ class _ProfileLayer:
 
 
 def read_profile(path: Path, text: str, training: bool, cluster: Cluster | None) -> Problem:
-    """The problem that a profile's text describes: one step of training, or the forward part."""
+    """The problem of a profile's text: a training step, or its forward pass."""
     file = file_label(path)
     name = path.stem.removesuffix(".graph")
     unordered = _parse_layers(file, text)
@@ -112,7 +108,7 @@ def _parse_layers(file: str, text: str) -> dict[int, _ProfileLayer]:
         if match := LAYER_LINE.fullmatch(line):
             layer_id = int(match[1])
             if layer_id in layers:
-                raise GraphError(f"{location} is node{layer_id} again: expected one line a layer")
+                raise GraphError(f"{location} is node{layer_id} again: expected one line per layer")
             layers[layer_id] = _parse_layer(location, match)
         elif match := EDGE_LINE.fullmatch(line):
             edges.append((location, int(match[1]), int(match[2])))
@@ -150,7 +146,7 @@ def _parse_number(location: str, field: str, text: str, limit: float) -> float:
 
 
 def _ordered_layers(name: str, layers: dict[int, _ProfileLayer]) -> list[_ProfileLayer]:
-    """The layers in topological order, by number where that leaves a choice."""
+    """The layers in topological order, ties by number."""
     numbered = [layers[number] for number in sorted(layers)]
     position = {layer.name: at for at, layer in enumerate(numbered)}
     unordered_ops = [
@@ -161,7 +157,7 @@ def _ordered_layers(name: str, layers: dict[int, _ProfileLayer]) -> list[_Profil
 
 
 def _forward_ops(layers: list[_ProfileLayer], training: bool) -> tuple[list[Op], list[float]]:
-    """A weight (where a layer has one) and an op a layer, and the milliseconds of each."""
+    """An op per layer, before it its weight if it has one, and the milliseconds of each."""
     ops: list[Op] = []
     milliseconds: list[float] = []
     op_position: dict[str, int] = {}
@@ -198,7 +194,7 @@ def _forward_ops(layers: list[_ProfileLayer], training: bool) -> tuple[list[Op],
 def _add_backward(ops: list[Op], milliseconds: list[float], layers: list[_ProfileLayer]) -> None:
     """Add a backward op for each layer that is not data, from the last to the first."""
     forward_positions = {op.name: position for position, op in enumerate(ops)}
-    gradients: dict[tuple[str, str], Tensor] = {}  # (reader, layer): what the reader sends back
+    gradients: dict[tuple[str, str], Tensor] = {}  # (reader, layer) → the gradient from the reader
     for layer in reversed(layers):
         if layer.is_data:
             continue

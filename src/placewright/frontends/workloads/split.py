@@ -9,12 +9,8 @@ import numpy as np
 
 from placewright.device import HOST
 from placewright.errors import FileError, PlanError
-from placewright.frontends.workloads.checks import (
-    describe_value,
-    file_label,
-    iter_objects,
-    parse_json,
-)
+from placewright.frontends.text_files import file_label
+from placewright.frontends.workloads.checks import describe_value, iter_objects, parse_json
 from placewright.plan import Plan
 
 if TYPE_CHECKING:
@@ -26,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def read_plan(problem: Problem, path: Path, text: str) -> Plan:
-    """The plan that a split's text describes.
+    """The plan in a split's text.
 
     The n-th entry of `fpgas` is the n-th device that is not a host, the n-th of `cpus` the n-th
     host. A node that no entry lists follows its colour class.
@@ -74,7 +70,7 @@ def _op_position(problem: Problem, location: str, node_id: object) -> int:
     if op is None:
         name = problem.graph.name
         raise PlanError(
-            f"{location} lists node {reprlib.repr(node_id)}: graph {name!r} has none such"
+            f"{location} lists node {reprlib.repr(node_id)}: graph {name!r} has no such node"
         )
     return op
 
@@ -83,7 +79,7 @@ def _complete_units(
     placement: NDArray[np.int32],
     unit: NDArray[np.int32],
 ) -> NDArray[np.int32]:
-    """Devices with ops that have none (-1) following an op of their unit that has one."""
+    """The placement, with unplaced ops (-1) on the device of a placed op of their unit."""
     is_placed = placement >= 0
     unit_device = np.full(int(unit.max()) + 1, -1, dtype=np.int32)
     unit_device[unit[is_placed]] = placement[is_placed]

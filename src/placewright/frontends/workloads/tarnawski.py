@@ -2,8 +2,8 @@
 
 The format is that of the code release of Tarnawski et al., "Efficient Algorithms for Device
 Placement of DNN Graph Operators", NeurIPS 2020, where "FPGA" stands for any accelerator. A node
-becomes an op: its id is the op's name, its own name the op's module. Times are taken as they
-stand, in milliseconds. The release's max-load is our period without overlap.
+becomes an op: its id is the op's name, its own name the op's module. Times are milliseconds. The
+release's max-load is Placewright's period without overlap.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from placewright.cluster import Cluster
 from placewright.costs import Table
 from placewright.device import HOST, Device, Link
 from placewright.errors import FileError, GraphError
+from placewright.frontends.text_files import file_label
 from placewright.frontends.workloads.checks import (
     MAX_BYTES,
     MAX_MILLISECONDS,
     Json,
     describe_value,
-    file_label,
     iter_objects,
     parse_json,
     require_bool,
@@ -38,9 +38,7 @@ if TYPE_CHECKING:
 
 UNLIMITED = 2**62  # bytes of a host: the format limits the memory of accelerators only
 MAX_DEVICES = 256
-LINK_BANDWIDTH = (
-    2.0**31
-)  # what the public edge costs were made with; the transfer table rules anyway
+LINK_BANDWIDTH = 2.0**31  # that of the public edge costs; the table of transfer times is used
 
 
 @dataclass
@@ -54,11 +52,11 @@ class _WorkloadNode:
     colour: int | None
     size: int
     sources: list[int] = field(default_factory=list)
-    transfer_ms: float = 0.0  # of moving its tensor; 0 where nobody reads it
+    transfer_ms: float = 0.0  # to transfer its tensor; 0 if nothing reads it
 
 
 def read_workload(path: Path, text: str, training: bool, cluster: Cluster | None) -> Problem:
-    """The problem that a workload's text describes, on its own cluster unless one is given."""
+    """The problem in a workload's text, on its own cluster unless one is given."""
     file = file_label(path)
     data = parse_json(file, text)
     nodes = _connected_nodes(file, data, training)
@@ -86,7 +84,7 @@ def read_workload(path: Path, text: str, training: bool, cluster: Cluster | None
 
 
 def _connected_nodes(file: str, data: Json, training: bool) -> list[_WorkloadNode]:
-    """The nodes with what they read, forward ones first, then by id: files are in no order."""
+    """The nodes with their inputs, forward ones first, then by id: files have no order."""
     nodes: dict[int, _WorkloadNode] = {}
     for location, entry in iter_objects(file, data, "nodes"):
         node = _parse_node(location, entry)
@@ -106,7 +104,7 @@ def _connected_nodes(file: str, data: Json, training: bool) -> list[_WorkloadNod
         cost = require_number(location, "cost", entry.get("cost"), MAX_MILLISECONDS)
         if training or not (source.is_backward or target.is_backward):
             target.sources.append(source.node_id)
-            # A tensor has one cost, the same on all its edges; should they differ, the largest.
+            # A tensor has the same cost on all its edges; if they differ, the largest.
             source.transfer_ms = max(source.transfer_ms, cost)
     selected = [node for node in nodes.values() if training or not node.is_backward]
     return sorted(selected, key=lambda node: (node.is_backward, node.node_id))
@@ -129,7 +127,7 @@ def _parse_node(location: str, entry: Json) -> _WorkloadNode:
 
 
 def _ops(nodes: Sequence[_WorkloadNode]) -> list[Op]:
-    """One op a node; tensors take no memory beside the nodes' own `size`, which is resident."""
+    """One op per node; tensors need no memory besides the nodes' `size`, which is resident."""
     position = {node.node_id: at for at, node in enumerate(nodes)}
     return [
         Op(
@@ -147,7 +145,7 @@ def _ops(nodes: Sequence[_WorkloadNode]) -> list[Op]:
 
 
 def _cluster(file: str, data: Json, name: str) -> Cluster:
-    """The accelerators and CPUs that the file allows, each pair with a link of its own."""
+    """The accelerators and CPUs of the file, with a separate link for each pair."""
     accelerator_count, host_count = (_count(file, data, key) for key in ("maxFPGAs", "maxCPUs"))
     if accelerator_count + host_count == 0:
         raise FileError(f"{file} has maxFPGAs 0 and maxCPUs 0: expected at least one device")

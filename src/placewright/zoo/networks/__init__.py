@@ -1,12 +1,12 @@
 """Networks of the papers and of today, as PyTorch models with example arguments.
 
-This table needs no torch; `Network.build` does. Weights are drawn at random. Under
-`torch.device("meta")` or a `FakeTensorMode` nothing is allocated, whatever the size. In training a
-network returns its loss, otherwise what it predicts.
+This table needs no torch; `Network.build` does. Weights are random. Under `torch.device("meta")` or
+a `FakeTensorMode` nothing is allocated, whatever the size. In training a network returns its loss,
+otherwise its predictions.
 
-Batch and width of RNNLM, NMT and Inception-V3 are ColocRL's; other figures that the papers leave
-open (steps, vocabularies, WaveNet's channels) are ours, Transformer-XL's those of its own paper for
-enwik8.
+Batch and width of RNNLM, NMT and Inception-V3 are those of ColocRL; Transformer-XL has those of its
+own paper for enwik8; other figures that the papers leave open (steps, vocabularies, WaveNet's
+channels) are chosen here.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _rnnlm(layers: int) -> Network:
 
 def _nmt(layers: int) -> Network:
     return Network(
-        f"nmt-{layers}", f"translation with attention, twice {layers} LSTM layers, unrolled", "nmt",
+        f"nmt-{layers}", f"translation with attention, 2 x {layers} LSTM layers, unrolled", "nmt",
         {"batch": 64, "steps": 40, "layers": layers, "width": 1024, "vocabulary": 32_000,
          "training": True},
         RECURRENT_TEST, experts.TRANSLATION, f"{layers}xP100+cpu",

@@ -1,4 +1,4 @@
-"""AmoebaNet-D (Real et al., AAAI 2019), with cells and filters as GPipe counts them.
+"""AmoebaNet-D (Real et al., AAAI 2019), with cells and filters counted as in GPipe.
 
 GPipe (Huang et al., NeurIPS 2019) calls 18 normal cells of 208 filters AmoebaNet-D (18, 208).
 """
@@ -32,11 +32,11 @@ from placewright.zoo.networks.layers import (
 def build(
     *, batch: int, image: int, cells: int, filters: int, classes: int, training: bool
 ) -> NetworkCall:
-    """A classifier of images.
+    """An image classifier.
 
     Args:
         image: Pixels on a side.
-        cells: Normal cells in all, in three groups of the same size.
+        cells: Total normal cells, in three groups of equal size.
         filters: Channels of a state in the first group.
     """
     if cells % 3:
@@ -62,7 +62,7 @@ class AmoebaNet(nn.Module):
 
 
 class CellBottleneck(nn.Sequential):
-    """Convolutions between a 1 x 1 to a quarter of the channels and a 1 x 1 back."""
+    """Convolutions between a 1 x 1 to a quarter of the channels and a 1 x 1 back to all."""
 
     def __init__(
         self, kernels: tuple[tuple[int, int], ...], inputs: int, channels: int, stride: int
@@ -89,7 +89,7 @@ ARCHITECTURE = CellArchitecture(
             (("maximum_3", 2), ("keep", 2)),
             (("mean_3", 1), ("convolution_1", 5)),
         ),
-        concat_states=(0, 3, 4, 6),  # as in the code its authors published; the paper says 4, 5, 6
+        concat_states=(0, 3, 4, 6),  # as in the authors' code; the paper says 4, 5, 6
     ),
     reduction=CellGenotype(
         (

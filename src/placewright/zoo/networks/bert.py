@@ -1,6 +1,6 @@
-"""BERT (Devlin et al., NAACL 2019): states and a summary, or its pre-training loss.
+"""BERT (Devlin et al., NAACL 2019): hidden states and pooled output, or the training loss.
 
-Sequences are full, so there is no mask of padding; no dropout of attention weights.
+Sequences are full, so there is no padding mask; attention weights have no dropout.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def build(
     training: bool,
     dtype: str,
 ) -> NetworkCall:
-    """An encoder of text; in training with the heads for masked words and for the next sentence."""
+    """A text encoder; in training with the heads for masked words and the next sentence."""
     if steps > POSITIONS:
         raise ConfigError(f"bert has steps {steps!r}: expected {POSITIONS} or less")
     if width % heads:
@@ -79,7 +79,7 @@ class BERT(nn.Module):
 
 
 class BERTEmbedding(nn.Module):
-    """The sum of what word, place and segment say."""
+    """The sum of word, position and segment embeddings."""
 
     def __init__(self, vocabulary: int, width: int) -> None:
         super().__init__()
@@ -97,7 +97,7 @@ class BERTEmbedding(nn.Module):
 
 
 class BERTBlock(nn.Module):
-    """Attention and a perceptron, each followed by a sum and a norm."""
+    """Attention and an MLP, each followed by a residual sum and a norm."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -113,7 +113,7 @@ class BERTBlock(nn.Module):
 
 
 class MaskedLMHead(nn.Module):
-    """The loss of the words that were masked, at every step, by the weight of the embedding."""
+    """The loss of masked words at every step, with the weight of the embedding."""
 
     def __init__(self, width: int, vocabulary: int) -> None:
         super().__init__()

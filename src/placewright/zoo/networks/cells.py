@@ -1,8 +1,9 @@
 """Cells of searched architectures (NASNet, AmoebaNet), built from their genotypes.
 
-A cell reads what the two cells before it made: state 0 is the last one, state 1 the one before.
-Each step adds a state: the sum of two operations, each on an earlier state. Some states are joined
-into the output. A reduction cell halves the grid: operations on states 0 and 1 have a stride of 2.
+A cell reads the outputs of the two cells before it: state 0 of the last, state 1 of the one before.
+Each step adds a state: the sum of two operations, each on an earlier state. Some states are
+concatenated to the output. A reduction cell halves the grid: operations on states 0 and 1 have a
+stride of 2.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from torch.nn import functional as F
 from placewright.zoo.networks.layers import Convolution
 
 Operation = Callable[[int, int, int], nn.Module]
-"""Channels that come in, channels that go out and stride in, a module out."""
+"""Builds a module from input channels, output channels and stride."""
 
 
 @dataclass(frozen=True)
 class CellGenotype:
-    """Steps, each of two operations and the states they read, and the states that are joined."""
+    """Steps of two operations and the states they read, and the states to concatenate."""
 
     steps: tuple[tuple[tuple[str, int], tuple[str, int]], ...]
     concat_states: tuple[int, ...]
@@ -30,12 +31,12 @@ class CellGenotype:
 
 @dataclass(frozen=True)
 class CellArchitecture:
-    """The drawings of normal and reduction cells, the operations they name, and two quirks.
+    """The genotypes of normal and reduction cells, their operations, and two special cases.
 
     Args:
-        raw_first_state: Whether the first cell takes as state 1 what comes in as it is, with all its channels.
-        reuses_older: Whether the cell after a group's reduction reads, as the one before, not what the
-            reduction read as the last one, but what it read as the one before.
+        raw_first_state: Whether state 1 of the first cell is the input with all its channels.
+        reuses_older: Whether state 1 of the cell after a reduction is state 1 of the reduction,
+            not its state 0.
     """
 
     normal: CellGenotype
@@ -46,13 +47,13 @@ class CellArchitecture:
 
 
 class NASCells(nn.ModuleList):
-    """Two reduction cells, then three groups of normal cells; a reduction cell parts two groups.
+    """Two reduction cells, then three groups of normal cells with a reduction cell between groups.
 
     Args:
-        inputs: Channels of what comes in.
+        inputs: Channels of the input.
         first: Channels of a state in the first two cells.
-        channels: Of a state in the first group; the next have twice as many, and so on.
-        count: Normal cells in a group.
+        channels: Channels of a state in the first group; each further group doubles them.
+        count: Normal cells per group.
     """
 
     def __init__(
@@ -95,14 +96,14 @@ class NASCells(nn.ModuleList):
 
 
 class NASCell(nn.Module):
-    """A cell with so many channels in each state.
+    """A cell with the same number of channels in each state.
 
     Args:
         last: Channels of the last cell's output.
-        before: Channels of the output of the one before.
-        wider: Whether the latter has a grid twice as large.
+        before: Channels of the output of the cell before that.
+        wider: Whether that output has a grid twice as large.
         stride: 2 in a reduction cell.
-        raw: Whether state 1 is left as it comes.
+        raw: Whether state 1 is used unchanged.
     """
 
     def __init__(
@@ -142,7 +143,7 @@ class NASCell(nn.Module):
 
 
 class FactorizedReduction(nn.Module):
-    """A grid of half the size, of every second pixel and of those between, each by a 1 x 1."""
+    """Halves the grid: 1 x 1 convolutions of the even and of the odd pixels, concatenated."""
 
     def __init__(self, channels: int, out: int) -> None:
         super().__init__()
@@ -157,7 +158,7 @@ class FactorizedReduction(nn.Module):
 
 
 def identity(inputs: int, channels: int, stride: int) -> nn.Module:
-    """The state as it is, or of half the size."""
+    """The state unchanged, or at half the size."""
     return nn.Identity() if stride == 1 else FactorizedReduction(inputs, channels)
 
 

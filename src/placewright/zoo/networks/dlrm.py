@@ -1,8 +1,7 @@
-"""DLRM, a recommender (Naumov et al. 2019), with MLPerf's sizes in the table.
+"""DLRM, a recommender (Naumov et al. 2019), with the sizes of MLPerf.
 
-DLRM (Naumov et al. 2019), with MLPerf's sizes in the table.
-
-A tower for the numbers and a table for each category; their products, pair by pair, are scored.
+A tower for the dense features and an embedding table per category; an MLP scores their pairwise
+products.
 """
 
 from __future__ import annotations
@@ -20,18 +19,18 @@ TABLE_ROWS = (
     39884406, 39043, 17289, 7420, 20263, 3, 7120, 1543, 63, 38532951, 2953546, 403346, 10,
     2208, 11938, 155, 4, 976, 14, 39979771, 25641295, 39664984, 585935, 12972, 108, 36,
 )  # fmt: skip
-"""Values of each category in the data that MLPerf trains on (Criteo's terabyte)."""
+"""Values per category in the data of MLPerf (Criteo 1TB)."""
 
 
 def build(
     *, batch: int, rows: int, width: int, hidden: int, training: bool, dtype: str
 ) -> NetworkCall:
-    """A score of each pair of a person and a thing.
+    """A model that scores pairs of a user and an item.
 
     Args:
-        rows: Most rows a table has.
-        width: Of a table's rows.
-        hidden: Width of the widest layer of the perceptron at the top.
+        rows: Maximum rows of a table.
+        width: Width of an embedding.
+        hidden: Width of the widest layer of the top MLP.
     """
     tables = [min(rows, table_rows) for table_rows in TABLE_ROWS]
     with default_dtype(dtype):
@@ -78,6 +77,6 @@ class PairwiseProducts(nn.Module):
 
 
 def mlp_tower(*widths: int) -> nn.Sequential:
-    """Products of these widths, a ReLU after each."""
+    """Linear layers of these widths, each followed by a ReLU."""
     pairs = itertools.pairwise(widths)
     return nn.Sequential(*(layer for pair in pairs for layer in (nn.Linear(*pair), nn.ReLU())))

@@ -1,4 +1,4 @@
-"""Expert placements: the GPU on which a person would put each module of a network."""
+"""Expert placements: the GPU on which practitioners put each module of a network."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 ModulePart = tuple[int, int]
-"""The place of a name in its row, and the index after the name."""
+"""The position of a module in its chain, and the index within a list."""
 
 
 @dataclass(frozen=True)
 class ExpertRule:
-    """A rule by which people place a network: rows of parts, cut into one piece for each GPU.
+    """A rule to place a network: chains of modules, each cut into one segment per GPU.
 
     Args:
         rule: The rule in words.
-        module_chains: Each names the modules that are cut, in order. A list of modules is as many parts as
-            it has entries: with the row ("stem", "blocks"), stem.0, stem.1, ..., blocks.0, and so
-            on. The pieces are contiguous and have about as many modules each; where there are fewer
-            parts than GPUs, each is a piece, and the other GPUs stay empty.
+        module_chains: Each lists modules in order. A list of modules counts as its entries: the
+            chain ("stem", "blocks") is stem.0, stem.1, ..., blocks.0, and so on. The segments are
+            contiguous and have about the same number of modules; with fewer modules than GPUs,
+            the other GPUs stay empty.
         on_first_gpu: Modules that go to the first GPU.
-        on_last_gpu: Modules that go to the GPU of the last piece.
+        on_last_gpu: Modules that go to the GPU of the last segment.
     """
 
     rule: str
@@ -33,7 +33,7 @@ class ExpertRule:
     on_last_gpu: tuple[str, ...] = ()
 
     def place(self, paths: Iterable[str], devices: int) -> dict[str, int]:
-        """The GPU of each path, from 0; a path that the rule is silent on is left out."""
+        """The GPU of each path, from 0; paths that the rule does not cover are left out."""
         paths = sorted(set(paths))
         gpu_of = {path: 0 for path in paths if _is_within(path, self.on_first_gpu)}
         for module_chain in self.module_chains:
@@ -56,7 +56,7 @@ def _is_within(path: str, names: tuple[str, ...]) -> bool:
 
 
 def _module_part(path: str, module_chain: tuple[str, ...]) -> ModulePart | None:
-    """The part that a path belongs to; the list itself, which is no part, belongs to none."""
+    """The position of a path in a chain; None for paths outside it and for a list itself."""
     for position, name in enumerate(module_chain):
         if path.startswith(f"{name}."):
             index = path.removeprefix(f"{name}.").partition(".")[0]
@@ -65,43 +65,43 @@ def _module_part(path: str, module_chain: tuple[str, ...]) -> ModulePart | None:
 
 
 LAYER_PER_GPU = ExpertRule(
-    "a layer a GPU; embedding with the first, softmax with the last",
+    "a layer per GPU; embedding with the first, softmax with the last",
     module_chains=(("layers",),),
     on_first_gpu=("embedding", "dropout"),
     on_last_gpu=("head",),
 )
 TRANSLATION = ExpertRule(
-    "a layer a GPU; embeddings with the first, attention and softmax with the last",
+    "a layer per GPU; embeddings with the first, attention and softmax with the last",
     module_chains=(("encoder.layers",), ("decoder.layers",)),
     on_first_gpu=("encoder.embedding", "decoder.embedding"),
     on_last_gpu=("attention", "head"),
 )
 STACK_PER_GPU = ExpertRule(
-    "a stack a GPU; embedding with the first, softmax with the last",
+    "a stack per GPU; embedding with the first, softmax with the last",
     module_chains=(("stacks",),),
     on_first_gpu=("embedding",),
     on_last_gpu=("head",),
 )
 ONE_GPU = ExpertRule("all on one GPU", on_first_gpu=("stem", "blocks", "head"))
 CELLS = ExpertRule(
-    "contiguous parts with about as many layers each",
+    "contiguous segments with about the same number of layers",
     module_chains=(("stem", "cells"),),
     on_last_gpu=("dropout", "head", "auxiliary"),
 )
 BLOCKS = ExpertRule(
-    "contiguous parts with as many blocks each; embedding with the first, head with the last",
+    "contiguous segments of equally many blocks; embedding with the first, head with the last",
     module_chains=(("blocks",),),
     on_first_gpu=("embedding", "words", "positions", "dropout"),
     on_last_gpu=("norm", "head", "pooler", "masked", "next"),
 )
 TEXT_TO_TEXT = ExpertRule(
-    "contiguous parts of encoder and decoder with as many blocks each on every GPU",
+    "contiguous segments of encoder and of decoder with equally many blocks per GPU",
     module_chains=(("encoder.blocks",), ("decoder.blocks",)),
     on_first_gpu=("words", "encoder.bias", "decoder.bias"),
     on_last_gpu=("encoder.norm", "decoder.norm", "head"),
 )
 U_SHAPE = ExpertRule(
-    "contiguous parts on the way down, through the middle and up",
+    "contiguous segments through the down, middle and up blocks",
     module_chains=(("down", "middle", "up"),),
     on_first_gpu=("time",),
     on_last_gpu=("norm", "head"),

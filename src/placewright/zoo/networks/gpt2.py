@@ -1,8 +1,6 @@
 """GPT-2 (Radford et al. 2019): logits at every step, or their loss.
 
-2019): logits at every step, or their loss.
-
-Queries, keys and values are three products, not one; no dropout of attention weights.
+Queries, keys and values are three products, not one; attention weights have no dropout.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ def build(
     training: bool,
     dtype: str,
 ) -> NetworkCall:
-    """A model of the next word."""
+    """A language model."""
     if steps > POSITIONS:
         raise ConfigError(f"gpt2 has steps {steps!r}: expected {POSITIONS} or less")
     if width % heads:
@@ -64,7 +62,7 @@ class GPT2(nn.Module):
 
 
 class GPT2Block(nn.Module):
-    """Attention and a perceptron, each of the norm of what came in, and added to it."""
+    """Pre-norm attention and MLP, each with a residual sum."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()

@@ -1,7 +1,6 @@
 """Inception-V3 (Szegedy et al., CVPR 2016), with its auxiliary head when trained.
 
-Channels are written as in the paper, where the first convolution has 32; `unit` is how many it has
-here, and all others are in proportion.
+Channels are written as in the paper, where the first convolution has 32; `unit` scales all of them.
 """
 
 from __future__ import annotations
@@ -19,19 +18,17 @@ from placewright.zoo.networks.layers import (
 )
 
 KERNEL_1X7, KERNEL_7X1 = (1, 7), (7, 1)  # the two halves of a 7 x 7 convolution
-AUXILIARY_WEIGHT = (
-    0.4  # of the auxiliary head's loss, as in the training code that its authors published
-)
+AUXILIARY_WEIGHT = 0.4  # of the auxiliary head's loss, as in the authors' training code
 
 
 def build(*, batch: int, image: int, channels: int, classes: int, training: bool) -> NetworkCall:
-    """A classifier of images.
+    """An image classifier.
 
     Args:
         image: Pixels on a side.
-        channels: Of the first convolution; the others are in proportion.
+        channels: Channels of the first convolution; the others scale with it.
     """
-    min_image = 299 if training else 75  # the auxiliary head wants a grid of 17 x 17
+    min_image = 299 if training else 75  # the auxiliary head needs a grid of 17 x 17
     if image < min_image:
         raise ConfigError(f"inception-v3 has image {image!r}: expected {min_image} pixels or more")
     if training and batch < 2:
@@ -91,7 +88,7 @@ class AuxiliaryHead(nn.Module):
 
 
 class ConcatBranches(nn.Module):
-    """Branches that read the same; what they make is joined by channels."""
+    """Branches with the same input, whose outputs are concatenated by channels."""
 
     def __init__(self, *branches: nn.Module) -> None:
         super().__init__()
@@ -102,9 +99,9 @@ class ConcatBranches(nn.Module):
 
 
 class ConvolutionChain(nn.Sequential):
-    """Convolutions in a row: channels, kernel and, if not 1, stride.
+    """A chain of convolutions: channels, kernel and, if not 1, stride.
 
-    They keep the size of the grid, unless they have a stride or are not padded.
+    They keep the grid size unless they have a stride or no padding.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """Layers that several networks share.
 
-Shapes at the end of a name: B batch, T steps, S steps that are looked at, D width, H heads,
-E width of a head, V vocabulary.
+Shapes at the end of a name: B batch, T steps, S steps attended to, D width, H heads, E width of a
+head, V vocabulary.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 NetworkCall = tuple[nn.Module, tuple[Tensor, ...], dict[str, Tensor]]
-"""A network and what it is called with."""
+"""A network and its arguments."""
 
 
 def network_call(model: nn.Module, training: bool, *args: Tensor, **kwargs: Tensor) -> NetworkCall:
-    """The network, in training or not, and what it is called with."""
+    """The network, in training or evaluation mode, and its arguments."""
     return model.train(training), args, kwargs
 
 
 @contextmanager
 def default_dtype(dtype: str) -> Iterator[None]:
-    """Weights and inputs made within are of that dtype; a fake weight cannot be cast later."""
+    """A context in which new tensors have this dtype; a fake weight cannot be cast later."""
     previous = torch.get_default_dtype()
     torch.set_default_dtype(getattr(torch, dtype))
     try:
@@ -39,7 +39,7 @@ def default_dtype(dtype: str) -> Iterator[None]:
 
 
 def check_unrolled(name: str, layers: int, steps: int) -> None:
-    """Raise ConfigError if so many layers and steps are more cells than one can wait for."""
+    """Raise ConfigError if layers and steps make too many cells."""
     if layers * steps > 10_000:
         raise ConfigError(
             f"{name} has {layers} layers and steps {steps!r}: expected 10,000 cells or less"
@@ -47,7 +47,7 @@ def check_unrolled(name: str, layers: int, steps: int) -> None:
 
 
 def random_tokens(vocabulary: int, *shape: int) -> Tensor:
-    """Random whole numbers below the size of a vocabulary."""
+    """Random token ids of a vocabulary."""
     return torch.randint(vocabulary, shape)
 
 
@@ -57,7 +57,7 @@ def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 class OutputHead(nn.Linear):
-    """The last product; with labels, the loss of what it makes."""
+    """The output layer; with labels, the loss of its logits."""
 
     def forward(self, x: Tensor, labels: Tensor | None = None) -> Tensor:
         logits = super().forward(x)
@@ -65,10 +65,10 @@ class OutputHead(nn.Linear):
 
 
 class SmallEmbedding(nn.Embedding):
-    """An embedding as BERT and GPT-2 begin with it.
+    """An embedding with the initialisation of BERT and GPT-2.
 
-    With PyTorch's own beginning, the logits of a head with the same weight are so far apart that
-    many of their exponentials are subnormal, which some processors multiply many times slower.
+    With PyTorch's default, the logits of a tied head are so far apart that many of their
+    exponentials are subnormal, which some processors multiply many times slower.
     """
 
     def reset_parameters(self) -> None:
@@ -76,7 +76,7 @@ class SmallEmbedding(nn.Embedding):
 
 
 class TiedHead(nn.Module):
-    """The last product, by the weight of the embedding; with labels, the loss of what it makes."""
+    """The output layer with the weight of the embedding; with labels, the loss of its logits."""
 
     def forward(self, x: Tensor, weight: Tensor, labels: Tensor | None = None) -> Tensor:
         logits = F.linear(x, weight)
@@ -84,7 +84,7 @@ class TiedHead(nn.Module):
 
 
 class Convolution(nn.Module):
-    """A convolution without bias and its batch norm; a ReLU follows, precedes or is left out."""
+    """A convolution without bias and its batch norm; a ReLU is after, before or left out."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class Convolution(nn.Module):
 
 
 class LSTMCell(nn.Module):
-    """One step of a long short-term memory, op by op, with one weight for input and state."""
+    """One step of an LSTM, op by op, with one weight for input and state."""
 
     def __init__(self, inputs: int, width: int) -> None:
         super().__init__()
@@ -123,15 +123,15 @@ class LSTMCell(nn.Module):
 
 
 class AttentionProjections(nn.Module):
-    """The four products of an attention with several heads.
+    """The four projections of multi-head attention.
 
     Args:
-        width: Of what comes in and goes out.
+        width: Width of input and output.
         head: Width of a head.
-        groups: Heads of keys and values; each serves as many heads of queries.
-        source: Width of what is looked at.
-        bias: Whether the products have one; `output_bias` is for the last alone.
-        scale: What the scores are multiplied by; otherwise one over the root of the head's width.
+        groups: Heads of keys and values; each serves an equal number of query heads.
+        source: Width of the sequence attended to.
+        bias: Whether the projections have a bias; `output_bias` is for the last one.
+        scale: Factor of the scores; by default one over the root of the head's width.
     """
 
     def __init__(
@@ -155,7 +155,7 @@ class AttentionProjections(nn.Module):
         self.output = nn.Linear(heads * self.head, width, bias or output_bias)
 
     def split(self, x_BTD: Tensor) -> Tensor:
-        """The heads apart: B H T E."""
+        """Split into heads: B H T E."""
         return x_BTD.view(*x_BTD.shape[:2], -1, self.head).transpose(1, 2)
 
     def attend(
@@ -166,7 +166,7 @@ class AttentionProjections(nn.Module):
         causal: bool = False,
         mask: Tensor | None = None,
     ) -> Tensor:
-        """The values that each query looks at, the heads joined, and the last product."""
+        """Attention, with the heads concatenated, and the output projection."""
         y_BHTE = F.scaled_dot_product_attention(
             q_BHTE,
             k_BHSE,
@@ -180,7 +180,7 @@ class AttentionProjections(nn.Module):
 
 
 class MultiHeadAttention(AttentionProjections):
-    """Attention over the steps themselves or over those of another sequence."""
+    """Self-attention, or cross-attention to another sequence."""
 
     def forward(
         self,

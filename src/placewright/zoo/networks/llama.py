@@ -1,10 +1,8 @@
 """A decoder like Llama 3 (Grattafiori et al. 2024), for prefill, decode or training.
 
-2024), for prefill, decode or training.
-
-Prefill computes all steps, keeps their keys and values in the caches, and makes the logits of the
-last step. Decode computes one step that looks at `context` steps, itself included: it writes one
-row of each cache and reads the whole. The caches are buffers; in training there are none.
+Prefill computes all steps, stores their keys and values in the caches, and returns the logits of
+the last step. Decode computes one step that attends to `context` steps, itself included: it writes
+one row of each cache and reads all of it. The caches are buffers; in training there are none.
 """
 
 from __future__ import annotations
@@ -43,13 +41,13 @@ def build(
     training: bool,
     dtype: str,
 ) -> NetworkCall:
-    """A model of the next word.
+    """A language model.
 
     Args:
-        context: Steps that the last one looks at, itself included.
+        context: Steps that the last one attends to, itself included.
         mode: `prefill` or `decode`; in training it does not matter.
         groups: Heads of keys and values.
-        hidden: Width of the perceptron's inner layer.
+        hidden: Width of the MLP's inner layer.
     """
     check_heads("llama", width, heads, groups)
     caches = 0 if training else batch
@@ -69,7 +67,7 @@ def build(
 
 
 def check_heads(name: str, width: int, heads: int, groups: int) -> None:
-    """Raise ConfigError unless heads share the width and groups share the heads."""
+    """Raise ConfigError unless heads divide the width and groups divide the heads."""
     if width % (2 * heads):
         raise ConfigError(
             f"{name} has width {width!r}: expected a multiple of twice its {heads} heads"
@@ -86,7 +84,7 @@ def decoder_call(
     vocabulary: int,
     training: bool,
 ) -> NetworkCall:
-    """The decoder and what it is called with."""
+    """The decoder and its arguments."""
     if training or mode == "prefill":
         tokens = random_tokens(vocabulary, batch, context)
         kwargs = {"labels": random_tokens(vocabulary, batch, context)} if training else {}
@@ -99,11 +97,11 @@ def decoder_call(
 
 
 class Decoder(nn.Module):
-    """Blocks of attention and of what `feed` makes.
+    """Blocks of attention and of the module that `feed` builds.
 
     Args:
-        batch: Sequences that the caches hold; without any there are no caches.
-        theta: Base of the rotation's rates.
+        batch: Sequences in the caches; 0 for no caches.
+        theta: Base of the rotary frequencies.
     """
 
     cosines: Tensor
@@ -147,7 +145,7 @@ class Decoder(nn.Module):
 
 
 class LlamaBlock(nn.Module):
-    """Attention and a perceptron, each of the norm of what came in, and added to it."""
+    """Pre-norm attention and MLP, each with a residual sum."""
 
     def __init__(self, width: int, attention: nn.Module, feed: nn.Module) -> None:
         super().__init__()
@@ -162,7 +160,7 @@ class LlamaBlock(nn.Module):
 
 
 class CachedAttention(AttentionProjections):
-    """Attention that knows places by turning queries and keys, with a cache of keys and values."""
+    """Attention with rotary position embedding and a KV cache."""
 
     keys: Tensor
     values: Tensor
@@ -189,12 +187,12 @@ class CachedAttention(AttentionProjections):
 
 
 def rotary_angles(count: int, head: int, theta: float) -> Tensor:
-    """The angle by which a place turns an element of a head; in 16 bits it would be too coarse."""
+    """The rotary angle of each position and element; 16 bits would be too coarse."""
     rates = theta ** -(torch.arange(0, head, 2, dtype=torch.float32) / head)
     return (torch.arange(count)[:, None] * rates).repeat(1, 2)
 
 
 def apply_rotary(x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
-    """Each pair of elements, one of each half, turned by the angle of its place."""
+    """Rotate each pair of elements, one of each half, by the angle of its position."""
     left, right = x.chunk(2, -1)
     return x * cosines + torch.cat((-right, left), -1) * sines

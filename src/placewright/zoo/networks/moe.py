@@ -1,9 +1,9 @@
-"""A decoder with a mixture of experts; in the table the sizes of Mixtral 8x7B.
+"""A decoder with a mixture of experts, with the sizes of Mixtral 8x7B (Jiang et al. 2024).
 
-Jiang et al. 2024. Each token goes to a few experts. So that all shapes are known beforehand, every
-expert has room for the same number of rows and computes all of them, filled or not; what does not
-fit is left out (Lepikhin et al., GShard, ICLR 2021). Each expert is a module of its own, so that
-they can be on different devices. For a few tokens this reads experts that nobody asked for.
+Each token goes to a few experts. So that all shapes are static, every expert has capacity for the
+same number of rows and computes all of them, filled or not; rows over the capacity are dropped
+(Lepikhin et al., GShard, ICLR 2021). Each expert is a module of its own, so that experts can be on
+different devices. With few tokens this also reads experts without any token.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ def build(
     training: bool,
     dtype: str,
 ) -> NetworkCall:
-    """A model of the next word; the arguments that are not here are those of `llama.build`.
+    """A language model; other arguments are those of `llama.build`.
 
     Args:
         hidden: Width of an expert's inner layer.
-        chosen: Experts that a token goes to.
-        capacity: Room of an expert, in shares of an even split.
+        chosen: Experts per token.
+        capacity: Capacity of an expert, relative to an even split.
     """
     check_heads("moe", width, heads, groups)
     if chosen > experts:
@@ -64,9 +64,9 @@ def build(
 
 
 class MixtureOfExperts(nn.Module):
-    """Experts with room for so many rows each, and the router that sends them there.
+    """Experts of equal capacity, and the router that assigns rows to them.
 
-    Shapes at the end of a name: N tokens, K choices of each, R = N K rows, X experts, D width.
+    Shapes at the end of a name: N tokens, K choices per token, R = N K rows, X experts, D width.
     """
 
     def __init__(self, width: int, hidden: int, experts: int, top_k: int, capacity: int) -> None:
@@ -81,7 +81,7 @@ class MixtureOfExperts(nn.Module):
         shares_NK = shares_NK / shares_NK.sum(-1, keepdim=True)
         slot_R = self.slots(chosen_NK.flatten())
         rows_RD = x_ND[:, None].expand(-1, self.top_k, -1).flatten(0, 1)
-        overflow_slot = len(self.experts) * self.capacity  # where rows without room go
+        overflow_slot = len(self.experts) * self.capacity  # the slot of dropped rows
         expert_inputs = x_ND.new_zeros(overflow_slot + 1, x_ND.shape[1]).index_copy(
             0, slot_R, rows_RD
         )
@@ -94,7 +94,7 @@ class MixtureOfExperts(nn.Module):
         return y_ND.view_as(x)
 
     def slots(self, expert_R: Tensor) -> Tensor:
-        """The place of each row: after the rows before it that go to the same expert."""
+        """The slot of each row: after the earlier rows of the same expert."""
         count = len(self.experts)
         hit_RX = expert_R[:, None] == torch.arange(count, device=expert_R.device)
         place_R = (hit_RX.cumsum(0) * hit_RX).sum(1) - 1

@@ -1,6 +1,6 @@
-"""NASNet-A (Zoph et al., CVPR 2018); the large one is 6 @ 4032 of the paper.
+"""NASNet-A (Zoph et al., CVPR 2018); the large one is the paper's 6 @ 4032.
 
-Without the auxiliary head and without dropping paths, which the paper trains with.
+It lacks the auxiliary head and the path dropout of the paper's training.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from placewright.zoo.networks.layers import NetworkCall, OutputHead, network_cal
 def build(
     *, batch: int, image: int, cells: int, channels: int, stem: int, classes: int, training: bool
 ) -> NetworkCall:
-    """A classifier of images.
+    """An image classifier.
 
     Args:
         image: Pixels on a side.
         cells: Normal cells in each of the three groups.
-        channels: Of a state in the first group; the last output has 24 times as many.
+        channels: Channels of a state in the first group; the last output has 24 times as many.
         stem: Channels of the first convolution.
     """
     if channels % 4:
@@ -56,7 +56,7 @@ class NASNet(nn.Module):
 
 
 class SeparableConvolution(nn.Sequential):
-    """A depthwise and a pointwise convolution, twice, each time after a ReLU; the first strides."""
+    """ReLU, depthwise and pointwise convolution, twice; only the first has the stride."""
 
     def __init__(self, kernel: int, inputs: int, channels: int, stride: int) -> None:
         super().__init__()

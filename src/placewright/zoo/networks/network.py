@@ -1,4 +1,4 @@
-"""Network: what the zoo knows of a network, and how it builds the model."""
+"""Network: the sizes of a zoo network, and how to build the model."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ CHOICES = {
     "dtype": ("float32", "bfloat16", "float16"),
     "size": ("full", "test"),
 }
-"""The arguments that are words, and the words they can be."""
+"""The choices of arguments that are words."""
 MAX_REPEATS = {"layers": 1000, "cells": 1000, "stacks": 1000, "experts": 1000}
-"""The largest values of arguments that tell how often something is repeated."""
+"""The maximum of arguments that count repeated modules."""
 MAX_VALUE = 100_000_000
-"""The largest value of any other."""
+"""The maximum of all other arguments."""
 
 
 @dataclass(frozen=True)
@@ -33,11 +33,11 @@ class Network:
     """One network of the zoo.
 
     Args:
-        module: The module of this package whose `build` makes it.
+        module: The module of this package whose `build` builds it.
         full: All arguments of `build`, with their values at full size.
         test: Those that differ at test size: a forward and backward pass in less than a second.
-        expert: Where people put its modules.
-        cluster: What the paper that places it ran on, as far as it is known.
+        expert: The expert placement of its modules.
+        cluster: The cluster of the paper that places it, if known.
     """
 
     name: str
@@ -49,11 +49,11 @@ class Network:
     cluster: str | None = None
 
     def arguments(self, size: str = "full", **overrides: ArgumentValue) -> dict[str, ArgumentValue]:
-        """All arguments of `build`: those given, the others as that size has them.
+        """All arguments of `build`: the overrides, the others of that size.
 
         Raises:
-            ConfigError: There is no such argument or size, or a value is of another type, no word
-                that it can be, or out of range.
+            ConfigError: There is no such argument or size, or a value is of another type, not one
+                of its choices, or out of range.
         """
         self._check_value("size", size, "")
         for key, value in overrides.items():
@@ -67,7 +67,7 @@ class Network:
         """The model, its positional and its keyword arguments.
 
         Raises:
-            ConfigError: See `arguments`; or the values do not go together.
+            ConfigError: See `arguments`; or the values are inconsistent.
             MissingDependency: PyTorch is not installed.
         """
         arguments = self.arguments(size, **overrides)

@@ -1,11 +1,9 @@
 """A translation model with attention (Bahdanau et al., ICLR 2015; Wu et al. 2016).
 
-2016).
-
-An encoder and a decoder of LSTM layers, unrolled over the steps op by op. The last layer of the
-decoder, whose states begin where the encoder's ended, attends to what the encoder made, and the
-result goes into the next step. The papers that place it tell only layers, width and batch; the rest
-is ours: all layers run forward in time, and there are no residuals and no dropout.
+An encoder and a decoder of LSTM layers, unrolled over the steps op by op. The decoder's states
+start as the encoder's last states; its last layer attends to the encoder's outputs, and the result
+goes into the next step. The papers that place it give only layers, width and batch; the rest is
+chosen here: all layers run forward in time, without residuals and dropout.
 """
 
 from __future__ import annotations
@@ -29,9 +27,9 @@ def build(
     """A model that translates one sequence into another of the same length.
 
     Args:
-        layers: Of the encoder, and as many of the decoder.
-        width: Of the embeddings and of each layer.
-        vocabulary: Of each language.
+        layers: Layers of the encoder, and of the decoder.
+        width: Width of the embeddings and of each layer.
+        vocabulary: Vocabulary of each language.
     """
     check_unrolled("nmt", layers, steps)
     model = NMT(layers, width, vocabulary)
@@ -78,7 +76,7 @@ class LSTMStack(nn.Module):
         )
 
     def forward(self, x_BD: Tensor, states: list[tuple[Tensor, Tensor]]) -> Tensor:
-        """One step: what the last layer shows; the states are replaced."""
+        """One step: the output of the last layer; the states are replaced."""
         for index, layer in enumerate(self.layers):
             states[index] = layer(x_BD, states[index])
             x_BD = states[index][0]
@@ -86,7 +84,7 @@ class LSTMStack(nn.Module):
 
 
 class AdditiveAttention(nn.Module):
-    """Additive attention of one step, and the layer that mixes what it found with what asked."""
+    """Additive attention of one step, and the layer that combines its context and the query."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
 """A residual network of bottleneck blocks (He et al., CVPR 2016).
 
-As everyone trains it today: the stride is in the 3 x 3 convolution, not in the first 1 x 1.
+This is the common variant (v1.5): the stride is in the 3 x 3 convolution, not in the first 1 x 1.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from placewright.zoo.networks.layers import (
 )
 
 BLOCKS = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3), 14: (1, 1, 1, 1)}
-"""Blocks in each of the four groups, by the number of layers; 14 is for tests."""
+"""Blocks per group, by the number of layers; 14 is for tests."""
 
 
 def build(
     *, batch: int, image: int, layers: int, channels: int, classes: int, training: bool
 ) -> NetworkCall:
-    """A classifier of images.
+    """An image classifier.
 
     Args:
         image: Pixels on a side.
-        channels: Of the first convolution; the others are in proportion.
+        channels: Channels of the first convolution; the others scale with it.
     """
     if layers not in BLOCKS:
         known_layers = ", ".join(map(str, sorted(BLOCKS)))
@@ -63,7 +63,7 @@ class ResNet(nn.Module):
 
 
 class ResNetBottleneck(nn.Module):
-    """1 x 1, 3 x 3 and 1 x 1 convolutions, and the sum with what came in."""
+    """1 x 1, 3 x 3 and 1 x 1 convolutions, and the residual sum."""
 
     def __init__(self, channels: int, inner: int, stride: int) -> None:
         super().__init__()

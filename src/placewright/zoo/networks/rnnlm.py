@@ -1,9 +1,7 @@
 """A recurrent language model (Zaremba et al. 2014; Jozefowicz et al. 2016).
 
-2014; Jozefowicz et al. 2016).
-
 LSTM layers unrolled over the steps op by op, and a softmax at each step, as the papers place it.
-Neither ColocRL, HDP nor GO tell the vocabulary and the steps; there is no dropout.
+ColocRL, HDP and GO do not give the vocabulary and the steps; there is no dropout.
 """
 
 from __future__ import annotations
@@ -24,10 +22,10 @@ from placewright.zoo.networks.layers import (
 def build(
     *, batch: int, steps: int, layers: int, width: int, vocabulary: int, training: bool
 ) -> NetworkCall:
-    """A model of the next word.
+    """A language model.
 
     Args:
-        width: Of the embedding and of each layer.
+        width: Width of the embedding and of each layer.
     """
     check_unrolled("rnnlm", layers, steps)
     model = RNNLM(layers, width, vocabulary)

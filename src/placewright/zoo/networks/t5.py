@@ -1,7 +1,6 @@
-"""T5 (Raffel et al., JMLR 2020); the sizes in the table are those of T5-small.
+"""T5 (Raffel et al., JMLR 2020); with the sizes of T5-small.
 
-Attention knows places by a bias that depends on the distance, learned once for each stack. No
-dropout of attention weights.
+Attention has a relative position bias, learned once per stack, and no dropout of its weights.
 """
 
 from __future__ import annotations
@@ -38,14 +37,14 @@ def build(
     training: bool,
     dtype: str,
 ) -> NetworkCall:
-    """A model from text to text.
+    """A text-to-text model.
 
     Args:
-        source: Steps of what is read.
-        target: Steps of what is written.
-        layers: Of the encoder, and as many of the decoder.
+        source: Steps of the input text.
+        target: Steps of the output text.
+        layers: Layers of the encoder, and of the decoder.
         head: Width of a head.
-        hidden: Width of the perceptron's inner layer.
+        hidden: Width of the MLP's inner layer.
     """
     with default_dtype(dtype):
         model = T5(source, target, layers, width, heads, head, hidden, vocabulary)
@@ -79,7 +78,7 @@ class T5(nn.Module):
 
 
 class T5Stack(nn.Module):
-    """The encoder, or the decoder, which looks at no later step and at what the encoder made."""
+    """The encoder; or the decoder, with causal and cross-attention."""
 
     def __init__(
         self,
@@ -107,7 +106,7 @@ class T5Stack(nn.Module):
 
 
 class T5Block(nn.Module):
-    """Attention, in the decoder to the encoder too, and a perceptron, each of a norm and added."""
+    """Pre-norm self-attention, cross-attention in the decoder, and MLP, with residual sums."""
 
     def __init__(self, width: int, heads: int, head: int, hidden: int, is_decoder: bool) -> None:
         super().__init__()
@@ -129,7 +128,7 @@ class T5Block(nn.Module):
 
 
 class RelativePositionBias(nn.Module):
-    """What the distance of two steps adds to their score; minus infinity if one is too late."""
+    """The bias of each score by distance; minus infinity for masked steps."""
 
     def __init__(self, steps: int, heads: int, causal: bool) -> None:
         super().__init__()
@@ -145,7 +144,7 @@ class RelativePositionBias(nn.Module):
 
 
 def distance_buckets(distance: Tensor, causal: bool) -> Tensor:
-    """The bucket of each distance: one for each of the near, then wider and wider ones."""
+    """The bucket of each distance: one per short distance, then increasingly wide ones."""
     count = BUCKETS if causal else BUCKETS // 2
     offset = 0 if causal else (distance > 0) * count
     distance = -distance.clamp(max=0) if causal else distance.abs()

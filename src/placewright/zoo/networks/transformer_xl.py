@@ -1,6 +1,6 @@
 """Transformer-XL (Dai et al., ACL 2019): attention over this segment and the last.
 
-What each layer read in the last segment is its memory, a buffer that every step replaces.
+The memory of a layer is its input in the last segment, a buffer that every step replaces.
 Shapes at the end of a name: B batch, T steps, S memory and steps, D width, H heads, E head's width.
 """
 
@@ -32,11 +32,11 @@ def build(
     vocabulary: int,
     training: bool,
 ) -> NetworkCall:
-    """A model of the next word or character.
+    """A language model of words or characters.
 
     Args:
-        memory: Steps before the segment that each layer remembers.
-        hidden: Width of the perceptron's inner layer.
+        memory: Steps before the segment that each layer attends to.
+        hidden: Width of the MLP's inner layer.
     """
     if width % (2 * heads):
         raise ConfigError(
@@ -82,7 +82,7 @@ class TransformerXL(nn.Module):
 
 
 class TransformerXLLayer(nn.Module):
-    """Attention and a perceptron, each followed by a sum and a norm."""
+    """Attention and an MLP, each followed by a residual sum and a norm."""
 
     memory: Tensor
 
@@ -104,7 +104,7 @@ class TransformerXLLayer(nn.Module):
 
 
 class RelativeAttention(nn.Module):
-    """Attention whose scores depend on content and on distance, each with a bias of its own."""
+    """Attention whose scores depend on content and distance, with a bias for each."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -118,7 +118,7 @@ class RelativeAttention(nn.Module):
         self.distance_bias = nn.Parameter(torch.zeros(heads, 1, width // heads))
 
     def split(self, x_TD: Tensor) -> Tensor:
-        """The heads apart, before the steps."""
+        """Split into heads, which come before the steps."""
         return x_TD.view(*x_TD.shape[:-1], self.heads, -1).transpose(-2, -3)
 
     def forward(
@@ -135,7 +135,7 @@ class RelativeAttention(nn.Module):
 
 
 def relative_shift(scores_BHTS: Tensor) -> Tensor:
-    """Scores by distance, farthest first, as scores by step: row t moves T - 1 - t to the left."""
+    """Scores by distance, farthest first, to scores by step: shift row t left by T - 1 - t."""
     batch, heads, steps, sources = scores_BHTS.shape
     padded = F.pad(scores_BHTS, (1, 0)).view(batch, heads, sources + 1, steps)
     return padded[:, :, 1:].reshape(scores_BHTS.shape)

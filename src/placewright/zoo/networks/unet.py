@@ -1,6 +1,6 @@
 """The U-Net of a latent diffusion model (Rombach et al., CVPR 2022).
 
-The sizes in the table are those of Stable Diffusion 1.5.
+It has the sizes of Stable Diffusion 1.5.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from placewright.zoo.networks.layers import (
     random_tokens,
 )
 
-LEVELS = (1, 2, 4, 4)  # channels in proportion; all but the last attend to the text
+LEVELS = (1, 2, 4, 4)  # factors of the channels; all levels but the last attend to the text
 NORM_GROUPS = 32  # groups of a group norm
 NOISE_LEVELS = 1000  # levels of noise
 
@@ -37,12 +37,12 @@ def build(
     training: bool,
     dtype: str,
 ) -> NetworkCall:
-    """A model of the noise in a latent image, given its level and a text.
+    """A model of the noise in a latent image, given the noise level and a text.
 
     Args:
         image: Latent pixels on a side.
         latent: Channels of the latent image.
-        channels: Of the first level.
+        channels: Channels of the first level.
         steps: Steps of the text.
         text: Width of the text.
     """
@@ -115,7 +115,7 @@ class UNet(nn.Module):
 
 
 class UNetStage(nn.Module):
-    """A residual block, attention if there is a text, and at times a grid twice as large."""
+    """A residual block, optional attention to the text, and optional upsampling."""
 
     def __init__(
         self, inputs: int, out: int, time: int, heads: int, text: int, upsamples: bool
@@ -133,7 +133,7 @@ class UNetStage(nn.Module):
 
 
 class ResidualBlock(nn.Module):
-    """Two convolutions, each of a norm; the time is added between them."""
+    """Two pre-norm convolutions, with the time embedding added between them."""
 
     def __init__(self, inputs: int, out: int, time: int) -> None:
         super().__init__()
@@ -150,7 +150,7 @@ class ResidualBlock(nn.Module):
 
 
 class SpatialTransformer(nn.Module):
-    """Attention of the pixels to each other and to the text, and a gated perceptron."""
+    """Self-attention of the pixels, cross-attention to the text, and a gated MLP."""
 
     def __init__(self, width: int, heads: int, text: int) -> None:
         super().__init__()

@@ -1,9 +1,7 @@
 """WaveNet (van den Oord et al. 2016): stacks of dilated causal convolutions.
 
-2016): stacks of dilated causal convolutions.
-
-GO's "2-stack 18-layer" is read as 18 layers in all, 9 a stack with dilations 1 to 256, and its
-4-stack 36-layer alike; it does not tell the channels. No conditioning on text or speaker.
+GO's "2-stack 18-layer" is read as 18 layers in total, 9 per stack with dilations 1 to 256, and its
+4-stack 36-layer likewise; it does not give the channels. No conditioning on text or speaker.
 """
 
 from __future__ import annotations
@@ -19,13 +17,13 @@ from placewright.zoo.networks.layers import NetworkCall, cross_entropy, network_
 def build(
     *, batch: int, steps: int, stacks: int, layers: int, width: int, levels: int, training: bool
 ) -> NetworkCall:
-    """A model of the next sample of sound.
+    """A model of the next audio sample.
 
     Args:
         steps: Samples.
-        layers: In all stacks together; dilation doubles from layer to layer of a stack.
-        width: Channels of the residual and of the skip path.
-        levels: Values that a sample can have.
+        layers: Layers of all stacks; dilation doubles from layer to layer of a stack.
+        width: Channels of the residual and skip paths.
+        levels: Quantisation levels of a sample.
     """
     if layers % stacks:
         raise ConfigError(f"wavenet has layers {layers!r}: expected a multiple of {stacks} stacks")
@@ -55,7 +53,7 @@ class WaveNet(nn.Module):
 
 
 class AudioHead(nn.Module):
-    """Two convolutions of 1; with labels, the loss of what they make."""
+    """Two 1 x 1 convolutions; with labels, the loss of their logits."""
 
     def __init__(self, width: int, levels: int) -> None:
         super().__init__()
@@ -68,7 +66,7 @@ class AudioHead(nn.Module):
 
 
 class WaveNetStack(nn.Module):
-    """Layers whose dilation doubles, and the sum of what they hand to the skip path."""
+    """Layers of doubling dilation, and the sum of their skip outputs."""
 
     def __init__(self, layers: int, width: int, is_last: bool) -> None:
         super().__init__()
@@ -86,7 +84,7 @@ class WaveNetStack(nn.Module):
 
 
 class WaveNetLayer(nn.Module):
-    """A gated causal convolution; nothing reads the residual path of the very last one."""
+    """A gated causal convolution; the last layer's residual output is unread."""
 
     def __init__(self, width: int, dilation: int, is_last: bool) -> None:
         super().__init__()
