@@ -14,7 +14,7 @@ is run as one CUDA graph, and all ops are lengthened or shortened until they add
 from __future__ import annotations
 
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -358,13 +358,3 @@ class _CostEstimator:
         kind = self.graph.ops[position].kind
         seconds = float(self.estimates[position]) * self.ratio.get(kind, self.default_ratio)
         return seconds, self.issue.get(kind, self.default_issue)
-
-
-def seconds_by_kind(graph: Graph, table: Table) -> dict[str, tuple[int, float]]:
-    """How many ops of each kind there are, and their seconds on the table's first column."""
-    count: Counter[str] = Counter()
-    seconds: Counter[str] = Counter()
-    for position, op in enumerate(graph.ops):
-        count[op.kind] += 1
-        seconds[op.kind] += table.seconds[position, 0]
-    return {kind: (count[kind], float(seconds[kind])) for kind, _ in seconds.most_common()}

@@ -81,7 +81,7 @@ class MeasuredChoice:
             problem
         ):  # beside a GPU: further plans that rely on the host more, and less
             stop = MaxTime(max(_MIN_SECONDS, _SEARCH_SHARE * search.seconds))
-            plans = host_variants(problem, Auto(), stop, scales=HOST_SCALES[1:])
+            plans = host_variants(problem, Auto(proposers=()), stop, scales=HOST_SCALES[1:])
             host_candidates = [_candidate(problem, plan, "leaning") for plan in plans]
         self.ranking[:] = _measure_candidates(
             problem, search.top_plans, self.meter, self.k, host_candidates
