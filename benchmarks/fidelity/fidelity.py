@@ -32,8 +32,9 @@ from varied_plans import diverse_plans
 
 from placewright import Constraints, Problem, zoo
 from placewright.profiling.as_executed import executed_problem
+from placewright.profiling.copy_load import copy_load_for
 from placewright.profiling.machine_profile import parse_workers, profile_machine
-from placewright.profiling.op_costs import copy_load_for, profile_ops
+from placewright.profiling.op_costs import profile_ops
 from placewright.profiling.whole_step import StepTimer, fits_host
 from placewright.runtime.executor import Executor
 from placewright.runtime.program.program import Program, build_program
