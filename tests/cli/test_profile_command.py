@@ -10,8 +10,8 @@ torch = pytest.importorskip("torch")
 
 import placewright as pw  # noqa: E402
 from placewright.cli.resolve import measure_costs  # noqa: E402
-from placewright.profiling import machine_profile as home  # noqa: E402
 from placewright.profiling import copy_load  # noqa: E402
+from placewright.profiling import machine_profile as home  # noqa: E402
 from placewright.profiling import op_costs as measuring  # noqa: E402
 from placewright.profiling.device_rates import DeviceRates  # noqa: E402
 from placewright.profiling.links import MeasuredLink  # noqa: E402
