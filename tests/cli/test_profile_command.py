@@ -9,6 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import placewright as pw  # noqa: E402
+from placewright.profiling import copy_load  # noqa: E402
 from placewright.profiling import machine_profile as home  # noqa: E402
 from placewright.profiling import op_costs as measuring  # noqa: E402
 from placewright.profiling.device_rates import DeviceRates  # noqa: E402
@@ -102,7 +103,7 @@ def test_settings_of_the_models_file_are_those_its_times_are_kept_under(
 def test_a_limit_tells_whether_weights_will_stream(run, machine, monkeypatch):
     asked = []
     monkeypatch.setattr(
-        measuring, "needs_streaming", lambda *given: asked.append(given[2]) or False
+        copy_load, "needs_streaming", lambda *given: asked.append(given[2]) or False
     )
     assert run("profile", "model.py:build", "--limit", "cpu0=1MiB").status == 0
     place = ("place", "model.py:build", "--on", "here", "--costs", "here", "--method", "single")

@@ -46,6 +46,15 @@ def needs_streaming(graph: Graph, cluster: Cluster, limits: Mapping[str, int]) -
     return stored_bytes > capacity
 
 
+def copy_load_for(
+    graph: Graph, cluster: Cluster, devices: Sequence[RealDevice], limits: Mapping[str, int]
+) -> CopyLoad:
+    """The copies that run in plans of a graph while the host computes: none if nothing streams."""
+    return (
+        CopyLoad.from_devices(devices) if needs_streaming(graph, cluster, limits) else CopyLoad(())
+    )
+
+
 class CopyLoad:
     """Copies from pinned memory to GPUs, one after the other, while something else is timed.
 

@@ -1,33 +1,27 @@
 """Measures every op of a program on every device, and makes a cost Table of it.
 
-Equal ops are measured once: of each kind the heaviest, then those that matter most. What the time
-does not allow, or a device cannot run, is worked out from the roofline, times the median of
-measured over worked out of its kind; the table says so (`NOT_MEASURED`). To each op comes what the
-runtime takes to run it.
+Equal ops are measured once: the heaviest of each kind first, then those that matter most. Ops for
+which the budget is too short, or which a device cannot run, are estimated (`cost_table`). The
+runtime's own overhead is added to each op.
 
-Devices are measured one at a time, while the others rest: workers of one host that compute at the
-same time share its memory, and are then slower than the table says. If a model's weights exceed the
-GPUs, its host is measured while it feeds them (`company`). On a GPU that has the room a whole step
-is run as one CUDA graph, and all ops are lengthened or shortened until they add up to it.
+Devices are measured one at a time, while the others are idle: workers of one host that compute at
+the same time share its memory, and are then slower than the table says. If a model's weights exceed
+the GPUs, its host is measured while it copies to them (`copy_load`). On a GPU with enough memory a
+whole step is run as one CUDA graph, and the times of all ops are scaled until they add up to it.
 """
 
 from __future__ import annotations
 
 import time
-from collections import Counter, defaultdict
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
-from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
-
-from placewright.costs import NOT_MEASURED, Roofline, Table
 from placewright.errors import PlacewrightError
-from placewright.graph import VIEW, Graph
 from placewright.profiling.cache_model import cache_states
-from placewright.profiling.copy_load import CopyLoad, needs_streaming
+from placewright.profiling.copy_load import copy_load_for
+from placewright.profiling.cost_table import OpTimings, build_table, roofline_seconds
 from placewright.profiling.isolated import measure_op
 from placewright.profiling.op_signatures import equal_ops
 from placewright.profiling.overhead import OVERHEAD_KEY, measure_overhead
@@ -41,36 +35,38 @@ from placewright.profiling.whole_step import (
     mean_timing,
     time_gpu_step,
 )
-from placewright.runtime.machine import load_torch
+from placewright.runtime.cuda.backend import current_backend
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from placewright.cluster import Cluster
+    from placewright.costs import Table
+    from placewright.profiling.copy_load import CopyLoad
     from placewright.runtime.machine import Machine
     from placewright.runtime.program.program import Program
     from placewright.runtime.real_devices import RealDevice
 
 DEFAULT_BUDGET = 60.0
-"""Seconds that measuring a graph may take where nobody says."""
+"""Seconds that measuring a graph may take by default."""
 MIN_OP_SECONDS, MAX_OP_SECONDS = 0.01, 0.15
-"""Seconds that one op is given, on one device."""
+"""Seconds spent on one op on one device."""
 STEP_BUDGET_DIVISOR = 4
-"""One part in so many of the budget may be taken by whole steps on a host."""
+"""Whole steps on a host may take this fraction of the budget."""
 WHOLE_STEP = "a whole step of"
-"""The name under which it is kept beside the ops' times, with the graph's."""
-FULL_ROOFLINE = Roofline(compute=1.0, memory=1.0)
+"""The timing cache's key of a whole step, followed by the graph's fingerprint."""
 
 
 @dataclass(frozen=True)
 class OpProfile:
-    """What measuring a graph gave.
+    """The measurements of a graph.
 
     Args:
         distinct: How many ops differ from one another, times devices.
         measured: How many of them were measured now.
         cached: How many had been measured before on this machine.
         failed: Ops that a device could not run, and why.
+        seconds: How long it took.
         overhead: Seconds that the runtime itself takes for each op, by model; the table has them.
     """
 
@@ -84,7 +80,7 @@ class OpProfile:
 
     @property
     def estimated(self) -> int:
-        """How many were worked out from those of their kind."""
+        """How many were estimated from others of their kind."""
         return self.distinct - self.measured - self.cached
 
 
@@ -101,135 +97,196 @@ def profile_ops(
     """Measure the ops of a program on every device.
 
     Args:
-        cluster: What the devices can do, to tell which ops matter.
+        cluster: The devices' rates, which tell the ops that matter most.
         budget: Seconds that it may take, about.
-        refresh: Measure also what was measured before on this machine.
-        progress: Told what is being measured, and how much of the budget is used.
-        limits: Bytes that may be used, by device, where that is less than it has.
+        refresh: Measure again what was measured before on this machine.
+        progress: Called with what is being measured, and the share of the budget that is used.
+        limits: Bytes that may be used, by device, where that is less than its memory.
     """
-    start = time.monotonic()
     copy_load = copy_load_for(program.graph, cluster, devices, limits or {})
-    cache = TimingCache(
-        machine, {device.model: copy_load.name for device in devices if not device.is_gpu}
-    )
-    states = cache_states(program.graph, machine.cache)
-    groups = equal_ops(program, states)
-    models = {
-        device.model: device for device in reversed(devices)
-    }  # equal hardware is measured once
-    estimates = _roofline_seconds(program.graph, cluster, list(models.values()))
-    timings: dict[tuple[str, str], Timing] = {}
-    jobs: list[tuple[float, str, str]] = []
-    for signature, positions in groups.items():
-        for column, model in enumerate(models):
-            cached = None if refresh else cache.get(model, signature)
-            if cached is not None:
-                timings[signature, model] = cached
-            else:
-                estimate = float(estimates[positions[0], column])
-                jobs.append((-estimate * len(positions), signature, model))
-    cached_count = len(timings)
-    failed: dict[str, str] = {}
-    step_budget = budget / STEP_BUDGET_DIVISOR
-    is_short = estimates.sum(axis=0) * (WARMUP_STEPS + MIN_STEPS) <= step_budget
-    missing_models = {model for _, _, model in jobs} if fits_host(program, machine) else set()
-    step_timers: dict[str, StepTimer] = {}
-    for (model, device), fits in zip(models.items(), is_short, strict=True):
-        if fits and model in missing_models and not device.is_gpu:
-            progress(f"steps on {device.name}", 0.0)
-            timer = StepTimer(program, device)
-            if _run_steps(timer, step_budget, copy_load):
-                step_timers[model] = timer
-    jobs = [job for job in jobs if job[2] not in step_timers]
-    op_seconds = min(MAX_OP_SECONDS, max(MIN_OP_SECONDS, budget / max(len(jobs), 1)))
-    for index, (signature, model) in enumerate(_measurement_order(jobs, program.graph, groups)):
-        elapsed = time.monotonic() - start
-        position, device = groups[signature][0], models[model]
-        estimate = float(estimates[position, list(models).index(model)])
-        if elapsed + 3 * estimate > budget:
-            continue  # a shorter one may still fit
-        name = program.graph.ops[position].name
-        progress(f"{name} on {device.name}", max(elapsed / budget, index / len(jobs)))
-        try:
-            with nullcontext() if device.is_gpu else copy_load.running():
-                timings[signature, model] = device.run(
-                    partial(measure_op, program, position, device, op_seconds, states[position])
-                )
-        except Exception as error:  # no such kernel there, out of memory, a sample it refuses
-            failed[f"{name} on {device.name}"] = _first_line(error)
-            continue
-        cache.put(model, signature, timings[signature, model])
-    for model, timer in step_timers.items():
-        elapsed = time.monotonic() - start
-        if elapsed < budget:  # and others who share the processor may have come or gone
-            progress(f"steps on {models[model].name}", elapsed / budget)
-            _run_steps(timer, min(step_budget, budget - elapsed), copy_load)
-        step_timings = timer.timings()
-        for signature, positions in groups.items():
-            if (signature, model) not in timings:
-                timings[signature, model] = mean_timing(step_timings, positions)
-                cache.put(model, signature, timings[signature, model])
-    gpu_steps = {
-        model: _gpu_step_seconds(cache, program, device, refresh)
-        for model, device in models.items()
-        if device.is_gpu
-    }
-    if gpu_steps:
-        from placewright.runtime.cuda.issuer import clear_workspaces
-
-        clear_workspaces()
-        load_torch().cuda.empty_cache()
-    overhead = {}
-    for model, device in models.items():
-        try:
-            overhead[model] = _runtime_overhead(cache, device, cluster, refresh)
-        except (PlacewrightError, RuntimeError) as error:  # the runtime cannot run there
-            failed[f"the runtime on {device.name}"], overhead[model] = _first_line(error), 0.0
-    cache.save()
-    table = _cost_table(
-        program.graph, groups, models, estimates, timings, machine, overhead, gpu_steps
-    )
-    return OpProfile(
-        table,
-        len(groups) * len(models),
-        len(timings) - cached_count,
-        cached_count,
-        failed,
-        time.monotonic() - start,
-        overhead,
-    )
+    return _OpProfiler(
+        program, machine, cluster, devices, budget, refresh, progress, copy_load
+    ).run()
 
 
-def copy_load_for(
-    graph: Graph, cluster: Cluster, devices: Sequence[RealDevice], limits: Mapping[str, int]
-) -> CopyLoad:
-    """The company that a host's ops have in plans of a graph: none where nothing need stream."""
-    return (
-        CopyLoad.from_devices(devices) if needs_streaming(graph, cluster, limits) else CopyLoad(())
-    )
+class _OpProfiler:
+    """Measures the ops of one program, phase by phase."""
+
+    def __init__(
+        self,
+        program: Program,
+        machine: Machine,
+        cluster: Cluster,
+        devices: Sequence[RealDevice],
+        budget: float,
+        refresh: bool,
+        progress: Callable[[str, float], None],
+        copy_load: CopyLoad,
+    ) -> None:
+        self.start = time.monotonic()
+        self.program, self.machine, self.cluster = program, machine, cluster
+        self.budget, self.refresh, self.progress = budget, refresh, progress
+        self.copy_load = copy_load
+        self.cache = TimingCache(
+            machine, {device.model: copy_load.name for device in devices if not device.is_gpu}
+        )
+        self.states = cache_states(program.graph, machine.cache)
+        # Equal hardware is measured once.
+        self.models = {device.model: device for device in reversed(devices)}
+        self.groups = equal_ops(program, self.states)
+        self.estimates = roofline_seconds(program.graph, cluster, list(self.models.values()))
+        self.timings: dict[tuple[str, str], Timing] = {}
+        self.failed: dict[str, str] = {}
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the start."""
+        return time.monotonic() - self.start
+
+    def run(self) -> OpProfile:
+        """Measure, and make the table."""
+        missing = self._read_cache()
+        cached = len(self.timings)
+        step_timers = self._run_host_steps({model for _, model in missing})
+        self._time_ops([job for job in missing if job[1] not in step_timers])
+        self._finish_host_steps(step_timers)
+        gpu_steps = self._time_gpu_steps()
+        overhead = self._measure_overhead()
+        self.cache.save()
+        measured = OpTimings(
+            self.program.graph, self.groups, self.models, self.estimates, self.timings
+        )
+        return OpProfile(
+            build_table(measured, self.machine.key, overhead, gpu_steps),
+            len(self.groups) * len(self.models),
+            len(self.timings) - cached,
+            cached,
+            self.failed,
+            self.elapsed,
+            overhead,
+        )
+
+    def _read_cache(self) -> list[tuple[str, str]]:
+        """Take cached timings; the signatures and models that are missing."""
+        missing = []
+        for signature in self.groups:
+            for model in self.models:
+                cached = None if self.refresh else self.cache.get(model, signature)
+                if cached is not None:
+                    self.timings[signature, model] = cached
+                else:
+                    missing.append((signature, model))
+        return missing
+
+    def _run_host_steps(self, missing_models: set[str]) -> dict[str, StepTimer]:
+        """Time whole steps on workers where they are short enough; the timers, by model."""
+        step_budget = self.budget / STEP_BUDGET_DIVISOR
+        is_short = self.estimates.sum(axis=0) * (WARMUP_STEPS + MIN_STEPS) <= step_budget
+        step_timers: dict[str, StepTimer] = {}
+        if not fits_host(self.program, self.machine):
+            return step_timers
+        for (model, device), fits in zip(self.models.items(), is_short, strict=True):
+            if fits and model in missing_models and not device.is_gpu:
+                self.progress(f"steps on {device.name}", 0.0)
+                timer = StepTimer(self.program, device)
+                if _run_steps(timer, step_budget, self.copy_load):
+                    step_timers[model] = timer
+        return step_timers
+
+    def _time_ops(self, jobs: list[tuple[str, str]]) -> None:
+        """Time ops in isolation, those that matter most first, while the budget lasts."""
+        op_seconds = min(MAX_OP_SECONDS, max(MIN_OP_SECONDS, self.budget / max(len(jobs), 1)))
+        for index, (signature, model) in enumerate(self._measurement_order(jobs)):
+            elapsed = self.elapsed
+            position, device = self.groups[signature][0], self.models[model]
+            if elapsed + 3 * self._estimate(signature, model) > self.budget:
+                continue  # a shorter one may still fit
+            name = self.program.graph.ops[position].name
+            self.progress(f"{name} on {device.name}", max(elapsed / self.budget, index / len(jobs)))
+            measure = partial(
+                measure_op, self.program, position, device, op_seconds, self.states[position]
+            )
+            try:
+                with nullcontext() if device.is_gpu else self.copy_load.running():
+                    timing = device.run(measure)
+            except Exception as error:  # no such kernel, out of memory, a sample it refuses
+                self.failed[f"{name} on {device.name}"] = _first_line(error)
+                continue
+            self._keep(signature, model, timing)
+
+    def _estimate(self, signature: str, model: str) -> float:
+        """The roofline's seconds of one op of a group."""
+        column = list(self.models).index(model)
+        return float(self.estimates[self.groups[signature][0], column])
+
+    def _measurement_order(self, jobs: list[tuple[str, str]]) -> list[tuple[str, str]]:
+        """The op of each kind that takes longest in all, since others are estimated from it.
+
+        Then the rest, in the same order.
+        """
+        total_seconds = {
+            (signature, model): self._estimate(signature, model) * len(self.groups[signature])
+            for signature, model in jobs
+        }
+        first_of_kind: list[tuple[str, str]] = []
+        others: list[tuple[str, str]] = []
+        covered_kinds = set()
+        for signature, model in sorted(jobs, key=lambda job: (-total_seconds[job], *job)):
+            kind = self.program.graph.ops[self.groups[signature][0]].kind, model
+            (others if kind in covered_kinds else first_of_kind).append((signature, model))
+            covered_kinds.add(kind)
+        return first_of_kind + others
+
+    def _finish_host_steps(self, step_timers: Mapping[str, StepTimer]) -> None:
+        """Time a few steps more, and take what whole steps say of each op."""
+        step_budget = self.budget / STEP_BUDGET_DIVISOR
+        for model, timer in step_timers.items():
+            elapsed = self.elapsed
+            if elapsed < self.budget:  # other processes may have come or gone
+                self.progress(f"steps on {self.models[model].name}", elapsed / self.budget)
+                _run_steps(timer, min(step_budget, self.budget - elapsed), self.copy_load)
+            step_timings = timer.timings()
+            for signature, positions in self.groups.items():
+                if (signature, model) not in self.timings:
+                    self._keep(signature, model, mean_timing(step_timings, positions))
+
+    def _keep(self, signature: str, model: str, timing: Timing) -> None:
+        self.timings[signature, model] = timing
+        self.cache.put(model, signature, timing)
+
+    def _time_gpu_steps(self) -> dict[str, float]:
+        """Seconds of a whole step on each GPU model; 0 where that is not known."""
+        gpu_steps = {
+            model: _gpu_step_seconds(self.cache, self.program, device, self.refresh)
+            for model, device in self.models.items()
+            if device.is_gpu
+        }
+        if gpu_steps:
+            from placewright.runtime.cuda.issuer import clear_workspaces
+
+            clear_workspaces()
+            current_backend().empty_cache()
+        return gpu_steps
+
+    def _measure_overhead(self) -> dict[str, float]:
+        """Seconds that the runtime takes for an op, by model."""
+        overhead = {}
+        for model, device in self.models.items():
+            try:
+                overhead[model] = _runtime_overhead(self.cache, device, self.cluster, self.refresh)
+            except (PlacewrightError, RuntimeError) as error:  # the runtime cannot run there
+                self.failed[f"the runtime on {device.name}"] = _first_line(error)
+                overhead[model] = 0.0
+        return overhead
 
 
 def _run_steps(timer: StepTimer, seconds: float, copy_load: CopyLoad) -> bool:
-    """Whether steps could be run with random numbers, and were short enough to time some."""
+    """Whether steps could be run on random numbers, and were short enough to time some."""
     try:
         with copy_load.running():
             return timer.device.run(partial(timer.run, seconds))
     except Exception:  # out of memory, a sample that an op refuses: then ops are timed one by one
         return False
-
-
-def _measurement_order(
-    jobs: list[tuple[float, str, str]], graph: Graph, groups: dict[str, list[int]]
-) -> list[tuple[str, str]]:
-    """What to measure: of each kind what matters most, since the rest is worked out from it."""
-    first_of_kind: list[tuple[str, str]] = []
-    others: list[tuple[str, str]] = []
-    covered_kinds = set()
-    for _, signature, model in sorted(jobs):
-        kind = graph.ops[groups[signature][0]].kind, model
-        (others if kind in covered_kinds else first_of_kind).append((signature, model))
-        covered_kinds.add(kind)
-    return first_of_kind + others
 
 
 def _first_line(error: Exception) -> str:
@@ -239,7 +296,7 @@ def _first_line(error: Exception) -> str:
 def _runtime_overhead(
     cache: TimingCache, device: RealDevice, cluster: Cluster, refresh: bool
 ) -> float:
-    """What the runtime takes for an op on a model, measured once a machine."""
+    """Seconds that the runtime takes for an op on a model, measured once per machine."""
     timing = None if refresh else cache.get(device.model, OVERHEAD_KEY)
     if timing is None:
         timing = Timing(measure_overhead(device, cluster), 0.0, 1)
@@ -250,121 +307,12 @@ def _runtime_overhead(
 def _gpu_step_seconds(
     cache: TimingCache, program: Program, device: RealDevice, refresh: bool
 ) -> float:
-    """What a whole step takes on a GPU, measured once a machine; zero where that is not known."""
+    """Seconds of a whole step on a GPU, measured once per machine; 0 where that is not known."""
     name = f"{WHOLE_STEP} {program.graph.fingerprint}"
     timing = None if refresh else cache.get(device.model, name)
     if timing is None:
         timing = device.run(partial(time_gpu_step, program, device))
-        if timing is None:  # not kept: there may be more memory free another time
+        if timing is None:  # not cached: more memory may be free another time
             return 0.0
         cache.put(device.model, name, timing)
     return timing.seconds
-
-
-def _roofline_seconds(
-    graph: Graph, cluster: Cluster, devices: Sequence[RealDevice]
-) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Ops × devices: the roofline's word; views take a start."""
-    seconds = FULL_ROOFLINE.op_seconds(graph, cluster)
-    view = np.array([op.kind == VIEW for op in graph.ops])
-    columns = []
-    for device in devices:
-        at = cluster.position[device.name]
-        columns.append(np.where(view, cluster.devices[at].launch_overhead, seconds[:, at]))
-    return np.stack(columns, axis=1)
-
-
-def _cost_table(
-    graph: Graph,
-    groups: dict[str, list[int]],
-    models: dict[str, RealDevice],
-    estimates: np.ndarray[Any, np.dtype[np.float64]],
-    timings: dict[tuple[str, str], Timing],
-    machine: Machine,
-    overhead: dict[str, float],
-    gpu_steps: dict[str, float],
-) -> Table:
-    shape = (len(graph), len(models))
-    seconds, issue, spread = np.zeros(shape), np.zeros(shape), np.zeros(shape)
-    for column, model in enumerate(models):
-        scale = _CostEstimator(graph, groups, model, estimates[:, column], timings)
-        for signature, positions in groups.items():
-            timing = timings.get((signature, model))
-            for position in positions:
-                if timing is not None:
-                    seconds[position, column] = timing.seconds
-                    issue[position, column] = timing.issue
-                    spread[position, column] = timing.spread
-                else:
-                    seconds[position, column], issue[position, column] = scale(position)
-                    spread[position, column] = NOT_MEASURED
-        op_positions = [position for positions in groups.values() for position in positions]
-        if models[model].is_gpu:
-            if gpu_steps.get(model) and seconds[op_positions, column].sum() > 0:
-                seconds[op_positions, column] *= (
-                    gpu_steps[model] / seconds[op_positions, column].sum()
-                )
-            issue[op_positions, column] += overhead[model]  # by the host, which both run on
-        else:  # in a step that was run it is known op by op
-            seconds[op_positions, column] += np.where(
-                issue[op_positions, column], issue[op_positions, column], overhead[model]
-            )
-            issue[:, column] = 0
-    names = tuple(op.name for op in graph.ops)
-    issue_seconds = issue if issue.any() else None
-    workspace = np.zeros(len(graph), dtype=np.int64)
-    for (signature, _), timing in timings.items():
-        workspace[groups[signature]] = np.maximum(workspace[groups[signature]], timing.workspace)
-    return Table(
-        names,
-        tuple(models),
-        seconds,
-        issue=issue_seconds,
-        spread=spread,
-        machine=machine.key,
-        workspace=workspace if workspace.any() else None,
-    )
-
-
-class _CostEstimator:
-    """Works out the seconds of ops on one model from those that were measured there."""
-
-    def __init__(
-        self,
-        graph: Graph,
-        groups: dict[str, list[int]],
-        model: str,
-        estimates: np.ndarray[Any, np.dtype[np.float64]],
-        timings: dict[tuple[str, str], Timing],
-    ) -> None:
-        self.graph, self.estimates = graph, estimates
-        ratios: dict[str, list[float]] = defaultdict(list)
-        issues: dict[str, list[float]] = defaultdict(list)
-        for signature, positions in groups.items():
-            timing, kind = timings.get((signature, model)), graph.ops[positions[0]].kind
-            if timing is not None and estimates[positions[0]] > 0:
-                ratios[kind].append(timing.seconds / float(estimates[positions[0]]))
-                issues[kind].append(timing.issue)
-        self.ratio = {kind: median(values) for kind, values in ratios.items()}
-        self.issue = {kind: median(values) for kind, values in issues.items()}
-        self.default_ratio = median(
-            [value for values in ratios.values() for value in values] or [1.0]
-        )
-        self.default_issue = median(
-            [value for values in issues.values() for value in values] or [0.0]
-        )
-
-    def __call__(self, position: int) -> tuple[float, float]:
-        kind = self.graph.ops[position].kind
-        seconds = float(self.estimates[position]) * self.ratio.get(kind, self.default_ratio)
-        return seconds, self.issue.get(kind, self.default_issue)
-
-
-def seconds_by_kind(graph: Graph, table: Table) -> dict[str, tuple[int, float]]:
-    """How many ops of each kind there are, and their seconds on the table's first column."""
-    count: Counter[str] = Counter()
-    seconds: Counter[str] = Counter()
-    for position, op in enumerate(graph.ops):
-        count[op.kind] += 1
-        seconds[op.kind] += table.seconds[position, 0]
-    return {kind: (count[kind], float(seconds[kind])) for kind, _ in seconds.most_common()}

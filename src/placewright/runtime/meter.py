@@ -18,6 +18,7 @@ import numpy as np
 
 from placewright.errors import ConfigError, ExecutionError, PlacewrightError
 from placewright.frontends.model_spec import ModelSpec
+from placewright.outcome import Outcome
 from placewright.plan import Plan
 
 if TYPE_CHECKING:
@@ -48,21 +49,6 @@ class Measurement:
     seconds: float
     spread: float = 0.0
     failure: str = ""
-
-
-@dataclass(frozen=True, eq=False)
-class Outcome:
-    """What plans took, in turn, as a trainer wants it; see `training.environment.Judged`."""
-
-    seconds: NDArray[np.float64]
-    overflow: NDArray[np.int64]
-    overflow_share: NDArray[np.float64]
-
-    @property
-    def feasible(self) -> NDArray[np.bool_]:
-        """Whether each plan could be run."""
-        valid: NDArray[np.bool_] = np.isfinite(self.seconds)
-        return valid
 
 
 def time_steps(

@@ -289,7 +289,6 @@ class _OpMonitor:
     program: Program
     ran_on: dict[int, str] = field(default_factory=dict)
     peak: dict[int, int] = field(default_factory=dict)
-    before: dict[int, int] = field(default_factory=dict)
 
     @property
     def op_count(self) -> int:

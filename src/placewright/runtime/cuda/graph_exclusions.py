@@ -1,11 +1,11 @@
 """Ops that are left out of CUDA graphs because of the memory they would take.
 
-What a captured run of ops makes, its next replay overwrites, so it is copied before it is handed
-out. Of a large output, such as the logits of a long prompt, that would be as much memory again; so
-the few ops that make it are issued one by one after the graph. What a graph reads from elsewhere,
-or makes for others, has a place of its own for good; so the ops that read or make what is large and
-goes from device to device, such as the gradient of an embedding, are issued one by one, too: next
-to its transfer their start is nothing.
+A replay overwrites the outputs of the replay before, so outputs are copied before the caller gets
+them. For a large output, such as the logits of a long prompt, that would take its memory twice; so
+the few ops that compute it are issued one by one after the graph. Tensors that a graph receives
+from other devices, or computes for them, keep their memory permanently. So the ops that read or
+compute a large tensor that goes from device to device, such as the gradient of an embedding, are
+issued one by one, too: next to its transfer their launch is short.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
     from placewright.graph import Graph, Tensor
 
 LARGE_OUTPUT_BYTES = 64 << 20
-"""Bytes of an output that is not copied: more than graphs hold beside it."""
+"""Bytes of an output that is too large to be copied."""
 MAX_TAIL_OPS = 8
 """Ops at the end of a step that may be issued one by one."""
 LARGE_TRANSFER_BYTES = 8 << 20
-"""Bytes whose transfer takes many times as long as an op's start."""
+"""Bytes whose transfer takes many times as long as an op's launch."""
 
 
 def large_output_ops(graph: Graph) -> frozenset[int]:
-    """The ops that make a large output, or are a view of it; none if there are others after them.
+    """The ops that compute a large output, or a view of it, if they are the last of the step.
 
-    Such as gradients, which are made all along a step.
+    None otherwise: gradients, for example, are computed all along a step.
     """
     ops: set[int] = set()
     for tensor in graph.outputs or ():
@@ -52,12 +52,14 @@ def large_transfer_ops(
     reads: Iterable[tuple[int, Tensor]],
     sends: Iterable[Tensor],
 ) -> set[int]:
-    """The ops that read or make something large that goes from device to device, and their like.
+    """The ops that read or compute a large tensor that goes from device to device.
+
+    With those that share a large tensor with them (`adjacent_ops`).
 
     Args:
-        scheduled: The ops that take a turn in a step; stored tensors do not.
-        reads: Ops, and what they read that was made or received in the step.
-        sends: What goes to other devices.
+        scheduled: The ops that run in a step; resident tensors are not.
+        reads: Ops, and the tensors they read that were computed or received in the step.
+        sends: Tensors that go to other devices.
     """
 
     def is_large(op: int, output: int) -> bool:
@@ -66,7 +68,7 @@ def large_transfer_ops(
     ops = {
         position
         for position, tensor in reads
-        for op, output in alias_chain(graph, tensor)  # it may be a view of what came
+        for op, output in alias_chain(graph, tensor)  # it may be a view of the received tensor
         if placement[op] != placement[position] and is_large(op, output)
     }
     for tensor in sends:
@@ -79,9 +81,9 @@ def large_transfer_ops(
 
 
 def adjacent_ops(graph: Graph, large_ops: Collection[int]) -> set[int]:
-    """The ops that make or read something large that such an op reads or makes.
+    """The ops that compute or read a large tensor which one of `large_ops` reads or computes.
 
-    Otherwise it would have a place for good where a graph meets what is issued one by one.
+    Otherwise that tensor would keep its memory permanently, as input or output of a graph.
     """
     adjacent = set()
     for position, op in enumerate(graph.ops):
@@ -94,10 +96,10 @@ def adjacent_ops(graph: Graph, large_ops: Collection[int]) -> set[int]:
 
 
 def graph_resident_bytes(graph: Graph, workspace: Sequence[int] | None = None) -> int:
-    """Bytes that graphs keep while those ops run: the most that is in use at once before them.
+    """Bytes that graphs keep while excluded ops run: the peak of all ops before them.
 
     Args:
-        workspace: Bytes that each op needs for itself while it runs.
+        workspace: Bytes of workspace of each op.
     """
     excluded = large_output_ops(graph)
     excluded_tensors = {

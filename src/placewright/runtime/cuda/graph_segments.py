@@ -19,26 +19,26 @@ if TYPE_CHECKING:
     from placewright.runtime.staging import Staging
 
 DeviceTensor = tuple[int, "Tensor"]
-"""A device and a tensor that it has."""
-MIN_OPS = 6  # ops that are worth a graph
-_BUFFER_PARTS = 3  # of a staging room: one is read while the next two are filled
+"""A device and a tensor that it holds."""
+MIN_OPS = 6  # the fewest ops that are worth a graph
+_BUFFER_PARTS = 3  # of a staging buffer: one is read while the next two are filled
 
 
 @dataclass
 class GraphSegment:
-    """A run of ops that are issued together.
+    """A run of ops that are captured as one graph.
 
     Args:
-        start: Where it begins in the issuer's order.
-        op_indices: Of one device; of a whole step none, since all are.
+        start: Its first op's index in the issuer's order.
+        op_indices: Its ops, all of one device; empty for a whole step, which has all.
         streaming_indices: Those of them that read streamed weights.
-        notifying_indices: Those of them that others hear of: what they send, that they have read.
-        inputs: What it reads that no graph made, by device, and where that must lie.
-        outputs: What it makes that is read after it and not by graphs alone, by device.
-        step_ops: How many ops of a step it is, of all devices, if it is a step's beginning or all of
-            it: then copies into staging rooms are part of it.
-        required_inputs: What must have come before a whole step, by device.
-        producers: Where the runs begin that make what it reads, and graphs alone read.
+        notifying_indices: Those of them that send tensors, or that another device waits for.
+        inputs: The fixed tensors for inputs that no graph computes, by device.
+        outputs: Tensors that it computes and that not only graphs read, by device.
+        step_ops: How many ops of a step it has, over all devices, if it begins with the step: then
+            copies into staging buffers are part of it. 0 for a run of one device.
+        required_inputs: Tensors that must arrive before a whole step, by device.
+        producers: Starts of the runs that compute its inputs, where only graphs read these.
     """
 
     start: int
@@ -54,7 +54,7 @@ class GraphSegment:
 
 
 def find_segments(issuer: Issuer) -> list[GraphSegment]:
-    """The longest runs of ops of one device that meet others only at their ends."""
+    """The longest runs of ops of one device that synchronise with others only at their ends."""
     instructions = [
         (number, issuer.jobs[number].instructions.sequence[index]) for number, index in issuer.order
     ]
@@ -103,7 +103,7 @@ def find_segments(issuer: Issuer) -> list[GraphSegment]:
 
 
 def _capture_length(issuer: Issuer, instructions: Sequence[Instruction]) -> int:
-    """How many ops of a step are captured: all, or those before its outputs are made.
+    """How many ops of a step are captured: all, or those before its large outputs.
 
     Ops at its end that stream weights are captured, since their copies are.
     """
@@ -133,8 +133,8 @@ def _capture_length(issuer: Issuer, instructions: Sequence[Instruction]) -> int:
 class _PrefetchWindow:
     """How many streamed weights a run of ops may wait for before it begins.
 
-    Their copies must be on their way by then, so none may need the room of another op of the run;
-    and they take a part of the room, so that the next ones come meanwhile.
+    Their copies must have been issued by then, so none may need the buffer space of another op of
+    the run. They take only a part of the buffer, so that the next copies run in the meantime.
     """
 
     def __init__(self, staging: Staging | None) -> None:
@@ -149,7 +149,7 @@ class _PrefetchWindow:
         self.readers = self.readers_at_start = self.bytes = 0
 
     def begin(self) -> None:
-        """A run begins."""
+        """Begin a run."""
         self.readers_at_start, self.bytes = self.readers, 0
 
     def fits(self, op: int) -> bool:
@@ -162,7 +162,7 @@ class _PrefetchWindow:
         )
 
     def add(self, op: int) -> bool:
-        """An op is part of the run; whether it reads streamed weights."""
+        """Add an op to the run; whether it reads streamed weights."""
         self.readers += op in self.readers_before
         self.bytes += self.op_bytes[op]
         return op in self.readers_before

@@ -1,13 +1,13 @@
 """CUDA graphs: captures runs of ops of a GPU once and replays them.
 
 Issuing a small op from Python takes the host some 20 µs, so a step of many small ops waits for the
-host. A run of ops between two points where devices must meet is captured instead: it begins when
-all its streamed weights have come, while those of the next runs are on their way. Where one GPU
-does all, it is the whole step, on all of its streams and copies of streamed weights included. What
-it reads must then always lie in the same place, so what comes from elsewhere is copied there.
+host. A run of ops between two points where devices synchronise is captured instead. It starts when
+all its streamed weights have arrived, while those of the next runs are being copied. If one GPU
+runs all ops, the whole step is captured, with all its streams and the copies of streamed weights.
+A graph reads its inputs at fixed addresses, so tensors from other devices are copied there.
 
-Capturing runs nothing, so it needs no step: what graphs will read is noted in the first step, and
-between two steps all are captured in a row, each tensor freed where a step frees it.
+Capturing runs nothing, so it needs no step: the shapes of what graphs will read are observed in the
+first step, and between two steps all runs are captured, each tensor freed where a step frees it.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
     from placewright.runtime.instructions import Instruction
 
 OBSERVE, EAGER, REPLAY = "note", "eager", "replay"
-_TRIAL_STEPS = 3  # steps each way before one way is chosen
+_TRIAL_STEPS = 3  # steps with graphs, and without, before one of both is chosen
 
 
 class CudaGraphs:
     """Decides which runs of ops are captured, and replays them.
 
     Args:
-        enabled: Whether to capture; None: try both ways, step by step, and keep the quicker.
+        enabled: Whether to capture; None: time steps with and without graphs, and keep the faster.
     """
 
     def __init__(self, issuer: Issuer, enabled: bool | None) -> None:
@@ -56,56 +56,53 @@ class CudaGraphs:
         self.updates = weight_updates(issuer.jobs.values())
         self.steps = 0
         self.seconds: dict[str, list[float]] = {EAGER: [], REPLAY: []}
-        self.templates: dict[
-            DeviceTensor, torch.Tensor
-        ] = {}  # tensors that graphs may read, without data
-        self.resident_memory: dict[
-            int, set[int]
-        ] = {}  # where stored tensors lie, by device, while noting
+        self.templates: dict[DeviceTensor, torch.Tensor] = {}
+        """Tensors that graphs may read, without data."""
+        self.resident_memory: dict[int, set[int]] = {}
+        """Addresses of resident tensors, by device, while a step is observed."""
         self.static_memory: set[int] = set()  # memory that a replay overwrites
-        self.static_inputs: dict[
-            DeviceTensor, torch.Tensor
-        ] = {}  # of tensors that graphs read and none made
+        self.static_inputs: dict[DeviceTensor, torch.Tensor] = {}
+        """The fixed copies of tensors that graphs read and no graph computes."""
         self.eager_reason = ""
-        """Why ops are issued one by one, where nobody asked for that."""
+        """Why ops are issued one by one, although graphs were allowed."""
         self._start_time = 0.0
 
     @property
     def is_decided(self) -> bool:
-        """Whether it is decided how steps are run."""
+        """Whether it is decided if steps use graphs."""
         return not self.segments or self.steps > (1 if self.enabled else 2 * _TRIAL_STEPS)
 
     @property
     def has_graphs(self) -> bool:
-        """Whether there are graphs."""
+        """Whether anything has been captured."""
         return any(segment.graph is not None for segment in self.segments.values())
 
     @property
     def covers_step(self) -> bool:
-        """Whether the step at hand is one graph, but for a few ops at its end."""
+        """Whether the current step is one graph, except for a few ops at its end."""
         return self.mode == REPLAY and any(segment.step_ops for segment in self.segments.values())
 
     @property
     def accumulates(self) -> bool:
-        """Whether updates only add up gradients now, which is not what was captured."""
+        """Whether updates only accumulate gradients now, which is not what was captured."""
         return any(update.accumulates for update in self.updates)
 
     def required_inputs(self, order_index: int) -> list[DeviceTensor] | None:
-        """What must have come before the graph that begins here; None if none does."""
+        """The tensors that must arrive before the graph that begins here; None without a graph."""
         segment = self.segments.get(order_index) if self.mode == REPLAY else None
         return segment.required_inputs if segment is not None and segment.step_ops else None
 
     def static_input(self, number: int, tensor: Tensor) -> torch.Tensor | None:
-        """Where the graphs that read a tensor want it; None if none was captured."""
+        """The tensor that graphs read for an input; None if no graph reads it."""
         return self.static_inputs.get((number, tensor)) if self.mode == REPLAY else None
 
     # -- steps ---------------------------------------------------------------------------------
 
     def begin_step(self) -> None:
-        """A step begins: decide how it is run."""
+        """Begin a step: decide whether it uses graphs."""
         if not self.segments:
             return
-        if len(self.issuer.steps) > 1:  # which must not share their tensors
+        if len(self.issuer.steps) > 1:  # their tensors must not be shared
             self.discard("several steps are in flight")
             return
         if self.accumulates:
@@ -130,7 +127,7 @@ class CudaGraphs:
         self._start_time = time.perf_counter()
 
     def finish_step(self) -> None:
-        """A step is over; the first few are timed to the end."""
+        """Finish a step; the first few are timed until the GPU is done."""
         if not self.segments or self.accumulates:
             return
         if self.enabled is None and self.steps < 2 * _TRIAL_STEPS:
@@ -142,11 +139,12 @@ class CudaGraphs:
         self.steps += 1
 
     def _choose_mode(self) -> None:
-        """Keep the quicker way; the first step of either kind is not typical."""
+        """Keep graphs if they are faster; the first step of either kind is not typical."""
         replay_seconds, eager_seconds = (median(self.seconds[mode][1:]) for mode in (REPLAY, EAGER))
         if replay_seconds >= eager_seconds:
             self.discard(
-                f"a replay took {1e3 * replay_seconds:.2f} ms, op by op it is {1e3 * eager_seconds:.2f}"
+                f"a replay took {1e3 * replay_seconds:.2f} ms, "
+                f"op by op it is {1e3 * eager_seconds:.2f}"
             )
 
     def __str__(self) -> str:
@@ -156,16 +154,17 @@ class CudaGraphs:
         return f"op by op: {self.eager_reason}" if self.eager_reason else "op by op"
 
     def discard(self, reason: str = "") -> None:
-        """Forget all that was captured: ops are issued one by one from now on."""
+        """Drop all graphs: ops are issued one by one from now on."""
         self.segments, self.mode, self.eager_reason = {}, EAGER, reason or self.eager_reason
         self.static_memory.clear()
         self.static_inputs.clear()
 
     def try_discard(self, order_index: int = 0) -> bool:
-        """There is no memory for graphs beside the ops: do without; false if that cannot be.
+        """Drop all graphs, since memory is short; false if that is impossible now.
 
         Args:
-            order_index: Where the step stands. What graphs have made for later ones alone, no op would find.
+            order_index: The step's next op. It is impossible if graphs before it have computed
+                tensors that only later graphs could read.
         """
         later_segments = [
             segment for segment in self.segments.values() if segment.start >= order_index
@@ -181,9 +180,9 @@ class CudaGraphs:
     def observe(
         self, number: int, instruction: Instruction, inputs: Sequence[torch.Tensor]
     ) -> None:
-        """Keep in mind what tensors look like that an op reads, and that graphs may read.
+        """Remember the shapes of the tensors that an op reads, since graphs may read them.
 
-        A state that was changed in place, or a view of a stored tensor, is read where it lies.
+        A state that was changed in place, or a view of a resident tensor, is read where it is.
         """
         for (location, key), value in zip(instruction.inputs, inputs, strict=True):
             if location == ENV and (number, key) not in self.templates:
@@ -193,7 +192,7 @@ class CudaGraphs:
                 )
 
     def replay(self, step: Any, cuda_device: CudaDevice, order_index: int) -> int:
-        """Issue the run of ops that begins here, if there is one; how many ops that were."""
+        """Replay the run of ops that begins here, if there is one; the number of its ops."""
         segment = self.segments.get(order_index) if self.mode == REPLAY else None
         if segment is None:
             return 0
@@ -214,21 +213,21 @@ class CudaGraphs:
         return segment.step_ops
 
     def stable_copy(self, value: torch.Tensor) -> torch.Tensor:
-        """A value that the next step does not overwrite."""
+        """The value, copied if the next replay would overwrite it."""
         if _storage_ptr(value) not in self.static_memory:
             return value
         try:
             return value.clone()
         except torch.OutOfMemoryError:
-            self.try_discard()  # then nothing overwrites it
+            self.try_discard()  # then no replay overwrites it
             return value
 
     # -- capturing -----------------------------------------------------------------------------
 
     def _capture_segments(self) -> None:
-        """Capture all runs of ops, without running them; those that cannot be are left out."""
+        """Capture all runs of ops, without running them; those that fail are left out."""
         while self.segments:
-            _empty_cache(self.issuer)  # a capture cannot use what the steps before have left
+            _empty_cache(self.issuer)  # a capture cannot use memory cached by earlier steps
             with torch.inference_mode(False), torch.no_grad():
                 failed_start = self._capture_all()
             if failed_start is None:
@@ -238,7 +237,7 @@ class CudaGraphs:
                     self.backend.synchronize(cuda_device.device)  # or inputs come before the zeros
                 break
             self.segments.pop(failed_start, None)
-            for segment in self.segments.values():  # which may need what that one was to make
+            for segment in self.segments.values():  # which may need the outputs of that one
                 segment.graph, segment.inputs, segment.outputs = None, {}, {}
                 segment.producers = set()
             self.static_memory.clear()
@@ -250,7 +249,7 @@ class CudaGraphs:
         self.resident_memory.clear()
 
     def _check_eager_memory(self) -> None:
-        """Give up if there is no memory for what is issued one by one between graphs."""
+        """Drop all graphs if there is no memory for the ops that are issued between them."""
         try:
             for cuda_device in self.issuer.cuda_devices.values():
                 torch.empty(
@@ -260,7 +259,7 @@ class CudaGraphs:
             self.try_discard()
 
     def _eager_bytes(self, cuda_device: CudaDevice) -> int:
-        """The most bytes at once that come from elsewhere to no place, or that no graph makes."""
+        """The most bytes at once of received and computed tensors that belong to no graph."""
         number, captured_indices = cuda_device.number, self._captured_indices(cuda_device)
         outputs_of: dict[int, list[Tensor]] = {}
         for holder, key in self.templates:
@@ -282,7 +281,7 @@ class CudaGraphs:
         return peak
 
     def _capture_all(self) -> int | None:
-        """Capture all runs of ops; where the one begins that cannot be."""
+        """Capture all runs of ops; the start of the first one that fails, else None."""
         step, pools = self.issuer.new_step(), dict[int, Any]()
         producer: dict[DeviceTensor, int] = {}
         for segment in sorted(self.segments.values(), key=lambda candidate: candidate.start):
@@ -292,12 +291,12 @@ class CudaGraphs:
                 self._capture_segment(segment, step, cuda_device, pool, producer)
             except Exception as error:
                 self.backend.synchronize(cuda_device.device)
-                # The end of a capture that was broken off may fail, too.
+                # The end of an interrupted capture may fail, too.
                 out_of_memory = torch.OutOfMemoryError in (type(error), type(error.__context__))
                 self.eager_reason = str(error).partition("\n")[0]
             else:
                 continue
-            if out_of_memory:  # and the error, which knew what had been made, is gone
+            if out_of_memory:  # and the error, which referred to the tensors, is gone
                 self.try_discard()
             return segment.start
         return None
@@ -331,7 +330,7 @@ class CudaGraphs:
         self.static_memory |= set(map(_storage_ptr, segment.outputs.values()))
 
     def _bind_input(self, segment: GraphSegment, step: Any, device_tensor: DeviceTensor) -> None:
-        """Give what a run of ops reads a place, unless a graph has put it into one."""
+        """Give an input of a run of ops a fixed address, unless a graph computes it."""
         number, tensor = device_tensor
         if tensor not in step.env[number]:
             template, cuda_device = self.templates[device_tensor], self.issuer.cuda_devices[number]
@@ -348,7 +347,7 @@ class CudaGraphs:
             segment.inputs[device_tensor] = self.static_inputs[device_tensor]
 
     def _captured_indices(self, cuda_device: CudaDevice) -> set[int]:
-        """The turns of a lane that are parts of graphs."""
+        """The indices of a device's ops that are part of graphs."""
         order = self.issuer.order
         segments = [
             segment
@@ -358,9 +357,9 @@ class CudaGraphs:
         return {index for segment in segments for index in segment.op_indices}
 
     def _persistent_tensors(self, cuda_device: CudaDevice) -> set[Tensor]:
-        """What is not read by graphs alone; the room of all else can be used again.
+        """Tensors that are not only read by graphs; the memory of all others can be reused.
 
-        What is sent stays: who fetches it may take longer than the next graph.
+        Tensors that are sent stay: their copy may end later than the next graph begins.
         """
         captured_indices, persistent = (
             self._captured_indices(cuda_device),
@@ -373,7 +372,7 @@ class CudaGraphs:
         return persistent
 
     def _segment_reads(self, segment: GraphSegment, cuda_device: CudaDevice) -> list[DeviceTensor]:
-        """What a run of ops reads that it does not make."""
+        """The tensors that a run of ops reads and does not compute."""
         op_order = self.issuer.order[: segment.step_ops]
         op_order = op_order or [(cuda_device.number, op_index) for op_index in segment.op_indices]
         instructions = [
@@ -392,7 +391,7 @@ class CudaGraphs:
     def _issue_segment(
         self, segment: GraphSegment, step: Any, cuda_device: CudaDevice, persistent: set[Tensor]
     ) -> None:
-        """Issue ops of one device that meet nobody."""
+        """Issue ops of one device that need no other device."""
         env, sequence = step.env[cuda_device.number], cuda_device.job.instructions.sequence
         for index in segment.op_indices:
             self.issuer.issue(step, cuda_device, index)
@@ -401,7 +400,7 @@ class CudaGraphs:
                     env.pop(tensor, None)
 
     def _issue_whole_step(self, segment: GraphSegment, step: Any, first_device: CudaDevice) -> None:
-        """Issue a whole step: other streams leave the first one, and come back to it."""
+        """Issue a whole step: other streams fork from the first one, and join it."""
         issuer = self.issuer
         start_event, joined_streams = first_device.record_end(-1), []
         try:
@@ -420,24 +419,23 @@ class CudaGraphs:
                 issuer.wait_inputs(step, cuda_device, instruction)
                 issuer.issue(step, cuda_device, index)
                 issuer.finish_op(step, cuda_device, instruction)
-        finally:  # a capture that ends with another stream still in it is an error
+        finally:  # ending a capture while another stream is part of it is an error
             self.backend.set_stream(first_device.compute)
             for stream in joined_streams:
                 first_device.compute.wait_stream(stream)
             for cuda_device in issuer.cuda_devices.values():
                 if cuda_device.staging is not None:
-                    cuda_device.staging.last_reader_event = (
-                        None  # captured: nothing that a later step could wait for
-                    )
+                    # It was captured: no later step could wait for it.
+                    cuda_device.staging.last_reader_event = None
 
 
 def _storage_ptr(tensor: torch.Tensor) -> int:
-    """Where the memory begins that a tensor is in, or a part of."""
+    """The address of a tensor's storage."""
     return int(tensor.untyped_storage().data_ptr())
 
 
 def _empty_cache(issuer: Issuer) -> None:
-    """Give back what the allocator keeps for later."""
+    """Free what the allocator caches."""
     for device in {cuda_device.device for cuda_device in issuer.cuda_devices.values()}:
         issuer.backend.synchronize(device)
     issuer.backend.empty_cache()

@@ -1,7 +1,7 @@
 """The issuer: one host thread issues the ops of all CUDA devices in plan order.
 
-The host waits only where an op needs what a CPU device has not made yet, and has by then issued
-every transfer and every copy of streamed weights that can run meanwhile.
+The host waits only where an op needs a tensor that a CPU device has not computed yet. By then it
+has issued every transfer and every copy of streamed weights that can run in the meantime.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class _GpuStep:
 
 
 def _locations(cuda_device: CudaDevice, step: _GpuStep) -> tuple[Any, Any, Any]:
-    """Where an op finds what it reads: by `ENV`, `HOME` and `ROOM`."""
+    """The tensors that an op can read: by `ENV`, `RESIDENT` and `STAGED`."""
     return (
         step.env[cuda_device.number],
         cuda_device.job.resident,
@@ -55,13 +55,13 @@ def _locations(cuda_device: CudaDevice, step: _GpuStep) -> tuple[Any, Any, Any]:
     )
 
 
-_open_issuers: WeakSet[Issuer] = WeakSet()  # that have not let go of their streams
+_open_issuers: WeakSet[Issuer] = WeakSet()  # that have not released their streams
 
 
 def clear_workspaces() -> None:
-    """Let cuBLAS give back its room on all streams; it takes it anew when it is used.
+    """Free cuBLAS's workspaces of all streams; cuBLAS allocates them again when it is used.
 
-    It keeps it while there are graphs anywhere, which were captured with it and work in it.
+    They stay while there are graphs anywhere, which were captured with them.
     """
     has_graphs = any(issuer.cuda_graphs.has_graphs for issuer in _open_issuers)
     backend = current_backend()
@@ -73,11 +73,11 @@ class Issuer:
     """Issues the ops of all CUDA devices of a plan.
 
     Args:
-        jobs: Of the CUDA devices, by number.
-        order: (device, turn) of each of their ops, in the plan's order.
-        source: Gives a stored tensor where it lies.
-        cuda_graphs: Whether to capture runs of ops once and replay them; None: if that is quicker.
-        workers: Whether CPU devices have ops, too.
+        jobs: Jobs of the CUDA devices, by device number.
+        order: (device, index in its sequence) of each of their ops, in the plan's order.
+        source: Returns a resident tensor on the device that holds it.
+        cuda_graphs: Whether to capture runs of ops once and replay them; None: if that is faster.
+        has_workers: Whether CPU devices have ops, too.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Issuer:
         self.is_single_gpu = (
             len({job.real_device.index for job in jobs.values()}) == 1 and not has_workers
         )
-        """Whether one GPU does all ops, on one stream or several."""
+        """Whether one GPU runs all ops, on one stream or several."""
         self.jobs, self.order, self.device_count = jobs, order, device_count
         self.backend = current_backend()
         self.inbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
@@ -108,13 +108,13 @@ class Issuer:
             index if number == previous and self._is_local(jobs[number], index) else -1
             for (number, index), (previous, _) in zip(order, [(-1, -1), *order], strict=False)
         ]
-        """The turn of each op, in order, that follows one of its device and meets nobody; or -1."""
+        """The index of each op that follows one of its device and needs no other device; or -1."""
         self.next_step = 0
 
     # -- steps ---------------------------------------------------------------------------------
 
     def run_until(self, number: int) -> bool:
-        """Issue ops until a step is over here; false if told to stop before."""
+        """Issue ops until a step is complete on the GPUs; false if stopped before that."""
         devices = {cuda_device.device for cuda_device in self.cuda_devices.values()}
         previous_streams = {device: self.backend.current_stream(device) for device in devices}
         try:
@@ -140,7 +140,7 @@ class Issuer:
         return True
 
     def _is_expected(self, number: int) -> bool:
-        """Whether a step has been announced, and its note not been read yet."""
+        """Whether a step was begun, and its message has not been read yet."""
         return self.next_step <= number
 
     def _process_message(self, message: Message) -> None:
@@ -155,7 +155,7 @@ class Issuer:
                 and not self.cuda_graphs.covers_step
                 and self.steps[0].order_index == 0 < len(self.steps) - 1
             ):
-                self._begin_staging()  # of the step before, which was to be one graph
+                self._begin_staging()  # of the previous step, which was to be one graph
             for number, cuda_device in self.cuda_devices.items():
                 step.env[number].update(message.value[number])
                 if (
@@ -176,7 +176,7 @@ class Issuer:
             self._fail(step, error)
 
     def new_step(self, number: int = -1) -> _GpuStep:
-        """A step of which nothing is issued yet."""
+        """A step of which no op has been issued yet."""
         return _GpuStep(number, [{} for _ in range(self.device_count)])
 
     def _receive(
@@ -204,7 +204,7 @@ class Issuer:
             step.env[target][key], step.arrival_events[target, key] = local, arrival
 
     def _ready_step(self) -> _GpuStep | None:
-        """The oldest step whose next op has all it needs from CPU devices."""
+        """The oldest step whose next op has all inputs from CPU devices."""
         for step in self.steps[:1] if self.has_staging else self.steps:
             number, index = self.order[step.order_index]
             instruction = self.jobs[number].instructions.sequence[index]
@@ -223,7 +223,7 @@ class Issuer:
     # -- ops -----------------------------------------------------------------------------------
 
     def _advance(self, step: _GpuStep) -> None:
-        """Issue the next op of a step, or the run of ops that was captured together."""
+        """Issue the next op of a step, or the captured run of ops that begins with it."""
         number, index = self.order[step.order_index]
         cuda_device, job = self.cuda_devices[number], self.jobs[number]
         if self.current_device is not cuda_device:
@@ -246,7 +246,7 @@ class Issuer:
                 ):
                     self.finish_op(step, cuda_device, job.instructions.sequence[op_index])
             step.order_index += count or 1
-            if required is None:  # or the next op may be of another lane
+            if required is None:  # otherwise the next op may be of another device
                 self._issue_local(step, cuda_device)
         except Exception as error:
             self._fail(step, error)
@@ -255,16 +255,17 @@ class Issuer:
             self._finish_step(step)
 
     def _fail(self, step: _GpuStep, error: Exception) -> None:
-        """Report that the op which a step stands at has failed."""
+        """Report that the next op of a step has failed."""
         self.steps.remove(step)
         number, index = self.order[step.order_index]
         job = self.jobs[number]
         job.report(StepDone(step.number, number, {}, error, job.names[index]))
 
     def _issue_local(self, step: _GpuStep, cuda_device: CudaDevice) -> None:
-        """Issue what follows and meets nobody: a host that is slower than the GPU does little else.
+        """Issue the following ops that need no other device, in a tight loop.
 
-        It looks for notes in between, since what comes from elsewhere is to be sent on at once.
+        A host that is slower than the GPU spends most of its time here. It looks for messages in
+        between, since a tensor that arrives may have to be sent on at once.
         """
         job, env, staging, inbox_empty = (
             cuda_device.job,
@@ -298,7 +299,7 @@ class Issuer:
                     [locations[location][key] for location, key in instruction.inputs]
                 )
             except torch.OutOfMemoryError:
-                return  # it is issued alone
+                return  # it is issued alone, which can free memory
             for output, value in enumerate(outputs):
                 env[position, output] = value
             if arrival is not None and staging is not None:
@@ -309,7 +310,7 @@ class Issuer:
 
     @staticmethod
     def _is_local(job: DeviceJob, index: int) -> bool:
-        """Whether an op waits for no other device, and none for it."""
+        """Whether an op waits for no other device, and no other device for it."""
         instruction = job.instructions.sequence[index]
         synchronises = (
             instruction.remote_inputs
@@ -321,7 +322,7 @@ class Issuer:
         return not synchronises and job.on_op is None
 
     def _issue_op(self, step: _GpuStep, cuda_device: CudaDevice, index: int) -> None:
-        """Issue an op that is part of no graph; graphs must not take the memory that it needs."""
+        """Issue an op that is part of no graph; if memory is short, discard the graphs."""
         try:
             self.issue(step, cuda_device, index)
             return
@@ -335,7 +336,7 @@ class Issuer:
     def wait_inputs(
         self, step: _GpuStep, cuda_device: CudaDevice, instruction: Instruction
     ) -> None:
-        """Let the compute stream wait for what an op needs from other streams."""
+        """Let the compute stream wait for an op's inputs from other streams."""
         for tensor in instruction.remote_inputs:
             event = step.arrival_events.pop((cuda_device.number, tensor), None)
             if event is not None:
@@ -349,7 +350,7 @@ class Issuer:
     def _wait_graph_inputs(
         self, step: _GpuStep, cuda_device: CudaDevice, required: Sequence[tuple[int, Tensor]]
     ) -> None:
-        """Let the stream of a captured step wait for all that comes from elsewhere."""
+        """Let the stream of a captured step wait for all inputs from other devices."""
         for holder, tensor in required:
             event = step.arrival_events.pop((holder, tensor), None)
             if event is not None:
@@ -383,7 +384,7 @@ class Issuer:
             job.on_op(cuda_device.number, step, instruction, outputs)
 
     def finish_op(self, step: _GpuStep, cuda_device: CudaDevice, instruction: Instruction) -> None:
-        """Send what an op made, give back its room, and let go of what nobody needs."""
+        """Send an op's outputs, release its part of the staging buffer, and free dead tensors."""
         env, position = step.env[cuda_device.number], instruction.position
         is_streamed = (
             cuda_device.staging is not None and position in cuda_device.staging.arrival_events
@@ -441,7 +442,7 @@ class Issuer:
                 cuda_device.staging.begin_step()
 
     def wait_for_caller(self) -> None:
-        """Let all that is issued from now on wait for what the caller's streams do."""
+        """Let all that is issued from now on wait for the caller's streams."""
         for cuda_device in self.cuda_devices.values():
             caller_stream = self.backend.current_stream(cuda_device.device)
             cuda_device.compute.wait_stream(caller_stream)
@@ -450,9 +451,10 @@ class Issuer:
                 cuda_device.staging.stream.wait_stream(caller_stream)
 
     def release(self) -> None:
-        """Give back rooms, graphs and what libraries keep for the streams (cuBLAS 32 MiB each).
+        """Free staging buffers, graphs and workspaces of the streams (cuBLAS: 32 MiB each).
 
-        At once: lanes and rooms know each other, so they would stay until garbage is collected.
+        Explicitly: devices and buffers refer to each other, so they would stay until the garbage
+        collector runs.
         """
         for cuda_device in self.cuda_devices.values():
             cuda_device.compute.synchronize()
@@ -463,7 +465,7 @@ class Issuer:
         clear_workspaces()
 
     def join_caller(self, outputs: Iterable[torch.Tensor]) -> None:
-        """Let the caller's streams wait for all that was issued, and have the outputs."""
+        """Let the caller's streams wait for all that was issued, and record their use."""
         for cuda_device in self.cuda_devices.values():
             self.backend.current_stream(cuda_device.device).wait_stream(cuda_device.compute)
         for value in outputs:

@@ -1,8 +1,8 @@
 """CUDA streams and the staging buffer of one CUDA device of a plan.
 
-A lane has a stream for its ops, one for tensors that come in, one for those that go out to the host
-and one for streamed weights, so that nothing waits that need not. Whoever uses a tensor on another
-stream than it was made on waits for an event, and tells the allocator.
+A device has a compute stream for its ops, one stream for incoming tensors, one for tensors that go
+to the host and one for streamed weights, so that none waits without need. A stream that uses a
+tensor of another stream waits for an event, and the use is recorded with the allocator.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from placewright.runtime.cuda.backend import CudaEvent, CudaStream
     from placewright.runtime.staging import Staging
 
-TRANSFER_PRIORITY = -1  # the priority of streams that carry tensors, ahead of weights and ops
+TRANSFER_PRIORITY = -1  # of streams that carry tensors: ahead of weights and ops
 
 
 class CudaDevice:
-    """One CUDA device of a plan: streams of a GPU, and a room for streamed weights.
+    """One CUDA device of a plan: streams of a GPU, and a staging buffer for streamed weights.
 
     Args:
-        source: Gives a stored tensor where it lies.
+        source: Returns a resident tensor on the device that holds it.
     """
 
     def __init__(self, job: DeviceJob, source: Callable[[Tensor], torch.Tensor]) -> None:
@@ -45,7 +45,7 @@ class CudaDevice:
         self.compute = self._new_compute_stream()
         self.incoming = self.backend.new_stream(self.device, TRANSFER_PRIORITY)
         self.outgoing = self.backend.new_stream(self.device, TRANSFER_PRIORITY)
-        self.end_events: dict[int, CudaEvent] = {}  # of each turn that others wait for
+        self.end_events: dict[int, CudaEvent] = {}  # of each op that other streams wait for
         if job.instructions.staging:  # memory is scarce
             self._init_cublas()
         self.staging = (
@@ -65,21 +65,21 @@ class CudaDevice:
             return stream
         except (RuntimeError, AttributeError) as error:
             raise ExecutionError(
-                f"device {real_device.name!r} asks for {real_device.multiprocessors} multiprocessors: "
-                f"this PyTorch or GPU cannot share them out ({error})"
+                f"device {real_device.name!r} is confined to {real_device.multiprocessors} "
+                f"multiprocessors: this PyTorch or GPU cannot do that ({error})"
             ) from error
 
     def _init_cublas(self) -> None:
-        """Let cuBLAS take its room on the ops' stream before all else.
+        """Let cuBLAS allocate its workspace for the compute stream first.
 
-        In the midst of other tensors it would part what is free around it into smaller pieces.
+        Allocated between other tensors it would fragment the free memory around it.
         """
         with self.backend.stream_scope(self.compute):
             matrix = torch.ones(8, 8, device=self.device)
             torch.mm(matrix, matrix)
 
     def record_end(self, position: int) -> CudaEvent:
-        """Note on the compute stream that an op has ended."""
+        """Record on the compute stream that an op has ended."""
         event = self.end_events.get(position)
         if event is None:
             event = self.end_events[position] = self.backend.new_event()
@@ -92,10 +92,14 @@ class CudaDevice:
         ready_event: CudaEvent | None,
         static_input: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, CudaEvent]:
-        """Bring a tensor from the host or another GPU here; the event says when it has come.
+        """Copy a tensor from the host or another GPU to this one.
 
         Args:
-            static_input: Where it goes, if graphs read it there; nobody reads there any more by now.
+            static_input: The tensor to copy into, if graphs read it there; its last reader has
+                been issued.
+
+        Returns:
+            The tensor here, and the event of its arrival.
         """
         if ready_event is not None:
             self.incoming.wait_event(ready_event)
@@ -111,13 +115,13 @@ class CudaDevice:
         return local, arrival
 
     def stored_to_host(self, value: torch.Tensor) -> PendingTensor:
-        """Send a stored tensor to the host, once all is done that was issued before."""
+        """Copy a resident tensor to the host, after all ops that were issued before."""
         event = self.backend.new_event()
         event.record(self.compute)
         return self.to_host(value, event)
 
     def to_host(self, value: torch.Tensor, ready_event: CudaEvent) -> PendingTensor:
-        """Send a tensor to the host."""
+        """Copy a tensor to the host."""
         self.outgoing.wait_event(ready_event)
         with self.backend.stream_scope(self.outgoing):
             host_copy = self.backend.pinned_like(value)
@@ -129,12 +133,12 @@ class CudaDevice:
 
 
 class _CopyBatch(NamedTuple):
-    """Weights that come together.
+    """Weights that are copied together.
 
     Args:
         readers_before: How many readers must have been issued before.
-        pairs: Where each goes, and where it comes from; one pair if they stand side by side.
-        readers: Ops that have all their weights once these have come.
+        pairs: Target and source of each copy; one pair if the weights are adjacent at both ends.
+        readers: Ops that have all their weights after this batch.
     """
 
     readers_before: int
@@ -143,10 +147,10 @@ class _CopyBatch(NamedTuple):
 
 
 class _StagingBuffer:
-    """A lane's staging room: copies run ahead of the ops as far as the room permits (rule 6).
+    """The staging buffer of a device: copies run ahead of the ops as far as it permits (rule 6).
 
-    The host says "copy" as soon as the op that must end before it has been issued; the copy stream
-    then waits for that op's event. So the host never waits for room.
+    The host issues a copy as soon as the op that must end before it has been issued; the copy
+    stream then waits for that op's event. So the host never waits for space in the buffer.
     """
 
     def __init__(
@@ -174,7 +178,7 @@ class _StagingBuffer:
         return batches
 
     def begin_step(self) -> None:
-        """A step begins: the room is free once the last reader of the step before has ended."""
+        """Begin a step: the buffer is free once the last reader of the previous step has ended."""
         if self.last_reader_event is not None:
             self.stream.wait_event(self.last_reader_event)
         else:
@@ -183,13 +187,13 @@ class _StagingBuffer:
         self.issue_copies()
 
     def begin_capture(self, event: CudaEvent) -> None:
-        """Begin a step that is being captured: copies follow an event of the ops' stream."""
+        """Begin a step that is being captured: copies follow an event of the compute stream."""
         self.stream.wait_event(event)
         self.next_batch = self.issued_readers = 0
         self.issue_copies()
 
     def issue_copies(self) -> None:
-        """Issue every copy whose room has been, or is going to be, given back by then."""
+        """Issue every copy whose part of the buffer is free, or is freed by ops already issued."""
         if not self._can_issue():
             return
         with self.cuda_device.backend.stream_scope(self.stream):
@@ -215,7 +219,7 @@ class _StagingBuffer:
             self.arrival_events[reader].record(self.stream)
 
     def reader_issued(self, event: CudaEvent) -> None:
-        """A reader has been issued; its event says when it ends."""
+        """Note that a reader has been issued; `event` marks its end."""
         self.issued_readers += 1
         self.last_reader_event = event
         self.issue_copies()
@@ -224,7 +228,7 @@ class _StagingBuffer:
 def merge_copies(
     pairs: list[tuple[torch.Tensor, torch.Tensor]],
 ) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Copies as one copy of bytes, where all stand side by side at both ends; else as they are."""
+    """Copies as one copy of bytes, if all are adjacent at both ends; otherwise unchanged."""
     offsets = {slot.data_ptr() - weight.data_ptr() for slot, weight in pairs}
     storages = {side.untyped_storage().data_ptr() for pair in pairs for side in pair}
     same_strides = all(slot.stride() == weight.stride() for slot, weight in pairs)
@@ -236,7 +240,7 @@ def merge_copies(
 
 
 def _byte_span(tensors: list[torch.Tensor]) -> torch.Tensor:
-    """The bytes from the first of some tensors of one storage to the end of the last."""
+    """The bytes from the first of some tensors of one storage to the end of the last one."""
     first, last = tensors[0], tensors[-1]
     begin = int(first.storage_offset()) * first.element_size()
     end = int(last.storage_offset()) * last.element_size() + last.nbytes

@@ -1,8 +1,8 @@
 """Diverse plans of a problem, to compare the simulator with measurements.
 
-Single devices, the expert's, those of `auto` and of `streamed`, and random ones: blocks of the
-graph on random devices, and random weights streamed to one device. Random ones are of step times
-that are some percent apart: nothing can be learned from the order of plans that take the same.
+Single devices, the expert's plan, those of `auto` and `streamed`, and random plans: blocks of the
+graph on random devices, and random weights streamed to one device. The step times of random plans
+are some percent apart: the order of plans that take equally long says nothing.
 """
 
 from __future__ import annotations
@@ -25,20 +25,19 @@ if TYPE_CHECKING:
     from placewright.solvers import Solver
 
 NamedPlan = tuple[str, Plan]
-"""What a plan is called, and the plan."""
+"""A name and a plan."""
 MAX_BLOCKS = 12
 EVALUATIONS = 3000
-"""Plans that `auto` may judge: a few seconds."""
+"""Plans that `auto` may evaluate: a few seconds."""
 MIN_DIFFERENCE = 0.02
-"""Random plans differ from one another by so much of their step times, as they are predicted."""
+"""The least relative difference between the predicted step times of two random plans."""
 
 
 def diverse_plans(
     problem: Problem, count: int = 30, seed: int = 0, evaluations: int = EVALUATIONS
 ) -> list[NamedPlan]:
-    """So many different plans that fit, as far as there are so many; the same for the same seed."""
+    """Up to `count` different plans that fit; the same for the same seed."""
     plans: dict[Plan, str] = {}
-
     times: list[float] = []
 
     def add(name: str, plan: Plan, distinct: bool = False) -> None:
@@ -77,14 +76,14 @@ def diverse_plans(
 
 
 def random_blocks(problem: Problem, rng: np.random.Generator) -> Plan:
-    """The graph cut at random places, each piece on a random device.
+    """The graph cut at random positions, each block on a random device.
 
-    A layer's backward pass stays with the layer, as in any plan that a person would write.
+    A layer's backward pass stays with the layer, as in a plan written by hand.
     """
     ops, devices = len(problem.graph), len(problem.cluster)
     cuts = np.sort(rng.integers(0, ops, rng.integers(1, MAX_BLOCKS)))
     first_op: dict[str, int] = {}
-    for at in np.flatnonzero(problem.arrays.scheduled).tolist():  # weights stand before all else
+    for at in np.flatnonzero(problem.arrays.scheduled).tolist():  # weights come first in the graph
         first_op.setdefault(problem.graph.ops[at].module, at)
     positions = [
         first_op.get(op.module, at) if op.phase != "forward" and op.module else at
@@ -96,7 +95,7 @@ def random_blocks(problem: Problem, rng: np.random.Generator) -> Plan:
 
 
 def random_streams(problem: Problem, rng: np.random.Generator) -> Plan | None:
-    """One accelerator computes; a random share of the weights stays on the host."""
+    """One accelerator runs all ops; a random share of the weights stays on the host."""
     a, host = problem.arrays, problem.cluster.host
     candidates = [int(index) for index in accelerators(problem) if index != host]
     if not candidates or host is None:

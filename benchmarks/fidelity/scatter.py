@@ -23,7 +23,7 @@ _COLOURS = ("#4c7fd0", "#e0813a", "#3fa284", "#b266c4", "#d3587a", "#8f9a34", "#
 def scatter_svg(
     groups: dict[str, Sequence[ScatterPoint]], title: str = "predicted and measured"
 ) -> str:
-    """One mark a plan on logarithmic axes, a colour a group; on the line both are equal.
+    """One mark per plan on logarithmic axes, one colour per group; on the line both are equal.
 
     The pale band is 15 % to either side of it. Pointing at a mark shows its name and figures.
     """

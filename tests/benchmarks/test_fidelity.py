@@ -8,10 +8,7 @@ import xml.etree.ElementTree as ET
 
 import numpy as np
 import pytest
-
-from placewright import Cluster, Plan, Problem, Roofline, Table, zoo
-from placewright.errors import FileError
-from placewright.profiling.fidelity import (
+from fidelity_rows import (
     MeasuredRun,
     append_row,
     compare_plans,
@@ -22,9 +19,12 @@ from placewright.profiling.fidelity import (
     spearman,
     summarise,
 )
+from scatter import scatter_svg
+from varied_plans import diverse_plans
+
+from placewright import Cluster, Plan, Problem, Roofline, Table, zoo
+from placewright.errors import FileError
 from placewright.profiling.host_sensitivity import scale_host
-from placewright.profiling.varied import diverse_plans
-from placewright.reporting.scatter import scatter_svg
 from placewright.simulator import judge, simulate
 
 
@@ -54,7 +54,7 @@ def test_errors_are_shares_of_what_was_measured(diamond_problem, plans):
     )
 
 
-def test_a_slower_host_is_told_from_a_wrong_prediction():
+def test_a_slower_host_is_distinguished_from_a_wrong_prediction():
     graph = zoo.load("chain")
     cluster = Cluster.parse("P100+cpu")
     seconds = Roofline().op_seconds(graph, cluster)

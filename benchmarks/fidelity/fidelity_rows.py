@@ -1,6 +1,6 @@
-"""Fidelity of the simulator: predicted against measured step times, and what differs.
+"""Predicted against measured step times of plans, as rows of a file.
 
-Results append to one file, a JSON object a line, and what is there is not measured again.
+Results append to one file, one JSON object per line; plans that it holds are not measured again.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ Span = tuple[float, float]
 
 @dataclass(frozen=True)
 class MeasuredRun:
-    """What running a plan for real gave.
+    """The measurements of one plan.
 
     Args:
         step_time: Seconds; infinite where it could not be run.
-        spread: Between the quartiles, as a share of the median.
+        spread: The interquartile range, as a share of the median.
         peak: The most bytes that each device held at once, by name, where it is known.
         ops: When each op ran in one step, by name, where it is known.
         error: Why it could not be run.
-        pace: Seconds of the host's ops at that time, times those it was profiled with: others that
-            share a processor come and go.
-        issue_mode: How GPUs were given their ops (`Executor.issued`).
+        pace: Seconds of the host's ops at that time, relative to those of the profile: processes
+            that share a processor come and go.
+        issue_mode: How GPUs were issued their ops (`Executor.issue_mode`).
     """
 
     step_time: float
@@ -63,11 +63,11 @@ class FidelityRow:
     """One plan, predicted and measured.
 
     Args:
-        key: What it is a row of: graph, cluster, costs and plan.
-        blame: Where predicted and measured differ; see `blame`.
-        pace: Of the host while it was measured; see `Run`.
-        paced: What is predicted of a host of that pace.
-        issued: How GPUs were given their ops.
+        key: Identifies graph, cluster, costs and plan.
+        blame: Where predicted and measured differ; see `error_breakdown`.
+        pace: The host's pace while the plan was measured; see `MeasuredRun`.
+        paced: The predicted step time with a host of that pace.
+        issued: How GPUs were issued their ops.
     """
 
     model: str
@@ -95,10 +95,10 @@ class Fidelity:
     """How well step times of many plans were predicted.
 
     Args:
-        error: The median of the predictions' relative errors, without their signs.
+        error: The median of the predictions' absolute relative errors.
         rank_correlation: Spearman's rank correlation of predicted and measured.
         memory_error: The median relative error of peaks, of the devices whose peak was measured.
-        adjusted_error: As `error`, with the host at the pace that it had while each plan was measured.
+        adjusted_error: As `error`, with the host at the pace it had when each plan was measured.
     """
 
     plans: int
@@ -116,7 +116,7 @@ def compare_plans(
     path: Path | None = None,
     progress: Callable[[str], None] = lambda text: None,
 ) -> list[FidelityRow]:
-    """Predict and measure each plan; rows of these plans that the file holds are taken from there.
+    """Predict and measure each plan; rows that the file holds are read from it.
 
     Raises:
         FileError: The file holds something else, or cannot be written.
@@ -135,7 +135,7 @@ def compare_plans(
 
 
 def fidelity_row(problem: Problem, name: str, plan: Plan, run: MeasuredRun) -> FidelityRow:
-    """What a plan was predicted to take, and took."""
+    """The row of a plan that has been measured."""
     timeline = simulate(problem, plan)
     names = [device.name for device in problem.cluster.devices]
     peak = dict(zip(names, (int(size) for size in timeline.peak), strict=True))
@@ -157,7 +157,7 @@ def fidelity_row(problem: Problem, name: str, plan: Plan, run: MeasuredRun) -> F
 
 
 def row_key(problem: Problem, plan: Plan) -> str:
-    """What decides a prediction: graph, cluster, costs and plan."""
+    """A digest of what a prediction depends on: graph, cluster, costs and plan."""
     digest = hashlib.blake2b(digest_size=12)
     digest.update(f"{problem.graph.fingerprint}{problem.cluster.fingerprint}".encode())
     digest.update(problem.arrays.compute.tobytes())
@@ -167,7 +167,7 @@ def row_key(problem: Problem, plan: Plan) -> str:
 
 
 def summarise(rows: Sequence[FidelityRow]) -> Fidelity:
-    """How well these plans were predicted; those that could not be run are counted apart."""
+    """How well these plans were predicted; plans that could not be run are counted separately."""
     finished = [row for row in rows if math.isfinite(row.measured)]
     predicted = np.array([row.predicted for row in finished])
     measured = np.array([row.measured for row in finished])
@@ -189,7 +189,7 @@ def summarise(rows: Sequence[FidelityRow]) -> Fidelity:
 
 
 def spearman(left: np.ndarray[Any, Any], right: np.ndarray[Any, Any]) -> float:
-    """The rank correlation of two rows of numbers; equal numbers share their mean rank."""
+    """The rank correlation of two arrays; equal numbers share their mean rank."""
     ranks = [_ranks(left), _ranks(right)]
     if any(rank.std() == 0 for rank in ranks):
         return math.nan
@@ -207,8 +207,8 @@ def error_breakdown(
 ) -> list[dict[str, Any]]:
     """Where the error comes from: seconds by device and kind of op, gaps, and single ops.
 
-    A gap is time in a device's step, up to its last op, in which it runs nothing: it waits for a
-    tensor, for a weight, or for the host.
+    A gap is time before a device's last op in which it runs nothing: it waits for a tensor, a
+    weight or the host.
     """
     names = [device.name for device in problem.cluster.devices]
     kinds: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
@@ -264,10 +264,10 @@ def _breakdown_entry(
 
 
 def read_rows(path: Path) -> list[FidelityRow]:
-    """The rows that a file holds; a last line that was cut off is left out.
+    """The rows of a file; an incomplete last line is skipped.
 
     Raises:
-        FileError: A line before the last is no row.
+        FileError: A line before the last is not a row.
     """
     if not path.exists():
         return []
@@ -286,7 +286,7 @@ def read_rows(path: Path) -> list[FidelityRow]:
 
 
 def append_row(row: FidelityRow, path: Path) -> None:
-    """Add a row to a file, on a line of its own.
+    """Append a row to a file.
 
     Raises:
         FileError: It cannot be written.
