@@ -28,7 +28,7 @@ class WeightAverage:
 
     def __call__(self, trainer: Trainer) -> bool:
         """Look at the policy after an update."""
-        if trainer.evaluations > (1 - self.share) * trainer.max_evaluations:
+        if trainer.evaluations > (1 - self.share) * (trainer.max_evaluations or 0):
             self.count += 1
             for name, weights in trainer.policy.state_dict().items():
                 weight_sum = self._sums.get(name)

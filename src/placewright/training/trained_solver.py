@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 
 from placewright.plan import Plan
 from placewright.solvers import solve
-from placewright.training.environment import Environment, from_verdict
+from placewright.training.environment import from_verdict
 from placewright.training.trainer import Trainer
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from placewright.outcome import Outcome
     from placewright.problem import Problem
     from placewright.result import Result
     from placewright.solvers import Search
-    from placewright.training.environment import Outcome
     from placewright.training.recipes.base import Recipe
 
 
@@ -45,7 +45,10 @@ class TrainedSolver:
             return from_verdict(problem, search.judge(placements, priority))
 
         trainer = Trainer(
-            [Environment(search.problem, measure)], self.recipe, search.seed, self.max_evaluations
+            [self.recipe.environment(search.problem, measure)],
+            self.recipe,
+            search.seed,
+            self.max_evaluations,
         )
         trainer.run(lambda _: not search.over)
 
@@ -66,7 +69,12 @@ def training_result(trainer: Trainer, index: int = 0) -> Result:
     environment = trainer.environments[index]
     if environment.best_placement is None:
         raise ValueError("no plan has been judged yet")
-    plan = Plan.of(environment.problem, environment.best_placement, environment.best_priority)
+    plan = Plan.of(
+        environment.problem,
+        environment.best_placement,
+        environment.best_priority,
+        fusion=environment.best_fusion,
+    )
     result = solve(environment.problem, _FixedPlan(trainer.recipe.name, plan), seed=trainer.seed)
     return replace(
         result,

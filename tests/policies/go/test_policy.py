@@ -158,7 +158,7 @@ def test_ablations_are_other_networks(change):
 def test_a_policy_that_is_told_times_needs_a_clock():
     given = problem()
     policy = replace(SMALL, timed=True).build(given)
-    with pytest.raises(ConfigError, match="must be told when ops run"):
+    with pytest.raises(ConfigError, match="reads when ops run and has no clock"):
         policy.act(given, 1, seed=0)
 
 

@@ -26,7 +26,8 @@ from placewright.training.go.demonstrations import (  # noqa: E402
     DemonstrationTask,
     initial_plan,
 )
-from placewright.training.go.trainer import GoRecipe, GoTrainer  # noqa: E402
+from placewright.training.recipes.go import go_recipe  # noqa: E402
+from placewright.training.trainer import Trainer, UpdateLog  # noqa: E402
 
 FILE = Path(__file__).parent / "reference.json"
 REFERENCE = json.loads(FILE.read_text()) if FILE.exists() else {}
@@ -78,35 +79,47 @@ def weights_digest(policy: Any) -> str:
 def record(name: str) -> dict[str, Any]:
     """The weights after each update, and what each says of itself."""
     config, changes = RUNS[name]
-    lessons = demonstrations()
-    recipe = GoRecipe(episodes=EPISODES, **changes)
-    trainer = GoTrainer(config.build(lessons[0].problem, 0), lessons, recipe, 0, "cpu")
+    recipe = go_recipe(config, EPISODES, **changes)
+    environments = [
+        recipe.environment(each.problem, demonstration=each) for each in demonstrations()
+    ]
+    trainer = Trainer(environments, recipe, 0, None, device="cpu", max_updates=STEPS)
     weights: list[str] = []
 
-    def after(trainer: GoTrainer) -> bool:
+    def after(trainer: Trainer) -> bool:
         weights.append(weights_digest(trainer.policy))
         return True
 
-    trainer.run(1e9, after, STEPS)
-    keys = [task.key for task in TASKS]
-    rows = [
-        {
-            "update": row.step + 1,
-            "phase": row.part,
-            "problem": keys.index(row.task),
-            "ratio": None if math.isnan(row.ratio) else row.ratio,
-            "best": None if math.isnan(row.best) else row.best,
-            **row.said,
-        }
-        for row in trainer.log
-    ]
+    trainer.run(after)
+    hooks = trainer.hooks
     return {
-        "weights": weights,
-        "rows": rows,
+        "weights": weights[:STEPS],
+        "rows": [_figures(row, hooks.references.get(row.problem)) for row in trainer.log],
         "evaluations": [each.evaluations for each in trainer.environments],
         "best": [list(each.best_key) for each in trainer.environments],
-        "demonstrations": [list(each.found_by) for each in trainer.demonstrations],
+        "demonstrations": [list(each.found_by) for each in hooks.demonstrations],
     }
+
+
+def _figures(row: UpdateLog, reference: float | None) -> dict[str, Any]:
+    """A row in the words of the reference: times relative to the demonstration."""
+    figures: dict[str, Any] = {"update": row.update, "problem": row.problem}
+    if row.phase == "imitation":
+        return {**figures, "phase": "imitation", "ratio": None, "best": None, **_stats(row)}
+    assert reference is not None
+    return {
+        **figures,
+        "phase": "ppo",
+        "ratio": math.inf if math.isnan(row.greedy) else row.greedy / reference,
+        "best": row.best / reference,
+        "invalid": row.infeasible,
+        "mean": row.mean / reference,
+        **_stats(row),
+    }
+
+
+def _stats(row: UpdateLog) -> dict[str, float]:
+    return {"gradient": row.gradient, **row.stats}
 
 
 def machine() -> list[str]:

@@ -381,7 +381,7 @@ def _training_callbacks(
             f"{format_seconds(row.mean)}, {row.plans:,} plans, entropy {row.entropy:.0%}, "
             f"{row.infeasible:.0%} do not fit"
         )
-        progress.update(text, trainer.evaluations / trainer.max_evaluations)
+        progress.update(text, trainer.progress)
         if log is not None:
             log(trainer)
 

@@ -142,7 +142,7 @@ def make_demonstration(
                 best_at[milestone] = search.best
 
     stop = solvers.MaxEvaluations(evaluations[-1]) | solvers.MaxTime(seconds)
-    auto = solvers.Auto(exact=False)
+    auto = solvers.Auto(exact=False, proposers=())
     result = solvers.solve(
         problem, auto, stop=stop, seed=0, progress=on_progress, start=refined_plan
     )
@@ -168,6 +168,26 @@ def make_demonstration(
             for overflow, objective, name, placement in rows
         ],
     }
+
+
+def quick_demonstration(problem: Problem) -> Demonstration:
+    """Plans of the list schedulers and GO's initial plan, in GO's order: no search is needed."""
+    plans = [initial_plan(problem)]
+    names = ["start"]
+    for solver_class in QUICK_SOLVERS:
+        plans.append(solvers.solve(problem, solver_class()).plan)
+        names.append(solver_class().name)
+    placements = np.stack([plan.placement for plan in plans])
+    verdict = simulator.judge(problem, placements, longest_path_priorities(problem, placements))
+    best = verdict.best_first(len(plans))
+    return Demonstration(
+        DemonstrationTask(problem.graph.name, problem.cluster.name, problem.discipline),
+        problem,
+        tuple(names[index] for index in best),
+        placements[best],
+        verdict.value[best],
+        verdict.overflow[best],
+    )
 
 
 def initial_plan(problem: Problem) -> Plan:
