@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from weight_average import WeightAverage
 
 import placewright as pw
 from placewright import files, policies, solvers
 from placewright.policies.grouping import group_ops, legal_devices
 from placewright.policies.shipped import shipped_policy
 from placewright.training import Environment, Recipe, Trainer, find_recipe
-from placewright.training.averaging import WeightAverage
 from placewright.training.policy_solver import POLICY_SOLVERS
 from placewright.training.recipes.registry import multi_graph_recipe
 from placewright.transforms.bundles import accelerators
@@ -92,9 +92,9 @@ class Job:
             name = self.what.removeprefix(SHIPS)
             policy = shipped_policy(name)
             found = dict(zip(("likeliest", "of 16"), placed(policy, problem), strict=True))
-            if getattr(policy.shape, "looks", 1) > 1:  # type: ignore[attr-defined]
+            if getattr(policy.config, "candidates", 1) > 1:  # type: ignore[attr-defined]
                 alone = copy.copy(policy)
-                alone.shape = replace(policy.shape, looks=1)  # type: ignore[attr-defined]
+                alone.config = replace(policy.config, candidates=1)  # type: ignore[attr-defined]
                 found["argmax"] = placed(alone, problem, 1)[0]
             # What `placewright place --method NAME` finds.
             found["method"] = solved(problem, POLICY_SOLVERS[name](), seed=self.seed)
@@ -114,9 +114,9 @@ class Job:
         trainer = self._trained([self.problem()])
         environment, policy = trainer.environments[0], trainer.policy
         count = len(policy.grouping(environment.problem))  # type: ignore[attr-defined]
-        if getattr(policy.shape, "merge", False):  # type: ignore[attr-defined]
+        if getattr(policy.config, "merge", False):  # type: ignore[attr-defined]
             liked = policy.act(environment.problem, 1, 0, greedy=True)
-            merged = policy.merged(environment.problem, liked)  # type: ignore[attr-defined]
+            merged = policy.merged_groups(environment.problem, liked)  # type: ignore[attr-defined]
             count = len(np.unique(merged))
         history = [[count, best] for count, _, best in environment.history]
         return {
@@ -217,7 +217,7 @@ def made(what: str, groups: int) -> Recipe:
         return replace(found, policy_config=replace(found.policy_config, **GROUPED[what]))  # type: ignore[type-var]
     found = find_recipe(what.partition(",")[0], groups=groups)
     if what.startswith("placeto"):  # half the time, for half the decisions learned from
-        found = replace(found, policy_config=replace(found.policy_config, learned=0.5))  # type: ignore[type-var]
+        found = replace(found, policy_config=replace(found.policy_config, learn_fraction=0.5))  # type: ignore[type-var]
     if what.endswith(", end alone"):  # as with rewards per step, but for the reward
         return replace(found, self_imitation=find_recipe("placeto-steps").self_imitation)
     if what.endswith(", no messages"):

@@ -23,25 +23,26 @@ from placewright.policies.go.initial_plans import (
     heuristic_plans,
     path_lengths,
 )
-from placewright.training import Environment, Trainer, find_recipe
+from placewright.training import PPO, Environment, Trainer, find_recipe
 from placewright.training.go.demonstrations import (
-    QUICK_SOLVERS,
     Demonstration,
     DemonstrationTask,
-    initial_plan,
     make_demonstration,
+    quick_demonstration,
     read_demonstrations,
     read_records,
 )
 from placewright.training.go.imitation import Imitation
 from placewright.training.go.issue_order import IssueOrderEnvironment, longest_path_priorities
 from placewright.training.go.proposer import GoProposer
-from placewright.training.go.trainer import GoRecipe, GoTrainer
+from placewright.training.recipes.go import go_recipe
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
+
+    from placewright.training import Recipe
 
 MOST = 5000
 """Units of a graph in training."""
@@ -150,7 +151,7 @@ class Run:
     def _tasks(self, task: DemonstrationTask, problem: pw.Problem) -> dict[str, Any]:
         """Some tasks learned from the default: its devices, first-ready, a compiler's fusion."""
         device = default_devices(problem)[None]
-        environment = IssueOrderEnvironment(problem, self.threads, fuse_by_default=True)
+        environment = IssueOrderEnvironment(problem, threads=self.threads, fuse_by_default=True)
         judged = environment.judge(device, "default")
         found = {"best": float(judged.seconds[0]), "over": int(judged.overflow[0])}
         if self.method == "default":
@@ -160,13 +161,23 @@ class Run:
         made = replace(shape, tasks=tasks, ranked=False, timed=True).build(problem, self.seed)
         made.set_initial_plan(problem, device[0])
         lesson = Demonstration(task, problem, ("default",), device, judged.seconds, judged.overflow)
-        how = GoRecipe(episodes=self.samples, imitation_share=0.0, imitation_steps=0)
-        training = GoTrainer(
-            made, [lesson], how, self.seed, self.device, self.threads, fuse_by_default=True
+        how = go_recipe(episodes=self.samples, imitation_share=0.0, imitation_steps=0)
+        updates = max(1, self.plans // self.samples) + 1
+        trainer = self._trainer(made, lesson, how, updates, fuse_by_default=True)
+        trainer.run()
+        hooks: Any = trainer.hooks
+        over, best = hooks.best_keys[0]
+        return {"best": best, "over": over, "curve": hooks.curves[0]}
+
+    def _trainer(
+        self, policy: Any, lesson: Demonstration, recipe: Recipe, updates: int, **options: Any
+    ) -> Trainer:
+        environment = recipe.environment(
+            lesson.problem, demonstration=lesson, threads=self.threads, **options
         )
-        training.run(1e9, max_steps=max(1, self.plans // self.samples) + 1)
-        over, best = training.best_keys[0]
-        return {"best": best, "over": over, "curve": training.curves[0]}
+        return Trainer(
+            [environment], recipe, self.seed, None, policy, self.device, max_updates=updates
+        )
 
     def _zero_shot(self, problem: pw.Problem) -> dict[str, Any]:
         """The likeliest plan and 15 drawn ones, of the whole graph."""
@@ -195,41 +206,51 @@ class Run:
             **ABLATIONS.get(self.method, {}),
         )
         updates, steps = max(1, self.plans // self.samples), IMITATED
-        how = GoRecipe(
-            episodes=self.samples, imitation_steps=0, learning_rates=(3e-3, 1e-3), imitation=EXACT
-        )
+        how: dict[str, Any] = {"learning_rates": (3e-3, 1e-3)}
         made: Any = shape.build(problem, self.seed)
         if self.method in SHORT:
             steps, updates = FINE_TUNED
-            how = replace(how, imitation_epochs=how.algorithm.epochs)
+            how["imitation_epochs"] = PPO().epochs
         if self.method == "fine-tuned":
             made = policies.load(Path(self.policy))
-            made.shape = replace(made.shape, most=MOST)
+            made.config = replace(made.config, max_groups=MOST)
         if self.method in ALONE:
             steps = 0
         if self.method == "no learning":
-            how = replace(how, learning_rates=(0.0, 0.0))
+            how["learning_rates"] = (0.0, 0.0)
         lesson = _lesson(task, problem, self.seconds if steps else 0.0)
-        how = replace(how, imitation_share=steps / (steps + updates))
-        training = GoTrainer(made, [lesson], how, self.seed, self.device, self.threads)
-        training.run(1e9, partial(_ordered, taught=steps), max_steps=steps + updates + 1)
-        training.try_priority_rules(0)
-        over, best = training.best_keys[0]
+        recipe = go_recipe(
+            episodes=self.samples,
+            imitation_share=steps / (steps + updates),
+            imitation_steps=0,
+            imitation=EXACT,
+            **how,
+        )
+        trainer = self._trainer(made, lesson, recipe, steps + updates + 1)
+        hooks: Any = trainer.hooks
+        trainer.run(partial(_ordered, taught=steps))
+        hooks.try_priority_rules(trainer, 0)
+        over, best = hooks.best_keys[0]
+        reference = hooks.references[0]
         return {
             "best": best,
             "over": over,
             "teacher": lesson.best_objective,
-            "judged": training.environments[0].evaluations,
-            "curve": training.curves[0],
-            "learned": [[p.step, p.ratio, p.said.get("mean")] for p in training.log[::10]],
+            "judged": trainer.environments[0].evaluations,
+            "curve": hooks.curves[0],
+            "learned": [
+                [row.update - 1, row.greedy / reference, row.mean / reference]
+                for row in trainer.log[::10]
+            ],
         }
 
 
-def _ordered(training: GoTrainer, taught: int) -> bool:
-    """Look at what imitation alone has taught, in every order; training goes on."""
-    if training.steps == taught:
-        training.greedy_seconds(0)
-        training.try_priority_rules(0)
+def _ordered(trainer: Trainer, taught: int) -> bool:
+    """Judge what imitation alone has taught, in every order; training goes on."""
+    hooks: Any = trainer.hooks
+    if trainer.updates == taught:
+        hooks.greedy_seconds(trainer, 0)
+        hooks.try_priority_rules(trainer, 0)
     return True
 
 
@@ -252,20 +273,7 @@ def _lesson(task: DemonstrationTask, problem: pw.Problem, seconds: float) -> Dem
             return read_demonstrations(path, None)[0]
         finally:
             path.unlink()
-    plans = [initial_plan(problem), *(pw.solve(problem, make()).plan for make in QUICK_SOLVERS)]
-    device = np.stack([plan.placement for plan in plans])
-    order = longest_path_priorities(problem, device)
-    verdict = pw.judge(problem, device, order)
-    best = verdict.best_first(len(plans))
-    names = ("start", *(make().name for make in QUICK_SOLVERS))
-    return Demonstration(
-        task,
-        problem,
-        tuple(names[at] for at in best),
-        device[best],
-        verdict.value[best],
-        verdict.overflow[best],
-    )
+    return quick_demonstration(problem)
 
 
 def _of(result: pw.Result) -> dict[str, Any]:

@@ -36,14 +36,11 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parent))
 
 import train_go
+from proposer_controls import ShuffledProposer, untrained_proposer
 from proposer_problems import held_out, problem
 
 from placewright import files
-from placewright.policies.proposers import (
-    LinearProposer,
-    ShuffledProposer,
-    untrained_proposer,
-)
+from placewright.policies.proposers import LinearProposer
 from placewright.policies.shipped import FOLDS, WEIGHTS_FOLDER
 from placewright.solvers import Auto, MaxEvaluations, MaxTime, Search, Stop
 from placewright.solvers.scout import (

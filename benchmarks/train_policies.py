@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from linear_trainer import LinearTrainer
 
 import placewright as pw
 from placewright.policies.shipped import WEIGHTS_FOLDER
 from placewright.training.go.demonstrations import limit_memory
-from placewright.training.linear_trainer import LinearTrainer
 from placewright.zoo.families import family
 
 if TYPE_CHECKING:
@@ -117,15 +117,16 @@ def drawn_problems(
 
 
 def train_placeto(given: argparse.Namespace) -> None:
+    from weight_average import WeightAverage
+
     from placewright import policies
     from placewright.training import Environment, Trainer, find_recipe
-    from placewright.training.averaging import WeightAverage
 
     shown = drawn_problems(given.graphs, given.each, given.seed)
     begin = policies.load(Path(given.begin)) if given.begin else None
     environments = [Environment(each) for each in shown]
     made = find_recipe("placeto-any")
-    made = of_many(replace(made, policy_config=replace(made.policy_config, looks=LOOKS)))  # type: ignore[type-var]
+    made = of_many(replace(made, policy_config=replace(made.policy_config, candidates=LOOKS)))  # type: ignore[type-var]
     trainer = Trainer(environments, made, given.seed, given.plans, begin, device="cpu")
     began, averaged = time.perf_counter(), WeightAverage()
 

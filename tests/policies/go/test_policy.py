@@ -58,7 +58,7 @@ def test_tasks_are_decided_alone_and_together(tasks, monkeypatch):
         asked.append(urgency)
         return np.full(device.shape, -1, dtype=np.int32)
 
-    monkeypatch.setattr(transforms, "fuse", fuse, raising=False)
+    monkeypatch.setattr(transforms, "fuse", fuse)
     given = problem()
     policy = replace(SMALL, tasks=tasks).build(given)
     episodes = policy.act(given, 3, seed=0)
@@ -77,11 +77,7 @@ def test_tasks_are_decided_alone_and_together(tasks, monkeypatch):
     assert judge(given, episodes.placements, episodes.priority).value.min() > 0
 
 
-def test_without_fusion_in_this_release_the_task_says_so(monkeypatch):
-    monkeypatch.delattr(transforms, "fuse", raising=False)
-    given = problem()
-    with pytest.raises(ConfigError, match="leave the task 'fusion' out"):
-        replace(SMALL, tasks=("device", "fusion")).build(given).act(given, 1, seed=0)
+def test_unknown_tasks_and_passes_are_refused():
     with pytest.raises(ConfigError, match="expected some of"):
         GoConfig(tasks=("fusion", "device"))
     with pytest.raises(ConfigError, match="is given passes"):

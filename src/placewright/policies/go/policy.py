@@ -20,6 +20,7 @@ import torch
 from torch import nn
 from torch.nn.functional import one_hot
 
+from placewright import transforms
 from placewright.errors import ConfigError
 from placewright.policies.go.config import GoConfig
 from placewright.policies.go.decisions import (
@@ -33,7 +34,6 @@ from placewright.policies.go.features import (
     GRAPH_WIDTH,
     UNIT_WIDTH,
 )
-from placewright.policies.go.fusion import fuse_by_urgency
 from placewright.policies.go.levels import LEVELS
 from placewright.policies.go.network import (
     DeviceHead,
@@ -214,7 +214,7 @@ class Go(PolicyDefaults, nn.Module):
         placements = observation.legalize(end["device"])
         fusion = None
         if "fusion" in end:
-            fusion = fuse_by_urgency(
+            fusion = transforms.fuse(
                 problem, placements, end["fusion"][:, observation.unit].astype(float)
             )
         priority = self.priorities(problem, placements, end.get("priority"))

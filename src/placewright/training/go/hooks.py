@@ -254,12 +254,16 @@ class GoHooks(TrainerHooks):
 
 
 def training_report(trainer: Trainer) -> list[dict[str, Any]]:
-    """For each problem the best argmax plan and the best plan, relative to the demonstration."""
+    """For each problem the best argmax plan and the best plan, relative to the demonstration.
+
+    These plans are judged after training, whatever its budget.
+    """
     hooks, rows = trainer.hooks, []
     assert isinstance(hooks, GoHooks)
+    trainer.finished, trainer.max_evaluations = False, None
     for index, demonstration in enumerate(hooks.demonstrations):
         reference = hooks.reference_seconds(trainer, index)
-        assert reference is not None
+        assert reference is not None  # there is no budget any more
         greedy = hooks.greedy_seconds(trainer, index)
         environment = trainer.environments[index]
         rows.append(

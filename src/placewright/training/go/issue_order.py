@@ -11,10 +11,9 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from placewright.policies.go.fusion import fuse_greedily
 from placewright.training.clock import ready_times
 from placewright.training.environment import Environment, simulate_plans
-from placewright.transforms import PathLengths
+from placewright.transforms import PathLengths, fuse_greedily
 
 if TYPE_CHECKING:
     from collections.abc import Callable
