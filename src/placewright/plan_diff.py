@@ -41,7 +41,7 @@ class PlanDiff:
     fusion_changes: int | None
     """Ops fused with others than before; None where neither plan fuses."""
     staging_changes: tuple[tuple[str, int, int], ...]
-    """(device, bytes before, bytes after), -1 for no room."""
+    """(device, bytes before, bytes after) of staging buffers, -1 for no buffer."""
 
     @property
     def is_empty(self) -> bool:
@@ -74,8 +74,8 @@ class PlanDiff:
         return list(counted.items())
 
 
-def compare_plans(first: Plan | Result, second: Plan | Result) -> PlanDiff:
-    """What differs between two plans."""
+def diff(first: Plan | Result, second: Plan | Result) -> PlanDiff:
+    """What differs between two plans; ops and devices are matched by name."""
     first_plan, second_plan = plan_of(first), plan_of(second)
     first_devices, second_devices = _device_by_op(first_plan), _device_by_op(second_plan)
     shared = [op for op in first_devices if op in second_devices]
@@ -122,8 +122,8 @@ def _device_by_op(plan: Plan) -> dict[str, str]:
 def _staging_by_device(plan: Plan) -> dict[str, int]:
     if plan.staging is None:
         return {}
-    rooms = zip(plan.device_names, plan.staging.tolist(), strict=True)
-    return {name: size for name, size in rooms if size != NO_STAGING}
+    buffers = zip(plan.device_names, plan.staging.tolist(), strict=True)
+    return {name: size for name, size in buffers if size != NO_STAGING}
 
 
 def _value_by_op(plan: Plan, values: NDArray[Any] | None) -> dict[str, Any]:

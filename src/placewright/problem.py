@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -14,6 +14,7 @@ from placewright.cluster import Cluster
 from placewright.costs import CostModel, Roofline
 from placewright.errors import ProblemError, nearest
 from placewright.graph import INPUT, Graph
+from placewright.units import parse_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,7 +25,7 @@ Discipline = Literal["in order", "ready"]
 Objective = Literal["step", "period"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class Constraints:
     """What a plan must respect. Ops are named, or matched with `*` and `?`.
 
@@ -32,48 +33,92 @@ class Constraints:
         pins: Op → the device it must be on.
         forbid: Op → devices it must not be on.
         colocate: Groups of ops that must share a device.
-        limits: Device → bytes of its memory that may be used, its reserve included.
+        limits: Device → bytes of its memory that may be used, its reserve included; text such as
+            `"4GiB"` is read as bytes.
     """
 
-    pins: Mapping[str, str] = field(default_factory=dict)
-    forbid: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    colocate: tuple[tuple[str, ...], ...] = ()
-    limits: Mapping[str, int] = field(default_factory=dict)
+    pins: Mapping[str, str]
+    forbid: Mapping[str, tuple[str, ...]]
+    colocate: tuple[tuple[str, ...], ...]
+    limits: Mapping[str, int]
+
+    def __init__(
+        self,
+        pins: Mapping[str, str] | None = None,
+        forbid: Mapping[str, tuple[str, ...]] | None = None,
+        colocate: tuple[tuple[str, ...], ...] = (),
+        limits: Mapping[str, int | str] | None = None,
+    ) -> None:
+        _set_fields(
+            self,
+            pins={} if pins is None else pins,
+            forbid={} if forbid is None else forbid,
+            colocate=colocate,
+            limits=_parse_limits(limits or {}),
+        )
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, init=False, repr=False)
 class Problem:
     """One network on one cluster, with all that is needed to judge a plan.
 
     Args:
+        costs: How long ops and transfers take; a roofline by default.
         discipline: `in order` as PyTorch and CUDA streams issue, `ready` as TensorFlow's executor.
         objective: `step` for the time of one step, `period` for the time between pipelined steps.
         overlap: Whether transfers overlap computation when the period is counted.
+        limits: Short for `constraints=Constraints(limits=...)`: `{"gpu0": "4GiB"}`. They replace
+            those that the constraints have for the same device.
     """
 
     graph: Graph
     cluster: Cluster
-    costs: CostModel = field(default_factory=Roofline)
-    constraints: Constraints = field(default_factory=Constraints)
-    discipline: Discipline = "in order"
-    objective: Objective = "step"
-    overlap: bool = True
+    costs: CostModel
+    constraints: Constraints
+    discipline: Discipline
+    objective: Objective
+    overlap: bool
 
-    def __post_init__(self) -> None:
-        if not (isinstance(self.graph, Graph) and isinstance(self.cluster, Cluster)):
+    def __init__(
+        self,
+        graph: Graph,
+        cluster: Cluster,
+        costs: CostModel | None = None,
+        constraints: Constraints | None = None,
+        discipline: Discipline = "in order",
+        objective: Objective = "step",
+        overlap: bool = True,
+        *,
+        limits: Mapping[str, int | str] | None = None,
+    ) -> None:
+        if not (isinstance(graph, Graph) and isinstance(cluster, Cluster)):
             raise ProblemError(
-                f"a problem of {type(self.graph).__name__} and {type(self.cluster).__name__}: "
+                f"a problem of {type(graph).__name__} and {type(cluster).__name__}: "
                 "expected a Graph and then a Cluster, "
                 "such as zoo.load('chain') and Cluster.parse('2xP100+cpu')"
             )
-        if not isinstance(self.constraints, Constraints):
+        constraints = Constraints() if constraints is None else constraints
+        if not isinstance(constraints, Constraints):
             raise ProblemError(
-                f"a problem with constraints {self.constraints!r}: expected Constraints(...)"
+                f"a problem with constraints {constraints!r}: expected Constraints(...)"
             )
-        if self.discipline not in get_args(Discipline):
-            raise ProblemError(f"discipline {self.discipline!r}: expected 'in order' or 'ready'")
-        if self.objective not in get_args(Objective):
-            raise ProblemError(f"objective {self.objective!r}: expected 'step' or 'period'")
+        if limits:
+            merged = {**constraints.limits, **_parse_limits(limits)}
+            constraints = replace(constraints, limits=merged)
+        if discipline not in get_args(Discipline):
+            raise ProblemError(f"discipline {discipline!r}: expected 'in order' or 'ready'")
+        if objective not in get_args(Objective):
+            raise ProblemError(f"objective {objective!r}: expected 'step' or 'period'")
+        _set_fields(
+            self,
+            graph=graph,
+            cluster=cluster,
+            costs=Roofline() if costs is None else costs,
+            constraints=constraints,
+            discipline=discipline,
+            objective=objective,
+            overlap=overlap,
+        )
 
     def __repr__(self) -> str:
         return f"Problem({self.graph!r}, {self.cluster!r}, {self.objective})"
@@ -159,7 +204,7 @@ class Problem:
             if not _is_byte_count(size):
                 raise ProblemError(
                     f"the limit of device {name!r} is {size!r} bytes: expected a whole number "
-                    ">= 0, such as 4 * 2**30 or units.parse_bytes('4GiB')"
+                    ">= 0, such as 4 * 2**30, or '4GiB'"
                 )
             limit[self._device_position(name)] = min(size, limit[self._device_position(name)])
         reserve = np.array([device.reserve for device in self.cluster.devices], dtype=np.int64)
@@ -189,6 +234,19 @@ class Problem:
             f"a constraint names op {pattern!r}, which the graph does not have: "
             f"{nearest(pattern, self.graph.position)}"
         )
+
+
+def _set_fields(instance: object, **values: object) -> None:
+    for name, value in values.items():
+        object.__setattr__(instance, name, value)
+
+
+def _parse_limits(limits: Mapping[str, int | str]) -> dict[str, int]:
+    """Bytes by device. A text that is no size raises ConfigError."""
+    return {
+        name: parse_bytes(limit) if isinstance(limit, str) else limit
+        for name, limit in limits.items()
+    }
 
 
 def _is_byte_count(size: float) -> bool:

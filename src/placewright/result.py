@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from placewright.plan import Plan
     from placewright.problem import Objective, Problem
-    from placewright.reporting.pictures import Picture
+    from placewright.timeline import Timeline
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,6 +41,8 @@ class Result:
         options: What the problem was asked for with on the command line, option by option, so that
             it can be made again; empty where it was made in a program.
         problem: The problem that was solved; a result that comes from a file has none.
+        timeline: The simulated step of the plan on that problem; likewise.
+        interrupted: Whether the search was stopped by hand; the plan is the best until then.
     """
 
     solver: str
@@ -59,6 +61,8 @@ class Result:
     history: tuple[tuple[int, float, float], ...] = ()
     options: Mapping[str, str | bool | tuple[str, ...]] = field(default_factory=dict)
     problem: Problem | None = field(default=None, repr=False)
+    timeline: Timeline | None = field(default=None, repr=False)
+    interrupted: bool = False
 
     @property
     def objective_value(self) -> float:
@@ -80,21 +84,6 @@ class Result:
     def key(self) -> tuple[int, float]:
         """What plans are compared by: bytes over, then the objective."""
         return self.overflow, self.objective_value
-
-    def plot(self, what: str = "timeline", problem: Problem | None = None) -> Picture:
-        """The plan's `timeline`, or its `graph` coloured by device, as a picture.
-
-        A notebook shows it; `plot().save("step.svg")` writes it, and so does `.png`.
-
-        Args:
-            problem: The problem that was solved, for a result that comes from a file.
-
-        Raises:
-            PlanError: The problem is not known, or not the plan's.
-        """
-        from placewright.reporting.pictures import plot
-
-        return plot(self, what, problem)
 
     def __str__(self) -> str:
         objective_name = "step time" if self.objective == "step" else "period"

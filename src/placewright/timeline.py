@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
+    from placewright.arrays import Arrays
     from placewright.plan import Plan
 
 Ints = NDArray[np.int32]
@@ -87,6 +88,19 @@ class Timeline:
             np.float64
         )
         return busy
+
+    def computing(self, a: Arrays) -> list[int]:
+        """The devices that run ops."""
+        devices: list[int] = np.unique(self.plan.placement[a.scheduled]).tolist()
+        return devices
+
+    def bytes_sent(self, a: Arrays) -> tuple[int, int]:
+        """Bytes of tensors and of streamed weights that go between devices in one step."""
+        transfers = self.transfers
+        # An interrupted copy has several rows.
+        rows = np.unique(np.stack([transfers.tensor, transfers.target, transfers.reader]), axis=1)
+        sizes, streamed = a.sizes[rows[0]], rows[2] >= 0
+        return int(sizes[~streamed].sum()), int(sizes[streamed].sum())
 
     def __repr__(self) -> str:
         return (

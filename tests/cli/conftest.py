@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from placewright.cli import main, options
+from placewright.cli import main
+from placewright.solvers import comparison, results
 
 
 @dataclass(frozen=True)
@@ -37,8 +38,8 @@ def run(capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
     # Searches would go on for as long as people usually wait.
-    monkeypatch.setattr(options, "PLACE_BUDGET", "0.2s")
-    monkeypatch.setattr(options, "COMPARE_BUDGET", "0.2s")
+    monkeypatch.setattr(results, "DEFAULT_BUDGET", "0.2s")
+    monkeypatch.setattr(comparison, "COMPARE_BUDGET", "0.2s")
 
     def command(*arguments: object) -> Ran:
         with pytest.raises(SystemExit) as exit_:

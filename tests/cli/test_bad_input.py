@@ -60,8 +60,8 @@ def op(name, **parts):
             id="duplicate name",
         ),
         pytest.param(
-            {"version": 2},
-            "bad.json: the file has version 2: this release of placewright reads version 1",
+            {"version": 3},
+            "bad.json: the file has version 3: this release of placewright reads versions ",
             id="wrong version",
         ),
         pytest.param({"ops": []}, "bad.json: graph 'pair' has no ops", id="no ops"),
@@ -124,7 +124,7 @@ def test_a_plan_of_the_wrong_length_is_refused_in_a_line(run):
         "plan.json: the plan places 4 ops, graph 'chain:ops=5,seed=0,weights=false' has 5: "
         "op 'op4' has no device"
     )
-    said = refused(run, "place", "chain:ops=3", *ON, "--start", "plan.json")
+    said = refused(run, "place", "chain:ops=3", *ON, "--warm-start", "plan.json")
     assert said.startswith("plan.json: the plan places op 'op3', which graph 'chain:ops=3,")
 
 
@@ -160,7 +160,7 @@ def test_a_file_of_another_kind_is_named(run, tmp_path):
             "cluster '2xP10O', character 3: unknown device 'P10O': did you mean 'P100'?",
         ),
         (
-            ("place", "chain", *ON, "--use", "gpu9"),
+            ("place", "chain", *ON, "--devices", "gpu9"),
             "cluster '2xP100+cpu' has no device 'gpu9': did you mean 'gpu1'?",
         ),
         (
@@ -217,7 +217,7 @@ def test_for_an_unknown_name_the_nearest_is_offered(run, arguments, said):
         ),
         (("--pin", "op1=gpu0", "--pin", "op1=cpu"), "--pin puts 'op1' on 'gpu0' and on 'cpu'"),
         (("--forbid", "=cpu"), "--forbid '=cpu': expected ops and a device, such as '*.norm=cpu'"),
-        (("--use", " , "), "--use ' , ': expected names with commas between them"),
+        (("--devices", " , "), "--devices ' , ': expected names with commas between them"),
         (("--colocate", ","), "--colocate ',': expected names with commas between them"),
         (("--pin", "op*=gpu0", "--forbid", "op1=gpu0"), "no device is left for 'op1'"),
         (("-o", "nowhere/plan.json"), "nowhere/plan.json: cannot be written: there is no folder"),
@@ -225,9 +225,9 @@ def test_for_an_unknown_name_the_nearest_is_offered(run, arguments, said):
         (("-o", "a.json", "--trace", "./a.json"), "a.json: is to be written twice: give each outp"),
         (("-o", "a.json", "--report", "a.json"), "a.json: is to be written twice: give each outp"),
         (("-o", "a.toml.gz"), "a.toml.gz: a result is written as JSON: end the name in .json"),
-        (("--training",), "--training is for model.py:build: 'chain' is a network of the zoo"),
-        (("--optimizer", "x"), "--optimizer is for model.py:build: 'chain' is a network of the"),
-        (("--dims", "batch=8"), "--dims is for ONNX and TensorFlow files: 'chain' leaves nothing"),
+        (("--training",), "--training is for model.py:build: 'chain' is a built-in model"),
+        (("--optimizer", "x"), "--optimizer is for model.py:build: 'chain' is a built-in"),
+        (("--dims", "batch=8"), "--dims is for ONNX and TensorFlow files: 'chain' has no symbolic"),
     ],
 )
 def test_a_bad_value_of_an_option_is_refused_in_a_line(run, options, said):
@@ -236,9 +236,9 @@ def test_a_bad_value_of_an_option_is_refused_in_a_line(run, options, said):
 
 def test_a_training_step_is_asked_of_a_network_by_its_name(run):
     said = refused(run, "place", "nmt-2:size=test", *ON, "--training")
-    assert said.endswith("'nmt-2:size=test' is a network of the zoo: say training=true in its name")
+    assert said.endswith("'nmt-2:size=test' is a built-in model: write training=true in its name")
     said = refused(run, "place", "nmt-2:size=test", *ON, "--optimizer", "adam")
-    assert said.endswith("is a network of the zoo: say optimizer=NAME in its name")
+    assert said.endswith("is a built-in model: write optimizer=NAME in its name")
     assert refused(run, "place", "nmt-3", *ON, "--training").startswith("no network is named")
 
 
@@ -246,9 +246,9 @@ def test_a_file_leaves_neither_step_nor_dimensions_open(run, tmp_path, workload)
     write(tmp_path / "graph.json", graph_data())
     for name in ("graph.json", workload.name):
         said = refused(run, "place", name, *ON, "--training")
-        assert said.startswith(f"--training is for model.py:build: {name!r} is a file that says")
+        assert said.startswith(f"--training is for model.py:build: {name!r} is a file that defines")
         said = refused(run, "place", name, *ON, "--dims", "x=8x8")
-        assert said.endswith(f"TensorFlow files: {name!r} leaves nothing open")
+        assert said.endswith(f"TensorFlow files: {name!r} has no symbolic dimensions")
 
 
 def test_bad_outputs_are_told_before_a_search(run, tmp_path):
@@ -264,7 +264,7 @@ def test_bad_outputs_are_told_before_a_search(run, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("place", "chain"), "chain brings no cluster: name one, such as 2xP100+cpu"),
+        (("place", "chain"), "chain includes no cluster: name one, e.g. 2xP100+cpu"),
         (("place",), "Missing argument 'MODEL'"),
         (("simulate", "chain", *ON), "Missing option '--plan'"),
         (("place", "chain", *ON, "--evaluations", "0"), "'--evaluations'"),

@@ -7,7 +7,7 @@ import json
 import pytest
 
 import placewright as pw
-from placewright.plan_diff import compare_plans
+from placewright.plan_diff import diff
 
 ON = ("--on", "2xP100+cpu")
 
@@ -73,7 +73,7 @@ def test_figures_of_results_are_shown(run):
     run("place", "layered", *ON, "--method", "single", "-o", "a.json")
     run("place", "layered", *ON, "--method", "heft", "-o", "b.json")
     lines = run("diff", "a.json", "b.json").out.splitlines()
-    assert lines[0].startswith("a.json: step time ")
+    assert lines[0].startswith("a.json: as saved: step time ")
     assert lines[0].endswith(", by single")
     assert lines[1].endswith(", by heft")
     assert "b.json alone sets priorities" in lines
@@ -92,8 +92,8 @@ def test_priorities_fusion_and_staging_count_as_differences(run, save):
     out = run("diff", "a.json", "b.json").out
     assert "2 ops have another priority" in out
     assert "0 ops are fused with others" in out  # another number is not another group
-    assert "staging room on gpu0: 1 MiB, then none" in out
-    assert "staging room on gpu1: none, then 0 B" in out
+    assert "staging buffer on gpu0: 1 MiB, then none" in out
+    assert "staging buffer on gpu1: none, then 0 B" in out
     assert "2 ops are fused with others" in run("diff", "a.json", "c.json").out
     assert "a.json alone sets priorities" in run("diff", "a.json", "c.json").out
     assert run("diff", "a.json", "c.json", "--json").data["priorities_changed"] == 53
@@ -102,8 +102,8 @@ def test_priorities_fusion_and_staging_count_as_differences(run, save):
 def test_ops_that_one_plan_alone_has_are_named(run, save, tmp_path):
     save("a.json")
     data = json.loads((tmp_path / "a.json").read_text())
-    del data["devices"]["head.mean"]
-    data["devices"]["head.extra"] = "gpu7"
+    del data["placement"]["head.mean"]
+    data["placement"]["head.extra"] = "gpu7"
     (tmp_path / "b.json").write_text(json.dumps(data))
     ran = run("diff", "a.json", "b.json")
     assert ran.status == 0
@@ -115,13 +115,13 @@ def test_ops_that_one_plan_alone_has_are_named(run, save, tmp_path):
 def test_devices_are_matched_by_name_not_by_number(problem):
     plan = pw.Plan.of(problem, problem.legalize([0] * len(problem.graph)))
     other = pw.Plan(plan.ops, plan.device_names[::-1], 2 - plan.placement)
-    assert compare_plans(plan, other).is_empty
+    assert diff(plan, other).is_empty
 
 
 def test_inner_modules_are_counted_with_those_around_them(problem):
     plan = pw.Plan.of(problem, problem.legalize([0] * len(problem.graph)))
     moved = pw.Plan.of(problem, problem.legalize([1] * len(problem.graph)))
-    found = compare_plans(plan, moved)
+    found = diff(plan, moved)
     assert sum(count for _, count in found.modules()) == len(found.moves)
     assert dict(found.modules(limit=3)).keys() == {"stem", "modules", "head"}
     assert len(found.modules(limit=1)) == 3  # the outermost

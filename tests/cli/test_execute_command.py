@@ -1,4 +1,4 @@
-"""`placewright execute` and `place --verify`: plans run on this machine, from the command line."""
+"""`placewright execute` and `place --measure`: plans run on this machine, from the command line."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def model(tmp_path):
 
 
 def test_a_plan_is_run_and_verified(run, model):
-    assert run("place", model, "--on", "2xcpu", "-o", "plan.json", "--no-why").status == 0
+    assert run("place", model, "--on", "2xcpu", "-o", "plan.json", "--no-explain").status == 0
     ran = run("execute", "plan.json", "--model", model, "--steps", "7", "--verify")
     assert ran.status == 0, ran.err
     assert "measured (median of 2 steps" in ran.out
@@ -37,7 +37,7 @@ def test_a_plan_is_run_and_verified(run, model):
 
 def test_a_training_plan_is_run_and_verified(run, model):
     how = ("--training", "--optimizer", "adam")
-    placed = run("place", model, "--on", "2xcpu", *how, "-o", "plan.json", "--no-why")
+    placed = run("place", model, "--on", "2xcpu", *how, "-o", "plan.json", "--no-explain")
     assert placed.status == 0
     ran = run("execute", "plan.json", "--model", model, *how, "--verify", "--steps", "6")
     assert ran.status == 0, ran.err
@@ -45,7 +45,7 @@ def test_a_training_plan_is_run_and_verified(run, model):
 
 
 def test_the_best_plans_are_measured_and_the_quickest_is_taken(run, model):
-    data = run("place", model, "--on", "2xcpu", "--verify", "1", "--no-why", "--json").data
+    data = run("place", model, "--on", "2xcpu", "--measure", "1", "--no-explain", "--json").data
     seconds = [row["seconds"] for row in data["measured"]]
     assert 2 <= len(seconds) <= 3  # one of the two may be what was found
     assert seconds == sorted(seconds)
@@ -55,23 +55,23 @@ def test_the_best_plans_are_measured_and_the_quickest_is_taken(run, model):
 def test_whether_a_network_trains_is_said_by_its_name(run, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     name = "rnnlm-2:size=test"  # trains unless told otherwise
-    place = ("place", name, "--on", "2xcpu", "--method", "single", "--no-why")
-    assert run(*place, "-o", "plan.json", "--verify", "1").status == 0
+    place = ("place", name, "--on", "2xcpu", "--method", "single", "--no-explain")
+    assert run(*place, "-o", "plan.json", "--measure", "1").status == 0
     ran = run("execute", "plan.json", "--model", name, "--steps", "2")
     assert ran.status == 0, ran.err
     ran = run("execute", "plan.json", "--model", name, "--training")
     assert (ran.status, ran.out) == (1, "")
-    assert "say training=true in its name" in ran.err
+    assert "write training=true in its name" in ran.err
 
 
 def test_bad_words_are_one_line(run, model):
-    assert run("place", model, "--on", "2xcpu", "-o", "plan.json", "--no-why").status == 0
-    ran = run("execute", "plan.json", "--model", model, "--where", "cpu0")
+    assert run("place", model, "--on", "2xcpu", "-o", "plan.json", "--no-explain").status == 0
+    ran = run("execute", "plan.json", "--model", model, "--device-map", "cpu0")
     assert (ran.status, ran.out) == (1, "")
-    assert "expected such as gpu0=cuda:1" in ran.err
-    ran = run("execute", "plan.json", "--model", model, "--where", "cpu0=tpu")
+    assert "expected e.g. gpu0=cuda:1" in ran.err
+    ran = run("execute", "plan.json", "--model", model, "--device-map", "cpu0=tpu")
     assert "has place 'tpu'" in ran.err
     ran = run("execute", "plan.json", "--model", "rnnlm-2:size=test,training=false")
     assert "are missing in the plan" in ran.err
-    ran = run("place", model, "--on", "2xcpu", "--verify", "1", "--robust")
+    ran = run("place", model, "--on", "2xcpu", "--measure", "1", "--robust")
     assert "they choose by different rules" in ran.err

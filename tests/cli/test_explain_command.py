@@ -93,7 +93,7 @@ def test_the_nearest_name_is_offered(run, placed, problem):
 
 def test_a_bare_plan_needs_to_be_told_its_model(run, placed, problem):
     pw.save(placed.plan, "bare.json")
-    assert "does not say which problem it is of" in run("explain", "bare.json").err
+    assert "does not name its problem" in run("explain", "bare.json").err
     told = run("explain", "bare.json", "--model", "branches", *ON, "--json").data
     assert told["moves"] == run("explain", "plan.json", "--json").data["moves"]
 

@@ -13,12 +13,20 @@ TRANSFORMER = "transformer:blocks=2"
 def plan(run, tmp_path):
     """A result file of two blocks on one GPU each, as a person would edit it."""
     ran = run(
-        "place", TRANSFORMER, "--on", "2xP100+cpu", "--method", "single", "--no-why", "-o", "p.json"
+        "place",
+        TRANSFORMER,
+        "--on",
+        "2xP100+cpu",
+        "--method",
+        "single",
+        "--no-explain",
+        "-o",
+        "p.json",
     )
     assert ran.status == 0
     path = tmp_path / "p.json"
     data = json.loads(path.read_text())
-    devices = data["plan"]["devices"]
+    devices = data["plan"]["placement"]
     devices |= {op: "gpu1" for op in devices if op.startswith("blocks.1")}
     devices |= {op: "gpu0" for op in devices if op.startswith("blocks.0")}
     path.write_text(json.dumps(data))
@@ -29,19 +37,19 @@ def test_the_export_is_on_stdout_and_what_it_costs_on_stderr(run, plan):
     ran = run("export", plan, "--to", "vllm")
     assert ran.status == 0
     assert ran.out == "export CUDA_VISIBLE_DEVICES=0,1\nexport VLLM_PP_LAYER_PARTITION=1,1\n"
-    assert "use it: vllm serve MODEL --pipeline-parallel-size 2" in ran.err
+    assert "usage: vllm serve MODEL --pipeline-parallel-size 2" in ran.err
     assert "every op and weight is where the plan has it" in ran.err
     assert "step time, simulated: " in ran.err
 
 
 def test_what_is_lost_is_said_with_both_figures(run, plan):
     data = json.loads(plan.read_text())
-    data["plan"]["devices"]["blocks.0.mlp.up"] = "gpu1"
+    data["plan"]["placement"]["blocks.0.mlp.up"] = "gpu1"
     plan.write_text(json.dumps(data))
     ran = run("export", plan, "--to", "accelerate", "-o", "map.py")
     assert ran.status == 0
     flat = " ".join(ran.out.split())
-    assert "not said: split: ops of module 'blocks.0.mlp' are not placed one by one" in flat
+    assert "lost in export: split: ops of module 'blocks.0.mlp' are not placed one by one" in flat
     assert " % of the computing time, 0.0 % of the weights" in flat
     assert "as planned, " in flat
     assert "as exported" in flat
@@ -63,7 +71,7 @@ def test_a_plan_without_its_problem_needs_the_model(run, plan):
     plan.write_text(json.dumps(data["plan"]))
     ran = run("export", plan, "--to", "vllm")
     assert ran.status == 1
-    assert "does not say which problem it is of: name the model with --model" in ran.err
+    assert "does not name its problem: give the model with --model" in ran.err
     ran = run("export", plan, "--to", "vllm", "--model", TRANSFORMER, "--on", "2xP100+cpu")
     assert ran.status == 0
 
@@ -75,7 +83,7 @@ def test_an_onnx_model_is_written_with_its_settings(run, tmp_path):
     onnx.save(onnxmodels.mlp("batch"), tmp_path / "mlp.onnx")
     run(
         "place", "mlp.onnx", "--on", "2xP100+cpu", "--dims", "batch=8", "--method", "single",
-        "--no-why", "-o", "p.json",
+        "--no-explain", "-o", "p.json",
     )  # fmt: skip
     ran = run("export", "p.json", "--to", "onnxruntime")
     assert (ran.status, ran.out) == (1, "")

@@ -55,7 +55,7 @@ def test_a_python_file_is_placed(run, tmp_path):
     assert step["ops"] > forward["ops"]
     assert run("place", "model.py", *ON).status == 0
     said = refused(run, "place", "model.py:build", *ON, "--dims", "batch=8")
-    assert said.endswith("'model.py:build' leaves nothing open")
+    assert said.endswith("'model.py:build' has no symbolic dimensions")
 
 
 def test_what_a_model_prints_goes_to_stderr(run, tmp_path):

@@ -9,7 +9,6 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import placewright as pw  # noqa: E402
-from placewright.cli.resolve import measure_costs  # noqa: E402
 from placewright.profiling import machine_profile as home  # noqa: E402
 from placewright.profiling import op_costs as measuring  # noqa: E402
 from placewright.profiling.device_rates import DeviceRates  # noqa: E402
@@ -54,7 +53,7 @@ def test_the_machine_alone(run, machine, tmp_path):
     assert "cpu0 -> cpu1" in ran.out
     assert "cluster written to here.toml" in ran.out
     assert [d.name for d in pw.load(tmp_path / "here.toml", "cluster").devices] == ["cpu0", "cpu1"]
-    assert "kept" in run("profile").out
+    assert "cached" in run("profile").out
 
 
 def test_a_models_ops_go_into_a_table_that_place_takes(run, machine, tmp_path):
@@ -93,7 +92,7 @@ def test_settings_of_the_models_file_are_those_its_times_are_kept_under(
             assert ran.status == 0, ran.err
             table = pw.load(tmp_path / "costs.json", "costs")
         else:
-            table = measure_costs(f"{tmp_path / 'set.py'}:build", "here", False, None, {})
+            table = pw.profile(f"{tmp_path / 'set.py'}:build").costs
         assert table.machine == this_machine().key
     finally:
         torch.set_float32_matmul_precision(before)
@@ -146,7 +145,7 @@ def test_here_is_a_cluster_wherever_one_is_taken(run, machine):
         (("profile", "no.py:build"), "file 'no.py' does not exist"),
         (("profile", "-o", "no/costs.json"), "there is no folder 'no'"),
         (("place", "chain", "--on", "here:workers=3"), "3 CPU workers on a machine of 2 cores"),
-        (("place", "chain", "--on", "2xP100", "--costs", "here"), "give --on here, too"),
+        (("place", "chain", "--on", "2xP100", "--costs", "here"), "add --on here"),
     ],
 )
 def test_bad_input_is_answered_in_one_line(run, machine, arguments, said):

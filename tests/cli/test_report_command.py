@@ -9,7 +9,6 @@ import pytest
 import placewright as pw
 from placewright import files
 from placewright.cli.problem_options import ProblemOptions
-from placewright.cli.saved_options import options_from_dict, options_to_dict
 from placewright.errors import ConfigError
 from placewright.units import format_seconds
 
@@ -100,7 +99,7 @@ def test_a_plan_without_a_problem_asks_for_it(run, page, tmp_path):
     ran = run("report", "mine.json")
     assert ran.status == 1
     assert ran.err == (
-        "placewright: mine.json: does not say which problem it is of: name the model with --model "
+        "placewright: mine.json: does not name its problem: give the model with --model "
         "and the cluster with --on, as when it was made\n"
     )
     assert run("report", "mine.json", "--model", MODEL, *ON).status == 0
@@ -152,17 +151,17 @@ def test_accelerate_is_rebuilt_as_its_runtime_runs_it(run, page):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ({"modle": "x"}, "asked for with 'modle': did you mean 'model'"),
-        ({"model": True}, "asked for with model True: expected text"),
-        ({"model": "x", "limit": "8GiB"}, "asked for with limit '8GiB': expected a list of texts"),
+        ({"modle": "x"}, "made with 'modle': did you mean 'model'"),
+        ({"model": True}, "made with model True: expected text"),
+        ({"model": "x", "limit": "8GiB"}, "made with limit '8GiB': expected a list of texts"),
         ({"model": "x", "training": "no"}, "expected true or false"),
         ({"model": "x", "objective": "steps"}, "objective 'steps': did you mean 'step'"),
-        ({"model": "evil.py:build"}, "has to be run: name it with --model if you trust it"),
+        ({"model": "evil.py:build"}, "has to be run: add --model evil.py:build if you trust it"),
     ],
 )
 def test_what_a_file_says_was_asked_for_is_not_trusted(words, message):
     with pytest.raises(ConfigError, match=message):
-        options_from_dict(words, {})
+        ProblemOptions.from_dict(words, ProblemOptions())
 
 
 def test_words_and_back():
@@ -173,11 +172,13 @@ def test_words_and_back():
         "dims": ("a=1", "b=2"),
         "costs": "c.json",
     }
-    asked = options_from_dict(words, {})
-    assert options_to_dict(asked) == words
-    assert options_to_dict(ProblemOptions("m")) == {"model": "m"}
-    other = options_from_dict(words, {"on": "4xP100", "dims": ["a=3"], "json": True})
-    assert options_to_dict(other) == words | {"on": "4xP100", "dims": ("a=3",)}
+    asked = ProblemOptions.from_dict(words, ProblemOptions())
+    assert asked.to_dict() == words
+    old = ProblemOptions.from_dict({"model": "m", "use": "gpu0"}, ProblemOptions())
+    assert old.to_dict() == {"model": "m", "devices": "gpu0"}
+    assert ProblemOptions("m").to_dict() == {"model": "m"}
+    other = ProblemOptions.from_dict(words, ProblemOptions(on="4xP100", dims=["a=3"]))
+    assert other.to_dict() == words | {"on": "4xP100", "dims": ("a=3",)}
 
 
 def test_bad_places_are_told_before_any_work(run):

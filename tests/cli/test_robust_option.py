@@ -8,7 +8,7 @@ import placewright as pw
 from placewright.solvers import Baselines, RobustChoice
 
 ON = ("--on", "2xP100+cpu")
-ROBUST = ("--robust", "--trials", "20")
+ROBUST = ("--robust", "--cost-trials", "20")
 
 
 def test_place_shows_the_plans_it_chose_from(run):
@@ -25,7 +25,7 @@ def test_place_shows_the_plans_it_chose_from(run):
 
 
 def test_json_is_what_the_library_chooses(run):
-    options = (*ROBUST, "--spread", "0.4", "--seed", "3")
+    options = (*ROBUST, "--cost-noise", "0.4", "--seed", "3")
     found = run("place", "layered:ops=60", *ON, "--method", "baselines", *options, "--json").data
     problem = pw.Problem(pw.zoo.load("layered:ops=60"), pw.Cluster.parse("2xP100+cpu"))
     choose = RobustChoice(trials=20, spread=0.4, seed=3)
@@ -46,7 +46,7 @@ def test_compare_scores_every_method_and_marks_the_most_robust(run):
     assert found["best"] == min(tails, key=lambda name: tails[name])
     assert found["rule"].startswith("fewest trials over memory")
     lines = run(*options).out.splitlines()
-    assert "* best by what wrong costs do to it, see below" in lines
+    assert "* best by robustness to cost errors, see below" in lines
     starred = [line.split()[1] for line in lines if line.startswith("* ")]
     assert starred == [found["best"], "best", found["best"], "has"]
 
@@ -71,15 +71,15 @@ rank = RobustChoice.rank
 
 def _gpu0_first(ranked):
     """Everything but the input on the first device goes before the rest."""
-    return sorted(ranked, key=lambda each: set(each.found.plan.placement[1:].tolist()) != {0})
+    return sorted(ranked, key=lambda each: set(each.candidate.plan.placement[1:].tolist()) != {0})
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--trials", "5"), "--trials 5: it goes with --robust, add that"),
-        (("--spread", "0.1"), "--spread 0.1: it goes with --robust, add that"),
-        (("--robust", "--spread", "1.5"), "a spread of 1.5: expected from 0 to below 1"),
+        (("--cost-trials", "5"), "--cost-trials 5: it needs --robust: add that"),
+        (("--cost-noise", "0.1"), "--cost-noise 0.1: it needs --robust: add that"),
+        (("--robust", "--cost-noise", "1.5"), "a spread of 1.5: expected from 0 to below 1"),
     ],
 )
 def test_nonsense_is_refused(run, options, message):

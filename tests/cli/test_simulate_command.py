@@ -48,7 +48,7 @@ def test_a_split_of_a_workload_is_a_plan(run, workload, split):
     assert found["method"] == "split"
     shown = run("simulate", workload, "--plan", split, "--objective", "period").out
     # 12 ms on one accelerator against 9
-    assert "period 9 ms by split, 1.33 times as fast as gpu0 alone (12 ms)" in shown
+    assert "period 9 ms by split, 1.33× faster than gpu0 alone (12 ms)" in shown
 
 
 def test_a_plan_that_does_not_fit_is_an_answer(run):

@@ -38,8 +38,8 @@ def test_json_has_shares_the_longest_pieces_and_helps(run):
 
 
 def test_it_can_be_left_out(run):
-    assert "why: " not in run(*STREAMED, "--no-why").out
-    assert "why" not in run(*STREAMED, "--no-why", "--json").data
+    assert "why: " not in run(*STREAMED, "--no-explain").out
+    assert "why" not in run(*STREAMED, "--no-explain", "--json").data
 
 
 def test_a_period_has_no_critical_path(run):

@@ -205,7 +205,7 @@ def test_what_is_replayed_needs_no_host_to_start_its_ops(chain):
     able = {site.name: ABLE for site in chosen}
     cluster = build_cluster(WITH_GPU, chosen, able, [_wire("cpu", "gpu0"), _wire("gpu0", "cpu")])
     facts = {"devices": {"gpu0": {"own": 1e-6}, "cpu": {"own": 2e-6}}}
-    profile = home.Profile(WITH_GPU, cluster, facts, False, None)
+    profile = home.MachineProfile(WITH_GPU, cluster, facts, False, None)
     table = Table(("a", "b", "c"), ("H200", "cpu"), np.ones((3, 2)), issue=np.full((3, 2), 5.0))
     problem = executed_problem(Problem(chain, cluster, table), profile)
     gpu = problem.cluster.devices[0]

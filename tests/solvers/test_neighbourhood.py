@@ -99,5 +99,5 @@ class TestSearch:
         staged = Plan.of(layers_problem, [1, 1, 1, 0, 0, 0], staging={"gpu0": 60})
         tight = replace(layers_problem)
         start = simulate(tight, staged)
-        result = solve(tight, LNS(window=3, work=0.02, patience=2), start=staged)
+        result = solve(tight, LNS(window=3, work=0.02, patience=2), warm_start=staged)
         assert result.key <= (start.overflow, start.step_time)

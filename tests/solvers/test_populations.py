@@ -74,7 +74,7 @@ def test_a_start_with_an_order_is_where_it_goes_on(solver: Solver) -> None:
     problem = Problem(zoo.load("layered:ops=150"), Cluster.parse("4xP100+cpu"))
     start = solve(problem, METF())
     assert start.plan.priority is not None
-    result = solve(problem, solver, MaxEvaluations(1500), start=start.plan)
+    result = solve(problem, solver, MaxEvaluations(1500), warm_start=start.plan)
     assert result.step_time < start.step_time
 
 
@@ -83,7 +83,7 @@ def test_a_start_with_staging_or_fusion_is_no_trouble(solver: Solver) -> None:
     problem = random_problem(4, ops=9)
     room = np.full(problem.arrays.devices, 10_000, dtype=np.int64)
     start = Plan.of(problem, problem.legalize(np.zeros(9, dtype=np.int32)), staging=room)
-    assert solve(problem, solver, MaxEvaluations(60), start=start).evaluations == 60
+    assert solve(problem, solver, MaxEvaluations(60), warm_start=start).evaluations == 60
 
 
 def test_groups_stay_together_and_the_search_ends_by_itself() -> None:

@@ -180,7 +180,7 @@ def test_it_takes_the_best_plan_of_the_search_with_its_staging() -> None:
     problem = random_problem(4, ops=9)
     staging = np.full(problem.arrays.devices, 10_000, dtype=np.int64)
     start = Plan.of(problem, problem.legalize(np.zeros(9, dtype=np.int32)), staging=staging)
-    result = solve(problem, OrderSearch(max_plans=50), start=start)
+    result = solve(problem, OrderSearch(max_plans=50), warm_start=start)
     assert np.array_equal(result.plan.placement, start.placement)
     assert result.plan.staging is not None
     assert result.key <= simulate_key(problem, start)

@@ -123,10 +123,13 @@ def test_a_result_says_what_the_simulator_says(diamond_problem: Problem) -> None
 
 def test_a_solve_is_no_worse_than_the_plan_it_starts_from(diamond_problem: Problem) -> None:
     start = Plan.of(diamond_problem, SPLIT)
-    result = solve(diamond_problem, SingleDevices(), start=start)
+    result = solve(diamond_problem, SingleDevices(), warm_start=start)
     assert result.plan == start
     assert result.evaluations == 3
-    assert solve(diamond_problem, RandomSearch(50), MaxEvaluations(1), start=start).evaluations == 1
+    assert (
+        solve(diamond_problem, RandomSearch(50), MaxEvaluations(1), warm_start=start).evaluations
+        == 1
+    )
 
 
 def test_progress_is_told_after_each_batch(diamond_problem: Problem) -> None:
@@ -178,4 +181,4 @@ def test_a_result_says_which_part_found_the_plan(diamond_problem: Problem) -> No
     assert result.solver == "baselines"
     assert result.found_by in {"balanced", "m-etf", "heft"}  # two devices beat one here
     start = Plan.of(diamond_problem, result.plan.placement, result.plan.priority)
-    assert solve(diamond_problem, SingleDevices(), start=start).found_by == "start"
+    assert solve(diamond_problem, SingleDevices(), warm_start=start).found_by == "start"

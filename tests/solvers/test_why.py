@@ -141,11 +141,11 @@ def test_gains_are_what_the_simulator_says_of_the_changed_cluster() -> None:
     wide = {**links, pair: replace(links[pair], bandwidth=2 * links[pair].bandwidth)}
     faster = replace(problem, cluster=replace(problem.cluster, links=wide))
     assert link.before == result.step_time
-    again = solve(faster, Streamed(), start=result.plan)
+    again = solve(faster, Streamed(), warm_start=result.plan)
     assert link.after == pytest.approx(again.step_time)
     assert kinds["memory"].change == "768 MiB more on gpu0"  # a quarter of 4 GiB less 1 GiB
     limits = Constraints(limits={"gpu0": 4 * 2**30 + 3 * 2**28})
-    roomy = solve(replace(problem, constraints=limits), Streamed(), start=result.plan)
+    roomy = solve(replace(problem, constraints=limits), Streamed(), warm_start=result.plan)
     assert kinds["memory"].after == pytest.approx(roomy.step_time)
     assert not kinds["memory"].same_plan
     assert [each.gain for each in why.improvements] == sorted(

@@ -1,6 +1,6 @@
-"""The command line: parses arguments, and prints tables or one JSON object.
+"""The command line: parses arguments, calls the library, and prints tables or one JSON object.
 
-One file a command.
+One file per command.
 """
 
 from __future__ import annotations
@@ -17,22 +17,23 @@ if TYPE_CHECKING:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run a command and exit: 0, also when no plan fits; 1 for bad input; 2 for bad usage.
+    """Run a command and exit.
 
-    And 130 where a person stopped it.
+    The status is 0, also when no plan fits; 1 for bad input; 2 for bad usage; 130 after Ctrl-C.
     """
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a terminal that knows no µ must not stop us
+        if isinstance(stream, io.TextIOWrapper):  # a terminal without a µ must not stop us
             stream.reconfigure(errors="backslashreplace")
     try:
-        # Here, since it takes a while, in which a person may think better of it.
+        # Imported here: it takes a while, in which Ctrl-C may be pressed.
         from placewright.cli.app import app
+        from placewright.cli.renamed_options import replace_old_options
 
         try:
-            app(arguments)
+            app(replace_old_options(sys.argv[1:] if arguments is None else arguments))
         finally:
             if sys.stdout is not None:  # None: it is closed
-                sys.stdout.flush()  # here, where a reader that has gone away can be told apart
+                sys.stdout.flush()  # here, where a closed pipe can be told apart
     except PlacewrightError as error:
         print("placewright:", " ".join(str(error).split("\n")), file=sys.stderr)
         sys.exit(1)
@@ -40,16 +41,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _drop_output()
         sys.exit(1)
     except OSError as error:
-        # Files are opened where their errors are told: one without a name is of the output.
+        # Files that we open report their errors themselves: an error without a name is the output's.
         message = f"{error.filename or 'the output'}: {error.strerror or error}"
         print("placewright:", " ".join(message.split("\n")), file=sys.stderr)
         _drop_output()
         sys.exit(1)
-    except KeyboardInterrupt:  # typer answers those that come later
+    except KeyboardInterrupt:  # typer handles later ones
         sys.exit(130)
 
 
 def _drop_output() -> None:
-    """Let what is left to be written go nowhere, or Python would try again when it exits."""
+    """Discard what is still to be written, or Python would try again when it exits."""
     if sys.stdout is not None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

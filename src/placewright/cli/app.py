@@ -12,7 +12,6 @@ from placewright.cli.commands.diff import diff_plans
 from placewright.cli.commands.execute import execute_plan
 from placewright.cli.commands.explain import explain_plan
 from placewright.cli.commands.export import export_plan
-from placewright.cli.commands.groups import compare_groupings
 from placewright.cli.commands.models import list_models
 from placewright.cli.commands.place import place_model
 from placewright.cli.commands.profile import profile_machine
@@ -31,17 +30,16 @@ app = typer.Typer(
 )
 app.command("place", short_help="Find a plan.")(place_model)
 app.command("compare", short_help="Show every method side by side.")(compare_methods)
-app.command("simulate", short_help="Judge a plan that is there already.")(simulate_plan)
+app.command("simulate", short_help="Evaluate an existing plan.")(simulate_plan)
 app.command("execute", short_help="Run a plan on this machine.")(execute_plan)
 app.command("report", short_help="Show saved results on one page.")(report_results)
-app.command("diff", short_help="Say what differs between two plans.")(diff_plans)
-app.command("explain", short_help="Say what moving an op would do.")(explain_plan)
+app.command("diff", short_help="Show what differs between two plans.")(diff_plans)
+app.command("explain", short_help="Show what moving an op would do.")(explain_plan)
 app.command("export", short_help="Write a plan for another runtime.")(export_plan)
-app.command("groups", short_help="Compare groupings of ops under one search.")(compare_groupings)
 app.command("train", short_help="Train a policy that places a network.")(train_policy)
 app.command("profile", short_help="Measure this machine, and a model on it.")(profile_machine)
-app.command("models", short_help="List the networks that need no file.")(list_models)
-app.command("clusters", short_help="List devices and links that can be named.")(list_clusters)
+app.command("models", short_help="List the built-in models.")(list_models)
+app.command("clusters", short_help="List devices and links of clusters.")(list_clusters)
 
 
 def _print_version(requested: bool) -> None:
@@ -62,8 +60,8 @@ def root_command(
     """Find the fastest placement of a neural network on a set of devices.
 
     \b
-    placewright models                                   networks that need no file
-    placewright clusters                                 devices and links that can be named
+    placewright models                                   built-in models
+    placewright clusters                                 devices and links
     placewright compare branches --on 2xP100+cpu         every method, side by side
     placewright place branches --on 2xP100+cpu -o plan.json --report report.html
     placewright simulate branches --on 2xP100+cpu --plan plan.json

@@ -6,26 +6,23 @@ from typing import Annotated, Literal
 
 import typer
 
-PLACE_BUDGET, COMPARE_BUDGET = "30s", "10s"
-"""How long a method may take where neither a time nor a number of plans is given."""
-
 
 class ObjectiveChoice(StrEnum):
-    """What is to be made small."""
+    """What is minimised."""
 
     STEP = "step"
     PERIOD = "period"
 
 
 class DisciplineChoice(StrEnum):
-    """How a device chooses its next op."""
+    """The order in which a device runs its ops."""
 
     IN_ORDER = "in-order"
     READY = "ready"
 
     @property
     def problem_value(self) -> Literal["in order", "ready"]:
-        """What a problem calls it."""
+        """The problem's word for it."""
         return "ready" if self is DisciplineChoice.READY else "in order"
 
 
@@ -33,14 +30,18 @@ Model = Annotated[
     str,
     typer.Argument(
         metavar="MODEL",
-        help="A network's name (`placewright models`); a graph, problem or workload file; "
+        help="A built-in model (`placewright models`); a graph, problem or workload file; "
         "model.py:build; an ONNX file; a TensorFlow GraphDef or SavedModel.",
         show_default=False,
     ),
 ]
 PlanModel = Annotated[
     str | None,
-    typer.Option("--model", metavar="MODEL", help="What it is of, where the file does not say."),
+    typer.Option(
+        "--model",
+        metavar="MODEL",
+        help="The model that the plan was made for, if the file does not name it.",
+    ),
 ]
 On = Annotated[
     str | None,
@@ -48,33 +49,35 @@ On = Annotated[
         "--on",
         metavar="CLUSTER",
         help="A cluster such as 2xP100+cpu, a cluster file, or here: this machine, measured once. "
-        "Workloads and problems bring one.",
+        "Optional for workload and problem files, which include one.",
     ),
 ]
 ObjectiveOption = Annotated[
     ObjectiveChoice | None,
     typer.Option(
         "--objective",
-        help="Time of one step, or time between pipelined steps. [default: step]",
+        help="Minimise the time of one step, or the period: the time per step of pipelined steps. "
+        "[default: step]",
     ),
 ]
 DisciplineOption = Annotated[
     DisciplineChoice | None,
     typer.Option(
         "--discipline",
-        help="A device runs its ops in the plan's order, or whatever is ready. [default: in-order]",
+        help="Execution order: a device runs its ops in the plan's order, or whichever is ready. "
+        "[default: in-order]",
     ),
 ]
-UseDevices = Annotated[
+Devices = Annotated[
     str | None,
-    typer.Option("--use", metavar="NAMES", help="These devices alone, such as gpu0,cpu."),
+    typer.Option("--devices", metavar="NAMES", help="Restrict to these devices, e.g. gpu0,cpu."),
 ]
 Reserve = Annotated[
     list[str] | None,
     typer.Option(
         "--reserve",
         metavar="SIZE",
-        help="Memory to keep back: 2GiB on every GPU, or gpu0=2GiB. Presets keep 1 GiB a GPU.",
+        help="Memory to reserve: 2GiB on every GPU, or gpu0=2GiB. Presets reserve 1 GiB per GPU.",
     ),
 ]
 Limit = Annotated[
@@ -82,7 +85,7 @@ Limit = Annotated[
     typer.Option(
         "--limit",
         metavar="SIZE",
-        help="Memory to use at most, reserve included: 8GiB on every GPU, or gpu0=8GiB.",
+        help="Memory limit, reserve included: 8GiB on every GPU, or gpu0=8GiB.",
     ),
 ]
 Pin = Annotated[
@@ -102,23 +105,27 @@ Costs = Annotated[
     typer.Option(
         "--costs",
         metavar="FILE",
-        help="A table of measured times, or a roofline; here: measure the ops on this machine.",
+        help="A table of measured op times, or a roofline; here: measure the ops on this machine.",
     ),
 ]
 Training = Annotated[
     bool,
-    typer.Option("--training", help="Of a Python file's model: a training step, not one call."),
+    typer.Option("--training", help="(model.py only) Place a training step, not one call."),
 ]
 Optimizer = Annotated[
     str | None,
-    typer.Option("--optimizer", metavar="NAME", help="Of such a step: sgd, momentum or adam."),
+    typer.Option(
+        "--optimizer",
+        metavar="NAME",
+        help="(with --training) sgd, momentum or adam. [default: sgd]",
+    ),
 ]
 Dims = Annotated[
     list[str] | None,
     typer.Option(
         "--dims",
         metavar="NAME=SIZE",
-        help="What a model file leaves open: a dimension (batch=8) or a tensor's shape (x=8x224).",
+        help="A symbolic dimension of a model file (batch=8), or an input's shape (x=8x224).",
     ),
 ]
 Budget = Annotated[
@@ -126,18 +133,19 @@ Budget = Annotated[
     typer.Option(
         "--budget",
         metavar="TIME",
-        help="Stop a method after so long: 5s, 5 min. "
-        f"[default: {PLACE_BUDGET} to place, {COMPARE_BUDGET} each to compare]",
+        help="Time budget per method: 5s, 5 min. [default: 30s to place, 10s each to compare]",
     ),
 ]
 Evaluations = Annotated[
     int | None,
-    typer.Option("--evaluations", metavar="N", min=1, help="Stop after so many plans."),
+    typer.Option("--evaluations", metavar="N", min=1, help="Stop after N evaluated plans."),
 ]
-Seed = Annotated[int, typer.Option("--seed", metavar="N", min=0, help="For all that is random.")]
+Seed = Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Random seed.")]
 WarmStart = Annotated[
     Path | None,
-    typer.Option("--start", metavar="FILE", help="A plan to start from: the result is no worse."),
+    typer.Option(
+        "--warm-start", metavar="FILE", help="A plan to start from: the result is no worse."
+    ),
 ]
 Trace = Annotated[
     Path | None,
@@ -145,7 +153,7 @@ Trace = Annotated[
 ]
 Report = Annotated[
     Path | None,
-    typer.Option("--report", metavar="FILE", help="Write a page that shows it: report.html, say."),
+    typer.Option("--report", metavar="FILE", help="Write an HTML report, e.g. report.html."),
 ]
 Json = Annotated[
     bool,
@@ -154,14 +162,23 @@ Json = Annotated[
 Robust = Annotated[
     bool,
     typer.Option(
-        "--robust", help="Of the best few plans take the one that bears wrong costs best."
+        "--robust", help="Take the plan that is most robust to cost errors, of the best few."
     ),
 ]
 CostTrials = Annotated[
     int | None,
-    typer.Option("--trials", metavar="N", min=1, help="Of --robust: wrong costs to try, 100."),
+    typer.Option(
+        "--cost-trials",
+        metavar="N",
+        min=1,
+        help="(with --robust) Perturbed costs to try. [default: 100]",
+    ),
 ]
 CostNoise = Annotated[
     float | None,
-    typer.Option("--spread", metavar="SHARE", help="Of --robust: how wrong they may be, 0.2."),
+    typer.Option(
+        "--cost-noise",
+        metavar="SHARE",
+        help="(with --robust) How far costs are perturbed. [default: 0.2]",
+    ),
 ]

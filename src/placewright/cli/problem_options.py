@@ -2,86 +2,154 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections import defaultdict
-from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import MISSING, dataclass, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 import typer
 
-from placewright.cli.resolve import (
-    ModelOptions,
-    as_executed_here,
-    find_cluster,
-    find_model,
-    is_this_machine,
-    measure_costs,
-)
+from placewright.cli import options
+from placewright.cli.model_loading import ModelOptions, load_model
+from placewright.cli.paths import find_cluster, find_machine, is_this_machine, print_note
 from placewright.errors import ConfigError, nearest
 from placewright.units import parse_bytes, parse_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from pathlib import Path
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from placewright.cli.options import DisciplineChoice, ObjectiveChoice
     from placewright.cluster import Cluster
     from placewright.costs import Table
+    from placewright.plan import Plan
     from placewright.problem import Constraints, Problem
+    from placewright.profiling.machine_profile import MachineProfile
+    from placewright.result import Result
     from placewright.solvers import Stop
 
 Texts = list[str] | None
+SavedOptions = dict[str, str | bool | tuple[str, ...]]
+
+_LIST_OPTIONS = ("reserve", "limit", "pin", "forbid", "colocate", "dims")
+_FLAG_OPTIONS = ("training",)
+_ENUM_OPTIONS = {"objective": options.ObjectiveChoice, "discipline": options.DisciplineChoice}
+_RENAMED_OPTIONS = {"use": "devices"}  # names in files of older releases
 
 
 @dataclass(frozen=True)
 class ProblemOptions:
-    """The options that say what the problem is; `options.py` says what each means."""
+    """The options that define a problem. `with_problem_options` gives them to a command."""
 
-    model: str
-    on: str | None = None
-    objective: ObjectiveChoice | None = None
-    discipline: DisciplineChoice | None = None
-    use: str | None = None
-    reserve: Texts = None
-    limit: Texts = None
-    pin: Texts = None
-    forbid: Texts = None
-    colocate: Texts = None
-    costs: Path | None = None
-    training: bool = False
-    optimizer: str | None = None
-    dims: Texts = None
+    model: options.Model = ""
+    on: options.On = None
+    objective: options.ObjectiveOption = None
+    discipline: options.DisciplineOption = None
+    devices: options.Devices = None
+    reserve: options.Reserve = None
+    limit: options.Limit = None
+    pin: options.Pin = None
+    forbid: options.Forbid = None
+    colocate: options.Colocate = None
+    costs: options.Costs = None
+    training: options.Training = False
+    optimizer: options.Optimizer = None
+    dims: options.Dims = None
 
     @classmethod
     def from_arguments(cls, arguments: Mapping[str, Any]) -> ProblemOptions:
-        """Those of a command's arguments, its `locals()`, that say what the problem is."""
-        return cls(
-            **{
-                option.name: arguments[option.name]
-                for option in fields(cls)
-                if option.name in arguments
-            }
-        )
+        """Those of a command's arguments that define the problem."""
+        known = {option.name for option in fields(cls)}
+        return cls(**{name: value for name, value in arguments.items() if name in known})
 
-    def problem(self) -> Problem:
-        """The problem that is asked for.
+    @classmethod
+    def from_dict(cls, saved: Mapping[str, object], typed: ProblemOptions) -> ProblemOptions:
+        """Saved options; those that are typed now replace them.
 
         Raises:
-            PlacewrightError: A name is unknown, a file is bad, or things do not go together.
+            ConfigError: An option is unknown or ill-typed, or names a Python file, which is run only
+                if its name is typed.
+        """
+        from placewright.frontends.model_spec import ModelSpec
+
+        known = [option.name for option in fields(cls)]
+        overrides = {name: value for name in known if (value := getattr(typed, name))}
+        restored: dict[str, Any] = {}
+        for saved_name, value in saved.items():
+            name = _RENAMED_OPTIONS.get(saved_name, saved_name)
+            if name not in known:
+                raise ConfigError(f"the result was made with {name!r}: {nearest(name, known)}")
+            if name not in overrides:
+                restored[name] = _restore_value(name, value)
+        model = restored.get("model", "")
+        if ModelSpec.parse(model).is_python:
+            raise ConfigError(
+                f"the result was made for {model!r}, a Python file, which has to be run: "
+                f"add --model {model} if you trust it"
+            )
+        return cls(**(restored | overrides))
+
+    @classmethod
+    def from_files(
+        cls, paths: Sequence[Path], nouns: Sequence[Plan | Result], typed: ProblemOptions
+    ) -> ProblemOptions:
+        """The options of the first file that has any; those that are typed now replace them.
+
+        Raises:
+            ConfigError: No file names its problem, and no model is typed.
+        """
+        from placewright.result import Result
+
+        results = [noun for noun in nouns if isinstance(noun, Result)]
+        saved = next((result.options for result in results if result.options), {})
+        if not saved and not typed.model:
+            raise ConfigError(
+                f"{paths[0]}: does not name its problem: give the model with --model and the "
+                "cluster with --on, as when it was made"
+            )
+        return cls.from_dict(saved, typed)
+
+    def to_dict(self) -> SavedOptions:
+        """Options that differ from their defaults, for a result file."""
+        saved: SavedOptions = {}
+        for option in fields(self):
+            value = getattr(self, option.name)
+            if value is None or value is False or value == []:
+                continue
+            if isinstance(value, list):
+                saved[option.name] = tuple(value)
+            elif isinstance(value, bool):
+                saved[option.name] = value
+            else:
+                saved[option.name] = str(value)
+        return saved
+
+    def problem(self) -> Problem:
+        """The problem that the options define.
+
+        Raises:
+            PlacewrightError: A name is unknown, a file is bad, or options contradict each other.
         """
         from placewright import files
         from placewright.costs import Roofline
         from placewright.problem import Problem
 
-        cluster = None if self.on is None else find_cluster(self.on)
-        problem = find_model(self.model, cluster, self.model_options())
-        if not isinstance(problem, Problem):
-            if cluster is None:
-                message = f"{self.model} brings no cluster: name one, such as 2xP100+cpu"
-                raise typer.BadParameter(message, param_hint="'--on'")
-            problem = Problem(problem, cluster)
-            if self.on is not None and is_this_machine(self.on):
-                # Measured rates are what kernels reach, not a data sheet's.
-                problem = replace(problem, costs=Roofline(compute=1.0, memory=1.0))
+        machine, cluster = None, None
+        if self.on is not None and is_this_machine(self.on):
+            machine = find_machine(self.on)
+            cluster = machine.cluster
+        elif self.on is not None:
+            cluster = find_cluster(self.on)
+        noun = load_model(self.model, cluster, self.model_options())
+        if isinstance(noun, Problem):
+            problem = noun
+        elif cluster is None:
+            message = f"{self.model} includes no cluster: name one, e.g. 2xP100+cpu"
+            raise typer.BadParameter(message, param_hint="'--on'")
+        else:
+            # Measured rates are what kernels reach, not a data sheet's.
+            costs = None if machine is None else Roofline(compute=1.0, memory=1.0)
+            problem = Problem(noun, cluster, costs)
         cluster = self._restrict_cluster(problem.cluster if cluster is None else cluster)
         constraints = self._merge_constraints(problem.constraints, cluster)
         problem = replace(problem, cluster=cluster, constraints=constraints)
@@ -89,8 +157,8 @@ class ProblemOptions:
             problem = replace(problem, costs=self._measure_costs(constraints.limits))
         elif self.costs is not None:
             problem = replace(problem, costs=files.load(self.costs, "costs"))
-        if self.on is not None and is_this_machine(self.on):
-            problem = as_executed_here(problem, self.on)
+        if machine is not None:
+            problem = _as_executed(problem, machine)
         if self.objective is not None:
             problem = replace(problem, objective=self.objective.value)
         if self.discipline is not None:
@@ -98,13 +166,23 @@ class ProblemOptions:
         return problem
 
     def _measure_costs(self, limits: Mapping[str, int]) -> Table:
-        """What each op takes on this machine, measured now or before."""
+        """The time of every op on this machine, measured now or before."""
         if self.on is None or not is_this_machine(self.on):
-            raise ConfigError("--costs here: ops are measured on this machine: give --on here, too")
-        return measure_costs(self.model, self.on, self.training, self.optimizer, limits)
+            raise ConfigError("--costs here: ops are measured on this machine: add --on here")
+        from placewright.profiling.machine_profile import parse_workers
+        from placewright.profiling.model_profile import profile
+
+        return profile(
+            self.model,
+            training=self.training,
+            optimizer=self.optimizer,
+            limits=limits,
+            workers=parse_workers(self.on),
+            notify=print_note,
+        ).costs
 
     def model_options(self) -> ModelOptions:
-        """How a model file is to be read."""
+        """How the model is read."""
         dims: dict[str, int] = {}
         shapes: dict[str, tuple[int, ...]] = {}
         for text in (
@@ -120,9 +198,9 @@ class ProblemOptions:
         return ModelOptions(self.training, self.optimizer, dims, shapes)
 
     def _restrict_cluster(self, cluster: Cluster) -> Cluster:
-        """The devices to be used, with the memory to be kept back."""
-        if self.use is not None:
-            cluster = cluster.subset(_split_names("--use", self.use))
+        """The devices to use, with their reserves."""
+        if self.devices is not None:
+            cluster = cluster.subset(_split_names("--devices", self.devices))
         reserves = parse_sizes("--reserve", self.reserve, cluster)
         devices = [
             replace(device, reserve=reserves.get(device.name, device.reserve))
@@ -131,7 +209,7 @@ class ProblemOptions:
         return replace(cluster, devices=tuple(devices)) if reserves else cluster
 
     def _merge_constraints(self, constraints: Constraints, cluster: Cluster) -> Constraints:
-        """The problem's own constraints and those of the options, which go before."""
+        """The problem's own constraints, and those of the options, which take precedence."""
         pins: dict[str, str] = {}
         for ops, name in _parse_pairs("--pin", self.pin, "'blocks.0.*=gpu0'"):
             if pins.setdefault(ops, name) != name:
@@ -149,25 +227,70 @@ class ProblemOptions:
         )
 
 
-def stop_rule(budget: str | None, evaluations: int | None, default: str | None = None) -> Stop:
-    """When a search stops: at the first of these, or at the method's own end.
+def with_problem_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command MODEL and the options of a problem, in place of `problem_options`."""
+    return _expand_options(command, options.Model, MISSING)
 
-    Args:
-        default: The budget where neither is given.
+
+def with_saved_problem_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The same for a command whose files name the problem: MODEL is an option."""
+    return _expand_options(command, options.PlanModel, None)
+
+
+def _expand_options(
+    command: Callable[..., None], model_annotation: object, model_default: object
+) -> Callable[..., None]:
+    hints = get_type_hints(ProblemOptions, include_extras=True)
+    parameters: list[inspect.Parameter] = []
+    for parameter in inspect.signature(command).parameters.values():
+        if parameter.name != "problem_options":
+            parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+            continue
+        for option in fields(ProblemOptions):
+            annotation, default = hints[option.name], option.default
+            if option.name == "model":
+                annotation, default = model_annotation, model_default
+            parameters.append(
+                inspect.Parameter(
+                    option.name,
+                    inspect.Parameter.KEYWORD_ONLY,
+                    default=inspect.Parameter.empty if default is MISSING else default,
+                    annotation=annotation,
+                )
+            )
+
+    @functools.wraps(command)
+    def run(**arguments: Any) -> None:
+        values = {option.name: arguments.pop(option.name) for option in fields(ProblemOptions)}
+        values["model"] = values["model"] or ""
+        command(problem_options=ProblemOptions(**values), **arguments)
+
+    signature = inspect.Signature(parameters)
+    annotations = {parameter.name: parameter.annotation for parameter in parameters}
+    run.__signature__ = signature  # type: ignore[attr-defined]  # which typer reads
+    run.__annotations__ = annotations
+    return run
+
+
+def evaluation_limit(evaluations: int | None) -> Stop | None:
+    """The stop rule of --evaluations."""
+    from placewright.solvers import MaxEvaluations
+
+    return None if evaluations is None else MaxEvaluations(evaluations)
+
+
+def parse_budget(text: str | None) -> float | None:
+    """Seconds of --budget.
+
+    Raises:
+        ConfigError: It is not a time.
     """
-    from placewright.solvers import MaxEvaluations, MaxTime, Stop
-
-    stop = Stop()
-    if budget is None and evaluations is None:
-        budget = default
-    if budget is not None:
-        try:
-            stop |= MaxTime(parse_seconds(budget))
-        except ConfigError as error:
-            raise ConfigError(f"--budget: {error}") from None
-    if evaluations is not None:
-        stop |= MaxEvaluations(evaluations)
-    return stop
+    if text is None:
+        return None
+    try:
+        return parse_seconds(text)
+    except ConfigError as error:
+        raise ConfigError(f"--budget: {error}") from None
 
 
 def parse_sizes(option: str, texts: Texts, cluster: Cluster) -> dict[str, int]:
@@ -205,3 +328,35 @@ def _split_names(option: str, text: str) -> tuple[str, ...]:
     if not words:
         raise ConfigError(f"{option} {text!r}: expected names with commas between them")
     return words
+
+
+def _as_executed(problem: Problem, machine: MachineProfile) -> Problem:
+    """A problem on this machine, as the runtime will run it."""
+    from placewright.costs import Table
+    from placewright.profiling.as_executed import executed_problem
+
+    costs = problem.costs
+    if isinstance(costs, Table) and costs.machine and costs.machine != machine.machine.key:
+        print_note("the op times were measured on another machine, or before this one changed")
+    return executed_problem(problem, machine)
+
+
+def _restore_value(name: str, value: object) -> Any:
+    kind: type = str
+    expected = "text"
+    if name in _LIST_OPTIONS:
+        kind, expected = tuple, "a list of texts"
+    elif name in _FLAG_OPTIONS:
+        kind, expected = bool, "true or false"
+    if not isinstance(value, kind):
+        raise ConfigError(f"the result was made with {name} {value!r}: expected {expected}")
+    if isinstance(value, tuple):
+        return list(value)
+    if name in _ENUM_OPTIONS:
+        choices = _ENUM_OPTIONS[name]
+        if value not in list(choices):
+            raise ConfigError(
+                f"the result was made with {name} {value!r}: {nearest(str(value), choices)}"
+            )
+        return choices(str(value))
+    return Path(str(value)) if name == "costs" else value

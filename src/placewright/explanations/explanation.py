@@ -7,6 +7,7 @@ gains by judging plans again under a changed cluster (`what_if.py`).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from placewright import simulator
@@ -18,12 +19,18 @@ from placewright.explanations.what_if import (
     WhatIf,
 )
 from placewright.result import Result
+from placewright.solvers import METHODS, Auto, RuntimeSolver, Search, Stop, refine
 from placewright.solvers.bounds import Bound
+from placewright.solvers.results import timeline_of
 
 if TYPE_CHECKING:
     from placewright.plan import Plan
     from placewright.problem import Problem
     from placewright.simulator import CriticalPath
+    from placewright.solvers import Solver
+
+MAX_REFINED_OPS = 5_000
+"""Ops up to which plans for a changed cluster are made by a short search each."""
 
 
 @dataclass(frozen=True)
@@ -61,20 +68,54 @@ class Explanation:
         )
 
 
-def explain(problem: Problem, plan: Plan | Result, replan: Replan | None = None) -> Explanation:
+def explain(
+    problem: Problem,
+    plan: Plan | Result,
+    replan: Replan | None = None,
+    *,
+    improvements: bool = True,
+) -> Explanation:
     """What binds a plan, and what would help.
 
     Args:
-        plan: A plan of the problem, or a result, whose bound is then taken.
+        plan: A plan of the problem, or a result. A result's bound and timeline are used, and a
+            result of a method that stands for another runtime is explained as that runtime runs it.
         replan: Makes a plan for a problem whose arrays may have changed, to see what a better
-            cluster would be worth to a new plan; without it quick ones are tried.
+            cluster would be worth to a new plan. By default a method that stands for another
+            runtime plans again, a plan of `auto` is refined, and quick plans are made otherwise.
+        improvements: Whether to look for what would help; it takes a dozen short searches.
     """
-    known_bound = None
+    known_bound, timeline = None, None
     if isinstance(plan, Result):
-        known_bound, plan = Bound(plan.bound, plan.bound_name), plan.plan
-    breakdown = Breakdown(problem, plan, simulator.simulate(problem, plan), known_bound)
-    improvements = WhatIf.of(problem, plan, replan).improvements(
-        breakdown.timeline, *breakdown.busy_seconds
+        result = plan
+        known_bound, plan = Bound(result.bound, result.bound_name), result.plan
+        solver = METHODS[result.solver]() if result.solver in METHODS else None
+        if isinstance(solver, RuntimeSolver):
+            replan = replan or partial(_run_solver, solver)
+            problem = result.problem or solver.as_executed(problem)
+        elif result.solver == Auto.name and _is_refinable(problem, plan):
+            replan = replan or partial(refine, plan=plan)
+        timeline = timeline_of(problem, result)
+    breakdown = Breakdown(
+        problem,
+        plan,
+        simulator.simulate(problem, plan) if timeline is None else timeline,
+        known_bound,
     )
+    helpful: tuple[Improvement, ...] = ()
+    if improvements:
+        what_if = WhatIf.of(problem, plan, replan)
+        helpful = what_if.improvements(breakdown.timeline, *breakdown.busy_seconds)
     critical_path = breakdown.critical_path if problem.objective == "step" else None
-    return Explanation(words.sentence(breakdown), breakdown.shares, critical_path, improvements)
+    return Explanation(words.sentence(breakdown), breakdown.shares, critical_path, helpful)
+
+
+def _is_refinable(problem: Problem, plan: Plan) -> bool:
+    return len(problem.graph) <= MAX_REFINED_OPS and plan.fusion is None
+
+
+def _run_solver(solver: Solver, problem: Problem) -> Plan:
+    search = Search(problem, Stop(), seed=0)
+    solver.run(search)
+    assert search.best is not None
+    return search.best

@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from placewright.cluster import Cluster
     from placewright.graph import Graph
     from placewright.problem import Problem
-    from placewright.profiling.machine_profile import Profile
+    from placewright.profiling.machine_profile import MachineProfile
 
 _GRAPH_POOL_BYTES = (
     20 << 20
 )  # bytes that graphs take beyond what they hold: PyTorch's pages are of 20 MiB
 
 
-def executed_problem(problem: Problem, profile: Profile) -> Problem:
+def executed_problem(problem: Problem, profile: MachineProfile) -> Problem:
     """The problem with the starts of ops that the runtime will need."""
     costs = problem.costs
     if isinstance(costs, Table):
@@ -59,7 +59,7 @@ def with_output_copies(table: Table, graph: Graph) -> Table:
     return replace(table, workspace=workspace)
 
 
-def without_issuer(cluster: Cluster, profile: Profile) -> Cluster:
+def without_issuer(cluster: Cluster, profile: MachineProfile) -> Cluster:
     """The cluster with GPUs that need no host to start their ops."""
     launch_seconds = {name: float(rates["own"]) for name, rates in profile.facts["devices"].items()}
     devices = tuple(

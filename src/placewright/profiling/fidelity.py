@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from placewright.errors import FileError
-from placewright.profiling.host_sensitivity import scale_host
 from placewright.simulator import simulate
+from placewright.solvers.cautious_choice import scale_host
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -34,7 +34,7 @@ HOST_RESERVE_DIVISOR = 10
 
 
 @dataclass(frozen=True)
-class Profile:
+class MachineProfile:
     """What was measured of this machine.
 
     Args:
@@ -70,7 +70,7 @@ def profile_machine(
     refresh: bool = False,
     notify: Callable[[str], None] | None = None,
     progress: Callable[[str], None] = lambda text: None,
-) -> Profile:
+) -> MachineProfile:
     """This machine as a cluster.
 
     Args:
@@ -102,7 +102,7 @@ def profile_path(machine: Machine, sites: list[Site]) -> Path:
 
 def _measure_machine(
     machine: Machine, sites: list[Site], path: Path, progress: Callable[[str], None]
-) -> Profile:
+) -> MachineProfile:
     rates: dict[str, DeviceRates] = {}
     rates_by_model: dict[str, DeviceRates] = {}  # equal hardware is measured once
     for site in sites:
@@ -120,8 +120,8 @@ def _measure_machine(
         files.save(cluster, path)
         write_data(facts, _facts_path(path))
     except (PlacewrightError, OSError):  # a cache that cannot be written is no cache, and no error
-        return Profile(machine, cluster, facts, True, None)
-    return Profile(machine, cluster, facts, True, path)
+        return MachineProfile(machine, cluster, facts, True, None)
+    return MachineProfile(machine, cluster, facts, True, path)
 
 
 def build_cluster(
@@ -194,7 +194,7 @@ def _facts(
     }
 
 
-def _load_cached(machine: Machine, path: Path) -> Profile | None:
+def _load_cached(machine: Machine, path: Path) -> MachineProfile | None:
     """What is kept of this machine; None if there is nothing, or it cannot be read."""
     try:
         cluster, facts = files.load(path, "cluster"), read_data(_facts_path(path))
@@ -202,7 +202,7 @@ def _load_cached(machine: Machine, path: Path) -> Profile | None:
         return None
     if not isinstance(facts, dict) or facts.get("key") != machine.key:
         return None
-    return Profile(machine, cluster, facts, False, path)
+    return MachineProfile(machine, cluster, facts, False, path)
 
 
 def _facts_path(path: Path) -> Path:

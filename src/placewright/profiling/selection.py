@@ -1,4 +1,4 @@
-"""Selects a plan by measurement, or cautiously by simulation with a slower host.
+"""Selects a plan by measurement.
 
 Every single device is among them, so that what is chosen never loses to the best of them.
 """
@@ -9,23 +9,19 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from placewright import simulator
 from placewright.errors import ConfigError, ExecutionError
-from placewright.plan import Plan
-from placewright.profiling.host_sensitivity import (
-    HOST_SCALES,
-    SLOW_HOST,
-    host_matters,
-    host_variants,
-    scale_host,
-)
+from placewright.profiling.host_sensitivity import HOST_SCALES, host_variants
 from placewright.solvers import Auto, Candidate, MaxTime
+from placewright.solvers.cautious_choice import (
+    host_matters,
+    plan_candidate,
+    single_device_candidates,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from placewright.plan import Plan
     from placewright.problem import Problem
     from placewright.runtime.meter import Measurement, Meter
     from placewright.solvers import Search
@@ -53,14 +49,16 @@ def rerank(
     Raises:
         ExecutionError: None of those that are to go first could be run.
     """
-    return _measure_candidates(problem, [_candidate(problem, plan, "") for plan in plans], meter, k)
+    return _measure_candidates(
+        problem, [plan_candidate(problem, plan, "") for plan in plans], meter, k
+    )
 
 
 @dataclass(frozen=True)
 class MeasuredChoice:
     """Chooses, of the best few plans of a search that fit, the one that is measured quickest.
 
-    It is what `solve` takes as `choose`; it raises ExecutionError where none could be run.
+    It is what `solve` takes as `select`; it raises ExecutionError where none could be run.
 
     Args:
         k: How many plans of the search to measure, beside every single device.
@@ -81,41 +79,12 @@ class MeasuredChoice:
             problem
         ):  # beside a GPU: further plans that rely on the host more, and less
             stop = MaxTime(max(_MIN_SECONDS, _SEARCH_SHARE * search.seconds))
-            plans = host_variants(problem, Auto(), stop, scales=HOST_SCALES[1:])
-            host_candidates = [_candidate(problem, plan, "leaning") for plan in plans]
+            plans = host_variants(problem, Auto(proposers=()), stop, scales=HOST_SCALES[1:])
+            host_candidates = [plan_candidate(problem, plan, "leaning") for plan in plans]
         self.ranking[:] = _measure_candidates(
             problem, search.top_plans, self.meter, self.k, host_candidates
         )
         return self.ranking[0].candidate
-
-
-@dataclass(frozen=True)
-class CautiousChoice:
-    """Chooses, of the best few plans of a search and every single device, one to be trusted unseen.
-
-    Beside a GPU a host is the least certain: it is slower than measured where it waits and wakes,
-    and breaks what would be one CUDA graph into many. So a plan that leaves ops to it must gain
-    enough: what counts is the geometric mean of what is predicted with the host as measured and
-    with a slower one. Where no host is beside other devices, the best plan is taken.
-    """
-
-    def __call__(self, search: Search) -> Candidate:
-        problem = search.problem
-        candidates = sorted(search.top_plans, key=lambda candidate: candidate.key)
-        if not host_matters(problem):
-            return candidates[0]
-        slow_problem = scale_host(problem, *SLOW_HOST)
-
-        def cautious_key(candidate: Candidate) -> tuple[float, float]:
-            return candidate.key[0], math.sqrt(
-                candidate.key[1] * _simulated_key(slow_problem, candidate.plan)[1]
-            )
-
-        return min([*candidates, *_single_device_candidates(problem)], key=cautious_key)
-
-
-def _candidate(problem: Problem, plan: Plan, source: str) -> Candidate:
-    return Candidate(_simulated_key(problem, plan), source, lambda: plan)
 
 
 def _measure_candidates(
@@ -128,7 +97,7 @@ def _measure_candidates(
     selected = [
         *sorted(candidates, key=lambda candidate: candidate.key)[:k],
         *extra,
-        *_single_device_candidates(problem),
+        *single_device_candidates(problem),
     ]
     distinct = {candidate.plan: candidate for candidate in selected}
     ranking = [
@@ -155,18 +124,3 @@ def _sort_key(entry: MeasuredCandidate) -> tuple[bool, bool, float, float]:
     """What fits goes first, then what could be run; a limit need not be all that a device has."""
     overflow, seconds = entry.candidate.key[0], entry.measurement.seconds
     return overflow > 0, math.isinf(seconds), overflow, seconds
-
-
-def _single_device_candidates(problem: Problem) -> list[Candidate]:
-    """All on one device, for each that it fits."""
-    candidates = []
-    for number, device in enumerate(problem.cluster.devices):
-        plan = Plan.of(problem, problem.legalize(np.full(len(problem.graph), number)))
-        candidates.append(_candidate(problem, plan, f"all on {device.name}"))
-    return [candidate for candidate in candidates if candidate.key[0] == 0]
-
-
-def _simulated_key(problem: Problem, plan: Plan) -> tuple[float, float]:
-    timeline = simulator.simulate(problem, plan)
-    value = timeline.step_time if problem.objective == "step" else timeline.period
-    return timeline.overflow, value

@@ -53,12 +53,12 @@ def diverse_plans(
     for index, device in enumerate(problem.cluster.devices):
         placement = problem.legalize(np.full(len(problem.graph), index))
         add(f"all on {device.name}", Plan.of(problem, placement))
-    solvers: list[tuple[Solver, int]] = [(Auto(), evaluations), (Streamed(), 200)]
+    solvers: list[tuple[Solver, int]] = [(Auto(proposers=()), evaluations), (Streamed(), 200)]
     if has_expert(problem):
         solvers.append((Expert(), 1))
     for solver, budget in solvers:
         try:
-            result = solve(problem, solver, MaxEvaluations(budget), seed)
+            result = solve(problem, solver, MaxEvaluations(budget), seed, select="best")
         except PlacewrightError:
             continue
         add(solver.name, result.plan)

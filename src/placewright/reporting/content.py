@@ -1,175 +1,137 @@
-"""The comparison that a page shows: the answer, its baselines, and their steps."""
+"""The content of a page: a comparison with its baselines, their steps, and the explanation."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from placewright.errors import PlacewrightError, PlanError
+from placewright.errors import PlanError
+from placewright.explanations import explain
 from placewright.reporting.step_view import StepView
-from placewright.solvers import METHODS, Accelerate, MaxEvaluations, SingleDevices, solve
+from placewright.result import Result
+from placewright.solvers import METHODS, Comparison
+from placewright.solvers.search import simulated_problem
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from placewright.plan import Plan
+    from placewright.explanations import Explanation
     from placewright.problem import Problem
     from placewright.reporting.learning_curve import LearningCurve
-    from placewright.result import Result
-    from placewright.solvers import Search
-
-SINGLE, DEFAULT = SingleDevices.name, Accelerate.name
 
 
 @dataclass(frozen=True, eq=False)
-class Comparison:
-    """All that a page shows.
+class PageContent:
+    """A comparison and what the page shows in addition.
 
     Args:
-        model: What the model was called when it was asked for.
-        results: One a method.
-        labels: What each is called.
-        answer: Which of them the page is about.
-        single: Which of them has everything on one device.
-        default: Which of them is what people use today; None where that cannot do the problem.
-        skipped: Methods that cannot do the problem, each with the reason.
-        interrupted: Whether a person stopped the search.
+        explanation: Why the answer takes as long as it does; without it the sentence is computed,
+            and what would help is left out.
         notes: What a reader should know before trusting the page.
-        improvements: What would make the answer faster, each in a few words.
-        learning_curve: How a policy learned, if one did.
+        learning_curve: How the policy behind one of the results was trained.
     """
 
-    model: str
-    problem: Problem
-    results: tuple[Result, ...]
-    labels: tuple[str, ...]
-    answer: int
-    single: int
-    default: int | None
-    skipped: tuple[tuple[str, str], ...] = ()
-    interrupted: bool = False
+    comparison: Comparison
+    explanation: Explanation
     notes: tuple[str, ...] = ()
-    improvements: tuple[str, ...] = ()
     learning_curve: LearningCurve | None = None
+
+    @classmethod
+    def of(
+        cls,
+        comparison: Comparison,
+        explanation: Explanation | None = None,
+        notes: Sequence[str] = (),
+        learning_curve: LearningCurve | None = None,
+    ) -> PageContent:
+        if explanation is None:
+            explanation = explain(comparison.problem, comparison.best, improvements=False)
+        return cls(comparison, explanation, tuple(notes), learning_curve)
+
+    @property
+    def problem(self) -> Problem:
+        return self.comparison.problem
+
+    @cached_property
+    def results(self) -> tuple[Result, ...]:
+        """The results of the comparison, then the baselines that are not among them."""
+        results = list(self.comparison.results)
+        for baseline in (self.comparison.single_device, self.comparison.default):
+            if baseline is not None and not any(result is baseline for result in results):
+                results.append(baseline)
+        return tuple(results)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """What each result is called."""
+        added = self.results[len(self.comparison.results) :]
+        return (*self.comparison.labels, *(result.solver for result in added))
+
+    @property
+    def answer(self) -> int:
+        """The result that the page is about."""
+        return self._index(self.comparison.best)
+
+    @property
+    def single(self) -> int:
+        """The result with everything on one device."""
+        return self._index(self.comparison.single_device)
+
+    @property
+    def default(self) -> int | None:
+        """The result of the default, Accelerate; None if it cannot solve the problem."""
+        default = self.comparison.default
+        return None if default is None else self._index(default)
+
+    @property
+    def sentence(self) -> str:
+        """Why the answer takes as long as it does."""
+        return f"{self.explanation.sentence}."
+
+    @property
+    def improvements(self) -> list[str]:
+        """What would help, in a few words each."""
+        return [str(improvement) for improvement in self.explanation.best_improvements]
+
+    def step_view(self, index: int) -> StepView:
+        """The step of one result, as its method's runtime runs it."""
+        if index == self.answer:
+            return self.answer_step
+        return self._step_view(self.results[index])
 
     @cached_property
     def answer_step(self) -> StepView:
         """The answer's step."""
-        return self._simulate_step(self.answer)
+        return self._step_view(self.comparison.best)
 
-    @cached_property
-    def single_device(self) -> str:
-        """The best single device."""
-        plan, scheduled = self.results[self.single].plan, self.problem.arrays.scheduled
-        op_counts = np.bincount(plan.placement[scheduled], minlength=len(plan.device_names))
-        return plan.device_names[int(op_counts.argmax())]
+    def _step_view(self, result: Result) -> StepView:
+        if result.problem is not None and result.timeline is not None:
+            return StepView.of(result.problem, result.plan, result.timeline)
+        solver = METHODS[result.solver]() if result.solver in METHODS else None
+        problem = self.problem if solver is None else simulated_problem(self.problem, solver)
+        return StepView.of(problem, result.plan)
 
-    def step_view(self, index: int) -> StepView:
-        """The step of one result, run as its method is run."""
-        return self.answer_step if index == self.answer else self._simulate_step(index)
-
-    def _simulate_step(self, index: int) -> StepView:
-        result = self.results[index]
-        return StepView.of(as_executed_by(self.problem, result.solver), result.plan)
+    def _index(self, wanted: Result) -> int:
+        return next(index for index, result in enumerate(self.results) if result is wanted)
 
 
-def build_comparison(
-    model: str,
-    problem: Problem,
-    results: Sequence[Result],
-    skipped: Sequence[tuple[str, str]] = (),
-    interrupted: bool = False,
-    notes: Sequence[str] = (),
-    labels: Sequence[str] | None = None,
-    improvements: Sequence[str] = (),
-    learning_curve: LearningCurve | None = None,
+def comparison_of(
+    results: Comparison | Result | Sequence[Result], problem: Problem | None = None
 ) -> Comparison:
-    """The content of a page; the best single device and the default are added where missing.
+    """A comparison of results of one problem.
 
     Args:
-        results: The best of them, by bytes over and then the objective, is the answer.
-        labels: What each is called; by default its method.
-        problem: As it was given, not as a method that stands for another runtime runs it.
-        improvements: What would make the answer faster, as `solvers.explain` says.
-        learning_curve: How the policy behind one of the results learned.
+        problem: The problem, if no result knows it, as after loading from a file.
 
     Raises:
-        PlanError: A result's plan is not one of this problem's.
+        PlanError: The problem is not known.
     """
-    if not results:
-        raise PlanError("there is no result to report: expected at least one")
-    all_results = list(results)
-    names = [result.solver for result in results] if labels is None else list(labels)
-    answer = min(range(len(all_results)), key=lambda index: all_results[index].key)
-    single = _find_or_add(all_results, problem, SINGLE)
-    default = _find_or_add(all_results, problem, DEFAULT)
-    assert single is not None
-    return Comparison(
-        model,
-        problem,
-        tuple(all_results),
-        (*names, *(result.solver for result in all_results[len(names) :])),
-        answer,
-        single,
-        default,
-        tuple(skipped),
-        interrupted,
-        tuple(notes),
-        tuple(improvements),
-        learning_curve,
-    )
-
-
-def as_executed_by(problem: Problem, method: str) -> Problem:
-    """The problem as the method of that name runs it, which may stand for another runtime."""
-    solver = METHODS[method]() if method in METHODS else None
-    if solver is not None and hasattr(solver, "as_executed"):
-        problem = solver.as_executed(problem)
-    return problem
-
-
-def reevaluate(problem: Problem, result: Result) -> Result:
-    """A result whose figures are those that its plan has on this problem now."""
-    current = solve(problem, _PlanSolver(result.plan, result.solver))
-    return replace(
-        result,
-        plan=current.plan,
-        objective=current.objective,
-        step_time=current.step_time,
-        period=current.period,
-        bound=current.bound,
-        bound_name=current.bound_name,
-        overflow=current.overflow,
-        devices=current.devices,
-        problem=current.problem,
-    )
-
-
-@dataclass(frozen=True)
-class _PlanSolver:
-    """A plan that is there already, as a method; and the one that made it."""
-
-    plan: Plan
-    solver_name: str
-    name = "given"
-
-    def as_executed(self, problem: Problem) -> Problem:
-        return as_executed_by(problem, self.solver_name)
-
-    def run(self, search: Search) -> None:
-        search.judge_plan(self.plan)
-
-
-def _find_or_add(results: list[Result], problem: Problem, method: str) -> int | None:
-    for index, result in enumerate(results):
-        if result.solver == method:
-            return index
-    budget = MaxEvaluations(max(4, len(problem.cluster)))
-    try:
-        results.append(solve(problem, METHODS[method](), budget))
-    except PlacewrightError:
-        return None
-    return len(results) - 1
+    if isinstance(results, Comparison):
+        return results
+    listed = [results] if isinstance(results, Result) else list(results)
+    if problem is None:
+        known = [result.problem for result in listed if result.problem is not None]
+        if not known:
+            raise PlanError("the results do not know their problem: give it as problem=...")
+        problem = known[0]
+    return Comparison(problem, tuple(listed))

@@ -92,7 +92,7 @@ def lay_out_graph(graph: Graph) -> GraphLayout:
 
 
 def title_height(inner: float) -> float:
-    """How much room the name of a box has above what is in it."""
+    """The height for the name of a box above its content."""
     return 9.0 + 0.045 * inner
 
 

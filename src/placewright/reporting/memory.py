@@ -1,6 +1,6 @@
 """Memory of each device over time, split into weights, staging, copies and activations.
 
-The simulator records only how many bytes are in use. Weights and staging rooms stay for the whole
+The simulator records only how many bytes are in use. Weights and staging buffers stay for the whole
 step; how long a received copy lives follows from rule 8; activations (outputs, graph inputs and
 workspace) are the rest.
 """
@@ -38,7 +38,7 @@ class MemoryBreakdown:
 
     Args:
         weights: Bytes by device that stay for the whole step: weights, states, optimizer state.
-        staging: Bytes of staging room by device.
+        staging: Bytes of staging buffers by device.
         curves: What comes and goes, for each device.
     """
 

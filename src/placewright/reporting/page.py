@@ -16,13 +16,19 @@ from typing import TYPE_CHECKING
 
 from placewright.errors import FileError
 from placewright.files.storage import write_bytes
+from placewright.reporting.content import PageContent, comparison_of
 from placewright.reporting.payload import Data, page_data
 from placewright.version import __version__
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Sequence
 
-    from placewright.reporting.content import Comparison
+    from placewright.explanations import Explanation
+    from placewright.problem import Problem
+    from placewright.reporting.learning_curve import LearningCurve
+    from placewright.result import Result
+    from placewright.solvers import Comparison
 
 SCRIPTS = (
     *("units", "data", "shared", "words", "lanes", "timeline", "memory", "painting", "graph"),
@@ -31,19 +37,48 @@ SCRIPTS = (
 """In the order in which they are read."""
 
 
-def html_page(comparison: Comparison) -> str:
+def report(
+    results: Comparison | Result | Sequence[Result],
+    path: str | os.PathLike[str],
+    *,
+    problem: Problem | None = None,
+    explanation: Explanation | None = None,
+    notes: Sequence[str] = (),
+    learning_curve: LearningCurve | None = None,
+) -> None:
+    """Write results as one self-contained HTML page.
+
+    The best single device and Accelerate's plan are added where they are missing.
+
+    Args:
+        results: A comparison, or results of one problem.
+        problem: The problem, if the results come from files.
+        explanation: What `explain` says of the best result: the page then also shows what would
+            help.
+        notes: What a reader should know before trusting the page.
+        learning_curve: How the policy behind one of the results was trained.
+
+    Raises:
+        FileError: The page cannot be written.
+        PlanError: The problem is not known, or a plan is not one of this problem's.
+    """
+    comparison = comparison_of(results, problem)
+    save_page(PageContent.of(comparison, explanation, notes, learning_curve), path)
+
+
+def html_page(content: PageContent) -> str:
     """The whole page."""
-    return render_page(page_data(comparison))
+    return render_page(page_data(content))
 
 
-def save_page(comparison: Comparison, path: str | os.PathLike[str]) -> None:
-    """Write the page to a file.
+def save_page(content: PageContent, path: str | os.PathLike[str]) -> None:
+    """Write a page to a file.
 
     Raises:
         FileError: It cannot be written.
     """
     try:
-        write_bytes(html_page(comparison).encode(), Path(path))
+        write_bytes(html_page(content).encode(), Path(path))
     except FileError as error:
         raise FileError(f"{path}: {error}") from None
 

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placewright.reporting import waits as w
 from placewright.reporting.layout import lay_out_graph
 from placewright.reporting.palette import (
     CRITICAL,
@@ -22,13 +21,13 @@ from placewright.reporting.palette import (
     TENSOR,
     device_colours,
 )
-from placewright.reporting.sentence import answer_sentence
+from placewright.simulator import waits as w
 from placewright.version import __version__
 
 if TYPE_CHECKING:
     from placewright.graph import Graph
     from placewright.problem import Problem
-    from placewright.reporting.content import Comparison
+    from placewright.reporting.content import PageContent
     from placewright.reporting.memory import MemoryCurve
     from placewright.reporting.step_view import StepView
     from placewright.result import Result
@@ -42,45 +41,45 @@ MAX_MEMORY_POINTS = 3_000  # of one device's memory over time
 UNLIMITED = 2**60  # bytes: a device with more has no limit that is worth a line
 
 
-def page_data(comparison: Comparison) -> Data:
+def page_data(content: PageContent) -> Data:
     """Everything that the page shows, ready for JSON."""
-    problem, graph = comparison.problem, comparison.problem.graph
-    tick = tick_seconds(comparison)
+    problem, graph = content.problem, content.problem.graph
+    tick = tick_seconds(content)
     methods = [
         _method(result, label)
-        for result, label in zip(comparison.results, comparison.labels, strict=True)
+        for result, label in zip(content.results, content.labels, strict=True)
     ]
     data = {
         "version": __version__,
-        "model": comparison.model,
+        "model": content.comparison.name,
         "graph_name": graph.name,
         "cluster": problem.cluster.name,
         "objective": problem.objective,
         "discipline": problem.discipline,
-        "sentence": answer_sentence(comparison),
-        "helps": list(comparison.improvements),
-        "answer": comparison.answer,
-        "single": comparison.single,
-        "single_device": comparison.single_device,
-        "default": comparison.default,
-        "skipped": [list(pair) for pair in comparison.skipped],
-        "interrupted": comparison.interrupted,
-        "notes": list(comparison.notes),
+        "sentence": content.sentence,
+        "helps": list(content.improvements),
+        "answer": content.answer,
+        "single": content.single,
+        "single_device": content.comparison.single_device_name,
+        "default": content.default,
+        "skipped": [list(pair) for pair in content.comparison.skipped],
+        "interrupted": content.comparison.interrupted,
+        "notes": list(content.notes),
         "colours": {"critical": CRITICAL, "tensor": TENSOR, "streamed": STREAMED},
         "devices": _devices(problem),
         "channels": list(problem.cluster.channels),
         "ops": _ops(problem),
         "graph": _graph(graph),
         "methods": methods,
-        "learning": None if comparison.learning_curve is None else comparison.learning_curve.data(),
+        "learning": None if content.learning_curve is None else content.learning_curve.data(),
         "tick": tick,
     }
-    return data | {"plans": _plans(comparison, tick, methods, MAX_CHARACTERS - _json_length(data))}
+    return data | {"plans": _plans(content, tick, methods, MAX_CHARACTERS - _json_length(data))}
 
 
-def tick_seconds(comparison: Comparison) -> float:
+def tick_seconds(content: PageContent) -> float:
     """Seconds of one tick: a power of ten that keeps enough digits of the longest step."""
-    longest = max(result.step_time for result in comparison.results)
+    longest = max(result.step_time for result in content.results)
     if not (0 < longest < math.inf):
         return 1e-9
     return float(10.0 ** (math.ceil(math.log10(longest)) - DIGITS))
@@ -95,7 +94,7 @@ def _method(result: Result, label: str) -> Data:
         "value": result.objective_value,
         "bound": result.bound,
         "bound_name": result.bound_name,
-        "gap": result.gap if math.isfinite(result.gap) else None,
+        "gap": result.gap if result.fits and math.isfinite(result.gap) else None,
         "fits": result.fits,
         "overflow": result.overflow,
         "evaluations": result.evaluations,
@@ -172,20 +171,20 @@ def _graph(graph: Graph) -> Data:
 
 
 def _plans(
-    comparison: Comparison, tick: float, methods: list[Data], max_characters: int
+    content: PageContent, tick: float, methods: list[Data], max_characters: int
 ) -> list[Data]:
-    """The steps that are drawn: the answer's and as many others as there is room for.
+    """The steps that are drawn: the answer's and as many others as fit the size limit.
 
     Each method whose step is among them is told where.
     """
-    preferred = [comparison.answer, comparison.default, comparison.single]
-    others = sorted(range(len(comparison.results)), key=lambda index: comparison.results[index].key)
+    preferred = [content.answer, content.default, content.single]
+    others = sorted(range(len(content.results)), key=lambda index: content.results[index].key)
     plans: list[Data] = []
     characters = 0
     for index in dict.fromkeys(
         candidate for candidate in (*preferred, *others) if candidate is not None
     ):
-        plan = _StepPayload(comparison, index, tick).data()
+        plan = _StepPayload(content, index, tick).data()
         size = _json_length(plan)
         if plans and characters + size > max_characters:
             continue
@@ -202,15 +201,15 @@ def _json_length(data: Data) -> int:
 
 @dataclass(frozen=True, eq=False)
 class _StepPayload:
-    """One plan's step on its way into lists."""
+    """One plan's step as lists of numbers."""
 
-    comparison: Comparison
+    content: PageContent
     index: int
     tick: float
 
     def data(self) -> Data:
-        view = self.comparison.step_view(self.index)
-        plan = self.comparison.results[self.index].plan
+        view = self.content.step_view(self.index)
+        plan = self.content.results[self.index].plan
         order = _send_order(view)
         row = {old: new for new, old in enumerate(order)}
         tensors, streamed = view.bytes_sent
@@ -272,7 +271,7 @@ class _StepPayload:
         transfers, member = view.timeline.transfers, view.graph_op.tolist()
         row = {old: new for new, old in enumerate(order)}
         start, end = self._ticks(transfers.start), self._ticks(transfers.end)
-        tracks: list[list[int]] = [[] for _ in self.comparison.problem.cluster.channels]
+        tracks: list[list[int]] = [[] for _ in self.content.problem.cluster.channels]
         last_end = [0] * len(tracks)
         tensor, channel = view.graph_tensor[transfers.tensor].tolist(), transfers.channel.tolist()
         target, reader = transfers.target.tolist(), transfers.reader.tolist()

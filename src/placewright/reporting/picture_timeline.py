@@ -169,7 +169,7 @@ def _draw_axis(canvas: Canvas, total: float, scale: float, bottom: float) -> Non
 
 
 def _draw_legend(canvas: Canvas, y: float, has_streams: bool) -> None:
-    entries = [(TENSOR, "tensor on its way"), (CRITICAL, "critical path"), (IDLE, "idle")]
+    entries = [(TENSOR, "transfer"), (CRITICAL, "critical path"), (IDLE, "idle")]
     entries[1:1] = [(STREAMED, "streamed weight")] if has_streams else []
     x = GUTTER
     for colour, text in entries:

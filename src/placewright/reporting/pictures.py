@@ -64,7 +64,12 @@ class Picture:
 
 
 def plot(result: Result, kind: str = "timeline", problem: Problem | None = None) -> Picture:
-    """A picture of a result's plan; see `Result.plot`.
+    """A picture of a result's plan: its `timeline`, or its `graph` coloured by device.
+
+    A notebook shows it; `plot(result).save("step.svg")` writes it, and so does `.png`.
+
+    Args:
+        problem: The problem that was solved, for a result that comes from a file.
 
     Raises:
         ConfigError: There is no such picture.
@@ -76,8 +81,10 @@ def plot(result: Result, kind: str = "timeline", problem: Problem | None = None)
     if plan_problem is None:
         raise PlanError(
             "the result does not know its problem: give it, as in "
-            "result.plot('timeline', problem=problem)"
+            "plot(result, 'timeline', problem=problem)"
         )
     plan = result.plan if problem is None else plan_for(problem, result.plan)
     title = f"{plan_problem.graph.name} on {plan_problem.cluster.name}, {result.solver}"
-    return Picture(RENDERERS[kind](StepView.of(plan_problem, plan), plan_problem, plan, title))
+    timeline = result.timeline if problem is None else None
+    view = StepView.of(plan_problem, plan, timeline)
+    return Picture(RENDERERS[kind](view, plan_problem, plan, title))

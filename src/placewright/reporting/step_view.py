@@ -1,7 +1,7 @@
 """The step of a plan as it is drawn, with every fused group as one op.
 
 Pages and pictures draw what the simulator ran. Where a plan fuses ops that is the contracted
-problem, so `Shown` also says which ops of the graph each op drawn stands for.
+problem, so `StepView` also says which ops of the graph each drawn op stands for.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 from placewright import simulator
 from placewright.reporting.memory import MemoryBreakdown, memory_breakdown
-from placewright.reporting.waits import Waits, find_waits
+from placewright.simulator.waits import Waits, find_waits
 from placewright.transforms import contract
 
 if TYPE_CHECKING:
@@ -45,8 +45,11 @@ class StepView:
     executed_op: NDArray[np.int32]
 
     @classmethod
-    def of(cls, problem: Problem, plan: Plan) -> StepView:
+    def of(cls, problem: Problem, plan: Plan, timeline: Timeline | None = None) -> StepView:
         """The step of one plan.
+
+        Args:
+            timeline: That of the plan on this problem, if it was simulated before.
 
         Raises:
             PlanError: The plan is not one of this problem's, or is malformed.
@@ -54,7 +57,8 @@ class StepView:
         if plan.fusion is None:
             op_numbers = np.arange(len(problem.graph), dtype=np.int32)
             tensor_numbers = np.arange(len(problem.arrays.sizes), dtype=np.int32)
-            timeline = simulator.simulate(problem, plan)
+            if timeline is None:
+                timeline = simulator.simulate(problem, plan)
             return cls(problem, plan, timeline, op_numbers, tensor_numbers, op_numbers)
         contraction = contract(problem, plan)
         timeline = simulator.simulate(contraction.problem, contraction.plan)
@@ -79,17 +83,7 @@ class StepView:
     def memory(self) -> MemoryBreakdown:
         return memory_breakdown(self.problem, self.timeline)
 
-    @cached_property
+    @property
     def bytes_sent(self) -> tuple[int, int]:
-        """Bytes of tensors and of streamed weights that go between devices in one step."""
-        transfers = self.timeline.transfers
-        # An interrupted copy has several rows.
-        rows = np.unique(np.stack([transfers.tensor, transfers.target, transfers.reader]), axis=1)
-        sizes, streamed = self.arrays.sizes[rows[0]], rows[2] >= 0
-        return int(sizes[~streamed].sum()), int(sizes[streamed].sum())
-
-    @cached_property
-    def computing_devices(self) -> list[int]:
-        """The devices that run ops."""
-        used: list[int] = np.unique(self.plan.placement[self.arrays.scheduled]).tolist()
-        return used
+        """Bytes of tensors and of streamed weights that are transferred in one step."""
+        return self.timeline.bytes_sent(self.arrays)

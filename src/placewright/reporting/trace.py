@@ -47,7 +47,7 @@ def save_trace(problem: Problem, timeline: Timeline, path: str | os.PathLike[str
 
 
 class _TraceBuilder:
-    """A timeline on its way into events; whole nanoseconds inside."""
+    """Turns a timeline into events, in whole nanoseconds."""
 
     def __init__(self, problem: Problem, timeline: Timeline) -> None:
         self.problem, self.timeline = problem, timeline

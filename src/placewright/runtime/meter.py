@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from placewright.errors import ConfigError, ExecutionError, PlacewrightError
+from placewright.frontends.model_spec import ModelSpec
 from placewright.plan import Plan
 
 if TYPE_CHECKING:
@@ -274,7 +275,7 @@ def load_model(model: Any) -> tuple[Any, Sequence[Any], Mapping[str, Any]]:
     if callable(model):
         result = model()
         module, args, kwargs = result if len(result) == 3 else (*result, {})
-    elif ".py" in str(model):
+    elif ModelSpec.parse(str(model)).is_python:
         from placewright.frontends.python_file import build_model
 
         module, args, kwargs = build_model(str(model))

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from placewright import zoo
 from placewright.errors import ConfigError
+from placewright.frontends.model_spec import ModelSpec
 from placewright.frontends.python_file import build_model
 from placewright.runtime.machine import load_torch
 from placewright.zoo.capture import DEFAULT_OPTIMIZER, title_of
@@ -27,7 +28,7 @@ def find_program(text: str, training: bool = False, optimizer: str | None = None
     torch = load_torch()
     from placewright.runtime.program.program import build_program
 
-    if text.partition(":")[0].endswith(".py"):
+    if ModelSpec.parse(text).is_python:
         model, args, kwargs = build_model(text)
         return build_program(model, args, kwargs, training, optimizer)
     entry, options = zoo.parse(text)

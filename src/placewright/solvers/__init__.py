@@ -1,10 +1,4 @@
-"""Solvers: one file per method; `METHODS` names them for the command line.
-
-One file a method; `METHODS` names them for the command line.
-"""
-
-from collections.abc import Callable
-from functools import partial
+"""Solvers: one file per method; `METHODS` names them for the command line."""
 
 from placewright.solvers.accelerate_map import Accelerate
 from placewright.solvers.auto import Auto
@@ -12,6 +6,8 @@ from placewright.solvers.balanced import Balanced
 from placewright.solvers.baselines import Baselines
 from placewright.solvers.best_plans import Candidate
 from placewright.solvers.bounds import Bound, bound
+from placewright.solvers.cautious_choice import CautiousChoice
+from placewright.solvers.comparison import Comparison, compare
 from placewright.solvers.contiguous.cuts import Cuts
 from placewright.solvers.contiguous.ideals import Ideals
 from placewright.solvers.cost_perturbation import (
@@ -38,7 +34,9 @@ from placewright.solvers.partition.partition_solvers import (
 )
 from placewright.solvers.random_search import RandomSearch
 from placewright.solvers.round_robin import RoundRobin
-from placewright.solvers.search import Search, Solver, solve
+from placewright.solvers.registry import METHODS, ON_REQUEST, SEARCHES, find_method
+from placewright.solvers.results import evaluate, solve
+from placewright.solvers.search import RuntimeSolver, Search, Solver
 from placewright.solvers.searches.annealing import Annealing, refine
 from placewright.solvers.searches.cross_entropy import CrossEntropy
 from placewright.solvers.searches.fusion_search import FusionSearch
@@ -47,55 +45,6 @@ from placewright.solvers.searches.local_search import LocalSearch
 from placewright.solvers.single import CpuOnly, SingleDevice, SingleDevices
 from placewright.solvers.stop import Gap, MaxEvaluations, MaxTime, NoImprovement, Stop
 from placewright.solvers.streamed import Streamed
-
-METHODS: dict[str, Callable[[], Solver]] = {
-    "single": SingleDevices,
-    "cpu-only": CpuOnly,
-    "expert": Expert,
-    "accelerate": Accelerate,
-    "random": RandomSearch,
-    "round-robin": RoundRobin,
-    "balanced": Balanced,
-    "heft": HEFT,
-    "cpop": CPoP,
-    "m-topo": MTopo,
-    "m-etf": METF,
-    "m-sct": MSCT,
-    "streamed": Streamed,
-    "metis": METIS,
-    "kahip": KaHIP,
-    "scotch": Scotch,
-    "mincut": MinCut,
-    "metis-repaired": partial(METIS, repaired=True),
-    "kahip-repaired": partial(KaHIP, repaired=True),
-    "scotch-repaired": partial(Scotch, repaired=True),
-    "mincut-repaired": partial(MinCut, repaired=True),
-    "cuts": Cuts,
-    "ideals": Ideals,
-    "baselines": Baselines,
-    "annealing": Annealing,
-    "auto": Auto,
-    "exact": Exact,
-    "lns": LNS,
-    "local-search": LocalSearch,
-    "genetic": Genetic,
-    "cross-entropy": CrossEntropy,
-    "schedule": OrderSearch,
-}
-
-SEARCHES = frozenset(
-    {
-        *("auto", "annealing", "local-search", "genetic", "cross-entropy"),
-        *("schedule", "exact", "lns"),
-    }
-)
-"""Methods that go on for as long as they are let."""
-
-ON_REQUEST = (SEARCHES - {"auto"}) | {
-    "baselines",
-    *("metis-repaired", "kahip-repaired", "scotch-repaired", "mincut-repaired"),
-}
-"""Methods that a comparison runs only when they are named: what `auto` is made of, and variants."""
 
 __all__ = [
     "HEFT",
@@ -114,6 +63,8 @@ __all__ = [
     "Bound",
     "CPoP",
     "Candidate",
+    "CautiousChoice",
+    "Comparison",
     "CpuOnly",
     "CrossEntropy",
     "Cuts",
@@ -135,6 +86,7 @@ __all__ = [
     "RobustChoice",
     "Robustness",
     "RoundRobin",
+    "RuntimeSolver",
     "Scotch",
     "Search",
     "SingleDevice",
@@ -143,6 +95,9 @@ __all__ = [
     "Stop",
     "Streamed",
     "bound",
+    "compare",
+    "evaluate",
+    "find_method",
     "perturbed_problems",
     "refine",
     "repair",

@@ -21,6 +21,7 @@ from placewright.solvers.proposer import (
     Proposer,
     ProposerBudget,
 )
+from placewright.solvers.scout import Scout
 from placewright.solvers.search import Search, phase_name
 from placewright.solvers.searches.annealing import (
     elite_plans,
@@ -100,7 +101,7 @@ class Auto:
     first_evaluations: int | None = None
     exact: bool = True
     fuse: bool = False
-    proposers: tuple[Proposer, ...] = ()
+    proposers: tuple[Proposer, ...] = (Scout(),)
     name = "auto"
 
     def __post_init__(self) -> None:

@@ -1,7 +1,7 @@
-"""Search and solve: runs a solver on a problem and returns its best plan as a result.
+"""Search: judges plans of one problem and keeps the best.
 
-A `Search` judges plans, keeps the best, and owns the random generator, the stop rule and the
-progress, so that a solver holds nothing but its idea.
+A `Search` owns the random generator, the stop rule and the progress, so that a solver holds
+nothing but its idea. `solvers/results.py` runs a solver and returns a result.
 """
 
 from __future__ import annotations
@@ -9,14 +9,13 @@ from __future__ import annotations
 import os
 import time
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
 from placewright import simulator
 from placewright.errors import ConfigError, PlanError
 from placewright.plan import Plan, check_names
-from placewright.result import DeviceUse, Result
 from placewright.simulator import Verdict
 from placewright.solvers.best_plans import (
     MAX_PLANS,
@@ -26,7 +25,6 @@ from placewright.solvers.best_plans import (
 )
 from placewright.solvers.bounds import Bound, bound
 from placewright.solvers.stop import Stop
-from placewright.transforms import contract
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,7 +32,6 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
     from placewright.problem import Problem
-    from placewright.timeline import Timeline
 
 Scalar = TypeVar("Scalar", bound=np.generic)
 
@@ -58,6 +55,15 @@ class Solver(Protocol):
 
     def run(self, search: Search) -> None:
         """Judge plans with `search.judge`; the search keeps the best."""
+        ...
+
+
+@runtime_checkable
+class RuntimeSolver(Solver, Protocol):
+    """A solver that stands for another runtime, which runs plans in its own way."""
+
+    def as_executed(self, problem: Problem) -> Problem:
+        """The problem as that runtime runs it."""
         ...
 
 
@@ -268,94 +274,17 @@ class Search:
             self.progress(self)
 
 
-def solve(
-    problem: Problem,
-    solver: Solver,
-    stop: Stop | None = None,
-    seed: int = 0,
-    progress: Callable[[Search], None] | None = None,
-    start: Plan | None = None,
-    select: Callable[[Search], Candidate] | None = None,
-) -> Result:
-    """Run a solver on a problem.
-
-    The same problem, solver, seed, start and number of evaluations give the same plan.
-
-    Args:
-        stop: When to stop; without it the solver runs to its own end.
-        progress: Called with the search after each batch of plans.
-        start: A plan to be judged first, so that the result is no worse.
-        select: Takes one of `search.few`, such as `Robust()`; without it the best is taken.
-
-    A solver with an `as_executed` method stands for another runtime: it is judged on the problem that
-    this method makes of the given one. The bound is the given one's: what no plan beats here.
-    """
-    if isinstance(solver, type) or not hasattr(solver, "run"):
-        description = f"the class {solver.__name__}" if isinstance(solver, type) else repr(solver)
-        raise ConfigError(f"expected a solver such as solvers.Auto(), found {description}")
-    original = problem
-    if hasattr(solver, "as_executed"):
-        problem = solver.as_executed(original)
-    search = Search(problem, Stop() if stop is None else stop, seed, progress)
-    if start is not None:
-        search.phase = "start"
-        search.judge_plan(start)
-        search.phase = ""
-    if not search.over:
-        solver.run(search)
-    if search.best is None:
-        raise PlanError(f"solver {solver.name!r} judged no plan: a solver must judge at least one")
-    plan, found_by, seconds = search.best, search.found_by, search.seconds
-    if select is not None:
-        candidate = select(search)
-        plan, found_by = candidate.plan, candidate.found_by
-    timeline = simulator.simulate(problem, plan)
-    # The bound holds for the ops that are really run, and some bounds for plans that fit only.
-    if plan.fusion is None and not timeline.overflow and problem is original:
-        proven_bound = search.bound
-    else:
-        bounded_problem = original if plan.fusion is None else contract(original, plan).problem
-        proven_bound = bound(bounded_problem, fits_only=timeline.overflow == 0)
-    return Result(
-        solver=solver.name,
-        plan=plan,
-        objective=problem.objective,
-        step_time=timeline.step_time,
-        period=timeline.period,
-        bound=proven_bound.seconds,
-        bound_name=proven_bound.name,
-        overflow=timeline.overflow,
-        evaluations=search.evaluations,
-        seconds=seconds,
-        seed=seed,
-        devices=_device_uses(problem, plan, timeline),
-        found_by=found_by,
-        history=tuple(search.history),
-        problem=problem,
-    )
+def simulated_problem(problem: Problem, solver: Solver) -> Problem:
+    """The problem that a solver's plans are judged on: its own runtime's, if it stands for one."""
+    return solver.as_executed(problem) if isinstance(solver, RuntimeSolver) else problem
 
 
 def phase_name(solver: Solver) -> str:
-    """What a solver's plans are said to be by, where another solver asks it for them.
+    """The name under which another solver reports this solver's plans.
 
-    One that stands for another runtime is judged as if we ran its placement.
+    The plans of a solver that stands for another runtime are judged as if our runtime ran them.
     """
-    return f"{solver.name}'s placement" if hasattr(solver, "as_executed") else solver.name
-
-
-def _device_uses(problem: Problem, plan: Plan, timeline: Timeline) -> tuple[DeviceUse, ...]:
-    counts = np.bincount(plan.placement, minlength=len(problem.cluster))
-    return tuple(
-        DeviceUse(
-            name=device.name,
-            ops=int(counts[index]),
-            busy=float(timeline.busy[index]),
-            peak=int(timeline.peak[index]),
-            limit=int(timeline.capacity[index]),
-            reserve=device.reserve,
-        )
-        for index, device in enumerate(problem.cluster.devices)
-    )
+    return f"{solver.name}'s placement" if isinstance(solver, RuntimeSolver) else solver.name
 
 
 def _row_per_plan(

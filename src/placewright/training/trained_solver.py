@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from placewright.plan import Plan
-from placewright.solvers import solve
+from placewright.solvers import evaluate
 from placewright.training.environment import from_verdict
 from placewright.training.trainer import Trainer
 
@@ -26,7 +26,7 @@ class TrainedSolver:
     """Trains a fresh policy on the problem; the search keeps the best plan that it makes.
 
     Args:
-        max_evaluations: Plans to judge; the stop rule may end it before.
+        max_evaluations: Plans to judge; the stop rule may end it earlier.
     """
 
     recipe: Recipe
@@ -44,24 +44,9 @@ class TrainedSolver:
         ) -> Outcome:
             return from_verdict(problem, search.judge(placements, priority))
 
-        trainer = Trainer(
-            [self.recipe.environment(search.problem, measure)],
-            self.recipe,
-            search.seed,
-            self.max_evaluations,
-        )
+        environment = self.recipe.environment(search.problem, measure)
+        trainer = Trainer([environment], self.recipe, search.seed, self.max_evaluations)
         trainer.run(lambda _: not search.over)
-
-
-@dataclass(frozen=True, eq=False)
-class _FixedPlan:
-    """A plan that is there already, as a method."""
-
-    name: str
-    plan: Plan
-
-    def run(self, search: Search) -> None:
-        search.judge_plan(self.plan)
 
 
 def training_result(trainer: Trainer, index: int = 0) -> Result:
@@ -75,9 +60,9 @@ def training_result(trainer: Trainer, index: int = 0) -> Result:
         environment.best_priority,
         fusion=environment.best_fusion,
     )
-    result = solve(environment.problem, _FixedPlan(trainer.recipe.name, plan), seed=trainer.seed)
     return replace(
-        result,
+        evaluate(environment.problem, plan, trainer.recipe.name),
+        seed=trainer.seed,
         evaluations=environment.evaluations,
         seconds=environment.seconds,
         found_by=environment.found_by,

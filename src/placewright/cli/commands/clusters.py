@@ -5,7 +5,7 @@ from placewright.units import format_bytes, format_seconds
 
 
 def list_clusters(json: options.Json = False) -> None:
-    """List the devices and links that a cluster string can name, and where the figures are from."""
+    """List the devices and links that a cluster string can name, with their sources."""
     from placewright import presets
     from placewright.cli.render import tables
     from placewright.cli.render.json_output import print_json
@@ -78,8 +78,8 @@ def list_clusters(json: options.Json = False) -> None:
     )
     sources = [f"{preset.name}: {preset.source}" for preset in devices]
     sources += [f"{preset.name}: {preset.source}" for preset in links]
-    about = "float32 and float16 are FLOP/s; GB/s is to memory, or over a link, one way."
-    example = "Write clusters as in 2xP100+cpu, 8xA100-nvlink, 2x(4xV100-nvlink+cpu)@25GbE."
+    about = "float32 and float16 are FLOP/s; GB/s is to memory, or over a link in one direction."
+    example = "Clusters: 2xP100+cpu, 8xA100-nvlink, '2x(4xV100-nvlink+cpu)@25GbE' (quoted)."
     tables.print_lines(["", about, example, "", "Sources", *sources])
 
 

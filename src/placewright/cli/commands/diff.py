@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from placewright.cli import options
+from placewright.cli.paths import load_plan
 from placewright.cli.render.text import format_count
-from placewright.cli.resolve import load_plan
 from placewright.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -30,13 +30,13 @@ def diff_plans(
     every: Annotated[bool, typer.Option("--all", help="List every op that moved.")] = False,
     json: options.Json = False,
 ) -> None:
-    """Say what differs between two plans: ops that moved, order, fusion and staging."""
+    """Show what differs between two plans: ops that moved, order, fusion and staging."""
     from placewright.cli.render import tables
     from placewright.cli.render.json_output import print_json
-    from placewright.plan_diff import compare_plans
+    from placewright.plan_diff import diff
 
     nouns = load_plan(first), load_plan(second)
-    plan_diff = compare_plans(*nouns)
+    plan_diff = diff(*nouns)
     if json:
         print_json(
             {
@@ -71,7 +71,7 @@ def _summary_lines(
         yield f"{entry['file']}: " + (
             "a plan without figures"
             if time is None
-            else f"step time {format_seconds(time)}, period {format_seconds(entry['period'])}, "
+            else f"as saved: step time {format_seconds(time)}, period {format_seconds(entry['period'])}, "
             f"by {entry['method']}"
         )
     for file, ops in zip(files, diff.unshared_ops, strict=True):
@@ -91,7 +91,7 @@ def _summary_lines(
     if diff.fusion_changes is not None:
         yield f"{diff.fusion_changes:,} ops are fused with others"
     for name, before, after in diff.staging_changes:
-        yield f"staging room on {name}: {_staging_text(before)}, then {_staging_text(after)}"
+        yield f"staging buffer on {name}: {_staging_text(before)}, then {_staging_text(after)}"
 
 
 def _has_priorities(noun: "Plan | Result") -> bool:

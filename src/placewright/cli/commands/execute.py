@@ -18,7 +18,7 @@ def execute_plan(
         typer.Option(
             "--model",
             metavar="MODEL",
-            help="model.py:build, or a network's name such as inception-v3:training=false.",
+            help="model.py:build, or a built-in model such as inception-v3:training=false.",
             show_default=False,
         ),
     ],
@@ -27,25 +27,29 @@ def execute_plan(
     steps: Annotated[int, typer.Option("--steps", metavar="N", min=1, help="Steps to run.")] = 20,
     in_flight: Annotated[
         int,
-        typer.Option("--in-flight", metavar="N", min=1, help="Steps under way at once."),
+        typer.Option("--in-flight", metavar="N", min=1, help="Pipelined steps at once."),
     ] = 1,
     verify: Annotated[
         bool,
         typer.Option("--verify", help="Check outputs, gradients, devices and memory first."),
     ] = False,
-    where: Annotated[
+    device_map: Annotated[
         list[str] | None,
         typer.Option(
-            "--where", metavar="DEVICE=PLACE", help="Where a device is: gpu0=cuda:1, gpu0=cpu."
+            "--device-map",
+            metavar="DEVICE=TORCH",
+            help="The PyTorch device of a plan's device: gpu0=cuda:1, gpu0=cpu.",
         ),
     ] = None,
     json: options.Json = False,
 ) -> None:
     """Run a plan on this machine's devices, and time its steps."""
+    from placewright.cli.model_loading import check_training, parse_spec, training_mode
+    from placewright.cli.paths import load_plan
     from placewright.cli.progress import Progress
     from placewright.cli.render.json_output import print_json
     from placewright.cli.render.tables import print_lines
-    from placewright.cli.resolve import load_plan, refuse_training, training_mode
+    from placewright.cli.render.text import format_count
     from placewright.result import Result
     from placewright.runtime.executor import Executor
     from placewright.runtime.meter import load_model, time_steps
@@ -53,11 +57,11 @@ def execute_plan(
     from placewright.runtime.verification import verify as check
     from placewright.units import format_bytes, format_seconds
 
-    device_map = parse_device_map(where)
-    refuse_training(model, training, optimizer)
+    torch_devices = parse_device_map(device_map)
+    check_training(parse_spec(model), training, optimizer)
     loaded = load_plan(plan)
     loaded_plan = loaded.plan if isinstance(loaded, Result) else loaded
-    if isinstance(loaded, Result):  # which knows what it was made for
+    if isinstance(loaded, Result):  # which knows its options
         training = training or loaded.options.get("training") is True
         saved_optimizer = loaded.options.get("optimizer")
         optimizer = optimizer or (saved_optimizer if isinstance(saved_optimizer, str) else None)
@@ -69,7 +73,7 @@ def execute_plan(
     lines = []
     if verify:
         with Progress("verifying"):
-            verification = check(program, built, loaded_plan, args, kwargs, device_map)
+            verification = check(program, built, loaded_plan, args, kwargs, torch_devices)
         data["verified"] = {
             "difference": verification.difference,
             "ops": verification.ops,
@@ -81,7 +85,7 @@ def execute_plan(
         )
         lines += [f"  {name} held {format_bytes(peak)}" for name, peak in verification.peak.items()]
     dropped = min(5, steps - 1)
-    with Progress("running"), Executor(program, built, loaded_plan, device_map) as run:
+    with Progress("running"), Executor(program, built, loaded_plan, torch_devices) as run:
         measured = time_steps(run, args, kwargs, steps, dropped, in_flight)
         issued = run.issue_mode
     metric = "step time" if in_flight == 1 else "period"
@@ -93,12 +97,12 @@ def execute_plan(
         predicted = f", predicted {format_seconds(predicted_seconds)}"
     lines.insert(
         0,
-        f"{metric} {format_seconds(measured.seconds)} measured (median of {steps - dropped} steps, "
+        f"{metric} {format_seconds(measured.seconds)} measured (median of {format_count(steps - dropped, 'step')}, "
         f"spread {measured.spread:.0%}){predicted}",
     )
     if issued:
         data["issued"] = issued
-        lines.insert(1, f"  how GPUs were given their ops: {issued}")
+        lines.insert(1, f"  how ops were launched on GPUs: {issued}")
     if json:
         print_json(data)
     else:
@@ -106,11 +110,11 @@ def execute_plan(
 
 
 def parse_device_map(texts: list[str] | None) -> dict[str, str]:
-    """The places that are given for devices."""
+    """The PyTorch devices of a plan's devices."""
     device_map = {}
     for text in texts or ():
         name, equals, torch_device = text.partition("=")
         if not (name and equals and torch_device):
-            raise ConfigError(f"--where {text!r}: expected such as gpu0=cuda:1")
+            raise ConfigError(f"--device-map {text!r}: expected e.g. gpu0=cuda:1")
         device_map[name] = torch_device
     return device_map

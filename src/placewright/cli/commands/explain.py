@@ -1,4 +1,4 @@
-"""`placewright explain`: says why an op is where it is, and what moving it would do."""
+"""`placewright explain`: shows why an op is where it is, and what moving it would do."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -6,51 +6,40 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from placewright.cli import options
+from placewright.cli.paths import find_plan, load_plan
+from placewright.cli.problem_options import ProblemOptions, with_saved_problem_options
 from placewright.cli.progress import Progress
-from placewright.cli.resolve import find_plan, load_plan
-from placewright.cli.saved_options import options_from_files
 from placewright.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
     from placewright.plan import Plan
     from placewright.problem import Problem
 
-MAX_MOVES = 10  # moves that are shown where no op is named
+MAX_MOVES = 10  # moves that are shown without --op
 
 
+@with_saved_problem_options
 def explain_plan(
     plan: Annotated[
         Path, typer.Argument(metavar="PLAN", help="A result or plan file.", show_default=False)
     ],
+    problem_options: ProblemOptions,
     op: Annotated[
         str | None,
-        typer.Option("--op", metavar="NAME", help="The op; without it, what gains most by moving."),
+        typer.Option(
+            "--op", metavar="NAME", help="The op; without it, the ops that gain most by moving."
+        ),
     ] = None,
-    model: options.PlanModel = None,
-    on: options.On = None,
-    objective: options.ObjectiveOption = None,
-    discipline: options.DisciplineOption = None,
-    use: options.UseDevices = None,
-    reserve: options.Reserve = None,
-    limit: options.Limit = None,
-    pin: options.Pin = None,
-    forbid: options.Forbid = None,
-    colocate: options.Colocate = None,
-    costs: options.Costs = None,
-    training: options.Training = False,
-    optimizer: options.Optimizer = None,
-    dims: options.Dims = None,
     json: options.Json = False,
 ) -> None:
-    """Say what moving an op would do.
+    """Show what moving an op would do.
 
-    With --op: what the objective becomes on every other device, whether the op is critical, what it
-    receives and sends, and what a trained policy prefers. Without it: of the ops on the critical
-    path, or on the busiest device or channel, those that gain most by moving. A result file says
-    with which options its problem was asked for.
+    With --op: the objective with the op on every other device, whether the op is critical, its
+    transfers, and what trained policies prefer. Without it: of the ops on the critical path, or on
+    the busiest device or channel, those that gain most by moving. A result file has the options of
+    its problem; those given here replace them.
     """
-    arguments = locals()
-    problem_options = options_from_files([plan], [load_plan(plan)], arguments)
+    problem_options = ProblemOptions.from_files([plan], [load_plan(plan)], problem_options)
     with Progress(f"reading {problem_options.model}"):
         problem = problem_options.problem()
         fitted_plan = find_plan(problem, plan)[1]

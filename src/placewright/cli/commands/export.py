@@ -7,27 +7,26 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from placewright.cli import options
+from placewright.cli.paths import check_writable, load_plan
+from placewright.cli.problem_options import ProblemOptions, with_saved_problem_options
 from placewright.cli.progress import Progress
 from placewright.cli.render.text import format_percent
-from placewright.cli.resolve import check_writable, load_plan
-from placewright.cli.saved_options import options_from_dict
 from placewright.errors import ConfigError, PlanError, nearest
 from placewright.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
-    from placewright.cli.problem_options import ProblemOptions
     from placewright.exporters import ExportedPlan, PlanMetrics
-    from placewright.plan import Plan
     from placewright.problem import Problem
-    from placewright.result import Result
 
-_MODEL_SUFFIXES = (".onnx", ".pb", ".pbtxt")  # models that a target may write anew
+_MODEL_SUFFIXES = (".onnx", ".pb", ".pbtxt")  # models that a target may write again
 
 
+@with_saved_problem_options
 def export_plan(
     plan: Annotated[
         Path, typer.Argument(metavar="PLAN", help="A plan or result file.", show_default=False)
     ],
+    problem_options: ProblemOptions,
     to: Annotated[
         str,
         typer.Option(
@@ -48,27 +47,12 @@ def export_plan(
             "--device", metavar="NAME=NAME", help="What the target calls a device: gpu0=1."
         ),
     ] = None,
-    model: options.PlanModel = None,
-    on: options.On = None,
-    objective: options.ObjectiveOption = None,
-    discipline: options.DisciplineOption = None,
-    use: options.UseDevices = None,
-    reserve: options.Reserve = None,
-    limit: options.Limit = None,
-    pin: options.Pin = None,
-    forbid: options.Forbid = None,
-    colocate: options.Colocate = None,
-    costs: options.Costs = None,
-    training: options.Training = False,
-    optimizer: options.Optimizer = None,
-    dims: options.Dims = None,
     json: options.Json = False,
 ) -> None:
-    """Write a plan in another runtime's own words, and say what is lost.
+    """Write a plan for another runtime, and show what is lost.
 
-    A result file says with which options its problem was asked for; those given here replace them.
+    A result file has the options of its problem; those given here replace them.
     """
-    arguments = locals()
     from placewright.cli.render import tables
     from placewright.cli.render.json_output import print_json
     from placewright.exporters import (
@@ -85,7 +69,7 @@ def export_plan(
         raise ConfigError(f"--to {to} writes a model: name its file with --output")
     names = _parse_names(device)
     noun = load_plan(plan)
-    problem_options = _problem_options(plan, noun, arguments)
+    problem_options = ProblemOptions.from_files([plan], [noun], problem_options)
     with Progress(f"reading {problem_options.model}"):
         problem = problem_options.problem()
         reading = problem_options.model_options()
@@ -116,21 +100,6 @@ def export_plan(
         tables.print_lines(lines)
 
 
-def _problem_options(
-    path: Path, noun: "Plan | Result", arguments: dict[str, Any]
-) -> "ProblemOptions":
-    """What the problem is: as the file says, but for what is typed now."""
-    from placewright.result import Result
-
-    saved = noun.options if isinstance(noun, Result) else {}
-    if not saved and arguments["model"] is None:
-        raise ConfigError(
-            f"{path}: does not say which problem it is of: name the model with --model and "
-            "the cluster with --on, as when it was made"
-        )
-    return options_from_dict(saved, arguments)
-
-
 def _parse_names(texts: list[str] | None) -> dict[str, str]:
     names: dict[str, str] = {}
     for text in texts or ():
@@ -142,10 +111,10 @@ def _parse_names(texts: list[str] | None) -> dict[str, str]:
 
 
 def _export_lines(problem: "Problem", exported: "ExportedPlan") -> list[str]:
-    """What it takes to use it, what is lost, and what that costs."""
+    """How to use the export, what is lost, and what that costs."""
     cost = exported.cost
-    lines = [f"use it: {exported.usage}"]
-    lines += [f"not said: {note}" for note in exported.notes]
+    lines = [f"usage: {exported.usage}"]
+    lines += [f"lost in export: {note}" for note in exported.notes]
     if cost.moved_time or cost.moved_bytes:
         lines.append(
             f"on another device than planned: {format_percent(cost.moved_time)} of the computing time, "
@@ -162,7 +131,7 @@ def _export_lines(problem: "Problem", exported: "ExportedPlan") -> list[str]:
             )
     if cost.exported.overflow:
         lines.append(
-            f"does not fit as exported: {format_bytes(cost.exported.overflow)} over the memory "
+            f"does not fit as exported: out of memory by {format_bytes(cost.exported.overflow)} "
             f"({format_bytes(cost.planned.overflow)} as planned)"
         )
     return lines

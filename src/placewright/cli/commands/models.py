@@ -1,4 +1,4 @@
-"""`placewright models`: lists the networks of the zoo."""
+"""`placewright models`: lists the built-in models."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 def list_models(
     capture: Annotated[
-        bool, typer.Option("--capture", help="Capture what was not yet, for its figures: minutes.")
+        bool, typer.Option("--capture", help="Capture every model for its figures; takes minutes.")
     ] = False,
     json: options.Json = False,
 ) -> None:
-    """List the networks that need no file, with the sizes that they have by default."""
+    """List the built-in models, with their default sizes."""
     from placewright.cli.render import tables
     from placewright.cli.render.json_output import print_json
     from placewright.zoo import ENTRIES
@@ -44,10 +44,10 @@ def list_models(
     about = [
         (model["name"], f"{model['description']}\n{_format_arguments(model)}") for model in models
     ]
-    tables.print_table(("model", "what it is, and its arguments"), about, text_columns=2)
-    lines = ["", "Arguments go behind a colon: transformer:blocks=8,tokens=512"]
+    tables.print_table(("model", "description and arguments"), about, text_columns=2)
+    lines = ["", "Arguments follow a colon: transformer:blocks=8,tokens=512"]
     if any(model["ops"] is None for model in models):
-        lines.append("Figures of a network show up once it was captured: --capture does it for all")
+        lines.append("Figures of a model are known once it was captured: --capture does it for all")
     tables.print_lines(lines)
 
 
@@ -98,7 +98,7 @@ def _format_flops(flops: float) -> str:
 
 
 def _format_arguments(model: dict[str, Any], width: int = 58) -> str:
-    """As they would be typed, in lines that end behind a comma."""
+    """As they are typed, in lines that end with a comma."""
     lines = [""]
     for key, value in model["arguments"].items():
         word = f"{key}={str(value).lower()},"

@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from placewright.cli import options
-from placewright.cli.problem_options import parse_sizes
+from placewright.cli.model_loading import check_training, parse_spec
+from placewright.cli.paths import check_json, check_writable, is_this_machine
+from placewright.cli.problem_options import parse_budget, parse_sizes
 from placewright.cli.progress import Progress
-from placewright.cli.resolve import check_json, check_writable, is_this_machine, refuse_training
 from placewright.errors import ConfigError
-from placewright.units import format_bytes, format_seconds, parse_seconds
+from placewright.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
-    from placewright.profiling.machine_profile import Profile
+    from placewright.profiling.machine_profile import MachineProfile
     from placewright.profiling.op_costs import OpProfile
 
 
@@ -22,7 +23,7 @@ def profile_machine(
         str | None,
         typer.Argument(
             metavar="[MODEL]",
-            help="model.py:build or a network's name; without one the machine alone is measured.",
+            help="model.py:build or a built-in model; without one only the machine is measured.",
             show_default=False,
         ),
     ] = None,
@@ -36,15 +37,15 @@ def profile_machine(
             "--workers",
             metavar="N",
             min=1,
-            help="CPU devices to make of the cores. [default: 1 beside GPUs, else 2]",
+            help="CPU devices to make of the cores. [default: 1 next to GPUs, else 2]",
         ),
     ] = None,
     budget: Annotated[
         str,
-        typer.Option("--budget", metavar="TIME", help="How long measuring the ops may take."),
+        typer.Option("--budget", metavar="TIME", help="Time budget for measuring ops."),
     ] = "60s",
-    again: Annotated[
-        bool, typer.Option("--again", help="Measure also what was measured before.")
+    refresh: Annotated[
+        bool, typer.Option("--refresh", help="Measure again what was measured before.")
     ] = False,
     limit: options.Limit = None,
     training: options.Training = False,
@@ -64,48 +65,39 @@ def profile_machine(
     from placewright import files
     from placewright.cli.render import tables
     from placewright.cli.render.json_output import print_json
-    from placewright.profiling.machine_profile import parse_workers, profile_machine
-    from placewright.profiling.sites import sites_of
+    from placewright.profiling import machine_profile
+    from placewright.profiling.model_profile import profile as profile_model
 
     check_writable(output)
     if model is not None:
         check_json(output, "a table of op times")
-        refuse_training(model, training, optimizer)
+        check_training(parse_spec(model), training, optimizer)
     if not is_this_machine(on):
         raise ConfigError(f"--on {on!r}: only this machine can be measured: expected here")
-    named_workers = parse_workers(on)
+    named_workers = machine_profile.parse_workers(on)
     if workers is not None and named_workers is not None and workers != named_workers:
         raise ConfigError(f"--on {on} and --workers {workers} do not agree: give one of them")
-    try:
-        seconds = parse_seconds(budget)
-    except ConfigError as error:
-        raise ConfigError(f"--budget: {error}") from None
+    seconds = parse_budget(budget)
     worker_count = workers if named_workers is None else named_workers
     ops: OpProfile | None = None
     with Progress("measuring this machine") as progress:
-        program = None
-        if model is not None:  # first: its file may change settings that the machine's key has
-            from placewright.runtime.models import find_program
-
-            progress.update(f"reading {model}", None)
-            program = find_program(model, training, optimizer)
-        profile = profile_machine(
-            worker_count, refresh=again, progress=lambda text: progress.update(text, None)
-        )
-        if program is not None:
-            from placewright.profiling.op_costs import profile_ops
-
-            sites = sites_of(profile.machine, worker_count)
-            ops = profile_ops(
-                program,
-                profile.machine,
-                profile.cluster,
-                sites,
-                seconds,
-                again,
-                progress.update,
-                parse_sizes("--limit", limit, profile.cluster),
+        if model is None:
+            profile = machine_profile.profile_machine(
+                worker_count, refresh, progress=lambda text: progress.update(text, None)
             )
+        else:
+            progress.update(f"reading {model}", None)
+            model_profile = profile_model(
+                model,
+                training=training,
+                optimizer=optimizer,
+                limits=lambda cluster: parse_sizes("--limit", limit, cluster),
+                workers=worker_count,
+                budget=seconds or 0.0,
+                refresh=refresh,
+                progress=progress.update,
+            )
+            profile, ops = model_profile.machine, model_profile.ops
     if output is not None:
         files.save(profile.cluster if ops is None else ops.table, output)
     if json:
@@ -119,8 +111,8 @@ def profile_machine(
     tables.print_lines(lines)
 
 
-def profile_data(profile: "Profile", ops: "OpProfile | None") -> dict[str, Any]:
-    """All of it in seconds and bytes."""
+def profile_data(profile: "MachineProfile", ops: "OpProfile | None") -> dict[str, Any]:
+    """The profile in seconds and bytes."""
     from placewright import files
 
     data: dict[str, Any] = {
@@ -142,10 +134,10 @@ def profile_data(profile: "Profile", ops: "OpProfile | None") -> dict[str, Any]:
     return data
 
 
-def _print_machine(profile: "Profile") -> None:
+def _print_machine(profile: "MachineProfile") -> None:
     from placewright.cli.render import tables
 
-    when = "measured now" if profile.fresh else f"measured {profile.facts.get('day')}, kept"
+    when = "measured now" if profile.fresh else f"measured {profile.facts.get('day')}, cached"
     tables.print_lines([f"{profile.machine}: {when}"])
     cluster = profile.cluster
     dtypes = list(dict.fromkeys(dtype for entry in cluster.devices for dtype in entry.rates))
@@ -177,7 +169,7 @@ def _print_machine(profile: "Profile") -> None:
                     format_seconds(link.latency),
                 )
             )
-        tables.print_table(("link", "GB/s", "not pinned", "latency"), rows)
+        tables.print_table(("link", "GB/s", "pageable", "latency"), rows)
 
 
 def _format_rate(rate: float | None) -> str:
@@ -187,15 +179,15 @@ def _format_rate(rate: float | None) -> str:
 def _op_lines(model: str, ops: "OpProfile", output: Path | None) -> list[str]:
     count = len(ops.table.ops)
     lines = [
-        f"{model}: {count:,} ops, {ops.distinct:,} different times; {ops.measured:,} measured in "
-        f"{format_seconds(ops.seconds)}, {ops.cached:,} known from before, {ops.estimated:,} "
-        "worked out from those of their kind"
+        f"{model}: {count:,} ops, {ops.distinct:,} distinct; {ops.measured:,} measured in "
+        f"{format_seconds(ops.seconds)}, {ops.cached:,} from the cache, {ops.estimated:,} "
+        "estimated from ops of their kind"
     ]
     for column, total in zip(ops.table.columns, ops.table.seconds.sum(axis=0), strict=True):
         lines.append(f"all of them on {column}, one after the other: {format_seconds(total)}")
     if ops.failed:
         name, why = next(iter(ops.failed.items()))
-        lines.append(f"{len(ops.failed)} could not be run, such as {name}: {why}")
+        lines.append(f"{len(ops.failed)} could not be run, e.g. {name}: {why}")
     if output is None:
         lines.append(
             "to use these times, write them with -o costs.json and give --costs costs.json"

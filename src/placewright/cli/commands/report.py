@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from placewright.cli import options
+from placewright.cli.paths import check_writable, load_plan
+from placewright.cli.problem_options import ProblemOptions, with_saved_problem_options
 from placewright.cli.progress import Progress
-from placewright.cli.resolve import check_writable, load_plan
-from placewright.cli.saved_options import options_from_files
 from placewright.errors import PlanError
 from placewright.units import format_seconds
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 TIME_TOLERANCE = 1e-9  # as a share: a time that differs by less is the same
 
 
+@with_saved_problem_options
 def report_results(
     results: Annotated[
         list[Path],
@@ -28,64 +29,41 @@ def report_results(
             metavar="RESULT...", help="Result or plan files of one problem.", show_default=False
         ),
     ],
+    problem_options: ProblemOptions,
     output: Annotated[
         Path, typer.Option("-o", "--output", metavar="FILE", help="The page to write.")
     ] = Path("report.html"),
-    model: Annotated[
-        str | None,
-        typer.Option(
-            "--model", metavar="MODEL", help="What they are of, where the files do not say."
-        ),
-    ] = None,
-    on: options.On = None,
-    objective: options.ObjectiveOption = None,
-    discipline: options.DisciplineOption = None,
-    use: options.UseDevices = None,
-    reserve: options.Reserve = None,
-    limit: options.Limit = None,
-    pin: options.Pin = None,
-    forbid: options.Forbid = None,
-    colocate: options.Colocate = None,
-    costs: options.Costs = None,
-    training: options.Training = False,
-    optimizer: options.Optimizer = None,
-    dims: options.Dims = None,
     json: options.Json = False,
 ) -> None:
-    """Show saved results on one page.
+    """Show saved results on one HTML page.
 
-    A result file says with which options its problem was asked for; those given here replace them.
+    A result file has the options of its problem; those given here replace them.
     """
-    arguments = locals()
-    from placewright.cli.render import tables
-    from placewright.cli.render.json_output import (
-        print_json,
-        problem_data,
-        result_data,
-        save_report,
-    )
-    from placewright.reporting import build_comparison
+    from placewright.cli.render import json_output, tables
+    from placewright.solvers import Comparison
 
     check_writable(output)
     nouns = [load_plan(path) for path in results]
-    problem_options = options_from_files(results, nouns, arguments)
+    problem_options = ProblemOptions.from_files(results, nouns, problem_options)
     with Progress(f"reading {problem_options.model}"):
         problem = problem_options.problem()
         evaluations = [
             _evaluate_file(problem, path, noun) for path, noun in zip(results, nouns, strict=True)
         ]
-    evaluated, notes = (
-        [each[0] for each in evaluations],
-        [note for each in evaluations for note in each[1]],
-    )
-    content = build_comparison(
-        problem_options.model, problem, evaluated, notes=notes, labels=_labels(results, evaluated)
-    )
-    messages = save_report(content, output)
+        evaluated = tuple(result for result, _ in evaluations)
+        notes = [note for _, file_notes in evaluations for note in file_notes]
+        labels = _labels(results, evaluated)
+        comparison = Comparison(problem, evaluated, labels, name=problem_options.model)
+        messages = json_output.save_report(comparison, output, notes=notes)
     if json:
-        methods = [result_data(problem, each) for each in evaluated]
-        print_json(
-            {**problem_data(problem), "report": str(output), "methods": methods, "notes": notes}
+        methods = [json_output.result_data(problem, result) for result in evaluated]
+        json_output.print_json(
+            {
+                **json_output.problem_data(problem),
+                "report": str(output),
+                "methods": methods,
+                "notes": notes,
+            }
         )
     else:
         tables.print_lines([*notes, *messages])
@@ -96,9 +74,8 @@ def _evaluate_file(
 ) -> "tuple[Result, list[str]]":
     """The result on this problem, and what differs from when it was saved."""
     from placewright import files
-    from placewright.cli import answer
-    from placewright.reporting import reevaluate
     from placewright.result import Result
+    from placewright.solvers import evaluate
 
     plan = noun.plan if isinstance(noun, Result) else noun
     graph, cluster = problem.graph, problem.cluster
@@ -117,8 +94,8 @@ def _evaluate_file(
     except PlanError as error:
         raise PlanError(f"{path}: {error}") from None
     if not isinstance(noun, Result):
-        return answer.evaluate_plan(problem, path.stem, fitted), []
-    evaluated = reevaluate(problem, replace(noun, plan=fitted))
+        return evaluate(problem, fitted, path.stem), []
+    evaluated = evaluate(problem, replace(noun, plan=fitted))
     if evaluated.objective != noun.objective:
         note = f"{path.name} was searched for by {noun.objective}: its search is not shown"
         return replace(evaluated, history=()), [note]
@@ -129,10 +106,10 @@ def _evaluate_file(
     return evaluated, [f"{path.name} took {times}: costs, limits or rules are not the same"]
 
 
-def _labels(paths: list[Path], results: "list[Result]") -> list[str]:
+def _labels(paths: list[Path], results: "tuple[Result, ...]") -> tuple[str, ...]:
     """Methods, with the file's name where two are the same."""
     names = [result.solver for result in results]
-    return [
+    return tuple(
         name if names.count(name) == 1 else f"{name} ({path.stem})"
         for name, path in zip(names, paths, strict=True)
-    ]
+    )

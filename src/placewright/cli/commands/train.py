@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from placewright.cli import options
+from placewright.cli.paths import check_json, check_writable
 from placewright.cli.problem_options import ProblemOptions
 from placewright.cli.progress import Progress
-from placewright.cli.resolve import check_json, check_writable
-from placewright.cli.saved_options import options_from_dict, options_to_dict
 from placewright.errors import ConfigError
 from placewright.units import format_seconds
 
@@ -93,7 +92,7 @@ def train_policy(
     ] = False,
     objective: options.ObjectiveOption = None,
     discipline: options.DisciplineOption = None,
-    use: options.UseDevices = None,
+    devices: options.Devices = None,
     reserve: options.Reserve = None,
     limit: options.Limit = None,
     pin: options.Pin = None,
@@ -112,14 +111,15 @@ def train_policy(
 ) -> None:
     """Train a policy to place a network; Ctrl-C saves, and --resume goes on."""
     arguments = {**locals(), "model": graph or graphs}
-    from placewright.cli import answer
     from placewright.cli.render import tables
     from placewright.cli.render.json_output import (
-        evaluation_data,
+        answer_data,
         print_json,
-        save_files,
         save_report,
+        save_result,
     )
+    from placewright.cli.render.text import INTERRUPTED_STATUS
+    from placewright.solvers import Comparison
     from placewright.training import Environment, Trainer, training_result
     from placewright.training import find_recipe as find_recipe
     from placewright.training.run import TrainingRun
@@ -170,38 +170,30 @@ def train_policy(
         training_run = TrainingRun(
             trainer,
             folder,
-            {"asked": _tuples_to_lists(options_to_dict(problem_options)), "own": training_options},
+            {"asked": _tuples_to_lists(problem_options.to_dict()), "own": training_options},
         )
         if resume is not None:
             training_run.resume()
         finish, watch = _training_callbacks(trainer, progress, folder if track else None)
         ended = training_run.train(watch)
         finish()
-        result = replace(training_result(trainer), options=options_to_dict(problem_options))
-        evaluation = answer.Evaluation(
-            problem_options.model, problem, result, answer.best_single_device(problem), not ended
+        result = replace(training_result(trainer), options=problem_options.to_dict())
+        comparison = Comparison(
+            problem, (result,), interrupted=not ended, name=problem_options.model
         )
-    messages = save_files(evaluation, output, None)
+    messages = save_result(result, output)
     if report is not None:
-        from placewright.reporting import LearningCurve, build_comparison
+        from placewright.reporting import LearningCurve
 
         learning = LearningCurve(chosen_recipe.name, trainer.log)
-        baselines = _baseline_results(problem)
-        content = build_comparison(
-            problem_options.model,
-            problem,
-            [result, *baselines],
-            (),
-            not ended,
-            learning_curve=learning,
-        )
-        messages += save_report(content, report)
+        everything = replace(comparison, results=(result, *_baseline_results(problem)), labels=())
+        messages += save_report(everything, report, learning_curve=learning)
     curve = _sample_rows(trainer.log)
     if json:
         rows = [{each: getattr(row, each) for each in _LOG_FIELDS} for row in curve]
         print_json(
             {
-                **evaluation_data(evaluation),
+                **answer_data(comparison),
                 "run": str(folder),
                 "recipe": chosen_recipe.name,
                 "rows": rows,
@@ -210,13 +202,13 @@ def train_policy(
     else:
         tables.print_table(*_curve_table(curve))
         tables.print_lines([""])
-        tables.print_evaluation(evaluation)
+        tables.print_result(comparison)
         messages.append(f"policy and checkpoint kept in {folder}")
         if not ended:
             messages.append(_resume_hint(trainer, folder))
         tables.print_lines(["", *messages])
     if not ended:
-        raise typer.Exit(answer.INTERRUPTED_STATUS)
+        raise typer.Exit(INTERRUPTED_STATUS)
 
 
 def _train_on_family(
@@ -230,10 +222,10 @@ def _train_on_family(
 ) -> None:
     """Train on several graphs that take turns, and place those of the family that are for tests."""
     from placewright import policies
-    from placewright.cli import answer
     from placewright.cli.commands import train_family
     from placewright.cli.render import tables
     from placewright.cli.render.json_output import print_json
+    from placewright.cli.render.text import INTERRUPTED_STATUS
     from placewright.training import Environment, Trainer
     from placewright.training.recipes.registry import multi_graph_recipe
     from placewright.training.run import TrainingRun
@@ -247,7 +239,7 @@ def _train_on_family(
         training_run = TrainingRun(
             trainer,
             folder,
-            {"asked": _tuples_to_lists(options_to_dict(problem_options)), "own": training_options},
+            {"asked": _tuples_to_lists(problem_options.to_dict()), "own": training_options},
         )
         if resume:
             training_run.resume()
@@ -265,7 +257,7 @@ def _train_on_family(
         if not ended:
             tables.print_lines([_resume_hint(trainer, folder)])
     if not ended:
-        raise typer.Exit(answer.INTERRUPTED_STATUS)
+        raise typer.Exit(INTERRUPTED_STATUS)
 
 
 def _with_start_times(recipe: "Recipe") -> "Recipe":
@@ -349,7 +341,8 @@ def _problem_options(saved_run: dict[str, Any], arguments: dict[str, Any]) -> Pr
             raise typer.BadParameter("name a network, such as rnnlm-2", param_hint="'--graph'")
         return ProblemOptions.from_arguments(arguments)
     saved_words = {k: tuple(v) if isinstance(v, list) else v for k, v in saved_run["asked"].items()}
-    return options_from_dict(saved_words, arguments)
+    typed = ProblemOptions.from_arguments({**arguments, "model": arguments["model"] or ""})
+    return ProblemOptions.from_dict(saved_words, typed)
 
 
 def _tuples_to_lists(words: dict[str, Any]) -> dict[str, Any]:

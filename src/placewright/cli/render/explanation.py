@@ -12,15 +12,17 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import TypeAlias
 
-    from placewright.explanations import Neighbours, OpExplanation, OpMove
+    from placewright.explanations import Explanation, Neighbours, OpExplanation, OpMove
     from placewright.explanations.op_explanation import TensorTransfer
     from placewright.explanations.policy_preferences import PolicyPreference
     from placewright.plan import Plan
     from placewright.problem import Problem
+    from placewright.simulator import CriticalPath
 
     TableData: TypeAlias = tuple[Sequence[str], list[Sequence[str]], int]
 
 _MAX_NAMES = 4  # names or transfers in a line
+_MAX_SEGMENTS = 10  # segments of the critical path in JSON; all of them would be a trace
 
 
 def op_lines(
@@ -196,6 +198,68 @@ def moves_data(
             for move in shown
         ],
     }
+
+
+def reason_lines(explanation: Explanation) -> list[str]:
+    """What binds, and what would help."""
+    lines = [f"why: {explanation.sentence}"]
+    improvements = "; ".join(str(improvement) for improvement in explanation.best_improvements)
+    return [*lines, f"what would help: {improvements}"] if improvements else lines
+
+
+def explanation_data(problem: Problem, explanation: Explanation) -> dict[str, Any]:
+    """An explanation in seconds and bytes."""
+    return {
+        "sentence": explanation.sentence,
+        "shares": [
+            {
+                "kind": each.kind,
+                "where": each.location,
+                "seconds": each.seconds,
+                "share": each.fraction,
+            }
+            for each in explanation.shares
+        ],
+        "waits": {}
+        if explanation.critical_path is None
+        else dict(explanation.critical_path.waits()),
+        "longest": []
+        if explanation.critical_path is None
+        else _longest_segments(problem, explanation.critical_path),
+        "helps": [
+            {
+                "change": each.change,
+                "kind": each.kind,
+                "where": each.location,
+                "before": each.before,
+                "after": each.after,
+                "gain": each.gain,
+                "overflow_before": each.overflow_before,
+                "overflow_after": each.overflow_after,
+                "same_plan": each.same_plan,
+            }
+            for each in explanation.improvements
+        ],
+    }
+
+
+def _longest_segments(problem: Problem, path: CriticalPath) -> list[dict[str, Any]]:
+    names = [device.name for device in problem.cluster.devices]
+    segments = sorted(path.segments, key=lambda segment: (-segment.seconds, segment.start))[
+        :_MAX_SEGMENTS
+    ]
+    return [
+        {
+            "kind": segment.kind,
+            "op": path.op_names[segment.op],
+            "from": names[segment.source],
+            "to": names[segment.device],
+            "start": segment.start,
+            "seconds": segment.seconds,
+            "held": segment.wait_reason,
+        }
+        for segment in segments
+    ]
 
 
 def _critical_text(problem: Problem, explanation: OpExplanation) -> str:

@@ -6,25 +6,29 @@ import json
 import math
 from typing import TYPE_CHECKING, Any
 
+from placewright.cli.render.text import bytes_sent
+
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
-    from placewright.cli.answer import Evaluation, SingleDeviceResult
+    from placewright.explanations import Explanation
     from placewright.problem import Problem
-    from placewright.reporting import Comparison
+    from placewright.reporting import LearningCurve
     from placewright.result import Result
     from placewright.simulator import InFlight
+    from placewright.solvers import Comparison
 
 Data = dict[str, Any]
 
 
 def print_json(data: Data) -> None:
-    """One object on stdout, as strict JSON: what is not a finite number is null."""
+    """Print one object as strict JSON: a number that is not finite is null."""
     print(json.dumps(_strict_json(data), indent=2, allow_nan=False))
 
 
 def problem_data(problem: Problem) -> Data:
-    """What every command that judges plans says of the problem."""
+    """The problem, for every command that evaluates plans."""
     return {
         "model": problem.graph.name,
         "cluster": problem.cluster.name,
@@ -34,14 +38,15 @@ def problem_data(problem: Problem) -> Data:
     }
 
 
-def single_device_data(single_device: SingleDeviceResult) -> Data:
+def single_device_data(comparison: Comparison) -> Data:
     """The best single device."""
+    single = comparison.single_device
     return {
-        "device": single_device.device,
-        "step_time": single_device.step_time,
-        "period": single_device.period,
-        "fits": single_device.fits,
-        "overflow": single_device.overflow,
+        "device": comparison.single_device_name,
+        "step_time": single.step_time,
+        "period": single.period,
+        "fits": single.fits,
+        "overflow": single.overflow,
     }
 
 
@@ -88,48 +93,66 @@ def in_flight_data(in_flight: InFlight) -> Data:
     }
 
 
-def evaluation_data(evaluation: Evaluation) -> Data:
-    """What `place` and `simulate` print: the problem, the result and what to hold it against."""
-    tensors, weights = evaluation.bytes_sent
+def answer_data(comparison: Comparison) -> Data:
+    """What `place` and `simulate` print: the problem, the best result and the best single device."""
+    tensors, weights = bytes_sent(comparison)
     return {
-        **problem_data(evaluation.problem),
-        **result_data(evaluation.problem, evaluation.result),
-        "best_single": single_device_data(evaluation.single_device),
+        **problem_data(comparison.problem),
+        **result_data(comparison.problem, comparison.best),
+        "best_single": single_device_data(comparison),
         "sent": tensors,
         "streamed": weights,
-        "interrupted": evaluation.interrupted,
+        "interrupted": comparison.interrupted,
     }
 
 
-def save_files(evaluation: Evaluation, output: Path | None, trace: Path | None) -> list[str]:
-    """Write the files that are asked for, and say which.
-
-    Raises:
-        FileError: One cannot be written.
-    """
-    messages = []
-    if output is not None:
-        from placewright import files
-
-        files.save(evaluation.result, output)
-        messages.append(f"plan written to {output}")
-    if trace is not None:
-        from placewright.reporting import save_trace
-
-        save_trace(evaluation.problem, evaluation.timeline, trace)
-        messages.append(f"trace written to {trace}: open it at ui.perfetto.dev")
-    return messages
-
-
-def save_report(content: Comparison, path: Path) -> list[str]:
-    """Write a page, and say so.
+def save_result(result: Result, path: Path | None) -> list[str]:
+    """Write a result to a file, if one is named; a line that says so.
 
     Raises:
         FileError: It cannot be written.
     """
-    from placewright.reporting import save_page
+    if path is None:
+        return []
+    from placewright import files
 
-    save_page(content, path)
+    files.save(result, path)
+    return [f"plan written to {path}"]
+
+
+def save_timeline(comparison: Comparison, path: Path | None) -> list[str]:
+    """Write the best result's timeline as a trace, if a file is named; a line that says so.
+
+    Raises:
+        FileError: It cannot be written.
+    """
+    if path is None:
+        return []
+    from placewright.reporting import save_trace
+    from placewright.solvers.results import timeline_of
+
+    problem = comparison.best.problem or comparison.problem
+    save_trace(problem, timeline_of(problem, comparison.best), path)
+    return [f"trace written to {path}: open it at ui.perfetto.dev"]
+
+
+def save_report(
+    comparison: Comparison,
+    path: Path | None,
+    explanation: Explanation | None = None,
+    notes: Sequence[str] = (),
+    learning_curve: LearningCurve | None = None,
+) -> list[str]:
+    """Write a page, if a file is named; a line that says so.
+
+    Raises:
+        FileError: It cannot be written.
+    """
+    if path is None:
+        return []
+    from placewright.reporting import report
+
+    report(comparison, path, explanation=explanation, notes=notes, learning_curve=learning_curve)
     return [f"report written to {path}: open it in a browser"]
 
 

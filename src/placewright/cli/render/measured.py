@@ -4,38 +4,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from placewright.cli.resolve import training_mode
-from placewright.costs import Table
-from placewright.solvers import Auto
+from placewright.cli.model_loading import training_mode
 from placewright.units import format_seconds
 
 if TYPE_CHECKING:
-    from placewright.problem import Problem
-    from placewright.profiling.selection import CautiousChoice, MeasuredChoice
-    from placewright.solvers import Solver
+    from placewright.cli.problem_options import ProblemOptions
+    from placewright.profiling.selection import MeasuredChoice
 
 
-def measured_selection(model: str, training: bool, optimizer: str | None, k: int) -> MeasuredChoice:
-    """The choice among the best k plans by measured time."""
+def measured_selection(problem_options: ProblemOptions, count: int) -> MeasuredChoice:
+    """The choice among the best plans by measured time."""
     from placewright.profiling.selection import MeasuredChoice
     from placewright.runtime import Meter
 
-    return MeasuredChoice(Meter(model, *training_mode(model, training, optimizer)), k)
-
-
-def cautious_selection(problem: Problem, solver: Solver) -> CautiousChoice | None:
-    """How one of `auto`'s plans is chosen unmeasured, of a problem with times of a machine."""
-    if not isinstance(solver, Auto) or not isinstance(problem.costs, Table):
-        return None
-    if not problem.costs.machine:
-        return None
-    from placewright.profiling.selection import CautiousChoice
-
-    return CautiousChoice()
+    model = problem_options.model
+    mode = training_mode(model, problem_options.training, problem_options.optimizer)
+    return MeasuredChoice(Meter(model, *mode), count)
 
 
 def measured_data(selection: MeasuredChoice) -> list[dict[str, object]]:
-    """What was measured, best first, as plain data."""
+    """The measured plans, best first, as plain data."""
     return [
         {
             "found_by": candidate.candidate.found_by,
@@ -49,9 +37,9 @@ def measured_data(selection: MeasuredChoice) -> list[dict[str, object]]:
 
 
 def measured_lines(selection: MeasuredChoice, method: str) -> list[str]:
-    """What was measured, best first, a line each; the first was taken."""
+    """The measured plans, best first, a line each; the first is taken."""
     lines = [
-        "measured on this machine, the quickest that fits is taken; what is below is simulated"
+        "measured on this machine; the fastest plan that fits is taken, its figures are simulated"
     ]
     for candidate in selection.ranking:
         timing = candidate.measurement.failure or (

@@ -20,10 +20,10 @@ SELECTION_RULE = "fewest trials over memory, then smallest mean of the worst ten
 
 @dataclass(frozen=True)
 class RobustSelection:
-    """A robust choice among a search's best few plans that keeps what it saw.
+    """A robust choice among a search's best plans that keeps its ranking.
 
     Args:
-        ranked: The plans that were to choose from, the chosen one first; nothing before a search.
+        ranked: The plans to choose from, the chosen one first; empty before a search.
     """
 
     rule: RobustChoice
@@ -37,17 +37,17 @@ class RobustSelection:
 def robust_selection(
     robust: bool, trials: int | None, spread: float | None, seed: int
 ) -> RobustSelection | None:
-    """The choice that is asked for, if any.
+    """The choice that the options request, if any.
 
     Raises:
-        ConfigError: An option of `--robust` is there without it, or is nonsense.
+        ConfigError: An option of `--robust` is given without it, or is out of range.
     """
     from placewright.solvers import RobustChoice
 
     if not robust:
-        for option, value in (("--trials", trials), ("--spread", spread)):
+        for option, value in (("--cost-trials", trials), ("--cost-noise", spread)):
             if value is not None:
-                raise ConfigError(f"{option} {value}: it goes with --robust, add that")
+                raise ConfigError(f"{option} {value}: it needs --robust: add that")
         return None
     arguments = {"trials": trials, "spread": spread}
     settings: dict[str, Any] = {
@@ -86,7 +86,7 @@ def robustness_data(robustness: Robustness) -> dict[str, Any]:
 
 
 def selection_data(selection: RobustSelection) -> dict[str, Any]:
-    """What was to choose from, the chosen one first."""
+    """The plans to choose from, the chosen one first."""
     return {
         "rule": SELECTION_RULE,
         "plans": [

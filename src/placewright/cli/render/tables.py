@@ -10,12 +10,12 @@ from placewright.units import format_bytes, format_seconds
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from placewright.cli.answer import Evaluation
     from placewright.problem import Problem
-    from placewright.result import DeviceUse, Result
+    from placewright.result import DeviceUse
+    from placewright.solvers import Comparison
 
-FOLD_WIDTH = 24  # characters of a word that a narrow terminal still gets
-MAX_DEVICES = 16  # devices that are all shown; of more, those that do nothing are not
+FOLD_WIDTH = 24  # characters of a name that a narrow terminal shows in one line
+MAX_DEVICES = 16  # up to which all devices are shown; of more, those that do nothing are not
 
 
 def print_lines(lines: Iterable[str]) -> None:
@@ -33,8 +33,8 @@ def print_table(
 ) -> None:
     """A table whose first `text_columns` columns are words and whose others are numbers.
 
-    A row that begins with `*` is the one to look at. On a narrow terminal words are folded, and
-    numbers run over the edge rather than lose digits.
+    A row that begins with `*` is highlighted. On a narrow terminal words are folded, and numbers
+    run over the edge rather than lose digits.
 
     Args:
         blank_line: Whether an empty line goes before it.
@@ -59,81 +59,79 @@ def print_table(
     console.print(table)
 
 
-def print_evaluation(evaluation: Evaluation) -> None:
-    """What `place` and `simulate` show."""
-    result = evaluation.result
-    print_lines(
-        [text.problem_line(evaluation.model, evaluation.problem), *text.summary_lines(evaluation)]
-    )
+def print_result(comparison: Comparison) -> None:
+    """What `place` and `simulate` show: the best result, and what it does with each device."""
+    result, problem = comparison.best, comparison.problem
+    print_lines([text.problem_line(comparison.name, problem), *text.summary_lines(comparison)])
     uses = [
         use for use in result.devices if len(result.devices) <= MAX_DEVICES or use.ops or use.peak
     ]
-    model = {device.name: device.model for device in evaluation.problem.cluster.devices}
-    share = f"of {text.objective_name(result)}"
+    model = {device.name: device.model for device in problem.cluster.devices}
+    value = result.objective_value
     print_table(
-        ("device", "model", "ops", "busy", share),
+        ("device", "model", "ops", "busy", f"of {text.objective_name(result)}"),
         [
             (
                 use.name,
                 model[use.name],
                 f"{use.ops:,}",
                 format_seconds(use.busy),
-                text.format_percent(
-                    use.busy / result.objective_value if result.objective_value else 0.0
-                ),
+                text.format_percent(use.busy / value if value else 0.0),
             )
             for use in uses
         ],
         text_columns=2,
     )
-    _print_memory(evaluation.problem, uses)
+    _print_memory(problem, uses)
     if len(uses) < len(result.devices):
         print_lines(["", f"{len(result.devices) - len(uses)} more devices are idle and empty"])
 
 
-def print_methods(
-    evaluation: Evaluation,
-    results: Sequence[Result],
-    skipped: Sequence[tuple[str, str]],
-    robust: bool = False,
-) -> None:
-    """What `compare` shows; the best row, the answer's own, is marked.
-
-    Args:
-        robust: Whether it was chosen by what wrong costs do to it.
-    """
-    best, single = evaluation.result, evaluation.single_device
-    speedup_header = f"vs {single.device}"
-    print_lines([text.problem_line(evaluation.model, evaluation.problem)])
+def print_comparison(comparison: Comparison) -> None:
+    """What `compare` shows: the best method first, and marked."""
+    best = comparison.best
+    print_lines([text.problem_line(comparison.name, comparison.problem)])
     print_table(
-        ("  method", "step time", "period", speedup_header, "gap", "fits", "plans", "seconds"),
+        (
+            *("  method", "step time", "period", f"vs {comparison.single_device_name}"),
+            *("gap", "fits", "evaluations", "seconds"),
+        ),
         [
             (
                 f"{'*' if result is best else ' '} {result.solver}",
                 format_seconds(result.step_time),
                 format_seconds(result.period),
-                "–" if (ratio := text.speedup(result, single)) is None else f"{ratio:.2f}x",
-                text.format_percent(result.gap),
+                "–" if (ratio := comparison.speedup(result)) is None else f"{ratio:.2f}x",
+                text.format_percent(result.gap) if result.fits else "–",
                 "yes" if result.fits else "no",
                 f"{result.evaluations:,}",
                 f"{result.seconds:.2f}",
             )
-            for result in results
+            for result in sorted(
+                comparison.results, key=lambda result: (result is not best, result.key)
+            )
         ],
     )
-    overflows = [f"{r.solver} {format_bytes(r.overflow)}" for r in results if not r.fits]
-    criterion = "what wrong costs do to it, see below" if robust else text.objective_name(best)
-    legend = f"best by {criterion}" if best.fits else "nearest to fitting; no plan fits"
-    lines = ["", f"* {legend}"]
-    lines += [text.single_device_line(single), text.bound_line(best)]
-    lines += [f"over memory: {', '.join(overflows)}"] if overflows else []
-    lines += [f"{name} left out: {reason}" for name, reason in skipped]
-    lines += [text.INTERRUPTED_LINE] if evaluation.interrupted else []
+    overflows = [
+        f"{result.solver} {format_bytes(result.overflow)}"
+        for result in comparison.results
+        if not result.fits
+    ]
+    criterion = (
+        text.objective_name(best)
+        if comparison.rank is None
+        else "robustness to cost errors, see below"
+    )
+    legend = f"best by {criterion}" if best.fits else "closest to fitting; no plan fits"
+    lines = ["", f"* {legend}", text.single_device_line(comparison), text.bound_line(best)]
+    lines += [f"out of memory: {', '.join(overflows)}"] if overflows else []
+    lines += [f"{name} skipped: {reason}" for name, reason in comparison.skipped]
+    lines += [text.INTERRUPTED_LINE] if comparison.interrupted else []
     print_lines(lines)
 
 
 def _print_memory(problem: Problem, uses: Sequence[DeviceUse]) -> None:
-    """What a device has, less the reserve or up to a limit, and what the plan takes of it."""
+    """The memory of each device, its limit and reserve, and what the plan uses."""
     total = {device.name: device.memory for device in problem.cluster.devices}
     limits = problem.constraints.limits
     columns = ["memory", "total", "reserve", "usable", "peak", "free", "fits"]
@@ -163,7 +161,7 @@ def _free_memory(use: DeviceUse) -> str:
 
 
 def _console(min_width: int = 0) -> Any:
-    """At least so wide. Names are data: no markup, no emoji and no colours for numbers in them."""
+    """A console. Names are data: no markup, no emoji and no colours for numbers in them."""
     from rich.console import Console
 
     console = Console(markup=False, highlight=False, emoji=False)

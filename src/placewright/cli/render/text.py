@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING
 from placewright.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
-    from placewright.cli.answer import Evaluation, SingleDeviceResult
     from placewright.problem import Problem
     from placewright.result import Result
     from placewright.simulator import InFlight
+    from placewright.solvers import Comparison
+    from placewright.timeline import Timeline
 
-UNLIMITED = 2**60  # bytes: what has more has no limit
-PROVED = 1e-9  # a gap this small is rounding
-INTERRUPTED_LINE = "stopped by hand: this is the best until then"
+UNLIMITED = 2**60  # bytes: a device with more has no limit
+PROVEN_GAP = 1e-9  # a gap this small is rounding
+INTERRUPTED_LINE = "interrupted: this is the best plan so far"
+INTERRUPTED_STATUS = 130  # the exit status after Ctrl-C
 
 
 def format_memory(size: int) -> str:
@@ -23,14 +25,14 @@ def format_memory(size: int) -> str:
 
 
 def format_percent(share: float) -> str:
-    """A share such as `3.7 %`; large ones without digits that mean nothing."""
+    """A share such as `3.7 %`; from 100 % on without decimals."""
     if share == float("inf"):
         return "–"
     return f"{share * 100:,.{1 if share < 1 else 0}f} %"
 
 
 def problem_line(model: str, problem: Problem) -> str:
-    """What was asked, in a line; the model as typed, since a graph's own name is long."""
+    """The problem in a line; the model as typed, since a graph's own name is long."""
     ops, devices = len(problem.graph), len(problem.cluster)
     sizes = f"{format_count(ops, 'op')}, {format_count(devices, 'device')}"
     return f"{model} on {problem.cluster.name}: {sizes}"
@@ -42,93 +44,117 @@ def format_count(number: int, noun: str) -> str:
 
 
 def objective_name(result: Result) -> str:
-    """The objective's word."""
+    """The objective in words."""
     return "step time" if result.objective == "step" else "period"
 
 
-def summary_lines(evaluation: Evaluation) -> list[str]:
-    """The answer, and why it is as it is."""
-    result = evaluation.result
-    method = "" if result.solver == "given" else f" by {result.found_by or result.solver}"
-    lines = [
-        f"{objective_name(result)} {format_seconds(result.objective_value)}{method}, {_comparison_text(evaluation)}"
-    ]
-    lines += [_bound_text(result), _traffic_line(evaluation)]
+def method_name(result: Result) -> str:
+    """The method, and the part of it that found the plan."""
+    if not result.found_by or result.found_by == result.solver:
+        return result.solver
+    return f"{result.solver} ({result.found_by})"
+
+
+def summary_lines(comparison: Comparison) -> list[str]:
+    """The best result of a comparison, beside the best single device and the bound."""
+    result = comparison.best
+    method = "" if result.solver == "given" else f" by {method_name(result)}"
+    value = f"{objective_name(result)} {format_seconds(result.objective_value)}"
+    lines = [f"{value}{method}, {_comparison_text(comparison)}"]
+    lines += [_bound_text(result), _traffic_line(comparison)]
     lines += [] if result.fits else [_overflow_line(result)]
-    lines += [INTERRUPTED_LINE] if evaluation.interrupted else []
+    lines += [INTERRUPTED_LINE] if comparison.interrupted else []
     return [line for line in lines if line]
 
 
 def in_flight_line(in_flight: InFlight) -> str:
     """Several steps in flight, in a line."""
-    over = (
-        f", {format_bytes(in_flight.overflow)} over the memory" if in_flight.overflow else ", fits"
+    overflow = (
+        f", out of memory by {format_bytes(in_flight.overflow)}" if in_flight.overflow else ", fits"
     )
     return (
         f"{in_flight.steps} steps in flight: {format_seconds(in_flight.seconds)}, "
-        f"one every {format_seconds(in_flight.interval)}{over}"
+        f"one every {format_seconds(in_flight.interval)}{overflow}"
     )
 
 
-def single_device_line(single_device: SingleDeviceResult) -> str:
+def single_device_line(comparison: Comparison) -> str:
     """The best single device, in a line."""
-    fits = "" if single_device.fits else f", {format_bytes(single_device.overflow)} over its memory"
-    return f"best single device: {single_device.device}, {format_seconds(single_device.objective_value)}{fits}"
+    single = comparison.single_device
+    fits = "" if single.fits else f", out of memory by {format_bytes(single.overflow)}"
+    value = format_seconds(single.objective_value)
+    return f"best single device: {comparison.single_device_name}, {value}{fits}"
 
 
 def bound_line(result: Result) -> str:
-    """The bound, in a line."""
+    """The lower bound, in a line."""
     if not result.bound > 0:
-        return "bound: none above 0"
-    return f"bound: {format_seconds(result.bound)} ({result.bound_name}); no plan can beat it"
+        return "lower bound: none above 0"
+    return f"lower bound: {format_seconds(result.bound)} ({result.bound_name})"
 
 
-def speedup(result: Result, single_device: SingleDeviceResult) -> float | None:
-    """How many times as fast as the best single device; None where one of them does not fit."""
-    if not (single_device.fits and result.fits and result.objective_value > 0):
-        return None
-    return single_device.objective_value / result.objective_value
-
-
-def _comparison_text(evaluation: Evaluation) -> str:
-    result, single_device = evaluation.result, evaluation.single_device
-    if evaluation.computing_devices == [single_device.device] and not evaluation.bytes_sent[1]:
+def _comparison_text(comparison: Comparison) -> str:
+    result, single = comparison.best, comparison.single_device
+    device = comparison.single_device_name
+    computing, streamed = _computing_devices(comparison), bytes_sent(comparison)[1]
+    if computing == [device] and not streamed:
         fastest = bool(result.history) and result.objective_value <= result.history[-1][2]
-        suffix = ": nothing tried is faster" if result.evaluations > 1 and fastest else ""
-        return f"everything on {single_device.device}{suffix if result.fits else ''}"
-    if not single_device.fits:
-        return f"on {format_count(len(evaluation.computing_devices), 'device')}: no single one holds it"
-    ratio = speedup(result, single_device)
+        suffix = ": no plan tried is faster" if result.evaluations > 1 and fastest else ""
+        return f"everything on {device}{suffix if result.fits else ''}"
+    devices = f"on {format_count(len(computing), 'device')}"
+    if not single.fits:
+        return f"{devices}: no single one holds it"
+    ratio = comparison.speedup(result)
     if ratio is None:
-        return f"on {format_count(len(evaluation.computing_devices), 'device')}"
-    reference = f"{single_device.device} alone ({format_seconds(single_device.objective_value)})"
+        return devices
+    reference = f"{device} alone ({format_seconds(single.objective_value)})"
     if abs(ratio - 1) < 5e-4:
         return f"as fast as {reference}"
     if ratio > 1:
-        return f"{ratio:.3g} times as fast as {reference}"
-    return f"{1 / ratio:.3g} times as long as {reference}"
+        return f"{ratio:.3g}× faster than {reference}"
+    return f"{1 / ratio:.3g}× slower than {reference}"
 
 
 def _bound_text(result: Result) -> str:
     if not result.bound > 0:
         return ""
-    bound = f"no plan can beat {format_seconds(result.bound)} ({result.bound_name})"
-    if result.gap < -PROVED or not result.fits:
+    bound = f"lower bound {format_seconds(result.bound)} ({result.bound_name})"
+    if result.gap < -PROVEN_GAP or not result.fits:
         return bound
-    if result.gap <= PROVED:
-        return f"{bound}: this one is proved best"
-    return f"{bound}: this one is {format_percent(result.gap)} above"
+    if result.gap <= PROVEN_GAP:
+        return f"{bound}: this plan is provably optimal"
+    return f"{bound}: this plan is {format_percent(result.gap)} above"
 
 
-def _traffic_line(evaluation: Evaluation) -> str:
-    tensors, weights = evaluation.bytes_sent
-    parts = [f"sends {format_bytes(tensors)} of tensors"] if tensors else []
-    parts += [f"streams {format_bytes(weights)} of weights"] if weights else []
-    return f"each step {' and '.join(parts)}" if parts else ""
+def bytes_sent(comparison: Comparison) -> tuple[int, int]:
+    """Bytes of tensors and of streamed weights that the best plan transfers per step."""
+    problem, timeline = _executed(comparison)
+    return timeline.bytes_sent(problem.arrays)
+
+
+def _computing_devices(comparison: Comparison) -> list[str]:
+    problem, timeline = _executed(comparison)
+    names = timeline.plan.device_names
+    return [names[device] for device in timeline.computing(problem.arrays)]
+
+
+def _executed(comparison: Comparison) -> tuple[Problem, Timeline]:
+    """The problem that the best result was simulated on, and its timeline."""
+    from placewright.solvers.results import timeline_of
+
+    problem = comparison.best.problem or comparison.problem
+    return problem, timeline_of(problem, comparison.best)
+
+
+def _traffic_line(comparison: Comparison) -> str:
+    tensors, weights = bytes_sent(comparison)
+    parts = [f"{format_bytes(tensors)} of tensors"] if tensors else []
+    parts += [f"{format_bytes(weights)} of streamed weights"] if weights else []
+    return f"transfers per step: {' and '.join(parts)}" if parts else ""
 
 
 def _overflow_line(result: Result) -> str:
     overflows = [(use.name, use.peak - use.limit) for use in result.devices if use.peak > use.limit]
     listing = ", ".join(f"{name} by {format_bytes(size)}" for name, size in overflows[:3])
     more = f" and {len(overflows) - 3} more" if len(overflows) > 3 else ""
-    return f"does not fit: over the memory of {listing}{more}"
+    return f"does not fit: out of memory on {listing}{more}"

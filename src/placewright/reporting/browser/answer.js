@@ -1,16 +1,22 @@
-// The answer first: the figure, what to hold it against, and why.
+// The answer first: the figure, the baselines and the lower bound, and why.
 
 const figureName = data.objective === "step" ? "step time" : "period";
 
+// The method, and the part of it that found the plan.
+function methodWords(method) {
+  const part = method.found_by;
+  return part && part !== method.name ? `${method.name} (${part})` : method.name;
+}
+
 function ratioWords(other, name) {
   const best = data.methods[data.answer];
-  if (!other.fits) return [`does not fit: ${bytes(other.overflow)} over`, ""];
+  if (!other.fits) return [`does not fit: out of memory by ${bytes(other.overflow)}`, ""];
   if (!best.fits || !(best.value > 0)) return ["", ""];
   const ratio = other.value / best.value;
   if (Math.abs(ratio - 1) < 5e-4) return [`this plan is as fast as ${name}`, ""];
   if (ratio > 1)
-    return [`this plan is ${short(Number(ratio.toPrecision(3)))} times as fast`, "good"];
-  return [`this plan takes ${short(Number((1 / ratio).toPrecision(3)))} times as long`, "bad"];
+    return [`this plan is ${short(Number(ratio.toPrecision(3)))}× faster`, "good"];
+  return [`this plan is ${short(Number((1 / ratio).toPrecision(3)))}× slower`, "bad"];
 }
 
 const answer = {
@@ -21,9 +27,9 @@ const answer = {
     by("problem").textContent = [
       count(data.total, "op"),
       count(data.devices.length, "device"),
-      `plan by ${best.found_by || best.name}`,
+      `plan by ${methodWords(best)}`,
       data.discipline === "ready"
-        ? "a device takes what is ready"
+        ? "devices run whichever op is ready"
         : "devices run in the plan's order",
       ...(data.graph_name === data.model ? [] : [data.graph_name]),
     ].join(" · ");
@@ -32,17 +38,17 @@ const answer = {
       ...(data.interrupted
         ? [
             make("li", {
-              text: "The search was stopped by hand: this is the best plan until then.",
+              text: "The search was interrupted: this is the best plan so far.",
             }),
           ]
         : []),
     );
-    by("why").textContent = data.sentence;
+    by("why").textContent = `Why: ${data.sentence}`;
     by("helps").hidden = !data.helps.length;
     by("helps").textContent = `What would help: ${data.helps.join("; ")}.`;
     by("figures").replaceChildren(
       this.card(figureName, seconds(best.value), this.fits(best), best.fits ? "" : "bad"),
-      this.held("best single device", single, data.single_device),
+      this.baseline("best single device", single, data.single_device),
       this.default(),
       this.bound(best),
     );
@@ -60,7 +66,7 @@ const answer = {
   },
 
   fits(best) {
-    if (!best.fits) return `does not fit: ${bytes(best.overflow)} over the memory`;
+    if (!best.fits) return `does not fit: out of memory by ${bytes(best.overflow)}`;
     const other =
       data.objective === "step"
         ? `period ${seconds(best.period)}`
@@ -68,14 +74,19 @@ const answer = {
     return `fits in memory · ${other}`;
   },
 
-  held(what, method, name) {
+  baseline(what, method, name) {
     return this.card(`${what}: ${name}`, seconds(method.value), ...ratioWords(method, name));
   },
 
   default() {
     if (data.default === null)
-      return this.card("default people use", "–", "Accelerate cannot place this");
-    return this.held("default people use", data.methods[data.default], "Accelerate");
+      return this.card('Accelerate device_map="auto"', "–", "Accelerate cannot place this");
+    const method = data.methods[data.default];
+    return this.card(
+      'Accelerate device_map="auto"',
+      seconds(method.value),
+      ...ratioWords(method, "Accelerate"),
+    );
   },
 
   bound(best) {
@@ -83,10 +94,10 @@ const answer = {
     const words = !best.fits
       ? ""
       : best.gap <= 1e-9
-        ? "this plan is proved best"
+        ? "this plan is provably optimal"
         : `this plan is ${percent(best.gap)} above`;
     return this.card(
-      `no plan can beat (${best.bound_name})`,
+      `lower bound (${best.bound_name})`,
       seconds(best.bound),
       words,
       best.fits && best.gap <= 1e-9 ? "good" : "",
@@ -102,7 +113,7 @@ const answer = {
     ];
     if (data.default !== null && data.default !== data.answer)
       rows.push([
-        "default (Accelerate)",
+        "Accelerate",
         data.methods[data.default].value,
         colour,
         data.methods[data.default].fits,

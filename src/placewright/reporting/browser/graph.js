@@ -89,7 +89,7 @@ const graph = {
         total[at] ? [key(device.colour, `${device.name}: ${count(total[at], "op")}`)] : [],
       ),
       key(data.colours.critical, "critical path", "rule"),
-      make("span", { text: "small marks are weights and inputs" }),
+      make("span", { text: "small boxes: weights and inputs" }),
     );
     this.surface.ask();
   },

@@ -1,4 +1,4 @@
-// How a policy learned: what it drew, what it likes best and the best so far, held to the baselines.
+// How a policy learned: sampled plans, the greedy plan and the best so far, next to the baselines.
 
 const SHARES = { high: 110, top: 8, bottom: 22 };
 
@@ -14,7 +14,7 @@ const learning = {
   // Columns of a row, as `reporting/learning_curve.py` writes them: plans, then these.
   lines: [
     [2, "mean of the plans it drew", "var(--quiet)", 1.2],
-    [3, "the plan it likes best", "var(--staging)", 1.6],
+    [3, "greedy plan", "var(--staging)", 1.6],
     [1, "best so far", "var(--accent)", 2.6],
   ],
   shares: [

@@ -87,7 +87,7 @@ class Held {
     else {
       const free = device.usable - exact;
       context.fillStyle = free < 0 ? ink.bad : ink.quiet;
-      context.fillText(free < 0 ? `${bytes(-free)} over` : `${bytes(free)} free`, 18, 56);
+      context.fillText(free < 0 ? `out by ${bytes(-free)}` : `${bytes(free)} free`, 18, 56);
       context.fillStyle = ink.quiet;
       if (!limited) context.fillText(`limit ${bytes(device.usable)}, above`, 18, 72);
     }
@@ -137,7 +137,7 @@ class Held {
     return [
       `${device.name} holds ${bytes(total)} at ${when}`,
       `weights and state ${bytes(held.weights)}`,
-      `staging room ${bytes(held.staging)}`,
+      `staging buffer ${bytes(held.staging)}`,
       `activations and workspace ${bytes(held.activations[i])}`,
       `copies from other devices ${bytes(held.copies[i])}`,
       ...(device.usable === null ? [] : [`limit ${bytes(device.usable)}`]),
@@ -186,7 +186,7 @@ const memory = {
   refresh() {
     by("memory-legend").replaceChildren(
       key(ink.weights, "weights and state"),
-      key(ink.staging, "staging room"),
+      key(ink.staging, "staging buffer"),
       key(ink.activations, "activations and workspace"),
       key(ink.copies, "copies from other devices"),
       key(ink.bad, "limit", "rule"),

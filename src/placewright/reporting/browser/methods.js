@@ -12,7 +12,7 @@ const COLUMNS = [
   ["step time", (m) => m.step_time, (m) => seconds(m.step_time)],
   ["period", (m) => m.period, (m) => seconds(m.period)],
   ["gap", (m) => m.gap ?? Infinity, (m) => percent(m.gap)],
-  ["fits", (m) => m.overflow, (m) => (m.fits ? "yes" : `no, ${bytes(m.overflow)} over`)],
+  ["fits", (m) => m.overflow, (m) => (m.fits ? "yes" : `no, out of memory by ${bytes(m.overflow)}`)],
   ["memory", fullest, (m) => percent(fullest(m))],
   ["evaluations", (m) => m.evaluations, (m) => grouped(m.evaluations)],
   ["seconds", (m) => m.seconds, (m) => m.seconds.toFixed(2)],
@@ -25,7 +25,7 @@ const methods = {
     on("plan", () => this.refresh());
     this.refresh();
     by("skipped").replaceChildren(
-      ...data.skipped.map(([name, reason]) => make("li", { text: `${name} left out: ${reason}` })),
+      ...data.skipped.map(([name, reason]) => make("li", { text: `${name} skipped: ${reason}` })),
     );
   },
 
@@ -78,10 +78,7 @@ const methods = {
   row(at) {
     const method = data.methods[at],
       words = at === data.answer ? " ★" : "";
-    const name =
-      method.name +
-      (method.found_by && method.found_by !== method.name ? ` (${method.found_by})` : "") +
-      words;
+    const name = methodWords(method) + words;
     const cell =
       method.plan === null
         ? make("td", { text: name, title: "its step is not in the page, to keep the page small" })

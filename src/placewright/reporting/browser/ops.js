@@ -9,7 +9,7 @@ const OP_COLUMNS = [
   ["device", (op) => data.devices[shown().device[op]].name],
   ["start", (op) => opTimes(shown(), op)?.[0] ?? -1, (v) => (v < 0 ? "–" : ticks(v))],
   [
-    "takes",
+    "duration",
     (op) => {
       const t = opTimes(shown(), op);
       return t ? t[1] - t[0] : -1;
@@ -17,7 +17,7 @@ const OP_COLUMNS = [
     (v) => (v < 0 ? "–" : ticks(v)),
   ],
   [
-    "idle before",
+    "wait",
     (op) => (opTimes(shown(), op) ? idleBefore(shown(), op) : -1),
     (v) => (v < 0 ? "–" : ticks(v)),
   ],
@@ -177,7 +177,7 @@ const chosen = {
     if (times) {
       facts.push(["time", `${ticks(times[1] - times[0])}, ${stretch(...times)}`]);
       facts.push(["start", waitWords(step, step.lanes[step.opLane[op]], step.opSlot[op])]);
-      facts.push(["idle before", ticks(idleBefore(step, op))]);
+      facts.push(["wait", ticks(idleBefore(step, op))]);
       if (step.critical.has(op)) facts.push(["path", "on the critical path"]);
     } else facts.push(["time", "exists before the step"]);
     if (step.plan.group && step.plan.group[op] !== op)

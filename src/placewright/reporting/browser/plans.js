@@ -108,7 +108,7 @@ const plans = {
     this.ways(one, other);
     this.charts.forEach(({ name, lanes }, at) => {
       const step = this.step(at);
-      const over = step.method.fits ? "" : `, ${bytes(step.method.overflow)} over the memory`;
+      const over = step.method.fits ? "" : `, out of memory by ${bytes(step.method.overflow)}`;
       const time = seconds(step.method.step_time);
       name.textContent = `${at ? "Second" : "First"}: ${step.method.name}, ${time}${over}`;
       lanes.refresh();
@@ -139,7 +139,7 @@ const plans = {
         after = other.plan.staging?.[at] ?? -1,
         room = (size) => (size < 0 ? "none" : bytes(size));
       if (before !== after)
-        parts.push(`staging room on ${device.name}: ${room(before)}, then ${room(after)}`);
+        parts.push(`staging buffer on ${device.name}: ${room(before)}, then ${room(after)}`);
     });
     const change = first.value > 0 ? second.value / first.value - 1 : 0;
     parts.push(
@@ -155,9 +155,9 @@ const plans = {
     const rows = [
       ["step time", one.method.step_time, other.method.step_time, seconds],
       ["period", one.method.period, other.method.period, seconds],
-      ["tensors sent a step", one.plan.sent, other.plan.sent, bytes],
-      ["weights streamed a step", one.plan.streamed, other.plan.streamed, bytes],
-      ["bytes over the memory", one.method.overflow, other.method.overflow, bytes],
+      ["tensors sent per step", one.plan.sent, other.plan.sent, bytes],
+      ["weights streamed per step", one.plan.streamed, other.plan.streamed, bytes],
+      ["out of memory by", one.method.overflow, other.method.overflow, bytes],
     ];
     data.devices.forEach((device, at) => {
       const [first, second] = [one.method.devices[at], other.method.devices[at]];

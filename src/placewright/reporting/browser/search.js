@@ -1,4 +1,4 @@
-// How the search went: the best figure so far by plans judged or by time, and what to hold it to.
+// How the search went: the best figure so far by evaluations or by time, with baselines and bound.
 
 const PLOT = { wide: 1160, high: 300, left: 78, right: 150, top: 14, bottom: 38 };
 
@@ -147,7 +147,7 @@ const search = {
         x: (PLOT.left + PLOT.wide - PLOT.right) / 2,
         y: PLOT.high - 3,
         "text-anchor": "middle",
-        text: (unit ? "time" : "plans judged") + (logs ? ", logarithmic" : ""),
+        text: (unit ? "time" : "evaluations") + (logs ? ", logarithmic" : ""),
       }),
     );
   },

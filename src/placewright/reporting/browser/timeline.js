@@ -35,7 +35,7 @@ const timeline = {
       ...data.devices
         .filter((_, at) => step.lanes[at].size)
         .map((device) => key(device.colour, `ops on ${device.name}`)),
-      ...(step.sends.tensor.length ? [key(data.colours.tensor, "tensor on its way")] : []),
+      ...(step.sends.tensor.length ? [key(data.colours.tensor, "transfer")] : []),
       ...(streams ? [key(data.colours.streamed, "streamed weight")] : []),
       key(ink.faint, "idle"),
       key(data.colours.critical, "critical path"),

@@ -1,10 +1,10 @@
-// An op or a transfer in, what a person should know of it out.
+// Ops and transfers in words.
 
 function ticks(value) {
   return seconds(value * data.tick);
 }
 
-// From when to when, told apart.
+// From when to when, with enough digits.
 function stretch(start, end) {
   const apart = Math.max((end - start) / 20, 1) * data.tick;
   return `from ${moment(start * data.tick, apart)} to ${moment(end * data.tick, apart)}`;
@@ -16,7 +16,7 @@ function opTimes(step, op) {
   return [step.lanes[at].start[step.opSlot[op]], step.lanes[at].end[step.opSlot[op]]];
 }
 
-// How long its device stood idle before the op began.
+// How long the device was idle before the op began.
 function idleBefore(step, op) {
   const at = step.opLane[op];
   if (at < 0) return 0;
@@ -38,7 +38,7 @@ function waitWords(step, lane, slot) {
   const kind = code % 8,
     of = (code - kind) / 8;
   if (kind === INPUT) return `waited for ${data.name(of)} to end`;
-  if (kind === ROOM) return `waited for the staging room that ${data.name(of)} held`;
+  if (kind === ROOM) return `waited for the staging buffer that ${data.name(of)} held`;
   if (kind === ISSUER) return `waited for the launch of ${data.name(of)}`;
   const over = step.lanes[step.sends.lane[of]].name;
   if (kind === ARRIVAL) return `waited for ${sendName(step, of)} to arrive over ${over}`;

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 
 from placewright import Cluster, Problem, solve, solvers, zoo
-from placewright.reporting import LearningCurve, build_comparison
+from placewright.reporting import LearningCurve
 from placewright.reporting.learning_curve import MAX_POINTS
 from placewright.units import format_seconds
 
@@ -52,12 +52,12 @@ def test_of_many_the_last_best_and_the_mean_of_each_stretch_are_told():
     assert rows[0][3] == 1.0  # the update that has no number is left out of the mean
 
 
-def test_the_curve_is_drawn_with_the_baselines_as_lines(save_tab):
+def test_the_curve_is_drawn_with_the_baselines_as_lines(save_tab, build_content):
     problem = Problem(zoo.load("branches:modules=1"), Cluster.parse("2xP100+cpu"))
     names = ("single", "heft", "balanced")
     results = [solve(problem, solvers.METHODS[name]()) for name in names]
     tab = save_tab(
-        build_comparison(
+        build_content(
             "branches", problem, results, learning_curve=LearningCurve("colocrl", curve(40))
         )
     )
@@ -69,7 +69,7 @@ def test_the_curve_is_drawn_with_the_baselines_as_lines(save_tab):
     assert tab.page.locator("#learning-chart path").count() == 5
     tab.page.locator("#theme").click()
     tab.settle()
-    assert "the plan it likes best" in tab.text("#learning-legend")
+    assert "greedy plan" in tab.text("#learning-legend")
 
 
 def test_a_page_without_a_policy_has_no_such_section(open_tab, small):

@@ -6,8 +6,8 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from placewright import Cluster, Graph, Op, Problem, solve, solvers
-from placewright.reporting import build_comparison, html_page
+from placewright import Cluster, Graph, Op, Problem, plot, solve, solvers
+from placewright.reporting import html_page
 
 NAMES = (
     "<script>window.hacked = 1</script>",
@@ -48,10 +48,10 @@ def results(hostile):
     return [solve(hostile, solvers.RoundRobin()), solve(hostile, solvers.SingleDevices())]
 
 
-def test_the_page_shows_every_name_and_runs_none(save_tab, hostile, results):
+def test_the_page_shows_every_name_and_runs_none(save_tab, hostile, results, build_content):
     labels = [NAMES[1], "single"]
     skipped = [(NAMES[0], NAMES[1])]
-    content = build_comparison(NAMES[1], hostile, results, skipped, notes=[NAMES[3]], labels=labels)
+    content = build_content(NAMES[1], hostile, results, skipped, notes=[NAMES[3]], labels=labels)
     tab = save_tab(content)
     assert tab.text("#title").startswith("</script><script>window.hacked = 2</script> on")
     assert NAMES[3] in tab.text("#notes")
@@ -73,8 +73,8 @@ def test_the_page_shows_every_name_and_runs_none(save_tab, hostile, results):
     assert tab.get("document.documentElement.scrollWidth") <= 1366, "something is too wide"
 
 
-def test_no_name_gets_into_the_html_but_as_json(hostile, results):
-    page = html_page(build_comparison(NAMES[0], hostile, results))
+def test_no_name_gets_into_the_html_but_as_json(hostile, results, build_content):
+    page = html_page(build_content(NAMES[0], hostile, results))
     assert page.lower().count("<script") == 2
     assert page.count("</script>") == 2
     head, _, rest = page.partition('id="data">')
@@ -86,6 +86,6 @@ def test_no_name_gets_into_the_html_but_as_json(hostile, results):
 @pytest.mark.parametrize("what", ["timeline", "graph"])
 def test_pictures_are_well_formed_whatever_the_names(results, what):
     for result in results:
-        tree = ElementTree.fromstring(result.plot(what).svg)
+        tree = ElementTree.fromstring(plot(result, what).svg)
         kinds = {element.tag.rpartition("}")[2] for element in tree.iter()}
         assert kinds <= {"svg", "title", "rect", "path", "text"}

@@ -8,7 +8,6 @@ import pytest
 
 from placewright import Cluster, Graph, Op, Problem, solve, solvers, zoo
 from placewright.problem import Constraints
-from placewright.reporting import build_comparison
 
 
 def weights_alone() -> Problem:
@@ -50,10 +49,10 @@ ODD = (weights_alone, no_time, one_op, host_alone, many_devices, too_large, pipe
 
 
 @pytest.mark.parametrize("make", ODD, ids=lambda make: make.__name__)
-def test_an_odd_problem_has_a_page(save_tab, make):
+def test_an_odd_problem_has_a_page(save_tab, make, build_content):
     problem = make()
     results = [solve(problem, each()) for each in (solvers.RoundRobin, solvers.METF)]
-    tab = save_tab(build_comparison(make.__name__, problem, results))
+    tab = save_tab(build_content(make.__name__, problem, results))
     assert tab.text("h1") == f"{make.__name__} on {problem.cluster.name}"
     assert tab.text("#why").endswith(".")
     for text in (tab.text("main"), tab.text("#problem")):
@@ -72,9 +71,9 @@ def test_an_odd_problem_has_a_page(save_tab, make):
     tab.settle()
 
 
-def test_the_least_busy_channels_are_shown_on_request(save_tab):
+def test_the_least_busy_channels_are_shown_on_request(save_tab, build_content):
     problem = many_devices()
-    tab = save_tab(build_comparison("many", problem, [solve(problem, solvers.RoundRobin())]))
+    tab = save_tab(build_content("many", problem, [solve(problem, solvers.RoundRobin())]))
     rows = "placewright.timeline.lanes.rows.filter(r => r.lane.kind === 'channel').length"
     every = tab.get("placewright.data.step(0).lanes.filter(l => l.kind === 'channel').length")
     assert every > 12

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from strategies import STREAMING, plans, problems
 
 from placewright import Cluster, Device, Graph, Link, Op, Plan, Problem, Table, simulate
-from placewright.reporting import waits as w
-from placewright.reporting.waits import find_waits, path_seconds
+from placewright.simulator import waits as w
+from placewright.simulator.waits import find_waits
 
 
 def check_path(problem, timeline):
@@ -49,10 +49,7 @@ def test_the_critical_path_has_no_gap_whatever_the_ops(data):
     problem = data.draw(problems())
     device, priority, staging = data.draw(plans(problem, staged=data.draw(st.booleans())))
     timeline = simulate(problem, Plan.of(problem, device, priority, staging=staging))
-    found = check_path(problem, timeline)
-    devices, channels = path_seconds(found, timeline)
-    total = sum(devices.values()) + sum(channels.values())
-    assert total == np.float64(timeline.step_time) or abs(total - timeline.step_time) < 1e-9
+    check_path(problem, timeline)
 
 
 def test_the_split_diamond_waits_for_its_transfers(diamond_problem: Problem, split_timeline):
@@ -61,8 +58,6 @@ def test_the_split_diamond_waits_for_its_transfers(diamond_problem: Problem, spl
     assert found.path == [("op", 0), ("send", 0), ("op", 2), ("send", 1), ("op", 3)]
     assert found.ops == [(w.NOTHING, -1), (w.INPUT, 0), (w.ARRIVAL, 0), (w.ARRIVAL, 1)]
     assert found.sends == [(w.INPUT, 0), (w.INPUT, 2)]
-    # gpu0: 1 + 1, gpu1: 10, two transfers of 2
-    assert path_seconds(found, split_timeline) == ({0: 2.0, 1: 10.0}, {0: 2.0, 1: 2.0})
 
 
 def test_a_second_transfer_waits_for_the_wire(fork_join, two_devices, exact):

@@ -49,7 +49,7 @@ def test_the_answer_is_the_results_own(shown):
         format_seconds(default.step_time),
         format_seconds(result.bound),
     ]
-    assert tab.text("h1") == f"{content.model} on {content.problem.cluster.name}"
+    assert tab.text("h1") == f"{content.comparison.name} on {content.problem.cluster.name}"
     assert f"{len(content.problem.graph):,} ops" in tab.text("#problem")
     assert tab.text("#why").endswith(".")
     assert (
@@ -63,7 +63,7 @@ def test_the_method_table_shows_every_result_and_sorts(open_tab, small):
     ranked = sorted(content.results, key=lambda each: each.key)
     assert [row[0].removesuffix(" ★") for row in rows[1:]] == [each.solver for each in ranked]
     for row, result in zip(rows[1:], ranked, strict=True):
-        fits = "yes" if result.fits else f"no, {format_bytes(result.overflow)} over"
+        fits = "yes" if result.fits else f"no, out of memory by {format_bytes(result.overflow)}"
         fullest = max(use.peak / use.limit for use in result.devices)
         assert row[1:3] == [format_seconds(result.step_time), format_seconds(result.period)]
         assert row[4:] == [
@@ -80,7 +80,7 @@ def test_the_method_table_shows_every_result_and_sorts(open_tab, small):
     assert [row[1] for row in cells(tab, "#method-table")[1:]] == [
         *map(format_seconds, times[::-1])
     ]
-    assert "expert left out: no expert is known for <this>" in tab.text("#skipped")
+    assert "expert skipped: no expert is known for <this>" in tab.text("#skipped")
 
 
 def test_a_method_is_looked_at_by_choosing_it(open_tab, small):
@@ -210,7 +210,7 @@ def test_the_timeline_zooms_and_moves_by_keys_wheel_and_hand(open_tab, size, req
         chart.press("+")
     deep = tab.get(view)
     assert 0 < deep[1] - deep[0] <= 21 or deep[1] - deep[0] < (whole[1] - whole[0]) / 1e6
-    tab.page.get_by_role("button", name="Whole step").click()
+    tab.page.get_by_role("button", name="Fit the step").click()
     assert tab.get(view) == whole
 
 
@@ -274,7 +274,7 @@ def test_boxes_of_a_large_graph_open_and_fold(open_tab, large):
     )
     chart.click(position={"x": x, "y": y})
     assert tab.get(f"placewright.graph.open[{box}]") == 0
-    tab.page.locator("#graph").get_by_role("button", name="Open all").click()
+    tab.page.locator("#graph").get_by_role("button", name="Expand all").click()
     tab.settle()
     assert tab.get("placewright.graph.open.every(each => each)")
     assert tab.get("placewright.graph.took") < 500
@@ -313,8 +313,8 @@ def test_ops_are_found_by_words_and_sorted(open_tab, large):
     assert tab.text("#op-count") == "11 of 20,000 ops"  # op1999 and op19990 to op19999
     tab.page.locator("#op-filter").fill("")
     assert tab.text("#op-count") == "20,000 ops"
-    tab.page.locator("#op-table").get_by_role("button", name="takes").click()
-    tab.page.locator("#op-table").get_by_role("button", name="takes").click()
+    tab.page.locator("#op-table").get_by_role("button", name="duration").click()
+    tab.page.locator("#op-table").get_by_role("button", name="duration").click()
     timeline = large.content.answer_step.timeline
     longest = int((timeline.end - timeline.start).argmax())
     row = tab.page.locator("#op-table [aria-rowindex='2']")
@@ -330,9 +330,9 @@ def test_the_search_is_drawn_with_what_it_is_held_to(open_tab, small):
     assert f"cpu alone {format_seconds(content.results[content.single].objective_value)}" in words
     marks = tab.page.locator("#search-chart circle").count()
     assert marks == sum(len(each.history) for each in content.results)
-    assert "plans judged" in words
+    assert "evaluations" in words
     tab.page.get_by_label("by time").check()
-    assert "plans judged" not in tab.text("#search-chart")
+    assert "evaluations" not in tab.text("#search-chart")
 
 
 def test_two_plans_side_by_side(open_tab, small):

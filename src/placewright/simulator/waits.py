@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -21,7 +20,7 @@ DEVICE_BUSY = 1  # the op before it on its device had to end
 INPUT = 2  # an op on its own device had to end, whose tensor it reads or sends
 ARRIVAL = 3  # a transfer had to arrive
 CHANNEL_BUSY = 4  # another transfer had to leave the channel
-STAGING = 5  # an op had to end and give back its staging room
+STAGING = 5  # an op had to end and free its staging buffer
 ISSUER = 6  # an op of another device had to be launched by the thread that both share
 
 OP_WAITS = (DEVICE_BUSY, INPUT, STAGING, ISSUER)
@@ -39,9 +38,9 @@ class Waits:
     """What every start waited for last.
 
     Args:
-        ops: For each op, what it waited for; nothing for those that take no turn.
+        ops: For each op, what it waited for; nothing for unscheduled ops.
         sends: For each row of the timeline's transfers.
-        last_op: The op that ends last, -1 where no op takes a turn.
+        last_op: The op that ends last, -1 where no op is scheduled.
     """
 
     ops: list[Wait]
@@ -98,19 +97,3 @@ def find_waits(problem: Problem, timeline: Timeline) -> Waits:
     ]
     last_item = causes.last()
     return Waits(ops, sends, -1 if last_item is None else last_item[1])
-
-
-def path_seconds(waits: Waits, timeline: Timeline) -> tuple[dict[int, float], dict[int, float]]:
-    """Seconds of the critical path by device, and by channel; together they are the step time."""
-    devices: dict[int, float] = defaultdict(float)
-    channels: dict[int, float] = defaultdict(float)
-    transfers, placement = timeline.transfers, timeline.plan.placement
-    until = 0.0  # waiting for an issuer counts as the time of the op that is to be launched
-    for item_kind, item in waits.path:
-        schedule, resource_of = (
-            (timeline, placement) if item_kind == "op" else (transfers, transfers.channel)
-        )
-        end = max(until, float(schedule.end[item]))
-        (devices if item_kind == "op" else channels)[int(resource_of[item])] += end - until
-        until = end
-    return dict(devices), dict(channels)

@@ -7,9 +7,8 @@ import json
 import numpy as np
 import pytest
 
-from placewright import Plan, Problem, solve, zoo
+from placewright import Plan, Problem, evaluate, solve, zoo
 from placewright.cluster import Cluster
-from placewright.reporting import build_comparison
 from placewright.reporting.memory import MemoryCurve
 from placewright.reporting.payload import (
     page_data,
@@ -21,24 +20,26 @@ from placewright.solvers import METHODS, RoundRobin, SingleDevices
 
 
 @pytest.fixture
-def content(diamond_problem):
-    return build_comparison("diamond", diamond_problem, [solve(diamond_problem, SingleDevices())])
+def content(diamond_problem, build_content):
+    return build_content("diamond", diamond_problem, [solve(diamond_problem, SingleDevices())])
 
 
-def test_the_baselines_are_added_once(diamond_problem):
-    alone = build_comparison("d", diamond_problem, [solve(diamond_problem, RoundRobin())])
+def test_the_baselines_are_added_once(diamond_problem, build_content):
+    alone = build_content("d", diamond_problem, [solve(diamond_problem, RoundRobin())])
     assert alone.labels == ("round-robin", "single", "accelerate")
     assert (alone.answer, alone.single, alone.default) == (0, 1, 2)
-    both = build_comparison("d", diamond_problem, alone.results)
+    both = build_content("d", diamond_problem, alone.results)
     assert both.labels == alone.labels
     assert both.results[both.answer].objective_value == min(
         each.objective_value for each in both.results
     )
 
 
-def test_a_method_that_stands_for_another_runtime_is_shown_on_its_terms(layers_problem):
+def test_a_method_that_stands_for_another_runtime_is_shown_on_its_terms(
+    layers_problem, build_content
+):
     result = solve(layers_problem, METHODS["accelerate"]())
-    content = build_comparison("layers", layers_problem, [result])
+    content = build_content("layers", layers_problem, [result])
     assert content.answer_step.timeline.step_time == result.step_time
 
 
@@ -52,14 +53,14 @@ def test_the_payload_is_strict_json_with_every_name_once(content):
     text = json.dumps(data, allow_nan=False)
     for op in content.problem.graph.ops:
         assert text.count(f'"{op.name}"') == 1
-    assert data["sentence"].startswith("Everything runs on gpu0")
+    assert data["sentence"].startswith("gpu0 does everything")
     assert [each["plan"] for each in data["methods"]] == [0, 1]
 
 
-def test_the_split_diamonds_lanes_by_hand(diamond_problem):
+def test_the_split_diamonds_lanes_by_hand(diamond_problem, build_content):
     # gpu0: top 0-1, left 1-11, bottom 15-16; gpu1: right 3-13; transfers 1-3 and 13-15
-    result = solve(diamond_problem, _Given(Plan.of(diamond_problem, [0, 0, 1, 0])))
-    data = page_data(build_comparison("diamond", diamond_problem, [result]))
+    result = evaluate(diamond_problem, Plan.of(diamond_problem, [0, 0, 1, 0]))
+    data = page_data(build_content("diamond", diamond_problem, [result]))
     plan, second = data["plans"][0], round(1 / data["tick"])
     lanes = [
         [each // second if at % 3 else each for at, each in enumerate(lane)]
@@ -74,20 +75,10 @@ def test_the_split_diamonds_lanes_by_hand(diamond_problem):
     assert plan["step"] == 16 * second
 
 
-class _Given:
-    name = "given"
-
-    def __init__(self, plan):
-        self.plan = plan
-
-    def run(self, search):
-        search.judge_plan(self.plan)
-
-
-def test_a_fused_group_is_drawn_once(diamond_problem):
+def test_a_fused_group_is_drawn_once(diamond_problem, build_content):
     fused = Plan.of(diamond_problem, [0, 0, 0, 0], fusion=[-1, 5, 5, -1])
-    result = solve(diamond_problem, _Given(fused))
-    data = page_data(build_comparison("diamond", diamond_problem, [result]))
+    result = evaluate(diamond_problem, fused)
+    data = page_data(build_content("diamond", diamond_problem, [result]))
     step = data["plans"][0]
     assert step["lanes"][0][::3] == [0, 1, 3]  # top, left with right, bottom
     assert step["group"] == [0, 1, 1, 3]
@@ -116,7 +107,7 @@ def test_names_are_whole_unless_they_would_be_too_long_together():
     assert all("…" in name for name in cut)
 
 
-def test_a_step_without_time_has_a_page(one_device, exact):
+def test_a_step_without_time_has_a_page(one_device, exact, build_content):
     problem = Problem(zoo.load("chain:ops=1"), Cluster.parse("cpu"))
-    data = page_data(build_comparison("chain", problem, [solve(problem, SingleDevices())]))
+    data = page_data(build_content("chain", problem, [solve(problem, SingleDevices())]))
     assert data["devices"][0]["name"] == "cpu"

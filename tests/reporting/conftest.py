@@ -12,12 +12,12 @@ import pytest
 
 from placewright import Cluster, MaxEvaluations, Problem, solve, solvers, zoo
 from placewright.problem import Constraints
-from placewright.reporting import build_comparison, save_page
+from placewright.reporting import PageContent, save_page
+from placewright.solvers import Comparison
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from placewright.reporting import Comparison
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 WIDE, HIGH = 1366, 850  # a laptop
@@ -28,7 +28,7 @@ class Saved:
     """A page on disk and what it was made of."""
 
     path: Path
-    content: Comparison
+    content: PageContent
 
     @property
     def address(self) -> str:
@@ -128,7 +128,18 @@ def folder(tmp_path_factory) -> Path:
     return tmp_path_factory.mktemp("pages")
 
 
-def saved(folder: Path, name: str, content: Comparison) -> Saved:
+def page_content(name, problem, results, skipped=(), labels=(), **more) -> PageContent:
+    """The content of a page about some results."""
+    comparison = Comparison(problem, tuple(results), tuple(labels), tuple(skipped), name=name)
+    return PageContent.of(comparison, **more)
+
+
+@pytest.fixture
+def build_content():
+    return page_content
+
+
+def saved(folder: Path, name: str, content: PageContent) -> Saved:
     path = folder / f"{name}.html"
     save_page(content, path)
     return Saved(path, content)
@@ -144,9 +155,7 @@ def small(folder) -> Saved:
     names = ("single", "accelerate", "round-robin", "balanced", "heft", "streamed")
     results = [solve(problem, solvers.METHODS[name]()) for name in names]
     skipped = [("expert", "no expert is known for <this>")]
-    return saved(
-        folder, "small", build_comparison("transformer:tokens=512", problem, results, skipped)
-    )
+    return saved(folder, "small", page_content("transformer:tokens=512", problem, results, skipped))
 
 
 @pytest.fixture(scope="session")
@@ -154,7 +163,7 @@ def medium(folder) -> Saved:
     """2,000 ops, shared out over five devices."""
     problem = Problem(zoo.load("layered:ops=2000"), Cluster.parse("4xP100+cpu"))
     result = solve(problem, solvers.METF(), MaxEvaluations(4))
-    return saved(folder, "medium", build_comparison("layered:ops=2000", problem, [result]))
+    return saved(folder, "medium", page_content("layered:ops=2000", problem, [result]))
 
 
 @pytest.fixture(scope="session")
@@ -162,4 +171,4 @@ def large(folder) -> Saved:
     """20,000 ops in turn on five devices: nearly every tensor is sent, so no page is larger."""
     problem = Problem(zoo.load("layered:ops=20000"), Cluster.parse("4xV100+cpu"))
     result = solve(problem, solvers.RoundRobin())
-    return saved(folder, "large", build_comparison("layered:ops=20000", problem, [result]))
+    return saved(folder, "large", page_content("layered:ops=20000", problem, [result]))

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from placewright import Cluster, Problem, load, save, solve, solvers, zoo
+from placewright import Cluster, Problem, load, plot, save, solve, solvers, zoo
 from placewright.errors import ConfigError, FileError, MissingDependency, PlanError
 from placewright.reporting.palette import CRITICAL, device_colours
 
@@ -30,7 +30,7 @@ def shapes(picture, tag):
 
 def test_the_graph_has_a_mark_for_each_op_in_its_devices_colour(problem, result):
     marks = {}
-    for rect in shapes(result.plot("graph"), "rect"):
+    for rect in shapes(plot(result, "graph"), "rect"):
         title = rect.find(SVG + "title")
         if title is not None:
             marks[title.text] = rect.get("fill")
@@ -42,7 +42,7 @@ def test_the_graph_has_a_mark_for_each_op_in_its_devices_colour(problem, result)
 
 
 def test_the_timeline_names_devices_and_draws_the_critical_path(problem, result):
-    picture = result.plot()
+    picture = plot(result)
     words = {text.text for text in shapes(picture, "text")}
     assert {"gpu0", "gpu1", "cpu", "critical path"} <= words
     assert [path for path in shapes(picture, "path") if path.get("stroke") == CRITICAL]
@@ -56,7 +56,7 @@ def test_the_timeline_names_devices_and_draws_the_critical_path(problem, result)
 
 def test_a_large_graph_is_folded():
     problem = Problem(zoo.load("layered:ops=5000"), Cluster.parse("2xP100+cpu"))
-    picture = solve(problem, solvers.RoundRobin()).plot("graph")
+    picture = plot(solve(problem, solvers.RoundRobin()), "graph")
     assert len(shapes(picture, "rect")) < 400
     assert "ops 1–119" in picture.svg or "ops 1–120" in picture.svg
 
@@ -64,7 +64,7 @@ def test_a_large_graph_is_folded():
 def test_pictures_are_written_by_their_ending(result, tmp_path):
     pytest.importorskip("resvg_py", reason="resvg-py is not installed")
     for what in ("timeline", "graph"):
-        picture = result.plot(what)
+        picture = plot(result, what)
         picture.save(tmp_path / "step.svg")
         assert (tmp_path / "step.svg").read_text() == picture.svg == picture._repr_svg_()
         picture.save(tmp_path / "step.png")
@@ -80,17 +80,17 @@ def test_pictures_are_written_by_their_ending(result, tmp_path):
 def test_a_missing_package_is_named(result, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "resvg_py", None)
     with pytest.raises(MissingDependency, match=r"placewright\[png\]"):
-        result.plot().png()
+        plot(result).png()
 
 
 def test_a_result_from_a_file_needs_its_problem(problem, result, tmp_path):
     save(result, tmp_path / "result.json")
     loaded = load(tmp_path / "result.json", "result")
     with pytest.raises(PlanError, match="does not know its problem: give it"):
-        loaded.plot()
-    assert loaded.plot(problem=problem).svg == result.plot().svg
+        plot(loaded)
+    assert plot(loaded, problem=problem).svg == plot(result).svg
     with pytest.raises(ConfigError, match="no picture 'timelime' of a result: did you mean"):
-        result.plot("timelime")
+        plot(result, "timelime")
     other = replace(problem, graph=zoo.load("diamond"))
     with pytest.raises(PlanError, match="the plan places op"):
-        loaded.plot(problem=other)
+        plot(loaded, problem=other)
