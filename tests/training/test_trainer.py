@@ -225,7 +225,7 @@ def test_an_interrupt_saves_the_end_of_an_update_and_says_it_is_not_over(problem
     assert trainer.updates in (2, 3)  # python hears a signal between two instructions
     data = json.loads(run.path.read_text())
     assert data["updates"] == trainer.updates
-    assert data["more"] == {"kept": "word"}
+    assert data["metadata"] == {"kept": "word"}
 
 
 def test_checkpoints_of_other_runs_and_damaged_ones_are_refused(problem, tmp_path):
@@ -244,7 +244,7 @@ def test_checkpoints_of_other_runs_and_damaged_ones_are_refused(problem, tmp_pat
         fresh(hidden=18).resume()
     path = tmp_path / "checkpoint.json"
     data = json.loads(path.read_text())
-    for key in ("updates", "rows", "problems", "likeliest"):
+    for key in ("updates", "log", "problems", "greedy"):
         path.write_text(json.dumps({**data, key: None}))
         with pytest.raises(FileError, match="malformed"):
             fresh().resume()

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from placewright import policies
 from placewright.errors import FileError
 from placewright.files.header import body, make_header
 from placewright.outcome import Outcome
-from placewright.policies import Episodes
+from placewright.policies import Episodes, Policy
 from placewright.policies.storage import load_with_tensors, save_with_tensors
 from placewright.training.trainer import EpisodeBatch, UpdateLog
 
@@ -30,6 +31,14 @@ if TYPE_CHECKING:
     from placewright.training.environment import Environment
     from placewright.training.trainer import Trainer
 
+_RENAMED = {
+    "plans": "max_evaluations",
+    "over": "finished",
+    "likeliest": "greedy",
+    "rows": "log",
+    "more": "metadata",
+}
+"""Keys of version 1, and what they are called now."""
 _POLICY, _ADAM, _ELITE, _HOOKS, _PENDING = "policy.", "adam.", "elite.", "hooks.", "pending."
 
 
@@ -50,21 +59,19 @@ def save_checkpoint(
         **_identity(trainer),
         "policy": trainer.policy.name,
         "config": trainer.policy.to_config(),
-        "plans": trainer.max_evaluations,
+        "max_evaluations": trainer.max_evaluations,
         "updates": trainer.updates,
         "seconds": trainer.seconds,
-        "over": trainer.finished,
+        "finished": trainer.finished,
         "baseline": trainer.baseline.state(),
         "problems": [
             _environment_record(problem_environment) for problem_environment in trainer.environments
         ],
-        "likeliest": [
-            [index, _to_json(value)] for index, (_, value) in trainer.greedy_plans.items()
-        ],
-        "rows": [[_to_json(value) for value in asdict(row).values()] for row in trainer.log],
+        "greedy": [[index, _to_json(value)] for index, (_, value) in trainer.greedy_plans.items()],
+        "log": [[_to_json(value) for value in asdict(row).values()] for row in trainer.log],
         "hooks": trainer.hooks.state(),
         "pending": None if pending is None else pending.indices,
-        "more": dict(metadata or {}),
+        "metadata": dict(metadata or {}),
     }
     tensors = {f"{_POLICY}{key}": val for key, val in trainer.policy.state_dict().items()}
     for index, (placement_bytes, _) in trainer.greedy_plans.items():
@@ -102,11 +109,21 @@ def read_checkpoint(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]
         checkpoint = body(data, "training")
         if data["version"] == 1:  # its digest of the settings is of the names of that version
             checkpoint.pop("settings", None)
-        if not isinstance(checkpoint.get("more"), dict):
-            raise FileError('has no "more" object: expected a checkpoint as this release writes it')
+            checkpoint = {_RENAMED.get(key, key): value for key, value in checkpoint.items()}
+        if not isinstance(checkpoint.get("metadata"), dict):
+            raise FileError('has no "metadata": expected a checkpoint as this release writes it')
         return checkpoint, tensors
     except FileError as error:
         raise FileError(f"{path}: {error}") from None
+
+
+def checkpoint_policy(data: dict[str, Any], tensors: dict[str, torch.Tensor]) -> Policy:
+    """The policy of a checkpoint that was read.
+
+    Raises:
+        FileError: The data are malformed.
+    """
+    return policies.restore(data, _policy_tensors(tensors))
 
 
 def restore(trainer: Trainer, data: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
@@ -127,20 +144,17 @@ def restore(trainer: Trainer, data: dict[str, Any], tensors: dict[str, torch.Ten
                 f"the checkpoint is of another run: {setting} is "
                 f"{difference if len(difference) < 80 else 'not the same'}; begin a new one"
             )
-    former, budget = data.get("plans"), trainer.max_evaluations
+    former, budget = data.get("max_evaluations"), trainer.max_evaluations
     if isinstance(former, int) and budget is not None and budget < former:
         raise FileError(
             f"the checkpoint is of a run of {former:,} plans: expected a budget as large "
             f"or larger, not {budget:,}"
         )
     try:
-        policy_tensors = {key: val for key, val in tensors.items() if key.startswith(_POLICY)}
-        trainer.policy.load_state_dict(
-            {k.removeprefix(_POLICY): v for k, v in policy_tensors.items()}
-        )
+        trainer.policy.load_state_dict(_policy_tensors(tensors))
         _restore_adam(trainer, tensors)
         trainer.updates, trainer.seconds = int(data["updates"]), float(data.get("seconds", 0.0))
-        trainer.finished = bool(data["over"]) and budget == former and _spent(trainer)
+        trainer.finished = bool(data["finished"]) and budget == former and _spent(trainer)
         trainer.baseline.restore(data["baseline"])
         for index, (environment, record) in enumerate(
             zip(trainer.environments, data["problems"], strict=True)
@@ -160,7 +174,7 @@ def restore(trainer: Trainer, data: dict[str, Any], tensors: dict[str, torch.Ten
                     environment.best_priority = order.numpy().astype(np.float64)
                 if fusion is not None:
                     environment.best_fusion = fusion.numpy().astype(np.int32)
-        for index, value in data["likeliest"]:
+        for index, value in data["greedy"]:
             greedy_placement = _read_placement(
                 trainer.environments[index], tensors[f"likeliest.{index}"]
             )
@@ -171,7 +185,10 @@ def restore(trainer: Trainer, data: dict[str, Any], tensors: dict[str, torch.Ten
             }
             if episode_tensors:
                 trainer.best_episodes[index] = _read_episode(f"{_ELITE}{index}.", episode_tensors)
-        trainer.log = [_read_update(values) for values in data["rows"]]
+        trainer.log = [
+            _read_update(values, position % len(trainer.environments))
+            for position, values in enumerate(data["log"])
+        ]
         trainer.pending = _read_pending(data.get("pending"), tensors)
         arrays = {
             key.removeprefix(_HOOKS): value.numpy()
@@ -183,6 +200,11 @@ def restore(trainer: Trainer, data: dict[str, Any], tensors: dict[str, torch.Ten
     except (KeyError, IndexError, TypeError, ValueError, RuntimeError, AttributeError) as error:
         reason = " ".join(str(error).split())[:200]
         raise FileError(f"the checkpoint is malformed: {reason}") from None
+
+
+def _policy_tensors(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    own = {key: value for key, value in tensors.items() if key.startswith(_POLICY)}
+    return {key.removeprefix(_POLICY): value for key, value in own.items()}
 
 
 def _spent(trainer: Trainer) -> bool:
@@ -309,15 +331,15 @@ def _from_json(value: float | None) -> float:
     return math.nan if value is None else float(value)
 
 
-def _read_update(values: list[Any]) -> UpdateLog:
-    """A row as any release wrote it; those of 0.1.0 end with the learning rate."""
+def _read_update(values: list[Any], problem: int) -> UpdateLog:
+    """A row as any release wrote it; in 0.1.0 problems took turns and rows did not name them."""
     if len(values) not in (len(fields(UpdateLog)), len(fields(UpdateLog)) - 3):
         raise ValueError(f"a row has {len(values)} numbers")
     update, plans, *figures = values[:9]
     numbers: Any = [_from_json(figure) for figure in figures]
     row = UpdateLog(int(update), int(plans), *numbers)
     if len(values) == 9:
-        return row
+        return replace(row, problem=problem)
     problem, phase, stats = values[9:]
     figures_by_name = {str(name): _from_json(value) for name, value in stats.items()}
     return replace(row, problem=int(problem), phase=str(phase), stats=figures_by_name)

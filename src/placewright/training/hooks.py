@@ -28,7 +28,7 @@ class TrainerHooks:
     pretraining = ""
     """The name of the phase before rewards are learned from, in logs."""
     overlap = False
-    """Whether an update learns from the episodes of the update before, while the next are judged."""
+    """Whether updates learn from the episodes of the update before, while new ones are judged."""
 
     def start(self, trainer: Trainer) -> None:
         """Prepare, once the trainer has its policy and environments."""
