@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from weight_average import WeightAverage
 
 import placewright as pw
 from benchmarks.common import ResultFile, run_jobs
@@ -19,7 +20,6 @@ from placewright import files, policies, solvers
 from placewright.policies.grouping import group_ops, legal_devices
 from placewright.policies.shipped import shipped_policy
 from placewright.training import Environment, Recipe, Trainer, find_recipe
-from placewright.training.averaging import WeightAverage
 from placewright.training.policy_solver import POLICY_SOLVERS
 from placewright.training.recipes.registry import multi_graph_recipe
 from placewright.transforms.bundles import accelerators

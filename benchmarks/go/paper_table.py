@@ -242,7 +242,7 @@ def large() -> None:
 
     import placewright as pw
     from placewright.policies.go.config import GoConfig
-    from placewright.training.go.issue_order import ready_times
+    from placewright.training.clock import SimulatorClock
 
     torch.set_num_threads(2)
     problem = pw.Problem(
@@ -250,7 +250,7 @@ def large() -> None:
     )
     ops = problem.arrays.ops
     policy = GoConfig(tasks=("device", "priority"), timed=True).build(problem)
-    policy.clock = ready_times
+    policy.use_clock(SimulatorClock())
     began, worked = time.perf_counter(), time.process_time()
     policy.act(problem, 1, 0, greedy=True)
     took, worked = time.perf_counter() - began, time.process_time() - worked

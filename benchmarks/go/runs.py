@@ -22,27 +22,28 @@ from placewright.policies.go.initial_plans import (
     heuristic_plans,
     path_lengths,
 )
-from placewright.training import Environment, Trainer, find_recipe
+from placewright.training import PPO, Environment, Trainer, find_recipe
 from placewright.training.go.demonstrations import (
-    QUICK_SOLVERS,
     Demonstration,
     DemonstrationTask,
-    initial_plan,
     make_demonstration,
+    quick_demonstration,
     read_demonstrations,
 )
 from placewright.training.go.imitation import Imitation
 from placewright.training.go.issue_order import IssueOrderEnvironment, longest_path_priorities
 from placewright.training.go.proposer import GoProposer
-from placewright.training.go.trainer import GoRecipe, GoTrainer
+from placewright.training.recipes.go import go_recipe
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
-MAX_UNITS = 5000
-"""Units of a graph in training: larger graphs are merged to this number."""
+    from placewright.training import Recipe
+
+MOST = 5000
+"""Units of a graph in training."""
 EXACT = Imitation(damaged_copies=0, unit_probability=1.0, max_smoothed_decisions=0.5)
 """On one graph: imitate all of a strong plan, to the last unit."""
 IMITATED = 300
@@ -148,25 +149,33 @@ class Run:
     def _tasks(self, task: DemonstrationTask, problem: pw.Problem) -> dict[str, Any]:
         """Learn some tasks; the default has its devices, first-ready, a compiler's fusion."""
         device = default_devices(problem)[None]
-        environment = IssueOrderEnvironment(problem, self.threads, fuse_by_default=True)
-        outcome = environment.judge(device, "default")
+        environment = IssueOrderEnvironment(problem, threads=self.threads, fuse_by_default=True)
+        judged = environment.judge(device, "default")
+        found = {"best": float(judged.seconds[0]), "over": int(judged.overflow[0])}
         if self.method == "default":
             return {"best": float(outcome.seconds[0]), "over": int(outcome.overflow[0])}
         tasks = tuple(self.method.split("+"))
-        config = GoConfig(hidden=self.hidden, max_groups=MAX_UNITS)
-        policy = replace(config, tasks=tasks, ranked=False, timed=True).build(problem, self.seed)
-        policy.set_initial_plan(problem, device[0])
-        demonstration = Demonstration(
-            task, problem, ("default",), device, outcome.seconds, outcome.overflow
+        shape = GoConfig(hidden=self.hidden, max_groups=MOST)
+        made = replace(shape, tasks=tasks, ranked=False, timed=True).build(problem, self.seed)
+        made.set_initial_plan(problem, device[0])
+        lesson = Demonstration(task, problem, ("default",), device, judged.seconds, judged.overflow)
+        how = go_recipe(episodes=self.samples, imitation_share=0.0, imitation_steps=0)
+        updates = max(1, self.plans // self.samples) + 1
+        trainer = self._trainer(made, lesson, how, updates, fuse_by_default=True)
+        trainer.run()
+        hooks: Any = trainer.hooks
+        over, best = hooks.best_keys[0]
+        return {"best": best, "over": over, "curve": hooks.curves[0]}
+
+    def _trainer(
+        self, policy: Any, lesson: Demonstration, recipe: Recipe, updates: int, **options: Any
+    ) -> Trainer:
+        environment = recipe.environment(
+            lesson.problem, demonstration=lesson, threads=self.threads, **options
         )
-        recipe = GoRecipe(episodes=self.samples, imitation_share=0.0, imitation_steps=0)
-        trainer = GoTrainer(
-            *(policy, [demonstration], recipe, self.seed, self.device, self.threads),
-            fuse_by_default=True,
+        return Trainer(
+            [environment], recipe, self.seed, None, policy, self.device, max_updates=updates
         )
-        trainer.run(1e9, max_steps=max(1, self.plans // self.samples) + 1)
-        over, best = trainer.best_keys[0]
-        return {"best": best, "over": over, "curve": trainer.curves[0]}
 
     def _zero_shot(self, problem: pw.Problem) -> dict[str, Any]:
         """The greedy plan and 15 sampled ones, for the whole graph."""
@@ -199,41 +208,51 @@ class Run:
             **ABLATIONS.get(self.method, {}),
         )
         updates, steps = max(1, self.plans // self.samples), IMITATED
-        recipe = GoRecipe(
-            episodes=self.samples, imitation_steps=0, learning_rates=(3e-3, 1e-3), imitation=EXACT
-        )
-        policy: Any = config.build(problem, self.seed)
+        how: dict[str, Any] = {"learning_rates": (3e-3, 1e-3)}
+        made: Any = shape.build(problem, self.seed)
         if self.method in SHORT:
             steps, updates = FINE_TUNED
-            recipe = replace(recipe, imitation_epochs=recipe.algorithm.epochs)
+            how["imitation_epochs"] = PPO().epochs
         if self.method == "fine-tuned":
-            policy = policies.load(Path(self.policy))
-            policy.config = replace(policy.config, max_groups=MAX_UNITS)
+            made = policies.load(Path(self.policy))
+            made.config = replace(made.config, max_groups=MOST)
         if self.method in ALONE:
             steps = 0
         if self.method == "no learning":
-            recipe = replace(recipe, learning_rates=(0.0, 0.0))
-        demonstration = _demonstration(task, problem, self.seconds if steps else 0.0)
-        recipe = replace(recipe, imitation_share=steps / (steps + updates))
-        trainer = GoTrainer(policy, [demonstration], recipe, self.seed, self.device, self.threads)
-        trainer.run(1e9, partial(_after_imitation, steps=steps), max_steps=steps + updates + 1)
-        trainer.try_priority_rules(0)
-        over, best = trainer.best_keys[0]
+            how["learning_rates"] = (0.0, 0.0)
+        lesson = _lesson(task, problem, self.seconds if steps else 0.0)
+        recipe = go_recipe(
+            episodes=self.samples,
+            imitation_share=steps / (steps + updates),
+            imitation_steps=0,
+            imitation=EXACT,
+            **how,
+        )
+        trainer = self._trainer(made, lesson, recipe, steps + updates + 1)
+        hooks: Any = trainer.hooks
+        trainer.run(partial(_ordered, taught=steps))
+        hooks.try_priority_rules(trainer, 0)
+        over, best = hooks.best_keys[0]
+        reference = hooks.references[0]
         return {
             "best": best,
             "over": over,
-            "teacher": demonstration.best_objective,
+            "teacher": lesson.best_objective,
             "judged": trainer.environments[0].evaluations,
-            "curve": trainer.curves[0],
-            "learned": [[p.step, p.ratio, p.said.get("mean")] for p in trainer.log[::10]],
+            "curve": hooks.curves[0],
+            "learned": [
+                [row.update - 1, row.greedy / reference, row.mean / reference]
+                for row in trainer.log[::10]
+            ],
         }
 
 
-def _after_imitation(trainer: GoTrainer, steps: int) -> bool:
-    """Evaluate what imitation alone has learned, in every order; training continues."""
-    if trainer.steps == steps:
-        trainer.greedy_seconds(0)
-        trainer.try_priority_rules(0)
+def _ordered(trainer: Trainer, taught: int) -> bool:
+    """Judge what imitation alone has taught, in every order; training goes on."""
+    hooks: Any = trainer.hooks
+    if trainer.updates == taught:
+        hooks.greedy_seconds(trainer, 0)
+        hooks.try_priority_rules(trainer, 0)
     return True
 
 
@@ -253,20 +272,9 @@ def _demonstration(task: DemonstrationTask, problem: pw.Problem, seconds: float)
             path = Path(folder) / "demonstrations.jsonl"
             path.write_text(json.dumps(record) + "\n")
             return read_demonstrations(path, None)[0]
-    plans = [initial_plan(problem), *(pw.solve(problem, make()).plan for make in QUICK_SOLVERS)]
-    device = np.stack([plan.placement for plan in plans])
-    order = longest_path_priorities(problem, device)
-    verdict = pw.judge(problem, device, order)
-    best = verdict.best_first(len(plans))
-    names = ("start", *(make().name for make in QUICK_SOLVERS))
-    return Demonstration(
-        task,
-        problem,
-        tuple(names[at] for at in best),
-        device[best],
-        verdict.value[best],
-        verdict.overflow[best],
-    )
+        finally:
+            path.unlink()
+    return quick_demonstration(problem)
 
 
 def _figures_of(result: pw.Result) -> dict[str, Any]:

@@ -21,7 +21,7 @@ import math
 import os
 import time
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import asdict, replace
+from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -142,19 +142,17 @@ def make_teachers(given: argparse.Namespace) -> None:
 def train(given: argparse.Namespace) -> None:
     from placewright import policies
     from placewright.policies.go.config import GoConfig
-    from placewright.training.go.trainer import (
-        GoRecipe,
-        GoTrainer,
-        initial_policy,
-        report_rows,
-    )
+    from placewright.training import Trainer
+    from placewright.training.go.hooks import training_report
+    from placewright.training.recipes.go import go_recipe
+    from placewright.training.run import TrainingRun
 
-    asked = tasks(given.fold, given.each, only=given.only)
-    lessons = read_demonstrations(given.teachers, given.graphs, asked)
+    wanted = tasks(given.fold, given.each, only=given.only)
+    lessons = read_demonstrations(given.teachers, given.graphs, wanted)
     if given.lessons:
         lessons = lessons[: given.lessons]
     print(f"{len(lessons)} problems", flush=True)
-    shape = GoConfig(
+    config = GoConfig(
         hidden=given.hidden,
         tasks=tuple(given.tasks.split(",")),
         max_groups=given.most,
@@ -164,81 +162,83 @@ def train(given: argparse.Namespace) -> None:
         attention="attention" not in given.without,
         modulation="modulation" not in given.without,
     )
-    recipe = GoRecipe(episodes=given.samples, imitation_share=given.imitated)
+    shares = {"imitation_share": given.imitated}
     if "imitation" in given.without:
-        recipe = replace(recipe, imitation_share=0.0, imitation_steps=0)
-    policy = initial_policy(shape, lessons, given.seed, given.begin)
-    training = GoTrainer(policy, lessons, recipe, given.seed, given.device, given.threads)
-    checkpoint = given.run / "checkpoint.json"
-    if given.resume and checkpoint.exists():
-        training.resume(checkpoint)
-        print(f"goes on after {training.seconds:.0f} s", flush=True)
-    given.run.mkdir(parents=True, exist_ok=True)
-    shown, saved, written = time.perf_counter(), time.perf_counter(), 0
+        shares = {"imitation_share": 0.0, "imitation_steps": 0}
+    recipe = go_recipe(config, given.samples, **shares)
+    policy: Any = None
+    if given.begin is not None:
+        policy = policies.load(given.begin)
+        policy.config = replace(policy.config, max_groups=config.max_groups)
+    trainer = Trainer(
+        [
+            recipe.environment(lesson.problem, demonstration=lesson, threads=given.threads)
+            for lesson in lessons
+        ],
+        recipe,
+        given.seed,
+        None,
+        policy,
+        given.device,
+        max_updates=given.steps,
+        max_seconds=given.minutes * 60,
+    )
+    run = TrainingRun(trainer, given.run, {}, save_interval=60.0)
+    if given.resume and run.path.exists():
+        run.resume()
+        print(f"goes on after {trainer.seconds:.0f} s", flush=True)
+    shown = time.perf_counter()
 
-    def flush() -> None:
-        nonlocal written
-        with (given.run / "points.jsonl").open("a") as file:
-            for point in training.log[written:]:
-                file.write(json.dumps(asdict(point)) + "\n")
-        written = len(training.log)
+    def watch(trainer: Trainer) -> None:
+        nonlocal shown
+        if time.perf_counter() - shown > given.every:
+            print(line(trainer), flush=True)
+            shown = time.perf_counter()
 
-    def watch(training: GoTrainer) -> bool:
-        nonlocal shown, saved
-        now = time.perf_counter()
-        if now - shown > given.every:
-            print(line(training), flush=True)
-            shown = now
-        if now - saved > 60:
-            training.save(checkpoint)
-            flush()
-            saved = now
-        return True
-
-    training.run(given.minutes * 60, watch, given.steps)
-    training.save(checkpoint)
-    flush()
+    run.train(watch)
     out = given.out or given.run
     out.mkdir(parents=True, exist_ok=True)
     name = "go" if given.fold == "all" else f"go-{given.fold}"
-    rows = report_rows(training)
-    training.policy.config = replace(
-        training.policy.config, max_groups=GoConfig().max_groups
-    )  # whole graphs
+    rows = training_report(trainer)
+    trained: Any = trainer.policy
+    trained.config = replace(trained.config, max_groups=GoConfig().max_groups)  # whole graphs
     words = f"--fold {given.fold} --minutes {given.minutes:g} --imitated {given.imitated:g}"
     words += f" --samples {given.samples} --hidden {given.hidden} --seed {given.seed}"
-    made_by = f"python -m benchmarks.train.train_go graphs, then teachers, then train {words}"
-    policies.save(training.policy.cpu(), out / f"{name}.json", made_by)
-    told = {
+    made_by = f"python benchmarks/train_go.py graphs, then teachers, then train {words}"
+    policies.save(trained.cpu(), out / f"{name}.json", made_by)
+    figures = {
         "fold": given.fold,
-        "seconds": training.seconds,
-        "steps": training.steps,
-        "plans": sum(each.evaluations for each in training.environments),
+        "seconds": trainer.seconds,
+        "steps": trainer.updates,
+        "plans": trainer.evaluations,
     }
     each = ",\n".join(json.dumps(row).replace("Infinity", "null") for row in rows)  # does not fit
-    text = f'{json.dumps(told)[:-1]}, "rows": [\n{each}\n]}}\n'
+    text = f'{json.dumps(figures)[:-1]}, "rows": [\n{each}\n]}}\n'
     (out / f"{name}-report.json").write_text(text)
     ratios = [row["likeliest"] for row in rows if math.isfinite(row["likeliest"])]
     mean = math.exp(sum(map(math.log, ratios)) / max(len(ratios), 1))
-    print(f"likeliest over teacher: {mean:.4f} in geometric mean, {len(ratios)} of {len(rows)} fit")
+    print(f"argmax over teacher: {mean:.4f} in geometric mean, {len(ratios)} of {len(rows)} fit")
 
 
-def line(training: Any) -> str:
-    """Where training stands."""
-    last = training.log[-200:]
-    ppo = [point for point in last if point.part == "ppo" and math.isfinite(point.ratio)]
-    words = [f"{training.seconds:6.0f} s, step {training.steps:,}"]
-    for name in ("pass 0", "pass 1", "mended", "loss"):
-        found = [point.said[name] for point in last if name in point.said]
-        if found:
-            words.append(f"{name} {np.mean(found):.3f}")
-    if ppo:
-        words.append(f"likeliest/teacher {np.exp(np.mean(np.log([p.ratio for p in ppo]))):.4f}")
-        words.append(f"best/teacher {np.exp(np.mean(np.log([p.best for p in ppo]))):.4f}")
-        for name in ("mean", "invalid", "kl", "entropy/device"):
-            found = [point.said[name] for point in ppo if name in point.said]
-            words.append(f"{name} {np.mean(found):.3f}" if found else "")
-    return ", ".join(word for word in words if word)
+def line(trainer: Any) -> str:
+    """Where training stands: means over the last 200 rows of the log."""
+    rows = trainer.log[-200:]
+    words = [f"{trainer.seconds:6.0f} s, update {trainer.updates:,}"]
+    for name in ("pass 0", "pass 1", "mended", "loss", "kl"):
+        figures = [row.stats[name] for row in rows if name in row.stats]
+        if figures:
+            words.append(f"{name} {np.mean(figures):.3f}")
+    references = trainer.hooks.references
+    for name in ("greedy", "best", "mean"):
+        figures = [getattr(row, name) / references.get(row.problem, math.nan) for row in rows]
+        figures = [figure for figure in figures if math.isfinite(figure)]
+        if figures:
+            words.append(f"{name}/teacher {np.exp(np.mean(np.log(figures))):.4f}")
+    for name in ("infeasible", "entropy"):
+        figures = [getattr(row, name) for row in rows if math.isfinite(getattr(row, name))]
+        if figures:
+            words.append(f"{name} {np.mean(figures):.3f}")
+    return ", ".join(words)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -277,7 +277,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         keep_graphs(given)
         return
     if given.teachers is None:
-        parser.error("--teachers names the file of demonstrations")
+        parser.error("--teachers names the file of teachers' plans")
     make_teachers(given) if given.what == "teachers" else train(given)
 
 

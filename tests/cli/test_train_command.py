@@ -13,8 +13,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-MODEL = ("--graph", "branches:modules=1", "--on", "2xP100+cpu")
-SMALL = ("--groups", "8", "--hidden", "16", "--plans", "60")
+MODEL = ("branches:modules=1", "--on", "2xP100+cpu")
+SMALL = ("--groups", "8", "--hidden", "16", "--evaluations", "60")
 
 
 def test_it_trains_and_keeps_the_best_plan_and_the_policy(run, tmp_path):
@@ -22,7 +22,7 @@ def test_it_trains_and_keeps_the_best_plan_and_the_policy(run, tmp_path):
     assert ran.status == 0
     head = ran.out.splitlines()[1].split()
     assert head[:5] == ["plans", "best", "mean", "argmax", "entropy"]
-    assert "policy and checkpoint kept in runs/colocrl-branches-modules-1" in ran.out
+    assert "policy and checkpoint are in runs/colocrl-branches-modules-1" in ran.out
     kept = tmp_path / "runs" / "colocrl-branches-modules-1"
     assert (kept / "checkpoint.json").exists()
     assert (tmp_path / "page.html").exists()
@@ -57,9 +57,9 @@ def test_a_run_goes_on_to_the_same_end(run, tmp_path, monkeypatch):
             os.kill(os.getpid(), signal.SIGINT)
 
     monkeypatch.setattr(Trainer, "update", interrupted)
-    ran = run("train", "colocrl", *MODEL, *SMALL, "--run", "mine")
+    ran = run("train", "colocrl", *MODEL, *SMALL, "--run-dir", "mine")
     assert ran.status == 130
-    assert "go on with placewright train --resume mine" in " ".join(ran.out.split())
+    assert "continue with placewright train --resume mine" in " ".join(ran.out.split())
     monkeypatch.setattr(Trainer, "update", update)
     rest = run("train", "--resume", "mine", "--json").data
     assert rest["rows"] == whole["rows"]
@@ -67,16 +67,17 @@ def test_a_run_goes_on_to_the_same_end(run, tmp_path, monkeypatch):
     refused = run("train", "--resume", "mine", "--seed", "4")
     assert refused.status == 1
     assert "was begun with seed 0" in refused.err
-    taken = run("train", "colocrl", *MODEL, "--run", "mine")
+    taken = run("train", "colocrl", *MODEL, "--run-dir", "mine")
     assert taken.status == 1
-    assert "go on with --resume mine" in taken.err
+    assert "continue it with --resume mine" in taken.err
 
 
 def test_bad_words_are_answered_in_a_line(run):
     for arguments, status, words in (
         (("train", "colocr", *MODEL), 1, "did you mean 'colocrl'"),
-        (("train", *MODEL), 1, "no recipe is named"),
-        (("train", "colocrl", "--on", "2xP100"), 2, "name a network"),
+        (("train", *MODEL), 1, "no recipe is named 'branches:modules=1'"),
+        (("train",), 1, "no recipe is named: name one of colocrl"),
+        (("train", "colocrl", "--on", "2xP100"), 2, "name a model"),
         (("train", "--resume", "nowhere"), 1, "no such file"),
         (("train", "hierarchical", *MODEL, "--grouping", "coarse"), 1, "learns its groups"),
     ):
@@ -87,10 +88,8 @@ def test_bad_words_are_answered_in_a_line(run):
 
 def test_tensorboard_logs_hold_the_curve(run, tmp_path):
     pytest.importorskip("tensorboard")
-    code = (
-        "from placewright.cli import main\n"
-        f"main(['train', 'colocrl', *{MODEL!r}, *{SMALL!r}, '--run', 'r', '--track', '--json'])"
-    )
+    words = ["train", "colocrl", *MODEL, *SMALL, "--run-dir", "r", "--tensorboard", "--json"]
+    code = f"from placewright.cli import main\nmain({words!r})"
     ran = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
     )
@@ -103,9 +102,9 @@ def test_tensorboard_logs_hold_the_curve(run, tmp_path):
 
 
 def test_ctrl_c_ends_a_real_process_with_its_state_saved(tmp_path):
-    arguments = ["train", "colocrl", *MODEL, "--groups", "8", "--hidden", "16", "--run", "r"]
+    arguments = ["train", "colocrl", *MODEL, "--groups", "8", "--hidden", "16", "--run-dir", "r"]
     process = subprocess.Popen(
-        [sys.executable, "-m", "placewright", *arguments, "--plans", "1000000"],
+        [sys.executable, "-m", "placewright", *arguments, "--evaluations", "1000000"],
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         text=True,
@@ -116,13 +115,13 @@ def test_ctrl_c_ends_a_real_process_with_its_state_saved(tmp_path):
     process.send_signal(signal.SIGINT)
     out, _ = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "go on with placewright train --resume r" in " ".join(out.split())
+    assert "continue with placewright train --resume r" in " ".join(out.split())
     kept = json.loads((tmp_path / "r" / "checkpoint.json").read_text())
     assert kept["updates"] >= 1
-    assert not kept["over"]
+    assert not kept["finished"]
 
 
-FAMILY = ("--graphs", "cifar10", "--on", "2xK80", "--groups", "4", "--hidden", "4")
+FAMILY = ("--family", "cifar10", "--on", "2xK80", "--groups", "4", "--hidden", "4")
 
 
 @pytest.fixture
@@ -139,7 +138,7 @@ def few(monkeypatch):
 
 
 def test_a_family_is_trained_on_and_its_other_graphs_are_placed(run, few, tmp_path):
-    ran = run("train", "placeto", *FAMILY, "--plans", "120", "--json")
+    ran = run("train", "placeto", *FAMILY, "--evaluations", "120", "--json")
     assert ran.status == 0
     # Three graphs with eight episodes and at most one likeliest plan each: 27 plans a round.
     assert [row["round"] for row in ran.data["rounds"]] == [1, 2, 3, 4]
@@ -151,14 +150,14 @@ def test_a_family_is_trained_on_and_its_other_graphs_are_placed(run, few, tmp_pa
 
     kept = policies.load(tmp_path / ran.data["run"] / "policy.json")
     assert kept.name == "placeto"
-    shown = run("train", "colocrl", *FAMILY, "--plans", "30")
+    shown = run("train", "colocrl", *FAMILY, "--evaluations", "30")
     assert shown.status == 0
-    assert "graph never shown" in shown.out
+    assert "test graph" in shown.out
     for words, said in (
         (("hierarchical", *FAMILY), "cannot learn from several"),
-        (("placeto", *FAMILY, "--graph", "nmt-2"), "keep one"),
-        (("placeto", *FAMILY, "-o", "plan.json"), "have no one plan"),
-        (("colocrl", *FAMILY, "--times"), "knows no start times"),
+        (("placeto", "nmt-2", *FAMILY), "MODEL and --family are both given"),
+        (("placeto", *FAMILY, "-o", "plan.json"), "have no single plan"),
+        (("colocrl", *FAMILY, "--start-times"), "knows no start times"),
     ):
         refused = run("train", *words)
         assert refused.status == 1
@@ -168,7 +167,7 @@ def test_a_family_is_trained_on_and_its_other_graphs_are_placed(run, few, tmp_pa
 def test_a_run_on_a_family_goes_on_to_the_same_end(run, few, monkeypatch):
     from placewright.training import Trainer
 
-    asked = ("train", "placeto", *FAMILY, "--times", "--plans", "700")
+    asked = ("train", "placeto", *FAMILY, "--start-times", "--evaluations", "700")
     whole = run(*asked, "--json").data
     update = Trainer.update
 
@@ -178,11 +177,97 @@ def test_a_run_on_a_family_goes_on_to_the_same_end(run, few, monkeypatch):
             os.kill(os.getpid(), signal.SIGINT)
 
     monkeypatch.setattr(Trainer, "update", interrupted)
-    ran = run(*asked, "--run", "mine")
+    ran = run(*asked, "--run-dir", "mine")
     assert ran.status == 130
-    assert "go on with placewright train --resume mine" in " ".join(ran.out.split())
+    assert "continue with placewright train --resume mine" in " ".join(ran.out.split())
     monkeypatch.setattr(Trainer, "update", update)
     rest = run("train", "--resume", "mine", "--json").data
     assert len(rest["rounds"]) > 1
     assert rest["rounds"] == whole["rounds"]
     assert rest["tests"] == whole["tests"]
+
+
+def test_the_names_of_release_0_1_are_read_with_a_warning(run):
+    old = ("--graph", "branches:modules=1", "--plans", "20", "--run", "old")
+    ran = run("train", "colocrl", "--on", "2xP100+cpu", "--groups", "8", "--hidden", "16", *old)
+    assert ran.status == 0
+    for name, new in (("--graph MODEL", "the argument MODEL"), ("--plans", "--evaluations")):
+        assert f"{name} is now {new}" in ran.err
+    assert "policy and checkpoint are in old" in ran.out
+
+
+def test_help_names_every_recipe():
+    from placewright.cli.commands.train import RECIPE_NAMES
+    from placewright.training import RECIPES
+
+    assert tuple(RECIPES) == RECIPE_NAMES
+
+
+def test_a_finished_run_goes_on_with_more_evaluations(run):
+    first = run("train", "colocrl", *MODEL, *SMALL, "--run-dir", "mine", "--json").data
+    same = run("train", "--resume", "mine", "--json").data
+    assert same["rows"] == first["rows"]
+    more = run("train", "--resume", "mine", "--evaluations", "120", "--json").data
+    assert first["evaluations"] <= 60 < more["evaluations"] <= 120
+    assert more["rows"][-1]["update"] > first["rows"][-1]["update"]
+    assert more["step_time"] <= first["step_time"]
+    again = run("train", "--resume", "mine", "--json").data  # the larger budget is kept
+    assert again["evaluations"] == more["evaluations"]
+    refused = run("train", "--resume", "mine", "--evaluations", "70")
+    assert refused.status == 1
+    assert "has a budget of 120 evaluations: expected more, not 70" in refused.err
+
+
+@pytest.mark.parametrize("recipe", ["colocrl", "go", "placeto"])
+def test_a_run_is_a_method(run, recipe):
+    sizes = () if recipe == "go" else ("--groups", "8")
+    budget = ("--hidden", "16", "--evaluations", "60", "--run-dir", "mine", "--json")
+    assert run("train", recipe, *MODEL, *sizes, *budget).status == 0
+    placed = run("place", *MODEL, "--method", "mine", "--json")
+    assert placed.status == 0
+    assert placed.data["method"] == recipe
+    assert placed.data["evaluations"] == (16 if recipe == "go" else 64)
+    assert run("place", *MODEL, "--method", ".").status == 1  # a folder without a run
+
+
+@pytest.mark.parametrize("recipe", ["colocrl", "go", "placeto", "placeto-steps"])
+def test_the_smallest_budget_prints_no_nan(run, recipe):
+    sizes = () if recipe == "go" else ("--groups", "8")
+    ran = run("train", recipe, *MODEL, *sizes, "--hidden", "16", "--evaluations", "1")
+    assert ran.status == 0
+    assert "nan" not in ran.out + ran.err
+    assert "–" in ran.out
+
+
+def test_the_smallest_budget_of_a_family_prints_no_nan(run, few):
+    ran = run("train", "placeto", *FAMILY, "--start-times", "--evaluations", "1")
+    assert ran.status == 0
+    assert "nan" not in ran.out + ran.err
+
+
+def test_a_budget_of_time_ends_training(run):
+    ran = run(
+        "train", "colocrl", *MODEL, "--groups", "8", "--hidden", "16", "--budget", "0.3s", "--json"
+    )
+    assert ran.status == 0
+    assert ran.data["evaluations"] > 4
+
+
+def test_go_is_trained_on_the_problems_of_a_file_of_demonstrations(run, tmp_path):
+    from placewright.training.go.demonstrations import DemonstrationTask, make_demonstration
+
+    tasks = [
+        DemonstrationTask("branches:modules=1", cluster, "ready") for cluster in ("2xP100", "2xK80")
+    ]
+    rows = [make_demonstration(task, task.problem(), (50, 100), 20.0) for task in tasks]
+    (tmp_path / "plans.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    ran = run(
+        *("train", "go", "--demonstrations", "plans.jsonl", "--hidden", "16"),
+        *("--evaluations", "100", "--json"),
+    )
+    assert ran.status == 0
+    assert ran.data["run"] == "runs/go-plans.jsonl"
+    assert len(ran.data["rounds"]) >= 1
+    assert run("place", *MODEL, "--method", ran.data["run"], "--json").data["method"] == "go"
+    refused = run("train", "colocrl", "--demonstrations", "plans.jsonl")
+    assert "imitates no plans" in refused.err

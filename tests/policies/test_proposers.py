@@ -1,4 +1,4 @@
-"""Policies as proposers: their plans, their moves, and what is left of both when shuffled."""
+"""The linear policy as a proposer: its plans and its moves."""
 
 from __future__ import annotations
 
@@ -6,13 +6,7 @@ import numpy as np
 import pytest
 
 from placewright import Cluster, Plan, Problem, judge
-from placewright.policies.proposers import (
-    LinearProposer,
-    PolicyProposer,
-    ShuffledProposer,
-    untrained_proposer,
-)
-from placewright.policies.transfer.linear import LinearPolicy
+from placewright.policies.proposers import LinearProposer
 from placewright.zoo import load
 
 
@@ -46,46 +40,3 @@ def test_its_moves_are_its_own_probabilities(problem: Problem):
     moved[last] = (moved[last] + 1) % 3
     other = proposer.move_probabilities(problem, Plan.of(problem, problem.legalize(moved)))
     assert other[last].argmax() == plan.placement[last]
-
-
-def test_an_untrained_policy_knows_nothing(problem: Problem):
-    def best(proposer: LinearProposer) -> float:
-        return min(
-            float(judge(problem, plan.placement[None]).value[0])
-            for plan in proposer.propose(problem, 4, seed=0)
-        )
-
-    assert untrained_proposer().name == "untrained"
-    assert best(LinearProposer()) < best(untrained_proposer())
-
-
-def test_shuffled_it_is_as_sure_of_other_ops(problem: Problem):
-    proposer = LinearProposer()
-    plan = next(iter(proposer.propose(problem, 1, seed=3)))
-    likely = proposer.move_probabilities(problem, plan)
-    dealt = ShuffledProposer(proposer).move_probabilities(problem, plan)
-    assert dealt is not None
-    assert ShuffledProposer(proposer).name == "pair shuffled"
-    np.testing.assert_allclose(dealt.sum(axis=1), 1.0)
-    ops = np.arange(len(plan))
-    mine, theirs = likely[ops, plan.placement], dealt[ops, plan.placement]
-    np.testing.assert_allclose(np.sort(mine), np.sort(theirs))  # as many ops are to stay
-    assert (mine != theirs).any()
-    for shuffled in ShuffledProposer(proposer).propose(problem, 2, seed=0):
-        judge(problem, shuffled.placement[None])  # raises if it is unlawful
-
-
-def test_any_policy_proposes_plans(problem: Problem):
-    policy = LinearProposer()._linear
-    proposer = PolicyProposer(policy)
-    assert proposer.name == "pair"
-    assert len(list(proposer.propose(problem, 3, seed=0))) == 3
-    plan = next(iter(proposer.propose(problem, 1, seed=0)))
-    moves = proposer.move_probabilities(problem, plan)
-    np.testing.assert_allclose(moves, policy.move_probabilities(problem, plan))
-
-    class Silent(LinearPolicy):
-        move_probabilities = None
-
-    silent = PolicyProposer(Silent(policy.config, policy.weights))
-    assert silent.move_probabilities(problem, plan) is None

@@ -31,11 +31,10 @@ def test_an_update_on_several_graphs_has_the_mean_of_their_gradients(several):
     from placewright.training.multi_graph import (
         MultiGraphEpisodes,
         MultiGraphPolicy,
-        act_all,
     )
 
     policy = sized().build(several[0])
-    drawn = act_all(policy, several, 2, [1, 2, 3])
+    drawn = policy.act_all(several, 2, [1, 2, 3])
     luck = [np.random.default_rng(at).normal(size=(2, 1)) for at in range(3)]
 
     def slopes(policy_, episodes, advantage):

@@ -35,6 +35,10 @@ Model = Annotated[
         show_default=False,
     ),
 ]
+TrainingModel = Annotated[
+    str | None,
+    typer.Argument(metavar="MODEL", help="The model to place, as in `place`.", show_default=False),
+]
 PlanModel = Annotated[
     str | None,
     typer.Option(

@@ -237,6 +237,11 @@ def with_saved_problem_options(command: Callable[..., None]) -> Callable[..., No
     return _expand_options(command, options.PlanModel, None)
 
 
+def with_training_problem_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The same for `train`: MODEL may be left out."""
+    return _expand_options(command, options.TrainingModel, None)
+
+
 def _expand_options(
     command: Callable[..., None], model_annotation: object, model_default: object
 ) -> Callable[..., None]:

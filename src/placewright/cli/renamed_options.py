@@ -18,6 +18,13 @@ _BY_COMMAND = {
     },
     "execute": {"--where": "--device-map"},
     "profile": {"--again": "--refresh"},
+    "train": {
+        "--graphs": "--family",
+        "--plans": "--evaluations",
+        "--track": "--tensorboard",
+        "--run": "--run-dir",
+        "--times": "--start-times",
+    },
 }
 
 
@@ -30,8 +37,16 @@ def replace_old_options(arguments: Sequence[str]) -> list[str]:
         option, equals, value = word.partition("=")
         if option in renamed:
             new_name = renamed[option]
-            warning = f"{option} is now {new_name}: the next release reads the new name only"
-            print(f"placewright: {warning}", file=sys.stderr)
+            warn_renamed(option, new_name)
             word = f"{new_name}{equals}{value}"
         words.append(word)
     return words
+
+
+def warn_renamed(old_name: str, new_name: str) -> None:
+    """Say on stderr that a name has changed."""
+    print(
+        f"placewright: {old_name} is now {new_name}: "
+        "the old name will not be read by the next release",
+        file=sys.stderr,
+    )

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from placewright.errors import ConfigError, FileError, MissingDependency, nearest
 from placewright.files.header import body, make_header
-from placewright.policies.policy import Episodes, HeadScores, Policy, Scores
+from placewright.policies.policy import (
+    Clock,
+    Episodes,
+    HeadScores,
+    Policy,
+    PolicyConfig,
+    Scores,
+)
 from placewright.policies.storage import load_with_tensors, save_with_tensors
 
 if TYPE_CHECKING:
@@ -38,9 +45,11 @@ POLICIES = {
 
 __all__ = [
     "POLICIES",
+    "Clock",
     "Episodes",
     "HeadScores",
     "Policy",
+    "PolicyConfig",
     "PolicyEntry",
     "Scores",
     "find_config",

@@ -1,19 +1,22 @@
 """The policy interface: sample episodes for a problem, and score episodes with gradients.
 
 An episode is one run of a policy: the actions it drew and the plans that they stand for. The
-trainer knows policies by this page alone, and a policy knows neither simulator nor trainer.
+trainer uses policies through this interface alone; a policy knows neither simulator nor trainer.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 
+from placewright.errors import ConfigError
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
+    from typing import Self
 
     import torch
     from numpy.typing import NDArray
@@ -23,15 +26,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Episodes:
-    """What a policy did, in numbers that need no torch.
+    """What a policy sampled, as arrays that need no torch.
 
     Args:
-        actions: What was drawn, by the policy's own names; `score` reads them and nothing else.
-        placements: Plans × ops: the plans to be judged, lawful.
-        episode_of: Plans: the episode that each belongs to; rising, and in the order of its steps.
-        log_prob: Episodes × decisions: the log-probability of everything that was drawn.
-        priority: Plans × ops: the order that a policy has in mind for each plan, if it has one.
-        fusion: Plans × ops: the fused group of each op, or -1, if a policy decides on it.
+        actions: The samples, by the policy's own names; `score` reads nothing else.
+        placements: Plans × ops: the plans to judge; they keep the problem's constraints.
+        episode_of: Plans: the episode of each; ascending, and within it in the order of steps.
+        log_prob: Episodes × decisions: the log-probability of each sample.
+        priority: Plans × ops: the policy's issue order of each plan, if it has one.
+        fusion: Plans × ops: the fused group of each op, or -1, if the policy decides on it.
     """
 
     actions: Mapping[str, NDArray[Any]]
@@ -47,14 +50,14 @@ class Episodes:
 
 @dataclass(frozen=True, eq=False)
 class HeadScores:
-    """What one part of a policy thinks of the decisions it drew.
+    """Scores of the decisions of one head of a policy.
 
     Args:
         log_prob: Episodes × decisions.
         entropy: Episodes × decisions, in nats.
-        max_entropy: Decisions: the entropy of an even choice; nothing where there is no choice.
-        mask: Episodes × decisions: which of them were drawn at all; None for all. The others have
-            no entropy and no log-probability.
+        max_entropy: Decisions: the entropy of a uniform choice; 0 where there is no choice.
+        mask: Episodes × decisions: which of them were sampled at all; None for all. The others
+            have no entropy and no log-probability.
     """
 
     name: str
@@ -65,12 +68,12 @@ class HeadScores:
 
     @cached_property
     def normalised_entropy(self) -> torch.Tensor:
-        """Entropy as a share of an even choice's, over all decisions that are one."""
+        """Entropy as a share of a uniform choice's, over all decisions that have a choice."""
         return self.entropy.mean(dim=0).sum() / self.episode_max_entropy.clamp(min=1e-9)
 
     @cached_property
     def episode_max_entropy(self) -> torch.Tensor:
-        """The entropy of even choices, of all decisions that an episode drew on average."""
+        """The entropy of uniform choices, summed over the decisions that an episode samples on average."""
         if self.mask is None:
             return self.max_entropy.sum()
         return (self.max_entropy * self.mask).sum() / max(len(self.mask), 1)
@@ -78,12 +81,12 @@ class HeadScores:
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """What a policy thinks of episodes.
+    """Scores of episodes under the policy as it is now.
 
     Args:
-        value: Episodes: how much more than the trainer's baseline it expects, if it has an opinion.
-        log_prob_of_best: Episodes × decisions: the log-probability of what another episode did, had it been
-            where these were at each of their decisions; without noise.
+        value: Episodes: the expected return less the trainer's baseline, if there is a value head.
+        log_prob_of_best: Episodes × decisions: the log-probability of another episode's choice in
+            the state of each decision of these episodes; without noise.
     """
 
     heads: tuple[HeadScores, ...]
@@ -99,47 +102,89 @@ class Scores:
 
     @property
     def mean_decisions(self) -> float:
-        """How many decisions were drawn in an episode, on average."""
+        """Decisions sampled per episode, on average."""
         unmasked = [head.log_prob.shape[1] for head in self.heads if head.mask is None]
         masked = [float(head.mask.sum()) for head in self.heads if head.mask is not None]
         return sum(unmasked) + sum(masked) / max(len(self.log_prob), 1)
 
 
+class Clock(Protocol):
+    """Simulated op times, for policies that read them; `training.clock` has one."""
+
+    def op_starts(self, problem: Problem, placements: NDArray[np.int32]) -> NDArray[np.float64]:
+        """Plans × ops: seconds at which each op starts."""
+        ...
+
+    def op_times(
+        self, problem: Problem, placements: NDArray[np.int32], priority: NDArray[np.float64]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Plans × ops, twice: when an executor that takes any ready op starts and ends each op."""
+        ...
+
+
 class Policy(Protocol):
-    """A way to make plans that learns; all of them are torch modules."""
+    """A learned way to make plans; all but the linear policy are torch modules.
+
+    `PolicyDefaults` has the methods that few policies need.
+    """
 
     @property
     def name(self) -> str:
-        """What the command line and files call it."""
+        """Its name on the command line and in files."""
+        ...
+
+    @property
+    def judges_steps(self) -> bool:
+        """Whether the plan after every step of an episode is judged, and not the last one alone."""
         ...
 
     def act(
         self, problem: Problem, count: int, seed: int, *, noise: float = 0.0, greedy: bool = False
     ) -> Episodes:
-        """So many episodes; the same seed gives the same ones.
+        """Sample `count` episodes; the same seed gives the same ones.
 
         Args:
-            noise: How much the logits are shaken, as a share of their own size; what was added
-                is part of the actions, so that `score` sees the policy that acted.
-            greedy: Take the likeliest action each time instead of drawing it.
+            noise: Noise on the logits, as a share of their own size; it is part of the actions, so
+                that `score` sees the policy that acted.
+            greedy: Take the likeliest action each time instead of a sample.
         """
         ...
 
+    def act_all(
+        self,
+        problems: Sequence[Problem],
+        count: int,
+        seeds: Sequence[int],
+        *,
+        noise: float = 0.0,
+        greedy: bool = False,
+    ) -> list[Episodes]:
+        """Sample `count` episodes of each problem; each is as `act` would sample it."""
+        ...
+
     def score(self, problem: Problem, episodes: Episodes, best: Episodes | None = None) -> Scores:
-        """What the policy, as it is now, thinks of the actions that were drawn; with gradients.
+        """Score sampled actions under the policy as it is now, with gradients.
 
         Args:
-            best: One episode; a policy whose decisions depend on those before may say in `toward`
-                how likely it is to do as this one did, wherever it had come to.
+            best: One episode; a policy whose decisions depend on those before may say in
+                `log_prob_of_best` how likely it is to choose as this one did, in any state.
         """
         ...
 
     def select(self, episodes: Episodes, index: int) -> Episodes:
-        """The episode at that place, alone and without noise, to be scored again later."""
+        """The episode at that index, alone and without noise, to be scored again later."""
+        ...
+
+    def start_groups(self, episodes: Episodes) -> NDArray[np.int64] | None:
+        """Episodes: a number for each initial state; None where all episodes start alike."""
+        ...
+
+    def use_clock(self, clock: Clock) -> None:
+        """Read simulated op times from this clock, if the policy reads any."""
         ...
 
     def to_config(self) -> dict[str, Any]:
-        """What `policies.load` needs to make an equal policy, less its weights; plain JSON."""
+        """Plain JSON from which `policies.load` makes an equal policy, without its weights."""
         ...
 
     def parameters(self) -> Iterator[torch.nn.Parameter]: ...
@@ -151,6 +196,79 @@ class Policy(Protocol):
     def train(self, mode: bool = True) -> Any: ...
 
 
+class PolicyDefaults:
+    """Methods of `Policy` that few policies need: plans per step, initial states, a clock."""
+
+    @property
+    def judges_steps(self) -> bool:
+        return False
+
+    def act_all(
+        self: Policy,
+        problems: Sequence[Problem],
+        count: int,
+        seeds: Sequence[int],
+        *,
+        noise: float = 0.0,
+        greedy: bool = False,
+    ) -> list[Episodes]:
+        return [
+            self.act(problem, count, seed, noise=noise, greedy=greedy)
+            for problem, seed in zip(problems, seeds, strict=True)
+        ]
+
+    def start_groups(self, episodes: Episodes) -> NDArray[np.int64] | None:
+        return None
+
+    def use_clock(self, clock: Clock) -> None:
+        pass
+
+
+_MISSING_OPTIONS = {
+    "groups": "places every op by itself: it takes no groups",
+    "hidden": "has no hidden states: leave the size out",
+    "grouping": "learns its groups: it takes no grouping rule",
+    "start_times": "knows no start times: leave out --start-times",
+}
+
+
+class PolicyConfig:
+    """Settings of a policy; every configuration is a frozen dataclass with this base.
+
+    `OPTIONS` names the field of each option that a user can set: `groups`, `hidden`, `grouping`,
+    `start_times`.
+    """
+
+    OPTIONS: ClassVar[Mapping[str, str]] = {}
+
+    def build(self, problem: Problem, seed: int = 0) -> Policy:
+        """A fresh policy for a problem; the same seed gives the same weights."""
+        raise NotImplementedError
+
+    def with_option(self, option: str, value: Any) -> Self:
+        """The same settings with another value of an option.
+
+        Raises:
+            ConfigError: The policy has no such option; the text goes on after a recipe's name.
+        """
+        if option not in self.OPTIONS:
+            raise ConfigError(_MISSING_OPTIONS[option])
+        return replace(self, **{self.OPTIONS[option]: value})  # type: ignore[type-var]
+
+    def for_many_graphs(self) -> Self:
+        """The same settings for a policy that is trained on several graphs.
+
+        Raises:
+            ConfigError: The policy is made for one graph; the text goes on after a recipe's name.
+        """
+        return self
+
+
 def one_plan_per_episode(count: int) -> NDArray[np.int64]:
-    """The owners of plans where each episode has one."""
+    """The episode of each plan, where each episode has one."""
     return np.arange(count, dtype=np.int64)
+
+
+def last_plans(episodes: Episodes) -> NDArray[np.int64]:
+    """The index of the last plan of each episode."""
+    return np.flatnonzero(np.append(np.diff(episodes.episode_of) > 0, True))

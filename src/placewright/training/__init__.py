@@ -1,8 +1,6 @@
-"""Trains policies on placement problems with RL recipes. It needs torch.
+"""Trains policies on placement problems with RL recipes; it needs torch."""
 
-It needs torch.
-"""
-
+from placewright.outcome import Outcome
 from placewright.training.algorithms import PPO, Algorithm, Regularization, Reinforce
 from placewright.training.baselines import (
     Baseline,
@@ -10,13 +8,15 @@ from placewright.training.baselines import (
     MovingAverage,
     PerGraph,
     PerStep,
+    StartNormalised,
 )
 from placewright.training.checkpoints import read_checkpoint, restore, save_checkpoint
-from placewright.training.environment import Environment, Outcome, simulate_plans
+from placewright.training.environment import Environment, simulate_plans
+from placewright.training.hooks import TrainerHooks
 from placewright.training.recipes.base import Recipe
 from placewright.training.recipes.registry import RECIPES, find_recipe
 from placewright.training.rewards import FixedPenalty, GradedPenalty, Reward
-from placewright.training.schedules import Constant, Linear, Schedule, Staircase, Step
+from placewright.training.schedules import Constant, Decay, Linear, Schedule, Staircase, Step
 from placewright.training.trained_solver import TrainedSolver, training_result
 from placewright.training.trainer import Trainer, UpdateLog
 
@@ -27,6 +27,7 @@ __all__ = [
     "Baseline",
     "BatchNormalised",
     "Constant",
+    "Decay",
     "Environment",
     "FixedPenalty",
     "GradedPenalty",
@@ -41,9 +42,11 @@ __all__ = [
     "Reward",
     "Schedule",
     "Staircase",
+    "StartNormalised",
     "Step",
     "TrainedSolver",
     "Trainer",
+    "TrainerHooks",
     "UpdateLog",
     "find_recipe",
     "read_checkpoint",

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Regularization:
-    """What else pulls at a policy, and how hard it may be pulled.
+    """Further terms of the loss, and the limit of the gradient.
 
     Args:
-        entropy_bonus: What a nat of entropy of each decision is worth.
-        entropy_floor: A share of an even choice's entropy; below it entropy is worth 1 a nat.
-        max_grad_norm: The most that all gradients together may measure; 0 for no limit.
-        self_imitation: What a nat of log-probability of the best episode so far is worth.
+        entropy_bonus: The reward of a nat of entropy of each decision.
+        entropy_floor: A share of a uniform choice's entropy; below it a nat is worth 1.
+        max_grad_norm: The largest norm of all gradients together; 0 for no limit.
+        self_imitation: The reward of a nat of log-probability of the best episode so far.
         best_episode: That episode.
     """
 
@@ -40,7 +40,7 @@ class Regularization:
 
 
 class Algorithm(Protocol):
-    """A way to learn from episodes."""
+    """Updates a policy from episodes."""
 
     def update(
         self,
@@ -51,7 +51,7 @@ class Algorithm(Protocol):
         optimizer: torch.optim.Optimizer,
         regularization: Regularization,
     ) -> dict[str, float]:
-        """Change the policy for the better.
+        """Update the policy.
 
         Args:
             advantage: Episodes × steps: one for all decisions of an episode, or one for each.
@@ -64,7 +64,7 @@ class Algorithm(Protocol):
 
 @dataclass(frozen=True)
 class Reinforce:
-    """Williams 1992: a step along advantage × gradient of the log-probability of what was done."""
+    """Williams 1992: a step along advantage × gradient of the log-probability of the actions."""
 
     def update(
         self,
@@ -84,7 +84,7 @@ class Reinforce:
             + _self_imitation_loss(policy, problem, scores, regularization)
         )
         return {
-            "gradient": _optimizer_step(policy, optimizer, loss, regularization.max_grad_norm),
+            "gradient": optimizer_step(policy, optimizer, loss, regularization.max_grad_norm),
             **_entropy_shares(scores),
         }
 
@@ -93,12 +93,12 @@ class Reinforce:
 class PPO:
     """Schulman et al. 2017: several steps on the same episodes, none of them too far.
 
-    The ratio is clipped for each decision, since that of a whole plan of thousands of them is
-    nothing or beyond all measure, and losses are means over decisions.
+    The ratio is clipped for each decision, since the ratio of a whole plan of thousands of them
+    underflows or overflows, and losses are means over decisions.
 
     Args:
         epochs: Steps on the same episodes.
-        clip_ratio: How far a decision's probability may move, as a share, before it counts no more.
+        clip_ratio: How far a decision's probability may move, as a share, before it is clipped.
         max_kl: Steps end once a whole plan's log-probability has moved by this on average.
     """
 
@@ -129,20 +129,20 @@ class PPO:
                 break
             credit, ratio = _credit(advantage, scores), log_ratio.exp()
             clipped_ratio = ratio.clamp(1 - self.clip_ratio, 1 + self.clip_ratio)
-            # Decisions that were not drawn stand still: they add nothing but their number.
+            # Decisions that were not sampled have ratio 1: they add a constant.
             gain = torch.minimum(ratio * credit, clipped_ratio * credit).sum(dim=1).mean()
             penalty = _entropy_loss(scores, regularization)
             penalty = penalty + _self_imitation_loss(policy, problem, scores, regularization)
             loss = (penalty - gain) / max(scores.mean_decisions, 1.0) + _value_loss(
                 scores, advantage
             )
-            norm = _optimizer_step(policy, optimizer, loss, regularization.max_grad_norm)
+            norm = optimizer_step(policy, optimizer, loss, regularization.max_grad_norm)
             stats = {"gradient": norm, "kl": kl, **_entropy_shares(scores)}
         return stats
 
 
 def _credit(advantage: NDArray[np.float64], scores: Scores) -> torch.Tensor:
-    """Advantages as a tensor, less what a policy with a value head expected of each episode."""
+    """Advantages as a tensor, less the value that a value head predicted of each episode."""
     credit = _tensor(advantage, scores)
     return credit if scores.value is None else credit - scores.value.detach()[:, None]
 
@@ -177,8 +177,8 @@ def _self_imitation_loss(
 ) -> Any:
     """Less the likelier the best episode so far is (self-imitation, Oh et al. 2018).
 
-    Where a policy can say so, it learns to do as that one did wherever its own decisions led it
-    (Ross et al. 2011): else one decision that differs leads to many.
+    Where a policy has `log_prob_of_best`, it learns that episode's choices in the states that its
+    own decisions led to (Ross et al. 2011): otherwise one decision that differs leads to many.
     """
     if regularization.imitation_target is None or regularization.best_episode is None:
         return 0.0
@@ -191,15 +191,20 @@ def _self_imitation_loss(
 
 
 def _value_loss(scores: Scores, advantage: NDArray[np.float64]) -> Any:
-    """A value head learns to expect what the baseline leaves of each episode's reward."""
+    """A value head learns to predict the part of each episode's reward that the baseline leaves."""
     if scores.value is None:
         return 0.0
     return 0.5 * (scores.value - _tensor(advantage, scores).mean(dim=1)).square().mean()
 
 
-def _optimizer_step(
+def optimizer_step(
     policy: Policy, optimizer: torch.optim.Optimizer, loss: torch.Tensor, max_grad_norm: float
 ) -> float:
+    """Take one optimizer step, unless a gradient is not finite.
+
+    Returns:
+        The norm of all gradients together, before it was clipped.
+    """
     import torch
 
     optimizer.zero_grad(set_to_none=True)
@@ -209,6 +214,12 @@ def _optimizer_step(
     if np.isfinite(norm):
         optimizer.step()
     return norm
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
+    """Set the learning rate of all parameters."""
+    for param_group in optimizer.param_groups:
+        param_group["lr"] = learning_rate
 
 
 def _entropy_shares(scores: Scores) -> dict[str, float]:

@@ -19,13 +19,18 @@ class Baseline(Protocol):
     """What a reward is compared with."""
 
     def advantage(
-        self, returns: NDArray[np.float64], included: NDArray[np.bool_], graph: str
+        self,
+        returns: NDArray[np.float64],
+        included: NDArray[np.bool_],
+        graph: str,
+        starts: NDArray[np.int64] | None = None,
     ) -> NDArray[np.float64]:
         """Episodes × steps: returns less what was expected; then learn from them.
 
         Args:
-            included: Episodes: whether to learn from it; the advantage of the others is 0.
-            graph: Which graph they are of.
+            included: Episodes: whether to learn from each; the advantage of the others is 0.
+            graph: The fingerprint of their graph.
+            starts: Episodes: a number for each initial state (`Policy.start_groups`).
         """
         ...
 
@@ -51,7 +56,11 @@ class MovingAverage:
         self.decay, self.average = decay, initial
 
     def advantage(
-        self, returns: NDArray[np.float64], included: NDArray[np.bool_], graph: str
+        self,
+        returns: NDArray[np.float64],
+        included: NDArray[np.bool_],
+        graph: str,
+        starts: NDArray[np.int64] | None = None,
     ) -> NDArray[np.float64]:
         if not included.any():
             return np.zeros_like(returns)
@@ -79,10 +88,14 @@ class PerGraph:
         self.baselines: dict[str, Baseline] = {}
 
     def advantage(
-        self, returns: NDArray[np.float64], included: NDArray[np.bool_], graph: str
+        self,
+        returns: NDArray[np.float64],
+        included: NDArray[np.bool_],
+        graph: str,
+        starts: NDArray[np.int64] | None = None,
     ) -> NDArray[np.float64]:
         baseline = self.baselines.setdefault(graph, self.make())
-        return baseline.advantage(returns, included, graph)
+        return baseline.advantage(returns, included, graph, starts)
 
     def state(self) -> dict[str, Any]:
         return {"graphs": {graph: baseline.state() for graph, baseline in self.baselines.items()}}
@@ -104,7 +117,11 @@ class PerStep:
         self.recent_returns: list[list[float]] = []
 
     def advantage(
-        self, returns: NDArray[np.float64], included: NDArray[np.bool_], graph: str
+        self,
+        returns: NDArray[np.float64],
+        included: NDArray[np.bool_],
+        graph: str,
+        starts: NDArray[np.int64] | None = None,
     ) -> NDArray[np.float64]:
         self.recent_returns = [*self.recent_returns, *returns[included].tolist()][-self.window :]
         mean = np.mean(self.recent_returns, axis=0) if self.recent_returns else 0.0
@@ -128,13 +145,55 @@ class BatchNormalised:
         self.min_deviation = min_deviation
 
     def advantage(
-        self, returns: NDArray[np.float64], included: NDArray[np.bool_], graph: str
+        self,
+        returns: NDArray[np.float64],
+        included: NDArray[np.bool_],
+        graph: str,
+        starts: NDArray[np.int64] | None = None,
     ) -> NDArray[np.float64]:
         if not included.any():
             return np.zeros_like(returns)
         batch = returns[included]
         deviation = max(float(batch.std()), self.min_deviation)
         return np.where(included[:, None], (returns - batch.mean(axis=0)) / deviation, 0.0)
+
+    def state(self) -> dict[str, Any]:
+        return {}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        pass
+
+
+class StartNormalised:
+    """The mean of those episodes of the batch that start alike, and one deviation for all (GO).
+
+    Episodes that start at better plans end at better ones: only what they change counts.
+
+    Args:
+        min_deviation: A smaller deviation counts as this, so that equal plans do not become noise.
+    """
+
+    def __init__(self, min_deviation: float = 1e-6) -> None:
+        self.min_deviation = min_deviation
+
+    def advantage(
+        self,
+        returns: NDArray[np.float64],
+        included: NDArray[np.bool_],
+        graph: str,
+        starts: NDArray[np.int64] | None = None,
+    ) -> NDArray[np.float64]:
+        if not included.any():
+            return np.zeros_like(returns)
+        start = np.zeros(len(returns), dtype=np.int64) if starts is None else starts
+        advantage = np.zeros_like(returns)
+        for step in range(returns.shape[1]):
+            value, group = returns[included, step], start[included]
+            count = np.bincount(group)
+            mean = np.bincount(group, value) / np.maximum(count, 1)
+            residual = value - mean[group]
+            advantage[included, step] = residual / max(float(residual.std()), self.min_deviation)
+        return advantage
 
     def state(self) -> dict[str, Any]:
         return {}

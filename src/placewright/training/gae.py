@@ -29,7 +29,11 @@ class StepNormalised:
         self.gae_lambda, self.min_deviation = gae_lambda, min_deviation
 
     def advantage(
-        self, returns: NDArray[np.float64], included: NDArray[np.bool_], graph: str
+        self,
+        returns: NDArray[np.float64],
+        included: NDArray[np.bool_],
+        graph: str,
+        starts: NDArray[np.int64] | None = None,
     ) -> NDArray[np.float64]:
         if not included.any():
             return np.zeros_like(returns)

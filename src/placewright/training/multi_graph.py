@@ -24,17 +24,6 @@ if TYPE_CHECKING:
     from placewright.problem import Problem
 
 
-def act_all(
-    policy: Policy, problems: Sequence[Problem], count: int, seeds: Sequence[int], **options: Any
-) -> list[Episodes]:
-    """So many episodes of each problem, side by side where the policy can do that."""
-    if hasattr(policy, "act_all") and len(problems) > 1:
-        batches: list[Episodes] = policy.act_all(problems, count, seeds, **options)
-        return batches
-    pairs = zip(problems, seeds, strict=True)
-    return [policy.act(problem, count, seed, **options) for problem, seed in pairs]
-
-
 @dataclass(frozen=True, eq=False)
 class MultiGraphEpisodes(Episodes):
     """Episodes of several problems, one problem after the other."""

@@ -1,4 +1,4 @@
-"""A shipped policy as a solver: places without training."""
+"""A trained policy as a solver: the shipped ones, or the policy of a training run."""
 
 from __future__ import annotations
 
@@ -22,26 +22,29 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from placewright.policies import Episodes, Policy
+    from placewright.policies.go.policy import Go
     from placewright.problem import Problem
     from placewright.simulator import Verdict
     from placewright.solvers import Search
 
-_ATTEMPTS = 3  # to make plans fit for which the policy's estimate of memory was too low
+_ATTEMPTS = 3  # to find plans that fit, where the policy's estimate of memory was too low
 
 
 @dataclass(frozen=True)
 class PolicySolver:
-    """The plan that a trained policy likes best, and some that it draws; the best is kept.
+    """Judges the argmax plan of a trained policy and samples of it; the best is kept.
 
     Args:
-        name: Of the policy that ships.
-        samples: Plans to draw beside the likeliest.
-        batch_size: How many are drawn at once.
+        name: The name of a shipped policy, or of the recipe that trained `policy`.
+        samples: Plans to sample besides the argmax plan.
+        batch_size: Plans per batch.
+        policy: A trained policy; the shipped one of that name by default.
     """
 
     name: str
     samples: int = 63
     batch_size: int = 21
+    policy: Policy | None = None
 
     def run(self, search: Search) -> None:
         with nullcontext() if self.name == "pair" else _single_thread():
@@ -49,7 +52,7 @@ class PolicySolver:
 
     def _run(self, search: Search) -> None:
         problem, capacity = search.problem, search.problem.arrays.capacity
-        policy = shipped_policy(self.name)
+        policy = self.policy or shipped_policy(self.name)
 
         def place(margin: NDArray[np.int64]) -> NDArray[np.int64]:
             reduced_problem = (
@@ -60,9 +63,12 @@ class PolicySolver:
         place_with_margin(search, place, _ATTEMPTS)
 
     def _place(self, search: Search, policy: Policy, reduced_problem: Problem) -> NDArray[np.int64]:
-        """Judge plans for a problem that shows less memory; bytes over on each device of the best.
+        """Judge plans for a problem with less memory.
 
-        A policy only estimates memory: where the simulator finds too much, it is shown less.
+        A policy only estimates memory: where the simulator finds an overflow, it is given less.
+
+        Returns:
+            The overflow of the best plan on each device, in bytes.
         """
         seed = int(search.rng.integers(2**31))
         best_key, overflow = (np.inf, np.inf), np.zeros_like(reduced_problem.arrays.capacity)
@@ -79,7 +85,7 @@ class PolicySolver:
         return overflow
 
     def _judge(self, search: Search, episodes: Episodes) -> Verdict:
-        """Judge plans in the policy's own order, if it has one, and in the graph's."""
+        """Judge plans in the policy's own order, if it has one, and in the graph's order."""
         placements = episodes.placements
         if episodes.priority is None:
             return search.judge(placements)
@@ -91,20 +97,22 @@ class PolicySolver:
 
 
 def _single_thread() -> AbstractContextManager[None]:
-    """Small networks are quickest with one; says what to install if there is no torch."""
+    """Torch with one thread, the fastest for small networks; an error if there is no torch."""
     find_policy("placeto-any")
     return torch_threads()
 
 
 @dataclass(frozen=True)
 class GoPolicySolver:
-    """The plans that GO proposes and some that it draws; the best is kept, repaired if need be.
+    """Judges the plans that GO proposes; the best is kept, and repaired if it does not fit.
 
     Args:
-        samples: Plans beside the likeliest.
+        samples: Plans besides the argmax plan.
+        policy: A trained policy; the shipped one by default.
     """
 
     samples: int = 15
+    policy: Go | None = None
     name: str = field(default="go", init=False)
 
     def run(self, search: Search) -> None:
@@ -112,7 +120,8 @@ class GoPolicySolver:
             from placewright.training.go.proposer import GoProposer
 
             seed = int(search.rng.integers(2**31))
-            plans = GoProposer.shipped().propose(search.problem, 1 + self.samples, seed)
+            proposer = GoProposer.shipped() if self.policy is None else GoProposer(self.policy)
+            plans = proposer.propose(search.problem, 1 + self.samples, seed)
         placements = np.stack([plan.placement for plan in plans])
         priorities = np.stack(
             [np.zeros(len(plan)) if plan.priority is None else plan.priority for plan in plans]
@@ -123,7 +132,7 @@ class GoPolicySolver:
 
     @staticmethod
     def _repair(search: Search, placement: NDArray[np.int32]) -> None:
-        """How much a plan needs hangs on its order most of all, then on what is where."""
+        """Try other orders, on which memory depends most, and then move ops."""
         priorities = np.stack(list(rule_priorities(search.problem, placement).values()))
         verdict = search.judge(np.repeat(placement[None], len(priorities), axis=0), priorities)
         if not len(verdict.value):
@@ -138,4 +147,4 @@ class GoPolicySolver:
 POLICY_SOLVERS: dict[str, Callable[[], PolicySolver | GoPolicySolver]] = {
     name: GoPolicySolver if name == "go" else partial(PolicySolver, name) for name in SHIPPED
 }
-"""Methods that use a policy which ships, by name."""
+"""Solvers that use a shipped policy, by name."""

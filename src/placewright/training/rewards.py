@@ -15,7 +15,7 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from placewright.training.environment import Outcome
+    from placewright.outcome import Outcome
 
 
 class Reward(Protocol):

@@ -1,4 +1,4 @@
-"""A training run in a folder: trains, checkpoints on the way, and resumes."""
+"""A training run in a folder: trains, saves checkpoints, resumes, and serves as a solver."""
 
 from __future__ import annotations
 
@@ -7,27 +7,55 @@ import threading
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
+from placewright import policies
 from placewright.errors import FileError
-from placewright.training.checkpoints import read_checkpoint, restore, save_checkpoint
+from placewright.training.checkpoints import (
+    checkpoint_policy,
+    read_checkpoint,
+    restore,
+    save_checkpoint,
+)
+from placewright.training.clock import SimulatorClock
+from placewright.training.policy_solver import GoPolicySolver, PolicySolver
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
+    from placewright.policies.go.policy import Go
+    from placewright.solvers import Solver
     from placewright.training.trainer import Trainer
 
-CHECKPOINT_FILE = "checkpoint.json"
+CHECKPOINT_FILE, POLICY_FILE = "checkpoint.json", "policy.json"
+"""The files of a run's folder: the trainer's state, and the policy alone."""
+
+
+def load_solver(folder: Path) -> Solver:
+    """A solver that places with the trained policy of a run.
+
+    Raises:
+        FileError: The folder keeps no run, or a damaged one.
+    """
+    data, tensors = read_checkpoint(folder / CHECKPOINT_FILE)
+    try:
+        policy = checkpoint_policy(data, tensors)
+    except FileError as error:
+        raise FileError(f"{folder / CHECKPOINT_FILE}: {error}") from None
+    policy.use_clock(SimulatorClock())
+    if policy.name == "go":
+        return GoPolicySolver(policy=cast("Go", policy))
+    return PolicySolver(str(data.get("recipe", policy.name)), policy=policy)
 
 
 @dataclass(frozen=True, eq=False)
 class TrainingRun:
-    """A training run that leaves its state in a folder.
+    """A training run that keeps its state in a folder.
 
     Args:
         metadata: Plain data to keep with each checkpoint.
-        save_interval: Seconds between checkpoints; one is written at the end in any case.
+        save_interval: Seconds between checkpoints; another one is written at the end.
     """
 
     trainer: Trainer
@@ -40,13 +68,13 @@ class TrainingRun:
         return self.folder / CHECKPOINT_FILE
 
     def train(self, on_update: Callable[[Trainer], None] | None = None) -> bool:
-        """Train to the end, or until a person interrupts; the state is saved either way.
+        """Train to the end of the budget, or until an interrupt; the state is saved either way.
 
-        An interrupt is heard after the update under way, a second one at once; what is saved is
-        always the end of an update.
+        The first interrupt ends training after the current update, a second one at once; the saved
+        state is always the end of an update.
 
         Returns:
-            Whether training came to its end.
+            Whether the budget is used.
         """
         saved = time.monotonic()
 
@@ -66,14 +94,15 @@ class TrainingRun:
                 raise FileError(f"{self.folder}: cannot be made: {error.strerror}") from None
             self.trainer.run(after_update)
             self.save()
+            policies.save(self.trainer.policy, self.folder / POLICY_FILE)
         return self.trainer.finished
 
     def save(self) -> None:
-        """Write where training stands."""
+        """Write a checkpoint."""
         save_checkpoint(self.trainer, self.path, self.metadata)
 
     def resume(self) -> None:
-        """Stand where the folder's last checkpoint says.
+        """Continue from the folder's last checkpoint.
 
         Raises:
             FileError: There is none, it is damaged, or of another run.
@@ -90,7 +119,7 @@ def catch_interrupts() -> Iterator[threading.Event]:
     """An event that the first Ctrl-C sets instead of raising; the second one raises."""
     interrupted = threading.Event()
     if threading.current_thread() is not threading.main_thread():
-        yield interrupted  # signals go to the main thread, where they do what they always do
+        yield interrupted  # the main thread handles signals as before
         return
     previous_handler = signal.getsignal(signal.SIGINT)
 

@@ -55,6 +55,20 @@ class Linear:
 
 
 @dataclass(frozen=True)
+class Decay:
+    """A value that loses a share of itself linearly, between two shares of the budget."""
+
+    value: float
+    loss: float = 0.9
+    begin: float = 0.0
+    end: float = 1.0
+
+    def __call__(self, progress: float) -> float:
+        fraction = (progress - self.begin) / max(self.end - self.begin, 1e-12)
+        return self.value * (1 - self.loss * min(max(fraction, 0.0), 1.0))
+
+
+@dataclass(frozen=True)
 class Staircase:
     """A value that is multiplied by `factor` at each of so many equal steps after `begin`."""
 

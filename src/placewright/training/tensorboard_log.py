@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -14,17 +15,17 @@ if TYPE_CHECKING:
 
 _SCALARS = {
     "best": "step time/best",
-    "mean": "step time/mean of drawn plans",
+    "mean": "step time/mean of sampled plans",
     "greedy": "step time/argmax plan",
     "entropy": "policy/entropy share",
-    "infeasible": "policy/invalid share",
+    "infeasible": "policy/infeasible share",
     "gradient": "policy/gradient norm",
     "rate": "policy/learning rate",
 }
 
 
 class TensorboardLog:
-    """Writes each update's figures, by the number of plans judged.
+    """Writes each update's figures, by the number of plans judged; imitation by updates.
 
     Raises:
         MissingDependency: TensorBoard is not installed.
@@ -35,15 +36,20 @@ class TensorboardLog:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
             raise MissingDependency("tensorboard", "track") from None
-        # What an interrupted run wrote after its last checkpoint is dropped.
+        # Drop what an interrupted run wrote after its last checkpoint.
         self._writer: Any = SummaryWriter(str(folder), purge_step=first_plan + 1)
 
     def __call__(self, trainer: Trainer) -> None:
-        figures = asdict(trainer.log[-1])
+        row = trainer.log[-1]
+        if row.phase == trainer.hooks.pretraining:
+            for name, value in row.stats.items():
+                self._writer.add_scalar(f"{row.phase}/{name}", value, row.update)
+            return
+        figures = asdict(row)
         for name, title in _SCALARS.items():
-            if figures[name] == figures[name]:
+            if math.isfinite(figures[name]):
                 self._writer.add_scalar(title, figures[name], figures["plans"])
 
     def close(self) -> None:
-        """Write what is not written yet."""
+        """Write what is buffered."""
         self._writer.close()

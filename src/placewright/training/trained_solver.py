@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 
 from placewright.plan import Plan
 from placewright.solvers import evaluate
-from placewright.training.environment import Environment, from_verdict
+from placewright.training.environment import from_verdict
 from placewright.training.trainer import Trainer
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from placewright.outcome import Outcome
     from placewright.problem import Problem
     from placewright.result import Result
     from placewright.solvers import Search
-    from placewright.training.environment import Outcome
     from placewright.training.recipes.base import Recipe
 
 
@@ -26,7 +26,7 @@ class TrainedSolver:
     """Trains a fresh policy on the problem; the search keeps the best plan that it makes.
 
     Args:
-        max_evaluations: Plans to judge; the stop rule may end it before.
+        max_evaluations: Plans to judge; the stop rule may end it earlier.
     """
 
     recipe: Recipe
@@ -44,9 +44,8 @@ class TrainedSolver:
         ) -> Outcome:
             return from_verdict(problem, search.judge(placements, priority))
 
-        trainer = Trainer(
-            [Environment(search.problem, measure)], self.recipe, search.seed, self.max_evaluations
-        )
+        environment = self.recipe.environment(search.problem, measure)
+        trainer = Trainer([environment], self.recipe, search.seed, self.max_evaluations)
         trainer.run(lambda _: not search.over)
 
 
@@ -55,7 +54,12 @@ def training_result(trainer: Trainer, index: int = 0) -> Result:
     environment = trainer.environments[index]
     if environment.best_placement is None:
         raise ValueError("no plan has been judged yet")
-    plan = Plan.of(environment.problem, environment.best_placement, environment.best_priority)
+    plan = Plan.of(
+        environment.problem,
+        environment.best_placement,
+        environment.best_priority,
+        fusion=environment.best_fusion,
+    )
     return replace(
         evaluate(environment.problem, plan, trainer.recipe.name),
         seed=trainer.seed,

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import math
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placewright.training.algorithms import Regularization
+from placewright.training.algorithms import Regularization, set_learning_rate
+from placewright.training.clock import SimulatorClock
+from placewright.training.environment import best_plan
 from placewright.training.multi_graph import (
     MultiGraphEpisodes,
     MultiGraphPolicy,
-    act_all,
     pad_columns,
 )
 from placewright.training.rewards import step_returns
-from placewright.training.start_plans import start_times
 from placewright.training.threads import torch_threads
 
 if TYPE_CHECKING:
@@ -24,27 +27,34 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
+    from placewright.outcome import Outcome
     from placewright.policies import Episodes, Policy
     from placewright.problem import Problem
-    from placewright.training.environment import Environment, Outcome
+    from placewright.training.environment import Environment
     from placewright.training.recipes.base import Recipe
 
-SAMPLED, GREEDY = "sampled", "argmax"
-"""Who found a plan: it was drawn, or it was the policy's likeliest."""
+SAMPLED = "sampled"
+"""What found a plan: the policy sampled it."""
+LEARNED = "reinforcement"
+"""The phase of updates that learn from rewards."""
 
 
 @dataclass(frozen=True)
 class UpdateLog:
-    """What one update was like.
+    """Figures of one update, for one problem; not a number where an update has none.
 
     Args:
-        plans: Judged so far.
-        best: The best objective so far of the problem at hand, whether or not it fits.
-        mean: Of the plans drawn in this update.
-        greedy: The objective of the argmax plan after the update; not a number where it was not
-            asked for.
-        entropy: Of the decisions, as a share of an even choice's; the first head's mean.
-        infeasible: The share of the plans drawn that do not fit.
+        plans: Plans judged so far.
+        best: The best objective so far of the problem, whether or not the plan fits.
+        mean: The mean objective of the plans that were sampled.
+        greedy: The objective of the argmax plan after the update.
+        entropy: The entropy of the decisions as a share of a uniform choice's, the heads' mean.
+        infeasible: The share of the sampled plans that do not fit.
+        gradient: The norm of the gradient.
+        rate: The learning rate.
+        problem: The index of the problem.
+        phase: `reinforcement`, or the name of a phase before it.
+        stats: Further figures of the algorithm.
     """
 
     update: int
@@ -56,18 +66,37 @@ class UpdateLog:
     infeasible: float
     gradient: float
     rate: float
+    problem: int = 0
+    phase: str = LEARNED
+    stats: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class EpisodeBatch:
+    """The episodes of one update and their outcomes, problem by problem."""
+
+    indices: list[int]
+    episodes: list[Episodes]
+    outcomes: list[Outcome | Future[Outcome]]
+
+    def judged(self) -> list[Outcome]:
+        """The outcomes, once all plans are judged."""
+        return [item.result() if isinstance(item, Future) else item for item in self.outcomes]
 
 
 class Trainer:
     """Trains one policy on one problem or several, an update at a time.
 
-    The same problems, recipe, seed and budget give the same plans: what is drawn in an update
-    depends on the seed and the update's number alone.
+    The same problems, recipe, seed and budget give the same plans: the samples of an update depend
+    on the seed and the update's number alone. Schedules go by the share of the budget used, of that
+    limit which is nearest.
 
     Args:
-        max_evaluations: How many plans to judge, all problems together; schedules go by it.
-        policy: A policy to go on with; a fresh one for the first problem by default.
-        device: Where the policy lives: `cpu`, `cuda`, or `auto` for a GPU if there is one.
+        max_evaluations: Plans to judge, all problems together; None for no limit.
+        policy: A policy to continue with; a fresh one for the first problem by default.
+        device: Where the policy computes: `cpu`, `cuda`, or `auto` for a GPU if there is one.
+        max_updates: Updates to make; None for no limit.
+        max_seconds: Seconds to train; None for no limit.
     """
 
     def __init__(
@@ -75,104 +104,225 @@ class Trainer:
         environments: Sequence[Environment],
         recipe: Recipe,
         seed: int = 0,
-        max_evaluations: int = 5000,
+        max_evaluations: int | None = 5000,
         policy: Policy | None = None,
         device: str = "auto",
+        max_updates: int | None = None,
+        max_seconds: float | None = None,
     ) -> None:
         import torch
 
-        self.environments, self.recipe = list(environments), recipe
-        self.seed, self.max_evaluations = seed, max_evaluations
+        self.environments, self.recipe, self.seed = list(environments), recipe, seed
+        self.max_evaluations, self.max_updates = max_evaluations, max_updates
+        self.max_seconds = max_seconds
         with torch_threads():
             fresh = policy or recipe.policy_config.build(self.environments[0].problem, seed)
             if device == "auto":
                 device = "cuda" if torch.cuda.is_available() else "cpu"
             self.policy: Policy = fresh.to(device)  # type: ignore[attr-defined]
-        if hasattr(self.policy, "starts"):
-            self.policy.starts = self._start_times
+        self.policy.use_clock(_CountingClock(self))
         self.optimizer: torch.optim.Optimizer = torch.optim.Adam(
             self.policy.parameters(), lr=recipe.learning_rate(0.0)
         )
-        self.baseline = recipe.baseline()
+        self.baseline, self.hooks = recipe.baseline(), recipe.hooks()
         self.updates = 0
         self.finished = False
+        self.seconds = 0.0
+        """Seconds of training so far."""
         self.log: list[UpdateLog] = []
         self.best_episodes: dict[int, Episodes] = {}
         """For each problem the episode that made its best plan."""
         self.greedy_plans: dict[int, tuple[bytes, float]] = {}
         """For each problem the argmax plan that was judged last, and its objective."""
+        self.pending: EpisodeBatch | None = None
+        """Episodes that the next update learns from, with hooks that overlap."""
+        self._executor: ThreadPoolExecutor | None = None
+        self.hooks.start(self)
+        self.planned_updates = max_updates or self.hooks.planned_updates(self)
 
     @property
     def evaluations(self) -> int:
         """Plans judged so far."""
         return sum(environment.evaluations for environment in self.environments)
 
+    @property
+    def progress(self) -> float:
+        """The share of the budget used, 0 to 1."""
+        shares = [0.0]
+        if self.planned_updates is not None:
+            shares.append(self.updates / self.planned_updates)
+        if self.max_evaluations is not None:
+            shares.append(self.evaluations / self.max_evaluations)
+        if self.max_seconds is not None and self.max_updates is None:
+            shares.append(self.seconds / self.max_seconds)
+        return min(max(shares), 1.0)
+
     def run(self, on_update: Callable[[Trainer], bool] | None = None, threads: int = 1) -> None:
         """Train until the budget is used.
 
         Args:
-            on_update: Called after each update; training pauses if it says false.
+            on_update: Called after each update; training pauses if it returns false.
         """
+        earlier, started = self.seconds, time.perf_counter()
         with torch_threads(threads):
             while not self.finished:
                 self.update()
+                self.seconds = earlier + time.perf_counter() - started
                 if on_update is not None and not on_update(self):
-                    return
+                    break
+        if self.pending is not None:
+            self.pending.judged()
 
     def update(self) -> None:
-        """Draw plans, judge them, learn from them, and judge what the policy now likes best."""
-        recipe, progress = self.recipe, min(self.evaluations / self.max_evaluations, 1.0)
-        indices = self._next_problems()
-        problems = [self.environments[index].problem for index in indices]
-        logit_noise, learning_rate = recipe.logit_noise(progress), recipe.learning_rate(progress)
-        seeds = [self._sampling_seed(position) for position in range(len(indices))]
-        batches = act_all(self.policy, problems, recipe.episodes, seeds, noise=logit_noise)
-        outcomes = []
+        """Sample plans, judge them, learn from them, and judge the argmax plan."""
+        if (self.max_updates is not None and self.updates >= self.max_updates) or (
+            self.max_seconds is not None and self.seconds >= self.max_seconds
+        ):
+            self.finished = True
+            return
+        progress = self.progress
+        self.hooks.begin_update(self)
+        steps = self.hooks.pretrain(self, progress)
+        if steps is not None:
+            self.updates += 1
+            for index, stats, learning_rate in steps:
+                self.log_update(index, self.hooks.pretraining, stats, learning_rate)
+            return
+        batch = self._collect(progress)
+        if batch is None:
+            return
+        learned: EpisodeBatch | None = batch
+        if self.hooks.overlap:
+            learned, self.pending = self.pending, batch
+        if learned is None:
+            self.updates += 1
+        else:
+            self._learn_from(learned, progress)
+        self.hooks.end_update(self, progress)
+
+    def judge(
+        self,
+        index: int,
+        placements: NDArray[np.int32],
+        found_by: str,
+        priority: NDArray[np.float64] | None = None,
+        fusion: NDArray[np.int32] | None = None,
+    ) -> Outcome | None:
+        """The outcome of plans; None, and training is over, if the budget does not allow them all.
+
+        The first update is always made, however small the budget.
+        """
+        self._wait()
+        if not self._allows(len(placements)):
+            return None
+        outcome = self.environments[index].judge(placements, found_by, priority, fusion)
+        if len(outcome.seconds) < len(placements):
+            self.finished = True
+            return None
+        return outcome
+
+    def judge_last_plan(self, index: int, episodes: Episodes, found_by: str) -> float:
+        """The objective of an episode's last plan, judged again only where it has changed."""
+        placement = episodes.placements[-1:]
+        last_placement, value = self.greedy_plans.get(index, (b"", math.nan))
+        if placement.tobytes() != last_placement:
+            last_plan = replace(
+                episodes,
+                placements=placement,
+                episode_of=episodes.episode_of[-1:],
+                priority=None if episodes.priority is None else episodes.priority[-1:],
+            )
+            outcome = self._judge_episodes(index, last_plan, found_by)
+            if outcome is not None:
+                value = float(outcome.seconds[-1])
+                self.greedy_plans[index] = placement.tobytes(), value
+        return value
+
+    def log_update(
+        self, index: int, phase: str, stats: dict[str, float], rate: float, **figures: float
+    ) -> None:
+        """Add a row of the update under way to the log; figures not given are not numbers."""
+        best = self.environments[index].best_key[1]
+        known = {"mean": math.nan, "greedy": math.nan, "entropy": math.nan, "infeasible": math.nan}
+        self.log.append(
+            UpdateLog(
+                self.updates,
+                self.evaluations,
+                best if math.isfinite(best) else math.nan,
+                **{**known, **figures},
+                gradient=stats.get("gradient", 0.0),
+                rate=rate,
+                problem=index,
+                phase=phase,
+                stats={name: value for name, value in stats.items() if name != "gradient"},
+            )
+        )
+
+    def _collect(self, progress: float) -> EpisodeBatch | None:
+        """Sample episodes and judge them; None if the budget does not allow them."""
+        indices = self.hooks.next_problems(self)
+        batches = self.hooks.sample(self, indices, self.recipe.logit_noise(progress))
+        if self.finished:
+            return None
+        outcomes: list[Outcome | Future[Outcome]] = []
         for index, episodes in zip(indices, batches, strict=True):
-            outcome = self._judge(index, episodes, SAMPLED)
+            outcome: Outcome | Future[Outcome] | None
+            if self.hooks.overlap and self.environments[index].in_background:
+                outcome = self._submit(index, episodes)
+            else:
+                outcome = self._judge_episodes(index, episodes, SAMPLED)
             if outcome is None:
-                return
+                return None
             outcomes.append(outcome)
+        return EpisodeBatch(indices, batches, outcomes)
+
+    def _learn_from(self, batch: EpisodeBatch, progress: float) -> None:
+        recipe, indices, outcomes = self.recipe, batch.indices, batch.judged()
+        learning_rate = recipe.learning_rate(progress)
         credits = [
-            self._credit(*judged_batch, progress)
-            for judged_batch in zip(indices, batches, outcomes, strict=True)
+            self._credit(*judged, progress)
+            for judged in zip(indices, batch.episodes, outcomes, strict=True)
         ]
-        for param_group in self.optimizer.param_groups:
-            param_group["lr"] = learning_rate
+        set_learning_rate(self.optimizer, learning_rate)
         stats: dict[str, float] = {}
         if any(included for _, included in credits):
-            stats = self._learn(indices, batches, [advantage for advantage, _ in credits], progress)
+            advantages = [advantage for advantage, _ in credits]
+            stats = self._learn(indices, batch.episodes, advantages, progress)
         self.updates += 1
-        greedy_batches: Sequence[Episodes | None] = [None] * len(indices)
+        for judged in zip(indices, batch.episodes, outcomes, strict=True):
+            self.hooks.on_outcome(self, *judged)
+        greedy = [math.nan] * len(indices)
         if recipe.greedy_every and self.updates % recipe.greedy_every == 0:
-            greedy_batches = act_all(self.policy, problems, 1, [0] * len(indices), greedy=True)
-        for index, outcome, greedy_episodes in zip(indices, outcomes, greedy_batches, strict=True):
-            value = (
-                float("nan")
-                if greedy_episodes is None
-                else self._judge_greedy(index, greedy_episodes)
+            greedy = self.hooks.greedy_values(self, indices)
+        shares = [value for name, value in stats.items() if name.startswith("entropy/")]
+        entropy = float(np.mean(shares)) if shares else math.nan
+        for index, outcome, value in zip(indices, outcomes, greedy, strict=True):
+            finite = outcome.seconds[np.isfinite(outcome.seconds)]
+            self.log_update(
+                index,
+                LEARNED,
+                stats,
+                learning_rate,
+                mean=float(finite.mean()) if len(finite) else math.nan,
+                greedy=value if math.isfinite(value) else math.nan,
+                entropy=entropy,
+                infeasible=float(1 - outcome.feasible.mean()),
             )
-            self._log_update(self.environments[index], outcome, value, stats, learning_rate)
-
-    def _next_problems(self) -> list[int]:
-        """The problems of this update."""
-        count = min(self.recipe.problems, len(self.environments))
-        start = self.updates * count
-        return [(start + offset) % len(self.environments) for offset in range(count)]
 
     def _credit(
         self, index: int, episodes: Episodes, outcome: Outcome, progress: float
     ) -> tuple[NDArray[np.float64], bool]:
-        """Episodes × steps: how much better than expected each went; whether any counts."""
+        """Episodes × steps: advantages; and whether any episode is learned from."""
         recipe, environment = self.recipe, self.environments[index]
         reward = recipe.reward(outcome, environment.reference_seconds)
         credit = step_returns(reward, episodes.episode_of, len(episodes), recipe.discount)
         last_step = len(outcome.seconds) // len(episodes) - 1
         included = np.ones(len(episodes), dtype=bool)
-        if progress >= recipe.drop_infeasible_after:
+        if progress >= recipe.drop_infeasible_after and recipe.drop_infeasible_after < 1:
             included = outcome.feasible.reshape(len(episodes), -1)[:, last_step]
         graph = environment.problem.graph.fingerprint
-        return self.baseline.advantage(credit, included, graph), bool(included.any())
+        starts = self.policy.start_groups(episodes)
+        return self.baseline.advantage(credit, included, graph, starts), bool(included.any())
 
     def _learn(
         self,
@@ -183,17 +333,12 @@ class Trainer:
     ) -> dict[str, float]:
         recipe, policy = self.recipe, self.policy
         problems = [self.environments[index].problem for index in indices]
-        episodes, advantage, best_episode = (
-            batches[0],
-            advantages[0],
-            self.best_episodes.get(indices[0]),
-        )
+        episodes, advantage = batches[0], advantages[0]
+        best_episode = self.best_episodes.get(indices[0])
         if len(indices) > 1:
             policy = MultiGraphPolicy(policy, problems)  # type: ignore[assignment]
-            episodes, advantage = (
-                MultiGraphEpisodes.of(batches),
-                np.concatenate(pad_columns(advantages)),
-            )
+            episodes = MultiGraphEpisodes.of(batches)
+            advantage = np.concatenate(pad_columns(advantages))
             best_episode = MultiGraphEpisodes.of([self.best_episodes[index] for index in indices])
         regularization = Regularization(
             recipe.entropy_bonus(progress),
@@ -206,75 +351,49 @@ class Trainer:
             policy, problems[0], episodes, advantage, self.optimizer, regularization
         )
 
-    def _judge(self, index: int, episodes: Episodes, found_by: str) -> Outcome | None:
-        """Plans judged; None, and training is over, if the budget does not allow them all."""
-        environment, placements = self.environments[index], episodes.placements
-        if self.evaluations and self.evaluations + len(placements) > self.max_evaluations:
-            self.finished = True
-            return None
+    def _judge_episodes(self, index: int, episodes: Episodes, found_by: str) -> Outcome | None:
+        """See `judge`; the episode of the best plan is kept for self-imitation."""
+        environment = self.environments[index]
         previous_key = environment.best_key
-        outcome = environment.judge(placements, found_by, episodes.priority)
-        if len(outcome.seconds) < len(placements):
-            self.finished = True
-            return None
-        if environment.best_key < previous_key:
-            best = int(np.lexsort((outcome.seconds, outcome.overflow))[0])
-            self.best_episodes[index] = self.policy.select(episodes, int(episodes.episode_of[best]))
+        outcome = self.judge(
+            index, episodes.placements, found_by, episodes.priority, episodes.fusion
+        )
+        if outcome is not None and environment.best_key < previous_key:
+            best = int(episodes.episode_of[best_plan(outcome)])
+            self.best_episodes[index] = self.policy.select(episodes, best)
         return outcome
 
-    def _judge_greedy(self, index: int, episodes: Episodes) -> float:
-        """The objective of the argmax plan, which is judged, and counted, whenever it changes."""
-        placement = episodes.placements[-1:]
-        last_placement, value = self.greedy_plans.get(index, (b"", float("nan")))
-        if placement.tobytes() != last_placement:
-            priority = None if episodes.priority is None else episodes.priority[-1:]
-            last_plan = replace(
-                episodes,
-                placements=placement,
-                episode_of=episodes.episode_of[-1:],
-                priority=priority,
-            )
-            outcome = self._judge(index, last_plan, GREEDY)
-            if outcome is not None:
-                value = float(outcome.seconds[-1])
-                self.greedy_plans[index] = placement.tobytes(), value
-        return value
+    def _submit(self, index: int, episodes: Episodes) -> Future[Outcome] | None:
+        """Judge episodes on another thread; None if the budget does not allow them."""
+        self._wait()
+        if not self._allows(len(episodes.placements)):
+            return None
+        if self._executor is None:
+            self._executor = ThreadPoolExecutor(1)
+        plans = episodes.placements, SAMPLED, episodes.priority, episodes.fusion
+        return self._executor.submit(self.environments[index].judge, *plans)
 
-    def _sampling_seed(self, position: int) -> int:
-        entropy = [self.seed, self.updates, *([position] if position else [])]
-        return int(np.random.SeedSequence(entropy).generate_state(1)[0])
+    def _allows(self, plans: int) -> bool:
+        limit = self.max_evaluations
+        if limit is not None and self.updates and self.evaluations + plans > limit:
+            self.finished = True
+        return not self.finished
 
-    def _start_times(self, problem: Problem, placements: NDArray[np.int32]) -> NDArray[np.float64]:
-        """When ops start, for a policy that wants to know inside an episode.
+    def _wait(self) -> None:
+        """Finish judging on the other thread: what an environment counts must not depend on it."""
+        if self.pending is not None:
+            self.pending.judged()
 
-        Such plans are judged too, and counted, unless they are judged again with each step.
-        """
-        if not getattr(self.policy.config, "steps", False):  # type: ignore[attr-defined]
-            for environment in self.environments:
+
+class _CountingClock(SimulatorClock):
+    """The clock of a trainer's policy: plans simulated inside an episode count as judged."""
+
+    def __init__(self, trainer: Trainer) -> None:
+        self.trainer = trainer
+
+    def op_starts(self, problem: Problem, placements: NDArray[np.int32]) -> NDArray[np.float64]:
+        if not self.trainer.policy.judges_steps:  # those are judged again with each step
+            for environment in self.trainer.environments:
                 if environment.problem is problem:
                     environment.evaluations += len(placements)
-        return start_times(problem, placements)
-
-    def _log_update(
-        self,
-        environment: Environment,
-        outcome: Outcome,
-        greedy: float,
-        stats: dict[str, float],
-        rate: float,
-    ) -> None:
-        shares = [value for name, value in stats.items() if name.startswith("entropy/")]
-        finite = outcome.seconds[np.isfinite(outcome.seconds)]
-        self.log.append(
-            UpdateLog(
-                self.updates,
-                self.evaluations,
-                environment.best_key[1],
-                float(finite.mean()) if len(finite) else float("nan"),
-                greedy,
-                float(np.mean(shares)) if shares else float("nan"),
-                float(1 - outcome.feasible.mean()),
-                stats.get("gradient", 0.0),
-                rate,
-            )
-        )
+        return super().op_starts(problem, placements)

@@ -15,7 +15,7 @@ from placewright.errors import ConfigError, ProblemError
 torch = pytest.importorskip("torch")
 from placewright.policies.placeto import policy as placeto  # noqa: E402
 from placewright.policies.transfer import gnn  # noqa: E402
-from placewright.training.start_plans import start_times  # noqa: E402
+from placewright.training.clock import SimulatorClock  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -176,9 +176,10 @@ def test_a_share_of_the_decisions_is_learned_from_and_all_are_drawn(several):
 def test_start_times_are_those_of_the_plan_as_it_stands(several):
     problem = several[1]
     policy = sized(times=True).build(problem)
-    with pytest.raises(ConfigError, match="wants to know when groups start"):
+    with pytest.raises(ConfigError, match="reads when groups start and has no clock"):
         policy.act(problem, 1, seed=0)
-    policy.starts = start_times
+    clock = SimulatorClock()
+    policy.use_clock(clock)
     episodes = policy.act(problem, 2, seed=0)
     when, drawn = episodes.actions["when"], episodes.actions["device"]
     grouping = policy.grouping(problem)
@@ -187,7 +188,7 @@ def test_start_times_are_those_of_the_plan_as_it_stands(several):
     a = problem.arrays
     for step in (0, steps - 1):
         row = np.where(np.arange(steps) < step, drawn[1], episodes.actions["start"][1])
-        seconds = start_times(problem, problem.legalize(grouping.expand(row[None])))[0]
+        seconds = clock.op_starts(problem, problem.legalize(grouping.expand(row[None])))[0]
         first = [seconds[own[a.scheduled[own]]].min(initial=np.inf) for own in grouping.members()]
         least = np.where(np.isfinite(first), first, 0.0)
         np.testing.assert_allclose(when[1, step], least / least.max(), rtol=1e-6)

@@ -12,12 +12,13 @@ from placewright import Plan
 torch = pytest.importorskip("torch")
 
 from placewright.policies.go.config import GoConfig  # noqa: E402
+from placewright.training.algorithms import set_learning_rate  # noqa: E402
 from placewright.training.go.demonstrations import (  # noqa: E402
     DemonstrationTask,
     make_demonstration,
     read_demonstrations,
 )
-from placewright.training.go.imitation import Imitation, train_by_imitation  # noqa: E402
+from placewright.training.go.imitation import Imitation  # noqa: E402
 from placewright.training.go.proposer import GoProposer  # noqa: E402
 
 SMALL = GoConfig(hidden=16, heads=2, segment=16, layers=1, tasks=("device", "priority"))
@@ -53,9 +54,11 @@ def test_imitation_puts_units_where_the_teacher_has_them_and_mends_what_was_move
     """Taught on one problem whose strong plan is not its first one."""
     problem = lessons[1].problem
     policy = SMALL.build(problem)
-    rows = train_by_imitation(
-        policy, lessons[1:], steps=60, learning_rate=5e-3, imitation=Imitation(unit_probability=1.0)
-    )
+    rng, optimizer = np.random.default_rng([0, 7]), torch.optim.Adam(policy.parameters())
+    imitation, rows = Imitation(unit_probability=1.0), []
+    for step in range(60):
+        set_learning_rate(optimizer, 5e-3 * (1 - 0.9 * step / 60))
+        rows.append(imitation.step(policy, optimizer, lessons[1], rng))
     assert rows[-1]["loss"] < 0.7 * rows[0]["loss"]
     first, last = (np.mean([row["pass 0"] for row in part]) for part in (rows[:5], rows[-10:]))
     assert last > 0.85

@@ -1,5 +1,6 @@
-"""`placewright train`: trains a policy to place a network."""
+"""`placewright train`: trains a policy to place a model."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -7,11 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from placewright.cli import options
+from placewright.cli.commands import train_family
+from placewright.cli.commands.train_family import format_figure, format_share
 from placewright.cli.paths import check_json, check_writable
-from placewright.cli.problem_options import ProblemOptions
+from placewright.cli.problem_options import (
+    ProblemOptions,
+    parse_budget,
+    with_training_problem_options,
+)
 from placewright.cli.progress import Progress
+from placewright.cli.training_options import DEFAULT_EVALUATIONS, TrainingOptions
 from placewright.errors import ConfigError
-from placewright.units import format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,262 +27,350 @@ if TYPE_CHECKING:
     from placewright.result import Result
     from placewright.training import Recipe, Trainer, UpdateLog
 
-DEFAULT_PLANS = 5000
-"""Plans that a run judges if nobody says how many."""
+RECIPE_NAMES = (
+    *("colocrl", "colocrl-paper", "go", "hierarchical", "hierarchical-paper"),
+    *("hierarchical-open", "pair", "placeto", "placeto-steps", "placeto-paper"),
+    *("placeto-any", "placeto-joint"),
+)
+"""The recipes of `placewright.training`, which takes too long to import for `--help`."""
+_CURVE_ROWS = 10  # rows of the learning curve that are printed
+_LOG_FIELDS = ("update", "plans", "best", "mean", "greedy", "entropy", "infeasible")
 
-_CURVE_ROWS = 10  # rows of the learning curve that are shown
-_TRAINING_OPTIONS = ("recipe", "plans", "seed", "groups", "hidden", "rule", "graphs", "times")
-_LATER_DEFAULTS = {
-    "graphs": None,
-    "times": False,
-}  # of those, what runs of older releases do not say
 
-
+@with_training_problem_options
 def train_policy(
+    *,
     recipe: Annotated[
         str | None,
         typer.Argument(
-            metavar="RECIPE",
-            help="colocrl, hierarchical, or one of the papers' own: see docs/learning.md.",
-            show_default=False,
+            metavar="RECIPE", help=f"One of {', '.join(RECIPE_NAMES)}.", show_default=False
         ),
     ] = None,
-    graph: Annotated[
-        str | None,
-        typer.Option("--graph", metavar="MODEL", help="A network's name or a file, as in `place`."),
-    ] = None,
-    graphs: Annotated[
+    problem_options: ProblemOptions,
+    family: Annotated[
         str | None,
         typer.Option(
-            "--graphs",
-            metavar="FAMILY",
-            help="Train on all training graphs of a family (cifar10, ptb, nmt) instead.",
+            "--family",
+            metavar="NAME",
+            help="Train on all training graphs of a family (cifar10, ptb, nmt) instead of MODEL.",
         ),
     ] = None,
-    on: options.On = None,
-    plans: Annotated[
+    demonstrations: Annotated[
+        Path | None,
+        typer.Option(
+            "--demonstrations",
+            metavar="FILE",
+            help="(go only) Train on the problems of this file and imitate its plans; graphs are "
+            "read from its folder, if they are there.",
+        ),
+    ] = None,
+    evaluations: Annotated[
         int | None,
         typer.Option(
-            "--plans", metavar="N", min=1, help=f"Plans to judge. [default: {DEFAULT_PLANS}]"
+            "--evaluations",
+            metavar="N",
+            min=1,
+            help="Plans to evaluate in all; with --resume more than before, to train further. "
+            f"[default: {DEFAULT_EVALUATIONS}, or no limit with --budget]",
         ),
+    ] = None,
+    budget: Annotated[
+        str | None,
+        typer.Option("--budget", metavar="TIME", help="Time to train in all: 5min, 2h."),
     ] = None,
     seed: Annotated[
         int | None,
-        typer.Option("--seed", metavar="N", min=0, help="For all that is random. [default: 0]"),
+        typer.Option("--seed", metavar="N", min=0, help="Random seed. [default: 0]"),
     ] = None,
     groups: Annotated[
-        int | None, typer.Option("--groups", metavar="N", help="The most groups of ops.")
+        int | None, typer.Option("--groups", metavar="N", help="Largest number of groups of ops.")
     ] = None,
     hidden: Annotated[
-        int | None, typer.Option("--hidden", metavar="N", help="Size of the placer's states.")
+        int | None, typer.Option("--hidden", metavar="N", help="Size of the hidden states.")
     ] = None,
-    rule: Annotated[
+    grouping: Annotated[
         str | None,
-        typer.Option("--grouping", metavar="NAME", help="Of ColocRL: colocation, coarse, module."),
+        typer.Option(
+            "--grouping",
+            metavar="NAME",
+            help="How ops are grouped: colocation, coarse, module, op, forward.",
+        ),
     ] = None,
-    times: Annotated[
+    start_times: Annotated[
         bool,
-        typer.Option("--times", help="Of Placeto: tell it when groups start, simulated each step."),
+        typer.Option(
+            "--start-times",
+            help="(placeto only) Let the policy read when groups start, simulated at each step.",
+        ),
     ] = False,
-    run: Annotated[
+    run_dir: Annotated[
         Path | None,
         typer.Option(
-            "--run", metavar="FOLDER", help="Where to keep checkpoints. [default: runs/NAME]"
+            "--run-dir", metavar="DIR", help="Folder of the run. [default: runs/RECIPE-MODEL]"
         ),
     ] = None,
     resume: Annotated[
         Path | None,
-        typer.Option("--resume", metavar="FOLDER", help="Go on with the run kept there."),
+        typer.Option("--resume", metavar="DIR", help="Continue the run in this folder."),
     ] = None,
-    track: Annotated[
-        bool, typer.Option("--track", help="Also write TensorBoard's logs into the run's folder.")
+    tensorboard: Annotated[
+        bool, typer.Option("--tensorboard", help="Write TensorBoard logs into the run's folder.")
     ] = False,
-    objective: options.ObjectiveOption = None,
-    discipline: options.DisciplineOption = None,
-    devices: options.Devices = None,
-    reserve: options.Reserve = None,
-    limit: options.Limit = None,
-    pin: options.Pin = None,
-    forbid: options.Forbid = None,
-    colocate: options.Colocate = None,
-    costs: options.Costs = None,
-    training: options.Training = False,
-    optimizer: options.Optimizer = None,
-    dims: options.Dims = None,
     output: Annotated[
         Path | None,
         typer.Option("-o", "--output", metavar="FILE", help="Write the best plan and its figures."),
     ] = None,
     report: options.Report = None,
     json: options.Json = False,
+    graph: Annotated[str | None, typer.Option("--graph", hidden=True)] = None,
 ) -> None:
-    """Train a policy to place a network; Ctrl-C saves, and --resume goes on."""
-    arguments = {**locals(), "model": graph or graphs}
-    from placewright.cli.render import tables
-    from placewright.cli.render.json_output import (
-        answer_data,
-        print_json,
-        save_report,
-        save_result,
-    )
-    from placewright.cli.render.text import INTERRUPTED_STATUS
-    from placewright.solvers import Comparison
-    from placewright.training import Environment, Trainer, training_result
-    from placewright.training import find_recipe as find_recipe
-    from placewright.training.run import TrainingRun
+    """Train a policy to place a model. Ctrl-C saves the run; --resume continues it.
 
+    The trained policy is a method: `placewright place MODEL --method DIR`.
+    """
     check_writable(output, report)
     check_json(output, "a result")
-    if graph is not None and graphs is not None:
-        raise ConfigError("--graph and --graphs are both given: keep one")
-    saved_run = {} if resume is None else _saved_run(resume, arguments)
-    problem_options = _problem_options(saved_run, arguments)
-    training_options = {**_training_options(arguments), **saved_run.get("own", {})}
-    folder = (
-        resume
-        or run
-        or _new_folder(Path("runs"), training_options["recipe"], problem_options.model)
+    if graph is not None:
+        from placewright.cli.renamed_options import warn_renamed
+
+        warn_renamed("--graph MODEL", "the argument MODEL")
+        problem_options = replace(problem_options, model=problem_options.model or graph)
+    typed = TrainingOptions(
+        recipe,
+        evaluations,
+        parse_budget(budget),
+        seed,
+        groups,
+        hidden,
+        grouping,
+        family,
+        start_times,
+        None if demonstrations is None else str(demonstrations),
     )
+    if resume is None:
+        training_options = typed.for_new_run()
+        problem_options = _new_problem(problem_options, training_options)
+    else:
+        saved_problem, saved_options = _saved_run(resume)
+        training_options = typed.for_resumed_run(saved_options, resume)
+        if saved_problem.get("model") == problem_options.model:
+            problem_options = replace(problem_options, model="")
+        problem_options = ProblemOptions.from_dict(saved_problem, problem_options)
+    name = f"{training_options.recipe}-{_plain_name(problem_options.model)}"
+    folder = resume or run_dir or _new_folder(Path("runs"), name)
     if resume is None and (folder / "checkpoint.json").exists():
-        raise ConfigError(f"{folder} keeps a run already: go on with --resume {folder}")
-    chosen_recipe = find_recipe(
-        training_options["recipe"],
-        training_options["groups"],
-        training_options["hidden"],
-        training_options["rule"],
+        raise ConfigError(f"{folder} keeps a run already: continue it with --resume {folder}")
+    session = _Session(
+        problem_options,
+        training_options,
+        training_options.find_recipe(),
+        folder,
+        resume is not None,
+        tensorboard,
+        json,
     )
-    if training_options["times"]:
-        chosen_recipe = _with_start_times(chosen_recipe)
-    if training_options["graphs"] is not None:
-        if output is not None or report is not None:
-            raise ConfigError("several graphs have no one plan: leave out --output and --report")
-        _train_on_family(
-            problem_options,
-            training_options,
-            chosen_recipe,
-            folder,
-            resume is not None,
-            track,
-            json,
-        )
+    if training_options.family is None and training_options.demonstrations is None:
+        session.train_on_model(output, report)
         return
-    with Progress(f"reading {problem_options.model}") as progress:
-        problem = problem_options.problem()
-        trainer = Trainer(
-            [Environment(problem)],
-            chosen_recipe,
-            training_options["seed"],
-            training_options["plans"],
-        )
-        training_run = TrainingRun(
-            trainer,
-            folder,
-            {"asked": _tuples_to_lists(problem_options.to_dict()), "own": training_options},
-        )
-        if resume is not None:
-            training_run.resume()
-        finish, watch = _training_callbacks(trainer, progress, folder if track else None)
-        ended = training_run.train(watch)
-        finish()
-        result = replace(training_result(trainer), options=problem_options.to_dict())
-        comparison = Comparison(
-            problem, (result,), interrupted=not ended, name=problem_options.model
-        )
-    messages = save_result(result, output)
-    if report is not None:
-        from placewright.reporting import LearningCurve
+    if output is not None or report is not None:
+        raise ConfigError("several graphs have no single plan: leave out --output and --report")
+    session.train_on_family()
 
-        learning = LearningCurve(chosen_recipe.name, trainer.log)
-        everything = replace(comparison, results=(result, *_baseline_results(problem)), labels=())
-        messages += save_report(everything, report, learning_curve=learning)
-    curve = _sample_rows(trainer.log)
-    if json:
-        rows = [{each: getattr(row, each) for each in _LOG_FIELDS} for row in curve]
-        print_json(
-            {
-                **answer_data(comparison),
-                "run": str(folder),
-                "recipe": chosen_recipe.name,
-                "rows": rows,
-            }
+
+class _Session:
+    """One call of `train`: the options, the recipe and the folder of the run."""
+
+    def __init__(
+        self,
+        problem_options: ProblemOptions,
+        training_options: TrainingOptions,
+        recipe: "Recipe",
+        folder: Path,
+        resume: bool,
+        tensorboard: bool,
+        json: bool,
+    ) -> None:
+        self.problem_options, self.training_options = problem_options, training_options
+        self.recipe, self.folder, self.resume = recipe, folder, resume
+        self.tensorboard, self.json = tensorboard, json
+
+    def train_on_model(self, output: Path | None, report: Path | None) -> None:
+        """Train on one problem, and print its best plan."""
+        from placewright.cli.render import tables
+        from placewright.cli.render.json_output import (
+            answer_data,
+            print_json,
+            save_report,
+            save_result,
         )
-    else:
-        tables.print_table(*_curve_table(curve))
-        tables.print_lines([""])
-        tables.print_result(comparison)
-        messages.append(f"policy and checkpoint kept in {folder}")
-        if not ended:
-            messages.append(_resume_hint(trainer, folder))
-        tables.print_lines(["", *messages])
-    if not ended:
+        from placewright.solvers import Comparison
+        from placewright.training import training_result
+
+        with Progress(f"reading {self.problem_options.model}") as progress:
+            problem = self.problem_options.problem()
+            trainer = self._trainer([self.recipe.environment(problem)], self.recipe)
+            ended = self._train(trainer, progress)
+            if trainer.environments[0].best_placement is None:
+                self._exit_without_plan(trainer)
+            result = replace(training_result(trainer), options=self.problem_options.to_dict())
+            comparison = Comparison(
+                problem, (result,), interrupted=not ended, name=self.problem_options.model
+            )
+        rows = learning_rows(trainer.log)
+        messages = save_result(result, output)
+        if report is not None:
+            from placewright.reporting import LearningCurve
+
+            curve = LearningCurve(self.recipe.name, rows)
+            everything = replace(
+                comparison, results=(result, *_baseline_results(problem)), labels=()
+            )
+            messages += save_report(everything, report, learning_curve=curve)
+        shown = _sample_rows(rows)
+        if self.json:
+            figures = [{each: getattr(row, each) for each in _LOG_FIELDS} for row in shown]
+            print_json({**answer_data(comparison), **self._names(), "rows": figures})
+        else:
+            tables.print_table(*_curve_table(shown))
+            tables.print_lines([""])
+            tables.print_result(comparison)
+            tables.print_lines(["", *messages, *self._hints(trainer)])
+        self._exit_if_interrupted(trainer)
+
+    def train_on_family(self) -> None:
+        """Train on several problems, and place the test graphs of their family."""
+        from placewright.cli.render import tables
+        from placewright.cli.render.json_output import print_json
+        from placewright.training.recipes.registry import multi_graph_recipe
+
+        with Progress(f"reading {self.problem_options.model}") as progress:
+            recipe = multi_graph_recipe(self.recipe)
+            demonstrations, options = self.training_options.demonstrations, self.problem_options
+            tests: list[Problem] = []
+            if demonstrations is not None:
+                environments = train_family.demonstrated(recipe, Path(demonstrations))
+            else:
+                environments = [
+                    recipe.environment(problem)
+                    for problem in train_family.family_problems(options, "train")
+                ]
+            trainer = self._trainer(environments, recipe)
+            ended = self._train(trainer, progress)
+            if ended and demonstrations is None:
+                tests = train_family.family_problems(options, "test")
+            results = list(train_family.test_results(trainer, tests))
+        rounds = train_family.round_summaries(trainer)
+        if self.json:
+            print_json({**self._names(), "rounds": rounds, "tests": results})
+        else:
+            train_family.print_family(rounds, results)
+            tables.print_lines(["", *self._hints(trainer)])
+        self._exit_if_interrupted(trainer)
+
+    def _trainer(self, environments: "list[Any]", recipe: "Recipe") -> "Trainer":
+        from placewright.training import Trainer
+
+        limits = self.training_options
+        return Trainer(
+            environments,
+            recipe,
+            limits.seed or 0,
+            limits.evaluations,
+            max_seconds=limits.seconds,
+        )
+
+    def _train(self, trainer: "Trainer", progress: Progress) -> bool:
+        """Train to the end or to an interrupt; whether it is the end."""
+        from placewright.training.run import TrainingRun
+
+        problem = {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in self.problem_options.to_dict().items()
+        }
+        metadata = {"problem": problem, "training": self.training_options.to_dict()}
+        run = TrainingRun(trainer, self.folder, metadata)
+        if self.resume:
+            run.resume()
+        finish, watch = _training_callbacks(
+            trainer, progress, self.folder if self.tensorboard else None
+        )
+        try:
+            return run.train(watch)
+        finally:
+            finish()
+
+    def _names(self) -> dict[str, str]:
+        return {"run": str(self.folder), "recipe": self.recipe.name}
+
+    def _hints(self, trainer: "Trainer") -> list[str]:
+        hints = [f"policy and checkpoint are in {self.folder}"]
+        if not trainer.finished:
+            limit = trainer.max_evaluations
+            of_all = "" if limit is None else f" of {limit:,}"
+            hints.append(
+                f"stopped after {trainer.evaluations:,}{of_all} plans: "
+                f"continue with placewright train --resume {self.folder}"
+            )
+        return hints
+
+    def _exit_without_plan(self, trainer: "Trainer") -> None:
+        """End a run that was interrupted before any plan was evaluated."""
+        from placewright.cli.render import tables
+        from placewright.cli.render.json_output import print_json
+        from placewright.cli.render.text import INTERRUPTED_STATUS
+
+        if self.json:
+            print_json({**self._names(), "rows": []})
+        else:
+            tables.print_lines(["no plan was evaluated yet", *self._hints(trainer)])
         raise typer.Exit(INTERRUPTED_STATUS)
 
+    def _exit_if_interrupted(self, trainer: "Trainer") -> None:
+        from placewright.cli.render.text import INTERRUPTED_STATUS
 
-def _train_on_family(
-    problem_options: ProblemOptions,
-    training_options: dict[str, Any],
-    recipe: "Recipe",
-    folder: Path,
-    resume: bool,
-    track: bool,
-    json: bool,
-) -> None:
-    """Train on several graphs that take turns, and place those of the family that are for tests."""
-    from placewright import policies
-    from placewright.cli.commands import train_family
-    from placewright.cli.render import tables
-    from placewright.cli.render.json_output import print_json
-    from placewright.cli.render.text import INTERRUPTED_STATUS
-    from placewright.training import Environment, Trainer
-    from placewright.training.recipes.registry import multi_graph_recipe
-    from placewright.training.run import TrainingRun
-
-    with Progress(f"reading {problem_options.model}") as progress:
-        environments = [
-            Environment(each) for each in train_family.family_problems(problem_options, "train")
-        ]
-        recipe = multi_graph_recipe(recipe)
-        trainer = Trainer(environments, recipe, training_options["seed"], training_options["plans"])
-        training_run = TrainingRun(
-            trainer,
-            folder,
-            {"asked": _tuples_to_lists(problem_options.to_dict()), "own": training_options},
-        )
-        if resume:
-            training_run.resume()
-        finish, watch = _training_callbacks(trainer, progress, folder if track else None)
-        ended = training_run.train(watch)
-        finish()
-        policies.save(trainer.policy, folder / train_family.POLICY_FILE)
-        test_problems = train_family.family_problems(problem_options, "test") if ended else []
-        tests = list(train_family.test_results(trainer, test_problems))
-    curve = train_family.round_summaries(trainer)
-    if json:
-        print_json({"run": str(folder), "recipe": recipe.name, "rounds": curve, "tests": tests})
-    else:
-        train_family.print_family(curve, tests, folder)
-        if not ended:
-            tables.print_lines([_resume_hint(trainer, folder)])
-    if not ended:
-        raise typer.Exit(INTERRUPTED_STATUS)
+        if not trainer.finished:
+            raise typer.Exit(INTERRUPTED_STATUS)
 
 
-def _with_start_times(recipe: "Recipe") -> "Recipe":
-    shape: Any = recipe.policy_config
-    if not hasattr(shape, "times"):
-        raise ConfigError(f"recipe {recipe.name!r} knows no start times: leave out --times")
-    return replace(recipe, policy_config=replace(shape, times=True))
+def learning_rows(rows: "list[UpdateLog]") -> "list[UpdateLog]":
+    """The rows of updates that learned from rewards; all rows if there is none."""
+    return [row for row in rows if math.isfinite(row.mean)] or rows
 
 
-def _resume_hint(trainer: "Trainer", folder: Path) -> str:
-    return (
-        f"stopped after {trainer.evaluations:,} of {trainer.max_evaluations:,} plans: "
-        f"go on with placewright train --resume {folder}"
-    )
+def _new_problem(problem_options: ProblemOptions, limits: TrainingOptions) -> ProblemOptions:
+    sources = {
+        "MODEL": problem_options.model,
+        "--family": limits.family,
+        "--demonstrations": limits.demonstrations,
+    }
+    named = [name for name, value in sources.items() if value]
+    if not named:
+        raise typer.BadParameter("name a model, e.g. rnnlm-2", param_hint="'MODEL'")
+    if len(named) > 1:
+        raise ConfigError(f"{' and '.join(named)} are both given: keep one")
+    return replace(problem_options, model=str(sources[named[0]]))
+
+
+def _saved_run(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The problem options and the training options of a run.
+
+    Raises:
+        FileError: The folder keeps no checkpoint.
+        ConfigError: The run was not started on the command line.
+    """
+    from placewright.training import read_checkpoint
+    from placewright.training.run import CHECKPOINT_FILE
+
+    saved = read_checkpoint(folder / CHECKPOINT_FILE)[0]["metadata"]
+    problem = saved.get("problem", saved.get("asked"))  # release 0.1.0: asked, own
+    training = saved.get("training", saved.get("own"))
+    if not isinstance(problem, dict) or not isinstance(training, dict):
+        raise ConfigError(f"{folder} keeps a run that was not started on the command line")
+    return {k: tuple(v) if isinstance(v, list) else v for k, v in problem.items()}, training
 
 
 def _baseline_results(problem: "Problem") -> "list[Result]":
-    """What a learning curve is drawn with: methods that take no search, where they answer."""
+    """Results to draw beside a learning curve: constructive methods, where they apply."""
     from placewright.solvers import METHODS, solve
     from placewright.solvers.baselines import constructive_solvers
 
@@ -288,72 +383,13 @@ def _baseline_results(problem: "Problem") -> "list[Result]":
     return [solve(problem, METHODS[name]()) for name in baseline_names if name in available]
 
 
-def _training_options(arguments: dict[str, Any]) -> dict[str, Any]:
-    """The options that say how to train."""
-    options_dict = {name: arguments[name] for name in _TRAINING_OPTIONS}
-    if options_dict["recipe"] is None and arguments["resume"] is None:
-        from placewright.training import RECIPES
-
-        raise ConfigError(f"no recipe is named: name one of {', '.join(RECIPES)}")
-    return {
-        **options_dict,
-        "plans": options_dict["plans"] or DEFAULT_PLANS,
-        "seed": options_dict["seed"] or 0,
-    }
+def _plain_name(model: str) -> str:
+    return "".join(c if c.isalnum() or c in "-._" else "-" for c in Path(model).name)
 
 
-def _saved_run(folder: Path, arguments: dict[str, Any]) -> dict[str, Any]:
-    """What a run was begun with.
-
-    Raises:
-        FileError: It keeps no checkpoint.
-        ConfigError: Something else is typed now.
-    """
-    from placewright.training import read_checkpoint
-    from placewright.training.run import CHECKPOINT_FILE
-
-    data, _ = read_checkpoint(folder / CHECKPOINT_FILE)
-    saved = data["more"]
-    saved_options = saved.get("own")
-    if isinstance(saved_options, dict):
-        saved_options = saved["own"] = {**_LATER_DEFAULTS, **saved_options}
-    if (
-        not isinstance(saved_options, dict)
-        or set(saved_options) != set(_TRAINING_OPTIONS)
-        or not isinstance(saved.get("asked"), dict)
-    ):
-        raise ConfigError(f"{folder} keeps a run that the command line did not begin")
-    for name in _TRAINING_OPTIONS:
-        if (
-            arguments[name] not in (None, _LATER_DEFAULTS.get(name))
-            and arguments[name] != saved_options[name]
-        ):
-            raise ConfigError(
-                f"the run in {folder} was begun with {name} {saved_options[name]!r}: to go on leave out "
-                f"{arguments[name]!r}, or begin a new run"
-            )
-    return dict(saved)
-
-
-def _problem_options(saved_run: dict[str, Any], arguments: dict[str, Any]) -> ProblemOptions:
-    if not saved_run:
-        if arguments["model"] is None:
-            raise typer.BadParameter("name a network, such as rnnlm-2", param_hint="'--graph'")
-        return ProblemOptions.from_arguments(arguments)
-    saved_words = {k: tuple(v) if isinstance(v, list) else v for k, v in saved_run["asked"].items()}
-    typed = ProblemOptions.from_arguments({**arguments, "model": arguments["model"] or ""})
-    return ProblemOptions.from_dict(saved_words, typed)
-
-
-def _tuples_to_lists(words: dict[str, Any]) -> dict[str, Any]:
-    return {key: list(value) if isinstance(value, tuple) else value for key, value in words.items()}
-
-
-def _new_folder(parent: Path, recipe: str, model: str) -> Path:
-    """A folder that is not there yet, named after the recipe and the model."""
-    plain = "".join(c if c.isalnum() or c in "-._" else "-" for c in Path(model).name)
-    name, count = f"{recipe}-{plain}", 2
-    folder = parent / name
+def _new_folder(parent: Path, name: str) -> Path:
+    """A folder of that name that does not exist yet."""
+    folder, count = parent / name, 2
     while folder.exists():
         folder, count = parent / f"{name}-{count}", count + 1
     return folder
@@ -368,38 +404,40 @@ def _training_callbacks(
     log = None if folder is None else TensorboardLog(folder, trainer.evaluations)
 
     def watch(trainer: "Trainer") -> None:
+        if not trainer.log:
+            return
         row = trainer.log[-1]
         text = (
-            f"{trainer.recipe.name}: best {format_seconds(row.best)}, mean "
-            f"{format_seconds(row.mean)}, {row.plans:,} plans, entropy {row.entropy:.0%}, "
-            f"{row.infeasible:.0%} do not fit"
+            f"{trainer.recipe.name}: best {format_figure(row.best)}, mean "
+            f"{format_figure(row.mean)}, {row.plans:,} plans, entropy "
+            f"{format_share(row.entropy)}, {format_share(row.infeasible)} out of memory"
         )
-        progress.update(text, trainer.evaluations / trainer.max_evaluations)
+        if row.phase == trainer.hooks.pretraining:
+            text = f"{trainer.recipe.name}: {row.phase}, update {row.update:,}"
+        progress.update(text, trainer.progress)
         if log is not None:
             log(trainer)
 
     return (lambda: None) if log is None else log.close, watch
 
 
-_LOG_FIELDS = ("update", "plans", "best", "mean", "greedy", "entropy", "infeasible")
-
-
 def _sample_rows(rows: "list[UpdateLog]") -> "list[UpdateLog]":
-    """A few rows of all, evenly spaced, the last one included."""
+    """A few rows, evenly spaced, the last one included."""
     last = len(rows) - 1
-    return [rows[at] for at in sorted({last * k // (_CURVE_ROWS - 1) for k in range(_CURVE_ROWS)})]
+    positions = {last * at // (_CURVE_ROWS - 1) for at in range(_CURVE_ROWS)} if rows else set()
+    return [rows[position] for position in sorted(positions)]
 
 
 def _curve_table(curve: "list[UpdateLog]") -> tuple[list[str], list[tuple[str, ...]]]:
-    columns = ["plans", "best", "mean", "argmax", "entropy", "do not fit"]
+    columns = ["plans", "best", "mean", "argmax", "entropy", "out of memory"]
     rows: list[tuple[str, ...]] = [
         (
             f"{row.plans:,}",
-            format_seconds(row.best),
-            format_seconds(row.mean),
-            format_seconds(row.greedy),
-            f"{row.entropy:.0%}",
-            f"{row.infeasible:.0%}",
+            format_figure(row.best),
+            format_figure(row.mean),
+            format_figure(row.greedy),
+            format_share(row.entropy),
+            format_share(row.infeasible),
         )
         for row in curve
     ]

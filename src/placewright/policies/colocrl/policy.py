@@ -7,8 +7,8 @@ type vectors, its shapes are the bytes that leave it, its adjacency is over grou
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -17,7 +17,14 @@ from torch import nn
 
 from placewright.policies import grouping as op_groups
 from placewright.policies.exploration_noise import correlated_noise
-from placewright.policies.policy import Episodes, HeadScores, Scores, one_plan_per_episode
+from placewright.policies.policy import (
+    Episodes,
+    HeadScores,
+    PolicyConfig,
+    PolicyDefaults,
+    Scores,
+    one_plan_per_episode,
+)
 from placewright.policies.seq2seq import Placer, uniform_entropy
 from placewright.policies.storage import settings_of
 
@@ -32,7 +39,7 @@ _RENAMED = {"rule": "grouping", "most": "max_groups"}  # settings of version 1 f
 
 
 @dataclass(frozen=True)
-class ColocRLConfig:
+class ColocRLConfig(PolicyConfig):
     """What the sizes of the network follow from.
 
     Args:
@@ -59,6 +66,10 @@ class ColocRLConfig:
     temperature: float = 1.0
     tanh: float = 0.0
     padded: bool = False
+    OPTIONS: ClassVar = {"groups": "max_groups", "hidden": "hidden", "grouping": "grouping"}
+
+    def for_many_graphs(self) -> ColocRLConfig:
+        return replace(self, padded=True)
 
     def build(self, problem: Problem, seed: int = 0) -> ColocRL:
         """A fresh policy for a problem; the same seed gives the same weights."""
@@ -85,7 +96,7 @@ class _ColocRLObservation:
         return self.features[:, -len(self.features) :]
 
 
-class ColocRL(nn.Module):
+class ColocRL(PolicyDefaults, nn.Module):
     """Places co-location groups in graph order, each knowing those before it.
 
     Args:

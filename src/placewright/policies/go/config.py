@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from placewright.errors import ConfigError
 from placewright.policies.go.initial_plans import INITIAL_PLAN_COUNT
@@ -12,6 +12,7 @@ from placewright.policies.go.levels import (
     PARTS,
     UNITS,
 )
+from placewright.policies.policy import PolicyConfig
 
 if TYPE_CHECKING:
     from placewright.policies.go.policy import Go
@@ -23,7 +24,7 @@ _TASK_LEVELS = {"priority": PARTS, "fusion": UNITS}
 
 
 @dataclass(frozen=True)
-class GoConfig:
+class GoConfig(PolicyConfig):
     """What the network is like.
 
     Args:
@@ -70,6 +71,7 @@ class GoConfig:
     max_groups: int = 200_000
     drawn: int = 8
     correlated: bool = True
+    OPTIONS: ClassVar = {"hidden": "hidden"}
 
     def __post_init__(self) -> None:
         if not self.tasks or list(self.tasks) != [task for task in TASKS if task in self.tasks]:

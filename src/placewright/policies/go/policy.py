@@ -20,6 +20,7 @@ import torch
 from torch import nn
 from torch.nn.functional import one_hot
 
+from placewright import transforms
 from placewright.errors import ConfigError
 from placewright.policies.go.config import GoConfig
 from placewright.policies.go.decisions import (
@@ -33,7 +34,6 @@ from placewright.policies.go.features import (
     GRAPH_WIDTH,
     UNIT_WIDTH,
 )
-from placewright.policies.go.fusion import fuse_by_urgency
 from placewright.policies.go.levels import LEVELS
 from placewright.policies.go.network import (
     DeviceHead,
@@ -46,20 +46,24 @@ from placewright.policies.go.plan_features import (
     PAIR_WIDTH,
     pair_features,
 )
-from placewright.policies.policy import Episodes, Scores, one_plan_per_episode
+from placewright.policies.policy import (
+    Episodes,
+    PolicyDefaults,
+    Scores,
+    one_plan_per_episode,
+)
 from placewright.policies.seq2seq import MASKED_LOGIT
 from placewright.policies.storage import settings_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from numpy.typing import NDArray
 
     from placewright.policies.go.plan_features import UnitTimes
+    from placewright.policies.policy import Clock
     from placewright.problem import Problem
 
-    Floats = NDArray[np.float64]
-    Clock = Callable[[Problem, NDArray[np.int32], Floats], tuple[Floats, Floats]]
     EncodedGraph = tuple[GoObservation, torch.Tensor, torch.Tensor]
     """A problem as it is seen, a vector for each unit, and one for the whole."""
     Decisions = Mapping[str, NDArray[np.int64]]
@@ -85,7 +89,7 @@ _RENAMED = {
 }  # settings of version 1 files
 
 
-class Go(nn.Module):
+class Go(PolicyDefaults, nn.Module):
     """Decides on all units at once, pass after pass."""
 
     name = NAME
@@ -116,8 +120,7 @@ class Go(nn.Module):
             nn.init.normal_(head.weight, std=0.01)
             with torch.no_grad():  # an op keeps its place unless there is a reason
                 head.bias[MIDDLE_CLASS] += 1.5
-        self.clock: Clock | None = None
-        """Tells when ops run: problem, plans × ops and their order in, starts and ends out."""
+        self._clock: Clock | None = None
         self._observations: WeakKeyDictionary[Problem, GoObservation] = WeakKeyDictionary()
 
     def to_config(self) -> dict[str, Any]:
@@ -140,6 +143,14 @@ class Go(nn.Module):
     @property
     def torch_device(self) -> torch.device:
         return self.which.device
+
+    def use_clock(self, clock: Clock) -> None:
+        self._clock = clock
+
+    def start_groups(self, episodes: Episodes) -> NDArray[np.int64]:
+        start = np.concatenate(list(decisions_at(episodes, "start").values()), axis=1)
+        _, group = np.unique(start, axis=0, return_inverse=True)
+        return group.reshape(-1)
 
     def set_initial_plan(self, problem: Problem, placement: NDArray[np.integer]) -> None:
         """Let its first pass read this plan of ops from now on, instead of a heuristic's."""
@@ -203,7 +214,7 @@ class Go(nn.Module):
         placements = observation.legalize(end["device"])
         fusion = None
         if "fusion" in end:
-            fusion = fuse_by_urgency(
+            fusion = transforms.fuse(
                 problem, placements, end["fusion"][:, observation.unit].astype(float)
             )
         priority = self.priorities(problem, placements, end.get("priority"))
@@ -357,17 +368,19 @@ class Go(nn.Module):
         """When units run under plans; those asked for last are remembered."""
         if not self.config.timed:
             return None
-        if self.clock is None:
+        if self._clock is None:
             raise ConfigError(
-                "this policy must be told when ops run, by its `clock`: "
-                "use it through placewright.training, such as GoProposer"
+                "the policy reads when ops run and has no clock: call its `use_clock`, "
+                "as placewright.training does (GoProposer, Trainer)"
             )
         rows = plan.cpu().numpy()
         cache, key = observation.times_cache, str(self.torch_device).encode() + rows.tobytes()
         if key not in cache:
             placements = observation.legalize(rows)
             start, end = observation.unit_times(
-                *self.clock(observation.problem, placements, observation.priorities(placements))
+                *self._clock.op_times(
+                    observation.problem, placements, observation.priorities(placements)
+                )
             )
             if len(cache) >= _TIMES_CACHE_SIZE:
                 cache.pop(next(iter(cache)))

@@ -11,17 +11,25 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 from torch import nn
 
+from placewright.errors import ConfigError
 from placewright.policies import grouping as op_groups
 from placewright.policies.exploration_noise import correlated_noise
 from placewright.policies.hierarchical.units import GrouperUnits
-from placewright.policies.policy import Episodes, HeadScores, Scores, one_plan_per_episode
+from placewright.policies.policy import (
+    Episodes,
+    HeadScores,
+    PolicyConfig,
+    PolicyDefaults,
+    Scores,
+    one_plan_per_episode,
+)
 from placewright.policies.seq2seq import Placer, log_prob_and_entropy, uniform_entropy
 from placewright.policies.storage import settings_of
 
@@ -36,7 +44,7 @@ NAME = "hierarchical"
 
 
 @dataclass(frozen=True)
-class HierarchicalConfig:
+class HierarchicalConfig(PolicyConfig):
     """What the sizes of the network follow from.
 
     Args:
@@ -72,6 +80,10 @@ class HierarchicalConfig:
     patches: bool = False
     locality: float = 0.0
     home: str = "stretch"
+    OPTIONS: ClassVar = {"groups": "groups", "hidden": "hidden"}
+
+    def for_many_graphs(self) -> HierarchicalConfig:
+        raise ConfigError("places one graph: it cannot learn from several")
 
     def build(self, problem: Problem, seed: int = 0) -> Hierarchical:
         """A fresh policy for a problem; the same seed gives the same weights."""
@@ -94,7 +106,7 @@ class _HierarchicalObservation:
     target: torch.Tensor
 
 
-class Hierarchical(nn.Module):
+class Hierarchical(PolicyDefaults, nn.Module):
     """Two networks trained as one: ops to groups, all at once; groups to devices, one by one."""
 
     name = NAME

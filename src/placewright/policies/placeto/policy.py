@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -22,15 +22,23 @@ from torch.utils.checkpoint import checkpoint
 
 from placewright.errors import ConfigError, ProblemError
 from placewright.policies.placeto.observation import ObservationBatch, PlacetoObservation
-from placewright.policies.policy import Episodes, HeadScores, Scores, one_plan_per_episode
+from placewright.policies.policy import (
+    Episodes,
+    HeadScores,
+    PolicyConfig,
+    PolicyDefaults,
+    Scores,
+    one_plan_per_episode,
+)
 from placewright.policies.seq2seq import MASKED_LOGIT, log_prob_and_entropy, uniform_entropy
 from placewright.policies.storage import settings_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
+    from placewright.policies.policy import Clock
     from placewright.problem import Problem
     from placewright.transforms import Grouping
 
@@ -49,7 +57,7 @@ _RENAMED = {
 
 
 @dataclass(frozen=True)
-class PlacetoConfig:
+class PlacetoConfig(PolicyConfig):
     """What the network is like; the defaults are those of the authors' code.
 
     Args:
@@ -61,7 +69,7 @@ class PlacetoConfig:
         start: Where an episode begins: `first` (all on the first accelerator), `fixed` (a random
             placement, always the same for a problem) or `random` (another one each time).
         times: Whether a group is also told by when it starts in the plan as it stands, as in the
-            authors' code. Every step is then simulated, which a trainer does (`Placeto.starts`).
+            authors' code. Every step is then simulated, by the clock of `use_clock`.
         learn_fraction: The share of the decisions that it learns from, drawn anew in every episode. All
             are drawn alike; scoring takes the less time the fewer they are.
     """
@@ -74,6 +82,12 @@ class PlacetoConfig:
     start: str = "first"
     times: bool = False
     learn_fraction: float = 1.0
+    OPTIONS: ClassVar = {
+        "groups": "max_groups",
+        "hidden": "hidden",
+        "grouping": "grouping",
+        "start_times": "times",
+    }
 
     def build(self, problem: Problem, seed: int = 0) -> Placeto:
         """A fresh policy for clusters like the problem's; the same seed gives the same weights."""
@@ -82,7 +96,7 @@ class PlacetoConfig:
             return Placeto(self, problem.arrays.devices)
 
 
-class Placeto(nn.Module):
+class Placeto(PolicyDefaults, nn.Module):
     """Revises a placement group by group.
 
     Args:
@@ -112,8 +126,7 @@ class Placeto(nn.Module):
             mlp(both_width, both_width, both_width, last_relu=True) for _ in range(3)
         )
         self.out = mlp(4 * both_width, 16 * hidden, 8 * hidden, devices)
-        self.starts: Callable[[Problem, NDArray[np.int32]], NDArray[np.float64]] | None = None
-        """When ops start (plans × ops), for `Shape.times`; a trainer knows."""
+        self._clock: Clock | None = None
         self._observations: WeakKeyDictionary[Problem, PlacetoObservation] = WeakKeyDictionary()
 
     def to_config(self) -> dict[str, Any]:
@@ -122,6 +135,13 @@ class Placeto(nn.Module):
     @classmethod
     def from_config(cls, data: dict[str, Any]) -> Placeto:
         return cls(PlacetoConfig(**settings_of(data, _RENAMED)), data["devices"])
+
+    @property
+    def judges_steps(self) -> bool:
+        return self.config.steps
+
+    def use_clock(self, clock: Clock) -> None:
+        self._clock = clock
 
     def grouping(self, problem: Problem) -> Grouping:
         """The groups that it places."""
@@ -300,9 +320,9 @@ class Placeto(nn.Module):
         """Problems × groups × episodes: when groups start; kept in `history` too."""
         if not self.config.times:
             return None
-        if self.starts is None:
+        if self._clock is None:
             raise ConfigError(
-                "the policy wants to know when groups start, and nobody says: set its `starts`, "
+                "the policy reads when groups start and has no clock: call its `use_clock`, "
                 "as a trainer does"
             )
         start_times = np.zeros(device.shape, dtype=np.float32)
@@ -310,7 +330,7 @@ class Placeto(nn.Module):
             group_devices = device[at, : len(observation.grouping)].T.cpu().numpy().astype(np.int32)
             plans = observation.problem.legalize(observation.grouping.expand(group_devices))
             start_times[at, : len(observation.grouping)] = observation.group_starts(
-                self.starts(observation.problem, plans)
+                self._clock.op_starts(observation.problem, plans)
             )
         history.append(start_times)
         return torch.as_tensor(start_times, device=device.device)

@@ -11,7 +11,7 @@ begins where that policy ended; the draft is that policy's likeliest plan.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -20,7 +20,14 @@ from torch import nn
 
 from placewright.policies import grouping as op_groups
 from placewright.policies.placeto.policy import mlp
-from placewright.policies.policy import Episodes, HeadScores, Scores, one_plan_per_episode
+from placewright.policies.policy import (
+    Episodes,
+    HeadScores,
+    PolicyConfig,
+    PolicyDefaults,
+    Scores,
+    one_plan_per_episode,
+)
 from placewright.policies.seq2seq import MASKED_LOGIT, log_prob_and_entropy, uniform_entropy
 from placewright.policies.storage import settings_of
 from placewright.policies.transfer.features import FEATURES, PairFeatures
@@ -59,7 +66,7 @@ _RENAMED = {
 
 
 @dataclass(frozen=True)
-class GnnConfig:
+class GnnConfig(PolicyConfig):
     """What the network is like.
 
     Args:
@@ -93,6 +100,7 @@ class GnnConfig:
     tuned: bool = False
     candidates: int = 1
     merge: bool = False
+    OPTIONS: ClassVar = {"groups": "max_groups", "hidden": "hidden", "grouping": "grouping"}
 
     @property
     def feature_flags(self) -> FeatureFlags:
@@ -111,7 +119,7 @@ class GnnConfig:
         return policy
 
 
-class GnnPolicy(nn.Module):
+class GnnPolicy(PolicyDefaults, nn.Module):
     """Places groups by falling rank, as the pair policy does, with a graph network's help."""
 
     name = NAME

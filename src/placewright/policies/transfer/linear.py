@@ -9,7 +9,7 @@ groups, so one policy serves all clusters. Placing and training need no torch.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -18,7 +18,14 @@ from placewright.errors import FileError
 from placewright.files.header import body, make_header
 from placewright.files.storage import read_data, write_data
 from placewright.policies import grouping as op_groups
-from placewright.policies.policy import Episodes, HeadScores, Scores, one_plan_per_episode
+from placewright.policies.policy import (
+    Episodes,
+    HeadScores,
+    PolicyConfig,
+    PolicyDefaults,
+    Scores,
+    one_plan_per_episode,
+)
 from placewright.policies.storage import settings_of
 from placewright.policies.transfer.features import FEATURES, PairFeatures
 from placewright.policies.transfer.rollout import Rollout, roll_out
@@ -42,7 +49,7 @@ _RENAMED = {"rule": "grouping", "most": "max_groups"}  # settings of version 1 f
 
 
 @dataclass(frozen=True)
-class LinearConfig:
+class LinearConfig(PolicyConfig):
     """What is decided on.
 
     Args:
@@ -52,6 +59,7 @@ class LinearConfig:
 
     grouping: str = "op"
     max_groups: int = 2000
+    OPTIONS: ClassVar = {"groups": "max_groups", "grouping": "grouping"}
 
     def build(self, problem: Problem, seed: int = 0) -> LinearPolicy:
         """A fresh policy: small random weights; the same seed gives the same ones."""
@@ -59,7 +67,7 @@ class LinearConfig:
         return LinearPolicy(self, rng.normal(scale=0.01, size=len(FEATURES)))
 
 
-class LinearPolicy:
+class LinearPolicy(PolicyDefaults):
     """Places groups by falling rank, each by a softmax over devices of weighted estimates."""
 
     name = NAME

@@ -169,6 +169,26 @@ def make_demonstration(
     }
 
 
+def quick_demonstration(problem: Problem) -> Demonstration:
+    """Plans of the list schedulers and GO's initial plan, in GO's order: no search is needed."""
+    plans = [initial_plan(problem)]
+    names = ["start"]
+    for solver_class in QUICK_SOLVERS:
+        plans.append(solvers.solve(problem, solver_class()).plan)
+        names.append(solver_class().name)
+    placements = np.stack([plan.placement for plan in plans])
+    verdict = simulator.judge(problem, placements, longest_path_priorities(problem, placements))
+    best = verdict.best_first(len(plans))
+    return Demonstration(
+        DemonstrationTask(problem.graph.name, problem.cluster.name, problem.discipline),
+        problem,
+        tuple(names[index] for index in best),
+        placements[best],
+        verdict.value[best],
+        verdict.overflow[best],
+    )
+
+
 def initial_plan(problem: Problem) -> Plan:
     """The plan that GO's first pass reads, in GO's order."""
     placements = heuristic_plans(problem, path_lengths(problem.arrays)[0], 1)

@@ -6,15 +6,17 @@ policy learns is which change of a good plan makes it better.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from numpy.typing import NDArray
 
+    from placewright.outcome import Outcome
     from placewright.policies import Episodes
-    from placewright.training.environment import Outcome
 
     StartPlans = dict[str, NDArray[np.int64]]
 
@@ -70,6 +72,30 @@ class Elites:
             ):
                 self._plans.append((key, {task: plans[index] for task, plans in end_plans.items()}))
         self._plans = sorted(self._plans, key=lambda plan: plan[0])[: self.size]
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps, as JSON."""
+        return {"keys": [list(key) for key, _ in self._plans]}
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """What a checkpoint keeps, as arrays."""
+        tasks = self._plans[0][1] if self._plans else {}
+        plans = {
+            f"plan.{task}": np.stack([plan[task] for _, plan in self._plans]) for task in tasks
+        }
+        return {"trials": self._trials, "gains": self._gains, **plans}
+
+    def restore(self, state: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Continue from what `state` and `arrays` returned."""
+        self._trials, self._gains = arrays["trials"], arrays["gains"]
+        tasks = [name.removeprefix("plan.") for name in arrays if name.startswith("plan.")]
+        self._plans = [
+            (
+                (float(overflow), float(seconds)),
+                {task: arrays[f"plan.{task}"][index] for task in tasks},
+            )
+            for index, (overflow, seconds) in enumerate(state["keys"])
+        ]
 
     def start_plans(self, initial_plans: StartPlans, rng: np.random.Generator) -> StartPlans:
         """What episodes begin with: half the best, a quarter another elite, a quarter first plans.

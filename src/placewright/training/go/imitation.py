@@ -19,7 +19,7 @@ from placewright.policies.go.levels import (
     PARTS,
     UNITS,
 )
-from placewright.training.go.issue_order import ready_times
+from placewright.training.algorithms import optimizer_step
 
 if TYPE_CHECKING:
     import torch
@@ -65,14 +65,8 @@ class Imitation:
         Returns:
             Losses in nats, and the share of units that the passes put where the teacher has them.
         """
-        import torch
-
         loss, stats = self.loss(policy, demonstration, rng)
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
-        norm = float(torch.nn.utils.clip_grad_norm_(policy.parameters(), self.max_grad_norm))
-        if np.isfinite(norm):
-            optimizer.step()
+        norm = optimizer_step(policy, optimizer, loss, self.max_grad_norm)
         return {**stats, "gradient": norm}
 
     def loss(
@@ -249,27 +243,3 @@ def _sample_plan(logits: torch.Tensor, rng: np.random.Generator) -> NDArray[np.i
     with torch.no_grad():
         noisy_logits = logits[0] + torch.as_tensor(gumbel, dtype=logits.dtype, device=logits.device)
         return noisy_logits.argmax(dim=1).cpu().numpy()
-
-
-def train_by_imitation(
-    policy: Go,
-    demonstrations: list[Demonstration],
-    steps: int,
-    seed: int = 0,
-    learning_rate: float = 1e-3,
-    imitation: Imitation | None = None,
-) -> list[dict[str, float]]:
-    """Teach a policy so many steps on problems drawn at random; what each step said."""
-    import torch
-
-    imitation = imitation or Imitation()
-    policy.clock = ready_times
-    rng = np.random.default_rng([seed, 7])
-    optimizer = torch.optim.Adam(policy.parameters(), lr=learning_rate)
-    rows = []
-    for step in range(steps):
-        for param_group in optimizer.param_groups:
-            param_group["lr"] = learning_rate * (1 - 0.9 * step / max(steps, 1))
-        demonstration = demonstrations[int(rng.integers(len(demonstrations)))]
-        rows.append(imitation.step(policy, optimizer, demonstration, rng))
-    return rows

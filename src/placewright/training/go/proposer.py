@@ -9,7 +9,8 @@ import numpy as np
 
 from placewright import policies
 from placewright.plan import Plan
-from placewright.training.go.issue_order import issue_priorities, ready_times
+from placewright.training.clock import SimulatorClock
+from placewright.training.go.issue_order import issue_priorities
 from placewright.training.threads import torch_threads
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class GoProposer:
     name: str = field(default="go", init=False)
 
     def __post_init__(self) -> None:
-        self.policy.clock = ready_times
+        self.policy.use_clock(SimulatorClock())
 
     @classmethod
     def read(cls, path: Path, threads: int = 1) -> GoProposer:

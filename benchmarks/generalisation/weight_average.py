@@ -1,7 +1,7 @@
 """Polyak averaging of a policy's weights over the last updates of training.
 
-Weights go on wandering about where they have come to; their mean lies in the middle (Polyak and
-Juditsky 1992), and what it likes best depends less on the last plans that were drawn.
+Weights keep moving around an optimum; their mean is closer to it (Polyak and Juditsky 1992), and
+its argmax plan depends less on the last samples.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 class WeightAverage:
-    """Watches a trainer; `apply_to` then gives its policy the mean weights.
+    """Averages a trainer's weights; `apply_to` then sets its policy to the mean.
 
     Args:
-        share: Of the budget, the last part, that is averaged.
+        share: The last part of the budget, in which weights are averaged.
     """
 
     def __init__(self, share: float = 0.3) -> None:
@@ -27,8 +27,8 @@ class WeightAverage:
         self._sums: dict[str, torch.Tensor] = {}
 
     def __call__(self, trainer: Trainer) -> bool:
-        """Look at the policy after an update."""
-        if trainer.evaluations > (1 - self.share) * trainer.max_evaluations:
+        """Add the weights after an update."""
+        if trainer.evaluations > (1 - self.share) * (trainer.max_evaluations or 0):
             self.count += 1
             for name, weights in trainer.policy.state_dict().items():
                 weight_sum = self._sums.get(name)
@@ -37,7 +37,7 @@ class WeightAverage:
         return True
 
     def apply_to(self, trainer: Trainer) -> None:
-        """Give the policy the mean of the weights that were seen, if any were."""
+        """Set the policy to the mean of the added weights, if there are any."""
         if self.count:
             mean = {name: (total / self.count).float() for name, total in self._sums.items()}
             trainer.policy.load_state_dict(mean)

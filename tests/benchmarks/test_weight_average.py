@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from weight_average import WeightAverage
 
 from placewright import Cluster, Problem, zoo
 
@@ -21,8 +22,6 @@ def several() -> list[Problem]:
 
 
 def test_the_mean_of_the_last_weights_is_what_a_policy_settles_on(several):
-    from placewright.training.averaging import WeightAverage
-
     made = replace(find_recipe("placeto", groups=4, hidden=4), episodes=3)
     trainer = Trainer([Environment(several[0])], made, seed=0, max_evaluations=40, device="cpu")
     averaged, seen = WeightAverage(0.5), []

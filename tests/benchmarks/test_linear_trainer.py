@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from linear_trainer import LinearTrainer, gradients
 
 from placewright import Cluster, Problem, judge, solve, solvers, zoo
 from placewright.policies.transfer.features import FEATURES
 from placewright.policies.transfer.linear import LinearConfig, LinearPolicy
-from placewright.training.linear_trainer import LinearTrainer, gradients
 
 
 def fresh(seed=0, **config) -> LinearPolicy:

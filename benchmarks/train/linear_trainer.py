@@ -29,13 +29,13 @@ _BETA1, _BETA2 = 0.9, 0.99  # Adam's averages; few updates, so a short memory of
 
 @dataclass(frozen=True)
 class LinearTrainer:
-    """How a pair policy is trained.
+    """How the shipped linear policy is trained; the shared trainer, in torch, rounds differently.
 
     Args:
         episodes: Episodes of one problem per update.
-        learning_rate: Adam's learning rate, which falls to a tenth of it in a straight line.
+        learning_rate: Adam's learning rate, which falls linearly to a tenth of it.
         entropy_bonus: What a nat of entropy of each decision is worth, in deviations of the reward.
-        average_share: The share of the updates, the last ones, whose weights are averaged in the end.
+        average_share: The share of the updates, the last ones, whose weights are averaged.
     """
 
     config: LinearConfig = field(default_factory=LinearConfig)
@@ -52,7 +52,7 @@ class LinearTrainer:
         seed: int = 0,
         on_update: Callable[[int, LinearPolicy], None] | None = None,
     ) -> LinearPolicy:
-        """Train a fresh policy on problems drawn at random until so many plans are judged.
+        """Train a fresh policy on random problems until `max_evaluations` plans are judged.
 
         Args:
             on_update: Called after each update with the plans judged so far and the policy.

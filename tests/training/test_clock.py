@@ -9,7 +9,7 @@ from placewright import Cluster, Problem, zoo
 
 torch = pytest.importorskip("torch")
 
-from placewright.training.start_plans import start_times  # noqa: E402
+from placewright.training.clock import SimulatorClock  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +23,7 @@ def test_equal_placements_start_alike_and_others_do_not(several):
     problem = several[1]
     rows = np.zeros((3, len(problem.graph)), dtype=np.int32)
     rows[1, len(problem.graph) // 2 :] = 1
-    found = start_times(problem, problem.legalize(rows))
+    found = SimulatorClock().op_starts(problem, problem.legalize(rows))
     assert found.shape == rows.shape
     assert (found[0] == found[2]).all()
     assert (found[0] != found[1]).any()

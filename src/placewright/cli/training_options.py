@@ -1,0 +1,101 @@
+"""Training options of the command line: saved with a run, and read again to resume it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields, replace
+from typing import TYPE_CHECKING, Any
+
+from placewright.errors import ConfigError, nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from placewright.training import Recipe
+
+DEFAULT_EVALUATIONS = 5000
+"""Plans that a run judges by default."""
+_RENAMED = {"plans": "evaluations", "rule": "grouping", "graphs": "family", "times": "start_times"}
+"""Names in runs of release 0.1.0."""
+_BUDGETS = ("evaluations", "seconds")
+
+
+@dataclass(frozen=True)
+class TrainingOptions:
+    """The options of `train` that define a run; None where nothing is typed.
+
+    Args:
+        evaluations: Plans to judge.
+        seconds: Seconds to train.
+        family: Families of graphs to train on, with commas between them.
+        demonstrations: A file of demonstrated plans, whose problems are trained on.
+    """
+
+    recipe: str | None = None
+    evaluations: int | None = None
+    seconds: float | None = None
+    seed: int | None = None
+    groups: int | None = None
+    hidden: int | None = None
+    grouping: str | None = None
+    family: str | None = None
+    start_times: bool = False
+    demonstrations: str | None = None
+
+    def for_new_run(self) -> TrainingOptions:
+        """With the defaults of what is not typed.
+
+        Raises:
+            ConfigError: No recipe is named, or there is none of that name.
+        """
+        from placewright.training import RECIPES
+
+        if self.recipe is None:
+            raise ConfigError(f"no recipe is named: name one of {', '.join(RECIPES)}")
+        if self.recipe not in RECIPES:
+            raise ConfigError(
+                f"no recipe is named {self.recipe!r}: {nearest(self.recipe, RECIPES)}"
+            )
+        options = replace(self, seed=self.seed or 0)
+        if self.evaluations is None and self.seconds is None:
+            options = replace(options, evaluations=DEFAULT_EVALUATIONS)
+        return options
+
+    def for_resumed_run(self, saved: Mapping[str, Any], folder: Path) -> TrainingOptions:
+        """Those of a saved run, with the larger budget that is typed, if any.
+
+        Raises:
+            ConfigError: Another option is typed, a budget is smaller than the saved one, or the run
+                was not started on the command line.
+        """
+        options = {_RENAMED.get(name, name): value for name, value in saved.items()}
+        if not set(options) <= {option.name for option in fields(self)} or "recipe" not in options:
+            raise ConfigError(f"{folder} keeps a run that was not started on the command line")
+        former = TrainingOptions(**options)
+        for option in fields(self):
+            typed, value = getattr(self, option.name), getattr(former, option.name)
+            if typed in (None, False) or typed == value:
+                continue
+            if option.name not in _BUDGETS:
+                raise ConfigError(
+                    f"the run in {folder} was begun with {option.name} {value!r}: to resume it "
+                    f"leave out {typed!r}, or begin a new run"
+                )
+            if value is not None and typed < value:
+                raise ConfigError(
+                    f"the run in {folder} has a budget of {value:,} {option.name}: expected "
+                    f"more, not {typed:,}"
+                )
+            former = replace(former, **{option.name: typed})
+        return former
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, for checkpoints."""
+        return asdict(self)
+
+    def find_recipe(self) -> Recipe:
+        """The recipe with the typed settings of its policy."""
+        from placewright.training import find_recipe
+
+        assert self.recipe is not None
+        return find_recipe(self.recipe, self.groups, self.hidden, self.grouping, self.start_times)
