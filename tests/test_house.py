@@ -17,9 +17,11 @@ from placewright import solvers
 ROOT = Path(__file__).parent.parent
 SOURCES = sorted((ROOT / "src").rglob("*.py")) + sorted((ROOT / "cpp").rglob("*.?pp"))
 BROWSER = sorted((ROOT / "src" / "placewright" / "reporting" / "browser").glob("*"))
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 CODE = {  # a document is read from top to bottom, so its blocks share names
-    path.name: "\n".join(re.findall(r"```python\n(.*?)```", path.read_text(), re.S))
+    str(path.relative_to(ROOT)): "\n".join(
+        re.findall(r"```python\n(.*?)```", path.read_text(), re.S)
+    )
     for path in DOCUMENTS
 }
 
