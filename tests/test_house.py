@@ -76,6 +76,25 @@ def test_the_documents_python_runs(name, tmp_path, monkeypatch):
     exec(compile(CODE[name], name, "exec"), {"__name__": "document"})
 
 
+@pytest.mark.parametrize(
+    "path",
+    [*DOCUMENTS, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md"],
+    ids=lambda path: path.name,
+)
+def test_the_documents_have_100_columns(path):
+    prose = re.sub(r"```.*?```", "", path.read_text(), flags=re.S)  # output is as it is
+    lines = prose.splitlines()
+    wide = [line for line in lines if len(line) > 100 and not line.startswith("|")]
+    assert wide == []
+
+
+def test_the_documents_links_lead_somewhere():
+    for path in [*DOCUMENTS, *sorted((ROOT / "benchmarks").rglob("*.md")), ROOT / "CHANGELOG.md"]:
+        for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", path.read_text()):
+            if "://" not in target:
+                assert (path.parent / target).exists(), f"{path.name} links to {target}"
+
+
 def test_every_method_is_in_the_contract_tests():
     contract = (ROOT / "tests" / "solvers" / "test_contract.py").read_text()
     assert "METHODS" in contract
