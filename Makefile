@@ -31,7 +31,7 @@ format: $(VENV)/test.stamp
 	$(BIN)/ruff check --fix .
 
 bench: $(VENV)/test.stamp
-	$(BIN)/python benchmarks/simulator.py
+	$(BIN)/python -m benchmarks.simulator.speed
 
 clean:
 	rm -rf $(VENV) build out .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -21,9 +21,11 @@ SOURCES = sorted((ROOT / "src").rglob("*.py")) + sorted((ROOT / "cpp").rglob("*.
 PACKAGE = ROOT / "src" / "placewright"
 TREES = {path: ast.parse(path.read_text()) for path in sorted(PACKAGE.rglob("*.py"))}
 BROWSER = sorted((ROOT / "src" / "placewright" / "reporting" / "browser").glob("*"))
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 CODE = {  # a document is read from top to bottom, so its blocks share names
-    path.name: "\n".join(re.findall(r"```python\n(.*?)```", path.read_text(), re.S))
+    str(path.relative_to(ROOT)): "\n".join(
+        re.findall(r"```python\n(.*?)```", path.read_text(), re.S)
+    )
     for path in DOCUMENTS
 }
 
@@ -123,6 +125,25 @@ def test_the_page_never_reads_text_as_html_and_fetches_nothing():
 def test_the_documents_python_runs(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     exec(compile(CODE[name], name, "exec"), {"__name__": "document"})
+
+
+@pytest.mark.parametrize(
+    "path",
+    [*DOCUMENTS, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md"],
+    ids=lambda path: path.name,
+)
+def test_the_documents_have_100_columns(path):
+    prose = re.sub(r"```.*?```", "", path.read_text(), flags=re.S)  # output is as it is
+    lines = prose.splitlines()
+    wide = [line for line in lines if len(line) > 100 and not line.startswith("|")]
+    assert wide == []
+
+
+def test_the_documents_links_lead_somewhere():
+    for path in [*DOCUMENTS, *sorted((ROOT / "benchmarks").rglob("*.md")), ROOT / "CHANGELOG.md"]:
+        for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", path.read_text()):
+            if "://" not in target:
+                assert (path.parent / target).exists(), f"{path.name} links to {target}"
 
 
 def test_every_method_is_in_the_contract_tests():

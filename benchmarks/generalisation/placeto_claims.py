@@ -52,7 +52,6 @@ from benchmarks.generalisation.jobs import (
     run_all,
 )
 from benchmarks.generalisation.tables import PAPER, print_ratio, print_ratios, ratios, select
-from placewright.policies.shipped import SHIPPED
 
 if TYPE_CHECKING:
     import argparse
@@ -63,6 +62,8 @@ if TYPE_CHECKING:
 UNSEEN = ("5xK80", "6xP100+cpu", "3xV100+2xP100+cpu", "2x(2xP100+cpu)@25GbE")
 """Clusters that no shipped policy was trained on; see `train_policies.random_cluster`."""
 PAIR_OF_K80 = "2xK80"
+SHIPPED = ("pair", "placeto")
+"""The shipped policies that are compared; GO has a table of its own."""
 
 FIXED, JOINT = "any, fixed groups", "any, joint"
 GROUPS = (64, 300)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from placewright.cli.render import tables
-from placewright.cli.render.text import format_percent
+from placewright.units import format_percent
 from placewright.errors import ConfigError
 from placewright.units import format_seconds
 
