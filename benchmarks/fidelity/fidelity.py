@@ -1,7 +1,7 @@
 """Predicted against measured step times of many plans, on this machine.
 
-    python benchmarks/fidelity/fidelity.py inception-v3:training=false,batch=4 gpt2:size=test
-    python benchmarks/fidelity/fidelity.py --plans 30 --limit gpu0=8GiB llama-8b:layers=8
+    python -m benchmarks.fidelity.fidelity inception-v3:training=false,batch=4 gpt2:size=test
+    python -m benchmarks.fidelity.fidelity --plans 30 --limit gpu0=8GiB llama-8b:layers=8
 
 Each network's ops are profiled (docs/profiling.md). Then varied plans are predicted by the
 simulator and run by the runtime: the median of as many steps as half a second holds, five at least,
@@ -14,7 +14,6 @@ error: by kind of op and device, and the time in which devices wait.
 
 from __future__ import annotations
 
-import argparse
 import gc
 import math
 import statistics
@@ -22,14 +21,20 @@ import time
 from collections import defaultdict
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from fidelity_rows import FidelityRow, MeasuredRun, compare_plans, read_rows, summarise
-from scatter import scatter_svg
-from varied_plans import diverse_plans
 
+from benchmarks.common import add_results, add_seed, make_parser
+from benchmarks.fidelity.fidelity_rows import (
+    FidelityRow,
+    MeasuredRun,
+    compare_plans,
+    read_rows,
+    summarise,
+)
+from benchmarks.fidelity.scatter import scatter_svg
+from benchmarks.fidelity.varied_plans import diverse_plans
 from placewright import Constraints, Problem, zoo
 from placewright.profiling.as_executed import executed_problem
 from placewright.profiling.copy_load import copy_load_for
@@ -42,6 +47,7 @@ from placewright.runtime.real_devices import machine_devices
 from placewright.units import parse_bytes
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Sequence
 
     from placewright.plan import Plan
@@ -57,16 +63,18 @@ MIN_STEPS, MAX_STEPS, STEP_SECONDS = 5, 100, 0.5
 """Steps that count: as many as fit into these seconds."""
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = make_parser(__doc__, __spec__.name)
     parser.add_argument("models", nargs="*", help="networks of the zoo that are PyTorch models")
     parser.add_argument("--on", default="here", help="here, or such as here:workers=2")
-    parser.add_argument("--plans", type=int, default=30)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--plans", type=int, default=30, help="plans per network")
+    add_seed(parser)
     parser.add_argument("--profiling", type=float, default=60.0, help="seconds to measure ops")
-    parser.add_argument("--limit", action="append", default=[], metavar="DEVICE=SIZE")
-    parser.add_argument("--out", type=Path, default=Path("out") / "fidelity.jsonl")
-    options = parser.parse_args()
+    parser.add_argument(
+        "--limit", action="append", default=[], metavar="DEVICE=SIZE", help="a memory limit"
+    )
+    add_results(parser, "out/fidelity.jsonl")
+    options = parser.parse_args(argv)
     options.out.parent.mkdir(parents=True, exist_ok=True)
     for text in options.models:
         report(text, options)

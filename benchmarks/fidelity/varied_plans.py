@@ -111,7 +111,22 @@ def random_streams(problem: Problem, rng: np.random.Generator) -> Plan | None:
     return Plan.of(problem, placement, staging=staging)
 
 
+def streamed_bytes(
+    problem: Problem, placement: NDArray[np.int32], device: int
+) -> NDArray[np.int64]:
+    """Bytes of weights that each op on a device reads from other devices."""
+    a = problem.arrays
+    reader = np.repeat(np.arange(a.ops), np.diff(a.first_input))
+    source = a.producer[a.inputs]
+    is_remote = a.is_weight[source] & (placement[source] != device) & (placement[reader] == device)
+    is_remote &= a.scheduled[reader]
+    sizes = np.bincount(reader[is_remote], weights=a.sizes[a.inputs[is_remote]], minlength=a.ops)
+    return sizes.astype(np.int64)
+
+
 def _predicted_time(problem: Problem, plan: Plan) -> float | None:
-    """The step time of a plan as it is predicted; None if it does not fit."""
-    verdict = judge(problem, plan.placement, plan.priority, plan.staging)
+    """The predicted step time of a plan; None if it does not fit."""
+    staging = None if plan.staging is None else plan.staging[None]
+    priority = None if plan.priority is None else plan.priority[None]
+    verdict = judge(problem, plan.placement[None], priority, staging)
     return None if verdict.overflow.any() else float(verdict.step_time[0])

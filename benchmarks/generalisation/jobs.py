@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from weight_average import WeightAverage
 
 import placewright as pw
 from benchmarks.common import ResultFile, run_jobs
+from benchmarks.train.weight_average import WeightAverage
 from placewright import files, policies, solvers
 from placewright.policies.grouping import group_ops, legal_devices
 from placewright.policies.shipped import shipped_policy

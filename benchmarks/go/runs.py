@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 
     from placewright.training import Recipe
 
-MOST = 5000
-"""Units of a graph in training."""
+MAX_UNITS = 5000
+"""Units of a graph in training: larger graphs are merged to this number."""
 EXACT = Imitation(damaged_copies=0, unit_probability=1.0, max_smoothed_decisions=0.5)
 """On one graph: imitate all of a strong plan, to the last unit."""
 IMITATED = 300
@@ -147,15 +147,15 @@ class Run:
         return {"best": environment.best_key[1], "over": environment.best_key[0], "curve": curve}
 
     def _tasks(self, task: DemonstrationTask, problem: pw.Problem) -> dict[str, Any]:
-        """Learn some tasks; the default has its devices, first-ready, a compiler's fusion."""
+        """Some tasks learned from the default: its devices, first-ready, a compiler's fusion."""
         device = default_devices(problem)[None]
         environment = IssueOrderEnvironment(problem, threads=self.threads, fuse_by_default=True)
         judged = environment.judge(device, "default")
         found = {"best": float(judged.seconds[0]), "over": int(judged.overflow[0])}
         if self.method == "default":
-            return {"best": float(outcome.seconds[0]), "over": int(outcome.overflow[0])}
+            return found
         tasks = tuple(self.method.split("+"))
-        shape = GoConfig(hidden=self.hidden, max_groups=MOST)
+        shape = GoConfig(hidden=self.hidden, max_groups=MAX_UNITS)
         made = replace(shape, tasks=tasks, ranked=False, timed=True).build(problem, self.seed)
         made.set_initial_plan(problem, device[0])
         lesson = Demonstration(task, problem, ("default",), device, judged.seconds, judged.overflow)
@@ -199,7 +199,7 @@ class Run:
         }
 
     def _trained(self, task: DemonstrationTask, problem: pw.Problem) -> dict[str, Any]:
-        config = GoConfig(
+        shape = GoConfig(
             hidden=self.hidden,
             max_groups=MAX_UNITS,
             timed=True,
@@ -215,12 +215,12 @@ class Run:
             how["imitation_epochs"] = PPO().epochs
         if self.method == "fine-tuned":
             made = policies.load(Path(self.policy))
-            made.config = replace(made.config, max_groups=MOST)
+            made.config = replace(made.config, max_groups=MAX_UNITS)
         if self.method in ALONE:
             steps = 0
         if self.method == "no learning":
             how["learning_rates"] = (0.0, 0.0)
-        lesson = _lesson(task, problem, self.seconds if steps else 0.0)
+        lesson = _demonstration(task, problem, self.seconds if steps else 0.0)
         recipe = go_recipe(
             episodes=self.samples,
             imitation_share=steps / (steps + updates),
@@ -230,7 +230,7 @@ class Run:
         )
         trainer = self._trainer(made, lesson, recipe, steps + updates + 1)
         hooks: Any = trainer.hooks
-        trainer.run(partial(_ordered, taught=steps))
+        trainer.run(partial(_after_imitation, steps=steps))
         hooks.try_priority_rules(trainer, 0)
         over, best = hooks.best_keys[0]
         reference = hooks.references[0]
@@ -247,10 +247,10 @@ class Run:
         }
 
 
-def _ordered(trainer: Trainer, taught: int) -> bool:
-    """Judge what imitation alone has taught, in every order; training goes on."""
+def _after_imitation(trainer: Trainer, steps: int) -> bool:
+    """Evaluate what imitation alone has learned, in every order; training continues."""
     hooks: Any = trainer.hooks
-    if trainer.updates == taught:
+    if trainer.updates == steps:
         hooks.greedy_seconds(trainer, 0)
         hooks.try_priority_rules(trainer, 0)
     return True
@@ -272,8 +272,6 @@ def _demonstration(task: DemonstrationTask, problem: pw.Problem, seconds: float)
             path = Path(folder) / "demonstrations.jsonl"
             path.write_text(json.dumps(record) + "\n")
             return read_demonstrations(path, None)[0]
-        finally:
-            path.unlink()
     return quick_demonstration(problem)
 
 

@@ -39,13 +39,10 @@ from benchmarks.common import (
     run_jobs,
 )
 from benchmarks.proposers.problems import held_out, named_problem
+from benchmarks.proposers.proposer_controls import ShuffledProposer, untrained_proposer
 from benchmarks.train import train_go
 from placewright import files
-from placewright.policies.proposers import (
-    LinearProposer,
-    ShuffledProposer,
-    untrained_proposer,
-)
+from placewright.policies.proposers import LinearProposer
 from placewright.policies.shipped import FOLDS, WEIGHTS_FOLDER
 from placewright.solvers import Auto, MaxEvaluations, MaxTime, Search, Stop
 from placewright.solvers.scout import (

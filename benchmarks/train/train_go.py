@@ -204,7 +204,7 @@ def train(given: argparse.Namespace) -> None:
     trained.config = replace(trained.config, max_groups=GoConfig().max_groups)  # whole graphs
     words = f"--fold {given.fold} --minutes {given.minutes:g} --imitated {given.imitated:g}"
     words += f" --samples {given.samples} --hidden {given.hidden} --seed {given.seed}"
-    made_by = f"python benchmarks/train_go.py graphs, then teachers, then train {words}"
+    made_by = f"python -m benchmarks.train.train_go graphs, then teachers, then train {words}"
     policies.save(trained.cpu(), out / f"{name}.json", made_by)
     figures = {
         "fold": given.fold,
@@ -277,7 +277,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         keep_graphs(given)
         return
     if given.teachers is None:
-        parser.error("--teachers names the file of teachers' plans")
+        parser.error("--teachers names the file of demonstrations")
     make_teachers(given) if given.what == "teachers" else train(given)
 
 

@@ -20,9 +20,9 @@ import numpy as np
 
 import placewright as pw
 from benchmarks.common import add_seed, make_parser
+from benchmarks.train.linear_trainer import LinearTrainer
 from placewright.policies.shipped import WEIGHTS_FOLDER
 from placewright.training.go.demonstrations import limit_memory
-from placewright.training.linear_trainer import LinearTrainer
 from placewright.zoo.families import family
 
 if TYPE_CHECKING:
@@ -122,9 +122,9 @@ def random_problems(
 
 
 def train_placeto(arguments: argparse.Namespace) -> None:
+    from benchmarks.train.weight_average import WeightAverage
     from placewright import policies
     from placewright.training import Environment, Trainer, find_recipe
-    from placewright.training.averaging import WeightAverage
 
     problems = random_problems(arguments.graphs, arguments.each, arguments.seed)
     begin = policies.load(Path(arguments.begin)) if arguments.begin else None

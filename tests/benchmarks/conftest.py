@@ -1,4 +1,4 @@
-"""Makes the modules of `benchmarks/` importable; torch computes with one thread."""
+"""Makes `benchmarks` importable; torch computes with one thread."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
+sys.path.append(str(Path(__file__).parents[2]))
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,8 @@ import xml.etree.ElementTree as ET
 
 import numpy as np
 import pytest
-from fidelity_rows import (
+
+from benchmarks.fidelity.fidelity_rows import (
     MeasuredRun,
     append_row,
     compare_plans,
@@ -19,9 +20,8 @@ from fidelity_rows import (
     spearman,
     summarise,
 )
-from scatter import scatter_svg
-from varied_plans import diverse_plans
-
+from benchmarks.fidelity.scatter import scatter_svg
+from benchmarks.fidelity.varied_plans import diverse_plans
 from placewright import Cluster, Plan, Problem, Roofline, Table, zoo
 from placewright.errors import FileError
 from placewright.profiling.host_sensitivity import scale_host

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from linear_trainer import LinearTrainer, gradients
 
+from benchmarks.train.linear_trainer import LinearTrainer, gradients
 from placewright import Cluster, Problem, judge, solve, solvers, zoo
 from placewright.policies.transfer.features import FEATURES
 from placewright.policies.transfer.linear import LinearConfig, LinearPolicy

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from proposer_controls import ShuffledProposer, untrained_proposer
 
+from benchmarks.proposers.proposer_controls import ShuffledProposer, untrained_proposer
 from placewright import Cluster, Problem, judge
 from placewright.policies.proposers import LinearProposer
 from placewright.zoo import load

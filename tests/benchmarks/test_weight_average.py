@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from weight_average import WeightAverage
 
+from benchmarks.train.weight_average import WeightAverage
 from placewright import Cluster, Problem, zoo
 
 torch = pytest.importorskip("torch")

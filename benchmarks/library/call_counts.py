@@ -1,6 +1,6 @@
 """Counts what one `placewright place --report` call touches.
 
-    python benchmarks/call_counts.py [METHOD]
+    python -m benchmarks.library.call_counts heft
 
 It prints how many files and functions of the package run, and how often a step is simulated outside
 the search: calls of `simulator.simulate` that no solver makes.
@@ -14,7 +14,10 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from benchmarks.common import make_parser
+
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from types import FrameType
 
 MODEL = """
@@ -36,7 +39,10 @@ def _is_importing(frame: FrameType | None) -> bool:
     return False
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = make_parser(__doc__, __spec__.name)
+    parser.add_argument("method", nargs="?", default="auto", help="the method to count")
+    arguments = parser.parse_args(argv)
     import placewright
     from placewright.cli import main as command_line
 
@@ -60,9 +66,8 @@ def main() -> None:
     Path("model.py").write_text(MODEL)
     sys.setprofile(on_call)
     try:
-        method = sys.argv[1] if len(sys.argv) > 1 else "auto"
-        words = ("place", "model.py:build", *OPTIONS, "--method", method, "--report", "r.html")
-        command_line(words)
+        words = ["place", "model.py:build", *OPTIONS, "--method", arguments.method]
+        command_line([*words, "--report", "r.html"])
     except SystemExit:
         pass
     finally:
