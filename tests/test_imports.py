@@ -17,8 +17,6 @@ COMPILED = {
 ALLOWED = {
     # GoConfig.build makes a policy when it is called.
     ("placewright.policies.go.config", "placewright.policies.go.policy"),
-    # Result.plot draws when it is called.
-    ("placewright.result", "placewright.reporting.pictures"),
 }
 
 
