@@ -30,8 +30,10 @@ def replace_old_options(arguments: Sequence[str]) -> list[str]:
         option, equals, value = word.partition("=")
         if option in renamed:
             new_name = renamed[option]
-            warning = f"{option} is now {new_name}: the next release reads the new name only"
-            print(f"placewright: {warning}", file=sys.stderr)
+            print(
+                f"placewright: {option} is now {new_name}: the old name will not be read by the next release",
+                file=sys.stderr,
+            )
             word = f"{new_name}{equals}{value}"
         words.append(word)
     return words
