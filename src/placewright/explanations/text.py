@@ -82,7 +82,7 @@ def _streaming_sentence(breakdown: Breakdown) -> str:
     return (
         f"{plan.device_names[target]} holds {format_bytes(held_bytes)} of "
         f"{format_bytes(weight_bytes)} of weights, and {link} is busy {busy} of the step streaming "
-        f"the others to it; the critical path is {_largest_shares(breakdown)}"
+        f"others to it; the critical path is {_largest_shares(breakdown)}"
     )
 
 

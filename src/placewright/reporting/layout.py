@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 OP_SIZE = (26.0, 10.0)  # width and height
 STORED_SIZE = (16.0, 7.0)  # of a weight, a state or an input, which are not run
 MIN_GAP = (12.0, 5.0)  # at least; more between large items
-MIN_MARGIN = 6.0  # between a box's border and what is in it, at least
+MIN_MARGIN = 6.0  # between a box's border and its content, at least
 BOX_ASPECT = 1.7  # width over height that a box should have
-PAGE_ASPECT = 2.1  # and the whole, which is looked at on a screen
+PAGE_ASPECT = 2.1  # width over height of the whole graph, for a screen
 SWEEPS = 6
 MIN_COLUMN_OPS = 8  # ops in a column that is not worth a cut
 

@@ -10,7 +10,7 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-MAX_POINTS = 400  # that are drawn: more than a screen tells apart
+MAX_POINTS = 400  # points drawn: a screen does not resolve more
 
 
 class TrainingUpdate(Protocol):

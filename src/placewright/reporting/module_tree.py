@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from placewright.graph import Graph
 
-MAX_BOX_ITEMS = 120  # things in one box
+MAX_BOX_ITEMS = 120  # items in one box
 MAX_DEPTH = 12  # names of a module path that get boxes of their own
 
 

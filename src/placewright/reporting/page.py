@@ -105,7 +105,7 @@ def render_page(data: Data) -> str:
     }
     page = _read_asset("page.html")
     fragments = []
-    while "{{" in page:  # each once and in turn, so that data that looks like a place is none
+    while "{{" in page:  # each once and in order, so that data with braces stays data
         before, _, after_brace = page.partition("{{")
         name, _, page = after_brace.partition("}}")
         fragments += [before, values[name]]

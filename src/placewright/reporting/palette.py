@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from placewright.device import Device
 
-# Told apart by most who do not see red or green, and readable on white and on near-black.
+# Distinct for most kinds of colour blindness, and readable on white and on near-black.
 _ACCELERATORS = ("#4c7fd0", "#e0813a", "#3fa284", "#b266c4", "#d3587a", "#8f9a34", "#3a9fc4")
 _HOSTS = ("#a08a76", "#8a9a8c", "#96879f")
 _GOLDEN_ANGLE = 0.381966  # of the circle: the next hue is far from all before it
@@ -23,7 +23,7 @@ STREAMED = "#c99a1e"
 
 
 def device_colours(devices: Sequence[Device]) -> list[str]:
-    """A colour as `#rrggbb` for each device; hosts are drab."""
+    """A colour as `#rrggbb` for each device; hosts are grey."""
     colours: list[str] = []
     used_colours = {True: 0, False: 0}
     for device in devices:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 WIDTH, TOP, MARGIN = 1000.0, 54.0, 12.0
 INK, MUTED, LINE, BACKGROUND = "#1b2230", "#5c6675", "#c9cfd9", "#ffffff"
 MAX_OPEN_OPS = 2_000  # ops up to which every box is open
-MAX_VISIBLE_ITEMS = 300  # things to look at in a larger graph
+MAX_VISIBLE_ITEMS = 300  # visible items of a larger graph
 
 Rect = tuple[float, float, float, float]
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 WIDTH, GUTTER, RIGHT, TOP = 1000.0, 130.0, 12.0, 58.0
 DEVICE_HEIGHT, CHANNEL_HEIGHT, TRACK_GAP = 26.0, 14.0, 5.0
 INK, MUTED, LINE, IDLE, BACKGROUND = "#1b2230", "#5c6675", "#dce0e7", "#eef0f4", "#ffffff"
-MIN_SLICE_WIDTH = 0.4  # things this wide are drawn as one with their neighbours
+MIN_SLICE_WIDTH = 0.4  # narrower slices are merged with their neighbours
 LETTER_WIDTH = 7.0  # about the width of one at 11 points
 
 
