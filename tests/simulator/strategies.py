@@ -140,11 +140,11 @@ def plans(
         staging = np.full(a.devices, -1, dtype=np.int64)
         for place in range(a.devices):
             if staged or draw(st.booleans()):
-                staging[place] = needed_room(problem, device, place) + draw(st.integers(0, 8))
+                staging[place] = needed_staging(problem, device, place) + draw(st.integers(0, 8))
     return device, priority, staging
 
 
-def needed_room(problem: Problem, device: np.ndarray, place: int) -> int:
+def needed_staging(problem: Problem, device: np.ndarray, place: int) -> int:
     """The most bytes of weights from elsewhere that one op on this device reads."""
     a = problem.arrays
     most = 0

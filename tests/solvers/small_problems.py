@@ -6,7 +6,7 @@ import itertools
 from typing import TYPE_CHECKING
 
 import numpy as np
-from strategies import needed_room
+from strategies import needed_staging
 
 from placewright import Cluster, Constraints, Device, Graph, Link, Op, Problem, Roofline, judge
 
@@ -125,7 +125,7 @@ def optimum(problem: Problem, rooms: bool = False) -> tuple[int, float]:
         device = np.repeat(placement[None], len(orders), axis=0)
         stagings = [-np.ones(problem.arrays.devices, dtype=np.int64)]
         if rooms:
-            least = [needed_room(problem, placement, d) for d in range(problem.arrays.devices)]
+            least = [needed_staging(problem, placement, d) for d in range(problem.arrays.devices)]
             stagings += [np.array(least), np.array(least) + 1000]
         for staging in stagings:
             verdict = judge(problem, device, orders, np.repeat(staging[None], len(orders), axis=0))
