@@ -124,10 +124,10 @@ def placements(draw: st.DrawFn, problem: Problem) -> np.ndarray:
 def plans(
     draw: st.DrawFn, problem: Problem, staged: bool = False
 ) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None]:
-    """(device, priority or None, staging or None), with staging rooms that are large enough.
+    """(device, priority or None, staging or None), with staging buffers that are large enough.
 
     Args:
-        staged: Every device has a staging room.
+        staged: Every device has a staging buffer.
     """
     device = draw(placements(problem))
     a = problem.arrays

@@ -66,9 +66,9 @@ def test_a_fused_batch_equals_the_contracted_problems_bit_for_bit(data):
         trace = reference.run(arrays, in_order, plan.placement, plan.priority, staging)
         assert verdict.step_time[at] == trace.step_time
         assert verdict.peak[at].tolist() == trace.peak
-        rooms = None if staging is None else staging.tolist()
+        staging_rows = None if staging is None else staging.tolist()
         assert verdict.period[at] == period.reference_period(
-            arrays, plan.placement.tolist(), rooms, problem.overlap
+            arrays, plan.placement.tolist(), staging_rows, problem.overlap
         )
 
 
