@@ -360,7 +360,7 @@ def bound_holds(problem: Problem) -> None:
         if over:
             continue
         for extra in (False, True):
-            more = {"strict": extra} if problem.objective == "step" else {"scheduled": extra}
+            more = {"strict": extra} if problem.objective == "step" else {"with_schedule": extra}
             numbers = IntegerProblem.of(problem, np.inf, streaming=with_staging, **more)
             with borrow_worker() as worker:
                 *_, found = solutions(worker, numbers, SolveLimits(20, deterministic=0.05))
