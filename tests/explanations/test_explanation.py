@@ -1,4 +1,4 @@
-"""Why a plan takes as long as it does, and what would help: every number is the simulator's."""
+"""Explanations: why a plan takes its time, and what would help, in the simulator's numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One op explained: moves are judged as the simulator judges them, slack is what may be lost."""
+"""Explanations of one op: moves have the simulator's times, slack is exact."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""List scheduling in plain Python: what the compiled one is held to, op by op."""
+"""The list scheduler in plain Python, to which the compiled one is compared op by op."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""List scheduling, and HEFT, CPoP, m-ETF and m-SCT, which stand on it."""
+"""The list scheduler, and HEFT, CPoP, m-ETF and m-SCT, which use it."""
 
 from __future__ import annotations
 

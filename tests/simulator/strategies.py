@@ -124,10 +124,10 @@ def placements(draw: st.DrawFn, problem: Problem) -> np.ndarray:
 def plans(
     draw: st.DrawFn, problem: Problem, staged: bool = False
 ) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None]:
-    """(device, priority or None, staging or None), with staging rooms that are large enough.
+    """(device, priority or None, staging or None), with staging buffers that are large enough.
 
     Args:
-        staged: Every device has a staging room.
+        staged: Every device has a staging buffer.
     """
     device = draw(placements(problem))
     a = problem.arrays
@@ -140,11 +140,11 @@ def plans(
         staging = np.full(a.devices, -1, dtype=np.int64)
         for place in range(a.devices):
             if staged or draw(st.booleans()):
-                staging[place] = needed_room(problem, device, place) + draw(st.integers(0, 8))
+                staging[place] = needed_staging(problem, device, place) + draw(st.integers(0, 8))
     return device, priority, staging
 
 
-def needed_room(problem: Problem, device: np.ndarray, place: int) -> int:
+def needed_staging(problem: Problem, device: np.ndarray, place: int) -> int:
     """The most bytes of weights from elsewhere that one op on this device reads."""
     a = problem.arrays
     most = 0

@@ -22,7 +22,7 @@ ANY = settings(
 
 
 def told(problem, path):
-    """Each piece in words: (kind, op, from, to, what the next one waited for, seconds)."""
+    """Each segment in words: (kind, op, from, to, what the next one waited for, seconds)."""
     name = [device.name for device in problem.cluster.devices]
     return [
         (p.kind, path.op_names[p.op], name[p.source], name[p.device], p.wait_reason, p.seconds)
@@ -37,42 +37,45 @@ def test_every_moment_of_a_step_is_in_one_piece(data):
     problem = data.draw(problems(kinds=STREAMING) if streaming else problems())
     device, priority, staging = data.draw(plans(problem, staged=streaming))
     timeline = simulate(problem, Plan.of(problem, device, priority, staging=staging))
-    pieces = find_critical_path(problem, timeline).segments
-    moments = [piece.start for piece in pieces] + [timeline.step_time]
-    if pieces:
+    segments = find_critical_path(problem, timeline).segments
+    moments = [segment.start for segment in segments] + [timeline.step_time]
+    if segments:
         assert moments[0] == 0
     else:
         assert timeline.step_time == 0
-    assert [piece.end for piece in pieces] == moments[1:]
-    assert all(piece.end > piece.start for piece in pieces)
-    assert sum(piece.seconds for piece in pieces) == pytest.approx(timeline.step_time)
-    really_ran(problem, timeline, pieces)
+    assert [segment.end for segment in segments] == moments[1:]
+    assert all(segment.end > segment.start for segment in segments)
+    assert sum(segment.seconds for segment in segments) == pytest.approx(timeline.step_time)
+    really_ran(problem, timeline, segments)
 
 
-def really_ran(problem, timeline, pieces):
-    """Each piece is something that the timeline has, and each wait is what it is called."""
+def really_ran(problem, timeline, segments):
+    """Each segment is something that the timeline has, and each wait is what it is called."""
     a, moved = problem.arrays, timeline.transfers
     rows = set(zip(a.producer[moved.tensor], moved.channel, moved.start, moved.end, strict=True))
-    for at, piece in enumerate(pieces):
-        after = pieces[at + 1] if at + 1 < len(pieces) else None
-        if piece.kind == "compute":
-            assert timeline.plan.placement[piece.op] == piece.device
-            assert (timeline.start[piece.op], timeline.end[piece.op]) == (piece.start, piece.end)
-        elif piece.kind == "issue":
-            assert piece.wait_reason == "issuer"
+    for at, segment in enumerate(segments):
+        after = segments[at + 1] if at + 1 < len(segments) else None
+        if segment.kind == "compute":
+            assert timeline.plan.placement[segment.op] == segment.device
+            assert (timeline.start[segment.op], timeline.end[segment.op]) == (
+                segment.start,
+                segment.end,
+            )
+        elif segment.kind == "issue":
+            assert segment.wait_reason == "issuer"
             assert after is not None
             assert after.kind == "compute" or after.kind == "issue"
-            assert a.issuer[piece.device] == a.issuer[after.device] >= 0
-            assert piece.end == piece.start + a.launch_overhead[piece.device]
+            assert a.issuer[segment.device] == a.issuer[after.device] >= 0
+            assert segment.end == segment.start + a.launch_overhead[segment.device]
         else:
-            assert (piece.op, piece.channel, piece.start, piece.end) in rows
-            assert a.channel[piece.source, piece.device] == piece.channel
-        assert (piece.wait_reason == "end") == (after is None)
-        if piece.wait_reason == "device":
-            assert piece.kind == "compute"
-        if piece.wait_reason == "staging":
-            assert piece.kind == "compute"
-            assert timeline.plan.staging[piece.device] > 0
+            assert (segment.op, segment.channel, segment.start, segment.end) in rows
+            assert a.channel[segment.source, segment.device] == segment.channel
+        assert (segment.wait_reason == "end") == (after is None)
+        if segment.wait_reason == "device":
+            assert segment.kind == "compute"
+        if segment.wait_reason == "staging":
+            assert segment.kind == "compute"
+            assert timeline.plan.staging[segment.device] > 0
 
 
 @ANY
@@ -113,7 +116,7 @@ def test_a_transfer_that_waits_is_told_apart_from_one_that_is_late(
 def test_an_op_waits_for_its_device(diamond_problem: Problem) -> None:
     timeline = simulate(diamond_problem, Plan.of(diamond_problem, [0, 0, 0, 0]))
     path = find_critical_path(diamond_problem, timeline)
-    assert [(piece.op, piece.wait_reason) for piece in path.segments] == [
+    assert [(segment.op, segment.wait_reason) for segment in path.segments] == [
         (0, "input"),
         (1, "device"),  # `right` has its input, `left` has the device
         (2, "input"),
@@ -133,7 +136,7 @@ def test_copies_wait_for_channel_and_room(layers_problem: Problem) -> None:
     ]
     tight = Plan.of(layers_problem, [1, 1, 0, 1, 1, 0], staging={"gpu0": 50})
     path = find_critical_path(layers_problem, simulate(layers_problem, tight))
-    assert [piece.wait_reason for piece in path.segments] == [
+    assert [segment.wait_reason for segment in path.segments] == [
         "channel",
         "input",
         "staging",
@@ -215,7 +218,7 @@ def test_a_fused_group_is_one_piece(diamond_problem: Problem) -> None:
     plan = Plan.of(diamond_problem, [0, 0, 0, 0], fusion=[0, 0, -1, -1])
     timeline = simulate(diamond_problem, plan)
     path = find_critical_path(diamond_problem, timeline)
-    assert [(path.op_names[piece.op], piece.seconds) for piece in path.segments] == [
+    assert [(path.op_names[segment.op], segment.seconds) for segment in path.segments] == [
         ("top", 11.0),
         ("right", 10.0),
         ("bottom", 1.0),

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from strategies import fusible_problems, needed_room, plans
+from strategies import fusible_problems, needed_staging, plans
 
 from placewright import (
     Cluster,
@@ -49,7 +49,7 @@ def test_a_fused_batch_equals_the_contracted_problems_bit_for_bit(data):
     if staging is not None:  # a fused op needs room for the weights of all its members
         for place in np.flatnonzero(staging >= 0):
             needs = [
-                needed_room(small.problem, small.plan.placement, place) for small in contracted
+                needed_staging(small.problem, small.plan.placement, place) for small in contracted
             ]
             staging[place] = max(staging[place], *needs)
     verdict = judge(
@@ -66,9 +66,9 @@ def test_a_fused_batch_equals_the_contracted_problems_bit_for_bit(data):
         trace = reference.run(arrays, in_order, plan.placement, plan.priority, staging)
         assert verdict.step_time[at] == trace.step_time
         assert verdict.peak[at].tolist() == trace.peak
-        rooms = None if staging is None else staging.tolist()
+        staging_rows = None if staging is None else staging.tolist()
         assert verdict.period[at] == period.reference_period(
-            arrays, plan.placement.tolist(), rooms, problem.overlap
+            arrays, plan.placement.tolist(), staging_rows, problem.overlap
         )
 
 

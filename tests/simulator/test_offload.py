@@ -1,7 +1,7 @@
 """A model larger than the GPU: four plans that were measured on a real one, simulated.
 
 16 transformer blocks (5.5 GiB of weights) at one token, on a GPU limited to 6 resident blocks and
-two blocks of staging room, the other 10 at home in host memory. One block takes 0.21 ms on the GPU
+a staging buffer of two blocks, the other 10 in host memory. One block takes 0.21 ms on the GPU
 and 7.0 ms on the 16-core host; weights stream at 55 GB/s; activations are 16 KB.
 """
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from small_problems import all_placements
-from strategies import needed_room
+from strategies import needed_staging
 
 from placewright import Cluster, Device, Graph, Link, Op, Problem, Table, judge
 
@@ -88,14 +88,19 @@ def optima(problem: Problem, seed: int, most: int = 800) -> tuple[float, float]:
     if len(placements) > most:
         placements = placements[rng.permutation(len(placements))[:most]]
     need = np.array(
-        [[needed_room(problem, row, place) for place in range(a.devices)] for row in placements]
+        [[needed_staging(problem, row, place) for place in range(a.devices)] for row in placements]
     )
-    rooms: list[NDArray[np.int64] | None] = [None, need, need + rng.integers(0, 4), 2 * need]
-    rooms.append(np.where(rng.random(need.shape) < 0.5, need, -1))
+    staging_options: list[NDArray[np.int64] | None] = [
+        None,
+        need,
+        need + rng.integers(0, 4),
+        2 * need,
+    ]
+    staging_options.append(np.where(rng.random(need.shape) < 0.5, need, -1))
     other = np.tile(rng.permutation(a.ops).astype(float), (len(placements), 1))
     verdicts = [
         judge(problem, placements, priority, staging)
-        for staging in rooms
+        for staging in staging_options
         for priority in (None, other)
     ]
     values = np.concatenate([verdict.value for verdict in verdicts])

@@ -6,7 +6,7 @@ import itertools
 from typing import TYPE_CHECKING
 
 import numpy as np
-from strategies import needed_room
+from strategies import needed_staging
 
 from placewright import Cluster, Constraints, Device, Graph, Link, Op, Problem, Roofline, judge
 
@@ -113,19 +113,19 @@ def all_orders(problem: Problem) -> NDArray[np.float64]:
     return priority
 
 
-def optimum(problem: Problem, rooms: bool = False) -> tuple[int, float]:
+def optimum(problem: Problem, with_staging: bool = False) -> tuple[int, float]:
     """(bytes over, value) of the best plan of all: every placement in every order.
 
     Args:
-        rooms: Also with staging rooms: just enough for any op, and more than enough.
+        with_staging: Also with staging buffers: just enough for any op, and more than enough.
     """
     orders = all_orders(problem)
     best = (np.iinfo(np.int64).max, np.inf)
     for placement in all_placements(problem):
         device = np.repeat(placement[None], len(orders), axis=0)
         stagings = [-np.ones(problem.arrays.devices, dtype=np.int64)]
-        if rooms:
-            least = [needed_room(problem, placement, d) for d in range(problem.arrays.devices)]
+        if with_staging:
+            least = [needed_staging(problem, placement, d) for d in range(problem.arrays.devices)]
             stagings += [np.array(least), np.array(least) + 1000]
         for staging in stagings:
             verdict = judge(problem, device, orders, np.repeat(staging[None], len(orders), axis=0))

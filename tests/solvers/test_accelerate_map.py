@@ -1,4 +1,4 @@
-"""Accelerate: the default that people use today."""
+"""Accelerate: the usual default."""
 
 from __future__ import annotations
 

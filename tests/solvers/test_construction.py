@@ -1,4 +1,4 @@
-"""Solvers that fill devices in graph order, and those that need no more than chance."""
+"""Constructive solvers: devices filled in graph order, streamed weights, random plans."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ def blocks(count: int, weight: int, flops: float = 1.0) -> Graph:
     return Graph("blocks", tuple(ops))
 
 
-# -- teams, round robin, random -------------------------------------------------------------------
+# -- bundles, round robin, random -----------------------------------------------------------------
 
 
 def test_a_team_is_a_leader_with_its_unit_and_its_weights(layers: Graph) -> None:
-    teams = Bundles.of(Problem(layers, linked(gpu("gpu0"), host())))
-    assert teams.leader.tolist() == [2, 5]  # layer1 leads x and w1, layer2 leads w2 and its view
+    bundles = Bundles.of(Problem(layers, linked(gpu("gpu0"), host())))
+    assert bundles.leader.tolist() == [2, 5]  # layer1 leads x and w1, layer2 leads w2 and its view
     # x (8) and w1 (50) and layer1's output (8); w2 (50), whose view adds nothing, and an output (8)
-    assert teams.bytes.tolist() == [66, 58]
+    assert bundles.bytes.tolist() == [66, 58]
 
 
 def test_round_robin_deals_to_the_accelerators_alone() -> None:

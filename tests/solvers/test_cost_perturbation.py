@@ -90,9 +90,7 @@ def test_without_a_spread_every_trial_is_the_nominal_one(data: st.DataObject) ->
     several = [data.draw(plans(problem)) for _ in range(3)]
     made = [Plan.of(problem, device, priority, staging=s) for device, priority, s in several]
     for plan, found in zip(made, robustness(problem, made, trials=3, spread=0.0), strict=True):
-        rooms = None if plan.staging is None else plan.staging[None]
-        order = None if plan.priority is None else plan.priority[None]
-        verdict = judge(problem, plan.placement[None], order, rooms)
+        verdict = judge(problem, plan.placement, plan.priority, plan.staging)
         same = found.nominal, found.median, found.p95, found.worst
         assert same == pytest.approx((float(verdict.value[0]),) * 4, abs=0)
         assert found.tail == pytest.approx(found.nominal)

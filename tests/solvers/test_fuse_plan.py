@@ -1,4 +1,4 @@
-"""Fusing as a compiler does: never a cycle, never two heavy ops, and the order put right."""
+"""Fusing as a compiler does: never a cycle, never two heavy ops, and a legal order."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Proposers: what they are asked, what they may take, and what walks make of it."""
+"""Proposers: their calls, their budget, and annealing with their moves."""
 
 from __future__ import annotations
 
@@ -63,15 +63,15 @@ def test_moves_go_where_the_proposer_wants_them(problem: Problem):
     search = Search(problem, Stop(), seed=0)
     start = Plan.of(problem, problem.legalize(np.zeros(len(problem.graph), dtype=np.int32)))
     search.judge_plan(start)
-    walker = AnnealingChains(search, grouping_levels(problem))
+    annealer = AnnealingChains(search, grouping_levels(problem))
     rows = PlanBatch.of(problem, [start], with_priorities=False, with_staging=False)
     only_moves = MoveShares(move=1.0, swap=0.0, move_run=0.0)
     asked = BudgetedProposer(Opinion(target=2), ProposerBudget(search))
     guide = MoveGuide(asked.move_probabilities, share=1.0, interval=50)
-    best = walker.run(rows, 400, Cooling(0.0, 0.0), only_moves, guide=guide)
+    best = annealer.run(rows, 400, Cooling(0.0, 0.0), only_moves, guide=guide)
     assert set(best.placement[0].tolist()) == {0, 2}
-    assert asked.proposer.asked[1] == 1  # a walk this short has one stretch
-    free = walker.run(rows, 400, Cooling(0.0, 0.0), only_moves)
+    assert asked.proposer.asked[1] == 1  # a run this short calls it once
+    free = annealer.run(rows, 400, Cooling(0.0, 0.0), only_moves)
     assert set(free.placement[0].tolist()) == {0, 1, 2}
 
 
@@ -124,7 +124,7 @@ def test_moves_must_be_probabilities(problem: Problem):
 
 
 def test_streamed_plans_are_shown_as_they_are_judged():
-    """A walk's room may be smaller than what it needs, and is raised when it is judged."""
+    """A staging buffer of annealing may be too small, and is raised when it is evaluated."""
     problem = Problem(load("transformer:blocks=2,tokens=64"), Cluster.parse("P100+cpu"))
     device = problem.legalize(np.zeros(len(problem.graph), dtype=np.int32))
     device[problem.arrays.is_weight] = 1
@@ -136,10 +136,10 @@ def test_streamed_plans_are_shown_as_they_are_judged():
             return super().move_probabilities(problem, plan)
 
     search = Search(problem, Stop(), seed=0)
-    rooms = np.array([[0, -1]], dtype=np.int64)
+    staging_rows = np.array([[0, -1]], dtype=np.int64)
     BudgetedProposer(Looks(), ProposerBudget(search)).move_probabilities(
-        PlanBatch(device[None], None, rooms)
+        PlanBatch(device[None], None, staging_rows)
     )
-    search.judge_plan(shown[0])  # which raises if the room is too small
+    search.judge_plan(shown[0])  # which raises if the buffer is too small
     assert shown[0].staging is not None
     assert shown[0].staging[0] > 0

@@ -1,4 +1,4 @@
-"""Scout: its file, what it knows of moves, and what walks make of it."""
+"""Scout: its file, its features of moves, and annealing with it."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def walked(problem: Problem, start: Plan, scout: Scout | None, seed: int) -> flo
     search.judge_plan(start)
     rows = PlanBatch.of(problem, [start], with_priorities=False, with_staging=False)
     net = None if scout is None else scout.network(problem)
-    walker = AnnealingChains(search, grouping_levels(problem))
-    walker.run(rows, 1_000, Cooling(0.005, 1e-4), MoveShares(), scout=net)
+    annealer = AnnealingChains(search, grouping_levels(problem))
+    annealer.run(rows, 1_000, Cooling(0.005, 1e-4), MoveShares(), scout=net)
     assert search.evaluations == 1_001
     return search.key[1]
 

@@ -1,4 +1,4 @@
-"""Greedy fusing: the rules of `fusible.py`, never a cycle, urgencies decide who comes first."""
+"""Greedy fusion: the rules of `fusible.py`, never a cycle, urgent ops first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Groupings: what belongs together, and the way back."""
+"""Groupings: ops that belong together, and the mapping back to ops."""
 
 from __future__ import annotations
 

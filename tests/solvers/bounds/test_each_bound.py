@@ -1,4 +1,4 @@
-"""What each bound sees that the others do not, in sums that can be done in the head."""
+"""What each bound proves that the others do not, in sums done by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Large-neighbourhood search: windows are what they say, plans only get better."""
+"""Large-neighbourhood search: windows are as defined, plans only get better."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class TestSearch:
         )
 
     def test_a_start_with_streamed_weights_is_kept(self, layers_problem: Problem) -> None:
-        """The model knows no staging rooms, so it goes on from the same devices without."""
+        """The model has no staging buffers, so it goes on from the same devices without."""
         staged = Plan.of(layers_problem, [1, 1, 1, 0, 0, 0], staging={"gpu0": 60})
         tight = replace(layers_problem)
         start = simulate(tight, staged)

@@ -95,7 +95,7 @@ def test_no_plan_that_streams_weights_beats_the_bound(objective: Objective) -> N
     tried = 0
     for problem in problems(range(60, 80), "in order", objective):
         if has_streamable_weights(problem):
-            over, best = optimum(problem, rooms=True)
+            over, best = optimum(problem, with_staging=True)
             result = solve(problem, Exact(deterministic=0.1))
             if not over:
                 tried += 1
@@ -355,13 +355,13 @@ def bound_holds(problem: Problem) -> None:
     """Every model's bound, found without a start: a start could hide plans that a model misses."""
     if not small(problem):
         return
-    for rooms in (False, True):
-        over, best = optimum(problem, rooms)
+    for with_staging in (False, True):
+        over, best = optimum(problem, with_staging)
         if over:
             continue
         for extra in (False, True):
-            more = {"strict": extra} if problem.objective == "step" else {"scheduled": extra}
-            numbers = IntegerProblem.of(problem, np.inf, streaming=rooms, **more)
+            more = {"strict": extra} if problem.objective == "step" else {"with_schedule": extra}
+            numbers = IntegerProblem.of(problem, np.inf, streaming=with_staging, **more)
             with borrow_worker() as worker:
                 *_, found = solutions(worker, numbers, SolveLimits(20, deterministic=0.05))
             assert found.value_bound <= best

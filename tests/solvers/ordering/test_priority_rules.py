@@ -1,4 +1,4 @@
-"""Priority rules and schedules: an order made for a placement beats the graph's."""
+"""Priority rules and order search: an order made for a placement beats the graph's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Repair: what is over memory fits afterwards, little is moved, nothing gets worse."""
+"""Repair: a plan over memory fits afterwards, little is moved, nothing gets worse."""
 
 from __future__ import annotations
 
@@ -213,7 +213,7 @@ def test_repair_keeps_the_constraints_and_is_never_worse(data: st.DataObject) ->
     before = device.copy()
     repaired = repair(problem, device, priority, staging)
     assert np.array_equal(device, before)
-    # Both would raise, were a constraint broken or a staging room too small.
+    # Both would raise if a constraint were broken or a staging buffer too small.
     Plan.of(problem, repaired, priority, staging=staging)
     verdict = simulator.judge(
         problem,

@@ -1,4 +1,4 @@
-"""Partitioners: loads in proportion to speed, ties kept, the same parts for a seed, no output."""
+"""Partitioners: loads in proportion to speed, few cut edges, reproducible parts, no output."""
 
 from __future__ import annotations
 
@@ -288,5 +288,5 @@ def test_a_partition_is_judged_as_it_is_and_repaired_if_asked(kind: type, exact:
     assert blind.evaluations == 1
     assert repaired.fits
     assert repaired.solver == f"{blind.solver}-repaired"
-    teams = Bundles.of(problem)
-    assert teams.bytes.sum() > 0.9 * problem.arrays.capacity.sum()
+    bundles = Bundles.of(problem)
+    assert bundles.bytes.sum() > 0.9 * problem.arrays.capacity.sum()

@@ -1,4 +1,4 @@
-"""Stretches: the harm of moving each is what adding it up one by one gives."""
+"""Runs: the cost of moving each is the sum over its groups and edges."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Walks: what they say of a plan is what the simulator says; they keep rules and repeat."""
+"""Annealing chains: values are the simulator's, constraints are kept, seeds repeat."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from placewright.solvers.searches.annealing_chains import (
 
 
 def walked(problem, evaluations, seed, order=True, stream=True, hot=0.5):
-    """The compiled walk itself from everything on the first device."""
+    """Compiled annealing from everything on the first device."""
     a = problem.arrays
     config = AnnealingSettings()
     config.evaluations, config.hot, config.cold = evaluations, hot, 1e-3
@@ -95,11 +95,11 @@ def test_a_search_counts_what_was_walked_and_sees_the_best():
     problem = random_problem(5, ops=12)
     search = Search(problem, MaxEvaluations(400), seed=0)
     search.judge(problem.legalize(np.zeros(problem.arrays.ops, dtype=np.int32)))
-    walker = AnnealingChains(search, grouping_levels(problem))
+    annealer = AnnealingChains(search, grouping_levels(problem))
     rows = PlanBatch.of(
         problem, [search.best, search.best], with_priorities=True, with_staging=True
     )
-    best = walker.run(
+    best = annealer.run(
         rows, 10_000, Cooling(), MoveShares.for_search(with_priorities=True, with_staging=True)
     )
     assert 398 <= search.evaluations <= 400
@@ -112,9 +112,9 @@ def test_the_period_keeps_back_memory_for_activations():
         problem = random_problem(seed, objective="period", ops=12)
         search = Search(problem, Stop(), seed=0)
         search.judge(problem.legalize(np.zeros(problem.arrays.ops, dtype=np.int32)))
-        walker = AnnealingChains(search, grouping_levels(problem))
+        annealer = AnnealingChains(search, grouping_levels(problem))
         rows = PlanBatch.of(problem, [search.best], with_priorities=False, with_staging=False)
-        walker.run(rows, 500, Cooling(), MoveShares())
-        if walker._memory_margin.any():
+        annealer.run(rows, 500, Cooling(), MoveShares())
+        if annealer._memory_margin.any():
             return
     pytest.fail("no seed gave a plan whose activations did not fit")

@@ -1,4 +1,4 @@
-"""Local search, genetic search and cross-entropy: what they find, and what they are made of."""
+"""Local search, genetic search and cross-entropy: their results and their parts."""
 
 from __future__ import annotations
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from placewright.result import PROVEN_GAP
-from placewright.units import UNLIMITED, format_bytes, format_percent, format_seconds
+from placewright.units import UNLIMITED, format_bytes, format_seconds
+from placewright.units import format_percent as format_percent
 
 if TYPE_CHECKING:
     from placewright.problem import Problem

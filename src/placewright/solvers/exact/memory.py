@@ -55,15 +55,15 @@ def add_static_memory(placement: PlacementModel, device: int) -> Linear:
     bypass_rows = owned_rows if len(placement.items) <= _MAX_BYPASS_ITEMS else []
     for item in placement.items:
         literal = placement.item_on(item).get(device)
-        if literal is None or not payload["turn"][item]:
+        if literal is None or not payload["is_scheduled"][item]:
             continue
         bypass_bytes = []
         for row in bypass_rows:
             bypass_bytes += _bypassing_bytes(placement, row, item, device)
-        if bypass_bytes or payload["need"][item]:
-            model.add(free_bytes >= payload["need"][item] + sum(bypass_bytes)).only_enforce_if(
-                literal
-            )
+        if bypass_bytes or payload["required_bytes"][item]:
+            model.add(
+                free_bytes >= payload["required_bytes"][item] + sum(bypass_bytes)
+            ).only_enforce_if(literal)
     return free_bytes
 
 
@@ -74,7 +74,9 @@ def _bypassing_bytes(
     producer, readers = row["producer"], row["readers"]
     if item == producer or item in readers or not row["bytes"]:
         return []
-    is_available = placement.depends_on(item, producer) or not placement.payload["turn"][producer]
+    is_available = (
+        placement.depends_on(item, producer) or not placement.payload["is_scheduled"][producer]
+    )
     earlier = [producer] * is_available + [
         reader for reader in readers if placement.depends_on(item, reader)
     ]

@@ -65,7 +65,7 @@ class PlacementModel:
         for tensor, row in enumerate(self.tensors):
             for reader in row["readers"]:
                 self.reads[reader].append(tensor)
-            if payload["turn"][row["producer"]]:
+            if payload["is_scheduled"][row["producer"]]:
                 self.readers[row["producer"]].extend(row["readers"])
         self.true = self.model.new_constant(1)
         self.unit_on = [self._unit_literals(unit) for unit in range(len(payload["allowed"]))]
@@ -198,12 +198,12 @@ class StepModel(PlacementModel):
 
     @property
     def scheduled_items(self) -> list[int]:
-        return [item for item in self.items if self.payload["turn"][item]]
+        return [item for item in self.items if self.payload["is_scheduled"][item]]
 
     def _add_ops(self) -> None:
         payload, model = self.payload, self.model
         fastest = [
-            min(payload["takes"][item][d] for d in self.item_on(item)) for item in self.items
+            min(payload["op_ticks"][item][d] for d in self.item_on(item)) for item in self.items
         ]
         heads, tails = self._path_lengths(fastest)
         device_intervals: list[list[Any]] = [[] for _ in self.devices]
@@ -214,7 +214,7 @@ class StepModel(PlacementModel):
             if self.fixed_until and payload["hint"]["begin"][item] < self.fixed_until:
                 earliest = latest_start = payload["hint"]["begin"][item]
             start = model.new_int_var(earliest, latest_start, f"start {item}")
-            op_ticks = payload["takes"][item]
+            op_ticks = payload["op_ticks"][item]
             literals = self.item_on(item)
             if len({op_ticks[d] for d in literals}) == 1:
                 end = start + fastest[item]
@@ -236,7 +236,7 @@ class StepModel(PlacementModel):
                 if issuer >= 0 and op_ticks[device] > 0:
                     issuer_intervals.setdefault(issuer, []).append(
                         model.new_optional_fixed_size_interval_var(
-                            start, payload["launch"][device], literal, ""
+                            start, payload["launch_ticks"][device], literal, ""
                         )
                     )
         for intervals in [*device_intervals, *issuer_intervals.values()]:
@@ -273,7 +273,7 @@ class StepModel(PlacementModel):
                         end
                         == start + sum(send_ticks * is_sent for _, is_sent, send_ticks in sources)
                     )
-                if self.payload["turn"][row["producer"]]:
+                if self.payload["is_scheduled"][row["producer"]]:
                     model.add(start >= producer_end)
                 self.arrival[tensor, target] = (start, end)
                 by_channel: dict[int, list[tuple[Literal, int]]] = {}

@@ -66,7 +66,7 @@ def add_channel_order(step: StepModel) -> None:
             if (
                 producer == other_producer
                 or step.depends_on(other_producer, producer)
-                or not step.payload["turn"][producer]
+                or not step.payload["is_scheduled"][producer]
             ):
                 step.model.add(later.start >= earlier.end).only_enforce_if(*both_present)
                 continue
@@ -89,7 +89,7 @@ def _ends_first(step: StepModel, producer: int, other: int) -> Literal:
     if other not in step.end:  # unscheduled: only ops that end at 0 can get ahead of it
         model.add(step.end[producer] <= 0).only_enforce_if(literal)
     else:
-        strictly = 1 if not slack and not step.payload["quick"][producer] else 0
+        strictly = 1 if not slack and not step.payload["may_take_no_time"][producer] else 0
         model.add(step.end[producer] <= step.end[other] + slack).only_enforce_if(literal)
         model.add(step.end[other] + strictly <= step.end[producer] + slack).only_enforce_if(
             ~literal

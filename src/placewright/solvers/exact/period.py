@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 def period_variable(placement: PlacementModel) -> Linear:
     """A variable that is at least the load of every device and channel."""
     p, model = placement.payload, placement.model
-    longest_load = model.new_int_var(0, p["most"], "period")
+    longest_load = model.new_int_var(0, p["max_ticks"], "period")
     device_load: list[list[Linear]] = [[] for _ in placement.devices]
     channel_load: dict[int, list[Linear]] = {}
     for item in placement.items:
         for device, literal in placement.item_on(item).items():
-            device_load[device].append(p["takes"][item][device] * literal)
+            device_load[device].append(p["op_ticks"][item][device] * literal)
     for tensor in range(len(placement.tensors)):
         if p["overlap"]:
             _add_channel_load(placement, tensor, channel_load)
@@ -46,7 +46,7 @@ def _add_device_load(
     placement: PlacementModel, tensor: int, device_load: list[list[Linear]]
 ) -> None:
     """Without overlap a receiver pays each send, a sender the longest; hosts pay nothing."""
-    host = placement.payload["host"]
+    host = placement.payload["is_host"]
     sends_by_source: dict[int, list[tuple[Literal, int]]] = {}
     for target in placement.devices:
         for source, is_sent, ticks in placement.possible_sends(tensor, target):

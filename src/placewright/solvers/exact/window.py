@@ -22,7 +22,7 @@ def nearby_items(payload: dict[str, Any]) -> set[int]:
     """The items that free items may meet on a device; all if there is no window."""
     if payload["free"] is None:
         return set(range(len(payload["unit"])))
-    order = [item for item in payload["hint"]["order"] if payload["turn"][item]]
+    order = [item for item in payload["hint"]["order"] if payload["is_scheduled"][item]]
     items: set[int] = set()
     for index, item in enumerate(order):
         if payload["free"][payload["unit"][item]]:
@@ -42,7 +42,7 @@ def keep_order(step: StepModel) -> None:
     payload = step.payload
     if payload["free"] is None:
         return
-    order = [item for item in payload["hint"]["order"] if payload["turn"][item]]
+    order = [item for item in payload["hint"]["order"] if payload["is_scheduled"][item]]
     rank = {item: index for index, item in enumerate(order)}
     free_items = [item for item in order if payload["free"][payload["unit"][item]]]
     fixed_items = [item for item in order if not payload["free"][payload["unit"][item]]]

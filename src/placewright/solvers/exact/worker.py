@@ -94,7 +94,9 @@ def _build_model(payload: dict[str, Any]) -> PlacementModel:
     from placewright.solvers.exact.model import PlacementModel, StepModel
     from placewright.solvers.exact.period import period_variable
 
-    step = StepModel(payload) if payload["objective"] == "step" or payload["scheduled"] else None
+    step = (
+        StepModel(payload) if payload["objective"] == "step" or payload["with_schedule"] else None
+    )
     placement = PlacementModel(payload) if step is None else step
     for device in memory.scarce_devices(placement):
         free_bytes = memory.add_static_memory(placement, device)
@@ -113,7 +115,7 @@ def _build_model(payload: dict[str, Any]) -> PlacementModel:
         if payload["strict"] and payload["ready"]:
             order_constraints.add_no_idling(step)
     placement.model.minimize(
-        period_variable(placement) if step is None or payload["scheduled"] else step.makespan
+        period_variable(placement) if step is None or payload["with_schedule"] else step.makespan
     )
     return placement
 
