@@ -12,7 +12,10 @@ import os
 import sys
 import tempfile
 from pathlib import Path
-from types import FrameType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from types import FrameType
 
 MODEL = """
 import torch

@@ -27,7 +27,7 @@ def main() -> None:
     options = parser.parse_args()
     problem = pw.Problem(pw.zoo.load(options.model), pw.Cluster.parse(options.on))
     single = pw.solve(problem, SingleDevices())
-    print(f"{'grouping':<12} {'groups':>7} {'convex':>7} {'step time':>12} {'vs one':>8} {'fits':>5}")
+    print("grouping      groups  convex    step time   vs one  fits")
     for name, group in groupings(options.groups).items():
         grouping = group(problem)
         search = LocalSearch(group, max_plans=options.evaluations)

@@ -24,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from proposer_problems import problem, training
 
+from placewright.plan_batch import PlanBatch
 from placewright.solvers import Search, Stop
 from placewright.solvers.baselines import constructive_solvers
 from placewright.solvers.scout import SHIPPED_WEIGHTS, ScoutNetwork
@@ -32,7 +33,6 @@ from placewright.solvers.searches.annealing_chains import (
     AnnealingChains,
     Cooling,
     MoveShares,
-    PlanBatch,
 )
 
 HOT = (0.005, 0.03, 0.01, 0.003, 0.1, 0.003, 0.001)
@@ -51,7 +51,7 @@ def gathered(number: int, out: Path) -> str:
     for solver in constructive_solvers(asked, with_partitioners=False)[0]:
         search.phase = solver.name
         solver.run(search)
-    search.phase = "walk"
+    search.phase = "annealing"
     walker, length = AnnealingChains(search, grouping_levels(asked)), first_round_length(asked)
     count = int(np.clip(1_000_000 // asked.arrays.ops, 100, 500))
     features, change, where = [], [], []

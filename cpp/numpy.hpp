@@ -1,4 +1,4 @@
-// Views of numpy arrays, and vectors as numpy arrays.
+// Views of numpy arrays, and vectors returned as numpy arrays.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -7,7 +7,7 @@
 namespace placewright {
 namespace {
 
-// Sorts what is nearly sorted already, as after a small change; far from it, as std::sort does.
+// Sorts values that are nearly sorted, as after a small change; falls back to std::sort.
 template <typename Before>
 void sort_nearly_sorted(std::vector<int32_t>& values, Before before) {
   size_t moves_left = 2 * values.size();  // places that values may still move

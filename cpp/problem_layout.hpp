@@ -1,4 +1,4 @@
-// A problem's arrays as the kernels see them, with what they derive from them once.
+// A problem's arrays as the kernels read them, with arrays that are derived once.
 #pragma once
 
 #include <cstddef>
@@ -10,18 +10,18 @@ namespace placewright {
 // Mirrors `Arrays` in src/placewright/arrays.py, where every field is explained.
 struct ProblemLayout {
   int ops = 0, devices = 0, tensors = 0, channels = 0, classes = 0, issuers = 0;
-  std::vector<double> compute;            // ops × devices
-  std::vector<uint8_t> allowed;           // ops × devices
-  std::vector<int32_t> unit_head;              // ops
-  std::vector<uint8_t> scheduled, is_weight;      // ops
-  std::vector<uint8_t> is_resident;            // ops
+  std::vector<double> compute;                // ops × devices
+  std::vector<uint8_t> allowed;               // ops × devices
+  std::vector<int32_t> unit_head;             // ops
+  std::vector<uint8_t> scheduled, is_weight;  // ops
+  std::vector<uint8_t> is_resident;           // ops
   std::vector<int64_t> resident, workspace;
   std::vector<int32_t> first_tensor, first_input, inputs;
   std::vector<int64_t> sizes;
   std::vector<int32_t> producer, alias;
   std::vector<uint8_t> is_output;
   std::vector<int32_t> first_reader, readers;
-  std::vector<double> transfer;           // classes × tensors
+  std::vector<double> transfer;              // classes × tensors
   std::vector<int32_t> link_class, channel;  // devices × devices
   std::vector<uint8_t> is_host;
   std::vector<int32_t> issuer;
@@ -29,9 +29,9 @@ struct ProblemLayout {
 
   // Derived by derive().
   std::vector<int32_t> reader_slot;       // inputs: where this read stands in `readers`
-  std::vector<int32_t> scheduled_inputs;       // ops: inputs made by scheduled ops
+  std::vector<int32_t> scheduled_inputs;  // ops: inputs made by scheduled ops
   std::vector<int64_t> start_bytes;       // ops: workspace and outputs that alias nothing
-  std::vector<int32_t> scheduled_ops;          // the scheduled ops, in graph order
+  std::vector<int32_t> scheduled_ops;     // the scheduled ops, in graph order
   bool any_alias = false;
 
   void derive();
@@ -60,7 +60,7 @@ class PlanOrder {
   void compute(const ProblemLayout& a, const double* priority, std::vector<int32_t>& order);
   // Each op's rank by (priority, position); valid after compute() with priorities.
   const std::vector<int32_t>& rank() const { return rank_; }
-  // Before the first plan of another layout.
+  // To be called before the first plan of another layout.
   void reset() { sorted_.clear(); }
 
  private:

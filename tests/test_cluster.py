@@ -36,14 +36,16 @@ def test_a_device_has_no_negative_bytes() -> None:
 
 @pytest.mark.parametrize("bandwidth", [0, -1.0, math.nan])
 def test_a_device_moves_bytes(bandwidth: float) -> None:
-    message = f"has bandwidth {bandwidth} and launch 0.0: expected a bandwidth > 0 and a finite"
+    message = f"has memory bandwidth {bandwidth} and launch overhead 0.0: expected a"
     with pytest.raises(ClusterError, match=message):
         Device("a", memory_bandwidth=bandwidth)
 
 
 @pytest.mark.parametrize("launch", [-1e-6, math.inf, math.nan])
 def test_a_device_starts_ops_in_finite_time(launch: float) -> None:
-    with pytest.raises(ClusterError, match=f"and launch {launch}: .* a finite launch >= 0"):
+    with pytest.raises(
+        ClusterError, match=f"and launch overhead {launch}: .* a finite overhead >= 0"
+    ):
         Device("a", launch_overhead=launch)
 
 
@@ -101,7 +103,7 @@ def test_a_link_leads_elsewhere() -> None:
 
 
 def test_a_device_that_cannot_be_reached_is_refused() -> None:
-    message = "cluster 'one-way' has no way from 'b' to 'a': add a link"
+    message = "cluster 'one-way' has no route from 'b' to 'a': add a link"
     with pytest.raises(ClusterError, match=message):
         Cluster("one-way", (Device("a"), Device("b")), {("a", "b"): Link(1)})
 
@@ -219,8 +221,8 @@ def test_a_fingerprint_does_not_depend_on_the_order_of_rates() -> None:
         {"memory": 11},
         {"reserve": 1},
         {"rates": {"float32": 2.0}},
-        {"bandwidth": 5.0},
-        {"launch": 1e-6},
+        {"memory_bandwidth": 5.0},
+        {"launch_overhead": 1e-6},
         {"issuer": "thread"},
     ],
     ids=lambda change: next(iter(change)),

@@ -14,7 +14,7 @@ from placewright import Graph, Op
 from placewright.errors import GraphError
 from placewright.graph import sort_topologically
 
-BYTES = "op 'a' has moved {}, resident {}, workspace {}, outputs {}: bytes must be 0 to 2**50"
+BYTES = "op 'a' has bytes_moved {}, resident {}, workspace {}, outputs {}: bytes must be 0 to 2**50"
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ BYTES = "op 'a' has moved {}, resident {}, workspace {}, outputs {}: bytes must 
         ({"flops": -1.0}, "op 'a' has flops -1.0: expected a finite number >= 0"),
         ({"flops": math.nan}, "op 'a' has flops nan: expected a finite number >= 0"),
         ({"flops": math.inf}, "op 'a' has flops inf: expected a finite number >= 0"),
-        ({"moved": -1}, BYTES.format(-1, 0, 0, "(0,)")),
+        ({"bytes_moved": -1}, BYTES.format(-1, 0, 0, "(0,)")),
         ({"resident": -2}, BYTES.format(0, -2, 0, "(0,)")),
         ({"workspace": -3}, BYTES.format(0, 0, -3, "(0,)")),
         ({"outputs": (4, -4)}, BYTES.format(0, 0, 0, "(4, -4)")),
@@ -145,7 +145,7 @@ def test_a_fingerprint_ignores_the_graphs_name_alone(chain: Graph) -> None:
         {"inputs": ((0, 0), (0, 0))},
         {"outputs": (4, 4)},
         {"flops": 3.5},
-        {"moved": 1},
+        {"bytes_moved": 1},
         {"resident": 1},
         {"workspace": 1},
         {"dtype": "float16"},
@@ -226,7 +226,7 @@ def test_a_cycle_of_many_ops_is_found_without_walking_it_again_and_again() -> No
 
 
 def test_an_unordered_op_cannot_read_from_nowhere() -> None:
-    with pytest.raises(GraphError, match=r"^op 'a' reads from position 5: no op stands there$"):
+    with pytest.raises(GraphError, match=r"^op 'a' reads from position 5: there is no such op$"):
         sort_topologically("g", [Op("a", inputs=((5, 0),))])
 
 

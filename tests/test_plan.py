@@ -70,20 +70,23 @@ def test_staging_is_given_by_device_or_for_all(diamond_problem: Problem) -> None
     ("parts", "message"),
     [
         (
-            {"device": [0, 0, 0]},
-            "the plan's device has shape (3,): expected one entry for each of 4 ops",
+            {"placement": [0, 0, 0]},
+            "the plan's placement has shape (3,): expected one entry for each of 4 ops",
         ),
         (
-            {"device": [[0, 0, 0, 0]]},
-            "the plan's device has shape (1, 4): expected one entry for each of 4 ops",
+            {"placement": [[0, 0, 0, 0]]},
+            "the plan's placement has shape (1, 4): expected one entry for each of 4 ops",
         ),
-        ({"device": 0}, "the plan's device has shape (): expected one entry for each of 4 ops"),
         (
-            {"device": ["gpu0", "gpu0", "gpu0", "gpu0"]},
-            "the plan's device holds <U4 values: expected numbers",
+            {"placement": 0},
+            "the plan's placement has shape (): expected one entry for each of 4 ops",
         ),
-        ({"device": [0, 0, 2, 0]}, "a plan names device number 2: expected 0 to 1"),
-        ({"device": [0, 0, 0, -1]}, "a plan names device number -1: expected 0 to 1"),
+        (
+            {"placement": ["gpu0", "gpu0", "gpu0", "gpu0"]},
+            "the plan's placement holds <U4 values: expected numbers",
+        ),
+        ({"placement": [0, 0, 2, 0]}, "a plan names device number 2: expected 0 to 1"),
+        ({"placement": [0, 0, 0, -1]}, "a plan names device number -1: expected 0 to 1"),
         (
             {"priority": [0, 1]},
             "the plan's priority has shape (2,): expected one entry for each of 4 ops",
@@ -146,8 +149,8 @@ def test_many_placements_are_checked_at_once(diamond_problem: Problem) -> None:
 def edited(plan: Plan, **devices: str | None) -> Plan:
     """A plan as it comes back from a person's edit of its file; None deletes an op."""
     data = to_data(plan)
-    data["devices"] |= devices
-    data["devices"] = {op: name for op, name in data["devices"].items() if name is not None}
+    data["placement"] |= devices
+    data["placement"] = {op: name for op, name in data["placement"].items() if name is not None}
     loaded: Plan = from_data(data)
     return loaded
 

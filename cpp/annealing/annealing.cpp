@@ -35,9 +35,11 @@ void MoveBlocks::derive(const ProblemLayout& a) {
   }
 }
 
-AnnealingState::AnnealingState(const ProblemLayout& a, const MoveBlocks& blocks, EventKernel& event, const OwnedPlan& start,
+AnnealingState::AnnealingState(const ProblemLayout& a, const MoveBlocks& blocks, EventKernel& event,
+                               const OwnedPlan& start,
            const AnnealingSettings& settings, const DeviceProbs& device_probs, uint64_t seed)
-    : a_(a), b_(blocks), event_(event), s_(settings), device_probs_(device_probs), plan_(start), loads_(a, settings.overlap),
+    : a_(a), b_(blocks), event_(event), s_(settings), device_probs_(device_probs),
+      plan_(start), loads_(a, settings.overlap),
       scout_(a, settings.capacity), random_(seed) {
   smallest_capacity_ = std::numeric_limits<double>::infinity();
   for (int d = 0; d < a.devices; ++d) {
@@ -82,7 +84,7 @@ AnnealingResult AnnealingState::run() {
     old_units_.clear(), old_priorities_.clear(), old_staging_.clear();
     limit_ = current.cost * (1.0 + temperature);
     propose();
-    n += std::exchange(extra_evaluations_, 0);  // recording the whole plan costs as much as judging one
+    n += std::exchange(extra_evaluations_, 0);  // recording the whole plan costs as much as evaluating one
     const double limit = current.cost * (1.0 - temperature * std::log(1.0 - random_.uniform()));
     if (old_units_.empty() && old_priorities_.empty() && old_staging_.empty()) continue;
     if (cost_lower_bound() > limit) {
@@ -109,7 +111,7 @@ AnnealingResult AnnealingState::run() {
   return out;
 }
 
-// Priorities become places in the plan's order, so that they never contradict the graph.
+// Priorities become positions in the plan's order, so that they never contradict the graph.
 void AnnealingState::number_priorities() {
   PlanOrder plan_order;
   std::vector<int32_t> order;
@@ -129,7 +131,7 @@ void AnnealingState::reset() {
   if (s_.period) loads_.reset(plan_.device);
 }
 
-// What no plan with these loads and resident bytes can cost less than.
+// A lower bound on the cost of any plan with these loads and resident bytes.
 double AnnealingState::cost_lower_bound() const {
   double busiest = 0.0;
   int64_t over = 0;
@@ -162,7 +164,7 @@ Score AnnealingState::score() {
   return out;
 }
 
-// Staging bytes as judged: at least what the largest op needs, so that no plan is malformed, and
+// Staging buffers as evaluated: at least what the largest op needs, so that no plan is malformed, and
 // none where nothing is streamed.
 void AnnealingState::raise_staging() {
   if (plan_.staging.empty()) return;
@@ -189,7 +191,8 @@ OwnedPlan AnnealingState::judged_plan() const {
 }
 
 void AnnealingState::undo() {
-  for (auto it = old_units_.rbegin(); it != old_units_.rend(); ++it) place_unit(it->first, unit_device(it->first), it->second);
+  for (auto it = old_units_.rbegin(); it != old_units_.rend(); ++it)
+    place_unit(it->first, unit_device(it->first), it->second);
   for (auto it = old_priorities_.rbegin(); it != old_priorities_.rend(); ++it) plan_.priority[it->first] = it->second;
   for (auto it = old_staging_.rbegin(); it != old_staging_.rend(); ++it) plan_.staging[it->first] = it->second;
 }

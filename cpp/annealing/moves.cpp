@@ -68,7 +68,8 @@ bool AnnealingState::move_by_probs(int level, bool stores) {
   const auto begin = move_weight_sums_.begin() + b_.level[level], end = move_weight_sums_.begin() + b_.level[level + 1];
   if (begin == end || !(*(end - 1) > 0.0)) return false;
   const auto position = std::upper_bound(begin, end, random_.uniform() * *(end - 1));
-  const int block = static_cast<int>(std::min(position, end - 1) - move_weight_sums_.begin()), from = block_device(block);
+  const int block = static_cast<int>(std::min(position, end - 1) - move_weight_sums_.begin()),
+            from = block_device(block);
   const double* row = block_probs_.data() + size_t(block) * a_.devices;
   double total = 0.0;
   for (int d = 0; d < a_.devices; ++d) total += d == from ? 0.0 : row[d];
@@ -104,12 +105,13 @@ std::pair<double, double> AnnealingState::slack(int op) const {
   return {low, std::max(low, high)};
 }
 
-// An op anywhere between what it reads and what reads it, or a little earlier or later.
+// Moves an op in the order: anywhere between its producers and its readers, or a little earlier or later.
 void AnnealingState::reorder(int op) {
   const auto [low, high] = slack(op);
   if (!(low < high)) return;
   double to = low + (high - low) * random_.uniform();
-  if (random_.below(2)) to = std::clamp(plan_.priority[op] + (random_.uniform() - 0.5) * 4 * random_.geometric(), low, high);
+  if (random_.below(2))
+    to = std::clamp(plan_.priority[op] + (random_.uniform() - 0.5) * 4 * random_.geometric(), low, high);
   set_priority(op, to);
 }
 
@@ -122,7 +124,7 @@ void AnnealingState::reorder_block_ops(int block) {
   }
 }
 
-// Two blocks change places; of one shape they do so unit by unit, and one may just take after the other.
+// Two blocks exchange devices, unit by unit if they are of one shape; or one block copies the other's devices.
 void AnnealingState::swap(int one, int two) {
   const int size = b_.first[one + 1] - b_.first[one];
   if (size != b_.first[two + 1] - b_.first[two]) {
@@ -150,7 +152,7 @@ void AnnealingState::add_block(Candidate& move, int block, bool stores) const {
   }
 }
 
-// A move as it is drawn without a scout.
+// Samples a move without a scout.
 void AnnealingState::sample_candidate(Candidate& move, int change, int level) {
   move.single_block = false, move.units.clear(), move.ops.clear();
   const int first = b_.level[level], count = b_.level[level + 1] - first;
@@ -170,7 +172,7 @@ void AnnealingState::sample_candidate(Candidate& move, int change, int level) {
   add_block(move, move.block, change == kMove);
 }
 
-// What no plan can cost less than once this move is made.
+// A lower bound on the cost of the plan after this move.
 double AnnealingState::lower_bound_after(const Candidate& move) {
   for (const int32_t unit : move.units) shift_loads(unit, unit_device(unit), move.to);
   const double bound = cost_lower_bound();
@@ -193,7 +195,7 @@ void AnnealingState::apply_move(const Candidate& move) {
   for (const int32_t unit : move.units) set_unit(unit, move.to);
 }
 
-// Of several moves, one drawn by the scout's gain probabilities.
+// Samples one of several moves by the scout's gain probabilities.
 void AnnealingState::propose_scouted(int change) {
   float features[Scout::kFeatures];
   Candidate move, chosen;
@@ -226,14 +228,14 @@ void AnnealingState::propose() {
   switch (change) {
     case kMove:
       set_block(block, sample_device(block), true, true);
-      if (random_.below(2)) reorder_block_ops(block);  // its old place in the order may not suit there
+      if (random_.below(2)) reorder_block_ops(block);  // its old position in the order may not suit that device
       break;
     case kMoveWork: set_block(block, sample_device(block), true, false); break;
     case kMoveWeights:
       set_block(block, random_.below(2) ? block_device(block) : random_.below(a_.devices), false, true);
       break;
     case kSwap: swap(block, first + random_.below(count)); break;
-    case kMoveRun: {  // as far as the device goes, or a few blocks: a shifted boundary
+    case kMoveRun: {  // to the end of the run on that device, or a few blocks: a shifted boundary
       const int length = random_.geometric() + random_.geometric(), up = random_.below(2);
       const int edge = up ? block - 1 : block + 1;
       if (edge < first || edge >= first + count) break;
@@ -249,7 +251,7 @@ void AnnealingState::propose() {
       break;
     case kReorderBlock: {
       if (plan_.priority.empty()) break;
-      // As far up or down as its slack lets each op go: the block as a whole goes early or late.
+      // Each op as early or as late as its slack allows: the whole block moves.
       const double share = random_.uniform();
       const bool up = random_.below(2);
       const int begin = b_.first[block], end = b_.first[block + 1];
@@ -273,11 +275,12 @@ void AnnealingState::propose() {
         plan_.staging[place] = 0;
       } else if (random_.below(8) == 0) {
         plan_.staging[place] = -1;
-      } else if (random_.below(2)) {  // so many times what the largest op needs
+      } else if (random_.below(2)) {  // a multiple of what the largest op needs
         plan_.staging[place] = min_staging_[place] * random_.geometric();
       } else {
         const double base = double(std::max(plan_.staging[place], min_staging_[place]));
-        plan_.staging[place] = std::min(int64_t(base * std::exp2(2.0 * random_.uniform() - 1.0)), 8 * min_staging_[place]);
+        plan_.staging[place] =
+            std::min(int64_t(base * std::exp2(2.0 * random_.uniform() - 1.0)), 8 * min_staging_[place]);
       }
       break;
     }

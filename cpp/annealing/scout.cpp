@@ -8,8 +8,8 @@
 namespace placewright {
 
 namespace {
-constexpr int kMaxReaders = 16;    // of one tensor that are counted
-constexpr size_t kMaxOps = 48;     // of a large block that are sampled
+constexpr int kMaxReaders = 16;    // readers of one tensor that are counted
+constexpr size_t kMaxOps = 48;     // ops of a large block that are sampled
 constexpr double kWindow = 0.05;  // of the step: the width of the window around a block
 constexpr double kClip = 4.0;
 
@@ -39,17 +39,20 @@ void Scout::set_timeline(const int32_t* device, const Record& record, double ste
   // Backwards in time an op's readers, and what follows it on its device, come before it.
   for (auto it = by_start_.rbegin(); it != by_start_.rend(); ++it) {
     const int op = *it;
-    if (next_op_[op] >= 0) latest_end_[op] = std::min(latest_end_[op], latest_end_[next_op_[op]] - (end_[next_op_[op]] - start_[next_op_[op]]));
+    if (next_op_[op] >= 0)
+      latest_end_[op] =
+          std::min(latest_end_[op], latest_end_[next_op_[op]] - (end_[next_op_[op]] - start_[next_op_[op]]));
     const double begin = latest_end_[op] - (end_[op] - start_[op]);
     for (int i = a_.first_input[op]; i < a_.first_input[op + 1]; ++i) {
       const int source = a_.producer[a_.inputs[i]];
       if (!a_.scheduled[source]) continue;
-      latest_end_[source] = std::min(latest_end_[source], begin - transfer_seconds(a_.inputs[i], device[source], device[op]));
+      latest_end_[source] =
+          std::min(latest_end_[source], begin - transfer_seconds(a_.inputs[i], device[source], device[op]));
     }
   }
 }
 
-// Seconds between two moments in which a device works.
+// Seconds between two points in time during which a device is busy.
 double Scout::busy_share(int device, double begin, double end) const {
   const auto until = [&](double time) {
     const size_t at = std::upper_bound(begins_[device].begin(), begins_[device].end(), time) - begins_[device].begin();
@@ -122,7 +125,9 @@ void Scout::features(const int32_t* device, const std::vector<int32_t>& ops, int
   here *= times, there *= times, before *= times, after *= times, bytes *= times;
   const double scale = std::max(here + before, 1e-30);
   const double busiest = std::max(*std::max_element(busy.begin(), busy.end()), 1e-30);
-  const auto full = [&](int d, double more) { return (double(peak[d]) + more) / double(std::max<int64_t>(capacity_[d], 1)); };
+  const auto full = [&](int d, double more) {
+    return (double(peak[d]) + more) / double(std::max<int64_t>(capacity_[d], 1));
+  };
   const auto share = [](double part, double all) { return all > 0 ? static_cast<float>(part / all) : 0.0f; };
   bool over = false;
   for (int d = 0; d < a_.devices; ++d) over |= peak[d] > capacity_[d];
@@ -147,7 +152,8 @@ void Scout::features(const int32_t* device, const std::vector<int32_t>& ops, int
   *at++ = float(slack / count / step_), *at++ = float(least / step_), *at++ = float(critical / count);
   *at++ = float(waits / count), *at++ = float(brought / count), *at++ = float(late / count);
   *at++ = float(busy_share(to, begin, end)), *at++ = float(busy_share(from, begin, end));
-  *at++ = float(busy_share(to, middle - wide, middle + wide)), *at++ = float(busy_share(from, middle - wide, middle + wide));
+  *at++ = float(busy_share(to, middle - wide, middle + wide)),
+      *at++ = float(busy_share(from, middle - wide, middle + wide));
   *at++ = float(middle / step_);
 }
 

@@ -1,6 +1,6 @@
-// A scout: what is known of moving a block to a device before the plan is judged, and what a small
-// trained network makes of it. Looking costs a hundredth of judging, and saves many plans that
-// would be judged in vain.
+// A scout: features of moving a block to a device, known before the plan is evaluated, and a small
+// trained network that scores them. Scoring costs a hundredth of evaluating a plan, and avoids many
+// evaluations that would gain nothing.
 #pragma once
 
 #include <cstdint>
@@ -11,14 +11,14 @@
 
 namespace placewright {
 
-// Layers of a network with one output, one after the other: first the biases, then for each input
-// its weights. The inner layers are cut off at 0.
+// Layers of a network with one output, one after the other: first the biases, then the weights of
+// each input. Hidden layers have ReLU activations.
 struct ScoutNet {
-  std::vector<int32_t> widths;  // of the inner layers
+  std::vector<int32_t> widths;  // of the hidden layers
   std::vector<float> weights;   // empty: no network
-  double sharpness = 1.0;  // how much more a likelier move is preferred
-  int candidates = 1;      // moves that are scored for one that is judged
-  bool blind = false;      // whether it takes any of them, for comparison
+  double sharpness = 1.0;       // how strongly a likelier move is preferred
+  int candidates = 1;           // moves that are scored for each one that is evaluated
+  bool blind = false;           // whether it takes any of them, for comparison
 };
 
 class Scout {
@@ -30,11 +30,11 @@ class Scout {
   // Sets the timeline of the plan from which moves are made.
   void set_timeline(const int32_t* device, const Record& record, double step);
 
-  // What is known of moving these ops, which now are on the device `from` (most of them), to another.
+  // Features of moving these ops, most of which are on the device `from`, to another device.
   void features(const int32_t* device, const std::vector<int32_t>& ops, int from, int to,
                 const std::vector<double>& busy, const std::vector<int64_t>& peak, float* out);
 
-  // The chance that a move gains, by what is known of it.
+  // The probability that a move gains, by its features.
   double gain_probability(const ScoutNet& net, const float* features);
 
  private:
@@ -46,10 +46,10 @@ class Scout {
   const ProblemLayout& a_;
   const std::vector<int64_t>& capacity_;
   double step_ = 1.0;
-  std::vector<double> start_, end_, latest_end_, device_free_;        // ops
-  std::vector<int32_t> by_start_, next_op_;                // ops by start; the next on the device
-  std::vector<std::vector<double>> begins_, ends_, sums_;  // devices: their ops in order, work before each
-  std::vector<uint32_t> stamp_, tensor_stamp_;           // ops and tensors of the move looked at
+  std::vector<double> start_, end_, latest_end_, device_free_;  // ops
+  std::vector<int32_t> by_start_, next_op_;                     // ops by start; the next on the device
+  std::vector<std::vector<double>> begins_, ends_, sums_;       // devices: their ops in order, work before each
+  std::vector<uint32_t> stamp_, tensor_stamp_;                  // ops and tensors of the current move
   uint32_t move_id_ = 0;
   std::vector<float> in_, out_;
 };

@@ -112,7 +112,7 @@ class AnnealingState {
   Record record_;
   std::vector<int64_t> peak_;
   int moves_since_record_ = 0, extra_evaluations_ = 0;
-  double limit_ = 0.0;  // about what a plan may cost to be kept
+  double limit_ = 0.0;  // about what a plan may cost to be accepted
   Random random_;
   double smallest_capacity_ = 1.0;
   std::vector<double> busy_;

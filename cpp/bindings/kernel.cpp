@@ -1,4 +1,4 @@
-// Python bindings of the kernels: one Kernel per problem, which judges plans.
+// Python bindings of the kernels: one Kernel per problem, which evaluates plans.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
@@ -23,14 +23,15 @@ using namespace nb::literals;
 
 namespace placewright {
 
-// What one thread needs to judge plans with fused groups.
+// One thread's buffers for plans with fused groups.
 struct FusedWorkspace {
-  FusedWorkspace(const ProblemLayout& layout, const FusedParts& parts) : contraction(layout, parts), event(contraction.layout()) {}
+  FusedWorkspace(const ProblemLayout& layout, const FusedParts& parts)
+      : contraction(layout, parts), event(contraction.layout()) {}
   Contraction contraction;
   EventKernel event;
 };
 
-// What one thread needs to judge plans.
+// One thread's buffers for plans.
 struct KernelWorkspace {
   explicit KernelWorkspace(const ProblemLayout& layout) : event(layout) {}
   EventKernel event;
@@ -42,7 +43,7 @@ class Kernel {
  public:
   explicit Kernel(const nb::object& arrays) : layout_(read_layout(arrays)) {}
 
-  // What fused groups are made of; needed before plans with fused groups are judged.
+  // Sets the costs of fused groups; needed before plans with fused groups are evaluated.
   void set_fused_parts(const nb::object& parts, const Row<int64_t>& reads, const Row<int8_t>& role) {
     parts_ = read_parts(parts, reads, role);
   }
@@ -72,7 +73,8 @@ class Kernel {
                             staging ? staging->data() + p * layout_.devices : nullptr};
         try {
           check_placement(layout_, plan.device);
-          const SimulationTarget target = prepare_target(*workspace, plan, fusion ? fusion->data() + p * layout_.ops : nullptr);
+          const SimulationTarget target =
+              prepare_target(*workspace, plan, fusion ? fusion->data() + p * layout_.ops : nullptr);
           if (step) {
             step_time[p] = target.event.run(target.plan, in_order, nullptr);
             std::copy(target.event.peak().begin(), target.event.peak().end(), peak.begin() + p * layout_.devices);
@@ -116,7 +118,8 @@ class Kernel {
     if (device.shape(1) != ops || seeds.size() != plans ||
         (priority && (priority->shape(0) != plans || priority->shape(1) != ops)) ||
         (staging && (staging->shape(0) != plans || staging->shape(1) != devices)) ||
-        (device_probs && (device_probs->shape(0) != plans || device_probs->shape(1) != units || device_probs->shape(2) != devices))) {
+        (device_probs && (device_probs->shape(0) != plans || device_probs->shape(1) != units ||
+                          device_probs->shape(2) != devices))) {
       throw nb::value_error("the kernel was given arrays of the wrong shape");
     }
     std::vector<AnnealingResult> results(plans);
@@ -132,7 +135,9 @@ class Kernel {
       try {
         check_placement(layout_, start.device.data());
         DeviceProbs probs;
-        if (device_probs) probs.assign(device_probs->data() + p * units * devices, device_probs->data() + (p + 1) * units * devices);
+        if (device_probs)
+          probs.assign(device_probs->data() + p * units * devices,
+                       device_probs->data() + (p + 1) * units * devices);
         results[p] = placewright::anneal(layout_, move_blocks, workspace->event, start, settings, probs, seeds[p]);
       } catch (...) {
         const std::lock_guard<std::mutex> lock(guard);
@@ -156,7 +161,8 @@ class Kernel {
   }
 
   // Moves of one plan as annealing samples them: the scout's features of each, and the change of cost.
-  nb::tuple sample_moves(const MoveBlocks& move_blocks, const AnnealingSettings& settings, const Matrix<int32_t>& device,
+  nb::tuple sample_moves(const MoveBlocks& move_blocks, const AnnealingSettings& settings,
+                         const Matrix<int32_t>& device,
                          const std::optional<Matrix<double>>& priority, int count, uint64_t seed) {
     const size_t ops = layout_.ops;
     if (device.shape(0) != 1 || device.shape(1) != ops || (priority && priority->shape(1) != ops)) {
@@ -219,7 +225,7 @@ class Kernel {
   }
 
  private:
-  // What is simulated for a plan: the problem itself, or the one with its groups contracted.
+  // The problem that a plan is simulated on: the problem itself, or the one with its groups contracted.
   struct SimulationTarget {
     const ProblemLayout& layout;
     EventKernel& event;
@@ -236,9 +242,11 @@ class Kernel {
   }
 
   template <typename T>
-  static nb::object stack(const std::vector<AnnealingResult>& results, OwnedPlan AnnealingResult::* plan, std::vector<T> OwnedPlan::* part) {
+  static nb::object stack(const std::vector<AnnealingResult>& results, OwnedPlan AnnealingResult::* plan,
+                          std::vector<T> OwnedPlan::* part) {
     std::vector<T> all;
-    for (const AnnealingResult& result : results) all.insert(all.end(), (result.*plan.*part).begin(), (result.*plan.*part).end());
+    for (const AnnealingResult& result : results)
+      all.insert(all.end(), (result.*plan.*part).begin(), (result.*plan.*part).end());
     if (all.empty()) return nb::none();
     const size_t width = all.size() / results.size();
     return nb::cast(to_numpy<T>(std::move(all), {results.size(), width}));

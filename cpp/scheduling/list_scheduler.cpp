@@ -36,12 +36,12 @@ ListSchedule::ListSchedule(ProblemLayout layout, std::vector<int64_t> capacity, 
     int root = tensor;
     while (a.alias[root] >= 0) root = a.alias[root];
     storage_root_[tensor] = root;
-    // Outputs of the graph have one reader more, which never comes.
+    // Graph outputs have one reader more, which never runs: they live to the end of the step.
     readers_left_[root] += a.first_reader[tensor + 1] - a.first_reader[tensor] + a.is_output[tensor];
   }
   for (int unit_head = 0; unit_head < a.ops; ++unit_head) {
     const uint8_t* legal = &a.allowed[static_cast<size_t>(unit_head) * a.devices];
-    // Such as graph inputs, which are on the host.
+    // For example graph inputs, which are on the host.
     if (a.unit_head[unit_head] == unit_head && std::count(legal, legal + a.devices, 1) == 1) {
       place_unit(unit_head, static_cast<int>(std::find(legal, legal + a.devices, 1) - legal));
     }
@@ -78,7 +78,8 @@ std::vector<uint8_t> ListSchedule::choices(int op) const {
     spare[place] = capacity_[place] - used[place] - need;
     for (int at = a.first_input[op]; at < a.first_input[op + 1]; ++at) {
       const int tensor = a.inputs[at], from = device[a.producer[tensor]];
-      const bool there = from < 0 || from == place || arrival_[static_cast<size_t>(tensor) * a.devices + place] < kNever;
+      const bool there =
+          from < 0 || from == place || arrival_[static_cast<size_t>(tensor) * a.devices + place] < kNever;
       if (!there) spare[place] -= a.sizes[tensor];
     }
   }
@@ -138,7 +139,7 @@ void ListSchedule::place_unit(int unit_head, int place) {
   }
 }
 
-// Send an op what it reads from elsewhere; when the last of it is there.
+// Sends an op its inputs from other devices; returns when the last one arrives.
 double ListSchedule::send_inputs(int op, int place) {
   double last = 0.0;
   for (int at = a.first_input[op]; at < a.first_input[op + 1]; ++at) {
@@ -195,9 +196,9 @@ void ListSchedule::allocate(int tensor, int place) {
   used[place] += a.sizes[tensor];
 }
 
-// An op has been added: its outputs are held, what it was the last to read is let go. Outputs and copies are held until
-// every reader has been added: a little longer than rule 8 says, since a copy could go once its last reader on that
-// device has ended.
+// An op has been added: its outputs are allocated, and what it was the last to read is freed. Outputs and copies
+// live until every reader has been added: a little longer than rule 8 says, since a copy could be freed once its last
+// reader on that device has ended.
 void ListSchedule::finish_op(int op, int place) {
   for (int tensor = a.first_tensor[op]; tensor < a.first_tensor[op + 1]; ++tensor) {
     if (a.alias[tensor] < 0) allocate(tensor, place);
@@ -247,7 +248,7 @@ class ReadyOps {
   }
 
   // The pair that starts first. What a row says can only be too early, since channels and memory fill up; so the row of
-  // the pair that seems best is looked at again until it holds.
+  // the best pair is evaluated again until it holds.
   std::pair<int, int> pick(const std::vector<int64_t>& reserved_for) {
     while (true) {
       const auto [op, place] = best(reserved_for);

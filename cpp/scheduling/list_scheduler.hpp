@@ -1,6 +1,6 @@
 // List scheduling: estimated times and bytes of ops that are added one by one with their devices.
 //
-// HEFT, CPoP, m-ETF and m-SCT share this arithmetic. It is an estimate: the simulator has the last word.
+// HEFT, CPoP, m-ETF and m-SCT share this arithmetic. It is an estimate; the simulator decides.
 #pragma once
 
 #include <cstdint>
@@ -26,13 +26,13 @@ class ListSchedule {
   std::vector<uint8_t> choices(int op) const;
   // Of these devices the one on which this op would end first, in a gap or last.
   int first_to_finish(int op, const std::vector<uint8_t>& choices) const;
-  // Put an op on a device: after all that is there, or in the first gap that holds it.
+  // Put an op on a device: after its other ops, or in the first gap that is long enough.
   void add(int op, int device, bool insert);
 
   const ProblemLayout a;
   std::vector<int32_t> device;
   std::vector<double> start, end;
-  std::vector<double> free;   // when each device has done all it was given
+  std::vector<double> free;   // when each device has run all its ops
   std::vector<int64_t> used;  // bytes of each device
 
  private:

@@ -11,10 +11,12 @@ constexpr int8_t kNever = 0, kHeavy = 3;
 
 Contraction::Contraction(const ProblemLayout& layout, const FusedParts& parts)
     : a_(layout), parts_(parts),
-      leader_(layout.ops), next_member_(layout.ops), last_member_(layout.ops), size_(layout.ops), contracted_op_(layout.ops),
+      leader_(layout.ops), next_member_(layout.ops), last_member_(layout.ops), size_(layout.ops),
+      contracted_op_(layout.ops),
       contracted_tensor_(layout.tensors), waiting_(layout.ops),
       visited_(std::max(layout.ops, layout.tensors), 0), is_made_inside_(layout.ops), is_written_(layout.ops) {
-  contracted_.devices = a_.devices, contracted_.channels = a_.channels, contracted_.classes = a_.classes, contracted_.issuers = a_.issuers;
+  contracted_.devices = a_.devices, contracted_.channels = a_.channels,
+  contracted_.classes = a_.classes, contracted_.issuers = a_.issuers;
   contracted_.link_class = a_.link_class, contracted_.channel = a_.channel, contracted_.is_host = a_.is_host;
   contracted_.issuer = a_.issuer, contracted_.launch_overhead = a_.launch_overhead;
 }
@@ -29,7 +31,7 @@ void Contraction::contract(const PlanView& plan, const int32_t* fusion) {
   staging_ = plan.staging;
 }
 
-// Chains of members, each called after its first one, and what makes a group malformed.
+// Chains of members, each numbered by its first one; throws if a group is malformed.
 void Contraction::group(const int32_t* device, const int32_t* fusion) {
   int32_t max_id = -1;
   for (int op = 0; op < a_.ops; ++op) max_id = std::max(max_id, fusion[op]);
@@ -215,20 +217,22 @@ void Contraction::reads() {
 void Contraction::costs(const PlanView& plan) {
   const size_t devices = a_.devices;
   contracted_.compute.resize(contracted_.ops * devices);
-  contracted_.scheduled.resize(contracted_.ops), contracted_.is_weight.resize(contracted_.ops), contracted_.is_resident.resize(contracted_.ops);
+  contracted_.scheduled.resize(contracted_.ops), contracted_.is_weight.resize(contracted_.ops),
+      contracted_.is_resident.resize(contracted_.ops);
   contracted_.resident.resize(contracted_.ops), contracted_.workspace.resize(contracted_.ops);
   device_.resize(contracted_.ops);
   priority_.resize(plan.priority ? contracted_.ops : 0);
   for (int at = 0; at < contracted_.ops; ++at) {
     const int op = member_[at], place = plan.device[op];
     device_[at] = place;
-    contracted_.scheduled[at] = a_.scheduled[op], contracted_.is_weight[at] = a_.is_weight[op], contracted_.is_resident[at] = a_.is_resident[op];
+    contracted_.scheduled[at] = a_.scheduled[op], contracted_.is_weight[at] = a_.is_weight[op],
+    contracted_.is_resident[at] = a_.is_resident[op];
     contracted_.resident[at] = a_.resident[op], contracted_.workspace[at] = a_.workspace[op];
     for (int member = next_member_[op]; member >= 0; member = next_member_[member]) {
       contracted_.resident[at] += a_.resident[member];
       contracted_.workspace[at] = std::max(contracted_.workspace[at], a_.workspace[member]);
     }
-    // Only the device that the plan names is ever looked at.
+    // Only the device that the plan names is ever read.
     contracted_.compute[at * devices + place] =
         size_[op] > 1 ? fused_seconds(op, place) : a_.compute[op * devices + place];
     if (!plan.priority) continue;
@@ -251,7 +255,7 @@ double Contraction::fused_seconds(int leader, int place) {
   return std::min(std::min(longest, parts_.launch_overhead[place]) + std::max(work, memory), unfused);
 }
 
-// Bytes that a group still moves: `_bytes_left` in src/placewright/costs.py says why.
+// Bytes that a group still moves: see `_bytes_left` in src/placewright/costs.py.
 int64_t Contraction::traffic(int leader) {
   members_.clear();
   for (int member = leader; member >= 0; member = next_member_[member]) {

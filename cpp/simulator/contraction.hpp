@@ -52,16 +52,16 @@ class Contraction {
   std::vector<double> priority_;
   const int64_t* staging_ = nullptr;
 
-  std::vector<int32_t> leader_, next_member_, last_member_, size_;   // ops: groups as chains in graph order
-  std::vector<int32_t> first_member_;                      // by the plan's own group numbers
-  std::vector<int32_t> member_, contracted_op_;                // contracted ops → leaders, and back
-  std::vector<int32_t> contracted_tensor_, original_tensor_;     // tensors → contracted ones or -1, and back
+  std::vector<int32_t> leader_, next_member_, last_member_, size_;  // ops: groups as chains in graph order
+  std::vector<int32_t> first_member_;                               // by the plan's own group numbers
+  std::vector<int32_t> member_, contracted_op_;                     // contracted ops → leaders, and back
+  std::vector<int32_t> contracted_tensor_, original_tensor_;        // tensors → contracted ones or -1, and back
   std::vector<int32_t> waiting_, visited_;
   int stamp_ = 0;
   std::vector<int32_t> heap_;
   // Of the group whose traffic is counted: ops in graph order, and by op or tensor
   std::vector<int32_t> members_;
-  std::vector<uint8_t> is_made_inside_, is_written_;                   // ops
+  std::vector<uint8_t> is_made_inside_, is_written_;  // ops
 };
 
 }  // namespace placewright

@@ -58,7 +58,7 @@ double EventKernel::simulate(const PlanView& plan) {
   prepare(plan, InOrder);
   begin<InOrder>();
   while (true) {
-    if (a_.issuers) {  // who comes first to a shared issuer matters: devices by index (rule 7)
+    if (a_.issuers) {  // a shared issuer serves devices by index (rule 7)
       for (int place = 0; place < a_.devices; ++place) start_op<InOrder>(place);
       for (const int place : awake_devices_) awake_[place] = 0;
     } else {

@@ -39,12 +39,12 @@ class EventKernel {
   const std::vector<int64_t>& peak() const { return peak_; }
 
  private:
-  // A first-come queue in which what came at one instant stands in order of its own key.
+  // A first-in, first-out queue; entries of one instant are sorted by key.
   struct Queue {
     int32_t head = 0, tail = 0, batch_begin = 0;  // `batch_begin`: where those of `time` begin
     double time = -1.0;
   };
-  struct Stream {  // a streamed weight on its way to one reader
+  struct Stream {  // the transfer of a streamed weight to one reader
     double requested_at;
     int32_t rank, at, tensor, source, target, reader;
     double remaining;
@@ -58,10 +58,10 @@ class EventKernel {
   };
   struct ChannelStreams {  // the streamed weights of one channel
     bool paused = false;
-    Stream current;  // under way or paused
+    Stream current;  // in transfer or paused
     std::vector<Stream> waiting;
   };
-  struct StagingBuffer {  // streamed weights of one device, in the order in which they get staging bytes
+  struct StagingBuffer {  // streamed weights of one device, in the order in which they are staged
     std::vector<Stream> requests;
     std::size_t next = 0;
     int64_t remaining = 0;
@@ -103,29 +103,29 @@ class EventKernel {
   // Storage s is tensor s on its producer's device, or copy s - tensors on another device.
   std::vector<int32_t> uses_, parent_;
   std::vector<Copy> copy_;
-  std::vector<int32_t> first_copy_;  // tensors + 1
-  std::vector<int32_t> storage_of_read_;  // readers: where that reader finds the tensor, -1 streamed
-  std::vector<int32_t> newest_copy_;      // devices, while laying out
+  std::vector<int32_t> first_copy_;                    // tensors + 1
+  std::vector<int32_t> storage_of_read_;               // readers: where that reader finds the tensor, -1 streamed
+  std::vector<int32_t> newest_copy_;                   // devices, while laying out
   std::vector<int32_t> first_local_read_, next_read_;  // tensors; readers
 
-  std::vector<int32_t> missing_inputs_;                  // ops
-  std::vector<int32_t> running_;                  // devices
-  std::vector<Queue> device_queue_;                       // devices: in order or ready
-  std::vector<int32_t> queue_;                    // the ops in those queues
-  std::vector<int32_t> sending_;                  // channels: a copy, kStream or kIdle
-  std::vector<double> sending_since_;             // channels
-  std::vector<ChannelStreams> streams_;                  // channels
-  std::vector<Queue> channel_queue_;                      // channels
-  std::vector<int32_t> send_queue_;                     // the copies in those queues
+  std::vector<int32_t> missing_inputs_;  // ops
+  std::vector<int32_t> running_;         // devices
+  std::vector<Queue> device_queue_;      // devices: in order or ready
+  std::vector<int32_t> queue_;           // the ops in those queues
+  std::vector<int32_t> sending_;         // channels: a copy, kStream or kIdle
+  std::vector<double> sending_since_;    // channels
+  std::vector<ChannelStreams> streams_;  // channels
+  std::vector<Queue> channel_queue_;     // channels
+  std::vector<int32_t> send_queue_;      // the copies in those queues
   std::vector<StagingBuffer> staging_;
-  std::vector<int64_t> staged_bytes_;                     // ops
+  std::vector<int64_t> staged_bytes_;  // ops
   std::vector<double> issuer_free_at_;
 
-  std::vector<int64_t> used_, peak_, recorded_;      // devices
-  EventQueue device_ends_;                            // devices, then issuers
-  EventQueue channel_ends_;                           // channels
+  std::vector<int64_t> used_, peak_, recorded_;  // devices
+  EventQueue device_ends_;                       // devices, then issuers
+  EventQueue channel_ends_;                      // channels
   std::vector<int32_t> awake_devices_, awake_channels_;
-  std::vector<int32_t> awake_;                  // devices, then channels (not bytes: those alias)
+  std::vector<int32_t> awake_;  // devices, then channels (not bytes: those alias)
   // A busy device or channel is woken again when it has finished.
   void wake_device(int place) {
     if (!awake_[place]) awake_[place] = 1, awake_devices_.push_back(place);

@@ -1,4 +1,4 @@
-// Before a step: where each reader finds each tensor, what must be sent, what waits in which queue.
+// Prepares a step: where each reader finds each tensor, the transfers, and the initial queues.
 #include <algorithm>
 
 #include "simulator/event_kernel.hpp"

@@ -1,6 +1,6 @@
 // The loads that make up the period, kept up to date while single ops move.
-// `period` in src/placewright/simulator/period.py says in words what a load is; weights are sent
-// like any tensor here (no staging).
+// src/placewright/simulator/period.py defines a load; weights are sent like any tensor here (no
+// staging).
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ class Loads {
   void move(int op, int to);
   double largest() const;
   // The mean of the loads with large ones counting more, by 2 to the power `doublings`: unlike the
-  // largest load it notices when another device gets less to do.
+  // largest load it also falls when another device gets less work.
   double power_mean(int doublings) const;
 
  private:

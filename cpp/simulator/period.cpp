@@ -1,4 +1,4 @@
-// The period's closed form; `period` in src/placewright/simulator/period.py says the same in words.
+// The period's closed form; src/placewright/simulator/period.py is its reference.
 #include <algorithm>
 
 #include "problem_layout.hpp"

@@ -5,7 +5,7 @@
 namespace placewright {
 namespace {
 
-constexpr int kMaxSpan = 4096;               // ops looked at between two ends; further apart: never fused
+constexpr int kMaxSpan = 4096;               // ops searched between two ends; ops further apart are never fused
 constexpr int64_t kGap = int64_t(1) << 32;  // between the labels of neighbours
 
 }  // namespace
@@ -95,7 +95,7 @@ void Fuser::relabel() {
   }
 }
 
-// Groups are called after their first op; what is alone is in none.
+// A group's number is its first op; single ops are in no group.
 void Fuser::write_groups(int32_t* group) {
   std::fill(group, group + graph_.ops, -1);
   for (int op = 0; op < graph_.ops; ++op) {
@@ -189,8 +189,8 @@ bool Fuser::is_cycle_free(int from, int to) {
   return true;
 }
 
-// Looks at a group's readers (or producers) between the two ends. False: a path around was found, or
-// the search takes too long.
+// Searches a group's readers (or producers) between the two ends. False if there is a path around, or
+// if the search takes too long.
 bool Fuser::expand(int group, bool forward, int from, int to) {
   const std::vector<int32_t>& first = forward ? graph_.first_reader : graph_.first_producer;
   const std::vector<int32_t>& others = forward ? graph_.readers : graph_.producers;

@@ -9,7 +9,7 @@ namespace placewright {
 // What an op may be in a fused group; mirrors src/placewright/transforms/fusible.py.
 enum Role : int8_t { kNever = 0, kLight = 1, kReduction = 2, kHeavy = 3 };
 
-// The ops and who reads whom, whatever the plan; ops are in topological order.
+// The ops and their readers, which no plan changes; ops are in topological order.
 struct FuseGraph {
   int ops = 0;
   std::vector<int8_t> role;                        // ops
@@ -24,7 +24,7 @@ struct FuseGraph {
   bool has_blocked_path(int from, int to, std::vector<int32_t>& seen, int stamp) const;
 };
 
-// One plan at a time; keeps its memory from plan to plan.
+// Fuses one plan at a time and reuses its buffers for the next.
 class Fuser {
  public:
   explicit Fuser(const FuseGraph& graph);
@@ -38,7 +38,7 @@ class Fuser {
   static constexpr int kMaxMembers = 64;  // of one group: kernels have few registers
   // Ops that a group reads from: all their tensors are alive at once. An op with more may still join.
   static constexpr int kMaxSources = 8;
-  static constexpr int kMaxSteps = 512;   // edges looked at in search of a cycle; more: refused
+  static constexpr int kMaxSteps = 512;  // edges searched for a cycle; if it takes more, the groups are not merged
 
   void begin(const int32_t* device);
   void write_groups(int32_t* group);
@@ -58,7 +58,7 @@ class Fuser {
   const FuseGraph& graph_;
   const int32_t* device_ = nullptr;
   std::vector<int32_t> parent_, next_member_, last_member_, size_, anchor_;  // by op or group's root
-  std::vector<int32_t> sources_;  // groups: ops outside that it reads from
+  std::vector<int32_t> sources_;                                             // groups: ops outside that it reads from
   // The groups in a topological order: a list with labels that grow along it.
   std::vector<int64_t> label_;
   std::vector<int32_t> before_, after_;

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,8 +38,8 @@ class Arrays:
     allowed: Flags  # ops × devices: where each op may be
     unit: Ints  # ops: ops of one unit share a device; units are numbered by their first op
     unit_head: Ints  # ops: the first op of its unit
-    leader: Ints  # ops: whose device this op takes when a solver is silent about it
-    scheduled: Flags  # ops: false for what exists before the step: weights, states, inputs
+    leader: Ints  # ops: the op whose device this one takes if a solver does not place it
+    scheduled: Flags  # ops: false for weights, states and inputs, which exist before the step
     is_weight: Flags  # ops: weights and views of weights, which may be streamed
     is_resident: Flags  # ops: weights, their views and states, whose tensors are resident bytes
     resident: Bytes  # ops: bytes on the op's device for the whole step
@@ -50,18 +50,18 @@ class Arrays:
     # Tensors
     sizes: Bytes  # tensors
     producer: Ints  # tensors: the op that makes it
-    alias: Ints  # tensors: the tensor whose memory it is, or -1
+    alias: Ints  # tensors: the tensor whose memory it shares, or -1
     is_output: Flags  # tensors: graph outputs, which live to the end of the step
     first_reader: Ints  # tensors + 1
     readers: Ints  # ops that read each tensor, in graph order
     transfer: Seconds  # link classes × tensors: how long each tensor takes over such a link
     # Devices
-    link_class: Ints  # devices × devices: which row of `transfer` holds, -1 on the diagonal
-    channel: Ints  # devices × devices: which channel a transfer occupies, -1 on the diagonal
+    link_class: Ints  # devices × devices: the row of `transfer`, -1 on the diagonal
+    channel: Ints  # devices × devices: the channel a transfer occupies, -1 on the diagonal
     capacity: Bytes  # devices: bytes a plan may use
     is_host: Flags  # devices
     issuer: Ints  # devices: which issuer starts its ops, or -1
-    launch_overhead: Seconds  # devices: launch overhead, the time an issuer is taken by a start
+    launch_overhead: Seconds  # devices: seconds that its issuer spends on starting one op
 
     @property
     def ops(self) -> int:
@@ -76,8 +76,31 @@ class Arrays:
         return int(self.channel.max(initial=-1)) + 1
 
     @cached_property
+    def reader(self) -> NDArray[np.int64]:
+        """The op that reads each entry of `inputs`."""
+        return np.repeat(np.arange(self.ops), np.diff(self.first_input))
+
+    def streamed_bytes(self, placement: NDArray[np.integer]) -> Bytes:
+        """Bytes of weights that each op reads from other devices (ops): streamed, if staged."""
+        source = self.producer[self.inputs]
+        is_streamed = (
+            self.scheduled[self.reader]
+            & self.is_weight[source]
+            & (placement[source] != placement[self.reader])
+        )
+        streamed: Bytes = np.zeros(self.ops, dtype=np.int64)
+        np.add.at(streamed, self.reader[is_streamed], self.sizes[self.inputs[is_streamed]])
+        return streamed
+
+    def required_staging(self, placement: NDArray[np.integer]) -> Bytes:
+        """Bytes that a staging buffer on each device must hold: its largest op's weights."""
+        required: Bytes = np.zeros(self.devices, dtype=np.int64)
+        np.maximum.at(required, placement, self.streamed_bytes(placement))
+        return required
+
+    @cached_property
     def storage_root(self) -> NDArray[np.int64]:
-        """For each tensor the one whose memory it is in the end."""
+        """The tensor that owns each tensor's memory, through chains of aliases."""
         root = np.where(self.alias >= 0, self.alias, np.arange(len(self.sizes))).astype(np.int64)
         while (parent := root[root]).tobytes() != root.tobytes():
             root = parent
@@ -95,11 +118,60 @@ def pack(
     """The arrays of a problem.
 
     Args:
-        allowed: Ops × devices: the constraints' own word, before colocation is taken into account.
-        colocation_groups: Groups of ops that must share a device, beside the graph's own labels.
+        allowed: Ops × devices: where the constraints allow each op, before colocation.
+        colocation_groups: Groups of ops that must share a device, besides the graph's labels.
         capacity: Bytes a plan may use on each device.
     """
     ops = graph.ops
+    edges = _edges(graph)
+    is_weight = _weight_flags(graph)
+    scheduled = np.array([op.kind not in (WEIGHT, STATE, INPUT) for op in ops]) & ~is_weight
+    unit_head = _unit_heads(graph, is_weight, colocation_groups)
+    unit = np.unique(unit_head, return_inverse=True)[1].astype(np.int32)
+    unit_allowed = _unit_allowed(graph, unit, allowed)
+    links, link_class, channel = _link_classes(cluster)
+    compute, transfer = _seconds(graph, cluster, costs, links)
+    return Arrays(
+        compute=compute,
+        allowed=unit_allowed,
+        unit=unit,
+        unit_head=unit_head,
+        leader=_op_leaders(unit, scheduled, edges.first_tensor, edges.first_reader, edges.readers),
+        scheduled=scheduled,
+        is_weight=is_weight,
+        is_resident=is_weight | np.array([op.kind == STATE for op in ops]),
+        resident=_resident_bytes(graph),
+        workspace=_workspace_bytes(graph, costs),
+        **edges._asdict(),
+        sizes=tensor_bytes(graph),
+        alias=_aliases(graph, edges.first_tensor),
+        is_output=_output_flags(graph, edges.first_tensor),
+        transfer=transfer,
+        link_class=link_class,
+        channel=channel,
+        capacity=capacity,
+        is_host=np.array([device.kind == HOST for device in cluster.devices]),
+        issuer=_issuers(cluster),
+        launch_overhead=np.array(
+            [device.launch_overhead for device in cluster.devices], dtype=np.float64
+        ),
+    )
+
+
+class _Edges(NamedTuple):
+    """Which op makes and which ops read each tensor; fields as in `Arrays`."""
+
+    first_tensor: Ints
+    first_input: Ints
+    inputs: Ints
+    producer: Ints
+    first_reader: Ints
+    readers: Ints
+
+
+def _edges(graph: Graph) -> _Edges:
+    ops = graph.ops
+    positions = np.arange(len(ops), dtype=np.int32)
     first_tensor = _offsets([len(op.outputs) for op in ops])
     tensors_read = [
         [int(first_tensor[source]) + output for source, output in dict.fromkeys(op.inputs)]
@@ -107,74 +179,15 @@ def pack(
     ]
     first_input = _offsets([len(tensors) for tensors in tensors_read])
     inputs = np.array([tensor for tensors in tensors_read for tensor in tensors], dtype=np.int32)
-    tensors = int(first_tensor[-1])
     # A stable sort by tensor leaves each tensor's readers in graph order.
-    reader_of_input = np.repeat(np.arange(len(ops), dtype=np.int32), np.diff(first_input))
-    readers = reader_of_input[np.argsort(inputs, kind="stable")]
-    first_reader = _offsets(np.bincount(inputs, minlength=tensors))
-    alias = np.full(tensors, -1, dtype=np.int32)
-    for position, op in enumerate(ops):
-        for output, source in op.aliases:
-            source_op, source_output = op.inputs[source]
-            alias[first_tensor[position] + output] = first_tensor[source_op] + source_output
-    is_output = np.zeros(tensors, dtype=bool)
-    is_output[[int(first_tensor[source]) + output for source, output in graph.outputs or ()]] = True
-
-    is_weight = _weight_flags(graph)
-    scheduled = np.array([op.kind not in (WEIGHT, STATE, INPUT) for op in ops]) & ~is_weight
-    resident = np.array(
-        [op.resident + (sum(op.outputs) if op.kind in (WEIGHT, STATE) else 0) for op in ops],
-        dtype=np.int64,
-    )
-    unit_head = _unit_heads(graph, is_weight, colocation_groups)
-    unit = np.unique(unit_head, return_inverse=True)[1].astype(np.int32)
-    allowed = _unit_allowed(graph, unit, allowed)
-    links, link_class, channel = _link_classes(cluster)
-    compute = np.ascontiguousarray(costs.op_seconds(graph, cluster), dtype=np.float64)
-    transfer = np.ascontiguousarray(costs.transfer_seconds(graph, links), dtype=np.float64)
-    if not (np.isfinite(compute).all() and np.isfinite(transfer).all()):
-        raise ProblemError(
-            "an op or a transfer would take for ever: check the cluster's rates and bandwidths"
-        )
-    issuer_names = [device.issuer for device in cluster.devices if device.issuer is not None]
-    issuer_number = {name: at for at, name in enumerate(dict.fromkeys(issuer_names))}
-    return Arrays(
-        compute=compute,
-        allowed=allowed,
-        unit=unit,
-        unit_head=unit_head,
-        leader=_op_leaders(unit, scheduled, first_tensor, first_reader, readers),
-        scheduled=scheduled,
-        is_weight=is_weight,
-        is_resident=is_weight | np.array([op.kind == STATE for op in ops]),
-        resident=resident,
-        workspace=costs.op_workspace(graph)
-        if isinstance(costs, Table)
-        else np.array([op.workspace for op in ops], dtype=np.int64),
+    reader = np.repeat(positions, np.diff(first_input))
+    return _Edges(
         first_tensor=first_tensor,
         first_input=first_input,
         inputs=inputs,
-        sizes=tensor_bytes(graph),
-        producer=np.repeat(np.arange(len(ops), dtype=np.int32), np.diff(first_tensor)),
-        alias=alias,
-        is_output=is_output,
-        first_reader=first_reader,
-        readers=readers,
-        transfer=transfer,
-        link_class=link_class,
-        channel=channel,
-        capacity=capacity,
-        is_host=np.array([device.kind == HOST for device in cluster.devices]),
-        issuer=np.array(
-            [
-                -1 if device.issuer is None else issuer_number[device.issuer]
-                for device in cluster.devices
-            ],
-            dtype=np.int32,
-        ),
-        launch_overhead=np.array(
-            [device.launch_overhead for device in cluster.devices], dtype=np.float64
-        ),
+        producer=np.repeat(positions, np.diff(first_tensor)),
+        first_reader=_offsets(np.bincount(inputs, minlength=int(first_tensor[-1]))),
+        readers=reader[np.argsort(inputs, kind="stable")],
     )
 
 
@@ -182,8 +195,55 @@ def _offsets(counts: Sequence[int] | NDArray[np.integer]) -> Ints:
     return np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
 
 
+def _aliases(graph: Graph, first_tensor: Ints) -> Ints:
+    alias = np.full(int(first_tensor[-1]), -1, dtype=np.int32)
+    for position, op in enumerate(graph.ops):
+        for output, source in op.aliases:
+            source_op, source_output = op.inputs[source]
+            alias[first_tensor[position] + output] = first_tensor[source_op] + source_output
+    return alias
+
+
+def _output_flags(graph: Graph, first_tensor: Ints) -> Flags:
+    is_output = np.zeros(int(first_tensor[-1]), dtype=bool)
+    is_output[[int(first_tensor[source]) + output for source, output in graph.outputs or ()]] = True
+    return is_output
+
+
+def _resident_bytes(graph: Graph) -> Bytes:
+    resident = [
+        op.resident + (sum(op.outputs) if op.kind in (WEIGHT, STATE) else 0) for op in graph.ops
+    ]
+    return np.array(resident, dtype=np.int64)
+
+
+def _workspace_bytes(graph: Graph, costs: CostModel) -> Bytes:
+    if isinstance(costs, Table):
+        return costs.op_workspace(graph)
+    return np.array([op.workspace for op in graph.ops], dtype=np.int64)
+
+
+def _seconds(
+    graph: Graph, cluster: Cluster, costs: CostModel, links: Sequence[Link]
+) -> tuple[Seconds, Seconds]:
+    compute = np.ascontiguousarray(costs.op_seconds(graph, cluster), dtype=np.float64)
+    transfer = np.ascontiguousarray(costs.transfer_seconds(graph, links), dtype=np.float64)
+    if not (np.isfinite(compute).all() and np.isfinite(transfer).all()):
+        raise ProblemError(
+            "an op or a transfer would never end: check the cluster's rates and bandwidths"
+        )
+    return compute, transfer
+
+
+def _issuers(cluster: Cluster) -> Ints:
+    """Issuers are numbered in order of first use."""
+    names = dict.fromkeys(device.issuer for device in cluster.devices if device.issuer is not None)
+    numbers: dict[str | None, int] = {name: at for at, name in enumerate(names)}
+    return np.array([numbers.get(device.issuer, -1) for device in cluster.devices], dtype=np.int32)
+
+
 def _weight_flags(graph: Graph) -> Flags:
-    """Rule 6: weights, and views of nothing but weights."""
+    """Rule 6: weights, and views of weights only."""
     is_weight = np.zeros(len(graph), dtype=bool)
     for position, op in enumerate(graph.ops):
         is_weight_view = (
@@ -196,7 +256,8 @@ def _weight_flags(graph: Graph) -> Flags:
 def _unit_heads(graph: Graph, is_weight: Flags, colocation_groups: Sequence[Sequence[int]]) -> Ints:
     """The first op of each op's unit.
 
-    A unit shares a device: by label, by constraint, views with weights, states with readers.
+    Ops share a device by label or by constraint; views of weights join their weights, and readers
+    of a state join the state.
     """
     sets = DisjointSets(len(graph))
     first_by_label: dict[str, int] = {}
@@ -213,7 +274,7 @@ def _unit_heads(graph: Graph, is_weight: Flags, colocation_groups: Sequence[Sequ
 
 
 def _unit_allowed(graph: Graph, unit: Ints, allowed: Flags) -> Flags:
-    """Where each op may be once its whole unit must be there too."""
+    """Where the whole unit of each op may be."""
     joint = np.ones((int(unit.max()) + 1, allowed.shape[1]), dtype=bool)
     np.logical_and.at(joint, unit, allowed)
     blocked_units = np.flatnonzero(~joint.any(axis=1))
@@ -223,7 +284,8 @@ def _unit_allowed(graph: Graph, unit: Ints, allowed: Flags) -> Flags:
             f" and {len(members) - 4} more" if len(members) > 4 else ""
         )
         raise ProblemError(
-            f"no device is left for {member_names}: loosen a pin, a forbidden device or a colocation"
+            f"no device is left for {member_names}: "
+            "loosen a pin, a forbidden device or a colocation"
         )
     return joint[unit]
 
@@ -231,7 +293,7 @@ def _unit_allowed(graph: Graph, unit: Ints, allowed: Flags) -> Flags:
 def _op_leaders(
     unit: Ints, scheduled: Flags, first_tensor: Ints, first_reader: Ints, readers: Ints
 ) -> Ints:
-    """A unit's first op that takes a turn leads it; a unit of none follows its first reader's."""
+    """A unit is led by its first scheduled op; without one, by the leader of its first reader."""
     positions = np.arange(len(unit))
     no_op = len(unit)
     leader = np.full(int(unit.max()) + 1, no_op)
@@ -252,7 +314,7 @@ def _op_leaders(
 
 
 def _link_classes(cluster: Cluster) -> tuple[list[Link], Ints, Ints]:
-    """The distinct links, and per device pair which one it is and which channel it takes."""
+    """The distinct links, and each device pair's link and channel."""
     size = len(cluster)
     link_class = np.full((size, size), -1, dtype=np.int32)
     channel = np.full((size, size), -1, dtype=np.int32)

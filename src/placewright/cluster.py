@@ -24,9 +24,9 @@ class Device:
         kind: `gpu`, `cpu` or another word; a `cpu` is a host.
         model: The hardware's name, such as `P100`.
         memory: Bytes it has.
-        reserve: Bytes of them that a plan must leave alone.
+        reserve: Bytes of them that a plan must leave free.
         rates: FLOP/s by dtype.
-        memory_bandwidth: Bytes a second between its cores and its memory.
+        memory_bandwidth: Bytes per second between its cores and its memory.
         launch_overhead: Seconds it takes to start one op.
         issuer: Name of the host thread that starts its ops, if it is shared with other devices.
     """
@@ -55,8 +55,9 @@ class Device:
             and self.launch_overhead >= 0
         ):
             raise ClusterError(
-                f"device {self.name!r} has bandwidth {self.memory_bandwidth!r} and launch "
-                f"{self.launch_overhead!r}: expected a bandwidth > 0 and a finite launch >= 0"
+                f"device {self.name!r} has memory bandwidth {self.memory_bandwidth!r} and "
+                f"launch overhead {self.launch_overhead!r}: "
+                "expected a bandwidth > 0 and a finite overhead >= 0"
             )
         for dtype, rate in self.rates.items():
             if not rate > 0:
@@ -80,16 +81,16 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """The way from one device to another; links that name one channel share its wire.
+    """The link from one device to another; links that name one channel share its wire.
 
     Args:
-        bandwidth: Bytes a second.
+        bandwidth: Bytes per second.
         latency: Seconds until the first byte arrives.
-        channel: The wire's name; each direction has its own unless said.
-        pageable_bandwidth: Bytes a second of tensors that are not stored, if that is less: a host has its
-            weights in pinned memory, and what a caller or an op gives it anywhere.
-        handoff_latency: Seconds of latency of such tensors, if that is more: stored ones are copied ahead,
-            one after the other, and what an op makes is handed from one thread to another.
+        channel: The wire's name; by default each direction has its own.
+        pageable_bandwidth: Bytes per second of tensors that are not resident, if that is less: a
+            host keeps weights in pinned memory, but inputs and op outputs in pageable memory.
+        handoff_latency: Seconds of latency of such tensors, if that is more: resident ones are
+            prefetched one after the other; an op's output passes from one thread to another.
     """
 
     bandwidth: float
@@ -111,8 +112,8 @@ class Link:
 class Cluster:
     """Devices and a directed link for every ordered pair of them.
 
-    A pair without a link of its own is routed over other devices: latencies add up, and the
-    narrowest link on the way gives bandwidth and channel.
+    A pair without a link is routed over other devices: latencies add up, and the narrowest link of
+    the route gives bandwidth and channel.
     """
 
     name: str
@@ -158,7 +159,7 @@ class Cluster:
 
     @cached_property
     def position(self) -> dict[str, int]:
-        """Where each device stands, by name."""
+        """The position of each device, by name."""
         return {device.name: position for position, device in enumerate(self.devices)}
 
     @cached_property
@@ -169,7 +170,7 @@ class Cluster:
 
     @cached_property
     def channels(self) -> tuple[str, ...]:
-        """Channel names in order of first use, walking sources, then targets, by position."""
+        """Channel names in order of first use, by source, then by target."""
         names = [device.name for device in self.devices]
         pairs = ((source, target) for source in names for target in names if source != target)
         return tuple(dict.fromkeys(self.links[pair].channel for pair in pairs))
@@ -193,7 +194,7 @@ class Cluster:
         return hashlib.blake2b(repr(content).encode(), digest_size=16).hexdigest()
 
     def subset(self, names: Iterable[str]) -> Cluster:
-        """The same cluster with these devices alone, in the cluster's own order."""
+        """The same cluster with only these devices, in the cluster's order."""
         selection = list(names)
         for name in selection:
             if name not in self.position:
@@ -208,7 +209,7 @@ class Cluster:
 def _route_links(
     cluster_name: str, names: list[str], links: dict[tuple[str, str], Link]
 ) -> dict[tuple[str, str], Link]:
-    """Links for every ordered pair: missing ones by the way that is quickest for a megabyte."""
+    """Links for every ordered pair; missing ones take the route that is fastest for a megabyte."""
     if len(links) == len(names) * (len(names) - 1):
         return links
     route_seconds = {pair: link.latency + 1e6 / link.bandwidth for pair, link in links.items()}
@@ -234,12 +235,13 @@ def _route_links(
         for target in names:
             if source != target and (source, target) not in routes:
                 raise ClusterError(
-                    f"cluster {cluster_name!r} has no way from {source!r} to {target!r}: add a link"
+                    f"cluster {cluster_name!r} has no route from {source!r} to {target!r}: "
+                    "add a link"
                 )
     return routes
 
 
 def _unstored_rates(link: Link) -> list[tuple[str, float]]:
-    """What a link says of tensors that are not stored."""
+    """A link's figures for tensors that are not resident."""
     rates = ("loose", link.pageable_bandwidth), ("handing", link.handoff_latency)
     return [(name, float(value)) for name, value in rates if value is not None]

@@ -21,7 +21,7 @@ Seconds = NDArray[np.float64]
 FREE_KINDS = frozenset({WEIGHT, STATE, INPUT, VIEW})
 """Kinds that take no time on any device."""
 NOT_MEASURED = -1.0
-"""The spread of seconds that were worked out from those of other ops."""
+"""The spread of seconds that were derived from those of other ops."""
 
 
 class CostModel(Protocol):
@@ -36,13 +36,13 @@ class CostModel(Protocol):
         ...
 
     def fused_parts(self, graph: Graph, cluster: Cluster) -> FusedParts:
-        """What the time of a fused group is made of (rule 9)."""
+        """The parts of a fused group's time (rule 9)."""
         ...
 
 
 @dataclass(frozen=True, eq=False)
 class FusedParts:
-    """What the time of a fused group is made of, op by op (rule 9).
+    """The parts of a fused group's time, op by op (rule 9).
 
     A group takes head + max(work, bytes / rate) on a device, and no more than its members one by
     one: its head is one launch overhead, or its longest member where that is shorter; its work is
@@ -54,7 +54,7 @@ class FusedParts:
         work: Ops × devices: seconds that an op adds to any group.
         bytes_moved: Ops: bytes read from and written to memory, where the model counts them.
         free: Ops: those that only pass on what they read, as views do.
-        memory_bandwidth: Devices: bytes moved a second.
+        memory_bandwidth: Devices: bytes moved per second.
         launch_overhead: Devices: seconds of a launch.
     """
 
@@ -82,9 +82,9 @@ class FusedParts:
     def _bytes_left(self, graph: Graph, group: Sequence[int]) -> int:
         """Bytes that a group, in graph order, still moves.
 
-        A read is saved if what is read was made inside, be it seen through views. A write is saved
+        A read is saved if the tensor was made inside, also through views. A write is saved
         if the tensor is read inside and neither it nor a view of it is needed outside, and if it is
-        not the memory of a tensor from outside. What one op saves is never more than it moved.
+        not the memory of a tensor from outside. One op never saves more than it moved.
         """
         members = set(group)
         internal: set[int] = set()  # ops whose outputs are data made inside
@@ -226,19 +226,20 @@ class Roofline:
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Seconds that were measured or are given, op by op.
+    """Seconds op by op, measured or supplied.
 
     Args:
         ops: Names of the rows.
         columns: What each column is for: a device's name, model or kind, matched in that order.
         seconds: Rows × columns.
         transfers: Seconds of each tensor over any link, in graph order; None: bytes over bandwidth.
-        measured_on: With a single column, the device it was measured on: others scale by rates.
-        issue: Rows × columns: seconds that a host takes to start the op; it takes no less.
+        measured_on: With a single column, the device of the measurement; others scale by rates.
+        issue: Rows × columns: seconds that a host needs to launch the op; the op takes no less.
         spread: Rows × columns: how far measurements lie apart, as a share of their median, or
-            `NOT_MEASURED` where the seconds were worked out from those of other ops.
-        machine: The key of the machine that it was measured on (`Machine.key`).
-        workspace: Rows: bytes that an op needs beside its outputs while it runs, where it is most.
+            `NOT_MEASURED` where the seconds were derived from those of other ops.
+        machine: The key of the measured machine (`Machine.key`).
+        workspace: Rows: bytes that an op needs besides its outputs while it runs, on the device
+            where it needs most.
     """
 
     ops: tuple[str, ...]
@@ -285,7 +286,7 @@ class Table:
             object.__setattr__(self, "workspace", workspace)
 
     def for_cuda_graphs(self) -> Table:
-        """The same table for a runtime that starts ops without a host, as CUDA graphs do."""
+        """The same table for a runtime that launches ops without a host, as CUDA graphs do."""
         return replace(self, issue=None)
 
     def op_seconds(self, graph: Graph, cluster: Cluster) -> Seconds:
@@ -302,7 +303,7 @@ class Table:
         )
 
     def op_workspace(self, graph: Graph) -> NDArray[np.int64]:
-        """Bytes that each op needs while it runs: as its graph says, or as was measured."""
+        """Bytes that each op needs while it runs, from the graph or from a measurement."""
         graph_workspace = np.array([op.workspace for op in graph.ops], dtype=np.int64)
         if self.workspace is None:
             return graph_workspace
@@ -351,8 +352,8 @@ class Table:
             for rated_device in (self.measured_on, device):
                 if not rated_device.rates:
                     raise ProblemError(
-                        f"device {rated_device.name!r} has no rates, so the cost table cannot be scaled "
-                        "to it: add them"
+                        f"device {rated_device.name!r} has no rates, so the cost table cannot be "
+                        "scaled to it: add them"
                     )
             dtype = {op.name: op.dtype for op in graph.ops}
             factor = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class DisjointSets:
-    """The items 0 to size - 1, each a set of its own at first; the smallest stands for its set."""
+    """The items 0 to size - 1, at first each in its own set; the smallest item names its set."""
 
     def __init__(self, size: int) -> None:
         self.parent = list(range(size))

@@ -7,8 +7,8 @@ PlacewrightError
 ├── PlanError           a plan does not fit its problem
 ├── FileError           a file is missing, truncated, or of another kind or version
 ├── ConfigError         an option or key is unknown or ill-typed
-├── ExecutionError      a plan could not be run on the devices that are here
-├── VerifyError         a plan was run, and what came out is not what was promised
+├── ExecutionError      a plan could not be run on the devices of this machine
+├── VerifyError         a plan was run, and its outputs, devices or memory are not as promised
 └── MissingDependency   an optional package is not installed (also an ImportError)
 
 A plan that does not fit in memory is not an error: see `Timeline.fits`.
@@ -52,11 +52,11 @@ class ConfigError(PlacewrightError):
 
 
 class ExecutionError(PlacewrightError):
-    """A plan could not be run on the devices that are here."""
+    """A plan could not be run on the devices of this machine."""
 
 
 class VerifyError(PlacewrightError):
-    """A plan was run, and its outputs, devices or memory are not what was promised."""
+    """A plan was run, and its outputs, devices or memory are not as promised."""
 
 
 class MissingDependency(PlacewrightError, ImportError):
@@ -67,7 +67,7 @@ class MissingDependency(PlacewrightError, ImportError):
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """The end of a message about an unknown word: the nearest known one, or what is known."""
+    """The end of a message about an unknown word: the nearest known word, or all of them."""
     words = [str(name) for name in known]
     if len(words) > 2_000:  # the comparison is slow: keep those that begin alike
         words = [name for name in words if name[:2] == word[:2]] or words[:2_000]

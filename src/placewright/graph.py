@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 WEIGHT = "weight"  # exists before the step, on its device; its tensor is its resident bytes
-STATE = "state"  # as a weight, but changed in place (a KV cache): read only where it lives
+STATE = "state"  # like a weight, but updated in place (a KV cache): read on its device only
 INPUT = "input"  # exists before the step, on the host unless pinned elsewhere
-VIEW = "view"  # costs nothing; of a weight, it counts as the weight
+VIEW = "view"  # costs nothing; a view of a weight counts as the weight
 PHASES = ("forward", "backward", "update")
 MAX_BYTES = 2**50  # of one op: a petabyte, so that sums over a million ops stay exact
 
@@ -36,10 +36,10 @@ class Op:
         bytes_moved: Bytes read from and written to memory.
         resident: Bytes that stay on its device for the whole step (optimizer state, a cache).
         workspace: Bytes needed only while it runs.
-        module: Where it stands in the model's own hierarchy, such as `encoder.layers.3`.
+        module: Its module in the model's hierarchy, e.g. `encoder.layers.3`.
         colocate: Ops that share this label share a device.
         runs_on: Kinds or models of device that can run it; empty means any.
-        aliases: (output, input) pairs: that output is the input's own memory.
+        aliases: (output, input) pairs: that output shares the input's memory.
     """
 
     name: str
@@ -65,7 +65,8 @@ class Op:
         for size in (self.bytes_moved, self.resident, self.workspace, *self.outputs):
             if not 0 <= size <= MAX_BYTES:
                 raise GraphError(
-                    f"op {self.name!r} has moved {self.bytes_moved!r}, resident {self.resident!r}, "
+                    f"op {self.name!r} has bytes_moved {self.bytes_moved!r}, "
+                    f"resident {self.resident!r}, "
                     f"workspace {self.workspace!r}, outputs {self.outputs!r}: "
                     "bytes must be 0 to 2**50"
                 )
@@ -140,12 +141,12 @@ class Graph:
 
     @cached_property
     def position(self) -> dict[str, int]:
-        """Where each op stands, by name."""
+        """The position of each op, by name."""
         return {op.name: position for position, op in enumerate(self.ops)}
 
     @cached_property
     def output_set(self) -> frozenset[Tensor]:
-        """The graph's outputs, to ask whether a tensor is one."""
+        """The graph's outputs as a set."""
         return frozenset(self.outputs or ())
 
     @cached_property
@@ -195,7 +196,9 @@ def sort_topologically(
     for position, op in enumerate(ops):
         for source, _ in op.inputs:
             if not 0 <= source < len(ops):
-                raise GraphError(f"op {op.name!r} reads from position {source}: no op stands there")
+                raise GraphError(
+                    f"op {op.name!r} reads from position {source}: there is no such op"
+                )
             readers[source].add(position)
     ready = [position for position, count in enumerate(pending) if count == 0]
     heapq.heapify(ready)
@@ -225,7 +228,7 @@ def sort_topologically(
 def _cycle_text(ops: Sequence[Op], pending: Sequence[int]) -> str:
     """One cycle among the ops that never became ready, as `'a' -> 'b' -> 'a'`."""
     current = next(position for position, count in enumerate(pending) if count)
-    path: dict[int, int] = {}  # op → its place on the way, to be looked up at once
+    path: dict[int, int] = {}  # op → its position on the path
     while current not in path:
         path[current] = len(path)
         current = next(source for source, _ in ops[current].inputs if pending[source])

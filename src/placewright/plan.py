@@ -18,23 +18,24 @@ if TYPE_CHECKING:
 
 _Number = TypeVar("_Number", np.int32, np.float64)
 
-NO_STAGING = -1  # a device without a staging room: weights arrive there like any tensor
+NO_STAGING = -1  # a device without a staging buffer: weights arrive there like any tensor
 
 
 @dataclass(frozen=True, eq=False)
 class Plan:
     """Where each op runs, in which order, what is fused, and where weights are streamed.
 
-    Make one with `Plan.of(problem, device, …)`, which checks it. It names its ops and devices, so
-    that it can be read a year later and applied to a model.
+    Make one with `Plan.of(problem, placement, …)`, which checks it. It names its ops and devices,
+    so that it can be saved, read again and applied to a model.
 
     Args:
         ops: Names of the graph's ops, in graph order.
         device_names: Names of the cluster's devices.
         placement: Each op's device, as a position in `device_names`.
         priority: Smaller runs first; None means graph order.
-        fusion: Ops of one group number are fused into one; -1 or None means alone.
-        staging: Bytes of staging room on each device, -1 for none (rule 6); None: none anywhere.
+        fusion: Ops of one group number are fused into one; -1 or None means not fused.
+        staging: Bytes of the staging buffer on each device, -1 for none (rule 6); None: none
+            anywhere.
         graph: The graph's fingerprint.
         cluster: The cluster's fingerprint.
     """
@@ -66,7 +67,7 @@ class Plan:
         plan = cls(
             ops=tuple(op.name for op in graph.ops),
             device_names=tuple(cluster_device.name for cluster_device in cluster.devices),
-            placement=_read_only_array(placement, np.int32, "device", len(graph)),
+            placement=_read_only_array(placement, np.int32, "placement", len(graph)),
             priority=None
             if priority is None
             else _read_only_array(priority, np.float64, "priority", len(graph)),
@@ -108,10 +109,12 @@ class Plan:
 def check_names(problem: Problem, plan: Plan) -> None:
     """Raise PlanError unless a plan's ops and devices are the problem's, in the same order.
 
-    Its numbers are positions in them: read with other names they mean another plan.
+    Its numbers are positions: with other names they would mean another plan.
     """
     if not isinstance(plan, Plan):
-        raise PlanError(f"found {plan!r} instead of a plan: make one with Plan.of(problem, device)")
+        raise PlanError(
+            f"found {plan!r} instead of a plan: make one with Plan.of(problem, placement)"
+        )
     graph, cluster = problem.graph, problem.cluster
     if len(plan) != len(graph):
         raise PlanError(f"the plan has {len(plan)} ops: graph {graph.name!r} has {len(graph)}")

@@ -1,4 +1,4 @@
-"""A problem: the graph, cluster, costs and constraints that plans are judged by."""
+"""A problem: a graph, a cluster, costs and constraints."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Constraints:
         pins: Op → the device it must be on.
         forbid: Op → devices it must not be on.
         colocate: Groups of ops that must share a device.
-        limits: Device → bytes of its memory that may be used, its reserve included; text such as
+        limits: Device → bytes of its memory that may be used, including its reserve; text such as
             `"4GiB"` is read as bytes.
     """
 
@@ -60,13 +60,13 @@ class Constraints:
 
 @dataclass(frozen=True, eq=False, init=False, repr=False)
 class Problem:
-    """One network on one cluster, with all that is needed to judge a plan.
+    """One network on one cluster, with everything needed to evaluate a plan.
 
     Args:
         costs: How long ops and transfers take; a roofline by default.
         discipline: `in order` as PyTorch and CUDA streams issue, `ready` as TensorFlow's executor.
         objective: `step` for the time of one step, `period` for the time between pipelined steps.
-        overlap: Whether transfers overlap computation when the period is counted.
+        overlap: Whether transfers overlap computation in the period.
         limits: Short for `constraints=Constraints(limits=...)`: `{"gpu0": "4GiB"}`. They replace
             those that the constraints have for the same device.
     """
@@ -136,21 +136,21 @@ class Problem:
         )
 
     def with_arrays(self, **changes: Any) -> Problem:
-        """The same problem with some of its arrays replaced, which is much quicker than packing.
+        """The same problem with some of its arrays replaced, which is much faster than packing.
 
-        For asking what if: other times, rates or memory. Graph, cluster and costs still say what
-        they said before, so a plan with fused ops must be contracted first, and `replace` on what
-        comes back forgets the change.
+        For what-if questions: other times, rates or memory. Graph, cluster and costs are not
+        changed, so a plan with fused ops must be contracted first, and `replace` on the new problem
+        loses the change.
         """
         problem = replace(self)
         problem.__dict__["arrays"] = replace(self.arrays, **changes)  # where the property looks
         return problem
 
     def legalize(self, placement: NDArray[np.integer]) -> NDArray[np.int32]:
-        """Devices (…, ops), with what the caller is silent about put where rule 6 says.
+        """A placement (…, ops) that keeps the constraints, with the rest placed by rule 6.
 
-        Weights go with their first reader, units stay together, and what may not be where it was
-        put goes to the first device that it may be on.
+        Weights go with their first reader, and units stay together. An op that may not be on its
+        device goes to its first allowed one.
         """
         a = self.arrays
         first_allowed = a.allowed.argmax(axis=1).astype(np.int32)
@@ -161,6 +161,14 @@ class Problem:
         # First the leaders, so that a weight follows its reader to where a pin sends it.
         by_leader = to_allowed(np.asarray(placement, dtype=np.int32))[..., a.leader]
         return np.ascontiguousarray(to_allowed(by_leader))
+
+    def single_device_placements(self) -> NDArray[np.int32]:
+        """Devices × ops: everything on one device, for each device.
+
+        Ops that may not be on that device are where `legalize` puts them.
+        """
+        a = self.arrays
+        return self.legalize(np.repeat(np.arange(a.devices)[:, None], a.ops, axis=1))
 
     def _allowed_devices(self) -> NDArray[np.bool_]:
         cluster, graph = self.cluster, self.graph
@@ -250,7 +258,7 @@ def _parse_limits(limits: Mapping[str, int | str]) -> dict[str, int]:
 
 
 def _is_byte_count(size: float) -> bool:
-    """Whether it is a number of bytes, be it written as 4e9; text and nan are none."""
+    """Whether it is a number of bytes, also as a float (4e9); text and nan are not."""
     try:
         return int(size) == size and size >= 0
     except (TypeError, ValueError, OverflowError):

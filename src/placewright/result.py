@@ -1,11 +1,10 @@
-"""A result: the best plan of a search, its quality, and the effort of finding it."""
+"""A result: the best plan of a search, its quality, and the cost of finding it."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -15,9 +14,12 @@ if TYPE_CHECKING:
     from placewright.timeline import Timeline
 
 
+PROVEN_GAP = 1e-9  # a plan whose gap to its bound is this small is optimal, up to rounding
+
+
 @dataclass(frozen=True, eq=False)
 class DeviceUse:
-    """What a plan does with one device."""
+    """How a plan uses one device."""
 
     name: str
     ops: int
@@ -29,20 +31,20 @@ class DeviceUse:
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """The best plan found, judged.
+    """The best plan found, evaluated.
 
     Args:
-        bound: Seconds that no plan can beat, for the objective of the problem; if the plan fits,
-            that no plan which fits can beat.
+        bound: A lower bound in seconds on the problem's objective; if the plan fits, on that of
+            all plans that fit.
         bound_name: The name of the bound's proof.
-        overflow: Bytes over the memory limits, all devices together.
+        overflow: Bytes over the memory limits, summed over devices.
         found_by: The part of the solver that found the plan, where it has several.
         history: (evaluations, seconds, best objective) each time the best improved.
-        options: What the problem was asked for with on the command line, option by option, so that
-            it can be made again; empty where it was made in a program.
-        problem: The problem that was solved; a result that comes from a file has none.
+        options: The command line's options, from which the problem can be built again; empty where
+            a program built it.
+        problem: The problem that was solved; a result from a file has none.
         timeline: The simulated step of the plan on that problem; likewise.
-        interrupted: Whether the search was stopped by hand; the plan is the best until then.
+        interrupted: Whether the search was interrupted; the plan is the best until then.
     """
 
     solver: str
@@ -66,15 +68,15 @@ class Result:
 
     @property
     def objective_value(self) -> float:
-        """The objective's own figure."""
+        """The step time or the period, as the objective says."""
         return self.step_time if self.objective == "step" else self.period
 
     @property
     def gap(self) -> float:
-        """How far above the bound the plan is, as a share of the bound."""
+        """The distance from the bound, as a share of the bound."""
         if self.bound > 0:
             return self.objective_value / self.bound - 1
-        return 0.0 if self.objective_value == 0 else float(np.inf)
+        return 0.0 if self.objective_value == 0 else math.inf
 
     @property
     def fits(self) -> bool:
@@ -82,14 +84,15 @@ class Result:
 
     @property
     def key(self) -> tuple[int, float]:
-        """What plans are compared by: bytes over, then the objective."""
+        """Plans are compared by overflow, then by the objective."""
         return self.overflow, self.objective_value
 
     def __str__(self) -> str:
         objective_name = "step time" if self.objective == "step" else "period"
         fits = "fits" if self.fits else f"{self.overflow / 2**30:.2f} GiB over"
         summary = (
-            f"{self.solver}: {objective_name} {self.objective_value * 1e3:.4g} ms, bound {self.bound * 1e3:.4g} ms "
+            f"{self.solver}: {objective_name} {self.objective_value * 1e3:.4g} ms, "
+            f"bound {self.bound * 1e3:.4g} ms "
             f"({self.bound_name}), gap {self.gap:.1%}, {fits}, {self.evaluations:,} evaluations"
         )
         rows = [

@@ -19,7 +19,7 @@ Seconds = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Transfers:
-    """Every stretch of time in which a tensor or a streamed weight was under way.
+    """Every interval in which a tensor or a streamed weight was transferred.
 
     A streamed weight that a tensor interrupted has several rows.
     """
@@ -47,12 +47,12 @@ class MemoryTrace:
 
 @dataclass(frozen=True, eq=False)
 class Timeline:
-    """What one step of a plan looks like. Times are seconds from the start of the step.
+    """One step of a plan. Times are seconds from the start of the step.
 
     Args:
-        start, end: When each op ran (a fused op with its group); what takes no turn is at 0.
-        peak: The most bytes each device held at once.
-        capacity: The bytes it may hold.
+        start, end: When each op ran (a fused op with its group); 0 for unscheduled ops.
+        peak: Bytes: the memory peak of each device.
+        capacity: Bytes that a plan may use on each device.
         period: Seconds between steps when steps are pipelined.
     """
 
@@ -68,7 +68,7 @@ class Timeline:
 
     @property
     def overflow(self) -> int:
-        """Bytes over capacity, all devices together."""
+        """Bytes over capacity, summed over devices."""
         return int(np.maximum(self.peak - self.capacity, 0).sum())
 
     @property

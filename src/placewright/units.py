@@ -1,4 +1,4 @@
-"""Parses and formats bytes and seconds."""
+"""Parses and formats bytes, seconds and shares."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import re
 from fractions import Fraction
 
 from placewright.errors import ConfigError
+
+UNLIMITED = 2**60  # bytes: a device that has more counts as having no limit
 
 _BYTES: dict[str, int] = {"b": 1} | {
     f"{letter}{form}": base**power
@@ -24,12 +26,12 @@ _SECONDS = {
     "m": Fraction(60),
     "h": Fraction(3600),
 }
-# Short exponents and few digits, so that no text can ask for a number of a million digits.
+# Short exponents and few digits, so that no text can mean a number of a million digits.
 _AMOUNT = re.compile(r"\s*([0-9]{1,20}(?:\.[0-9]{0,20})?(?:[eE][+-]?[0-9]{1,2})?)\s*([^\W\d_]*)\s*")
 
 
 def parse_bytes(text: str) -> int:
-    """Bytes in a text such as `16 GiB`, `500MB` or `4096`; kB is 1000 bytes and KiB 1024.
+    """Bytes in a text like `16 GiB`, `500MB` or `4096`; kB is 1000 bytes and KiB 1024.
 
     Raises:
         ConfigError: It is not a size.
@@ -44,7 +46,7 @@ def parse_bytes(text: str) -> int:
 
 
 def parse_seconds(text: str) -> float:
-    """Seconds in a text such as `30s`, `1.5 h`, `200 us` or `30`.
+    """Seconds in a text like `30s`, `1.5 h`, `200 us` or `30`.
 
     Raises:
         ConfigError: It is not a time.
@@ -57,21 +59,32 @@ def parse_seconds(text: str) -> float:
 
 
 def format_bytes(size: float) -> str:
-    """Bytes as a person reads them, in powers of 1024: `1.5 GiB`."""
+    """Bytes as text, in powers of 1024: `1.5 GiB`."""
     return _format_scaled(size, 1024, ("B", "KiB", "MiB", "GiB", "TiB", "PiB"))
 
 
 def format_seconds(seconds: float) -> str:
-    """Seconds as a person reads them: `20.08 ms`."""
+    """Seconds as text: `20.08 ms`."""
     if not math.isfinite(seconds) or abs(seconds) >= 1:
         return f"{_format_number(seconds)} s"
     return _format_scaled(seconds * 1e9, 1000, ("ns", "µs", "ms", "s"))
 
 
+def format_percent(share: float, decimal_below: float = 1.0) -> str:
+    """A share as a percentage: `3.7 %`, `250 %`; `–` if it is infinite.
+
+    Args:
+        decimal_below: Shares from this one on are written without a decimal.
+    """
+    if share == float("inf"):
+        return "–"
+    return f"{share * 100:,.{1 if share < decimal_below else 0}f} %"
+
+
 def _format_scaled(value: float, base: int, units: tuple[str, ...]) -> str:
     *smaller, largest = units
     for unit in smaller:
-        if abs(float(f"{value:.4g}")) < base:  # as shown, so that 1023.99 KiB reads 1 MiB
+        if abs(float(f"{value:.4g}")) < base:  # as printed, so that 1023.99 KiB becomes 1 MiB
             return f"{_format_number(value)} {unit}"
         value /= base
     return f"{_format_number(value)} {largest}"

@@ -51,7 +51,7 @@ def op(name, **parts):
         ),
         pytest.param(
             {"ops": [op("a", moved=-8)]},
-            "bad.json: op 'a' has moved -8",
+            "bad.json: op 'a' has bytes_moved -8",
             id="negative bytes",
         ),
         pytest.param(

@@ -263,7 +263,7 @@ def test_a_narrow_terminal_costs_no_digits(run, monkeypatch):
 @pytest.mark.parametrize(
     ("model", "options", "said"),
     [
-        ("chain", (*CPU, "--method", "baselines"), "everything on cpu: no plan tried is"),
+        ("chain", (*CPU, "--method", "baselines"), "everything on cpu: no plan tried is faster"),
         ("chain", CPU, "this plan is provably optimal"),
         ("layered", ("--on", "2xP100", "--method", "round-robin"), "× slower than gpu0 alone"),
         ("layered", ("--on", "8xV100-nvlink"), "× faster than gpu0 alone"),
@@ -271,7 +271,7 @@ def test_a_narrow_terminal_costs_no_digits(run, monkeypatch):
     ],
 )
 def test_the_answer_says_why(run, model, options, said):
-    assert said in run("place", model, *options).out
+    assert said in " ".join(run("place", model, *options).out.split())
 
 
 def test_names_with_markup_are_shown_as_they_are(run, tmp_path):

@@ -75,7 +75,7 @@ def test_a_staging_room_that_is_too_small_is_said_in_a_line(run, tmp_path):
     (tmp_path / "small.json").write_text(json.dumps(data))
     ran = run("simulate", "offload", *options, "--plan", "small.json")
     assert ran.status == 1
-    assert "whose staging room is 7" in ran.err
+    assert "whose staging buffer has 7 bytes" in ran.err
     assert ran.err.count("\n") == 1
 
 

@@ -173,9 +173,17 @@ def cluster_of(links: object = (), **device: object) -> Data:
             "devices[0].bandwidth is nan: expected a fin",
         ),
         (cluster_of(bandwidth="fast"), ConfigError, "devices[0].bandwidth is 'fast': expected a n"),
-        (cluster_of(bandwidth=0), ClusterError, "device 'a' has bandwidth 0.0 and launch 0.0"),
+        (
+            cluster_of(bandwidth=0),
+            ClusterError,
+            "device 'a' has memory bandwidth 0.0 and launch overhead 0.0",
+        ),
         (cluster_of(launch="inf"), ConfigError, "devices[0].launch is 'inf': expected a number"),
-        (cluster_of(launch=-1), ClusterError, "device 'a' has bandwidth inf and launch -1.0"),
+        (
+            cluster_of(launch=-1),
+            ClusterError,
+            "device 'a' has memory bandwidth inf and launch overhead -1.0",
+        ),
         (cluster_of(rates=3), ConfigError, "devices[0].rates is 3: expected an object"),
         (cluster_of(rates={"float32": 0}), ClusterError, "device 'a' has rate 0.0 for float32"),
         (
@@ -200,7 +208,7 @@ def cluster_of(links: object = (), **device: object) -> Data:
         (
             cluster_of([{"from": "a", "to": "b", "bandwidth": 1}]),
             ClusterError,
-            "cluster 'c' has no way from 'b' to 'a': add a link",
+            "cluster 'c' has no route from 'b' to 'a': add a link",
         ),
         (
             cluster_of([{"from": "a", "to": "bb", "bandwidth": 1}]),

@@ -77,7 +77,11 @@ def test_ops_are_accepted_in_any_order() -> None:
             "graph 'g' has a cycle: 'a' -> 'b' -> 'a'",
         ),
         ([{"name": "a", "flops": -1}], GraphError, "op 'a' has flops -1.0: expected a finite"),
-        ([{"name": "a", "moved": -1}], GraphError, "op 'a' has moved -1, resident 0, workspace 0"),
+        (
+            [{"name": "a", "moved": -1}],
+            GraphError,
+            "op 'a' has bytes_moved -1, resident 0, workspace 0",
+        ),
         (
             [{"name": "a", "outputs": [-1]}],
             GraphError,

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tiny import all_placements
+from small_problems import all_placements
 
 from placewright import (
     Cluster,

@@ -23,7 +23,7 @@ from placewright.profiling.fidelity import (
     summarise,
 )
 from placewright.profiling.host_sensitivity import scale_host
-from placewright.profiling.varied import diverse_plans, streamed_bytes
+from placewright.profiling.varied import diverse_plans
 from placewright.reporting.scatter import scatter_svg
 from placewright.simulator import judge, simulate
 
@@ -163,7 +163,7 @@ def test_varied_plans_differ_fit_and_come_again_with_the_seed():
     streamed = [plan for name, plan in found if name.startswith("streamed at random")]
     assert streamed
     for plan in streamed:
-        need = streamed_bytes(problem, plan.placement, 0).max()
+        need = problem.arrays.required_staging(plan.placement)[0]
         assert 0 <= need <= plan.staging[0]
     times = [
         judge(problem, plan.placement, plan.priority, plan.staging).step_time[0]

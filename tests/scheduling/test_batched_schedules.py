@@ -38,5 +38,5 @@ def test_estimates_are_those_of_the_list_scheduler(name, seed):
     np.testing.assert_allclose(lists.end[0], listing.end)
     np.testing.assert_allclose(lists.device_free[1], listing.free)
     order = [turn.op for turn in course.ranked_ops]
-    np.testing.assert_allclose(course.rank, upward_ranks(problem))
+    np.testing.assert_allclose(course.rank, upward_ranks(problem.arrays))
     assert order == [op for op in np.argsort(-course.rank, kind="stable") if a.scheduled[op]]

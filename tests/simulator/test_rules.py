@@ -177,7 +177,8 @@ def test_a_weight_is_streamed_anew_for_each_reader():
 def test_a_room_too_small_for_one_op_is_malformed():
     given = problem(streamed_chain(2, 5), [0, 1] * 2)
     with pytest.raises(
-        PlanError, match="op 'b0' streams 5 bytes of weights to 'd0', whose staging room is 4"
+        PlanError,
+        match="op 'b0' streams 5 bytes of weights to 'd0', whose staging buffer has 4 bytes",
     ):
         run(given, [1, 0, 1, 0], staging={"d0": 4})
 

@@ -6,7 +6,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from tiny import random_problem
+from small_problems import random_problem
 
 from placewright import (
     Cluster,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from tiny import random_problem
+from small_problems import random_problem
 
 from placewright import (
     Constraints,
@@ -61,7 +61,7 @@ SOLVERS: dict[str, Solver] = {
     "local-search": LocalSearch(batch=8, max_plans=100),
     "genetic": Genetic(population=12, max_plans=100),
     "cross-entropy": CrossEntropy(batch=20, max_plans=100),
-    "schedule": OrderSearch(batch=8, max_plans=60),
+    "order-search": OrderSearch(batch=8, max_plans=60),
     "fusion-search": FusionSearch(batch=8, max_plans=60),
     "single gpu0": SingleDevice("gpu0"),
     **{
@@ -294,8 +294,8 @@ def test_all_solvers_see_the_same_arrays(diamond_problem: Problem) -> None:
     a = diamond_problem.arrays
     before = {field: np.array(value) for field, value in vars(a).items()}
     solve(diamond_problem, SOLVERS["baselines"])
-    for field, value in vars(a).items():
-        assert np.array_equal(before[field], value), field
+    for field, value in before.items():
+        assert np.array_equal(getattr(a, field), value), field
 
 
 class Sudden(Stop):
@@ -316,3 +316,12 @@ def test_time_may_run_out_at_any_moment(name: str, looks: int, named: Named) -> 
     result = solve(problem, SOLVERS[name], Sudden(looks))
     assert result.evaluations >= 1
     assert result.step_time == simulate(problem, result.plan).step_time
+
+
+def test_a_renamed_method_is_found_by_its_old_name_with_a_warning() -> None:
+    assert "schedule" in METHODS
+    with pytest.warns(FutureWarning, match="method 'schedule' is called 'order-search' now"):
+        assert METHODS["schedule"] is OrderSearch
+    assert "schedule" not in list(METHODS)
+    with pytest.raises(KeyError):
+        METHODS["scheduler"]

@@ -115,7 +115,7 @@ def test_a_result_says_what_the_simulator_says(diamond_problem: Problem) -> None
     assert sum(use.ops for use in result.devices) == 4
     assert sum(use.busy for use in result.devices) == 22.0
     # `bottom` has `left` and `right` on its device (1 + 10 + 10 + 1), or waits for one (11 + 2 + 1)
-    assert (result.bound, result.bound_name) == (pytest.approx(14.0), "longest way")
+    assert (result.bound, result.bound_name) == (pytest.approx(14.0), "longest path")
     assert result.gap == pytest.approx(0, abs=1e-9)
     assert (result.solver, result.evaluations, result.seed) == ("random", 40, 7)
     assert result.history[-1][2] == 14.0
@@ -171,7 +171,7 @@ class Idle:
 
 def test_a_solver_must_judge_something(diamond_problem: Problem) -> None:
     with pytest.raises(
-        PlanError, match=r"solver 'idle' judged no plan: a solver must judge at lea"
+        PlanError, match=r"solver 'idle' evaluated no plan: a solver must evaluate at lea"
     ):
         solve(diamond_problem, Idle())
 

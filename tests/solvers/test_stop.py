@@ -78,7 +78,7 @@ def test_joined_rules_stop_when_the_first_does(diamond_problem: Problem) -> None
         (lambda: MaxEvaluations("9"), r"'9' evaluations: expected a whole number, 1 or more"),
         (lambda: NoImprovement(0), r"0 evaluations without improvement: expected a whole number"),
         (lambda: NoImprovement(2.5), r"2\.5 evaluations without improvement: expected a whole"),
-        (lambda: Gap(-0.1), r"Gap of -0.1: expected a share >= 0, such as 0.05"),
+        (lambda: Gap(-0.1), r"Gap of -0.1: expected a share >= 0, e.g. 0.05"),
     ],
 )
 def test_a_rule_that_makes_no_sense_is_refused(make: type, message: str) -> None:

@@ -190,7 +190,7 @@ def test_labels_must_match_the_graph():
     problem = problem_of("diamond")
     with pytest.raises(ProblemError, match="a grouping has 1 labels: the graph has 4 ops"):
         Grouping.of("odd", problem, [0])
-    with pytest.raises(ProblemError, match="0 groups are asked for: expected at least 1"):
+    with pytest.raises(ProblemError, match="0 groups were requested: expected at least 1"):
         by_heavy_edges(problem, 0)
 
 

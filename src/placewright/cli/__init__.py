@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _drop_output()
         sys.exit(1)
     except OSError as error:
-        # Files that we open report their errors themselves: an error without a name is the output's.
+        # Files that we open report errors themselves: an error without a name is the output's.
         message = f"{error.filename or 'the output'}: {error.strerror or error}"
         print("placewright:", " ".join(message.split("\n")), file=sys.stderr)
         _drop_output()

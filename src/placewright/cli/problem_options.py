@@ -67,8 +67,8 @@ class ProblemOptions:
         """Saved options; those that are typed now replace them.
 
         Raises:
-            ConfigError: An option is unknown or ill-typed, or names a Python file, which is run only
-                if its name is typed.
+            ConfigError: An option is unknown or ill-typed, or names a Python file, which is run
+                only if its name is typed.
         """
         from placewright.frontends.model_spec import ModelSpec
 

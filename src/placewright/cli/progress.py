@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 class Progress:
     """A line on stderr that shows up once a command has taken a second; none without a terminal.
 
-    What a person's model prints meanwhile goes to stderr, too: stdout is for the answer alone.
+    What a model prints meanwhile goes to stderr, too: stdout is for the answer only.
 
     Args:
-        text: What is going on until a search begins.
+        text: What the line says until a search begins.
         stream: Where to show it; stderr by default.
         delay: Seconds until it shows up.
     """
@@ -56,7 +56,7 @@ class Progress:
         self._stdout_redirect.__exit__(None, None, None)
 
     def watch(self, name: str, index: int = 0, total: int = 1) -> Callable[[Search], None]:
-        """Begin a search, the one at that place of so many; call what comes back to go on.
+        """Begin search `index` of `total`; the function returned reports its progress.
 
         The best time shown is that of all searches so far.
         """
@@ -84,7 +84,7 @@ class Progress:
                 self._bar.update(self._bar.task_ids[0], **self._task())
 
     def _start_bar(self) -> None:
-        """Runs in the timer's thread, since a search that is busy does not call us."""
+        """Runs in the timer's thread, since a busy search does not call us."""
         from rich.console import Console
         from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
         from rich.progress import Progress as Bar
@@ -110,7 +110,7 @@ class Progress:
 
 
 def _fraction_done(search: Search) -> float | None:
-    """How much of what the stop rule allows is used up, where it says."""
+    """The share of the stop rule's limit that is used, if it has one."""
     from placewright.solvers import MaxEvaluations, MaxTime
 
     fractions = []

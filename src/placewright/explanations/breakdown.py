@@ -29,7 +29,7 @@ class TimeShare:
     """A part of the time.
 
     Args:
-        kind: `compute`, `send`, `stream` or `issue`, as in `simulator.Piece`.
+        kind: `compute`, `send`, `stream` or `issue`, as in `simulator.PathSegment`.
         location: The device, or the channel: `cpu→gpu0`, or its name where several links share it.
         fraction: Of the step time or period. Those of a step add up to 1; of a period they do not,
             since all devices and channels work at once.
@@ -43,7 +43,7 @@ class TimeShare:
 
 @dataclass(frozen=True, eq=False)
 class Breakdown:
-    """A plan with all that is looked at to explain it."""
+    """A plan with everything that explains it."""
 
     problem: Problem
     plan: Plan

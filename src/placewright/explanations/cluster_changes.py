@@ -24,7 +24,7 @@ ChangeKind = Literal["device", "link", "memory", "launch", "plan"]
 
 @dataclass(frozen=True, eq=False)
 class ClusterChange:
-    """One thing that could be better.
+    """A change of the cluster.
 
     Args:
         kind: What is changed.
@@ -95,7 +95,7 @@ def faster_channels(problem: Problem, channels: Sequence[int]) -> ClusterChange:
 
 
 def more_memory(problem: Problem, device: int, extra_bytes: int) -> ClusterChange:
-    """So many bytes more to use on one device."""
+    """More usable memory on one device."""
     name = problem.cluster.devices[device].name
     return ClusterChange(
         "memory",
@@ -106,7 +106,7 @@ def more_memory(problem: Problem, device: int, extra_bytes: int) -> ClusterChang
 
 
 def quarter_more_memory(problem: Problem, devices: Sequence[int]) -> ClusterChange:
-    """A quarter more to use on each of several devices."""
+    """A quarter more usable memory on each of several devices."""
     names = [problem.cluster.devices[device].name for device in devices]
     name_list = names if len(names) < 4 else [*names[:2], f"{len(names) - 2} others"]
     description = f"a quarter more memory on {', '.join(name_list[:-1])} and {name_list[-1]}"

@@ -1,7 +1,7 @@
 """Explanation: what a plan's time goes into, why that is so, and what would help.
 
 Every number is computed: shares from the critical path of the step or the loads of the period,
-gains by judging plans again under a changed cluster (`what_if.py`).
+gains by evaluating plans again under a changed cluster (`what_if.py`).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Explanation:
     def best_improvements(self) -> list[Improvement]:
         """The best of each kind, the largest gain first: equal devices gain the same.
 
-        Another plan goes before all: the others begin where it ends.
+        Another plan comes first, since the other gains are relative to it.
         """
         best: dict[str, Improvement] = {}
         for improvement in sorted(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placewright import simulator
+from placewright.plan_batch import PlanBatch
 from placewright.transforms import dissolve_groups
 
 if TYPE_CHECKING:
@@ -20,21 +21,21 @@ if TYPE_CHECKING:
 
     Flags = NDArray[np.bool_]
 
-_MAX_WORK = 20_000_000  # ops × plans that a look at the critical path judges at most: some seconds
+_MAX_WORK = 20_000_000  # ops × plans to evaluate for the critical path at most: some seconds
 
 
 @dataclass(frozen=True)
 class OpMove:
-    """A plan with one op, and what goes with it, on another device.
+    """A plan with one op, and those that move with it, on another device.
 
     Args:
-        op: The op that was asked about.
+        op: The op that moves.
         follower_count: How many ops move with it: its unit, and weights that follow it.
-        device: Where it goes.
-        value: The objective then; None where the constraints forbid it.
-        overflow: Bytes over the memory limits then.
-        current_key: Bytes over and objective of the plan as it is.
-        unfused_count: Ops that are fused no more, since their group would be on two devices.
+        device: The device that it moves to.
+        value: The objective after the move; None if the constraints forbid it.
+        overflow: Bytes over the memory limits after the move.
+        current_key: Overflow and objective of the plan before the move.
+        unfused_count: Ops that are no longer fused, since their group would be on two devices.
     """
 
     op: int
@@ -47,7 +48,7 @@ class OpMove:
 
     @property
     def relative_change(self) -> float:
-        """How much longer the objective gets, as a share; less than nothing for a gain."""
+        """The relative change of the objective; negative for a gain."""
         if self.value is None:
             return float("inf")
         return self.value / self.current_key[1] - 1 if self.current_key[1] > 0 else 0.0
@@ -58,12 +59,12 @@ class OpMove:
 
     @property
     def key(self) -> tuple[float, float]:
-        """What moves are compared by."""
+        """Moves are compared by overflow, then by the objective."""
         return (np.inf, np.inf) if self.value is None else (self.overflow, self.value)
 
 
 def move_mask(problem: Problem, plan: Plan, op: int) -> Flags:
-    """The ops that move with an op: its unit, and what follows the unit and is with it now.
+    """The ops that move with an op: its unit, and its followers on the same device.
 
     Weights that a plan keeps elsewhere, to be sent or streamed, stay there.
     """
@@ -89,7 +90,7 @@ class Neighbours:
     Args:
         moves: The best first.
         tried_ops: Ops that were moved.
-        binding_ops: Ops that could have been.
+        binding_ops: Ops that bind the plan.
         location: Where these are, in words.
     """
 
@@ -100,7 +101,7 @@ class Neighbours:
 
     @property
     def improving_moves(self) -> list[OpMove]:
-        """Each op's best move, where it gains, the best first."""
+        """The best move of each op that gains, the best first."""
         best: dict[int, OpMove] = {}
         for move in self.moves:
             if move.is_improvement:
@@ -109,10 +110,10 @@ class Neighbours:
 
 
 def neighbours(problem: Problem, plan: Plan) -> Neighbours:
-    """Single moves of the ops that bind the plan: on the critical path or, for a period, on the
-    busiest device or at either end of the busiest channel.
+    """Single moves of the ops that bind the plan.
 
-    Of many the ops that take longest are moved.
+    These are on the critical path or, for a period, on the busiest device or at either end of the
+    busiest channel. If there are many, the ops that take longest are moved.
     """
     a = problem.arrays
     if problem.objective == "step":
@@ -120,7 +121,7 @@ def neighbours(problem: Problem, plan: Plan) -> Neighbours:
     else:
         location, ops = _bottleneck_ops(problem, plan)
     op_seconds: dict[int, float] = {}
-    first_op: dict[int, int] = {}  # what moves together is moved once, for its first op here
+    first_op: dict[int, int] = {}  # ops that move together are moved once, by the first of them
     for op, seconds in ops:
         representative = first_op.setdefault(int(a.leader[op]), op)
         op_seconds[representative] = op_seconds.get(representative, 0.0) + seconds
@@ -149,7 +150,7 @@ def _critical_ops(problem: Problem, plan: Plan) -> list[tuple[int, float]]:
 
 
 def _bottleneck_ops(problem: Problem, plan: Plan) -> tuple[str, list[tuple[int, float]]]:
-    """Ops on the busiest device, or those that make or read what the busiest channel carries."""
+    """Ops on the busiest device, or producers and readers of the busiest channel's tensors."""
     a, load = problem.arrays, simulator.loads(problem, plan)
     device = int(load.device.argmax())
     channels = load.channel if problem.overlap else np.zeros(1)
@@ -172,7 +173,7 @@ def _bottleneck_ops(problem: Problem, plan: Plan) -> tuple[str, list[tuple[int, 
 
 
 def judge_moves(problem: Problem, plan: Plan, pairs: Sequence[tuple[int, int]]) -> list[OpMove]:
-    """Judge (op, device) pairs, the best first."""
+    """Evaluate (op, device) pairs, the best first."""
     a = problem.arrays
     verdict = simulator.judge(
         problem, plan.placement, plan.priority, plan.staging, fusion=plan.fusion
@@ -199,10 +200,8 @@ def _judge_batch(
     current_key: tuple[int, float],
 ) -> list[OpMove]:
     count = len(allowed_moves)
-    placements = np.repeat(plan.placement[None], count, axis=0)
-    fusion = None if plan.fusion is None else np.repeat(plan.fusion[None], count, axis=0)
-    staging = None if plan.staging is None else np.repeat(plan.staging[None], count, axis=0)
-    priority = None if plan.priority is None else np.repeat(plan.priority[None], count, axis=0)
+    rows = PlanBatch.repeat(plan, count)
+    placements, staging, fusion = rows.placement, rows.staging, rows.fusion
     unfused_counts = [0] * count
     for row, (_, target, mask) in enumerate(allowed_moves):
         placements[row, mask] = target
@@ -213,7 +212,7 @@ def _judge_batch(
         if staging is not None:
             groups = None if fusion is None else fusion[row]
             staging[row] = _required_staging(problem, placements[row], staging[row], groups)
-    verdict = simulator.judge(problem, placements, priority, staging, fusion=fusion)
+    verdict = simulator.judge_batch(problem, rows)
     return [
         OpMove(
             op,
@@ -229,7 +228,7 @@ def _judge_batch(
 
 
 def _intact_groups(fusion: NDArray[np.int32], placement: NDArray[np.int32]) -> NDArray[np.int32]:
-    """The fused groups but for those that are on two devices now."""
+    """The fused groups without those that are on two devices now."""
     group_ids, group = np.unique(fusion, return_inverse=True)
     lowest = np.full(len(group_ids), placement.max())
     highest = np.zeros(len(group_ids), dtype=np.int64)
@@ -244,23 +243,22 @@ def _required_staging(
     staging: NDArray[np.int64],
     fusion: NDArray[np.int32] | None,
 ) -> NDArray[np.int64]:
-    """Staging rooms that hold all weights which any one op, or fused group, streams."""
+    """Staging buffers that hold all weights that one op, or one fused group, streams."""
     a = problem.arrays
     group_of = (
         np.arange(a.ops) if fusion is None else np.where(fusion >= 0, fusion, np.arange(a.ops))
     )
-    reader = np.repeat(np.arange(a.ops), np.diff(a.first_input))
     source = a.producer[a.inputs]
     is_streamed = (
         a.is_weight[source]
-        & a.scheduled[reader]
-        & (placement[source] != placement[reader])
-        & (staging[placement[reader]] >= 0)
+        & a.scheduled[a.reader]
+        & (placement[source] != placement[a.reader])
+        & (staging[placement[a.reader]] >= 0)
     )
-    # Group numbers may be any: count by the first op of each.
+    # Group numbers are arbitrary: count by the first op of each.
     _, first_op, group_index = np.unique(group_of, return_index=True, return_inverse=True)
     required_bytes = np.bincount(
-        group_index[reader[is_streamed]], a.sizes[a.inputs[is_streamed]], len(first_op)
+        group_index[a.reader[is_streamed]], a.sizes[a.inputs[is_streamed]], len(first_op)
     )
     sizes = staging.copy()
     group_device = placement[first_op]

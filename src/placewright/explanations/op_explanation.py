@@ -27,7 +27,7 @@ _HALVINGS = 20  # of the step time: to a millionth of it
 
 @dataclass(frozen=True)
 class TensorTransfer:
-    """A tensor, or a streamed weight, on its way.
+    """The transfer of a tensor or of a streamed weight.
 
     Args:
         op: The op that made it, or the weight.
@@ -110,7 +110,7 @@ def explain_op(problem: Problem, plan: Plan, op: int) -> OpExplanation:
 def _incoming_transfers(
     problem: Problem, timeline: Timeline, op: int, group_head: int
 ) -> tuple[TensorTransfer, ...]:
-    """What an op reads from other devices; weights are streamed to its group's first member."""
+    """Transfers that an op reads; weights are streamed to its group's first member."""
     a, transfers = problem.arrays, timeline.transfers
     is_read = np.isin(transfers.tensor, a.inputs[a.first_input[op] : a.first_input[op + 1]])
     is_local = transfers.target == timeline.plan.placement[op]
@@ -122,7 +122,7 @@ def _incoming_transfers(
 def _op_transfers(
     problem: Problem, timeline: Timeline, selected: NDArray[np.bool_]
 ) -> tuple[TensorTransfer, ...]:
-    """These rows of the transfers, each copy once, by time."""
+    """Rows of the transfers, each copy once, by time."""
     a, transfers = problem.arrays, timeline.transfers
     copies: dict[tuple[int, int, int], TensorTransfer] = {}
     for row in np.flatnonzero(selected).tolist():  # by start

@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class PolicyPreference:
-    """What one policy thinks.
+    """Where one policy would put each op.
 
     Args:
         policy: Its name.
-        probabilities: Ops × devices: how likely each is the right one, the rest of the plan as it is;
-            devices that an op may not be on are left out.
+        probabilities: Ops × devices, with the rest of the plan as it is; 0 for devices that an op
+            may not be on.
     """
 
     policy: str
     probabilities: NDArray[np.floating[Any]]
 
     def best_device(self, op: int) -> tuple[int, float]:
-        """The device that it likes best for an op, and how surely."""
+        """The device that it prefers for an op, and the probability."""
         row = self.probabilities[op]
         return int(row.argmax()), float(row.max())
 
@@ -41,7 +41,7 @@ class PolicyPreference:
 def preferences(
     problem: Problem, plan: Plan, policies: Mapping[str, Callable[[], Proposer]]
 ) -> tuple[list[PolicyPreference], list[str]]:
-    """What each of these policies thinks of a plan; and why others are silent."""
+    """The preferences of policies for a plan, and why others have none."""
     by_policy, unavailable = [], []
     for name, load in policies.items():
         try:
@@ -50,7 +50,7 @@ def preferences(
             unavailable.append(f"policy {name} is not asked: {error}")
             continue
         if probabilities is not None:
-            # A group of ops may be liked where one of them may not be.
+            # A group of ops may be preferred where one of its ops is not allowed.
             allowed = np.where(problem.arrays.allowed, probabilities, 0.0)
             total = allowed.sum(axis=1, keepdims=True)
             by_policy.append(PolicyPreference(name, allowed / np.where(total > 0, total, 1.0)))

@@ -60,9 +60,7 @@ class QuickPlans:
         problem = search.problem
         search.judge(
             problem.legalize(
-                np.stack(
-                    [*_single_device_placements(problem), *self.contiguous_placements(problem)]
-                )
+                np.stack([*_distinct_devices(problem), *self.contiguous_placements(problem)])
             )
         )
         is_large = problem.arrays.ops > _LARGE_GRAPH_OPS
@@ -92,12 +90,12 @@ class QuickPlans:
         return list(plans.values())
 
 
-def _single_device_placements(problem: Problem) -> list[NDArray[np.int32]]:
-    """Everything on one device, for one device of each sort."""
+def _distinct_devices(problem: Problem) -> list[NDArray[np.int32]]:
+    """Everything on one device, for one device of each kind."""
     a, host = problem.arrays, problem.cluster.host or 0
     device_kinds: dict[tuple[object, ...], int] = {}
     for device in range(a.devices):
         link_classes = int(a.link_class[host, device]), int(a.link_class[device, host])
         times = a.compute[:, device].tobytes(), a.allowed[:, device].tobytes()
         device_kinds.setdefault((int(a.capacity[device]), link_classes, times), device)
-    return [np.full(a.ops, device, dtype=np.int32) for device in device_kinds.values()]
+    return list(problem.single_device_placements()[list(device_kinds.values())])

@@ -10,18 +10,18 @@ from placewright import simulator
 from placewright.explanations.cluster_changes import channel_description
 from placewright.explanations.quick_plans import QuickPlans
 from placewright.plan import Plan
-from placewright.units import format_bytes, format_seconds
+from placewright.result import PROVEN_GAP
+from placewright.units import format_bytes, format_percent, format_seconds
 
 if TYPE_CHECKING:
     from placewright.explanations.breakdown import Breakdown
 
 _NEAR_SHARE = 0.02  # two times that differ by this share or less are near each other
 _MIN_SHARE = 0.05  # share of the time from which on a part of it is told
-_PROVEN_GAP = 1e-9  # a gap this small is rounding
 
 
 def sentence(breakdown: Breakdown) -> str:
-    """What binds a plan."""
+    """What binds a plan, in one sentence."""
     if not breakdown.timeline.fits:
         cause = _overflow_sentence(breakdown)
     elif not breakdown.objective_value > 0:
@@ -62,7 +62,8 @@ def _bottleneck_sentence(breakdown: Breakdown) -> str:
     (_, busiest, activity), *others = loads_by_name
     text = f"{busiest} is busy {activity} for all of the period"
     if others and others[0][0] > 0:
-        text += f"; next is {others[0][1]}, busy {_percent(others[0][0] / breakdown.objective_value)} of it"
+        share = _percentage(others[0][0] / breakdown.objective_value)
+        text += f"; next is {others[0][1]}, busy {share} of it"
     return text
 
 
@@ -76,20 +77,22 @@ def _streaming_sentence(breakdown: Breakdown) -> str:
     )
     weight_bytes = int(a.resident[a.is_weight].sum())
     held_bytes = int(a.resident[a.is_weight & (plan.placement == target)].sum())
+    link = channel_description(breakdown.problem, channel)
+    busy = _percentage(streamed[channel] / breakdown.objective_value)
     return (
-        f"{plan.device_names[target]} holds {format_bytes(held_bytes)} of {format_bytes(weight_bytes)} of weights, "
-        f"and {channel_description(breakdown.problem, channel)} is busy {_percent(streamed[channel] / breakdown.objective_value)} of "
-        f"the step streaming others to it; the critical path is {_largest_shares(breakdown)}"
+        f"{plan.device_names[target]} holds {format_bytes(held_bytes)} of "
+        f"{format_bytes(weight_bytes)} of weights, and {link} is busy {busy} of the step streaming "
+        f"others to it; the critical path is {_largest_shares(breakdown)}"
     )
 
 
 def _single_device_sentence(breakdown: Breakdown) -> str:
-    """Why nothing is split: what the best split tried pays for transfers, what it could gain."""
+    """Why nothing is split: the transfers of the best split that was tried, and its gain."""
     problem, name = breakdown.problem, breakdown.computing_devices[0]
     if (
         len(problem.cluster) == 1
         or breakdown.plan.fusion is not None
-        or breakdown.gap <= _PROVEN_GAP
+        or breakdown.gap <= PROVEN_GAP
     ):
         return _critical_path_sentence(breakdown)
     scheduled = problem.arrays.scheduled
@@ -108,10 +111,11 @@ def _single_device_sentence(breakdown: Breakdown) -> str:
         seconds for (kind, _), seconds in path.seconds().items() if kind in ("send", "stream")
     )
     overflow_text = "" if not verdict.overflow[best] else " and does not fit"
+    most_gain = max(0.0, breakdown.objective_value - breakdown.bound.seconds)
     return (
-        f"splitting does not pay: the best contiguous split takes {format_seconds(value)}{overflow_text}, "
-        f"{format_seconds(transfer_seconds)} of its critical path on transfers, where no plan can gain more "
-        f"than {format_seconds(max(0.0, breakdown.objective_value - breakdown.bound.seconds))}"
+        f"splitting does not pay: the best contiguous split takes {format_seconds(value)}"
+        f"{overflow_text}, {format_seconds(transfer_seconds)} of its critical path on transfers, "
+        f"where no plan can gain more than {format_seconds(most_gain)}"
     )
 
 
@@ -125,23 +129,22 @@ def _largest_shares(breakdown: Breakdown) -> str:
         "compute": "compute on {}",
         "send": "tensors over {}",
         "stream": "weights over {}",
-        "issue": "issuing ops of {}",
+        "issue": "launching ops of {}",
     }
     largest = [share for share in breakdown.shares if share.fraction >= _MIN_SHARE][
         :3
     ] or breakdown.shares[:1]
     parts = [
-        f"{_percent(part_share.fraction)} {words[part_share.kind].format(part_share.location)}"
+        f"{_percentage(part_share.fraction)} {words[part_share.kind].format(part_share.location)}"
         for part_share in largest
     ]
     return ", ".join(parts[:-1]) + (" and " if parts[1:] else "") + parts[-1]
 
 
 def _memory_clause(breakdown: Breakdown) -> str:
-    """The device that would be faster alone, if only it had the memory."""
+    """The device that would be faster alone, if it had the memory."""
     problem = breakdown.problem
-    single_device = np.repeat(np.arange(len(problem.cluster))[:, None], problem.arrays.ops, axis=1)
-    verdict = simulator.judge(problem, problem.legalize(single_device))
+    verdict = simulator.judge(problem, problem.single_device_placements())
     faster = np.flatnonzero(
         (verdict.overflow > 0) & (verdict.value < breakdown.objective_value * (1 - _NEAR_SHARE))
     )
@@ -162,11 +165,11 @@ def _bound_clause(breakdown: Breakdown) -> str:
         or breakdown.gap > _NEAR_SHARE
     ):
         return ""
-    if breakdown.gap <= _PROVEN_GAP:
+    if breakdown.gap <= PROVEN_GAP:
         return f"; no plan can be faster ({breakdown.bound.name})"
-    gain = _percent(1 - breakdown.bound.seconds / breakdown.objective_value)
+    gain = _percentage(1 - breakdown.bound.seconds / breakdown.objective_value)
     return f"; no plan can gain more than {gain} ({breakdown.bound.name})"
 
 
-def _percent(share: float) -> str:
-    return f"{share * 100:.{0 if share >= 0.1 else 1}f} %"
+def _percentage(share: float) -> str:
+    return format_percent(share, decimal_below=0.1)

@@ -1,7 +1,7 @@
 """What if: what a faster or larger cluster, or another plan, would be worth.
 
-A plan is judged again under each change, and so are quick new plans for the changed cluster, since
-more memory, say, is worth nothing to a plan that was made without it.
+A plan is evaluated again under each change, and so are quick new plans for the changed cluster:
+more memory is worth nothing to a plan that was made without it.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ if TYPE_CHECKING:
     Seconds = NDArray[np.float64]
 
 Replan = Callable[[Problem], Plan]
-"""Makes a plan for a problem whose arrays may be changed; called a dozen times, so be quick."""
+"""Makes a plan for a problem whose arrays may be changed. It is called a dozen times."""
 
-_MAX_CHANGES = 3  # devices, and channels, that are asked about
-_NEARLY_FULL = 0.85  # of a device's memory: from here on we ask what more would be worth
-_EXTRA_MEMORY = 2 * 2**30  # bytes more to ask about, or a quarter of what the device has
-_MIN_GAIN = 0.005  # share of time that a change must gain to be told
+_MAX_CHANGES = 3  # devices, and channels, to look at
+_NEARLY_FULL = 0.85  # of a device's memory, from which on more memory is tried
+_EXTRA_MEMORY = 2 * 2**30  # bytes more to try, or a quarter of what the device has
+_MIN_GAIN = 0.005  # share of time that a change must gain to be shown
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Improvement:
             plan.
         location: The device or channel, if it is one.
         before, after: The objective without and with the change, each with the best plan known.
-        over_before, over_after: Bytes over memory likewise.
+        overflow_before, overflow_after: Bytes over the memory likewise.
         same_plan: Whether the plan itself gains this, unchanged.
     """
 
@@ -88,10 +88,10 @@ PlanKey = tuple[int, float]
 
 @dataclass(frozen=True, eq=False)
 class WhatIf:
-    """A problem and a plan of it, asked what other clusters and plans would be worth.
+    """What other clusters and plans would be worth to a plan.
 
     Args:
-        replan: Makes new plans; without it single devices, contiguous stretches and streamed
+        replan: Makes new plans; without it single devices, contiguous segments and streamed
             weights are tried.
     """
 
@@ -178,14 +178,12 @@ class WhatIf:
             problem, plan = contracted.problem, contracted.plan
         if change is not None:
             problem = change.apply(problem)
-        priority = None if plan.priority is None else plan.priority[None]
-        staging = None if plan.staging is None else plan.staging[None]
-        verdict = simulator.judge(problem, plan.placement[None], priority, staging)
+        verdict = simulator.judge(problem, plan.placement, plan.priority, plan.staging)
         return int(verdict.overflow[0]), float(verdict.value[0])
 
 
 def _busiest(seconds: Seconds) -> list[int]:
-    """The few places where most time goes, none where no time goes."""
+    """The few devices or channels with the most time, without idle ones."""
     order = np.argsort(-seconds, kind="stable")[:_MAX_CHANGES]
     return [int(index) for index in order if seconds[index] > 0]
 
@@ -206,7 +204,7 @@ def _improvement(
 
 
 def _is_better(candidate: PlanKey, reference: PlanKey) -> bool:
-    """Whether it is better by enough to be worth a word; speed is none where nothing fits."""
+    """Whether it is better by enough to be shown; speed does not count where nothing fits."""
     if candidate[0] or reference[0]:
         return candidate[0] < reference[0]
     return candidate[1] < reference[1] * (1 - _MIN_GAIN)

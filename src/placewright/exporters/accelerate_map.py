@@ -152,10 +152,9 @@ def _python_source(data: dict[str, Any]) -> str:
 def _main_device(request: ExportRequest) -> int:
     """Where offloaded modules are computed and the model's inputs go."""
     a, plan = request.problem.arrays, request.plan
-    reader = np.repeat(np.arange(a.ops), np.diff(a.first_input))
-    is_streamed = streamed_weights(request)[a.producer[a.inputs]] & a.scheduled[reader]
+    is_streamed = streamed_weights(request)[a.producer[a.inputs]] & a.scheduled[a.reader]
     streamed_bytes = np.bincount(
-        plan.placement[reader[is_streamed]],
+        plan.placement[a.reader[is_streamed]],
         weights=a.sizes[a.inputs[is_streamed]],
         minlength=a.devices,
     )

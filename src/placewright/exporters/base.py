@@ -233,13 +233,8 @@ def _one_op_staging(
 ) -> NDArray[np.int64]:
     """A staging room on one device that holds any one op's weights from elsewhere, no more."""
     a = problem.arrays
-    reader = np.repeat(np.arange(a.ops), np.diff(a.first_input))
-    source = a.producer[a.inputs]
-    is_remote = a.is_weight[source] & a.scheduled[reader] & (placement[reader] == target)
-    is_remote &= placement[source] != target
-    op_bytes = np.bincount(reader[is_remote], weights=a.sizes[a.inputs[is_remote]], minlength=1)
     staging = np.full(a.devices, NO_STAGING, dtype=np.int64)
-    staging[target] = int(op_bytes.max())
+    staging[target] = a.required_staging(placement)[target]
     return staging
 
 

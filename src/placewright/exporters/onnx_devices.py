@@ -78,9 +78,8 @@ def _pipeline_stages(request: ExportRequest) -> dict[int, int]:
         int(at): int(np.flatnonzero(a.scheduled & (device == at))[0]) for at in used_devices
     }
     stage = {at: number for number, at in enumerate(sorted(first_op, key=lambda at: first_op[at]))}
-    reader = np.repeat(np.arange(a.ops), np.diff(a.first_input))
     source = a.producer[a.inputs]
-    for start, end in zip(source[a.scheduled[source]], reader[a.scheduled[source]], strict=True):
+    for start, end in zip(source[a.scheduled[source]], a.reader[a.scheduled[source]], strict=True):
         if stage[int(device[start])] > stage[int(device[end])]:
             return {}
     return stage

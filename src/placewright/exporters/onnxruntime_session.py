@@ -21,6 +21,7 @@ from placewright.exporters.base import (
     general_notes,
 )
 from placewright.exporters.device_names import device_numbers, is_host
+from placewright.units import UNLIMITED
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -30,7 +31,6 @@ ASSIGNMENT_KEY = "session.layer_assignment_settings"
 CPU_PROVIDER = "CPUExecutionProvider"
 _PROVIDERS = {"gpu": "CUDAExecutionProvider"}
 _DEVICE_CLASSES = ("gpu", "npu", "fpga")  # of the settings' own; anything else is an "accelerator"
-UNLIMITED = 2**60
 
 
 def export(request: ExportRequest) -> ExportedPlan:

@@ -72,8 +72,7 @@ def legal_devices(problem: Problem, grouping: Grouping) -> NDArray[np.bool_]:
 def group_edges(problem: Problem, grouping: Grouping) -> NDArray[np.int64]:
     """Distinct (source group, reading group) pairs, as two rows, less those inside a group."""
     a, group = problem.arrays, grouping.group.astype(np.int64)
-    reader = np.repeat(np.arange(a.ops), np.diff(a.first_input))
-    source, target = group[a.producer[a.inputs]], group[reader]
+    source, target = group[a.producer[a.inputs]], group[a.reader]
     pairs = np.unique(np.stack([source, target])[:, source != target], axis=1)
     return pairs.astype(np.int64)
 
@@ -103,8 +102,7 @@ def largest_output_bytes(
     The papers use output shapes; our tensors have bytes and no shapes.
     """
     a, group = problem.arrays, grouping.group
-    reader = np.repeat(np.arange(a.ops), np.diff(a.first_input))
-    crossing = np.unique(a.inputs[group[a.producer[a.inputs]] != group[reader]])
+    crossing = np.unique(a.inputs[group[a.producer[a.inputs]] != group[a.reader]])
     crossing = crossing[a.scheduled[a.producer[crossing]]]
     log_sizes = np.zeros((len(grouping), max_tensors), dtype=np.float32)
     filled = np.zeros(len(grouping), dtype=np.int64)
@@ -119,8 +117,7 @@ def largest_output_bytes(
 def output_bytes(problem: Problem, grouping: Grouping) -> NDArray[np.float64]:
     """Groups: bytes of all tensors that other groups read."""
     a, group = problem.arrays, grouping.group
-    reader = np.repeat(np.arange(a.ops), np.diff(a.first_input))
-    crossing = np.unique(a.inputs[group[a.producer[a.inputs]] != group[reader]])
+    crossing = np.unique(a.inputs[group[a.producer[a.inputs]] != group[a.reader]])
     crossing = crossing[a.scheduled[a.producer[crossing]]]
     total = np.bincount(
         group[a.producer[crossing]], weights=a.sizes[crossing], minlength=len(grouping)

@@ -1,4 +1,4 @@
-"""Profiles a model on this machine: the cluster, the time of every op, and problems made of them."""
+"""Profiles a model on this machine: the cluster, the time of every op, and their problem."""
 
 from __future__ import annotations
 

@@ -108,26 +108,11 @@ def random_streams(problem: Problem, rng: np.random.Generator) -> Plan | None:
     chosen = movable & (rng.random(len(movable)) < rng.random())
     placement: NDArray[np.int32] = np.where(chosen[a.unit], host, all_on_device).astype(np.int32)
     staging = np.full(len(problem.cluster), NO_STAGING, dtype=np.int64)
-    staging[device] = int(streamed_bytes(problem, placement, device).max() * rng.uniform(1, 3))
+    staging[device] = int(a.required_staging(placement)[device] * rng.uniform(1, 3))
     return Plan.of(problem, placement, staging=staging)
-
-
-def streamed_bytes(
-    problem: Problem, placement: NDArray[np.int32], device: int
-) -> NDArray[np.int64]:
-    """Bytes of weights that each op on a device reads from elsewhere."""
-    a = problem.arrays
-    reader = np.repeat(np.arange(a.ops), np.diff(a.first_input))
-    source = a.producer[a.inputs]
-    is_remote = a.is_weight[source] & (placement[source] != device) & (placement[reader] == device)
-    is_remote &= a.scheduled[reader]
-    sizes = np.bincount(reader[is_remote], weights=a.sizes[a.inputs[is_remote]], minlength=a.ops)
-    return sizes.astype(np.int64)
 
 
 def _predicted_time(problem: Problem, plan: Plan) -> float | None:
     """The step time of a plan as it is predicted; None if it does not fit."""
-    staging = None if plan.staging is None else plan.staging[None]
-    priority = None if plan.priority is None else plan.priority[None]
-    verdict = judge(problem, plan.placement[None], priority, staging)
+    verdict = judge(problem, plan.placement, plan.priority, plan.staging)
     return None if verdict.overflow.any() else float(verdict.step_time[0])

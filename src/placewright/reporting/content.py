@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -15,6 +14,8 @@ from placewright.solvers import METHODS, Comparison
 from placewright.solvers.search import simulated_problem
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from placewright.explanations import Explanation
     from placewright.problem import Problem
     from placewright.reporting.learning_curve import LearningCurve

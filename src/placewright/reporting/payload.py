@@ -22,6 +22,7 @@ from placewright.reporting.palette import (
     device_colours,
 )
 from placewright.simulator import waits as w
+from placewright.units import UNLIMITED
 from placewright.version import __version__
 
 if TYPE_CHECKING:
@@ -38,7 +39,6 @@ DIGITS = 9  # of the step time that are kept: a nanosecond of a second
 MAX_CHARACTERS = 4_600_000  # characters of the whole, as JSON
 MAX_NAME_CHARACTERS = 900_000  # characters that names may take before long ones are shortened
 MAX_MEMORY_POINTS = 3_000  # of one device's memory over time
-UNLIMITED = 2**60  # bytes: a device with more has no limit that is worth a line
 
 
 def page_data(content: PageContent) -> Data:

@@ -195,5 +195,6 @@ class _GraphPainter:
         return (
             f"M{x:.1f} {y:.1f}C{x + bend:.1f} {y:.1f} {x + bend:.1f} {middle:.1f} "
             f"{x - bend:.1f} {middle:.1f}H{end_x + bend:.1f}"
-            f"C{end_x - bend:.1f} {middle:.1f} {end_x - bend:.1f} {end_y:.1f} {end_x:.1f} {end_y:.1f}"
+            f"C{end_x - bend:.1f} {middle:.1f} {end_x - bend:.1f} {end_y:.1f} "
+            f"{end_x:.1f} {end_y:.1f}"
         )

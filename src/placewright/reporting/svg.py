@@ -29,7 +29,8 @@ class Canvas:
         tooltip: str = "",
     ) -> Self:
         """A filled rectangle; `tooltip` shows when it is pointed at."""
-        opening = f'<rect x="{_format_number(x)}" y="{_format_number(y)}" width="{_format_number(width)}" height="{_format_number(height)}"'
+        left, top, wide, high = map(_format_number, (x, y, width, height))
+        opening = f'<rect x="{left}" y="{top}" width="{wide}" height="{high}"'
         closing = f"><title>{escape_xml(tooltip)}</title></rect>" if tooltip else "/>"
         self.elements.append(
             f'{opening} fill="{fill}"{f" {attributes}" if attributes else ""}{closing}'
@@ -38,9 +39,9 @@ class Canvas:
 
     def path(self, path_data: str, colour: str, width: float, attributes: str = "") -> Self:
         """A line along `path_data`, in SVG's own words."""
+        stroke = f'stroke="{colour}" stroke-width="{_format_number(width)}"'
         self.elements.append(
-            f'<path d="{path_data}" fill="none" stroke="{colour}" stroke-width="{_format_number(width)}"'
-            f"{f' {attributes}' if attributes else ''}/>"
+            f'<path d="{path_data}" fill="none" {stroke}{f" {attributes}" if attributes else ""}/>'
         )
         return self
 
@@ -56,8 +57,9 @@ class Canvas:
     ) -> Self:
         """A line of text whose foot is at `y`."""
         weight = ' font-weight="600"' if bold else ""
+        left, foot, points = map(_format_number, (x, y, size))
         self.elements.append(
-            f'<text x="{_format_number(x)}" y="{_format_number(y)}" fill="{fill}" font-size="{_format_number(size)}" '
+            f'<text x="{left}" y="{foot}" fill="{fill}" font-size="{points}" '
             f'text-anchor="{anchor}"{weight}>{escape_xml(text)}</text>'
         )
         return self

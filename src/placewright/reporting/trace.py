@@ -15,6 +15,7 @@ import numpy as np
 
 from placewright.errors import FileError
 from placewright.files.storage import write_data
+from placewright.units import UNLIMITED
 
 if TYPE_CHECKING:
     import os
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 Event = dict[str, Any]
 
 DEVICES, CHANNELS = 1, 2  # the two processes, in Perfetto's words
-UNLIMITED = 2**60  # bytes: a device with more has no limit that is worth a line
 
 
 def chrome_trace(problem: Problem, timeline: Timeline) -> Event:

@@ -1,8 +1,8 @@
 """Builds the list schedules of a batch of episodes side by side, op by op.
 
-The list scheduler's own arithmetic (`scheduling/list_scheduler.py`) for a batch: transfers wait for their
-channel, bytes are held until their last reader has been added. All episodes take the ops in one
-order, so everything but devices, times and bytes in use is known once per problem.
+The arithmetic of `scheduling/list_scheduler.py` for a batch: transfers wait for their channel, and
+tensors live until their last reader has been added. All episodes take the ops in one order, so
+everything but devices, times and bytes in use is computed once per problem.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from placewright.scheduling.ranks import mean_transfer, upward_ranks
+
 if TYPE_CHECKING:
     from placewright.arrays import Arrays
     from placewright.problem import Problem
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 Seconds = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-_MAX_NEIGHBOURS = 16  # neighbours of a group that are looked at
+_MAX_NEIGHBOURS = 16  # neighbours of a group that count
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,11 +32,13 @@ class RankedOp:
 
     Args:
         group: The group that is decided at this op, or -1 if its group has a device already.
-        inputs: Tensors it reads whose device is known by then.
-        dead_tensors: Tensors whose memory is let go once it has been added.
-        pulled, pullers: Tensors that the whole group reads from elsewhere, known by then.
-        near, weight: Ops that it would save transfers to be with, and the seconds saved: readers
-            that have a device, and whatever else its readers read.
+        inputs, sources: Tensors it reads whose device is known by then, and their producers.
+        outputs: Tensors it makes.
+        dead_tensors: Tensors whose memory is freed once it has been added.
+        group_inputs, group_sources: Tensors that its whole group reads and whose device is known
+            by then, and their producers.
+        neighbours, saved_seconds: Ops that are worth being with, and the seconds of transfers
+            saved: readers that have a device, and producers of its readers' other inputs.
     """
 
     op: int
@@ -51,13 +55,13 @@ class RankedOp:
 
 @dataclass(frozen=True, eq=False)
 class ScheduleOrder:
-    """The order in which ops are added and what is known of each before any is.
+    """The order in which ops are added, and what is known of each beforehand.
 
     Args:
-        device_table: Ops × devices: where the problem settles each op if its group is given a device.
+        device_table: Ops × devices: where `legalize` puts each op if its group has this device.
         decision_groups: Decisions: the groups, in the order in which they are decided.
         legal: Groups × devices: where at least one op of a group may be.
-        rank: Ops: the mean way to the end of the graph in seconds.
+        rank: Ops: upward ranks in seconds.
     """
 
     problem: Problem
@@ -68,27 +72,25 @@ class ScheduleOrder:
     decision_groups: Ints
     legal: NDArray[np.bool_]
     rank: Seconds
-    transfer: Seconds  # link classes + 1 × tensors; the last row is a device's way to itself
+    transfer: Seconds  # link classes + 1 × tensors; the last row is within a device
     mean_transfer: Seconds  # tensors
-    storage_root: Ints  # tensors: whose memory it is in the end
-    allocated_bytes: Ints  # tensors: bytes that it adds where it is made, nothing for an alias
+    storage_root: Ints  # tensors: the tensor that owns its memory
+    allocated_bytes: Ints  # tensors: bytes that it allocates where it is made, 0 for an alias
 
     @classmethod
     def of(cls, problem: Problem, grouping: Grouping, legal: NDArray[np.bool_]) -> ScheduleOrder:
         """Ops by falling rank (HEFT's order), equal ranks by position."""
         a = problem.arrays
-        single_device = np.repeat(np.arange(a.devices, dtype=np.int32)[:, None], a.ops, axis=1)
-        device_table = problem.legalize(single_device).T.copy()
-        mean_transfer = _mean_transfer(a)
-        rank = _upward_ranks(a, mean_transfer)
+        device_table = problem.single_device_placements().T.copy()
+        rank, transfer_seconds = upward_ranks(a), mean_transfer(a)
         order = np.argsort(-rank, kind="stable")
         order = order[a.scheduled[order]]
         fixed = (device_table == device_table[:, :1]).all(
             axis=1
-        )  # such as graph inputs, which are on the host
+        )  # e.g. graph inputs, which are on the host
         members = grouping.members()
-        ranked_ops, decided = _rank_ops(a, grouping, order, fixed, mean_transfer)
-        unscheduled = np.setdiff1d(np.arange(len(grouping)), decided)  # weights that nobody reads
+        ranked_ops, decided = _rank_ops(a, grouping, order, fixed, transfer_seconds)
+        unscheduled = np.setdiff1d(np.arange(len(grouping)), decided)  # unread weights
         return cls(
             problem,
             grouping,
@@ -99,14 +101,14 @@ class ScheduleOrder:
             legal,
             rank,
             np.vstack([a.transfer, np.zeros((1, len(a.sizes)))]),
-            mean_transfer,
+            transfer_seconds,
             a.storage_root,
             np.where(a.alias < 0, a.sizes, 0).astype(np.int64),
         )
 
 
 def _rank_ops(
-    a: Arrays, grouping: Grouping, order: Ints, fixed: NDArray[np.bool_], mean_transfer: Seconds
+    a: Arrays, grouping: Grouping, order: Ints, fixed: NDArray[np.bool_], transfer: Seconds
 ) -> tuple[tuple[RankedOp, ...], list[int]]:
     storage_root = a.storage_root
     remaining_uses = np.bincount(
@@ -120,14 +122,14 @@ def _rank_ops(
         group = int(grouping.group[op])
         is_first = not is_decided[group]
         tensors = a.inputs[a.first_input[op] : a.first_input[op + 1]].astype(np.int64)
-        # What goes with this very op is there: it is sent nowhere and waited for by nobody.
+        # Inputs that are placed together with this op are neither sent nor waited for.
         inputs = tensors[has_device[a.producer[tensors]]]
         group_inputs, neighbours, saved_seconds = empty, empty, np.zeros(0)
         if is_first:
             group_ops = members[group]
             group_inputs = _tensors_read(a, group_ops)
             group_inputs = group_inputs[has_device[a.producer[group_inputs]]]
-            neighbours, saved_seconds = _neighbours(a, group_ops, has_device, mean_transfer)
+            neighbours, saved_seconds = _neighbours(a, group_ops, has_device, transfer)
             is_decided[group] = True
             decided.append(group)
             has_device[group_ops] = True
@@ -135,7 +137,7 @@ def _rank_ops(
         np.subtract.at(remaining_uses, storage_root[tensors], 1)
         roots = np.unique(np.concatenate([storage_root[tensors], storage_root[outputs]]))
         dead_tensors = roots[remaining_uses[roots] <= 0].astype(np.int64)
-        remaining_uses[dead_tensors] = np.inf  # let go once
+        remaining_uses[dead_tensors] = np.inf  # freed once
         ranked_ops.append(
             RankedOp(
                 op,
@@ -160,18 +162,18 @@ def _tensors_read(a: Arrays, ops: Ints) -> Ints:
 
 
 def _neighbours(
-    a: Arrays, ops: Ints, has_device: NDArray[np.bool_], mean_transfer: Seconds
+    a: Arrays, ops: Ints, has_device: NDArray[np.bool_], transfer: Seconds
 ) -> tuple[Ints, Seconds]:
-    """Ops with a device that a group gains by being with, the most first, and the seconds gained.
+    """Placed ops that a group gains by being with, the largest gain first, and the seconds gained.
 
-    A reader that has a device saves the tensor's transfer. For one that has none, the tensor or
-    what else it reads must be sent: being together saves the lesser of both.
+    With a placed reader the tensor's transfer is saved. A reader without a device needs the tensor
+    and its other inputs in one place: being with their producer saves the shorter transfer.
     """
     group_ops = set(ops.tolist())
     gain: dict[int, float] = {}
     for op in ops[a.scheduled[ops]].tolist():
         for tensor in range(a.first_tensor[op], a.first_tensor[op + 1]):
-            transfer_seconds = float(mean_transfer[tensor])
+            transfer_seconds = float(transfer[tensor])
             for reader in a.readers[a.first_reader[tensor] : a.first_reader[tensor + 1]].tolist():
                 if reader in group_ops:
                     continue
@@ -182,7 +184,7 @@ def _neighbours(
                     source = int(a.producer[other])
                     if source not in group_ops and has_device[source]:
                         gain[source] = gain.get(source, 0.0) + min(
-                            transfer_seconds, float(mean_transfer[other])
+                            transfer_seconds, float(transfer[other])
                         )
     best_gains = sorted(gain.items(), key=lambda item: (-item[1], item[0]))[:_MAX_NEIGHBOURS]
     neighbours = np.array([op for op, _ in best_gains], dtype=np.int64)
@@ -190,7 +192,7 @@ def _neighbours(
 
 
 class BatchedSchedule:
-    """So many schedules under construction, all at the same op."""
+    """`count` schedules under construction, all at the same op."""
 
     def __init__(self, order: ScheduleOrder, count: int) -> None:
         a = order.problem.arrays
@@ -224,10 +226,10 @@ class BatchedSchedule:
         self._place_ops(members, self.order.device_table[members][:, choice].T)
 
     def arrival_times(self, tensors: Ints, sources: Ints) -> tuple[Seconds, Seconds, Seconds]:
-        """When tensors could be on each device, and what it takes to bring them there.
+        """When tensors could be on each device, and the transfers that this needs.
 
         Returns:
-            Episodes × devices: seconds; seconds on links for what is not there yet; its bytes.
+            Episodes × devices: the time of arrival; seconds of the transfers; their bytes.
         """
         if not len(tensors):
             zeros = np.zeros((self.count, self.arrays.devices))
@@ -250,7 +252,7 @@ class BatchedSchedule:
         )
 
     def add_op(self, ranked_op: RankedOp) -> None:
-        """Run an op, whose group has its device, after all that is there."""
+        """Add an op, whose group has its device, behind the device's other ops."""
         a, op = self.arrays, ranked_op.op
         device = self.placement[:, op]
         start = self._receive_inputs(ranked_op, device)
@@ -295,7 +297,7 @@ class BatchedSchedule:
         self.used_bytes[self.rows, device] += size
 
     def _place_ops(self, ops: Ints, devices: NDArray[np.integer]) -> None:
-        """Ops have their devices (episodes × ops): resident bytes are there, and graph inputs."""
+        """Set devices of ops (episodes × ops); allocate resident bytes and graph inputs."""
         a = self.arrays
         self.placement[:, ops] = devices
         for at, op in enumerate(ops.tolist()):
@@ -304,31 +306,3 @@ class BatchedSchedule:
             if not a.scheduled[op] and not a.is_resident[op]:
                 for tensor in range(a.first_tensor[op], a.first_tensor[op + 1]):
                     self._allocate(tensor, devices[:, at].astype(np.int64), a.sizes[tensor])
-
-
-def _mean_transfer(a: Arrays) -> Seconds:
-    classes = a.link_class[a.link_class >= 0]
-    if not len(classes):
-        return np.zeros(len(a.sizes))
-    share = np.bincount(classes, minlength=len(a.transfer)) / len(classes)
-    mean: Seconds = share @ a.transfer
-    return mean
-
-
-def _upward_ranks(a: Arrays, transfer: Seconds) -> Seconds:
-    """Upward ranks (Topcuoglu et al. 2002, Eq. 8)."""
-    mean = np.where(a.allowed, a.compute, 0.0).sum(axis=1) / a.allowed.sum(axis=1)
-    seconds, transfer_seconds = np.where(a.scheduled, mean, 0.0).tolist(), transfer.tolist()
-    first_reader, readers, first_tensor = (
-        a.first_reader.tolist(),
-        a.readers.tolist(),
-        a.first_tensor.tolist(),
-    )
-    ranks = [0.0] * a.ops
-    for op in range(a.ops - 1, -1, -1):
-        longest = 0.0
-        for tensor in range(first_tensor[op], first_tensor[op + 1]):
-            for reader in readers[first_reader[tensor] : first_reader[tensor + 1]]:
-                longest = max(longest, transfer_seconds[tensor] + ranks[reader])
-        ranks[op] = seconds[op] + longest
-    return np.array(ranks)

@@ -1,7 +1,6 @@
-"""List scheduling shared by HEFT, CPoP, m-ETF and m-SCT: ranks, and estimated times and bytes.
+"""The list scheduler that HEFT, CPoP, m-ETF and m-SCT share.
 
-HEFT, CPoP, m-ETF and m-SCT share this arithmetic. It is an estimate: the simulator has the last
-word.
+It estimates times and bytes op by op; the simulator decides.
 """
 
 from __future__ import annotations
@@ -24,18 +23,19 @@ class ListSchedule(_list_scheduler.CompiledListSchedule):
 
     Ops must be added in a topological order. An op fixes the device of its whole unit; a weight
     that has no device yet goes with the first op added that reads it. `device`, `start` and `end`
-    are of ops, `free` (when it has done all it was given) and `used` (bytes) of devices.
+    are arrays over ops, `free` (when a device has run all its ops) and `used` (bytes) over devices.
 
-    - `ready(op)`: when everything it reads could be on each device.
-    - `choices(op)`: the devices with memory for it; if none has, where least is lacking.
-    - `add(op, device, insert)`: after all that is there, or in the first gap that holds it.
-    - `place(op, preferred)`: where it is preferred if there is memory, else where it ends first.
-    - `earliest_first(late, rank, favourite)`: all ops as m-ETF and m-SCT have them.
+    - `ready(op)`: when all inputs of an op could be on each device.
+    - `choices(op)`: the devices with memory for it; if none has, the one that lacks least.
+    - `add(op, device, insert)`: puts it behind the device's ops, or in the first long enough gap.
+    - `place(op, preferred)`: puts it on the preferred device if there is memory, else where it
+      ends first.
+    - `earliest_first(late, rank, favourite)`: adds all ops as m-ETF and m-SCT do.
 
     Args:
         contended: Whether transfers wait for their channel (as in the simulator) or not (as in the
             papers on list scheduling).
-        kept_back: Bytes of each device's capacity to leave alone.
+        memory_margin: Bytes of each device's capacity to leave unused.
     """
 
     def __init__(
@@ -51,6 +51,6 @@ class ListSchedule(_list_scheduler.CompiledListSchedule):
         return float(self.end.max())
 
     def placement(self, problem: Problem) -> NDArray[np.int32]:
-        """The devices of all ops; what nothing added reads goes where the problem settles it."""
+        """The devices of all ops; weights that no added op reads are placed by `legalize`."""
         fallback = problem.legalize(np.maximum(self.device, 0))
         return np.where(self.device < 0, fallback, self.device)

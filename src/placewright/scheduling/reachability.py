@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 def ancestors(
     count: int, source: NDArray[np.int64], target: NDArray[np.int64]
 ) -> NDArray[np.bool_]:
-    """Items × items: whether the second comes before the first on some way; not on itself.
+    """Items × items: whether the second item precedes the first on some path; never itself.
 
     One pass over the edges by rising target is enough where numbers are topological. Groups that
-    are not convex may lie on circles, so passes go on until nothing changes.
+    are not convex may lie on cycles, so passes are repeated until nothing changes.
     """
     bits = np.packbits(np.eye(count, dtype=bool), axis=1)
     self_bits = bits.copy()

@@ -1,7 +1,4 @@
-"""Simulates plans: step times of batches, and timelines. `reference.py` states the rules.
-
-`reference.py` states the rules.
-"""
+"""Simulates plans: step times of batches, and timelines. `reference.py` states the rules."""
 
 from placewright.simulator.critical_path import (
     CriticalPath,
@@ -13,6 +10,7 @@ from placewright.simulator.evaluation import (
     InFlight,
     Verdict,
     judge,
+    judge_batch,
     simulate,
     simulate_in_flight,
 )
@@ -25,6 +23,7 @@ __all__ = [
     "Verdict",
     "find_critical_path",
     "judge",
+    "judge_batch",
     "loads",
     "simulate",
     "simulate_in_flight",

@@ -1,9 +1,9 @@
-"""The critical path of a step: what every moment of it was spent on.
+"""The critical path of a step: the activity that each moment of it was spent on.
 
-From the op that ended last we go back: what ended at the very moment this began, so that it could
-not begin before? An input that arrived, the device or the channel that became free, the issuer, or
-an op that gave back staging room. The rules (`reference.py`) start everything at the end of
-something else, and the timeline has those moments bit for bit, so the pieces leave no gap.
+We go back from the op that ended last: which activity ended when this one began, so that it could
+not begin earlier? An input arrived, the device or the channel became free, the issuer did, or an op
+released a part of the staging buffer. By the rules (`reference.py`) everything starts at the end of
+something else, and the timeline has those times bit for bit, so the segments leave no gap.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ if TYPE_CHECKING:
     from placewright.timeline import Timeline
 
 SegmentKind = Literal["compute", "send", "stream", "issue"]
-WaitReason = Literal["end", "input", "device", "channel", "room", "issuer"]
+WaitReason = Literal["end", "input", "device", "channel", "staging", "issuer"]
 
 
 @dataclass(frozen=True)
 class PathSegment:
-    """One stretch of the critical path.
+    """One segment of the critical path.
 
     Args:
-        kind: `compute`, an op that ran; `send`, a tensor under way; `stream`, a streamed weight
-            under way; `issue`, an issuer that started another device's op.
+        kind: `compute`, an op; `send`, the transfer of a tensor; `stream`, the transfer of a
+            streamed weight; `issue`, an issuer that started another device's op.
         op: The op that ran, made the tensor, is the weight, or was started.
         device: Where the op ran, or where the tensor or weight went.
         source: Where the tensor or weight came from; the device itself for the others.
-        channel: The channel's number, -1 for what takes none.
-        wait_reason: What the next piece waited for: an `input`, the `device`, the `channel`, staging
-            `room` or the `issuer`; `end` for the last one.
+        channel: The channel of a transfer, else -1.
+        wait_reason: What the next segment waited for: an `input`, the `device`, the `channel`, the
+            `staging` buffer or the `issuer`; `end` for the last one.
     """
 
     kind: SegmentKind
@@ -59,10 +59,10 @@ class PathSegment:
 
 @dataclass(frozen=True)
 class CriticalPath:
-    """Pieces from the start of the step to its end: each begins when the one before it ends.
+    """Segments from the start of the step to its end: each begins when the one before it ends.
 
     Args:
-        op_names: Of the ops that pieces speak of; a fused group is called after its first member.
+        op_names: Names of the ops; a fused group has the name of its first member.
     """
 
     segments: tuple[PathSegment, ...]
@@ -79,10 +79,10 @@ class CriticalPath:
         return dict(sorted(totals.items(), key=lambda item: -item[1]))
 
     def waits(self) -> dict[WaitReason, float]:
-        """Seconds of pieces by what the next one waited for, the largest first.
+        """Seconds of segments by what the next one waited for, the largest first.
 
-        Time held by inputs is the graph's own; the rest is lost because things share a device, a
-        channel, an issuer or a staging room.
+        Waits for inputs come from the graph; the others come from sharing a device, a channel, an
+        issuer or a staging buffer.
         """
         totals: dict[WaitReason, float] = defaultdict(float)
         for segment in self.segments:
@@ -94,10 +94,10 @@ class CriticalPath:
 
 
 def find_critical_path(problem: Problem, timeline: Timeline) -> CriticalPath:
-    """The chain that ends with the step's last op; every moment of the step is in one piece.
+    """The path that ends with the step's last op; every moment of the step is in one segment.
 
-    Where several things ended at one moment, an input goes before the device, and these before the
-    channel, the issuer and the staging room.
+    Where several activities ended at once, an input goes before the device, and these before the
+    channel, the issuer and the staging buffer.
 
     Raises:
         PlanError: The timeline is not one of this problem.
@@ -114,7 +114,7 @@ Activity = tuple[Literal["op", "row", "issue"], int]
 
 
 class Causes:
-    """A timeline without fused groups, ordered for looking up why a thing began when it did."""
+    """A timeline without fused groups, indexed to look up why an activity began when it did."""
 
     def __init__(self, problem: Problem, timeline: Timeline) -> None:
         self.problem, self.timeline, self.plan = problem, timeline, timeline.plan
@@ -198,7 +198,7 @@ class Causes:
     # -- ops ---------------------------------------------------------------------------------
 
     def cause_of_op(self, op: int) -> tuple[Activity, WaitReason] | None:
-        """What ended when this op began, and how that held it up."""
+        """The activity that ended when this op began, and why the op waited for it."""
         now, device = self.start[op], self.device[op]
         arrivals = self._arrivals(op, now)
         for activity in arrivals:
@@ -208,13 +208,13 @@ class Causes:
             return ("op", self.op_ending_at[device, now]), "device"
         if self.end[op] > now and (device, now) in self._issue_ending_at:
             return ("issue", self._issue_ending_at[device, now]), "issuer"
-        # What takes no time has reasons of its own, which lead on.
+        # An activity without duration has causes of its own, which lead on.
         if arrivals:
             return arrivals[0], "input"
         previous = self._previous_op.get(op) if self.problem.discipline == "in order" else None
         if previous is not None and self.end[previous] == now:
             return ("op", previous), "device"
-        # A copy that took no time has no row: it waited for its channel or for room.
+        # A copy without duration has no row: it waited for its channel or for staging.
         for tensor in self._inputs(op):
             if self._is_streamed(tensor, device):
                 channel = int(self.a.channel[self.device[self.producer[tensor]], device])
@@ -223,7 +223,7 @@ class Causes:
         return self._staging_cause(op, now)
 
     def _arrivals(self, op: int, now: float) -> list[Activity]:
-        """What made or brought an input of this op at this very moment."""
+        """The ops and transfers that made an input of this op available at this time."""
         device = self.device[op]
         arrivals: list[Activity] = []
         for tensor in self._inputs(op):
@@ -246,7 +246,7 @@ class Causes:
     # -- transfers ---------------------------------------------------------------------------
 
     def cause_of_transfer(self, row: int) -> tuple[Activity, WaitReason] | None:
-        """What ended when this row of the transfers began, and how that held it up."""
+        """The activity that ended when this row of the transfers began, and why it waited."""
         now, channel, reader = self.send_start[row], self.channel[row], self.reader[row]
         source = self.producer[self.tensor[row]]
         if reader < 0 and self.scheduled[source] and self.end[source] == now:
@@ -256,14 +256,14 @@ class Causes:
         return None if reader < 0 else self._staging_cause(reader, now)
 
     def _staging_cause(self, reader: int, now: float) -> tuple[Activity, WaitReason] | None:
-        """The op that gave back the staging room which a copy for this reader then took."""
+        """The op that released the staging bytes which a copy for this reader then took."""
         device = self.device[reader]
         for op in self._staging_holders.get((device, now), ()):
             if self._rank[op] < self._rank[reader]:
-                return ("op", op), "room"
+                return ("op", op), "staging"
         return None
 
-    # -- looked up when needed ---------------------------------------------------------------
+    # -- indexes, built on first use -----------------------------------------------------------
 
     @cached_property
     def _order(self) -> list[int]:
@@ -276,7 +276,7 @@ class Causes:
 
     @cached_property
     def _previous_op(self) -> dict[int, int]:
-        """The op before each op in its device's line."""
+        """The op before each op in its device's order."""
         previous: dict[int, int] = {}
         latest: dict[int, int] = {}
         for op in self._order:
@@ -287,7 +287,7 @@ class Causes:
 
     @cached_property
     def _issue_ending_at(self) -> dict[tuple[int, float], int]:
-        """By device and moment: the op whose start took the device's issuer until then."""
+        """By device and time: the op whose start kept the device's issuer busy until then."""
         issuer, launch = self.a.issuer.tolist(), self.a.launch_overhead.tolist()
         devices_of: dict[int, list[int]] = defaultdict(list)
         for peer, thread in enumerate(issuer):
@@ -302,7 +302,7 @@ class Causes:
 
     @cached_property
     def _staging_holders(self) -> dict[tuple[int, float], list[int]]:
-        """By device and moment: ops that ended then and held staging room, the longest first."""
+        """By device and time: ops that ended then and held staging bytes, the longest first."""
         holders: dict[tuple[int, float], list[int]] = defaultdict(list)
         for op in self._order:
             device = self.device[op]

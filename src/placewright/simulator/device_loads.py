@@ -1,6 +1,6 @@
 """Busy seconds of each device and channel in one step of a plan.
 
-The largest of them is the period (`period.py` states the rule in plain code).
+The largest of them is the period (`period.py` states the rule in plain Python).
 """
 
 from __future__ import annotations
@@ -36,17 +36,16 @@ class Loads:
 
 
 def loads(problem: Problem, plan: Plan) -> Loads:
-    """How long each device and each channel is busy in one step of a plan."""
+    """Busy seconds of each device and each channel in one step of a plan."""
     if plan.fusion is not None:
         fused = contract(problem, plan)
         problem, plan = fused.problem, fused.plan
     a, device = problem.arrays, plan.placement
     buffers = np.full(a.devices, -1) if plan.staging is None else plan.staging
     busy = np.bincount(device, a.compute[np.arange(a.ops), device], a.devices)
-    reader = np.repeat(np.arange(a.ops), np.diff(a.first_input))
-    tensor, target = a.inputs, device[reader]
+    tensor, target = a.inputs, device[a.reader]
     source = device[a.producer[tensor]]
-    is_sent = (source != target) & a.scheduled[reader]
+    is_sent = (source != target) & a.scheduled[a.reader]
     is_streamed = is_sent & a.is_weight[a.producer[tensor]] & (buffers[target] >= 0)
     # A tensor goes to each device once, a streamed weight to each reader.
     sends = np.flatnonzero(is_sent & ~is_streamed)

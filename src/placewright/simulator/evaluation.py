@@ -1,4 +1,4 @@
-"""Judges batches of plans and simulates single plans through the compiled event kernel."""
+"""Evaluates batches of plans and simulates single plans with the compiled event kernel."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import numpy as np
 
 from placewright.errors import PlanError
-from placewright.plan import Plan, check_names, check_placement
+from placewright.plan import check_names, check_placement
+from placewright.plan_batch import PlanBatch
 from placewright.simulator._kernel import Kernel
 from placewright.simulator.reference import plan_order
 from placewright.timeline import MemoryTrace, Timeline, Transfers
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
     from placewright.arrays import Arrays
+    from placewright.plan import Plan
     from placewright.problem import Problem
 
 _Scalar = TypeVar("_Scalar", np.int32, np.int64, np.float64)
@@ -32,16 +34,16 @@ _kernels: weakref.WeakKeyDictionary[Arrays, Kernel] = weakref.WeakKeyDictionary(
 
 @dataclass(frozen=True, eq=False)
 class Verdict:
-    """How good each plan of a batch is.
+    """The quality of each plan of a batch.
 
     Args:
-        value: The figure that the problem's objective asks for, one entry a plan.
-        step_time: Seconds one step takes.
-        peak: Plans × devices: the most bytes each device held at once.
+        value: The problem's objective, one entry per plan.
+        step_time: Seconds of one step.
+        peak: Plans × devices: the memory peak in bytes.
         overflow: Bytes over the devices' capacity, summed over devices.
     """
 
-    batches: tuple[_Batch, ...]
+    batches: tuple[_KernelBatch, ...]
     value: NDArray[np.float64]
     step_time: NDArray[np.float64]
     peak: NDArray[np.int64]
@@ -49,25 +51,25 @@ class Verdict:
 
     @cached_property
     def period(self) -> NDArray[np.float64]:
-        """Seconds between pipelined steps; worked out on first use, as few solvers ask for both."""
+        """Seconds between pipelined steps; computed on first use, as few solvers need it."""
         return np.concatenate([batch.run(step=False, period=True)[1] for batch in self.batches])
 
     def best(self) -> int:
-        """The first plan that is smallest by (bytes over, objective)."""
+        """The best plan by (overflow, objective), the first on a tie."""
         return self.best_first(1)[0]
 
     def best_first(self, count: int) -> list[int]:
-        """So many plans, the best first, by (bytes over, objective)."""
+        """The best `count` plans by (overflow, objective), best first."""
         ranking: list[int] = np.lexsort((self.value, self.overflow))[:count].tolist()
         return ranking
 
     def key(self, at: int) -> tuple[int, float]:
-        """What a plan is compared by: bytes over, then the objective."""
+        """Overflow and objective, by which plans are compared."""
         return int(self.overflow[at]), float(self.value[at])
 
     @classmethod
     def concatenate(cls, verdicts: Sequence[Verdict]) -> Verdict:
-        """One verdict on all the plans, in turn."""
+        """One verdict on the plans of all of them, one after the other."""
         return cls(
             tuple(batch for verdict in verdicts for batch in verdict.batches),
             np.concatenate([verdict.value for verdict in verdicts]),
@@ -79,112 +81,120 @@ class Verdict:
 
 def judge(
     problem: Problem,
-    device: ArrayLike,
+    placement: ArrayLike,
     priority: ArrayLike | None = None,
     staging: ArrayLike | None = None,
     threads: int = 1,
     fusion: ArrayLike | None = None,
 ) -> Verdict:
-    """Judge a batch of plans.
+    """Evaluate a batch of plans.
 
     Args:
-        device: Plans × ops.
+        placement: Plans × ops.
         priority: Plans × ops, or None for the graph's order.
         staging: Plans × devices, -1 for none, or None for none anywhere.
-        threads: Plans are shared out over this many threads, outside the interpreter's lock.
+        threads: Threads that share the plans, outside the interpreter's lock.
         fusion: Plans × ops: groups as in a plan, or None for none anywhere.
 
     Raises:
-        PlanError: A plan breaks a constraint, its staging room is too small, or its groups cannot
+        PlanError: A plan breaks a constraint, a staging buffer is too small, or groups cannot
             be fused.
     """
-    batch = _Batch.of(problem, device, priority, staging, threads, fusion)
+    return judge_batch(problem, _as_batch(problem, placement, priority, staging, fusion), threads)
+
+
+def judge_batch(problem: Problem, plans: PlanBatch, threads: int = 1) -> Verdict:
+    """Evaluate a batch of plans: `judge` for contiguous rows."""
+    _check_ops(problem, plans.placement)
+    if plans.priority is not None and np.isnan(plans.priority).any():
+        raise PlanError("a priority is not a number: expected one number per op")
+    batch = _KernelBatch(problem, plans, threads)
     pipelined = problem.objective == "period"
     step_time, period, peak = batch.run(step=True, period=pipelined)
     overflow = np.maximum(peak - problem.arrays.capacity, 0).sum(axis=1)
     return Verdict((batch,), period if pipelined else step_time, step_time, peak, overflow)
 
 
+def _as_batch(
+    problem: Problem,
+    placement: ArrayLike,
+    priority: ArrayLike | None,
+    staging: ArrayLike | None,
+    fusion: ArrayLike | None = None,
+) -> PlanBatch:
+    a = problem.arrays
+    rows = np.ascontiguousarray(np.atleast_2d(np.asarray(placement)), dtype=np.int32)
+    _check_ops(problem, rows)
+    return PlanBatch(
+        rows,
+        _matching_rows(rows, priority, np.float64, "priorities", a.ops),
+        _matching_rows(rows, staging, np.int64, "staging buffers", a.devices),
+        _matching_rows(rows, fusion, np.int32, "fused groups", a.ops),
+    )
+
+
+def _check_ops(problem: Problem, placement: NDArray[np.int32]) -> None:
+    ops = problem.arrays.ops
+    if placement.ndim != 2 or placement.shape[1] != ops:
+        raise PlanError(f"a plan has {placement.shape[-1]} ops: the graph has {ops}")
+
+
 @dataclass(frozen=True, eq=False)
-class _Batch:
-    """Plans as the kernel takes them: plans × ops and plans × devices."""
+class _KernelBatch:
+    """Plans of one problem, as the kernel evaluates them."""
 
     problem: Problem
-    device: NDArray[np.int32]
-    priority: NDArray[np.float64] | None
-    staging: NDArray[np.int64] | None
+    plans: PlanBatch
     threads: int = 1
-    fusion: NDArray[np.int32] | None = None
-
-    @classmethod
-    def of(
-        cls,
-        problem: Problem,
-        device: ArrayLike,
-        priority: ArrayLike | None,
-        staging: ArrayLike | None,
-        threads: int = 1,
-        fusion: ArrayLike | None = None,
-    ) -> _Batch:
-        a = problem.arrays
-        rows = np.ascontiguousarray(np.atleast_2d(np.asarray(device)), dtype=np.int32)
-        if rows.ndim != 2 or rows.shape[1] != a.ops:
-            raise PlanError(f"a plan has {rows.shape[-1]} ops: the graph has {a.ops}")
-        priorities = _matching_rows(rows, priority, np.float64, "priorities", a.ops)
-        if priorities is not None and np.isnan(priorities).any():
-            raise PlanError("a priority is not a number: expected one number per op")
-        staging_bytes = _matching_rows(rows, staging, np.int64, "staging rooms", a.devices)
-        groups = _matching_rows(rows, fusion, np.int32, "fused groups", a.ops)
-        return cls(problem, rows, priorities, staging_bytes, threads, groups)
-
-    @property
-    def in_order(self) -> bool:
-        return self.problem.discipline == "in order"
 
     def run(
         self, step: bool, period: bool
     ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
-        """Step times, periods and peaks, as asked for."""
-        plans = self.device, self.priority, self.staging, self.fusion
+        """Step times, periods and peaks; those not requested are empty."""
+        plans = self.plans
         overlap, compiled = self.problem.overlap, kernel(self.problem.arrays)
-        if self.fusion is not None and not compiled.has_fused_parts:
+        if plans.fusion is not None and not compiled.has_fused_parts:
             _set_fused_parts(compiled, self.problem)
         try:
-            return compiled.judge(*plans, self.in_order, overlap, step, period, self.threads)
+            return compiled.judge(
+                plans.placement,
+                plans.priority,
+                plans.staging,
+                plans.fusion,
+                self.problem.discipline == "in order",
+                overlap,
+                step,
+                period,
+                self.threads,
+            )
         except ValueError as error:
             self._explain(error)
 
-    def timeline(self) -> dict[str, Any]:
+    def timeline(self, in_order: bool) -> dict[str, Any]:
         """The first plan's step, column by column."""
-        plans = self.device, self.priority, self.staging
+        plans = self.plans
         try:
-            return kernel(self.problem.arrays).timeline(*plans, self.in_order)
+            return kernel(self.problem.arrays).timeline(
+                plans.placement, plans.priority, plans.staging, in_order
+            )
         except ValueError as error:
             self._explain(error)
 
     def _explain(self, error: ValueError) -> NoReturn:
-        """The kernel says (reason, plan, op); say it in a sentence."""
+        """Raise the kernel's error (reason, plan, op) as a sentence."""
         reason, row, op = error.args
-        problem, a, device = self.problem, self.problem.arrays, self.device[row]
+        problem, a, placement = self.problem, self.problem.arrays, self.plans.placement[row]
         if reason == "placement":
-            check_placement(problem, device[None])
-        if self.fusion is not None:  # which says it of the contracted problem
-            priority = None if self.priority is None else self.priority[row]
-            staging_bytes = None if self.staging is None else self.staging[row]
-            fused = contract(
-                problem, Plan.of(problem, device, priority, self.fusion[row], staging_bytes)
-            )
-            _Batch.of(fused.problem, fused.plan.placement, fused.plan.priority, staging_bytes).run(
-                True, False
-            )
-        tensors = a.inputs[a.first_input[op] : a.first_input[op + 1]]
-        sources = a.producer[tensors]
-        need = int(a.sizes[tensors][a.is_weight[sources] & (device[sources] != device[op])].sum())
-        buffer_bytes = self.staging[row, device[op]] if self.staging is not None else -1
+            check_placement(problem, placement[None])
+        if self.plans.fusion is not None:  # the contracted problem has the op's real name
+            fused = contract(problem, self.plans.plan(problem, row))
+            _KernelBatch(fused.problem, PlanBatch.repeat(fused.plan)).run(step=True, period=False)
+        staging = self.plans.staging
+        buffer_bytes = staging[row, placement[op]] if staging is not None else -1
         raise PlanError(
-            f"op {problem.graph.ops[op].name!r} streams {need} bytes of weights to "
-            f"{problem.cluster.devices[device[op]].name!r}, whose staging room is {buffer_bytes}: "
-            "the room must hold all of one op's streamed weights"
+            f"op {problem.graph.ops[op].name!r} streams {a.streamed_bytes(placement)[op]} bytes of "
+            f"weights to {problem.cluster.devices[placement[op]].name!r}, whose staging buffer has "
+            f"{buffer_bytes} bytes: it must hold all weights that one op streams"
         ) from None
 
 
@@ -225,12 +235,12 @@ def simulate(problem: Problem, plan: Plan) -> Timeline:
 
 @dataclass(frozen=True, eq=False)
 class InFlight:
-    """Several independent steps, all begun at once, as a pipeline runs them.
+    """Several independent steps that start at once, as in a pipeline.
 
     Args:
         seconds: Until the last step ends.
         interval: Seconds between the ends of the first and the last step, per step.
-        peak: The most bytes each device held at once, with that many steps in flight.
+        peak: The memory peak of each device in bytes, with this many steps in flight.
         overflow: Bytes over the devices' capacity, summed over devices.
     """
 
@@ -242,7 +252,7 @@ class InFlight:
 
 
 def simulate_in_flight(problem: Problem, plan: Plan, steps: int) -> InFlight:
-    """What `steps` steps in flight at once take, in time and in memory."""
+    """Time and memory of `steps` steps in flight at once."""
     if steps < 2:
         raise PlanError(f"{steps} steps in flight: expected at least 2")
     check_names(problem, plan)
@@ -263,10 +273,26 @@ def simulate_in_flight(problem: Problem, plan: Plan, steps: int) -> InFlight:
     return InFlight(steps, timeline.step_time, interval, timeline.peak, timeline.overflow)
 
 
+def step_columns(
+    problem: Problem,
+    placement: ArrayLike,
+    priority: ArrayLike | None = None,
+    staging: ArrayLike | None = None,
+    in_order: bool | None = None,
+) -> dict[str, Any]:
+    """One plan's step as arrays by name, from which `Timeline` is made.
+
+    Args:
+        in_order: The discipline, if it is not the problem's.
+    """
+    batch = _KernelBatch(problem, _as_batch(problem, placement, priority, staging))
+    return batch.timeline(problem.discipline == "in order" if in_order is None else in_order)
+
+
 def _timeline(problem: Problem, plan: Plan) -> Timeline:
-    batch = _Batch.of(problem, plan.placement, plan.priority, plan.staging)
-    columns = batch.timeline()
-    period = batch.run(step=False, period=True)[1]
+    columns = step_columns(problem, plan.placement, plan.priority, plan.staging)
+    plans = _as_batch(problem, plan.placement, plan.priority, plan.staging)
+    period = _KernelBatch(problem, plans).run(step=False, period=True)[1]
     transfers = [field.name for field in fields(Transfers)]
     memory = [field.name for field in fields(MemoryTrace)]
     return Timeline(
@@ -283,7 +309,7 @@ def _timeline(problem: Problem, plan: Plan) -> Timeline:
 
 
 def _set_fused_parts(compiled: Kernel, problem: Problem) -> None:
-    """Tell a kernel what fused groups of its problem are made of."""
+    """Give a kernel the costs of fused groups of its problem."""
     graph = problem.graph
     reads = [
         count * graph.ops[source].outputs[output]
@@ -296,7 +322,7 @@ def _set_fused_parts(compiled: Kernel, problem: Problem) -> None:
 
 
 def kernel(a: Arrays) -> Kernel:
-    """The compiled kernel of these arrays, made on first use and kept as long as they live."""
+    """The compiled kernel of these arrays, cached for as long as they live."""
     if a not in _kernels:
         _kernels[a] = Kernel(a)
     return _kernels[a]

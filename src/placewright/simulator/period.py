@@ -1,10 +1,10 @@
-"""The period in plain code: seconds between pipelined steps of one plan.
+"""The period in plain Python: seconds between pipelined steps of one plan.
 
 Steps are independent and pipelined, so the time between them is the largest load over devices
 (their ops) and channels (their transfers, streamed weights included). Without overlap channels do
-not count; instead a device pays for each tensor it sends, once whatever the number of receivers
-(the longest of the sends), for each it receives, and for each streamed weight that it sends or
-receives; hosts pay nothing for transfers.
+not count; instead a device pays for each tensor it sends, once for all receivers (the longest of
+the sends), for each tensor it receives, and for each streamed weight that it sends or receives.
+Hosts pay nothing for transfers.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ _WAIT_KINDS: dict[tuple[str, str], int] = {
     ("op", "input"): INPUT,
     ("row", "input"): ARRIVAL,
     ("row", "channel"): CHANNEL_BUSY,
-    ("op", "room"): STAGING,
+    ("op", "staging"): STAGING,
     ("issue", "issuer"): ISSUER,
 }
 

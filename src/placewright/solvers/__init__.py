@@ -33,9 +33,9 @@ from placewright.solvers.partition.partition_solvers import (
     Scotch,
 )
 from placewright.solvers.random_search import RandomSearch
-from placewright.solvers.round_robin import RoundRobin
 from placewright.solvers.registry import METHODS, ON_REQUEST, SEARCHES, find_method
 from placewright.solvers.results import evaluate, solve
+from placewright.solvers.round_robin import RoundRobin
 from placewright.solvers.search import RuntimeSolver, Search, Solver
 from placewright.solvers.searches.annealing import Annealing, refine
 from placewright.solvers.searches.cross_entropy import CrossEntropy

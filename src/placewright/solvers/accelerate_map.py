@@ -1,6 +1,6 @@
-"""Places like Hugging Face Accelerate's `device_map="auto"`, the default for comparison.
+"""Places like Hugging Face Accelerate's `device_map="auto"`, for comparison.
 
-The default that people use today, for comparison. It looks at weight bytes only.
+This is the usual default today. It counts the bytes of weights only.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placewright.plan import NO_STAGING
+from placewright.solvers.memory_retry import best_overflow, place_with_margin
 from placewright.transforms.bundles import accelerators
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from placewright.problem import Problem
     from placewright.solvers.search import Search
 
-_MAX_ATTEMPTS = 4  # a person whose model runs out of memory lowers `max_memory` and tries again
+_MAX_ATTEMPTS = 4  # as a user who runs out of memory lowers `max_memory` and tries again
 
 
 @dataclass(frozen=True)
@@ -32,13 +33,14 @@ class Accelerate:
     """Weights in graph order to one accelerator after another until it is full, then to the host.
 
     Ops run where their weights are; those whose weights are on the host run on the first
-    accelerator, and each weight is copied there just before its op, nothing ahead: the staging room
-    holds one op's weights. These copies are synchronous and from pageable memory, which is slower
-    than the link. As in the original, room for the largest layer is left on the first accelerator.
+    accelerator, and each weight is copied there just before its op, without prefetching: the
+    staging buffer holds one op's weights. These copies are synchronous and from pageable memory,
+    which is slower than the link. As in the original, the first accelerator keeps free memory for
+    the largest layer.
 
     Args:
-        copy_rate: Bytes a second of such a copy. Calibrated: 16 transformer blocks on an H200, ten
-            of them on the host, took 591 ms a step, which is 6.3 GB/s on a link of 55 GB/s.
+        copy_rate: Bytes per second of such a copy. Calibrated: 16 transformer blocks on an H200,
+            ten of them on the host, took 591 ms per step: 6.3 GB/s on a link of 55 GB/s.
     """
 
     copy_rate: float = 6.3e9
@@ -49,19 +51,13 @@ class Accelerate:
         return replace(problem, costs=_SynchronousCopies(problem.costs, self.copy_rate))
 
     def run(self, search: Search) -> None:
-        a = search.problem.arrays
-        memory_margin = np.zeros(a.devices, dtype=np.int64)
-        for _ in range(_MAX_ATTEMPTS):
-            placement, staging = _fill(search.problem, memory_margin)
-            verdict = search.judge(placement, staging=staging)
-            if search.over:
-                return
-            overflow = np.maximum(verdict.peak[0] - a.capacity, 0)
-            if not overflow.any():
-                return
-            memory_margin = 2 * memory_margin + np.where(
-                overflow, np.maximum(overflow, a.capacity // 32), 0
-            )
+        capacity = search.problem.arrays.capacity
+
+        def place(margin: NDArray[np.int64]) -> NDArray[np.int64]:
+            placement, staging = _fill(search.problem, margin)
+            return best_overflow(search.judge(placement, staging=staging), capacity)
+
+        place_with_margin(search, place, _MAX_ATTEMPTS, parts=32)
 
 
 def _fill(
@@ -97,7 +93,7 @@ def _fill(
     placement = np.where(is_allowed, placement, a.allowed.argmax(axis=1)).astype(np.int32)
     staging = np.full(a.devices, NO_STAGING, dtype=np.int64)
     if staged_bytes:
-        staging[order[0]] = max(staged_bytes, _max_streamed_bytes(problem, placement, order[0]))
+        staging[order[0]] = max(staged_bytes, int(a.required_staging(placement)[order[0]]))
     return placement, staging
 
 
@@ -119,24 +115,9 @@ def _weights_by_first_reader(problem: Problem) -> dict[int, list[int]]:
     return weights_of
 
 
-def _max_streamed_bytes(problem: Problem, placement: NDArray[np.int32], target: int) -> int:
-    """The most bytes of weights from elsewhere that one op on this device reads."""
-    a = problem.arrays
-    reader = np.repeat(np.arange(a.ops), np.diff(a.first_input))
-    source = a.producer[a.inputs]
-    streamed = (
-        a.is_weight[source]
-        & a.scheduled[reader]
-        & (placement[reader] == target)
-        & (placement[source] != target)
-    )
-    bytes_read = np.bincount(reader[streamed], weights=a.sizes[a.inputs[streamed]], minlength=1)
-    return int(bytes_read.max())
-
-
 @dataclass(frozen=True, eq=False)
 class _SynchronousCopies:
-    """The given costs, with weights copied no faster than `copy_rate`."""
+    """The base costs, with weights copied no faster than `copy_rate`."""
 
     base: CostModel
     copy_rate: float

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placewright.errors import ConfigError
+from placewright.plan_batch import PlanBatch
 from placewright.solvers.baselines import constructive_solvers
 from placewright.solvers.exact.solver import Exact
 from placewright.solvers.fuse_plan import fuse_ops, reorder_fused
@@ -33,7 +34,6 @@ from placewright.solvers.searches.annealing_chains import (
     AnnealingChains,
     Cooling,
     MoveShares,
-    PlanBatch,
 )
 from placewright.solvers.searches.genetic import Genetic
 from placewright.solvers.searches.local_search import LocalSearch
@@ -47,54 +47,56 @@ if TYPE_CHECKING:
     from placewright.simulator._kernel import ScoutNet
     from placewright.solvers.search import Solver
 
-_SMALL_GRAPH_OPS = 400  # up to which bounds are quick, and walks find what other searches would
-_SLOW_SECONDS = 4e-4  # for each op, that the slowest constructive method takes
-_BOUND_SECONDS = 1e-3  # for each op, that the bound may take
-_FIRST_ROUNDS = 2  # of walking, before the slower constructive methods
-_ROUNDS_BETWEEN = 10  # of walking, between two attempts at a proof
-_PROOF_WORK = (1.0, 4.0, 16.0)  # CP-SAT's own measure of work for them: about seconds
-_MAX_EXACT_BUNDLES = 40  # teams of ops that CP-SAT is asked about at most
-_MIN_EXACT_SECONDS = 3.0  # seconds left: it takes one to start
-_HANG_SECONDS = 120.0  # seconds, which the work it is given never takes
+_SMALL_GRAPH_OPS = (
+    400  # ops up to which bounds are fast, and annealing finds what other searches would
+)
+_SLOW_SECONDS = 4e-4  # seconds per op of the slowest constructive method
+_BOUND_SECONDS = 1e-3  # seconds per op that the bound may take
+_FIRST_ROUNDS = 2  # rounds of annealing before the slower constructive methods
+_ROUNDS_BETWEEN = 10  # rounds of annealing between two attempts at a proof
+_PROOF_WORK = (1.0, 4.0, 16.0)  # deterministic time of CP-SAT for them: about seconds
+_MAX_EXACT_BUNDLES = 40  # bundles up to which CP-SAT is tried
+_MIN_EXACT_SECONDS = 3.0  # seconds left, at least: it takes one to start
+_HANG_SECONDS = 120.0  # seconds, which this amount of work never takes
 _PLANS_TO_ORDER = 3  # placements that the priority rules are tried on
 _PLANS_TO_REPAIR = 3  # plans that are repaired where none fits
-_LOCAL_SEARCH_OPS = 5_000  # up to which local search begins within a second or two
-_RESTART_ROUNDS = 8  # times a first walk: plans that other searches judge
-_RESTART_MAX_PLANS = 10_000  # plans of them at most where a walk judges far more in the same time
-_RESTART_MAX_OPS = 10_000  # up to which they are tried
-_RESTART_MIN_SECONDS = 12.0  # seconds left, without which they are not
-_ROUND_GROWTH = 2  # each time an arm is used, its round is so many times longer
-_EVALUATIONS_PER_OP = 1_000  # evaluations for each op: no walk through step times is longer
-_MAX_ROUND_FACTOR = 512  # times the first round: no round is longer
-_LOCAL_SEARCH_COST = 3.0  # how much longer an evaluation takes in local search than in a walk
-_SCOUT_COST = (
-    1.5  # how much longer an evaluation takes with a scout, whose moves are seldom hopeless
+_LOCAL_SEARCH_OPS = 5_000  # ops up to which local search starts within a second or two
+_RESTART_ROUNDS = 8  # times a first round of annealing: evaluations of the other searches
+_RESTART_MAX_PLANS = 10_000  # their limit where annealing evaluates far more plans in that time
+_RESTART_MAX_OPS = 10_000  # ops up to which they are tried
+_RESTART_MIN_SECONDS = 12.0  # seconds left, without which they are not tried
+_ROUND_GROWTH = 2  # factor by which an arm's rounds grow
+_EVALUATIONS_PER_OP = 1_000  # evaluations per op: the longest round for step times
+_MAX_ROUND_FACTOR = 512  # times the first round: the longest round
+_LOCAL_SEARCH_COST = (
+    3.0  # an evaluation in local search takes this many times longer than in annealing
 )
-_IDLE_CYCLES = 4  # without a stop rule: cycles through all arms that gain nothing before the end
+_SCOUT_COST = 1.5  # an evaluation with a scout takes this many times longer: few moves are hopeless
+_IDLE_CYCLES = 4  # without a stop rule: cycles through all arms without a gain before the end
 
 
 @dataclass(frozen=True)
 class Auto:
-    """The method to use: constructive methods, and walks from the best of them.
+    """The default method: constructive methods, then simulated annealing from the best plans.
 
-    Constructive methods (every single device, the defaults of other tools, the expert, balanced
-    splits, list schedulers, dynamic programming, partitioners and their repair) are all judged, so
-    the result is no worse than any of them. Then walks over blocks of several sizes change devices
-    of ops and of weights, staging and order. There are several kinds of walk (arms): each is tried,
-    and the one that gained most per evaluation when it was last used goes on, for longer and longer
-    rounds. What is tried depends on the seed and on evaluations alone, never on the clock.
+    Constructive methods (single devices, the defaults of other tools, the expert, balanced splits,
+    list schedulers, dynamic programming, partitioners and their repair) are all evaluated, so the
+    result is no worse than any of them. Then annealing over blocks of several sizes changes devices
+    of ops and of weights, staging and order. There are several settings of it (arms): each is
+    tried, and the one that gained most per evaluation when last used goes on, in longer and longer
+    rounds. The plans tried depend on the seed and on evaluations only, never on the clock.
 
-    Ends when the stop rule says so, when the bound is reached, or when nothing gains any more.
+    Ends when the stop rule says so, when the bound is reached, or when no arm gains any more.
 
     Args:
-        chains: Walks side by side, each on a thread of its own.
-        first_evaluations: Evaluations of the first walk; by default a fraction of a second's worth.
-        exact: Whether small problems are put to CP-SAT, where it is installed, on one worker and
+        chains: Annealing chains side by side, each on its own thread.
+        first_evaluations: Evaluations of the first round; by default a fraction of a second.
+        exact: Whether small problems are given to CP-SAT, where it is installed, on one worker and
             for an amount of work that does not depend on the machine.
-        fuse: Whether ops may be fused, for a runtime that does so; off, since most do not unasked.
-        proposers: Further sources of plans and moves, such as a trained policy. Their plans are
-            judged before the walks, and walks whose moves they draw are further arms. Their seconds
-            count, and are a fifth of the budget at most (`solvers/proposer.py`).
+        fuse: Whether ops may be fused, for a runtime that does so; most do not by default.
+        proposers: Further sources of plans and moves, e.g. a trained policy. Their plans are
+            evaluated before annealing, and annealing with their moves adds further arms. Their
+            time counts, and is a fifth of the budget at most (`solvers/proposer.py`).
     """
 
     chains: int = 2
@@ -136,7 +138,7 @@ class Auto:
         for stage in stages:
             if not stage():
                 break
-        if self.fuse and not search.over:  # the bound that ended it holds for single ops
+        if self.fuse and not search.over:  # the bound that ended the search holds for unfused ops
             _judge_fused(search)
 
     def _prove_and_anneal(self, annealing: _AnnealingRounds, work: float) -> bool:
@@ -148,7 +150,7 @@ class Auto:
         )
 
     def _prove(self, search: Search, work: float) -> bool:
-        """Ask CP-SAT about a small problem; whether the search should go on."""
+        """Try CP-SAT on a small problem; whether the search should go on."""
         is_small = (
             len(Bundles.of(search.problem)) <= _MAX_EXACT_BUNDLES
             and find_spec("ortools") is not None
@@ -161,7 +163,7 @@ class Auto:
 
 
 def _judge_proposals(search: Search, proposers: list[BudgetedProposer]) -> bool:
-    """Judge what the proposers propose; whether the search should go on."""
+    """Evaluate the proposers' plans; whether the search should go on."""
     for proposer in proposers:
         search.phase = proposer.proposer.name
         for plan in proposer.plans():
@@ -172,11 +174,11 @@ def _judge_proposals(search: Search, proposers: list[BudgetedProposer]) -> bool:
 
 
 def _run_solvers(solvers: list[Solver], search: Search, min_seconds: float = 0.0) -> bool:
-    """Run solvers in turn; whether the search should go on.
+    """Run solvers one after the other; whether the search should go on.
 
     Args:
-        min_seconds: Seconds that one may take, since it does not look at the stop rule all the time;
-            with less time left none is begun.
+        min_seconds: Seconds that one solver may take between two looks at the stop rule; with less
+            time left none is started.
     """
     for solver in solvers:
         if search.stop.seconds_left(search) < min_seconds:
@@ -202,7 +204,7 @@ def _repair_plans(search: Search) -> bool:
 
 
 def _run_restarts(search: Search, max_evaluations: int) -> bool:
-    """Let other searches begin anew, so that none finds what we miss; whether to go on."""
+    """Run other searches from scratch, which find other plans; whether to go on."""
     ops, is_step = search.problem.arrays.ops, search.problem.objective == "step"
     if not _SMALL_GRAPH_OPS < ops <= _RESTART_MAX_OPS:
         return True
@@ -218,20 +220,19 @@ def _run_restarts(search: Search, max_evaluations: int) -> bool:
             return True
         restart = Search(search.problem, Within(search), search.seed)
         solver.run(restart)
-        search.phase = f"{solver.name} alone"
+        search.phase = f"{solver.name} restart"
         if restart.best is not None:
-            plan = restart.best
-            search.count_external(restart.evaluations, plan.placement, plan.priority, plan.staging)
+            search.count_external(restart.evaluations, PlanBatch.repeat(restart.best))
         if is_finished(search):
             return False
     return True
 
 
 def _judge_fused(search: Search) -> None:
-    """Propose the best plan with ops fused into their only readers."""
+    """Evaluate the best plan with ops fused as a compiler does."""
     fused_plan = fuse_ops(search.problem, elite_plans(search, 1)[0])
     if fused_plan is not None:
-        search.phase = "fused"
+        search.phase = "fusion"
         search.judge_plan(reorder_fused(search.problem, fused_plan))
 
 
@@ -241,7 +242,7 @@ def _try_priority_rules(search: Search) -> bool:
     if problem.objective == "period":  # which no order changes
         return True
     for plan in elite_plans(search, _PLANS_TO_ORDER):
-        search.phase = "order rules"
+        search.phase = "priority rules"
         rules = np.stack(list(rule_priorities(problem, plan.placement, plan.staging).values()))
         search.judge(np.repeat(plan.placement[None], len(rules), axis=0), rules, plan.staging)
         if is_finished(search):
@@ -250,7 +251,7 @@ def _try_priority_rules(search: Search) -> bool:
 
 
 class _AnnealingRounds:
-    """The walks of one search: which kind next, from where, and for how long."""
+    """The annealing of one search: which arm next, from which plans, for how long."""
 
     def __init__(self, auto: Auto, search: Search, proposers: list[BudgetedProposer]) -> None:
         self.chains, self.fuse, self.search, self.proposers = (
@@ -261,7 +262,7 @@ class _AnnealingRounds:
         )
         problem = search.problem
         self.first_length = auto.first_evaluations or first_round_length(problem)
-        # Small problems gain more from many short walks than from few long ones.
+        # Small problems gain more from many short rounds than from a few long ones.
         max_evaluations = (
             _EVALUATIONS_PER_OP * problem.arrays.ops if problem.objective == "step" else math.inf
         )
@@ -283,10 +284,10 @@ class _AnnealingRounds:
         return arms
 
     def run(self, max_rounds: float = math.inf, share: float = 1.0) -> bool:
-        """Walk so many rounds, or until nothing gains; whether the search should go on.
+        """Anneal for `max_rounds` rounds, or until no arm gains; whether the search should go on.
 
         Args:
-            share: Of the evaluations left, for each round at most.
+            share: The share of the evaluations left that a round may take.
         """
         search, rounds = self.search, 0
         while rounds < max_rounds and self.idle_rounds < _IDLE_CYCLES * len(self.arms):
@@ -325,14 +326,14 @@ class _AnnealingRounds:
 
 @dataclass
 class _Arm:
-    """A kind of walk, and what it was worth when last used."""
+    """One setting of annealing, and its gain when last used."""
 
     name: str
     change_order: bool
     change_streaming: bool
-    cooling: Cooling | None  # None for local search, which is no walk
+    cooling: Cooling | None  # None for local search
     size_slope: float
-    proposer: BudgetedProposer | None = None  # whose moves are tried
+    proposer: BudgetedProposer | None = None  # the source of its moves
     scout: ScoutNet | None = None
     uses: int = 0
     gain_rate: float = 0.0
@@ -345,21 +346,21 @@ class _Arm:
 def _default_arms(problem: Problem, stream: bool) -> list[_Arm]:
     if problem.objective == "period":
         return [
-            _Arm("walk warm", False, False, Cooling(0.03, 3e-5), 0.5),
-            _Arm("walk cool", False, False, Cooling(0.003, 3e-5), 0.3),
-            _Arm("walk hot", False, False, Cooling(0.1, 1e-4), 1.0),
-            _Arm("walk cold", False, False, Cooling(0.001, 5e-5), 0.3),
+            _Arm("annealing warm", False, False, Cooling(0.03, 3e-5), 0.5),
+            _Arm("annealing cool", False, False, Cooling(0.003, 3e-5), 0.3),
+            _Arm("annealing hot", False, False, Cooling(0.1, 1e-4), 1.0),
+            _Arm("annealing cold", False, False, Cooling(0.001, 5e-5), 0.3),
         ]
     arms: list[_Arm] = []
     for streaming in [True, False] if stream else [False]:
-        prefix = "stream " if streaming else ""
+        prefix = "streaming " if streaming else ""
         arms += [
-            _Arm(f"walk {prefix}cool", False, streaming, Cooling(0.005, 1e-4), 1.0),
-            _Arm(f"walk {prefix}order", True, streaming, Cooling(0.01, 1e-4), 1.0),
-            _Arm(f"walk {prefix}warm", False, streaming, Cooling(0.03, 1e-4), 1.5),
-            _Arm(f"walk {prefix}order fine", True, streaming, Cooling(0.003, 1e-5), 0.7),
-            _Arm(f"walk {prefix}order hot", True, streaming, Cooling(0.1, 1e-3), 0.2),
-            _Arm(f"walk {prefix}order boiling", True, streaming, Cooling(0.4, 1e-4), 1.0),
+            _Arm(f"annealing {prefix}cool", False, streaming, Cooling(0.005, 1e-4), 1.0),
+            _Arm(f"annealing {prefix}order", True, streaming, Cooling(0.01, 1e-4), 1.0),
+            _Arm(f"annealing {prefix}warm", False, streaming, Cooling(0.03, 1e-4), 1.5),
+            _Arm(f"annealing {prefix}order fine", True, streaming, Cooling(0.003, 1e-5), 0.7),
+            _Arm(f"annealing {prefix}order hot", True, streaming, Cooling(0.1, 1e-3), 0.2),
+            _Arm(f"annealing {prefix}order boiling", True, streaming, Cooling(0.4, 1e-4), 1.0),
         ]
     if _SMALL_GRAPH_OPS < problem.arrays.ops <= _LOCAL_SEARCH_OPS:
         arms.insert(3, _Arm(LocalSearch.name, True, False, None, 1.0))
@@ -369,9 +370,9 @@ def _default_arms(problem: Problem, stream: bool) -> list[_Arm]:
 def _with_proposer(
     arms: list[_Arm], proposer: BudgetedProposer, scout: ScoutNet | None
 ) -> list[_Arm]:
-    """Arms, with those of a proposer: its moves in the first two kinds of walk without streaming.
+    """The arms, and the first two arms without streaming again with a proposer's moves.
 
-    Before the plain ones if it has a scout, whose time is the walk's own, and else behind them.
+    These come first if it has a scout, which runs inside annealing, else behind the plain ones.
     """
     plain_arms = [arm for arm in arms if not arm.change_streaming and arm.cooling is not None][:2]
     proposer_arms = [
@@ -387,7 +388,7 @@ def _with_proposer(
 
 
 def _next_arm(arms: list[_Arm]) -> _Arm:
-    """Each arm once; then mostly the worthiest, and every other time the one used least."""
+    """Each arm once; then the arm of the largest gain and the least used arm alternately."""
     unused = [arm for arm in arms if not arm.uses]
     if unused:
         return unused[0]
@@ -398,7 +399,7 @@ def _next_arm(arms: list[_Arm]) -> _Arm:
 
 
 def _relative_gain(before: tuple[float, float], after: tuple[float, float]) -> float:
-    """What share of the objective, or of the bytes over, was gained."""
+    """The gain as a share of the objective, or of the overflow."""
     component = 0 if before[0] > 0 else 1
     return (
         (before[component] - after[component]) / before[component] if before[component] > 0 else 0.0
@@ -406,14 +407,14 @@ def _relative_gain(before: tuple[float, float], after: tuple[float, float]) -> f
 
 
 def _compute_bound(search: Search) -> bool:
-    """Work out the bound if there is time for it; whether the search should go on."""
+    """Compute the bound if there is time; whether the search should go on."""
     if search.stop.seconds_left(search) > search.problem.arrays.ops * _BOUND_SECONDS:
         _ = search.bound
     return not is_finished(search)
 
 
 def is_finished(search: Search) -> bool:
-    """Whether the stop rule says so, or the best plan fits and is as good as the known bound."""
+    """Whether the search is over, or the best plan fits and reaches the known bound."""
     if search.over:
         return True
     overflow, value = search.key

@@ -20,21 +20,21 @@ if TYPE_CHECKING:
     from placewright.problem import Problem
     from placewright.solvers.search import Search
 
-_HALVINGS = 50  # of the interval that holds the least load: down to a share of 1e-15
+_HALVINGS = 50  # of the interval that holds the smallest load: down to a share of 1e-15
 _TRY_EVERY_COUNT = (
-    16  # up to so many accelerators every number of them is tried, then powers of two and all
+    16  # accelerators up to which every number is tried; beyond, powers of two and all
 )
 
 
 @dataclass(frozen=True)
 class Balanced:
-    """The graph cut into one stretch a device, by cost.
+    """The graph cut into one contiguous segment per device, by cost.
 
     It tries the first 2, 3, … accelerators (of many, powers of two), and all of them with the
-    hosts (who get what their speed is worth), each with and without a look at memory. The graph is
-    cut in its own order; in one where ops stand just before they are needed; in one where a layer
-    stands as a whole, all of its steps in time and its backward pass with it; and, if it is a
-    training graph, in one where a backward op stands with the forward op whose tensor it reads.
+    hosts (in proportion to their speed), each with and without memory limits. The graph is cut in
+    several orders: its own; one where ops come just before they are needed; one where a layer comes
+    as a whole, with all its time steps and its backward pass; and, for a training graph, one where
+    a backward op comes with the forward op whose tensor it reads.
     """
 
     name = "balanced"
@@ -44,7 +44,7 @@ class Balanced:
 
 
 def balanced_placements(search: Search) -> NDArray[np.int32]:
-    """Plans × ops: all the splits that `Balanced` judges, each once; fewer if time runs out."""
+    """Plans × ops: all distinct splits that `Balanced` evaluates; fewer if time runs out."""
     problem = search.problem
     bundles = Bundles.of(problem)
     fast_devices = accelerators(problem)
@@ -76,7 +76,7 @@ def balanced_placements(search: Search) -> NDArray[np.int32]:
 
 
 def _accelerator_counts(devices: int, bundles: int) -> list[int]:
-    """How many accelerators to try: of more than `_EVERY`, no more than there are stretches."""
+    """The numbers of accelerators to try, no more than there are bundles."""
     if devices <= _TRY_EVERY_COUNT:
         return list(range(2, devices + 1))
     powers = [2**power for power in range(5, devices.bit_length())]
@@ -89,11 +89,11 @@ def _accelerator_counts(devices: int, bundles: int) -> list[int]:
 def balanced_split(
     seconds: NDArray[np.float64], sizes: NDArray[np.int64], capacity: NDArray[np.float64]
 ) -> NDArray[np.int64]:
-    """The device (column) of each item (row), in stretches, with the least largest load.
+    """The device (column) of each item (row), in contiguous segments of the smallest maximum load.
 
-    For a given load each device in turn takes as many items as its load and room allow, which no
-    other way of sharing out can beat; so the least load at which all items are taken is found by
-    halving. What memory never lets in goes to the last device.
+    For a given load each device in turn takes as many items as load and memory allow, which no
+    other split can beat; so the smallest load at which all items are taken is found by bisection.
+    Items that never fit go to the last device.
     """
     load_sums = np.vstack([np.zeros(seconds.shape[1]), seconds.cumsum(axis=0)])
     byte_sums = np.concatenate([[0], sizes.cumsum()])
@@ -122,10 +122,10 @@ def balanced_split(
 
 
 def demand_positions(problem: Problem) -> NDArray[np.int64]:
-    """Where each op stands if it comes just before the first op that needs it.
+    """The positions of ops if each comes just before the first op that needs it.
 
-    Graphs of other tools often begin with all their constants, which would all be cut off with the
-    first stretch.
+    Graphs of other tools often begin with all their constants, which would all be part of the
+    first segment.
     """
     a = problem.arrays
     first_input, sources = a.first_input.tolist(), a.producer[a.inputs].tolist()
@@ -149,10 +149,10 @@ def demand_positions(problem: Problem) -> NDArray[np.int64]:
 
 
 def folded_positions(problem: Problem) -> NDArray[np.int64]:
-    """Where each op stands once the backward half of a training graph lies on the forward half.
+    """The positions of ops with the backward half of a training graph folded onto the forward half.
 
-    A forward op stands at its own position, a weight with its first reader. Another op stands with
-    the last forward op whose tensor it reads; if it reads none, with the first of its inputs.
+    A forward op keeps its position, and a weight has that of its first reader. Another op has that
+    of the last forward op whose tensor it reads; if it reads none, that of its first input.
     """
     a, ops = problem.arrays, problem.graph.ops
     position = np.zeros(a.ops, dtype=np.int64)

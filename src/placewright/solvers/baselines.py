@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Baselines:
-    """Every baseline in turn, single devices first: no worse than any it had time for."""
+    """Every baseline, single devices first: no worse than any that ran in time."""
 
     name = "baselines"
 
@@ -51,11 +51,11 @@ class Baselines:
 def constructive_solvers(
     problem: Problem, with_partitioners: bool = False
 ) -> tuple[list[Solver], list[Solver]]:
-    """Every constructive method that has an answer for this problem: quick ones, and slower.
+    """Every constructive method that applies to this problem: fast ones, and slower ones.
 
     Args:
-        with_partitioners: With the partitioners whose library is installed; what is found then depends on
-            the machine.
+        with_partitioners: Include the partitioners whose libraries are installed; results then
+            depend on the machine.
     """
     quick: list[Solver] = [
         SingleDevices(),
@@ -75,7 +75,7 @@ def constructive_solvers(
 
 
 def _installed_partitioners() -> list[Solver]:
-    """Those whose library is installed."""
+    """The partitioners whose libraries are installed."""
     partitioners: list[Solver] = []
     if find_spec("pymetis"):
         partitioners.append(METIS(repaired=True))

@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    import numpy as np
-    from numpy.typing import NDArray
-
     from placewright.plan import Plan
+    from placewright.plan_batch import PlanBatch
 
 MAX_PLANS = 8  # plans that are remembered
 
@@ -22,9 +20,9 @@ class Candidate:
     """A plan that a search remembers.
 
     Args:
-        key: Bytes over and objective.
-        found_by: What the solver was at.
-        build_plan: Makes the plan, which takes a while for a large graph.
+        key: Overflow and objective.
+        found_by: The solver's phase that found it.
+        build_plan: Builds the plan, which takes some time for a large graph.
     """
 
     key: tuple[float, float]
@@ -38,9 +36,9 @@ class Candidate:
 
 @dataclass(frozen=True, eq=False)
 class BestPlans:
-    """The best few plans by (bytes over, objective); the first found wins ties.
+    """The best few plans by (overflow, objective); on a tie the first one wins.
 
-    Plans that differ in nothing but their order of ops count as one, the best of them.
+    Plans that differ only in their order of ops count as one, the best of them.
     """
 
     _candidates: dict[bytes, Candidate] = field(default_factory=dict)
@@ -55,7 +53,7 @@ class BestPlans:
         )
 
     def add(self, candidate: Candidate, fingerprint: bytes) -> None:
-        """Keep it if it is one of the best few; its mark tells it apart (`fingerprint`)."""
+        """Keep it if it is one of the best few; `fingerprint` identifies it."""
         previous = self._candidates.get(fingerprint)
         if not self.qualifies(candidate.key) or (
             previous is not None and previous.key <= candidate.key
@@ -63,7 +61,7 @@ class BestPlans:
             return
         self._candidates.pop(
             fingerprint, None
-        )  # so that those of one key stay in the order of finding
+        )  # so that plans of one key stay in the order of discovery
         self._candidates[fingerprint] = candidate
         if len(self._candidates) > MAX_PLANS:
             del self._candidates[
@@ -71,14 +69,11 @@ class BestPlans:
             ]
 
 
-def plan_fingerprint(
-    placement: NDArray[np.int32],
-    staging: NDArray[np.int64] | None = None,
-    fusion: NDArray[np.int32] | None = None,
-) -> bytes:
-    """What tells two plans apart, whatever their order of ops."""
+def plan_fingerprint(row: PlanBatch) -> bytes:
+    """Tells plans apart, each a batch of one row, whatever their order of ops."""
+    staging, fusion = row.staging, row.fusion
     has_staging = staging is not None and bool((staging >= 0).any())
     staging_bytes = staging.tobytes() if staging is not None and has_staging else b""
     return b"|".join(
-        [placement.tobytes(), staging_bytes, b"" if fusion is None else fusion.tobytes()]
+        [row.placement.tobytes(), staging_bytes, b"" if fusion is None else fusion.tobytes()]
     )

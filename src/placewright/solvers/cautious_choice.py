@@ -118,8 +118,9 @@ def plan_candidate(problem: Problem, plan: Plan, source: str) -> Candidate:
 def single_device_candidates(problem: Problem) -> list[Candidate]:
     """Everything on one device, for each device that it fits on."""
     candidates = []
-    for number, device in enumerate(problem.cluster.devices):
-        plan = Plan.of(problem, problem.legalize(np.full(len(problem.graph), number)))
+    placements = problem.single_device_placements()
+    for device, placement in zip(problem.cluster.devices, placements, strict=True):
+        plan = Plan.of(problem, placement)
         candidates.append(plan_candidate(problem, plan, f"all on {device.name}"))
     return [candidate for candidate in candidates if candidate.key[0] == 0]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
@@ -19,6 +18,8 @@ from placewright.solvers.stop import MaxEvaluations
 from placewright.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from placewright.plan import Plan
     from placewright.problem import Problem
     from placewright.result import Result
@@ -156,7 +157,7 @@ def compare(
 
     Args:
         methods: Names or solvers; `"all"` for every method; by default those that are not parts or
-            variants of others. Of the latter two, methods that cannot solve the problem are skipped.
+            variants of others. Unless named, a method that cannot solve the problem is skipped.
         budget: Time budget per method; 10 s for searches by default.
         stop: A stop rule per method, in addition.
         seed: Random seed of each method.

@@ -1,9 +1,9 @@
 """Robustness: how plans fare when costs differ from the estimates.
 
-Costs are estimates, and the plan that is best for the estimate is often the one that needs it to be
-right: in Fast Heterogeneous Serving (arXiv 2604.07472, 2026) exact plans degrade sharply when
-parameters are off by a factor of 1.5. So we judge plans under costs that are wrong in many ways at
-once, and can choose by how bad it gets.
+Costs are estimates, and the best plan for an estimate often depends on its being right: in Fast
+Heterogeneous Serving (arXiv 2604.07472, 2026) exact plans degrade sharply when parameters are off
+by a factor of 1.5. So we evaluate plans under randomly perturbed costs, and can choose the plan
+whose bad trials are least bad.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 
 from placewright import simulator
 from placewright.errors import ConfigError
+from placewright.plan_batch import PlanBatch
 from placewright.solvers.search import thread_count
 from placewright.transforms import contract
 
@@ -29,9 +30,9 @@ if TYPE_CHECKING:
     from placewright.solvers.search import Search
 
 TRIALS, SPREAD = 100, 0.2
-_TAIL_SHARE = 0.1  # the worst share of trials, whose mean is what plans are chosen by
+_TAIL_SHARE = 0.1  # the worst share of trials, by whose mean plans are chosen
 _MAX_CHANNEL_TIMES = (
-    10_000_000  # channels × tensors above which links of equal speed are off together
+    10_000_000  # channels × tensors above which links of equal speed share a factor
 )
 
 
@@ -40,11 +41,11 @@ class Robustness:
     """A plan's step time or period, whichever is the objective, under perturbed costs.
 
     Args:
-        nominal: Under the costs as they are.
-        median, p95, worst: Of all trials.
-        tail: Mean of the worst tenth of the trials.
-        over: Trials in which the plan needs more memory than there is: when things arrive changes
-            what is held at one time, so a plan close to a limit can go over it.
+        nominal: Under the unperturbed costs.
+        median, p95, worst: Over all trials.
+        tail: The mean of the worst tenth of the trials.
+        over: Trials in which the plan does not fit: other arrival times change which tensors are
+            alive at once, so a plan close to a limit can exceed it.
     """
 
     nominal: float
@@ -58,7 +59,7 @@ class Robustness:
 
     @property
     def key(self) -> tuple[int, float, float]:
-        """What plans are chosen by: trials that do not fit, mean of the worst tenth, nominal."""
+        """Plans are chosen by trials that do not fit, mean of the worst tenth, nominal value."""
         return self.over, self.tail, self.nominal
 
 
@@ -72,16 +73,16 @@ class RankedCandidate:
 
 @dataclass(frozen=True)
 class RobustChoice:
-    """Chooses, of the best few plans of a search, the one whose bad trials are least bad.
+    """Chooses the most robust of the best few plans of a search.
 
     The rule: of those that fit, the one with the fewest trials over memory; of these, the smallest
-    mean of the worst tenth of the trials; then the smallest nominal figure. All plans see the same
-    trials. Where none fits, the one that is over by the fewest bytes is taken.
+    mean of the worst tenth of the trials; then the smallest nominal value. All plans have the same
+    trials. Where none fits, the plan with the smallest overflow is chosen.
 
     Args:
-        trials: Perturbed problems to judge the plans on.
-        spread: How far a factor goes from 1, see `perturbed`.
-        seed: For the factors.
+        trials: Perturbed problems to evaluate the plans on.
+        spread: The largest distance of a factor from 1, see `perturbed_problems`.
+        seed: The random seed of the factors.
     """
 
     trials: int = TRIALS
@@ -95,7 +96,7 @@ class RobustChoice:
         return self.rank(search)[0].candidate
 
     def rank(self, search: Search) -> list[RankedCandidate]:
-        """The best few plans of a search, the one to choose first."""
+        """The best few plans of a search, the most robust first."""
         top_plans = search.top_plans
         candidates = [candidate for candidate in top_plans if candidate.key[0] == 0] or top_plans[
             :1
@@ -111,20 +112,20 @@ class RobustChoice:
 def perturbed_problems(
     problem: Problem, trials: int = TRIALS, spread: float = SPREAD, seed: int = 0
 ) -> Iterator[Problem]:
-    """The same problem with costs that are off, time and again.
+    """The same problem with perturbed costs, `trials` times.
 
-    Every factor is uniform in [1 - spread, 1 + spread], so that its mean is 1 and the costs as they
-    are lie in the middle. Two kinds multiply each other, because estimates are wrong in two ways:
+    Every factor is uniform in [1 - spread, 1 + spread], so that its mean is 1. Two kinds of factors
+    multiply each other, because estimates are wrong in two ways:
 
-    - one factor for each device and each channel, for all that runs there: a clock that throttles,
-      a share of the peak that was guessed, a busy wire. This does not average out over many ops;
-    - one for each op on each device and each tensor: kernels and sizes that the model gets wrong
-      one by one. This averages out over a long step, but changes who waits for whom.
+    - one factor per device and per channel, for everything that runs there: a throttled clock, a
+      guessed share of the peak, a busy wire. This does not average out over many ops;
+    - one per op and device and one per tensor: kernels and sizes that the model gets wrong one by
+      one. This averages out over a long step, but changes the order of events.
 
-    A time is thus off by (1 + spread)² at most. Memory and launch overheads of issuers are as they
-    are. The first trials are the same whatever their number; factors of devices and channels are
-    the same for a contracted problem. In clusters so large that every channel cannot have times of
-    its own, links of equal speed share a factor.
+    A time is thus off by a factor of (1 + spread)² at most. Memory and launch overheads of issuers
+    are not changed. The first trials do not depend on their number; factors of devices and channels
+    are the same for a contracted problem. In clusters too large for times per channel, links of
+    equal speed share a factor.
 
     Raises:
         ConfigError: There are no trials, or the spread is not from 0 to below 1.
@@ -154,9 +155,9 @@ def robustness(
     spread: float = SPREAD,
     seed: int = 0,
 ) -> list[Robustness]:
-    """How each plan fares under perturbed costs, the same for all of them.
+    """The robustness of each plan, under the same perturbed costs.
 
-    Plans with fused ops have factors of their own for their ops and tensors.
+    Plans with fused ops have their own factors for ops and tensors.
     """
     _check(trials, spread)
     values = np.empty((len(plans), trials))
@@ -187,48 +188,35 @@ def robustness(
     ]
 
 
-PlanArrays = tuple["NDArray[np.int32]", "NDArray[np.float64] | None", "NDArray[np.int64] | None"]
-"""Devices, priorities and staging of several plans."""
-
-
 def _plan_batches(
     problem: Problem, plans: Sequence[Plan]
-) -> Iterator[tuple[list[int], Problem, PlanArrays]]:
-    """Plans that can be judged together: with priorities, without, and each with fused ops."""
+) -> Iterator[tuple[list[int], Problem, PlanBatch]]:
+    """Plans that can be evaluated together: with priorities, without, and each with fused ops."""
     by_priority: dict[bool, list[int]] = {True: [], False: []}
     for index, plan in enumerate(plans):
         if plan.fusion is None:
             by_priority[plan.priority is not None].append(index)
         else:
             contracted = contract(problem, plan)
-            yield [index], contracted.problem, _stack_plans(contracted.problem, [contracted.plan])
-    for members in by_priority.values():
+            yield [index], contracted.problem, PlanBatch.repeat(contracted.plan)
+    for with_priorities, members in by_priority.items():
         if members:
-            yield members, problem, _stack_plans(problem, [plans[index] for index in members])
+            batch_plans = [plans[index] for index in members]
+            yield members, problem, PlanBatch.of(problem, batch_plans, with_priorities, True)
 
 
-def _stack_plans(problem: Problem, plans: Sequence[Plan]) -> PlanArrays:
-    no_staging = np.full(len(problem.cluster), -1, dtype=np.int64)
-    priorities = [plan.priority for plan in plans if plan.priority is not None]
-    return (
-        np.stack([plan.placement for plan in plans]),
-        np.stack(priorities) if priorities else None,
-        np.stack([no_staging if plan.staging is None else plan.staging for plan in plans]),
-    )
-
-
-def _judge(problem: Problem, batch: PlanArrays) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    verdict = simulator.judge(problem, *batch, threads=thread_count(batch[0].size))
+def _judge(problem: Problem, batch: PlanBatch) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    verdict = simulator.judge_batch(problem, batch, thread_count(batch.placement.size))
     return verdict.value, verdict.overflow
 
 
 def _channel_rows(
     problem: Problem,
 ) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]:
-    """Rows of transfer times, one for each channel and speed of link that goes over it.
+    """Rows of transfer times, one per channel and speed of its links.
 
     Returns:
-        Devices × devices: which row holds; for each row, the old row; and which factor it takes.
+        Devices × devices: the row; for each row, the old row and the index of its factor.
     """
     a = problem.arrays
     is_link = a.link_class >= 0
@@ -246,4 +234,4 @@ def _check(trials: int, spread: float) -> None:
     if trials < 1:
         raise ConfigError(f"{trials} trials: expected at least 1")
     if not 0 <= spread < 1:
-        raise ConfigError(f"a spread of {spread!r}: expected from 0 to below 1, such as 0.2")
+        raise ConfigError(f"a spread of {spread!r}: expected from 0 to below 1, e.g. 0.2")

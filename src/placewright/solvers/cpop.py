@@ -1,7 +1,4 @@
-"""CPoP, critical path on a processor: Topcuoglu, Hariri and Wu 2002, IEEE TPDS 13(3).
-
-Topcuoglu, Hariri and Wu 2002, IEEE TPDS 13(3).
-"""
+"""CPoP, critical path on a processor: Topcuoglu, Hariri and Wu 2002, IEEE TPDS 13(3)."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placewright.scheduling.list_scheduler import Bytes, ListSchedule
-from placewright.scheduling.ranks import Seconds, mean_seconds, mean_transfer, upward_ranks
+from placewright.scheduling.ranks import Seconds, downward_ranks, mean_transfer, upward_ranks
 from placewright.solvers.memory_retry import judge_schedule
 
 if TYPE_CHECKING:
@@ -25,14 +22,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CPoP:
-    """The critical path on the one device that runs it fastest, all else where it finishes first.
+    """The critical path on the one device that runs it fastest, other ops where they finish first.
 
-    Of the ready ops always the one with the longest way through it, from the graph's start to its
-    end. The paper knows neither memory nor waiting for a channel. We leave out devices that the op
-    would overfill, be it on the critical path.
+    The next op is always the ready op with the longest path through it, from the graph's start to
+    its end. The paper models neither memory nor contention of channels. We exclude devices that the
+    op would overfill, also on the critical path.
 
     Args:
-        contended: Whether the schedule reckons with transfers that wait for their channel.
+        contended: Whether transfers wait for their channel in the schedule.
     """
 
     contended: bool = False
@@ -48,15 +45,14 @@ class CPoP:
 def schedule(
     problem: Problem, contended: bool = False, memory_margin: Bytes | None = None
 ) -> ListSchedule:
-    """CPoP's own schedule, with its own estimate of the step time."""
+    """CPoP's schedule, which estimates the step time."""
     a = problem.arrays
     list_schedule = ListSchedule(problem, contended, memory_margin)
-    upward_rank, downward_rank = upward_ranks(problem), downward_ranks(problem)
+    upward_rank, downward_rank = upward_ranks(a), downward_ranks(a)
     is_critical = np.zeros(a.ops, dtype=bool)
     is_critical[critical_path_ops(problem, upward_rank)] = True
     processor = _critical_device(problem, is_critical)
-    reader = np.repeat(np.arange(a.ops), np.diff(a.first_input))
-    pending_inputs = np.bincount(reader[a.scheduled[a.producer[a.inputs]]], minlength=a.ops)
+    pending_inputs = np.bincount(a.reader[a.scheduled[a.producer[a.inputs]]], minlength=a.ops)
     path_length = upward_rank + downward_rank
     ready = [
         (-path_length[op], op)
@@ -76,28 +72,10 @@ def schedule(
     return list_schedule
 
 
-def downward_ranks(problem: Problem) -> Seconds:
-    """Each op's mean way from the start of the graph in seconds (Topcuoglu et al. 2002, Eq. 9).
-
-    What exists before the step (weights, inputs) is no part of the way.
-    """
-    a = problem.arrays
-    seconds, transfer = mean_seconds(problem), mean_transfer(problem)
-    scheduled, producer = a.scheduled.tolist(), a.producer.tolist()
-    first_input, inputs = a.first_input.tolist(), a.inputs.tolist()
-    ranks = [0.0] * a.ops
-    for op in range(a.ops):
-        for tensor in inputs[first_input[op] : first_input[op + 1]]:
-            source = producer[tensor]
-            if scheduled[source]:
-                ranks[op] = max(ranks[op], ranks[source] + seconds[source] + transfer[tensor])
-    return np.array(ranks)
-
-
 def critical_path_ops(problem: Problem, upward: Seconds) -> list[int]:
-    """The ops of the longest way through the graph, from first to last."""
+    """The ops of the longest path through the graph, from first to last."""
     a = problem.arrays
-    transfer = mean_transfer(problem)
+    transfer = mean_transfer(a)
     scheduled_ops = np.flatnonzero(a.scheduled)
     if not len(scheduled_ops):
         return []

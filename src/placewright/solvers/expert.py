@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Expert:
-    """Modules on accelerators by the rule that people use for this network.
+    """Modules on accelerators by the rule that experts use for this network.
 
-    An op that the rule is silent about goes with the op it reads last, a gradient op with its
-    forward op's module, a weight with its first reader.
+    An op that the rule does not cover goes with its last input, a gradient op with its forward
+    op's module, a weight with its first reader.
     """
 
     name = "expert"
@@ -39,7 +39,7 @@ def expert_placement(problem: Problem) -> np.ndarray[tuple[int], np.dtype[np.int
     """The expert's placement.
 
     Raises:
-        ConfigError: The problem's graph is no network of the zoo.
+        ConfigError: The problem's graph is not a network of the zoo.
     """
     if not has_expert(problem):
         raise ConfigError(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from placewright import simulator
 from placewright.plan import Plan
+from placewright.plan_batch import PlanBatch
 from placewright.solvers.ordering.priority_rules import rule_priorities
 from placewright.transforms import contract, fuse_greedily
 
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def fuse_ops(problem: Problem, plan: Plan) -> Plan | None:
-    """The plan with the groups that `greedy` makes of it; None if there is nothing to fuse."""
+    """The plan with the groups of `fuse_greedily`; None if there is nothing to fuse."""
     fusion = fuse_greedily(problem, plan.placement)
     if (fusion < 0).all():
         return None
@@ -30,14 +32,12 @@ def reorder_fused(problem: Problem, plan: Plan) -> Plan:
     last member needs.
     """
     contracted = contract(problem, plan)
-    placement, staging = contracted.plan.placement, contracted.plan.staging
-    priorities = list(rule_priorities(contracted.problem, placement, staging).values())
-    if contracted.plan.priority is not None:
-        priorities.append(contracted.plan.priority)
-    rows = np.stack(priorities)
-    staging_rows = None if staging is None else np.repeat(staging[None], len(rows), axis=0)
-    verdict = simulator.judge(
-        contracted.problem, np.repeat(placement[None], len(rows), axis=0), rows, staging_rows
-    )
-    priority = rows[verdict.best()][contracted.contracted_op]
+    fused_plan = contracted.plan
+    rules = rule_priorities(contracted.problem, fused_plan.placement, fused_plan.staging)
+    priorities = list(rules.values())
+    if fused_plan.priority is not None:
+        priorities.append(fused_plan.priority)
+    rows = replace(PlanBatch.repeat(fused_plan, len(priorities)), priority=np.stack(priorities))
+    verdict = simulator.judge_batch(contracted.problem, rows)
+    priority = priorities[verdict.best()][contracted.contracted_op]
     return Plan.of(problem, plan.placement, priority, fusion=plan.fusion, staging=plan.staging)

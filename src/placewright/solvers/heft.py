@@ -1,7 +1,4 @@
-"""HEFT, heterogeneous earliest finish time: Topcuoglu, Hariri and Wu 2002, IEEE TPDS 13(3).
-
-Topcuoglu, Hariri and Wu 2002, IEEE TPDS 13(3).
-"""
+"""HEFT, heterogeneous earliest finish time: Topcuoglu, Hariri and Wu 2002, IEEE TPDS 13(3)."""
 
 from __future__ import annotations
 
@@ -24,11 +21,11 @@ if TYPE_CHECKING:
 class HEFT:
     """Ops by falling upward rank, each where it finishes first, in a gap if one is wide enough.
 
-    The paper knows neither memory nor waiting for a channel. We leave out devices that the op would
+    The paper models neither memory nor contention of channels. We exclude devices that the op would
     overfill, which changes nothing where memory is ample.
 
     Args:
-        contended: Whether the schedule reckons with transfers that wait for their channel.
+        contended: Whether transfers wait for their channel in the schedule.
     """
 
     contended: bool = False
@@ -44,11 +41,11 @@ class HEFT:
 def schedule(
     problem: Problem, contended: bool = False, memory_margin: Bytes | None = None
 ) -> ListSchedule:
-    """HEFT's own schedule, with its own estimate of the step time."""
+    """HEFT's schedule, which estimates the step time."""
     a = problem.arrays
     list_schedule = ListSchedule(problem, contended, memory_margin)
-    # Equal ranks go by position, which keeps ops of no cost in a topological order.
-    order = np.argsort(-upward_ranks(problem), kind="stable")
+    # Equal ranks go by position, which keeps ops without cost in a topological order.
+    order = np.argsort(-upward_ranks(a), kind="stable")
     for op in order[a.scheduled[order]].tolist():
         list_schedule.place(op)
     return list_schedule

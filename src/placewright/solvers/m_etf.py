@@ -1,7 +1,5 @@
 """m-ETF, earliest task first within memory: Jeon et al. 2020, "Baechi", SoCC.
 
-Jeon et al. 2020, "Baechi", SoCC.
-
 After Hwang et al. 1989, SIAM Journal on Computing 18(2).
 """
 
@@ -29,11 +27,11 @@ class METF:
     """Of all ready ops and devices with memory left, always the pair that can start first.
 
     The paper's devices are equal. On unequal ones a start counts later by the time the op loses
-    there against its fastest device, which for equal devices is the paper's rule. Ties go to the
-    higher upward rank. An op that fits nowhere goes where least is missing.
+    there compared with its fastest device; for equal devices this is the paper's rule. Ties go to
+    the higher upward rank. An op that fits nowhere goes to the device that lacks least.
 
     Args:
-        contended: Whether the schedule reckons with transfers that wait for their channel.
+        contended: Whether transfers wait for their channel in the schedule.
     """
 
     contended: bool = True
@@ -56,13 +54,13 @@ def schedule(
     """The list schedule of m-ETF, or with each op's favourite child (-1 for none) that of m-SCT.
 
     A device that has just run an op waits for the op's favourite child: it takes another op first
-    only if that one is urgent, which means that it could by then start on any device.
+    only if that one is urgent: by then it could start on any device.
     """
     a = problem.arrays
     list_schedule = ListSchedule(problem, contended, memory_margin)
     fastest = np.where(a.allowed, a.compute, np.inf).min(axis=1, keepdims=True)
     delay = np.where(a.allowed, a.compute - fastest, np.inf)
     rank = np.empty(a.ops, dtype=np.int64)
-    rank[np.argsort(-upward_ranks(problem), kind="stable")] = np.arange(a.ops)
+    rank[np.argsort(-upward_ranks(a), kind="stable")] = np.arange(a.ops)
     list_schedule.earliest_first(delay, rank, favourite)
     return list_schedule

@@ -1,7 +1,5 @@
 """m-SCT, small communication times within memory: Jeon et al. 2020, "Baechi", SoCC.
 
-Jeon et al. 2020, "Baechi", SoCC.
-
 After Hanen and Munier 1995, INRIA/IEEE ETFA.
 """
 
@@ -23,21 +21,21 @@ if TYPE_CHECKING:
     from placewright.solvers.search import Search
 
 Edges = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]
-"""Parents, children, and the seconds it takes to send the one's tensors to the other."""
+"""Parents, children, and the seconds to send the parent's tensors to the child."""
 
 
 @dataclass(frozen=True)
 class MSCT:
     """m-ETF in which a device waits for the favourite child of the op it has just run.
 
-    A linear programme (solved with HiGHS) says which child, if any, an op should share its device
-    with. It takes about a second for 5,000 ops. Above `max_edges` edges it is not solved; then an op's
-    favourite is the child with the longest way to the graph's end, if the op is also the parent
-    that this child waits for longest.
+    A linear program (solved with HiGHS) decides which child, if any, should share its parent's
+    device. It takes about a second for 5,000 ops. Above `max_edges` edges it is not solved; then an
+    op's favourite is the child with the longest path to the graph's end, if the op is also the
+    parent that this child waits for longest.
 
     Args:
-        max_edges: The most edges for which the linear programme is solved.
-        contended: Whether the schedule reckons with transfers that wait for their channel.
+        max_edges: The number of edges up to which the linear program is solved.
+        contended: Whether transfers wait for their channel in the schedule.
     """
 
     max_edges: int = 20_000
@@ -71,15 +69,14 @@ def favourites(problem: Problem, max_edges: int = MSCT.max_edges) -> NDArray[np.
 
 
 def _edges(problem: Problem) -> Edges:
-    """One edge for each pair of ops that take a turn and pass tensors."""
+    """One edge for each pair of scheduled ops with tensors between them."""
     a = problem.arrays
-    reader = np.repeat(np.arange(a.ops), np.diff(a.first_input))
     source = a.producer[a.inputs]
-    is_edge = a.scheduled[source] & a.scheduled[reader]
+    is_edge = a.scheduled[source] & a.scheduled[a.reader]
     pairs, edge = np.unique(
-        np.stack([source[is_edge], reader[is_edge]], axis=1), axis=0, return_inverse=True
+        np.stack([source[is_edge], a.reader[is_edge]], axis=1), axis=0, return_inverse=True
     )
-    seconds = np.array(mean_transfer(problem))[a.inputs[is_edge]]
+    seconds = mean_transfer(a)[a.inputs[is_edge]]
     send_seconds = np.bincount(edge.ravel(), weights=seconds, minlength=len(pairs)).astype(
         np.float64
     )
@@ -89,9 +86,9 @@ def _edges(problem: Problem) -> Edges:
 def _relaxed_separation(problem: Problem, edges: Edges) -> NDArray[np.float64] | None:
     """How far apart parent and child of each edge should be, from 0 (together) to 1.
 
-    Hanen and Munier's programme, its integers relaxed: minimise the last finish, where a child
-    starts after its parent has finished and, if they are apart, has sent; each op has at most one
-    child and at most one parent that it is not apart from. None if HiGHS finds no optimum.
+    Hanen and Munier's integer program, relaxed: minimise the last finish, where a child starts
+    after its parent has finished and, if they are apart, has sent its tensors; each op has at most
+    one child and at most one parent that it is not apart from. None if HiGHS finds no optimum.
     """
     from scipy.optimize import linprog
     from scipy.sparse import coo_array
@@ -132,9 +129,9 @@ def _relaxed_separation(problem: Problem, edges: Edges) -> NDArray[np.float64] |
 
 
 def _longest_path_edges(problem: Problem, edges: Edges) -> NDArray[np.bool_]:
-    """Edges on their parent's longest way to the end and their child's longest from the start."""
+    """Edges on their parent's longest path to the end and their child's longest from the start."""
     parent, child, send_seconds = edges
-    tail_seconds = send_seconds + upward_ranks(problem)[child]
+    tail_seconds = send_seconds + upward_ranks(problem.arrays)[child]
     head_seconds = np.zeros(problem.arrays.ops)
     op_seconds = problem.arrays.compute.min(axis=1)
     for edge in np.argsort(child, kind="stable"):  # children by position: parents are done before

@@ -1,7 +1,4 @@
-"""m-TOPO, devices filled one after the other: Jeon et al. 2020, "Baechi", SoCC.
-
-Jeon et al. 2020, "Baechi", SoCC.
-"""
+"""m-TOPO, devices filled one after the other: Jeon et al. 2020, "Baechi", SoCC."""
 
 from __future__ import annotations
 
@@ -27,9 +24,9 @@ if TYPE_CHECKING:
 class MTopo:
     """Ops in graph order to one accelerator after another, each up to an equal share of the memory.
 
-    The share is all bytes over the number of accelerators, plus the largest team of ops (the cap of
-    the paper), and no more than the device holds. What fits no accelerator goes to the hosts, and
-    what fits nowhere to the last device.
+    The share is all bytes divided by the number of accelerators, plus the largest bundle (the
+    paper's cap), and no more than the device holds. Bundles that fit no accelerator go to the
+    hosts, and those that fit nowhere to the last device.
     """
 
     name = "m-topo"

@@ -1,8 +1,8 @@
 """Proposers: sources of plans and moves for `auto`, and the time budget they share.
 
-What a proposer thinks costs seconds that a search could spend judging, so it has an allowance: a
-share of the budget. With a budget of time, what proposers took is measured. With a budget of plans
-it is only estimated, by the number of ops, so that what is tried does not depend on the clock.
+A proposer takes time that a search could spend on evaluations, so it gets a share of the budget. If
+the budget is a time, the proposers' time is measured. If it is a number of plans, their time is
+estimated from the number of ops, so that the plans tried do not depend on the clock.
 """
 
 from __future__ import annotations
@@ -16,50 +16,50 @@ import numpy as np
 
 from placewright.errors import PlanError
 from placewright.plan import NO_STAGING, Plan
-from placewright.solvers.searches.annealing_chains import MoveGuide, PlanBatch
+from placewright.solvers.searches.annealing_chains import MoveGuide
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from numpy.typing import NDArray
 
+    from placewright.plan_batch import PlanBatch
     from placewright.problem import Problem
     from placewright.simulator._kernel import ScoutNet
     from placewright.solvers.search import Search
 
-BUDGET_SHARE = 0.2  # of the budget, that proposers may take
-_JUDGE_SECONDS = 1.5e-7  # for each op, that judging a plan takes
-_PLANS_PER_PROPOSER = 8  # that a proposer is asked for
-_DEFAULT_SECONDS = 1e-3  # seconds for each op, that one which does not say is taken to need
+BUDGET_SHARE = 0.2  # of the budget, for proposers
+_JUDGE_SECONDS = 1.5e-7  # seconds per op to evaluate a plan
+_PLANS_PER_PROPOSER = 8  # plans requested from a proposer
+_DEFAULT_SECONDS = 1e-3  # seconds per op of a proposer that does not state its own
 
 
 @runtime_checkable
 class Proposer(Protocol):
-    """Anything that proposes plans and moves, such as a trained policy.
+    """Anything that proposes plans and moves, e.g. a trained policy.
 
-    It may have `network(problem)`, a scout that looks at moves inside the compiled walk
-    (`scouting.py`). It may say what it takes: `plan_seconds` and `move_seconds`, seconds for each
-    op to propose some plans and to say which moves of one plan it likes; else it is taken to be
-    slow.
+    It may have `network(problem)`, a scout that scores moves inside compiled annealing
+    (`scout.py`). It may state its cost: `plan_seconds` and `move_seconds`, seconds per op to
+    propose some plans and to rate the moves of one plan; otherwise it counts as slow.
     """
 
     @property
     def name(self) -> str:
-        """What reports call it."""
+        """Its name in reports."""
         ...
 
     def propose(self, problem: Problem, count: int, seed: int) -> Iterable[Plan]:
-        """So many plans at most; the same seed gives the same plans."""
+        """At most `count` plans; the same seed gives the same plans."""
         ...
 
     def move_probabilities(self, problem: Problem, plan: Plan) -> NDArray[np.floating] | None:
-        """Ops × devices: how likely each device is the right one for an op, the rest of the plan
-        being as it is; rows sum to 1. None if it does not know."""
+        """Ops × devices: the probability that a device is the right one for an op, given the rest
+        of the plan; rows sum to 1. None if it does not know."""
         ...
 
 
 class ProposerBudget:
-    """The seconds that proposers may take of one search's budget."""
+    """The proposers' share of one search's budget, in seconds."""
 
     def __init__(self, search: Search, share: float = BUDGET_SHARE) -> None:
         self.search, self.share = search, share
@@ -68,7 +68,7 @@ class ProposerBudget:
         self._seconds_expected = 0.0
 
     def allows(self, seconds: float) -> bool:
-        """Whether so many more seconds, by a proposer's own estimate, are allowed."""
+        """Whether this many more seconds, as a proposer estimates them, are allowed."""
         search = self.search
         stop, ops = search.stop, search.problem.arrays.ops
         judge_seconds = (search.evaluations + stop.left(search)) * ops * _JUDGE_SECONDS
@@ -77,7 +77,7 @@ class ProposerBudget:
         budget = search.seconds + stop.seconds_left(search)
         if math.isinf(budget):
             return True
-        # One that took longer than it said will do so again.
+        # A proposer that took longer than estimated will do so again.
         slowdown = (
             max(1.0, self.seconds_used / self._seconds_expected) if self._seconds_expected else 1.0
         )
@@ -85,7 +85,7 @@ class ProposerBudget:
 
     @contextmanager
     def measure(self, seconds: float) -> Iterator[None]:
-        """Measure what is done within, which was expected to take so long."""
+        """Measure the time of a block that was expected to take `seconds`."""
         started = time.perf_counter()
         try:
             yield
@@ -95,7 +95,7 @@ class ProposerBudget:
 
 
 class BudgetedProposer:
-    """A proposer within its allowance: it is asked only what the budget has room for."""
+    """A proposer that is only called while its budget allows it."""
 
     def __init__(self, proposer: Proposer, budget: ProposerBudget) -> None:
         self.proposer, self.budget = proposer, budget
@@ -104,10 +104,10 @@ class BudgetedProposer:
         self._plan_seconds = float(getattr(proposer, "plan_seconds", _DEFAULT_SECONDS)) * ops
         self._move_seconds = float(getattr(proposer, "move_seconds", _DEFAULT_SECONDS)) * ops
         self.lacks_moves = False
-        """Whether it has said that it knows nothing of moves."""
+        """Whether it has no opinion on moves."""
 
     def plans(self) -> list[Plan]:
-        """What it proposes, if there is time for it."""
+        """Its plans, if there is time for them."""
         if not self.budget.allows(self._plan_seconds):
             return []
         seed = int(self.search.rng.integers(2**31))
@@ -115,7 +115,7 @@ class BudgetedProposer:
             return list(self.proposer.propose(self.search.problem, _PLANS_PER_PROPOSER, seed))
 
     def guide(self, every: int) -> MoveGuide | None:
-        """Its moves, for a walk; None if there is no time to ask it even once."""
+        """Its moves, for annealing; None if there is no time for a single call."""
         if self.lacks_moves or not self.budget.allows(self._move_seconds):
             return None
         return MoveGuide(self.move_probabilities, interval=every)
@@ -129,13 +129,13 @@ class BudgetedProposer:
         return network
 
     def move_probabilities(self, rows: PlanBatch) -> NDArray[np.float64] | None:
-        """Plans × ops × devices of what it thinks, or None."""
-        if self.lacks_moves or not self.budget.allows(len(rows.device) * self._move_seconds):
+        """Its probabilities of moves, plans × ops × devices, or None."""
+        if self.lacks_moves or not self.budget.allows(len(rows) * self._move_seconds):
             return None
         problem, probability_rows = self.search.problem, []
         a = problem.arrays
-        with self.budget.measure(len(rows.device) * self._move_seconds):
-            for row in range(len(rows.device)):
+        with self.budget.measure(len(rows) * self._move_seconds):
+            for row in range(len(rows)):
                 probabilities = self.proposer.move_probabilities(
                     problem, _plan_from_row(problem, rows, row)
                 )
@@ -149,31 +149,16 @@ class BudgetedProposer:
 
 
 def _plan_from_row(problem: Problem, rows: PlanBatch, row: int) -> Plan:
-    placement = rows.device[row]
+    """One row with staging buffers as annealing evaluates them: the largest op fits (rule 6)."""
+    plan = rows.plan(problem, row)
+    if plan.staging is None:
+        return plan
+    required = problem.arrays.required_staging(plan.placement)
+    is_staged = (plan.staging >= 0) & (required > 0)
+    staging = np.where(is_staged, np.maximum(plan.staging, required), NO_STAGING)
     return Plan.of(
-        problem,
-        placement,
-        None if rows.priority is None else rows.priority[row],
-        staging=None
-        if rows.staging is None
-        else _staging_sizes(problem, placement, rows.staging[row]),
+        problem, plan.placement, plan.priority, staging=staging if is_staged.any() else None
     )
-
-
-def _staging_sizes(
-    problem: Problem, placement: NDArray[np.int32], staging: NDArray[np.int64]
-) -> NDArray[np.int64] | None:
-    """Staging rooms as a walk judges them: what the largest op needs at least (rule 6)."""
-    a = problem.arrays
-    reader = np.repeat(np.arange(a.ops), np.diff(a.first_input))
-    source = a.producer[a.inputs]
-    streamed = a.scheduled[reader] & a.is_weight[source] & (placement[source] != placement[reader])
-    op_bytes = np.zeros(a.ops, dtype=np.int64)
-    np.add.at(op_bytes, reader[streamed], a.sizes[a.inputs[streamed]])
-    max_bytes = np.zeros(a.devices, dtype=np.int64)
-    np.maximum.at(max_bytes, placement, op_bytes)
-    sizes = np.where((staging >= 0) & (max_bytes > 0), np.maximum(staging, max_bytes), NO_STAGING)
-    return None if (sizes == NO_STAGING).all() else sizes
 
 
 def _check_probabilities(
@@ -184,7 +169,7 @@ def _check_probabilities(
         raise PlanError(f"proposer {name!r} gives moves of shape {checked.shape}: expected {shape}")
     if not (checked >= 0).all() or not np.allclose(checked.sum(axis=1), 1.0, atol=1e-3):
         raise PlanError(
-            f"proposer {name!r} gives moves that are no probabilities: "
+            f"proposer {name!r} gives moves that are not probabilities: "
             "expected rows of numbers >= 0 that sum to 1"
         )
     return checked

@@ -1,4 +1,4 @@
-"""Random search: judges uniformly random plans."""
+"""Random search: evaluates uniformly random plans."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _BATCH_PLANS = 64  # plans made at once
 
 @dataclass(frozen=True)
 class RandomSearch:
-    """Plans in which every op has any of the devices it may be on, all equally likely."""
+    """Plans in which every op is on one of its allowed devices, all equally likely."""
 
     count: int = 100
     name = "random"

@@ -1,7 +1,8 @@
-"""The registry of methods: `METHODS` maps the names of the command line to solvers."""
+"""The registry of methods: solvers by name, with the names of the last release."""
 
 from __future__ import annotations
 
+import warnings
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -37,54 +38,78 @@ if TYPE_CHECKING:
 
     from placewright.solvers.search import Solver
 
-METHODS: dict[str, Callable[[], Solver]] = {
-    "single": SingleDevices,
-    "cpu-only": CpuOnly,
-    "expert": Expert,
-    "accelerate": Accelerate,
-    "random": RandomSearch,
-    "round-robin": RoundRobin,
-    "balanced": Balanced,
-    "heft": HEFT,
-    "cpop": CPoP,
-    "m-topo": MTopo,
-    "m-etf": METF,
-    "m-sct": MSCT,
-    "streamed": Streamed,
-    "metis": METIS,
-    "kahip": KaHIP,
-    "scotch": Scotch,
-    "mincut": MinCut,
-    "metis-repaired": partial(METIS, repaired=True),
-    "kahip-repaired": partial(KaHIP, repaired=True),
-    "scotch-repaired": partial(Scotch, repaired=True),
-    "mincut-repaired": partial(MinCut, repaired=True),
-    "cuts": Cuts,
-    "ideals": Ideals,
-    "baselines": Baselines,
-    "annealing": Annealing,
-    "auto": Auto,
-    "exact": Exact,
-    "lns": LNS,
-    "local-search": LocalSearch,
-    "genetic": Genetic,
-    "cross-entropy": CrossEntropy,
-    "schedule": OrderSearch,
-}
+RENAMED_METHODS = {"schedule": "order-search"}  # old name -> new name; read until the next release
+
+
+class MethodRegistry(dict[str, "Callable[[], Solver]"]):
+    """Makers of solvers by name. A renamed method is also found by its old name, with a warning."""
+
+    def __contains__(self, name: object) -> bool:
+        return super().__contains__(name) or name in RENAMED_METHODS
+
+    def __missing__(self, name: str) -> Callable[[], Solver]:
+        if name not in RENAMED_METHODS:
+            raise KeyError(name)
+        new_name = RENAMED_METHODS[name]
+        warnings.warn(
+            f"method {name!r} is called {new_name!r} now: the next release reads that name only",
+            FutureWarning,
+            stacklevel=2,
+        )
+        return self[new_name]
+
+
+METHODS = MethodRegistry(
+    {
+        "single": SingleDevices,
+        "cpu-only": CpuOnly,
+        "expert": Expert,
+        "accelerate": Accelerate,
+        "random": RandomSearch,
+        "round-robin": RoundRobin,
+        "balanced": Balanced,
+        "heft": HEFT,
+        "cpop": CPoP,
+        "m-topo": MTopo,
+        "m-etf": METF,
+        "m-sct": MSCT,
+        "streamed": Streamed,
+        "metis": METIS,
+        "kahip": KaHIP,
+        "scotch": Scotch,
+        "mincut": MinCut,
+        "metis-repaired": partial(METIS, repaired=True),
+        "kahip-repaired": partial(KaHIP, repaired=True),
+        "scotch-repaired": partial(Scotch, repaired=True),
+        "mincut-repaired": partial(MinCut, repaired=True),
+        "cuts": Cuts,
+        "ideals": Ideals,
+        "baselines": Baselines,
+        "annealing": Annealing,
+        "auto": Auto,
+        "exact": Exact,
+        "lns": LNS,
+        "local-search": LocalSearch,
+        "genetic": Genetic,
+        "cross-entropy": CrossEntropy,
+        "order-search": OrderSearch,
+    }
+)
+
 
 SEARCHES = frozenset(
     {
         *("auto", "annealing", "local-search", "genetic", "cross-entropy"),
-        *("schedule", "exact", "lns"),
+        *("order-search", "exact", "lns"),
     }
 )
-"""Methods that run until their budget is used up."""
+"""Methods that run until they are stopped."""
 
 ON_REQUEST = (SEARCHES - {"auto"}) | {
     "baselines",
     *("metis-repaired", "kahip-repaired", "scotch-repaired", "mincut-repaired"),
 }
-"""Methods that a comparison runs only when they are named: parts of `auto`, and variants."""
+"""Methods that a comparison runs only by name: the parts of `auto`, and variants."""
 
 
 def find_method(
@@ -98,10 +123,13 @@ def find_method(
     Raises:
         ConfigError: There is no method of that name.
     """
-    methods = {**METHODS, **(further_methods or {})}
-    if name not in methods:
-        raise ConfigError(f"no method is named {name!r}: {nearest(name, methods)}")
-    return methods[name]()
+    further_methods = further_methods or {}
+    if name in METHODS:
+        return METHODS[name]()
+    if name not in further_methods:
+        known = [*METHODS, *further_methods]
+        raise ConfigError(f"no method is named {name!r}: {nearest(name, known)}")
+    return further_methods[name]()
 
 
 def placement_name(method: str) -> str:

@@ -66,7 +66,7 @@ def solve(
         keep_interrupted: On Ctrl-C, return the best plan so far (`Result.interrupted`) instead of
             raising KeyboardInterrupt.
 
-    A solver that stands for another runtime (`RuntimeSolver`) is judged on the problem as that
+    A solver that stands for another runtime (`RuntimeSolver`) is evaluated on the problem as that
     runtime runs it. The bound is that of the given problem.
     """
     if solver is None:
@@ -97,7 +97,9 @@ def solve(
             raise
         interrupted, seconds = True, search.seconds
     if search.best is None:
-        raise PlanError(f"solver {solver.name!r} judged no plan: a solver must judge at least one")
+        raise PlanError(
+            f"solver {solver.name!r} evaluated no plan: a solver must evaluate at least one"
+        )
     plan, found_by = search.best, search.found_by
     if chosen is not None:
         plan, found_by = chosen.plan, chosen.found_by

@@ -1,10 +1,10 @@
-"""Scout: a small trained network that rates moves before one of them is judged.
+"""Scout: a small trained network that scores moves before one of them is evaluated.
 
-For each plan to be judged a walk draws several moves, and the scout knows of each what can be told
-without simulating: who the block's neighbours are with, what would be sent, the load, memory and
-idle time of both devices, how much slack the block has (`cpp/scout.cpp`). The network says how
-likely a move is to gain. It was trained on moves of many graphs (`benchmarks/train_scout.py`) and
-depends on neither the number of ops nor of devices.
+For each evaluation, annealing samples several moves. The scout computes features of each without
+simulating: the devices of the block's neighbours, the transfers, the load, memory and idle time of
+both devices, the slack of the block (`cpp/annealing/scout.cpp`). The network predicts the
+probability that a move gains. It was trained on moves of many graphs (`benchmarks/train_scout.py`)
+and depends on neither the number of ops nor that of devices.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ if TYPE_CHECKING:
     from placewright.problem import Problem
 
 SHIPPED_WEIGHTS = Path(__file__).parent / "weights" / "scout.json"
-FEATURE_COUNT = 36  # that the compiled scout knows of a move
+FEATURE_COUNT = 36  # features of a move in the compiled scout
 _OPS_PER_CANDIDATE = (
-    160  # one move more is looked at for so many ops: judging takes longer, looking does not
+    160  # ops per additional candidate: evaluating takes longer in large graphs, scoring does not
 )
 _MAX_CANDIDATES = 16
-_MIN_OPS = 500  # below, judging a move takes hardly longer than looking at some
+_MIN_OPS = 500  # below, evaluating a move takes little longer than scoring some
 
 
 @dataclass(frozen=True)
 class ScoutNetwork:
-    """A network of one output: widths of its inner layers, and its weights end to end.
+    """A network of one output: widths of its hidden layers, and its weights end to end.
 
-    Layer by layer: first the biases, then for each input its weights.
+    Layer by layer: first the biases, then the weights of each input.
     """
 
     widths: tuple[int, ...]
@@ -82,7 +82,7 @@ class ScoutNetwork:
             config = data["config"]
             return cls(tuple(map(int, config["widths"])), tuple(map(float, config["weights"])))
         except (KeyError, TypeError, ValueError) as error:
-            raise FileError(f"{path}: is no scout of this release: {error!r}") from None
+            raise FileError(f"{path}: is not a scout of this release: {error!r}") from None
 
     @classmethod
     def random(cls, widths: Sequence[int], seed: int = 0) -> ScoutNetwork:
@@ -103,15 +103,14 @@ def shipped_network() -> ScoutNetwork:
 
 @dataclass(frozen=True)
 class Scout:
-    """A proposer of moves, inside the compiled walk; for step times alone.
+    """A proposer of moves inside compiled annealing, for step times only.
 
     Args:
-        net: If not given, the one that ships.
-        sharpness: How much more a likelier move is preferred.
-        candidates: Moves that are looked at for one that is judged; by default so many that looking
-            takes a fraction of the time of judging.
-        blind: Looks at as many moves and takes any: what is left if it knows nothing, for
-            comparison.
+        net: The network; by default the shipped one.
+        sharpness: How strongly a likelier move is preferred.
+        candidates: Moves that are scored for each one that is evaluated; by default as many as take
+            a fraction of the time of an evaluation.
+        blind: Scores as many moves and takes any of them, for comparison.
     """
 
     net: ScoutNetwork | None = None
@@ -119,18 +118,18 @@ class Scout:
     sharpness: float = 2.0
     candidates: int | None = None
     blind: bool = False
-    plan_seconds = move_seconds = 0.0  # its time is the walk's own
+    plan_seconds = move_seconds = 0.0  # it runs inside annealing
 
     def propose(self, problem: Problem, count: int, seed: int) -> Iterable[Plan]:
         """No plans."""
         return ()
 
     def move_probabilities(self, problem: Problem, plan: Plan) -> NDArray[np.floating] | None:
-        """None: it looks at single moves."""
+        """None: it scores single moves."""
         return None
 
     def network(self, problem: Problem) -> ScoutNet | None:
-        """What a walk is given; None where it can do nothing."""
+        """The network for annealing; None where it cannot help."""
         if problem.objective == "period" or problem.arrays.ops < _MIN_OPS:
             return None
         net, scout = self.net or shipped_network(), ScoutNet()

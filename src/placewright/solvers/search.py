@@ -1,7 +1,7 @@
-"""Search: judges plans of one problem and keeps the best.
+"""Search: evaluates plans of one problem and keeps the best.
 
-A `Search` owns the random generator, the stop rule and the progress, so that a solver holds
-nothing but its idea. `solvers/results.py` runs a solver and returns a result.
+It owns the random generator, the stop rule and the progress, so that a solver consists of its idea
+only. `solvers/results.py` runs a solver and returns a result.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import numpy as np
 
 from placewright import simulator
 from placewright.errors import ConfigError, PlanError
-from placewright.plan import Plan, check_names
+from placewright.plan import check_names
+from placewright.plan_batch import PlanBatch
 from placewright.simulator import Verdict
 from placewright.solvers.best_plans import (
     MAX_PLANS,
@@ -31,30 +32,31 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike, NDArray
 
+    from placewright.plan import Plan
     from placewright.problem import Problem
 
 Scalar = TypeVar("Scalar", bound=np.generic)
 
-_BATCH_WORK = 500_000  # ops × plans judged between two looks at the stop rule: a tenth of a second
+_BATCH_WORK = 500_000  # ops × plans between two checks of the stop rule: a tenth of a second
 _MIN_THREAD_WORK = 20_000  # ops × plans below which starting a thread costs more than it saves
 _MAX_THREADS = min(8, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2)
 
 
 def thread_count(work: int) -> int:
-    """How many threads are worth starting to judge so many ops × plans."""
+    """How many threads are worth starting for this many ops × plans."""
     return _MAX_THREADS if work > _MIN_THREAD_WORK else 1
 
 
 class Solver(Protocol):
-    """A way to make plans: it judges them until it is done or the search is over."""
+    """A method: it evaluates plans until it is done or the search is over."""
 
     @property
     def name(self) -> str:
-        """What the command line and reports call it."""
+        """Its name on the command line and in reports."""
         ...
 
     def run(self, search: Search) -> None:
-        """Judge plans with `search.judge`; the search keeps the best."""
+        """Evaluate plans with `search.judge`; the search keeps the best."""
         ...
 
 
@@ -68,10 +70,10 @@ class RuntimeSolver(Solver, Protocol):
 
 
 class Search:
-    """Judges plans of one problem and keeps the best by (bytes over, objective).
+    """Evaluates plans of one problem and keeps the best by (overflow, objective).
 
-    It also remembers the best few that differ in placement, staging or fusion. The first found wins
-    ties. At least one plan is judged whatever the stop rule says, so a search always has a best
+    It also keeps the best few that differ in placement, staging or fusion. On a tie the first one
+    wins. At least one plan is evaluated whatever the stop rule says, so a search always has a best
     plan.
 
     Args:
@@ -98,13 +100,13 @@ class Search:
         self.evaluations = 0
         self.best: Plan | None = None
         self.key: tuple[float, float] = (np.inf, np.inf)
-        """Bytes over and objective of the best plan."""
+        """Overflow and objective of the best plan."""
         self.phase = ""
-        """What a solver of several parts is at, set by it."""
+        """The current part of a solver that has several; set by the solver."""
         self.found_by = ""
-        """What it was at when the best plan was found."""
+        """The phase that found the best plan."""
         self.best_by_phase: dict[str, Candidate] = {}
-        """For each part of the solver (`trying`) the best plan it found."""
+        """The best plan of each phase."""
         self._best_plans = BestPlans()
         self.history: list[tuple[int, float, float]] = []
         """(evaluations, seconds, best objective) each time the best improved."""
@@ -114,7 +116,7 @@ class Search:
 
     @property
     def seconds(self) -> float:
-        """How long the search has been going on."""
+        """Seconds since the search began."""
         return time.perf_counter() - self._started
 
     @property
@@ -129,7 +131,7 @@ class Search:
 
     @property
     def bound(self) -> Bound:
-        """What no plan that fits can beat: the problem's own bound, or a better proven one."""
+        """A lower bound for plans that fit: the problem's, or a better one that a solver proved."""
         problem_bound = self._own_bound
         return (
             problem_bound
@@ -139,7 +141,7 @@ class Search:
 
     @property
     def bound_known(self) -> bool:
-        """Whether the bound has been worked out: it may take seconds for a large graph."""
+        """Whether the bound has been computed: it may take seconds for a large graph."""
         return "_own_bound" in self.__dict__
 
     @cached_property
@@ -147,7 +149,7 @@ class Search:
         return bound(self.problem)
 
     def prove(self, seconds: float, name: str) -> None:
-        """A solver has proven that no plan that fits, and has no fused ops, takes less."""
+        """Record a solver's proof that no plan that fits, without fused ops, takes less."""
         if self.proven_bound is None or seconds > self.proven_bound.seconds:
             self.proven_bound = Bound(seconds, name)
 
@@ -158,39 +160,25 @@ class Search:
         staging: ArrayLike | None = None,
         fusion: ArrayLike | None = None,
     ) -> Verdict:
-        """Judge plans (plans × ops, or one plan's ops) and keep the best.
+        """Evaluate plans (plans × ops, or one plan's ops) and keep the best.
 
-        A priority (ops), staging (devices) or fusion (ops) without a row for each plan holds for
-        all of them.
+        A priority (ops), staging (devices) or fusion (ops) of a single row holds for all plans.
 
         Returns:
-            The verdict on the plans in turn, on fewer than given if the search was over before.
+            The verdict on the plans, on the first of them only if the search was over before.
 
         Raises:
             PlanError: A plan has the wrong length, names no device, or breaks a constraint.
         """
-        a = self.problem.arrays
-        placements = np.ascontiguousarray(np.atleast_2d(placement), dtype=np.int32)
-        plan_count = len(placements)
-        priorities = _row_per_plan("priority", priority, np.float64, (plan_count, a.ops))
-        staging_rows = _row_per_plan("staging", staging, np.int64, (plan_count, a.devices))
-        fusions = _row_per_plan("fusion", fusion, np.int32, (plan_count, a.ops))
-        batch, offset = max(1, _BATCH_WORK // a.ops), 0
+        plans = self._batch(placement, priority, staging, fusion)
+        ops = self.problem.arrays.ops
+        batch, offset = max(1, _BATCH_WORK // ops), 0
         verdicts: list[Verdict] = []
-        while not verdicts or (offset < plan_count and not self.over):
-            count = 0 if self.over else int(min(batch, plan_count - offset, self.stop.left(self)))
-            batch_slice = slice(offset, offset + count)
-            verdict = simulator.judge(
-                self.problem,
-                placements[batch_slice],
-                None if priorities is None else priorities[batch_slice],
-                None if staging_rows is None else staging_rows[batch_slice],
-                threads=thread_count(count * a.ops),
-                fusion=None if fusions is None else fusions[batch_slice],
-            )
-            self._record(
-                verdict, placements[batch_slice], priorities, staging_rows, offset, fusions
-            )
+        while not verdicts or (offset < len(plans) and not self.over):
+            count = 0 if self.over else int(min(batch, len(plans) - offset, self.stop.left(self)))
+            rows = plans[offset : offset + count]
+            verdict = simulator.judge_batch(self.problem, rows, thread_count(count * ops))
+            self._record(verdict, rows)
             verdicts.append(verdict)
             offset += count
         return verdicts[0] if len(verdicts) == 1 else Verdict.concatenate(verdicts)
@@ -198,31 +186,26 @@ class Search:
     def count_external(
         self,
         evaluations: int,
-        placement: ArrayLike | None = None,
-        priority: ArrayLike | None = None,
-        staging: ArrayLike | None = None,
+        best: PlanBatch | None = None,
     ) -> Verdict | None:
-        """Count plans that a compiled walk has judged by the same rules, and keep the best of them.
+        """Count plans that compiled annealing has evaluated by the same rules.
 
-        Being counted already, that plan is kept even if the search is over by now.
+        Args:
+            best: The best of them, a batch of one. It is kept even if the search is over by now,
+                as it has been counted.
         """
         self.evaluations += evaluations
         verdict = None
-        if placement is not None:
-            placements = np.ascontiguousarray(np.atleast_2d(placement), dtype=np.int32)
-            priorities = _row_per_plan("priority", priority, np.float64, (1, placements.shape[1]))
-            staging_rows = _row_per_plan(
-                "staging", staging, np.int64, (1, self.problem.arrays.devices)
-            )
-            verdict = simulator.judge(self.problem, placements, priorities, staging_rows)
+        if best is not None:
+            verdict = simulator.judge_batch(self.problem, best)
             self.evaluations -= 1  # it is one of those counted above
-            self._record(verdict, placements, priorities, staging_rows, 0)
+            self._record(verdict, best)
         else:
             self._report_progress()
         return verdict
 
     def judge_plan(self, plan: Plan) -> None:
-        """Judge one whole plan, which may have fused ops.
+        """Evaluate one whole plan, which may have fused ops.
 
         Raises:
             PlanError: It was made for other ops or devices.
@@ -230,32 +213,36 @@ class Search:
         check_names(self.problem, plan)
         self.judge(plan.placement, plan.priority, plan.staging, plan.fusion)
 
-    def _record(
+    def _batch(
         self,
-        verdict: Verdict,
-        placements: NDArray[np.int32],
-        priorities: NDArray[np.float64] | None,
-        staging_rows: NDArray[np.int64] | None,
-        offset: int,
-        fusions: NDArray[np.int32] | None = None,
-    ) -> None:
-        if not len(placements):
+        placement: ArrayLike,
+        priority: ArrayLike | None,
+        staging: ArrayLike | None,
+        fusion: ArrayLike | None,
+    ) -> PlanBatch:
+        a = self.problem.arrays
+        placements = np.ascontiguousarray(np.atleast_2d(placement), dtype=np.int32)
+        count = len(placements)
+        return PlanBatch(
+            placements,
+            _row_per_plan("priority", priority, np.float64, (count, a.ops)),
+            _row_per_plan("staging", staging, np.int64, (count, a.devices)),
+            _row_per_plan("fusion", fusion, np.int32, (count, a.ops)),
+        )
+
+    def _record(self, verdict: Verdict, plans: PlanBatch) -> None:
+        if not len(plans):
             return
         for rank, index in enumerate(verdict.best_first(MAX_PLANS)):
             key = int(verdict.overflow[index]), float(verdict.value[index])
             if not self._best_plans.qualifies(key) and (rank or not self._improves_phase(key)):
                 break
-            # Copies, so that the plans we remember do not keep whole batches alive.
-            placement = placements[index].copy()
-            priority = None if priorities is None else priorities[offset + index].copy()
-            staging = None if staging_rows is None else staging_rows[offset + index].copy()
-            fusion = None if fusions is None else fusions[offset + index].copy()
-            build_plan = partial(Plan.of, self.problem, placement, priority, fusion, staging)
-            candidate = Candidate(key, self.phase, build_plan)
+            row = plans[[index]]  # a copy, so that no whole batch stays alive
+            candidate = Candidate(key, self.phase, partial(row.plan, self.problem, 0))
             if rank == 0:
                 self._update_best(candidate, self.evaluations + index + 1)
-            self._best_plans.add(candidate, plan_fingerprint(placement, staging, fusion))
-        self.evaluations += len(placements)
+            self._best_plans.add(candidate, plan_fingerprint(row))
+        self.evaluations += len(plans)
         self._report_progress()
 
     def _update_best(self, candidate: Candidate, evaluation: int) -> None:
@@ -275,14 +262,17 @@ class Search:
 
 
 def simulated_problem(problem: Problem, solver: Solver) -> Problem:
-    """The problem that a solver's plans are judged on: its own runtime's, if it stands for one."""
+    """The problem that a solver's plans are evaluated on.
+
+    It is the problem as another runtime runs it, if the solver stands for that runtime.
+    """
     return solver.as_executed(problem) if isinstance(solver, RuntimeSolver) else problem
 
 
 def phase_name(solver: Solver) -> str:
-    """The name under which another solver reports this solver's plans.
+    """The phase of a solver that runs inside another one.
 
-    The plans of a solver that stands for another runtime are judged as if our runtime ran them.
+    A solver that stands for another runtime is evaluated as if we ran its placement.
     """
     return f"{solver.name}'s placement" if isinstance(solver, RuntimeSolver) else solver.name
 
@@ -290,7 +280,7 @@ def phase_name(solver: Solver) -> str:
 def _row_per_plan(
     field: str, values: ArrayLike | None, dtype: type[Scalar], shape: tuple[int, int]
 ) -> NDArray[Scalar] | None:
-    """One row a plan, from one a plan or one for all."""
+    """One row per plan, from one per plan or one for all."""
     if values is None:
         return None
     rows = np.atleast_2d(np.asarray(values, dtype=dtype))

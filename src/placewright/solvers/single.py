@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from placewright.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
@@ -15,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SingleDevice:
-    """Every op on the named device, but for those that the constraints keep off it."""
+    """Every op on the named device, except those that may not be there."""
 
     device: str
 
@@ -36,7 +34,7 @@ class SingleDevice:
 
 @dataclass(frozen=True)
 class SingleDevices:
-    """Every op on one device, for each device in turn."""
+    """Every op on one device, for each device."""
 
     name = "single"
 
@@ -60,5 +58,4 @@ class CpuOnly:
 
 
 def _judge_devices(search: Search, devices: list[int]) -> None:
-    ops = len(search.problem.graph)
-    search.judge(search.problem.legalize(np.repeat(np.array(devices)[:, None], ops, axis=1)))
+    search.judge(search.problem.single_device_placements()[devices])

@@ -1,6 +1,6 @@
 """Stop rules: when a search should end.
 
-Joined with `|` the first to say stop wins.
+Rules joined with `|` end a search when the first of them does.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 class Stop:
-    """A rule that says when a search is over; this one lets the solver run to its own end."""
+    """A rule that says when a search is over; this one never ends it."""
 
     def __call__(self, search: Search) -> bool:
         return False
 
     def left(self, search: Search) -> float:
-        """Plans that may still be judged."""
+        """Plans that may still be evaluated."""
         return math.inf
 
     def seconds_left(self, search: Search) -> float:
@@ -32,7 +32,7 @@ class Stop:
 
     @property
     def certain(self) -> bool:
-        """Whether it says stop some day, however the search goes."""
+        """Whether it ends every search eventually."""
         return False
 
     def __or__(self, other: Stop) -> Stop:
@@ -61,7 +61,7 @@ class AnyOf(Stop):
 
 @dataclass(frozen=True)
 class MaxTime(Stop):
-    """Over after so many seconds. A batch of plans under way is finished."""
+    """Over after this many seconds. The current batch of plans is finished."""
 
     seconds: float
     certain = True
@@ -78,7 +78,7 @@ class MaxTime(Stop):
 
 @dataclass(frozen=True)
 class MaxEvaluations(Stop):
-    """Over once so many plans are judged; a larger batch is cut, so the count is exact."""
+    """Over once this many plans are evaluated; a batch is cut, so the count is exact."""
 
     count: int
     certain = True
@@ -95,7 +95,7 @@ class MaxEvaluations(Stop):
 
 @dataclass(frozen=True)
 class NoImprovement(Stop):
-    """Over once so many plans in a row were no better than the best."""
+    """Over once this many plans in a row were no better than the best."""
 
     evaluations: int
     certain = True
@@ -115,17 +115,17 @@ class Gap(Stop):
     share: float
 
     def __post_init__(self) -> None:
-        _demand_number(self.share, f"Gap of {self.share!r}: expected a share >= 0, such as 0.05")
+        _demand_number(self.share, f"Gap of {self.share!r}: expected a share >= 0, e.g. 0.05")
 
     def __call__(self, search: Search) -> bool:
         overflow, value = search.key
-        # The bound leaves room for rounding, so a gap of 0 must be reached within that room.
+        # The bound allows for rounding, so a gap of 0 must be reached within that tolerance.
         return overflow == 0 and value <= search.bound.seconds * (1 + self.share + 1e-9)
 
 
 @dataclass(frozen=True)
 class Within(Stop):
-    """Over when another search would be with this one's plans added to its own."""
+    """Over when an outer search would be over with this one's plans added to its own."""
 
     search: Search
 
@@ -140,7 +140,7 @@ class Within(Stop):
 
 
 def _demand_count(value: int, what: str) -> None:
-    """A fraction would never be reached: the last batch is cut to no plan at all."""
+    """A fraction would never be reached: the last batch is cut to no plan."""
     try:
         count = operator.index(value)
     except TypeError:

@@ -1,7 +1,4 @@
-"""Streamed: one device computes everything; weights it cannot hold are prefetched from the host.
-
-Weights that it cannot hold stay on the host and are streamed to it, ahead of need.
-"""
+"""Streamed: one device computes everything; weights it cannot hold are prefetched from the host."""
 
 from __future__ import annotations
 
@@ -22,23 +19,23 @@ if TYPE_CHECKING:
 Flags = NDArray[np.bool_]
 Sizes = NDArray[np.int64]
 Selection = Callable[[Sizes, int], Flags]
-"""Which of some units stay, by their sizes, where there is so much space."""
+"""Selects the units that stay, from their sizes and the free bytes."""
 SIZE_CAPS = 4
-"""How many largest sizes of streamed weights are tried, each half of the one before or less."""
+"""The number of thresholds for large weights, each at most half of the one before."""
 
 
 @dataclass(frozen=True)
 class Streamed:
-    """All ops on one accelerator, for each in turn: the weights that fit, and the rest streamed.
+    """All ops on one accelerator, for each of them: the weights that fit, and the rest streamed.
 
     Weights that stay are the first in graph order; or evenly spread through the graph, so that the
     others' copies overlap computation; or those that are read most often; or the smallest, so that
-    there are few copies, with and without the largest, which would need the most room. The staging
-    room is large enough for the copies of 1, 2, … consecutive readers. All these plans are judged.
+    there are few copies, with and without the largest, which would need the largest buffer. The
+    staging buffer holds the copies of 1, 2, … consecutive readers. All these plans are evaluated.
 
     Args:
-        lookahead: The numbers of consecutive readers to make room for.
-        targets: The devices to stream to, by position; without them every accelerator.
+        lookahead: The numbers of consecutive readers whose copies the buffer holds.
+        targets: The devices to stream to, by position; by default every accelerator.
     """
 
     lookahead: tuple[int, ...] = (1, 2, 3, 4)
@@ -59,7 +56,7 @@ class Streamed:
         weights = _StreamableWeights(problem, base_placement, device, host)
         if not len(weights.units):
             return
-        # On one device in order, activations take the same bytes wherever the weights live.
+        # On one device in order, activations take the same bytes wherever the weights are.
         activations = int(verdict.peak[0, device]) - int(a.resident[base_placement == device].sum())
         free_bytes = int(a.capacity[device]) - activations
         plans: dict[bytes, tuple[Flags, int]] = {}
@@ -76,7 +73,7 @@ class Streamed:
 
 
 class _StreamableWeights:
-    """The weights that could live on the host instead, unit by unit in order of first reading."""
+    """The weights that could be on the host instead, by unit in order of first use."""
 
     def __init__(
         self, problem: Problem, base_placement: NDArray[np.int32], device: int, host: int
@@ -85,11 +82,10 @@ class _StreamableWeights:
         self.ops, self.unit_of, self.base_placement, self.host = a.ops, a.unit, base_placement, host
         movable = np.ones(int(a.unit.max()) + 1, dtype=bool)
         movable[a.unit[~a.is_weight | (base_placement != device) | ~a.allowed[:, host]]] = False
-        # Every reading of a weight by an op on the device, in graph order
-        reader = np.repeat(np.arange(a.ops), np.diff(a.first_input))
+        # Every read of a weight by an op on the device, in graph order
         source = a.producer[a.inputs]
-        is_read = a.is_weight[source] & a.scheduled[reader] & (base_placement[reader] == device)
-        reader, source, size = reader[is_read], source[is_read], a.sizes[a.inputs[is_read]]
+        is_read = a.is_weight[source] & a.scheduled[a.reader] & (base_placement[a.reader] == device)
+        reader, source, size = a.reader[is_read], source[is_read], a.sizes[a.inputs[is_read]]
         is_movable = movable[a.unit[source]]
         units, first_read, unit = np.unique(
             a.unit[source[is_movable]], return_index=True, return_inverse=True
@@ -104,12 +100,12 @@ class _StreamableWeights:
             size[is_movable],
             np.argsort(order)[unit],
         )
-        # With a staging room, weights that live elsewhere anyway are streamed too.
+        # With a staging buffer, weights of other devices are streamed too.
         is_elsewhere = base_placement[source] != device
         self.other_bytes = _sum_by_group(reader[is_elsewhere], size[is_elsewhere], a.ops)
 
     def plans(self, free_bytes: int, lookahead: int) -> list[tuple[Flags, int]]:
-        """Which units stay on the device, and the staging room that streaming the others takes."""
+        """The units that stay on the device, and the staging buffer for the others."""
         no_units = np.zeros(len(self.units), dtype=bool)
         selections = [
             (no_units, select) for select in (_first_units, _even_spread, self._most_read)
@@ -123,9 +119,9 @@ class _StreamableWeights:
     def _plan(
         self, pinned: Flags, select: Selection, free_bytes: int, lookahead: int
     ) -> tuple[Flags, int]:
-        """The large ones stay, and those that are picked of the others."""
+        """The pinned units stay, and those that are selected from the others."""
         resident, space = pinned, free_bytes - int(self.bytes[pinned].sum())
-        # The room depends on what is streamed, which depends on the room: start from all.
+        # The buffer depends on the streamed units, and these on the buffer: start with all.
         for _ in range(2):
             staging = self._staging_bytes(resident, lookahead)
             selection = pinned.copy()
@@ -136,7 +132,7 @@ class _StreamableWeights:
         return resident, self._staging_bytes(resident, lookahead)
 
     def _large_units(self) -> list[Flags]:
-        """Units that stay because of their size: none, or those that would need the most room."""
+        """Units that stay because of their size: none, or those that need the largest buffer."""
         cap = int(self.bytes.max())
         unit_sets = [self.bytes > cap]
         while len(unit_sets) < SIZE_CAPS and (self.bytes <= cap // 2).any():
@@ -149,7 +145,7 @@ class _StreamableWeights:
         return np.where(is_streamed, np.int32(self.host), self.base_placement)
 
     def _staging_bytes(self, resident: Flags, lookahead: int) -> int:
-        """The most bytes of copies that so many consecutive readers take."""
+        """The most bytes that the copies for `lookahead` consecutive readers take."""
         streamed = ~resident[self.read_unit]
         op_bytes = self.other_bytes + _sum_by_group(
             self.read_op[streamed], self.read_bytes[streamed], self.ops
@@ -168,12 +164,12 @@ def _sum_by_group(group: Sizes, sizes: Sizes, count: int) -> Sizes:
 
 
 def _first_units(sizes: Sizes, free_bytes: int) -> Flags:
-    """As many of the first as fit, and whatever still fits behind them."""
+    """As many of the first units as fit, then whichever of the others still fit."""
     return _greedy_fill(sizes, np.arange(len(sizes)), free_bytes)
 
 
 def _even_spread(sizes: Sizes, free_bytes: int) -> Flags:
-    """An even share of every stretch of the graph."""
+    """An even share of every part of the graph."""
     share = max(0.0, free_bytes / max(1, sizes.sum()))
     resident, used_bytes, total_bytes = np.zeros(len(sizes), dtype=bool), 0, 0
     for unit, size in enumerate(sizes.tolist()):
@@ -184,7 +180,7 @@ def _even_spread(sizes: Sizes, free_bytes: int) -> Flags:
 
 
 def _smallest_units(sizes: Sizes, free_bytes: int) -> Flags:
-    """All of the smaller sizes, and of the first size that does not fit an even share."""
+    """All units of the smaller sizes, and an even share of the first size that does not fit."""
     values, counts = np.unique(sizes, return_counts=True)
     ends = np.concatenate([[0], np.cumsum(values * counts)])
     complete = int(np.searchsorted(ends[1:], free_bytes, side="right"))

@@ -11,6 +11,7 @@ import numpy as np
 
 from placewright.policies import find_policy
 from placewright.policies.shipped import SHIPPED, shipped_policy
+from placewright.solvers.memory_retry import place_with_margin
 from placewright.solvers.ordering.priority_rules import rule_priorities
 from placewright.solvers.partition.capacity_repair import repair_rounds
 from placewright.training.threads import torch_threads
@@ -52,15 +53,14 @@ class PolicySolver:
     def _run(self, search: Search) -> None:
         problem, capacity = search.problem, search.problem.arrays.capacity
         policy = self.policy or shipped_policy(self.name)
-        withheld = np.zeros_like(capacity)
-        for _ in range(_ATTEMPTS):
+
+        def place(margin: NDArray[np.int64]) -> NDArray[np.int64]:
             reduced_problem = (
-                problem.with_arrays(capacity=capacity - withheld) if withheld.any() else problem
+                problem.with_arrays(capacity=capacity - margin) if margin.any() else problem
             )
-            overflow = self._place(search, policy, reduced_problem)
-            if search.over or not overflow.any():
-                return
-            withheld = 2 * withheld + np.where(overflow, np.maximum(overflow, capacity // 64), 0)
+            return self._place(search, policy, reduced_problem)
+
+        place_with_margin(search, place, _ATTEMPTS)
 
     def _place(self, search: Search, policy: Policy, reduced_problem: Problem) -> NDArray[np.int64]:
         """Judge plans for a problem with less memory.

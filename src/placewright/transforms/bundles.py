@@ -1,7 +1,7 @@
 """Bundles: ops that a solver places as one, each a unit with the weights that follow it.
 
-A team is a leader and all the ops that take its device when a solver is silent about them: the rest
-of its unit, and weights that it reads first.
+A bundle is a leader and all ops that `legalize` puts on its device: the rest of its unit, and
+weights that it reads first.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Bundles:
-    """The teams of a problem, by their leader's position."""
+    """The bundles of a problem, in the order of their leaders."""
 
     problem: Problem
-    leader: NDArray[np.int64]  # teams
-    seconds: NDArray[np.float64]  # teams × devices; nothing where the team may not be
-    bytes: NDArray[np.int64]  # teams: resident bytes and every output
+    leader: NDArray[np.int64]  # bundles
+    seconds: NDArray[np.float64]  # bundles × devices; ops count 0 where they may not be
+    bytes: NDArray[np.int64]  # bundles: resident bytes and every output
 
     @classmethod
     def of(cls, problem: Problem) -> Bundles:
@@ -46,14 +46,14 @@ class Bundles:
         return len(self.leader)
 
     def placement(self, bundle_device: NDArray[np.integer]) -> NDArray[np.int32]:
-        """Devices of all ops from those of the teams."""
+        """The devices of all ops from those of the bundles."""
         leader_device = np.zeros(self.problem.arrays.ops, dtype=np.int32)
         leader_device[self.leader] = bundle_device
         return self.problem.legalize(leader_device)
 
 
 def accelerators(problem: Problem) -> NDArray[np.int64]:
-    """The devices that are no hosts; all of them if there are only hosts."""
+    """The devices that are not hosts; all devices if there are only hosts."""
     host = problem.arrays.is_host
     return np.flatnonzero(host if host.all() else ~host)
 

@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 
     from placewright.problem import Problem
 
-_MAX_SHARE = 2.0  # times an equal share: the most work that a group may grow to by merging
+_MAX_SHARE = 2.0  # times an equal share of the work: merging does not go beyond
 
 
 def by_heavy_edges(problem: Problem, count: int) -> Grouping:
     """At most `count` convex groups, by merging the ends of the heaviest edges first.
 
-    Heavy-edge matching (Karypis and Kumar 1998) on directed graphs: see `_matching` for why the
-    groups stay convex. When no edge may be merged any more, groups that are neighbours in
-    topological order are merged, which keeps them convex too.
+    Heavy-edge matching (Karypis and Kumar 1998) on directed graphs: `_matched_pairs` says why the
+    groups stay convex. When no edge may be merged any more, neighbours in topological order are
+    merged, which keeps groups convex too.
     """
     if count < 1:
-        raise ProblemError(f"{count} groups are asked for: expected at least 1")
+        raise ProblemError(f"{count} groups were requested: expected at least 1")
     a = problem.arrays
     leaders = np.unique(a.leader)
     item_of_leader = np.full(a.ops, -1)
@@ -51,8 +51,8 @@ def merge_heavy_edges(
     """The group of each item, at most `count` of them, numbered topologically.
 
     Args:
-        work: How much each item is.
-        edge_weights: (source, target) → how much better it is to have the two together.
+        work: The work of each item.
+        edge_weights: (source, target) → the gain of having the two together.
     """
     coarse = _GroupGraph(work, edge_weights)
     while coarse.size > count:
@@ -68,7 +68,7 @@ def merge_heavy_edges(
 
 
 class _GroupGraph:
-    """Groups of items and what flows between them; group numbers are topological."""
+    """Groups of items and the edges between them; group numbers are topological."""
 
     def __init__(
         self, work: NDArray[np.float64], edge_weights: dict[tuple[int, int], float]
@@ -82,7 +82,7 @@ class _GroupGraph:
         return len(self.work)
 
     def levels(self) -> NDArray[np.int64]:
-        """The longest way to each group, in edges."""
+        """The longest path to each group, in edges."""
         level = np.zeros(self.size, dtype=np.int64)
         for source, target in sorted(self.edge_weights):  # numbers are topological
             level[target] = max(level[target], level[source] + 1)
@@ -99,7 +99,7 @@ class _GroupGraph:
         return _MAX_SHARE * float(self.work.sum()) / count
 
     def split_evenly(self, count: int) -> None:
-        """Neighbours in topological order together, in stretches of equal work."""
+        """Merge neighbours in topological order into segments of equal work."""
         midpoints = np.cumsum(self.work) - self.work / 2
         part = np.minimum(
             (midpoints / max(self.work.sum(), 1e-300) * count).astype(np.int64), count - 1
@@ -110,7 +110,7 @@ class _GroupGraph:
         self._renumber(first_of_part[np.searchsorted(part[first_of_part], part)])
 
     def _renumber(self, representative: NDArray[np.int64]) -> None:
-        """Merge groups into the ones that `representative` names, and number them topologically anew."""
+        """Merge groups into their representatives and number them topologically again."""
         groups, compact = np.unique(representative, return_inverse=True)
         edge_weights: dict[tuple[int, int], float] = {}
         for (source, target), size in self.edge_weights.items():
@@ -133,8 +133,8 @@ class _GroupGraph:
 def _single_reader_pairs(coarse: _GroupGraph, count: int) -> list[tuple[int, int]]:
     """Pairs of a group and its only reader, the heaviest edges first.
 
-    All of them may be merged at once: what leaves the merged group leaves from its last member, and
-    a way back to an earlier member would have been a circle before.
+    All of them may be merged at once: edges leave a merged group from its last member only, and a
+    path back to an earlier member would have been a cycle before.
     """
     readers = np.bincount([source for source, _ in coarse.edge_weights], minlength=coarse.size)
     single_reader_edges = [edge for edge in coarse.edge_weights.items() if readers[edge[0][0]] == 1]
@@ -154,12 +154,12 @@ def _single_reader_pairs(coarse: _GroupGraph, count: int) -> list[tuple[int, int
 def _matched_pairs(coarse: _GroupGraph, count: int) -> list[tuple[int, int]]:
     """Pairs (tail, head) to merge at once, the heaviest edges first.
 
-    Only edges that climb one level of the longest-way numbering are merged, and no tail of one pair
+    Only edges that climb one level of the longest-path numbering are merged, and no tail of a pair
     has an edge to the head of another pair on the same two levels. Then groups stay convex: give a
     merged pair its tail's level. An edge from pair A to pair B climbs at least one level, unless it
     leads from A's tail to B's head with both on the same levels, which is excluded; an edge from a
     single group to a pair's head on the next level keeps the level, but every edge out of that pair
-    then climbs. So no circle can close.
+    then climbs. So no cycle can close.
     """
     level = coarse.levels()
     readers: dict[int, list[int]] = {}

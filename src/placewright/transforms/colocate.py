@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 def by_colocation(problem: Problem, count: int | None = None) -> Grouping:
     """Ops that belong together by the framework's constraints and the paper's rules.
 
-    The problem's own units; an op with exactly one consumer joins it; a weight goes with its first
+    The problem's units. An op with exactly one reader joins it; a weight goes with its first
     reader, an update op with its weight, a gradient op with its forward op. Not always convex.
 
     Args:
-        count: The most groups to make: heavy tensors between the groups' forward ops are put inside
-            until there are no more.
+        count: The maximum number of groups: groups are merged by the heaviest tensors between
+            their forward ops.
     """
     graph, a = problem.graph, problem.arrays
     sets = _join_with_forward(problem)
@@ -45,8 +45,7 @@ def by_colocation(problem: Problem, count: int | None = None) -> Grouping:
 
 
 def by_forward(problem: Problem) -> Grouping:
-    """Each forward op with its weights, its gradient ops and their updates: the ops that learned
-    placers decide on."""
+    """Each forward op with its weights, gradient ops and updates: one decision of a policy each."""
     sets = _join_with_forward(problem)
     labels = [sets.find(op) for op in range(len(problem.graph))]
     return Grouping.of("forward", problem, labels)
@@ -66,9 +65,7 @@ def _join_with_forward(problem: Problem) -> DisjointSets:
             for reader in readers:
                 if graph.ops[reader].phase == "update":
                     sets.merge(position, reader)
-    for position, unit_head in enumerate(
-        a.unit_head.tolist()
-    ):  # units may hold ops that take no turn
+    for position, unit_head in enumerate(a.unit_head.tolist()):  # units may hold unscheduled ops
         sets.merge(unit_head, position)
     return sets
 
@@ -82,10 +79,10 @@ def _reader_ops(graph: Graph, position: int) -> set[int]:
 def _merge_to_count(problem: Problem, grouping: Grouping, count: int) -> Grouping:
     """At most `count` groups, by heavy edges between forward ops.
 
-    Where the groups are not convex even among forward ops, stretches of them with equal work.
+    Where the groups are not convex even among forward ops, segments of equal work.
     """
     if count < 1:
-        raise ProblemError(f"{count} groups are asked for: expected at least 1")
+        raise ProblemError(f"{count} groups were requested: expected at least 1")
     if len(grouping) <= count:
         return grouping
     a, graph, group = problem.arrays, problem.graph, grouping.group
@@ -110,10 +107,10 @@ def _merge_to_count(problem: Problem, grouping: Grouping, count: int) -> Groupin
 def forward_ops(graph: Graph) -> list[int | None]:
     """For each gradient op the forward op it belongs to; None for other ops.
 
-    Graphs captured from PyTorch say it in the name: `mlp.up.addmm.backward.mm`. Elsewhere: a
-    gradient op reads what its forward op read or made, so we take, in the same module, the forward
-    op with which it shares most tensors, the later one on a tie; without a shared tensor the
-    module's last forward op, or the home of the op it reads first.
+    Graphs captured from PyTorch have it in the name: `mlp.up.addmm.backward.mm`. Elsewhere we use
+    that a gradient op reads tensors that its forward op read or made: in the same module, we take
+    the forward op with which it shares most tensors, the later one on a tie; without a shared
+    tensor the module's last forward op, or the forward op of the op it reads first.
     """
     touching_ops: dict[Tensor, list[int]] = {}
     last_of_module: dict[str, int] = {}

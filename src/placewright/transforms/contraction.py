@@ -1,7 +1,7 @@
 """Contraction: replaces each fused group of a plan by one op.
 
-A fused group becomes one op on one device with the smallest priority of its members. What its
-members hand to each other disappears: those tensors are never stored, sent or waited for.
+A fused group becomes one op on one device with the smallest priority of its members. Tensors
+between its members disappear: they are never stored, sent or waited for.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ FUSED_KIND = "fused"
 
 @dataclass(frozen=True, eq=False)
 class Contraction:
-    """A problem and plan without fused groups, and how they map to the ones with them.
+    """A problem and plan without fused groups, and the mapping to the original ones.
 
     Args:
-        contracted_op: Each original op's place in the contracted graph.
+        contracted_op: Each original op's position in the contracted graph.
         first_member: For each contracted op its first original member.
         original_tensor: For each contracted tensor the original one.
     """
@@ -107,7 +107,7 @@ def contract(problem: Problem, plan: Plan) -> Contraction:
 
 @dataclass(frozen=True, eq=False)
 class _ContractedCosts:
-    """The original's costs, but for fused groups."""
+    """The costs of the original problem, except for fused groups."""
 
     base: CostModel
     graph: Graph
@@ -162,8 +162,8 @@ def _fused_groups(problem: Problem, plan: Plan) -> list[list[int]]:
 def _merge_groups(
     problem: Problem, leader: NDArray[np.int64], groups: Mapping[int, list[int]]
 ) -> tuple[list[tuple[int, Op]], dict[int, list[Tensor]]]:
-    """Merged ops, whose inputs are places in this list, and the tensors that each still makes."""
-    graph, workspace = problem.graph, problem.arrays.workspace  # which may be a measured one
+    """Merged ops, whose inputs are positions in this list, and the tensors each still makes."""
+    graph, workspace = problem.graph, problem.arrays.workspace  # which may be measured
     kept_tensors: dict[int, list[Tensor]] = {}
     for op in range(len(graph)):
         if leader[op] != op:
@@ -220,7 +220,7 @@ def _merge_groups(
 
 
 def _alias_source(graph: Graph, tensor: Tensor, inside: set[int]) -> Tensor | None:
-    """The tensor from outside the group whose memory this one is, if any."""
+    """The tensor from outside the group whose memory this one shares, if any."""
     while tensor[0] in inside:
         op = graph.ops[tensor[0]]
         source = dict(op.aliases).get(tensor[1])

@@ -1,11 +1,10 @@
 """Fusion roles: which kinds of op may fuse, and the role of each in a fused group.
 
-The rules are those that compilers keep to (XLA's and Inductor's fusion passes): element-wise ops in
+The rules are those of compilers (XLA's and Inductor's fusion passes): element-wise ops in
 chains, before and after a reduction, and behind one matrix product or convolution (its epilogue).
-So a group holds at most one op that is not element-wise, and nothing in it feeds a heavy one. That
-is what `fuse` and `greedy` make. A plan may be broader, as some hand-written kernels are: any
-kinds in these tables, but at most one heavy op. Ops that several readers need are not computed
-twice.
+So a group holds at most one op that is not element-wise, and no member feeds a heavy op. `fuse`
+and `fuse_greedily` make such groups. A plan may be broader, like some hand-written kernels: any
+kinds in these tables, but at most one heavy op. Ops with several readers are not computed twice.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ LIGHT = frozenset(
 REDUCTION = frozenset({"norm", "softmax", "reduce", "mean", "pool", "loss"})
 HEAVY = frozenset({"linear", "matmul", "convolution", "attention"})
 UNKNOWN_KINDS = frozenset({"op"})
-"""A graph that does not say what its ops are: `fuse` takes each for a heavy one."""
+"""Kinds of a graph that does not name its ops' kinds: `fuse` takes each for a heavy op."""
 FUSIBLE = LIGHT | REDUCTION | HEAVY | UNKNOWN_KINDS
 """Kinds that may be members of a fused group."""
 

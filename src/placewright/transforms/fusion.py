@@ -1,10 +1,10 @@
 """Fuses ops: the fused groups of many plans, from their placements and op urgencies.
 
 Groups are grown edge by edge. An edge is taken if both ops are on one device, `fusible.py` allows
-the group, and no other way leads from its producer's group to its reader's, so that the contracted
-graph stays without cycles. The compiled `_fuser` keeps the groups in a topological order (Pearce
-and Kelly 2006) and looks for another way from both ends between the two; a search that is long is
-given up and the edge left alone, as are groups of more than 64 ops.
+the group, and no other path leads from its producer's group to its reader's, so that the contracted
+graph stays acyclic. The compiled `_fuser` keeps the groups in a topological order (Pearce and Kelly
+2006) and searches for another path from both ends. A long search is given up and the edge is not
+taken; groups have 64 ops at most.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ def fuse(
     """Fused groups, the most urgent ops first (the fusion action of GO, Zhou et al. 2020).
 
     Ops are visited from the most urgent to the least, those of one urgency in graph order; each is
-    fused with its producers and then its readers, as far as each may. Urgency 0 or less: never,
-    whoever asks.
+    fused with its producers and then its readers, as far as each may. Ops of urgency 0 or less are
+    never fused.
 
     Args:
         placement: Plans × ops, or ops.
         urgency: The same shape; levels or any finite numbers.
-        threads: Plans are shared out over this many threads, outside the interpreter's lock.
+        threads: Threads that share the plans, outside the interpreter's lock.
 
     Returns:
         The same shape: the first op of each op's group, or -1 for ops that stay alone.
@@ -57,7 +57,7 @@ def fuse(
 
 
 def fuse_greedily(problem: Problem, placement: ArrayLike, threads: int = 1) -> NDArray[np.int32]:
-    """Fused groups as a compiler makes them, whatever the step looks like: the default.
+    """Fused groups as a compiler makes them, without regard to the step: the default.
 
     From the last op to the first, each goes into all of its readers if each may take it, so that
     its tensor need not be stored (XLA's instruction fusion, without computing ops twice).
@@ -73,7 +73,7 @@ def fuse_greedily(problem: Problem, placement: ArrayLike, threads: int = 1) -> N
 
 
 def dissolve_groups(fusion: NDArray[np.integer], op_mask: NDArray[np.bool_]) -> NDArray[np.int32]:
-    """The groups without those that these ops are in: what is left is still without cycles."""
+    """The groups without those of the marked ops; the others still make no cycle."""
     touched = np.unique(fusion[op_mask])
     return np.where(np.isin(fusion, touched), -1, fusion).astype(np.int32)
 
@@ -88,13 +88,14 @@ def _plan_rows(problem: Problem, values: ArrayLike, dtype: type[Any], label: str
 
 
 def _fuser(problem: Problem) -> Fuser:
-    """The compiled fuser of a problem, made on first use and kept as long as its arrays live."""
+    """The compiled fuser of a problem, cached for as long as its arrays live."""
     a = problem.arrays
     if a not in _fusers:
-        reader = np.repeat(np.arange(a.ops, dtype=np.int64), np.diff(a.first_input))
         source = a.producer[a.inputs].astype(np.int64)
-        scheduled = a.scheduled[reader] & a.scheduled[source]
-        edges = np.unique(source[scheduled] * a.ops + reader[scheduled])  # by producer, then reader
+        scheduled = a.scheduled[a.reader] & a.scheduled[source]
+        edges = np.unique(
+            source[scheduled] * a.ops + a.reader[scheduled]
+        )  # by producer, then reader
         tails, heads = edges // a.ops, edges % a.ops
         backwards = np.lexsort((tails, heads))
         _fusers[a] = Fuser(

@@ -25,7 +25,7 @@ _Scalar = TypeVar("_Scalar", bound=np.generic)
 class Grouping:
     """A group number for each op; groups are numbered by their first op.
 
-    Make one with `Grouping.of`, which joins the ops that the problem keeps together anyway.
+    Make one with `Grouping.of`, which joins the ops that the problem keeps together.
     """
 
     name: str
@@ -62,9 +62,9 @@ class Grouping:
         return np.split(order, np.flatnonzero(np.diff(self.group[order])) + 1)
 
     def is_convex(self, problem: Problem) -> bool:
-        """Whether no way leaves a group and comes back: each group could run as one.
+        """Whether no path leaves a group and comes back: each group could run as one.
 
-        Weights and other things that are there before the step do not count as ways.
+        Paths go through scheduled ops only.
         """
         scheduled = problem.arrays.scheduled
         edges = {
@@ -83,7 +83,7 @@ def number_labels(labels: Sequence[object]) -> NDArray[np.int32]:
 
 
 def topological_positions(size: int, edges: Iterable[tuple[int, int]]) -> NDArray[np.int64] | None:
-    """Each item's place in a topological order, small numbers first; None if there is a circle.
+    """Each item's position in a topological order, small numbers first; None if there is a cycle.
 
     Args:
         edges: Distinct (source, target) pairs of items.

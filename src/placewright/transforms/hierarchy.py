@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
     from placewright.problem import Problem
 
-_SHRINK_FACTOR = 3.0  # each grouping has about so many times fewer groups than the one before
-_MAX_SHARE = 2.0  # times an equal share: the most work that a group may grow to
+_SHRINK_FACTOR = 3.0  # each grouping has about this many times fewer groups than the one before
+_MAX_SHARE = 2.0  # times an equal share of the work: groups do not grow beyond
 
 
 def nested_groupings(problem: Problem, smallest: int = 12) -> list[Grouping]:
@@ -22,14 +22,14 @@ def nested_groupings(problem: Problem, smallest: int = 12) -> list[Grouping]:
 
     Undirected heavy-edge matching (Karypis and Kumar 1998), rated as in KaHIP by
     weight² / (work × work), so that small ops join their neighbours first. Groups need not be
-    convex: they are for placing ops together, not for running them as one. The first grouping is
+    convex: their ops are placed together, but not run as one. The first grouping is
     by leaders (units, weights with their first reader); the last has about `smallest` groups.
     """
     a = problem.arrays
     group = number_labels(a.leader.tolist())
     seconds = np.where(a.scheduled, np.where(a.allowed, a.compute, np.inf).min(axis=1), 0.0)
     work = np.bincount(group, weights=seconds).astype(np.float64)
-    # Ops of no cost must not all run together into one group: each counts a little.
+    # Ops without cost count a little, so that they do not all merge into one group.
     work += max(float(work.sum()), 1e-12) / (10 * len(work))
     tails, heads, weights = _group_edges(problem, group)
     levels = [Grouping("team", group)]
@@ -94,7 +94,9 @@ def _match_groups(
     target: int,
 ) -> NDArray[np.int64]:
     """A new number for each group: matched pairs share one."""
-    with np.errstate(over="ignore", invalid="ignore"):  # any order will do for absurd seconds
+    with np.errstate(
+        over="ignore", invalid="ignore"
+    ):  # the order does not matter for absurd seconds
         rating = weights**2 / (work[tails] * work[heads])
     order = np.lexsort((np.arange(len(rating)), -rating))
     max_work = _MAX_SHARE * float(work.sum()) / target

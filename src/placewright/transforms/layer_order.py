@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 
 def layer_positions(problem: Problem) -> NDArray[np.int64] | None:
-    """Each op's place: that of its module's first op; None where the graph knows of no modules.
+    """Each op's position: that of its module's first op; None if the graph has no modules.
 
-    An op without a module stands with the last of what it reads. A layer is then in one place with
-    all its steps in time and its backward pass, where the graph's own order has one moment after
-    the other; cut into stretches this is what an expert does with an unrolled network.
+    An op without a module has the position of its last input. A layer then stands together with all
+    its time steps and its backward pass, while the graph's order goes time step by time step. Cut
+    into segments, this is how experts place an unrolled network.
     """
     a, ops = problem.arrays, problem.graph.ops
     first_of_module: dict[str, int] = {}

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def alias_chain(graph: Graph, tensor: Tensor) -> list[Tensor]:
-    """A tensor, and those whose memory it is in turn: the last one has it of its own."""
+    """A tensor and the tensors that it aliases, one after the other; the last owns the memory."""
     chain = [tensor]
     while True:
         op, output = chain[-1]
@@ -22,7 +22,7 @@ def alias_chain(graph: Graph, tensor: Tensor) -> list[Tensor]:
 
 
 def storage_roots(graph: Graph) -> dict[Tensor, Tensor]:
-    """For each tensor the one whose memory it is, in the end."""
+    """The tensor that owns each tensor's memory."""
     root_of: dict[Tensor, Tensor] = {}
     for position, op in enumerate(graph.ops):
         source = dict(op.aliases)
@@ -33,7 +33,7 @@ def storage_roots(graph: Graph) -> dict[Tensor, Tensor]:
 
 
 def last_uses(graph: Graph, root_of: Mapping[Tensor, Tensor]) -> dict[Tensor, int]:
-    """The last op that makes or reads what is in each owner's memory."""
+    """The last op that writes or reads each storage."""
     last_use: dict[Tensor, int] = {}
     for position, op in enumerate(graph.ops):
         for tensor in (*op.inputs, *((position, output) for output in range(len(op.outputs)))):

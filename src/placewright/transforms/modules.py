@@ -1,4 +1,4 @@
-"""Module groups: groups ops by their place in the model's module hierarchy."""
+"""Module groups: groups ops by the model's module hierarchy."""
 
 from __future__ import annotations
 

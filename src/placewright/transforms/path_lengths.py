@@ -17,11 +17,11 @@ Placements = NDArray[np.int32]
 
 
 class PathLengths:
-    """The edges between ops that take a turn, from the graph's end."""
+    """The edges between scheduled ops, from the graph's end."""
 
     def __init__(self, a: Arrays) -> None:
         self.a = a
-        reader = np.repeat(np.arange(a.ops, dtype=np.int32), np.diff(a.first_input))
+        reader = a.reader.astype(np.int32)
         source = a.producer[a.inputs]
         scheduled_edges = np.flatnonzero(a.scheduled[source] & a.scheduled[reader])
         edges = scheduled_edges[np.argsort(-source[scheduled_edges], kind="stable")]
@@ -31,12 +31,12 @@ class PathLengths:
         )
 
     def bottom_levels(self, placement: Placements) -> Seconds:
-        """Plans × ops: the longest way from an op's start to the graph's end, transfers included.
+        """Plans × ops: the longest path from an op's start to the graph's end, transfers included.
 
-        Devices and channels are taken to be free.
+        Nothing waits for a device or a channel.
         """
         return self._kernel.longest(np.atleast_2d(placement))
 
     def time_to_send(self, placement: Placements) -> Seconds:
-        """Plans × ops: the shortest way from an op's end to a send to another device; or inf."""
+        """Plans × ops: the shortest path from an op's end to a send to another device; or inf."""
         return self._kernel.shortest(np.atleast_2d(placement))

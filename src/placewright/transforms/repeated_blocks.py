@@ -18,10 +18,10 @@ _NUMBERED_MODULE = re.compile(r"^((?:.*?\.)?)(\d+)(?=\.|$)")
 
 @dataclass(frozen=True, eq=False)
 class RepeatedBlocks:
-    """Modules that repeat: `ops[i, j]` is op j of the i-th block, so columns are alike.
+    """Modules that repeat: `ops[i, j]` is op j of the i-th block, so the ops of a column are equal.
 
     Args:
-        module_prefix: The module path up to the block's number, such as `encoder.layers.`.
+        module_prefix: The module path up to the block's number, e.g. `encoder.layers.`.
         block_numbers: The blocks' numbers in that path.
     """
 
@@ -30,7 +30,7 @@ class RepeatedBlocks:
     ops: NDArray[np.int32]
 
     def broadcast(self, values: NDArray[np.int32], base: NDArray[np.int32]) -> NDArray[np.int32]:
-        """Values of one block's ops given to every block; ops outside keep those of `base`."""
+        """One block's values for the ops of every block; ops outside keep those of `base`."""
         result = base.copy()
         result[self.ops] = values
         return result
@@ -39,8 +39,8 @@ class RepeatedBlocks:
 def find_repeated_blocks(graph: Graph) -> list[RepeatedBlocks]:
     """The longest runs of consecutive, equal, numbered modules, largest first.
 
-    Blocks are equal when their ops agree in kind, cost, sizes and, inside the block, wiring; what
-    they read from outside may differ. Numbers are looked for outermost first, so that blocks do not
+    Blocks are equal when their ops agree in kind, cost, sizes and edges inside the block; their
+    inputs from outside may differ. Numbers are searched outermost first, so that blocks do not
     overlap.
     """
     families: dict[str, dict[int, list[int]]] = {}

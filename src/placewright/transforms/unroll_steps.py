@@ -25,10 +25,10 @@ def unroll(
 ) -> tuple[Problem, Plan, NDArray[np.int32]]:
     """The problem of `steps` independent steps at once, its plan, and each op's original.
 
-    Weights and states are there once; everything else once a step. A step goes before the next.
+    Weights and states exist once, everything else once per step. Earlier steps have priority.
 
     Args:
-        order: The ops that take a turn, in the plan's order.
+        order: The scheduled ops, in the plan's order.
     """
     graph, a = problem.graph, problem.arrays
     ops: list[Op] = []
@@ -85,7 +85,7 @@ def unroll(
 
 @dataclass(frozen=True, eq=False)
 class _UnrolledCosts:
-    """The original's costs, step after step."""
+    """The costs of the original problem, step after step."""
 
     base: CostModel
     graph: Graph
@@ -104,4 +104,4 @@ class _UnrolledCosts:
         return self.base.transfer_seconds(self.graph, links)[:, tensors]
 
     def fused_parts(self, graph: Graph, cluster: Cluster) -> FusedParts:
-        raise NotImplementedError("a repeated problem is fused before it is repeated")
+        raise NotImplementedError("an unrolled problem is fused before it is unrolled")

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from memory_bound_problems import optima, tight_problem
+from small_problems import random_problem
 from strategies import plans, problems
-from tight import optima, tight_problem
-from tiny import random_problem
 
 from placewright import (
     Cluster,

@@ -71,8 +71,8 @@ def _summary_lines(
         yield f"{entry['file']}: " + (
             "a plan without figures"
             if time is None
-            else f"as saved: step time {format_seconds(time)}, period {format_seconds(entry['period'])}, "
-            f"by {entry['method']}"
+            else f"as saved: step time {format_seconds(time)}, "
+            f"period {format_seconds(entry['period'])}, by {entry['method']}"
         )
     for file, ops in zip(files, diff.unshared_ops, strict=True):
         if ops:

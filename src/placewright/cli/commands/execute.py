@@ -95,11 +95,10 @@ def execute_plan(
         predicted_seconds = loaded.step_time if in_flight == 1 else loaded.period
         data["predicted"] = predicted_seconds
         predicted = f", predicted {format_seconds(predicted_seconds)}"
-    lines.insert(
-        0,
-        f"{metric} {format_seconds(measured.seconds)} measured (median of {format_count(steps - dropped, 'step')}, "
-        f"spread {measured.spread:.0%}){predicted}",
-    )
+    seconds = format_seconds(measured.seconds)
+    count = format_count(steps - dropped, "step")
+    spread = f"median of {count}, spread {measured.spread:.0%}".replace("%", " %")
+    lines.insert(0, f"{metric} {seconds} measured ({spread}){predicted}")
     if issued:
         data["issued"] = issued
         lines.insert(1, f"  how ops were launched on GPUs: {issued}")

@@ -10,9 +10,8 @@ from placewright.cli import options
 from placewright.cli.paths import check_writable, load_plan
 from placewright.cli.problem_options import ProblemOptions, with_saved_problem_options
 from placewright.cli.progress import Progress
-from placewright.cli.render.text import format_percent
 from placewright.errors import ConfigError, PlanError, nearest
-from placewright.units import format_bytes, format_seconds
+from placewright.units import format_bytes, format_percent, format_seconds
 
 if TYPE_CHECKING:
     from placewright.exporters import ExportedPlan, PlanMetrics
@@ -117,8 +116,8 @@ def _export_lines(problem: "Problem", exported: "ExportedPlan") -> list[str]:
     lines += [f"lost in export: {note}" for note in exported.notes]
     if cost.moved_time or cost.moved_bytes:
         lines.append(
-            f"on another device than planned: {format_percent(cost.moved_time)} of the computing time, "
-            f"{format_percent(cost.moved_bytes)} of the weights"
+            f"on another device than planned: {format_percent(cost.moved_time)} of the computing "
+            f"time, {format_percent(cost.moved_bytes)} of the weights"
         )
     else:
         lines.append("every op and weight is where the plan has it")

@@ -61,10 +61,8 @@ def _model_data(entry: "Entry", capture: bool) -> dict[str, Any]:
     }
     graph = None
     try:
-        if entry.network is None or capture:
-            graph = entry.build()
-        else:
-            graph = cached_graph(entry.network)
+        is_built = entry.network is None or capture
+        graph = entry.build() if is_built or entry.network is None else cached_graph(entry.network)
     except MissingDependency:
         pass
     figures = ("ops", "tensors", "parameters", "flops", "resident", "activations")

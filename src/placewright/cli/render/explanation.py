@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from placewright.cli.render import text
 from placewright.cli.render.json_output import problem_data
-from placewright.units import format_bytes, format_seconds
+from placewright.units import format_bytes, format_percent, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -57,21 +57,13 @@ def op_lines(
         lines.append(f"moves with {_op_names(problem, explanation.followers)}")
     for each in preferences:
         best, confidence = each.best_device(explanation.op)
-        verdict = (
-            f"would leave it on {device}"
-            if best == explanation.device
-            else (f"would put it on {_device_name(problem, best)}")
-        )
-        current = (
-            ""
-            if best == explanation.device
-            else (
-                f"; {text.format_percent(float(each.probabilities[explanation.op, explanation.device]))} for {device}"
-            )
-        )
-        lines.append(
-            f"policy {each.policy} {verdict}, {text.format_percent(confidence)} sure{current}"
-        )
+        sure = f"{format_percent(confidence)} sure"
+        line = f"policy {each.policy} would leave it on {device}, {sure}"
+        if best != explanation.device:
+            target = _device_name(problem, best)
+            current = format_percent(float(each.probabilities[explanation.op, explanation.device]))
+            line = f"policy {each.policy} would put it on {target}, {sure}; {current} for {device}"
+        lines.append(line)
     return [*lines, *unavailable]
 
 
@@ -84,7 +76,7 @@ def op_table(
 
     def sure(device: int) -> list[str]:
         return [
-            text.format_percent(float(each.probabilities[explanation.op, device]))
+            format_percent(float(each.probabilities[explanation.op, device]))
             for each in preferences
         ]
 
@@ -152,8 +144,8 @@ def moves_lines(model: str, problem: Problem, neighbours: Neighbours, shown: int
     )
     lines = [
         text.problem_line(model, problem),
-        f"moved each of {text.format_count(neighbours.tried_ops, 'op')} {neighbours.location}{whole}, alone, "
-        "to every other device",
+        f"moved each of {text.format_count(neighbours.tried_ops, 'op')} {neighbours.location}"
+        f"{whole}, alone, to every other device",
     ]
     gaining = len(neighbours.improving_moves)
     if not gaining:

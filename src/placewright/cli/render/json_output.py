@@ -94,7 +94,7 @@ def in_flight_data(in_flight: InFlight) -> Data:
 
 
 def answer_data(comparison: Comparison) -> Data:
-    """What `place` and `simulate` print: the problem, the best result and the best single device."""
+    """What `place` and `simulate` print: the problem, the result and the best single device."""
     tensors, weights = bytes_sent(comparison)
     return {
         **problem_data(comparison.problem),

@@ -41,12 +41,11 @@ def measured_lines(selection: MeasuredChoice, method: str) -> list[str]:
     lines = [
         "measured on this machine; the fastest plan that fits is taken, its figures are simulated"
     ]
-    for candidate in selection.ranking:
-        timing = candidate.measurement.failure or (
-            f"{format_seconds(candidate.measurement.seconds)} measured, spread {candidate.measurement.spread:.0%}"
-        )
-        name = candidate.candidate.found_by or method
-        lines.append(
-            f"  {name:<16} {timing}, {format_seconds(candidate.candidate.key[1])} simulated"
-        )
+    for ranked in selection.ranking:
+        measurement = ranked.measurement
+        spread = f"{measurement.spread:.0%}".replace("%", " %")
+        timing = f"{format_seconds(measurement.seconds)} measured, spread {spread}"
+        name = ranked.candidate.found_by or method
+        simulated = f"{format_seconds(ranked.candidate.key[1])} simulated"
+        lines.append(f"  {name:<16} {measurement.failure or timing}, {simulated}")
     return [*lines, ""]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from placewright.cli.render import text
-from placewright.units import format_bytes, format_seconds
+from placewright.units import format_bytes, format_percent, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -76,7 +76,7 @@ def print_result(comparison: Comparison) -> None:
                 model[use.name],
                 f"{use.ops:,}",
                 format_seconds(use.busy),
-                text.format_percent(use.busy / value if value else 0.0),
+                format_percent(use.busy / value if value else 0.0),
             )
             for use in uses
         ],
@@ -102,7 +102,7 @@ def print_comparison(comparison: Comparison) -> None:
                 format_seconds(result.step_time),
                 format_seconds(result.period),
                 "–" if (ratio := comparison.speedup(result)) is None else f"{ratio:.2f}x",
-                text.format_percent(result.gap) if result.fits else "–",
+                format_percent(result.gap) if result.fits else "–",
                 "yes" if result.fits else "no",
                 f"{result.evaluations:,}",
                 f"{result.seconds:.2f}",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from placewright.units import format_bytes, format_seconds
+from placewright.result import PROVEN_GAP
+from placewright.units import UNLIMITED, format_bytes, format_percent, format_seconds
 
 if TYPE_CHECKING:
     from placewright.problem import Problem
@@ -13,8 +14,6 @@ if TYPE_CHECKING:
     from placewright.solvers import Comparison
     from placewright.timeline import Timeline
 
-UNLIMITED = 2**60  # bytes: a device with more has no limit
-PROVEN_GAP = 1e-9  # a gap this small is rounding
 INTERRUPTED_LINE = "interrupted: this is the best plan so far"
 INTERRUPTED_STATUS = 130  # the exit status after Ctrl-C
 
@@ -22,13 +21,6 @@ INTERRUPTED_STATUS = 130  # the exit status after Ctrl-C
 def format_memory(size: int) -> str:
     """Bytes of a device or of a limit."""
     return "no limit" if size >= UNLIMITED else format_bytes(size)
-
-
-def format_percent(share: float) -> str:
-    """A share such as `3.7 %`; from 100 % on without decimals."""
-    if share == float("inf"):
-        return "–"
-    return f"{share * 100:,.{1 if share < 1 else 0}f} %"
 
 
 def problem_line(model: str, problem: Problem) -> str:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from placewright.policies.go.initial_plans import layer_index, mean_transfer
+from placewright.policies.go.initial_plans import layer_index
+from placewright.scheduling.ranks import mean_transfer
 
 if TYPE_CHECKING:
     import torch
@@ -431,9 +432,8 @@ def _layer_features(problem: Problem) -> NDArray[np.float64]:
 
 def _unit_edges(a: Arrays, unit: NDArray[np.int64]) -> tuple[NDArray[np.int64], ...]:
     """Edges, each once: source unit, target unit, tensor."""
-    reader = np.repeat(np.arange(a.ops), np.diff(a.first_input))
     tensor = a.inputs.astype(np.int64)
-    source, target = unit[a.producer[tensor]], unit[reader]
+    source, target = unit[a.producer[tensor]], unit[a.reader]
     crossing = np.flatnonzero(source != target)
     _, first_edge = np.unique(target[crossing] * len(a.sizes) + tensor[crossing], return_index=True)
     distinct = crossing[first_edge]

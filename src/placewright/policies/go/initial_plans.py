@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from placewright.scheduling.ranks import downward_ranks, upward_ranks
 from placewright.transforms import by_forward, layer_positions
 
 if TYPE_CHECKING:
@@ -23,33 +24,7 @@ if TYPE_CHECKING:
 
 def path_lengths(a: Arrays) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Each op's mean way to the end of the graph, itself included, and from its beginning."""
-    mean = np.where(a.allowed, a.compute, 0.0).sum(axis=1) / a.allowed.sum(axis=1)
-    seconds = np.where(a.scheduled, mean, 0.0).tolist()
-    transfer_seconds = mean_transfer(a).tolist()
-    inputs, first_input, producer = a.inputs.tolist(), a.first_input.tolist(), a.producer.tolist()
-    to_end, from_start = [0.0] * a.ops, [0.0] * a.ops
-    for op in range(a.ops):
-        longest = 0.0
-        for tensor in inputs[first_input[op] : first_input[op + 1]]:
-            source = producer[tensor]
-            longest = max(longest, from_start[source] + seconds[source] + transfer_seconds[tensor])
-        from_start[op] = longest
-    for op in range(a.ops - 1, -1, -1):
-        to_end[op] += seconds[op]
-        for tensor in inputs[first_input[op] : first_input[op + 1]]:
-            source = producer[tensor]
-            to_end[source] = max(to_end[source], transfer_seconds[tensor] + to_end[op])
-    return np.array(to_end), np.array(from_start)
-
-
-def mean_transfer(a: Arrays) -> NDArray[np.float64]:
-    """Each tensor's seconds over a link, the mean over all ordered pairs of devices."""
-    classes = a.link_class[a.link_class >= 0]
-    if not len(classes):
-        return np.zeros(len(a.sizes))
-    share = np.bincount(classes, minlength=len(a.transfer)) / len(classes)
-    mean: NDArray[np.float64] = share @ a.transfer
-    return mean
+    return upward_ranks(a), downward_ranks(a, from_unscheduled=True)
 
 
 def list_schedule(

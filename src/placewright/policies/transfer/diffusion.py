@@ -26,9 +26,8 @@ def diffusion_kernels(order: ScheduleOrder) -> NDArray[np.float32]:
     """
     a, groups = order.problem.arrays, len(order.grouping)
     group = order.grouping.group.astype(np.int64)
-    reader = np.repeat(np.arange(a.ops), np.diff(a.first_input))
     producers = a.producer[a.inputs]
-    source, target = group[producers], group[reader]
+    source, target = group[producers], group[a.reader]
     crossing = (source != target) & a.scheduled[producers]
     seconds = np.zeros((groups, groups))
     min_weight = 1e-3 * float(order.mean_transfer.mean()) + 1e-30

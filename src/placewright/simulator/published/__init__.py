@@ -1,4 +1,4 @@
-"""Simulator rules that others published, for comparison only; no plan is made by them."""
+"""Simulator rules that others published, for comparison only; no solver uses them."""
 
 from placewright.simulator.published.placeto import placeto_seconds
 

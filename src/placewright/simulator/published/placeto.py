@@ -1,14 +1,14 @@
 """The rules of the simulator that Placeto's authors published, for one placement.
 
-Written anew from a description of them, not from their code. They differ from ours (rules 1 to 10
-of `simulator/reference.py`), so step times by the one and by the other do not compare:
+Written from a description of them, not from their code. They differ from ours (rules 1 to 10 of
+`simulator/reference.py`), so step times of the two cannot be compared:
 
 - An op takes the same time on every device, which is then idle for 5.7 µs unless the op took none.
 - Each device has one outgoing wire, whatever the receiver; a tensor takes its bytes at 7.6 GB/s,
   and the wire is then idle for 25 µs, which delays the next tensor but not this one.
 - One transfer serves all readers on other devices, even on different ones: a broadcast is free.
-- An op that reads two outputs of one other op pays for the last of them alone.
-- Devices and wires serve by the time of being ready, then in order of arrival.
+- An op that reads two outputs of one other op pays for the last of them only.
+- Devices and wires serve first what was ready first, then in order of arrival.
 - The step ends with the last event, idle times included. Memory is not counted here.
 """
 
@@ -31,14 +31,14 @@ _BANDWIDTH = 7.6e9  # bytes per second
 def placeto_seconds(problem: Problem, device: NDArray[np.integer]) -> float:
     """The step time of one placement (ops).
 
-    The time of an op is that on its fastest device: theirs was profiled on one kind of GPU. What
-    exists before the step, such as a weight, is an op of no time.
+    The time of an op is that on its fastest device: theirs was profiled on one kind of GPU.
+    Unscheduled ops, e.g. weights, take no time.
     """
     return _PlacetoStep(problem, [int(index) for index in device]).run()
 
 
 class _WaitingQueue:
-    """What a device or its wire has to do, one after the other."""
+    """The queue of a device or of its wire."""
 
     def __init__(self) -> None:
         self.waiting: list[tuple[float, int, int]] = []
@@ -80,7 +80,7 @@ class _PlacetoStep:
         return now
 
     def _handle_event(self, kind: str, item: int, now: float) -> set[int]:
-        """An event; the devices where something may begin now."""
+        """Handle an event; returns the devices where something may start now."""
         if kind == "free":
             self.compute_queue[item].busy = False
             return {item}

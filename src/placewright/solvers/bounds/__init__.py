@@ -48,7 +48,7 @@ class _EffortLimits:
     """How far to go, in counts, so that the same problem always has the same bound."""
 
     arrivals: int  # numbers worked out along the paths
-    cut_arcs: int  # arcs looked at, for the surroundings
+    cut_arcs: int  # arcs looked at, for the neighbourhood bound
     packing_tries: int  # of T in the packing
     packing_arcs: int  # arcs looked at, in each of these
     size_cases: int  # of the largest weight that is sent
@@ -128,9 +128,11 @@ def _unconditional_bounds(aggregates: Aggregates, limits: _EffortLimits) -> list
         op_times = earliest_times(aggregates, prices, limits.arrivals)
     bounds += [Bound(seconds, "work"), Bound(largest_unit_bound(aggregates), "largest unit")]
     if op_times is not None:
-        bounds.append(Bound(longest_path_bound(aggregates, op_times, prices), "longest way"))
+        bounds.append(Bound(longest_path_bound(aggregates, op_times, prices), "longest path"))
     min_cuts = minimum_cuts(aggregates)
-    bounds.append(Bound(neighbourhood_bound(aggregates, min_cuts, limits.cut_arcs), "surroundings"))
+    bounds.append(
+        Bound(neighbourhood_bound(aggregates, min_cuts, limits.cut_arcs), "neighbourhood")
+    )
     packing_state = Packing(aggregates, min_cuts, op_times, limits.packing_arcs)
     highest = max(candidate.seconds for candidate in bounds)
     tries = (

@@ -41,17 +41,16 @@ def earliest_times(aggregates: Aggregates, prices: Seconds, max_arrivals: int) -
         max_arrivals: How many arrivals may be worked out (see `_Walk`).
     """
     a = aggregates.problem.arrays
-    reader = np.repeat(np.arange(a.ops), np.diff(a.first_input))
     source = a.producer[a.inputs]
-    is_edge = a.scheduled[reader]
+    is_edge = a.scheduled[a.reader]
     forward = _PathSweep(
-        aggregates, reader[is_edge], source[is_edge], a.inputs[is_edge], prices, max_arrivals
+        aggregates, a.reader[is_edge], source[is_edge], a.inputs[is_edge], prices, max_arrivals
     ).earliest_begins()
     is_edge &= a.scheduled[source]
     backward = _PathSweep(
         aggregates,
         source[is_edge],
-        reader[is_edge],
+        a.reader[is_edge],
         a.inputs[is_edge],
         prices,
         max_arrivals,

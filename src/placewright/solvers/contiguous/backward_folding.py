@@ -1,8 +1,8 @@
 """Backward folding: which backward ops go with which forward ops in a contiguous split.
 
 In a training graph a backward op goes with its forward op, so that only the forward half has an
-order. A backward op without a forward op (a loss, a sum of gradients) stays by itself, and the
-order of what it hands to others is mirrored: this is how Tarnawski et al. 2020 fold such graphs.
+order. A backward op without a forward op (a loss, a sum of gradients) keeps its own label, and the
+order of its edges to others is mirrored, as Tarnawski et al. 2020 fold such graphs.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from placewright.problem import Problem
 
 Edges = frozenset[tuple[int, int]]
-"""Pairs of which the first may not be in a later stage than the second."""
+"""Pairs of which the first must not be in a later stage than the second."""
 
 
 def fold_labels(problem: Problem) -> NDArray[np.int64]:
-    """A label for each op: its team, or that of its forward op; -1 for those set apart."""
+    """A label for each op: its bundle, or that of its forward op; -1 for fixed ops."""
     a, ops = problem.arrays, problem.graph.ops
     pinned = a.allowed.sum(axis=1) == 1
     forward = np.array([op.phase == "forward" for op in ops])
@@ -53,7 +53,7 @@ def fold_labels(problem: Problem) -> NDArray[np.int64]:
 
 
 def _forward_reader(problem: Problem, update: int) -> int | None:
-    """The first forward op that reads the weight which an update reads, or a view of it."""
+    """The first forward op that reads the weight of an update, or a view of it."""
     a, ops = problem.arrays, problem.graph.ops
     tensors = a.inputs[a.first_input[update] : a.first_input[update + 1]].tolist()
     tensors = [tensor for tensor in tensors if a.is_resident[a.producer[tensor]]]
@@ -67,26 +67,25 @@ def _forward_reader(problem: Problem, update: int) -> int | None:
 
 
 def precedence_edges(problem: Problem, label: NDArray[np.int64]) -> Edges:
-    """Pairs of labels: forward ops in their order, and mirrored what backward pieces hand on."""
+    """Pairs of labels: forward ops in their order, and edges of backward nodes mirrored."""
     a = problem.arrays
     forward = np.array([op.phase == "forward" for op in problem.graph.ops])
     orphan = np.ones(a.ops, dtype=bool)  # by label
     orphan[label[forward & a.scheduled & (label >= 0)]] = False
-    reader = np.repeat(np.arange(a.ops), np.diff(a.first_input))
     source = a.producer[a.inputs]
-    source_label, reader_label = label[source], label[reader]
+    source_label, reader_label = label[source], label[a.reader]
     crossing = (
         a.scheduled[source]
-        & a.scheduled[reader]
+        & a.scheduled[a.reader]
         & (source_label >= 0)
         & (reader_label >= 0)
         & (source_label != reader_label)
     )
-    is_forward = crossing & forward[source] & forward[reader]
+    is_forward = crossing & forward[source] & forward[a.reader]
     mirrored = (
         crossing
         & ~forward[source]
-        & ~forward[reader]
+        & ~forward[a.reader]
         & (orphan[source_label] | orphan[reader_label])
     )
     pairs = [
@@ -99,9 +98,9 @@ def precedence_edges(problem: Problem, label: NDArray[np.int64]) -> Edges:
 def without_cycles(
     problem: Problem, label: NDArray[np.int64], edges: Edges
 ) -> tuple[NDArray[np.int64], Edges]:
-    """Labels that wait for each other in a circle as one, and the order that is left.
+    """Labels with each cycle merged into one, and the order that is left.
 
-    Where the ops of a circle have no device in common, they keep their labels and lose their order.
+    Where the ops of a cycle have no device in common, they keep their labels and lose their order.
     """
     a = problem.arrays
     if topological_positions(a.ops, edges) is not None:
@@ -116,7 +115,7 @@ def without_cycles(
     leaders = np.unique(a.leader[free])
     common = np.ones((int(component.max()) + 1, a.devices), dtype=bool)
     np.logical_and.at(common, component[label[leaders]], a.allowed[leaders])
-    # A component is called by one of its labels.
+    # A component is named by one of its labels.
     label_of = np.zeros(len(common), dtype=np.int64)
     label_of[component[label[free]]] = label[free]
     is_mergeable = common[component].any(axis=1)

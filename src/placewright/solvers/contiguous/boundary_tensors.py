@@ -1,4 +1,4 @@
-"""Boundary tensors: what the nodes of a coarse graph pass to each other."""
+"""Boundary tensors: the tensors between the nodes of a coarse graph."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class BoundaryTensors:
-    """Tensors that leave their piece; those with the same producer and readers count as one.
+    """Tensors that leave their node; those with the same producer and readers count as one.
 
     Args:
-        producer: The piece that makes it, or -1 for an op set apart.
-        fixed_source: The device of an op set apart that makes it, or -1.
+        producer: The node that makes it, or -1 for a fixed op.
+        fixed_source: The device of the fixed op that makes it, or -1.
         first_reader: Where each one's readers begin, with one entry more.
-        readers: Pieces that read it, its producer left out.
-        fixed_targets: Devices on which ops set apart read it.
+        readers: Nodes that read it, without its producer.
+        fixed_targets: Devices on which fixed ops read it.
         seconds: Link classes × tensors.
     """
 

@@ -1,6 +1,6 @@
-"""The coarse graph that a contiguous split cuts, its nodes numbered as data flows.
+"""The coarse graph that a contiguous split cuts, with nodes in topological order.
 
-A piece is made of whole teams, folded as `folding` says, and of what waits for it in a circle.
+A node consists of whole bundles, folded by `backward_folding`, and of the ops on a cycle with them.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class CoarseGraph:
-    """The pieces of a problem, in a topological order of `precedence`.
+    """The nodes of a problem, in a topological order of `precedence`.
 
     Args:
-        node_of: Ops → pieces, or -1 for an op that can be on one device only. Such ops are set
-            fixed_seconds: they stand on their device whatever is cut.
-        fixed_device: The device of each op that is set apart.
-        first_op: Each piece's first op, a forward one if it has any.
-        allowed: Pieces × devices.
-        seconds: Pieces × devices; 0 where a piece may not be.
-        fixed_seconds: Devices: seconds of the ops set apart.
+        node_of: Ops → nodes, or -1 for an op that can be on one device only. Such ops are fixed:
+            they are on their device in every split.
+        fixed_device: The device of each fixed op.
+        first_op: Each node's first op, a forward one if it has any.
+        allowed: Nodes × devices.
+        seconds: Nodes × devices; 0 where a node may not be.
+        fixed_seconds: Devices: seconds of the fixed ops.
         resident: Bytes that stay for the whole step.
-        max_bytes: The same and every output, which is more than is ever held at once.
-        precedence: Pairs of pieces of which the first may not be in a later stage than the second.
-        boundary: What pieces hand to each other.
+        max_bytes: The same and every output, which is more than is ever in use at once.
+        precedence: Pairs of nodes of which the first must not be in a later stage than the second.
+        boundary: The tensors between nodes.
     """
 
     problem: Problem
@@ -61,7 +61,7 @@ class CoarseGraph:
 
     @classmethod
     def of(cls, problem: Problem) -> CoarseGraph:
-        """One piece a team, but for what is folded."""
+        """One node per bundle, except for folded ops."""
         label = fold_labels(problem)
         return cls._from_labels(
             problem, *without_cycles(problem, label, precedence_edges(problem, label))
@@ -69,7 +69,7 @@ class CoarseGraph:
 
     @classmethod
     def _from_labels(cls, problem: Problem, label: NDArray[np.int64], edges: Edges) -> CoarseGraph:
-        """Pieces from a label for each op (-1 for those set apart) and an order without circles."""
+        """Nodes from a label per op (-1 for fixed ops) and an order without cycles."""
         a = problem.arrays
         names, node_of = np.unique(label, return_inverse=True)
         offset = int(names[0] < 0) if len(names) else 0
@@ -78,7 +78,7 @@ class CoarseGraph:
         index_of = {int(name): index for index, name in enumerate(names)}
         compact = {(index_of[source], index_of[target]) for source, target in edges}
         position = topological_positions(count, compact)
-        assert position is not None  # circles are gone
+        assert position is not None  # there are no cycles left
         node_of = np.append(position, -1)[node_of]  # -1 stays -1
         forward = np.array([op.phase == "forward" for op in problem.graph.ops]) & a.scheduled
         first_op = np.full(count, a.ops)
@@ -100,7 +100,7 @@ class CoarseGraph:
             return sums.astype(np.float64)
 
         allowed = np.ones((count, a.devices), dtype=bool)
-        leaders = np.unique(a.leader[free])  # the others follow, or go where they may
+        leaders = np.unique(a.leader[free])  # the others follow, or go where they are allowed
         np.logical_and.at(allowed, node_of[leaders], a.allowed[leaders])
         return cls(
             problem,
@@ -118,22 +118,21 @@ class CoarseGraph:
 
     @property
     def fastest_seconds(self) -> NDArray[np.float64]:
-        """Each piece's seconds on its fastest device."""
+        """Each node's seconds on its fastest device."""
         fastest: NDArray[np.float64] = np.where(self.allowed, self.seconds, np.inf).min(axis=1)
         return fastest
 
     def placement(self, device: NDArray[np.integer]) -> NDArray[np.int32]:
-        """Devices of all ops from those of the pieces (…, pieces)."""
+        """The devices of all ops from those of the nodes (…, nodes)."""
         expanded = np.zeros((*device.shape[:-1], len(self.node_of)), dtype=np.int32)
         free = self.node_of >= 0
         expanded[..., free] = device[..., self.node_of[free]]
         return self.problem.legalize(expanded)
 
     def merge(self, group: NDArray[np.int64]) -> CoarseGraph:
-        """Pieces of one group as one piece.
+        """Merge the nodes of each group.
 
-        Groups must not wait for each other in a circle. Pieces that have no device in common stay
-        apart, whatever their group.
+        Groups must not form a cycle. Nodes that have no device in common are not merged.
         """
         common = np.ones((int(group.max()) + 1, self.allowed.shape[1]), dtype=bool)
         np.logical_and.at(common, group, self.allowed)
@@ -147,7 +146,7 @@ class CoarseGraph:
         )
 
     def coarsen(self, count: int) -> CoarseGraph:
-        """About `count` pieces, with heavy tensors inside."""
+        """About `count` nodes, with heavy tensors inside."""
         flow = dict.fromkeys(sorted(self.precedence), 0.0)
         heaviest = self.boundary.seconds.max(axis=0, initial=0.0)
         for index, source in enumerate(self.boundary.producer.tolist()):
@@ -158,14 +157,14 @@ class CoarseGraph:
         return self.merge(merge_heavy_edges(self.fastest_seconds, flow, count))
 
     def without_trivial_nodes(self, share: float = 0.0) -> CoarseGraph:
-        """Pieces that take no time and deal with one other piece only, joined to that piece.
+        """Nodes that take no time and have one neighbour only are merged with it.
 
-        No load grows by this: the piece adds nothing to the other's stage and takes away what the
-        two hand to each other. Where memory is short, only pieces that hold none are joined.
+        No load grows by this: the node adds nothing to the neighbour's stage and saves the
+        transfers between the two. Where memory is short, only nodes without bytes are merged.
 
         Args:
-            share: Of all work that counts as no time. If it is above 0, pieces that deal with none
-                are joined too, to the one before them in the graph.
+            share: The share of all work that counts as no time. If it is above 0, nodes without a
+                neighbour are merged too, with the node before them.
         """
         neighbours, is_tied = self._neighbours()
         is_short = self.resident.sum() > self.problem.arrays.capacity.min()
@@ -190,7 +189,7 @@ class CoarseGraph:
         return self.merge(merged)
 
     def _neighbours(self) -> tuple[list[set[int]], NDArray[np.bool_]]:
-        """Which pieces each deals with, and whether it deals with ops set apart."""
+        """The neighbours of each node, and whether it shares tensors with fixed ops."""
         neighbours: list[set[int]] = [set() for _ in range(len(self))]
         is_tied = np.zeros(len(self), dtype=bool)
         pairs = list(self.precedence)

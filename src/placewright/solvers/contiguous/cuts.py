@@ -24,20 +24,21 @@ _MODULE_GROUPS = 100  # groups of the order by modules
 
 @dataclass(frozen=True)
 class Cuts:
-    """Each order cut into one stretch a device, where that costs least.
+    """Each order cut into one contiguous segment per device, where that costs least.
 
-    For the period that is the least largest load, transfers included; for the step time the least
-    sum of stages and the transfers between them. Within its order a split is the best there is if
-    all links are alike and, for the period, transfers do not overlap (or a device hears from one
-    other only); for the step time, if the graph is a chain. Otherwise the costs are estimates, and
-    the simulator chooses among the best split for each number of devices. Memory is estimated from
-    resident bytes; where the simulator finds too much in use, we try again with some kept back.
+    For the period the cost is the largest load, transfers included; for the step time the sum of
+    the stages and the transfers between them. Within its order a split is optimal if all links are
+    equal and, for the period, transfers do not overlap (or a device receives from one other only);
+    for the step time, if the graph is a chain. Otherwise the costs are estimates, and the simulator
+    chooses among the best splits for each number of devices. Memory is estimated from resident
+    bytes; where the simulator finds too much in use, we try again with a margin.
 
-    It begins with `balanced` splits.
+    It starts with `balanced` splits.
 
     Args:
-        max_cuts: The most places where an order may be cut. If it has more, the cheapest place in each
-            of as many stretches of equal work is taken. Time and memory grow with its square.
+        max_cuts: The maximum number of positions where an order may be cut. If it has more, the
+            cheapest position in each of `max_cuts` segments of equal work is taken. Time and memory
+            grow with its square.
     """
 
     max_cuts: int = 1_500
@@ -50,7 +51,7 @@ class Cuts:
 
 
 def coarsen_after_balanced(search: Search) -> CoarseGraph | None:
-    """Judge balanced splits; the problem's pieces if there are any and the search goes on."""
+    """Evaluate balanced splits; the coarse graph, if it has nodes and the search goes on."""
     Balanced().run(search)
     if search.over:
         return None
@@ -59,7 +60,7 @@ def coarsen_after_balanced(search: Search) -> CoarseGraph | None:
 
 
 def judge_cuts(search: Search, coarse: CoarseGraph, max_cuts: int = Cuts.max_cuts) -> None:
-    """Judge the best splits of every order of these pieces, cut at `max_cuts` places at most."""
+    """Evaluate the best splits of every order of the nodes, cut at `max_cuts` positions."""
     for order in cut_orders(coarse):
         if search.over:
             return
@@ -74,10 +75,10 @@ def judge_cuts(search: Search, coarse: CoarseGraph, max_cuts: int = Cuts.max_cut
 
 
 def cut_orders(coarse: CoarseGraph) -> list[NDArray[np.int64]]:
-    """Orders of the pieces that may be worth cutting, each once.
+    """Distinct orders of the nodes that may be worth cutting.
 
-    The graph's own; the one in which ops stand just before they are needed; by levels, so that
-    branches stay side by side; and module by module.
+    The graph's; one in which ops come just before they are needed; by levels, so that branches
+    stay side by side; and module by module.
     """
     problem = coarse.problem
     level = np.zeros(len(coarse), dtype=np.int64)

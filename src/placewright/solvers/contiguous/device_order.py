@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from placewright.solvers.contiguous.coarse_graph import CoarseGraph
 
 UsedCounts = tuple[int, ...]
-"""How many devices of each class are in use."""
+"""The number of devices of each class that are in use."""
 
 
 class StageDevice(NamedTuple):
-    """A device, or one that is its equal, and the links to its neighbours (-1 without any)."""
+    """A device, or one equal to it, and the links to its neighbours (-1 for none)."""
 
     device: int
     link_in: int  # class of the link from the device before it
@@ -33,14 +33,14 @@ class StageDevice(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class DeviceOrder:
-    """Classes of devices; of a class the first is used first.
+    """Classes of devices; the first device of a class is used first.
 
     Args:
-        classes: The devices of each class, all equal unless the fleet is a row.
-        is_sequence: Whether it is one class of unequal devices, any of which may be left out.
+        classes: The devices of each class, all equal unless this is a sequence.
+        is_sequence: Whether it is one class of unequal devices, any of which may be skipped.
         link_class: Devices × devices: the class of each link.
-        throughput: For each device the most work it does in a second, where a second's work is what the
-            fastest device for it does in a second.
+        throughput: The most work per second of each device, in seconds on the fastest device for
+            that work.
     """
 
     classes: tuple[tuple[int, ...], ...]
@@ -55,7 +55,7 @@ class DeviceOrder:
         return sorted(counts, key=lambda used: (sum(used), used))
 
     def last_devices(self, used: UsedCounts) -> Iterator[tuple[int, int, UsedCounts]]:
-        """The classes of which a device is in use, the last of them, and the state without it."""
+        """The classes in use, the last used device of each, and the state without it."""
         for kind, count in enumerate(used):
             if count:
                 yield kind, self.classes[kind][count - 1], self.decrement(used, kind)
@@ -64,7 +64,7 @@ class DeviceOrder:
         return (*used[:kind], used[kind] - 1, *used[kind + 1 :])
 
     def throughput_split(self, used: UsedCounts) -> tuple[float, float]:
-        """The work that the devices in use, and the others, can do in a second."""
+        """The work per second of the devices in use, and of the others."""
         class_counts = list(zip(self.classes, used, strict=True))
         used_rate = sum(
             self.throughput[list(members[:count])].sum() for members, count in class_counts
@@ -75,10 +75,10 @@ class DeviceOrder:
         return float(used_rate), float(unused_rate)
 
     def stage_device(self, used: UsedCounts, kind: int) -> StageDevice:
-        """Where the last one used of a class sits.
+        """The last used device of a class, with its links.
 
-        The state does not say in which order classes were used. A neighbour is taken from its own
-        class where there is one, since links inside a class are the fast ones.
+        The state does not know in which order classes were used. A neighbour is taken from the same
+        class if there is one, since links inside a class are the fast ones.
         """
         members, last = self.classes[kind], used[kind] - 1
         others = [
@@ -100,7 +100,7 @@ class DeviceOrder:
 
 
 def device_orders(coarse: CoarseGraph, max_states: int) -> list[DeviceOrder]:
-    """One fleet of classes, or several rows if that would have more than `max_states` states."""
+    """One order of classes, or several sequences if it has more than `max_states` states."""
     a = coarse.problem.arrays
     fastest = coarse.fastest_seconds[:, None]
     throughput = np.zeros(coarse.seconds.shape)

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 
 def enumerate_ideals(coarse: CoarseGraph, limit: int) -> Flags | None:
-    """Ideals × pieces, by the work in them, from none to all; None if there are over `limit`.
+    """Ideals × nodes, by their work, from none to all; None if there are more than `limit`.
 
-    Ideals are found size by size: each grows by any one piece whose predecessors it holds.
+    Ideals are enumerated size by size: each grows by one node whose predecessors it holds.
     """
     count = len(coarse)
     needs = [0] * count
@@ -39,7 +39,7 @@ def enumerate_ideals(coarse: CoarseGraph, limit: int) -> Flags | None:
         needs[target] |= 1 << source
         readers[source].append(target)
     ready = sum(1 << node for node in range(count) if not needs[node])
-    level = {0: ready}  # ideal → what may join it, both as bits
+    level = {0: ready}  # ideal → nodes that may join it, both as bits
     masks = [0]
     for _ in range(count):
         larger: dict[int, int] = {}
@@ -65,16 +65,16 @@ def enumerate_ideals(coarse: CoarseGraph, limit: int) -> Flags | None:
 
 
 class IdealCosts(StageCosts):
-    """The points are ideals. What a stage moves is bilinear in features of its two ends.
+    """The points are ideals. The transfers of a stage are bilinear in features of its two ends.
 
-    Say a tensor has been read by `k` of its reading pieces in a point. A stage from point I to J
-    receives it from before if I holds its producer and k(J) > k(I), that is, if for one number n
-    both k(I) = n and k(J) > n. Each such pair of conditions is a feature of I and one of J, whose
-    product counts with the tensor's seconds; so a whole block of stages is a matrix product. What
-    comes from after the stage, from ops set apart, and what is sent, are written likewise.
+    Let `k` of a tensor's reading nodes be in a point. A stage from point I to J receives the tensor
+    from an earlier stage if I holds its producer and k(J) > k(I), that is, if for one number n both
+    k(I) = n and k(J) > n. Each such pair of conditions is a feature of I and one of J; their product
+    counts with the tensor's seconds; so a block of stages is a matrix product. Tensors from later
+    stages, from fixed ops, and sent tensors are handled in the same way.
 
     Args:
-        membership: Ideals × pieces, as `ideals` makes it.
+        membership: Ideals × nodes, from `enumerate_ideals`.
     """
 
     def __init__(
@@ -160,8 +160,8 @@ class IdealCosts(StageCosts):
     ) -> Iterator[Features]:
         """A tensor is sent if it is made in the stage and not all its readers are there too.
 
-        If they all come after it, the latter says that the target does not hold them all. If not,
-        we take away what stays: the target holds all of them and the source none.
+        If all readers come after the producer, this means that the target does not hold them all.
+        If not, we subtract tensors that stay: the target holds all readers and the source none.
         """
         has_node = self.coarse.boundary.producer >= 0
         for chosen, all_after in (

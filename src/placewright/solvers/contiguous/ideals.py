@@ -26,31 +26,31 @@ if TYPE_CHECKING:
     from placewright.solvers.contiguous.coarse_graph import CoarseGraph
     from placewright.solvers.search import Search
 
-_EFFORT = 5e9  # stages × tensors to look at for the period: some five seconds
-_MAX_STEP_IDEALS = 2_000  # ideals for the step time, where no bound leaves any out
-_MAX_NODES = 2_000  # above which heavy edges are merged at once
-_TRIVIAL_SHARE = 1e-5  # of all work: what is joined first if there are too many ideals
-_SHRINK_FACTOR = 0.7  # times the pieces, until there are few enough ideals
+_EFFORT = 5e9  # stages × tensors for the period: about five seconds
+_MAX_STEP_IDEALS = 2_000  # ideals for the step time, where no bound prunes any
+_MAX_NODES = 2_000  # nodes above which heavy edges are merged first
+_TRIVIAL_SHARE = 1e-5  # of all work: nodes up to this are merged first if there are too many ideals
+_SHRINK_FACTOR = 0.7  # factor for the number of nodes, until there are few enough ideals
 
 
 @dataclass(frozen=True)
 class Ideals:
     """Every contiguous split of the graph, not only those of one order.
 
-    An ideal is a set of ops that holds with each op all those before it. A contiguous split goes
-    from ideal to larger ideal, one device after the other, so the best one is found by dynamic
-    programming over (ideal, devices in use of each kind). The paper allows any two ideals; we look
-    only at those between which a split that beats the best known one can pass, which `cuts` provide
-    first. As in the paper, only the forward half of a training graph must be contiguous.
+    An ideal is a set of ops that holds all predecessors of its ops. A contiguous split goes from
+    ideal to larger ideal, one device after the other, so the best one is found by dynamic
+    programming over (ideal, devices in use of each kind). The paper considers any two ideals; we
+    consider only pairs that a split better than the best known one can use, and `cuts` provide a
+    first one. As in the paper, only the forward half of a training graph must be contiguous.
 
     For the period the split is the best contiguous one if the graph has few enough ideals, all
-    links are alike, it fits as it is, and transfers do not overlap ops; with overlap, if it reaches
-    what ops alone allow. `prove` says whether that was so. For the step time, where stages are
-    taken to run one after the other, it is a heuristic.
+    links are equal, the first attempt fits, and transfers do not overlap ops; with overlap, if it
+    reaches the bound by ops alone. `prove` says whether that was so. For the step time, where
+    stages are assumed to run one after the other, it is a heuristic.
 
     Args:
-        max_ideals: The most ideals. Above it, or if looking at them would take too long, heavy edges are
-            merged until there are few enough, and the split is not proved to be the best.
+        max_ideals: The maximum number of ideals. If there are more, or if they would take too long,
+            heavy edges are merged until there are few enough, and optimality is not proved.
     """
 
     max_ideals: int = 50_000
@@ -60,7 +60,7 @@ class Ideals:
         self.prove(search)
 
     def prove(self, search: Search) -> bool:
-        """Run, and say whether no contiguous split is better than the best plan found."""
+        """Run; returns whether no contiguous split is better than the best plan found."""
         full = coarsen_after_balanced(search)
         if full is None:
             return False
@@ -78,7 +78,7 @@ class Ideals:
     def _affordable(
         self, search: Search, full: CoarseGraph
     ) -> tuple[CoarseGraph, NDArray[np.bool_], bool]:
-        """The finest pieces whose ideals can be looked at, these, and whether they are all."""
+        """The finest coarse graph whose ideals are affordable, these, and whether they are all."""
         pipelined = search.problem.objective == "period"
         limit = self.max_ideals if pipelined else min(self.max_ideals, _MAX_STEP_IDEALS)
         coarse = full.coarsen(_MAX_NODES) if len(full) > _MAX_NODES else full
@@ -103,10 +103,10 @@ class Ideals:
         membership = enumerate_ideals(coarse, limit)
         if membership is not None:
             return coarse, membership, coarse is full
-        # One order must do where there is nothing left to merge, or no time.
+        # One order is used where there is nothing left to merge, or no time.
         return coarse, _order_ideals(len(coarse)), False
 
 
 def _order_ideals(count: int) -> NDArray[np.bool_]:
-    """The ideals of a mere row."""
+    """The ideals of a chain."""
     return np.tri(count + 1, count, -1, dtype=bool)

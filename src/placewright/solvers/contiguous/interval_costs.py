@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 class IntervalCosts(StageCosts):
-    """The points are prefixes of an order; all stages between them are worked out at once.
+    """The points are prefixes of an order; all stages between them are computed at once.
 
     A tensor counts for the stages [i, j) of one or a few rectangles in (i, j), so all of them are
-    added up with two running sums.
+    summed with two running sums.
 
     Args:
-        order: Pieces, first to last.
-        cut_points: Where the order may be cut, from 0 to its length; everywhere if it is silent.
+        order: Nodes, first to last.
+        cut_points: Where the order may be cut, from 0 to its length; by default everywhere.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class IntervalCosts(StageCosts):
         self.order = order
         self.cut_points = np.arange(len(order) + 1) if cut_points is None else cut_points
         self.points = len(self.cut_points)
-        # Pieces with no mark between them have one place.
+        # Nodes without a cut point between them have one position.
         self._position = np.empty(len(order), dtype=np.int64)
         self._position[order] = (
             np.searchsorted(self.cut_points, np.arange(len(order)), side="right") - 1
@@ -59,7 +59,7 @@ class IntervalCosts(StageCosts):
         return self.order[self.cut_points[source] : self.cut_points[target]]
 
     def _sort_readers(self, coarse: CoarseGraph) -> None:
-        """Each tensor's producer and readers as places in the order, readers sorted."""
+        """Each tensor's producer and readers as positions in the order, readers sorted."""
         boundary = coarse.boundary
         self._producer = np.where(boundary.producer >= 0, self._position[boundary.producer], -1)
         self._tensor = np.repeat(np.arange(len(boundary)), np.diff(boundary.first_reader))
@@ -87,7 +87,7 @@ class IntervalCosts(StageCosts):
             elif part == AFTER:  # the same, but target <= made
                 mask = reader < producer
                 rows, columns = (previous + 1, reader), (reader + 1, producer)
-            else:  # from an op set apart
+            else:  # from a fixed op
                 mask = producer < 0
                 rows, columns = (previous + 1, reader), (reader + 1, end)
             _add_rectangles(
@@ -98,7 +98,7 @@ class IntervalCosts(StageCosts):
             )
         if not area.any():
             return np.zeros((1, 1))
-        for row in range(1, self.points):  # quicker than cumsum over the first axis
+        for row in range(1, self.points):  # faster than cumsum over the first axis
             area[row] += area[row - 1]
         area.cumsum(axis=1, out=area)
         seconds_moved = area[np.ix_(sources, targets)].T
@@ -130,9 +130,9 @@ def _add_rectangles(
 
 
 def cheap_cut_points(coarse: CoarseGraph, order: Ints, max_cuts: int) -> Ints:
-    """Where to cut an order at most: in each of `max_cuts` stretches of equal work the cheapest place.
+    """Cut points of an order: the cheapest position in each of `max_cuts` segments of equal work.
 
-    Cheapest is where the tensors that cross take the least time to move.
+    The cheapest is where the crossing tensors take the least time to send.
     """
     count, boundary = len(order), coarse.boundary
     if count < max_cuts:
@@ -144,7 +144,7 @@ def cheap_cut_points(coarse: CoarseGraph, order: Ints, max_cuts: int) -> Ints:
     highest = np.where(boundary.producer >= 0, position[boundary.producer], -1)
     np.minimum.at(lowest, tensor, position[boundary.readers])
     np.maximum.at(highest, tensor, position[boundary.readers])
-    crossing = np.zeros(count + 1)  # marks stand before the piece of the same place
+    crossing = np.zeros(count + 1)  # entry i is the position before node i
     crosses = lowest < highest
     seconds = boundary.seconds.max(axis=0, initial=0.0)[crosses]
     np.add.at(crossing, lowest[crosses] + 1, seconds)

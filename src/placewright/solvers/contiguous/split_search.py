@@ -1,4 +1,4 @@
-"""Split search: judges the best paths through a family of points as plans."""
+"""Split search: evaluates the best paths through a family of points as plans."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 from placewright.solvers.contiguous.device_order import device_orders as fleets_of
 from placewright.solvers.contiguous.stage_costs import StageMemory
 from placewright.solvers.contiguous.stages import ROUNDING, stage_paths
+from placewright.solvers.memory_retry import raise_margin
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,27 +23,27 @@ if TYPE_CHECKING:
     from placewright.solvers.search import Search
 
 _TRIES = 5  # to make a split fit whose estimate of memory was too low
-_WORK = 4e9  # states × points² above which devices stand in a row
+_WORK = 4e9  # states × points² above which devices are used in sequence
 _MIN_STATES = 64  # states that are always affordable
-_MAX_SPLITS = 32  # splits of one table that are judged
-_BOUND_GUESSES = (1.1, 1.4, 2.5)  # times the least conceivable period
+_MAX_SPLITS = 32  # splits of one table that are evaluated
+_BOUND_GUESSES = (1.1, 1.4, 2.5)  # times a lower bound of the period
 
 
 def judge_splits(
     search: Search, coarse: CoarseGraph, costs: Callable[[StageMemory, float], StageCosts]
 ) -> float:
-    """Judge the best splits of a family, one for each number of devices of each kind.
+    """Evaluate the best splits of a family, one for each number of devices of each kind.
 
     Where a split does not fit, since more than resident bytes are in use, we try again as if every
-    output were held for good, and then with as much kept back as was lacking. With overlap, what a
-    stage receives first counts as if it came evenly from all other devices, then as if it all came
+    output stayed in memory, and then with a memory margin. With overlap, the tensors that a stage
+    receives count first as if they came evenly from all other devices, then as if they all came
     over one channel: the truth lies between.
 
     Args:
-        costs: Makes the family's costs for what stages may hold and the share of transfers.
+        costs: Makes the family's costs for the memory of stages and the share of transfers.
 
     Returns:
-        Seconds that the period of no split of this family is below; 0 if we do not know.
+        A lower bound on the period of any split of this family; 0 if there is none.
     """
     problem, a = search.problem, search.problem.arrays
     pipelined = problem.objective == "period"
@@ -50,7 +51,7 @@ def judge_splits(
     fixed_bytes = np.bincount(
         coarse.fixed_device, np.where(fixed, a.resident, 0), a.devices
     ).astype(np.int64)
-    # Costs are the true ones or less if links are alike and no weight is barred from its reader.
+    # Costs are exact or too low if links are equal and each weight may be with its reader.
     is_lower_bound = bool(
         (a.transfer == a.transfer[:1]).all()
         and (a.allowed | ~coarse.allowed[coarse.node_of])[~fixed].all()
@@ -84,28 +85,26 @@ def judge_splits(
             if verdict is None or not verdict.overflow[0]:
                 break
             excess = np.maximum(verdict.peak[0] - a.capacity, 0)
-            memory_margin = 2 * memory_margin + np.where(
-                excess, np.maximum(excess, a.capacity // 64), 0
-            )
+            memory_margin = raise_margin(memory_margin, excess, a.capacity)
             for members in (list(kind) for kind in orders[0].classes if not orders[0].is_sequence):
                 memory_margin[members] = memory_margin[members].max()
     return max(floor, float(coarse.fixed_seconds.max())) if floor else 0.0
 
 
 def known_period(search: Search) -> float:
-    """The period of the best plan so far, if that is what is asked for and the plan fits."""
+    """The period of the best plan so far, if it is the objective and the plan fits."""
     return search.key[1] if search.key[0] == 0 and search.problem.objective == "period" else np.inf
 
 
 def device_orders_for(coarse: CoarseGraph, points: int) -> list[DeviceOrder]:
-    """The fleets to split over, with as many states as so many points allow."""
+    """The device orders to split over, with as many states as this many points allow."""
     return fleets_of(coarse, max(_MIN_STATES, int(_WORK / points**2)))
 
 
 def _best_paths(
     search: Search, points: StageCosts, orders: list[DeviceOrder], bound: float
 ) -> list[StagePath]:
-    """The best ways, with a bound as tight as we can guess, since that is much faster."""
+    """The best paths; a tight guess of the bound is tried first, which is much faster."""
     pipelined = search.problem.objective == "period"
     lower_bound = max(
         float(points.work[-1]) / max(float(orders[0].throughput.sum()), 1e-300),

@@ -1,10 +1,10 @@
 """The cost in seconds of a stage between two points on a device.
 
 For the period without overlap a device pays for its ops, for each tensor it receives and once for
-each it sends; a host pays for its ops only. With overlap ops and channels count side by side. What
-a stage sends or receives over one channel, if all links from or to its device share one, counts in
-full, but a tensor for several devices once only. Otherwise a share of it counts: all of it is exact
-if the device deals with one other only. For the step time stages run one after the other, each
+each it sends; a host pays for its ops only. With overlap ops and channels count separately.
+Transfers of a stage over one channel, if all links from or to its device share one, count in full,
+but a tensor for several devices once only. Otherwise a share of them counts: the full count is
+exact if the device has one neighbour only. For the step time stages run one after the other, each
 after its transfers, which is exact for a chain.
 """
 
@@ -31,11 +31,11 @@ BEFORE, AFTER, FIXED, SENT = "before", "after", "apart", "sent"
 
 @dataclass(frozen=True, eq=False)
 class StageMemory:
-    """What the stages of a split may hold.
+    """The memory of the stages of a split.
 
     Args:
-        node_bytes: Bytes of each piece.
-        limit: Bytes that each device has for them.
+        node_bytes: Bytes of each node.
+        limit: Bytes that each device has for nodes.
     """
 
     node_bytes: NDArray[np.int64]
@@ -46,7 +46,7 @@ class StageCosts(ABC):
     """The costs of all stages between the points of a family.
 
     Args:
-        share: How much counts of what may go over several channels (period with overlap).
+        share: The share that counts of transfers over several channels (period with overlap).
     """
 
     def __init__(self, coarse: CoarseGraph, memory: StageMemory, share: float = 1.0) -> None:
@@ -58,7 +58,7 @@ class StageCosts(ABC):
         problem = coarse.problem
         self._pipelined = problem.objective == "period"
         self._compute = self.point_totals(coarse.seconds)
-        # Without a bound all stages are looked at, and again for each number of devices.
+        # Without a bound all stages are needed, and again for each number of devices.
         self._precompute = not self._pipelined
         self._cache: dict[StageDevice, Seconds] = {}
         if not self._pipelined or problem.overlap:
@@ -66,34 +66,34 @@ class StageCosts(ABC):
 
     @abstractmethod
     def point_totals(self, values: NDArray[np.generic]) -> NDArray[np.float64]:
-        """Points (× …): the sum of the pieces' values (pieces × …) in each point."""
+        """Points (× …): the sum of the nodes' values (nodes × …) in each point."""
 
     @abstractmethod
     def stage_nodes(self, source: int, target: int) -> Ints:
-        """The pieces of the stage between two points."""
+        """The nodes of the stage between two points."""
 
     @abstractmethod
     def is_subset(self, sources: Ints, targets: Ints) -> NDArray[np.bool_]:
-        """Targets × sources: whether the one is part of the other."""
+        """Targets × sources: whether the source is a subset of the target."""
 
     @abstractmethod
     def transfer_seconds(
         self, parts: TransferParts, leaving: NDArray[np.bool_], sources: Ints, targets: Ints
     ) -> Seconds:
-        """Targets × sources: seconds of all tensors that the stage between the two moves.
+        """Targets × sources: seconds of all transfers of the stage between the two.
 
-        Or 1 × 1 if it is nothing for any of them.
+        Or 1 × 1 if there are none.
 
         Args:
-            parts: What counts, with each tensor's seconds: what comes from a piece that is done
-                before the stage, from one after it, or from an op set apart; what is sent.
-            leaving: Tensors that are sent whichever pieces are in the stage.
+            parts: The transfers that count, with each tensor's seconds: from a node before the
+                stage, from one after it, from a fixed op; or sent.
+            leaving: Tensors that are sent whichever nodes are in the stage.
         """
 
     def seconds(
         self, stage_device: StageDevice, sources: Ints, targets: Ints, bound: float
     ) -> Seconds:
-        """As `stages.Points` says."""
+        """See `stages.StagePoints`."""
         if not self._precompute:
             return self._allowed_seconds(stage_device, sources, targets, bound)
         if stage_device not in self._cache:
@@ -128,7 +128,7 @@ class StageCosts(ABC):
         return cost
 
     def load(self, stage_device: StageDevice, sources: Ints, targets: Ints) -> Seconds:
-        """Targets × sources: the seconds of each stage, lawful or not."""
+        """Targets × sources: the seconds of each stage, legal or not."""
         device = stage_device.device
         coarse, problem = self.coarse, self.coarse.problem
         a, boundary = problem.arrays, coarse.boundary
@@ -173,7 +173,7 @@ class StageCosts(ABC):
         return load
 
     def _fixed_send_seconds(self) -> Seconds:
-        """Pieces × devices: seconds of sending what ops set apart read on other devices."""
+        """Nodes × devices: seconds of sending tensors to fixed ops on other devices."""
         coarse, a = self.coarse, self.coarse.problem.arrays
         sends = np.zeros(coarse.seconds.shape)
         for index, targets in enumerate(coarse.boundary.fixed_targets):

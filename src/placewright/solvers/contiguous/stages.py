@@ -1,7 +1,7 @@
 """Dynamic programming over stages: the best paths from the empty point to the full one.
 
-A point is a set of pieces that is done; a stage leads from a point to a larger one and is given to
-one device. This holds for any family of points: the prefixes of an order, or all ideals.
+A point is a set of nodes that are done; a stage leads from a point to a larger one and runs on one
+device. This holds for any family of points: the prefixes of an order, or all ideals.
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
     Seconds = NDArray[np.float64]
 
-_SOURCE_BATCH, _TARGET_BATCH = 512, 2048  # points looked at together: a few megabytes
+_SOURCE_BATCH, _TARGET_BATCH = 512, 2048  # points per batch: a few megabytes
 ROUNDING = 1e-9  # sums of the same seconds in another order differ by less
 
 
 class StagePoints(Protocol):
-    """Sets of pieces, by the work in them; the first is empty, the last is everything."""
+    """Sets of nodes, by their work; the first is empty, the last is everything."""
 
     work: Seconds
 
     def seconds(
         self, stage_device: StageDevice, sources: Ints, targets: Ints, bound: float
     ) -> Seconds:
-        """Targets × sources: what the stage between the two costs on a device.
+        """Targets × sources: the cost of the stage between the two on a device.
 
-        Infinite where there is no such stage and where it may not be on this device; may be so
-        where its ops alone take longer than the bound. Targets are a stretch of all points.
+        Infinite where there is no such stage or where it may not be on this device; possibly also
+        where its ops alone take longer than the bound. Targets are consecutive points.
         """
         ...
 
 
 @dataclass(frozen=True)
 class StagePath:
-    """A way from the first point to the last: (device, from, to) for each stage."""
+    """A path from the first point to the last: (device, from, to) for each stage."""
 
     value: float
     stages: tuple[tuple[int, int, int], ...]
@@ -60,14 +60,13 @@ def stage_paths(
     bound: float,
     is_over: Callable[[], bool],
 ) -> list[StagePath]:
-    """The best way for each number of devices of each class, best first.
+    """The best path for each number of devices of each class, best first.
 
     Args:
-        bottleneck: Whether a way's value is its longest stage, or else the sum of its stages.
-        bound: Ways that are worth more are of no interest. If the value is the longest stage, most
-            points then cannot be on any way: what is done must fit the devices in use, and what is
-            left must fit the others.
-        is_over: Asked now and then; once it says so, only what was found is returned.
+        bottleneck: Whether a path's value is its longest stage, or else the sum of its stages.
+        bound: Paths of a larger value are pruned. If the value is the longest stage, this excludes
+            most points: done nodes must fit the devices in use, and the others the other devices.
+        is_over: Called now and then; once it is true, only the paths found so far are returned.
     """
     table = _PathTable(points, StageWindow(points.work, order, bottleneck, bound))
     for used in order.states:
@@ -79,7 +78,7 @@ def stage_paths(
 
 
 class StageWindow:
-    """Which stages are worth a look, from the work in each point alone."""
+    """The stages that are not pruned by the work in their points."""
 
     def __init__(self, work: Seconds, order: DeviceOrder, bottleneck: bool, bound: float) -> None:
         self.work, self.order, self.bottleneck = work, order, bottleneck
@@ -88,7 +87,7 @@ class StageWindow:
         self._is_bounded = bottleneck and bool(np.isfinite(self.limit))
 
     def window(self, used: UsedCounts) -> tuple[int, int]:
-        """The points that may be done with these devices, as a stretch of all points."""
+        """The consecutive points that may be done with these devices."""
         if not self._is_bounded:
             return 0, len(self.work)
         used_work, unused_work = (self.limit * work for work in self.order.throughput_split(used))
@@ -98,7 +97,7 @@ class StageWindow:
     def target_range(
         self, sources: Ints, device: int, window: tuple[int, int]
     ) -> tuple[Ints, Ints]:
-        """For each source where the targets begin and end that a stage on a device may lead to."""
+        """For each source the range of targets of a stage on a device."""
         work = self.work[sources]
         begin = np.searchsorted(self.work, work - self._tolerance)
         end = np.full(len(sources), window[1])
@@ -108,7 +107,7 @@ class StageWindow:
         return np.maximum(begin, window[0]), end
 
     def count_stages(self) -> int:
-        """How many stages that is."""
+        """The number of these stages."""
         count = 0
         for used in self.order.states:
             window = self.window(used)
@@ -121,11 +120,11 @@ class StageWindow:
 
 @dataclass
 class _Column:
-    """For one number of devices in use, the best way to each point."""
+    """For one number of devices in use, the best path to each point."""
 
     value: Seconds
     source: NDArray[np.int32]
-    kind: NDArray[np.int16]  # class of the last device, or -1 where it was left out
+    kind: NDArray[np.int16]  # class of the last device, or -1 where it was skipped
 
     @classmethod
     def empty(cls, size: int) -> _Column:
@@ -158,10 +157,10 @@ class _PathTable:
         column: _Column,
         is_over: Callable[[], bool],
     ) -> None:
-        """Give one more stage to the last device used of a class."""
+        """Add a stage on the last used device of a class."""
         limit, stage_device = self.stage_window.limit, self.order.stage_device(used, kind)
         reachable = np.flatnonzero(np.isfinite(earlier.value))
-        if self.order.is_sequence:  # the device may be left out
+        if self.order.is_sequence:  # the device may be skipped
             column.value[reachable], column.source[reachable] = earlier.value[reachable], reachable
         for sources, targets in self._batches(reachable, device, used):
             if is_over():
@@ -179,7 +178,7 @@ class _PathTable:
     def _batches(
         self, reachable: Ints, device: int, used: UsedCounts
     ) -> Iterator[tuple[Ints, Ints]]:
-        """Sources and the targets that they may lead to, some of each at a time."""
+        """Sources and their targets, in batches."""
         window = self.stage_window.window(used)
         for start in range(0, len(reachable), _SOURCE_BATCH):
             sources = reachable[start : start + _SOURCE_BATCH]
@@ -188,7 +187,7 @@ class _PathTable:
                 yield sources, np.arange(low, min(low + _TARGET_BATCH, int(end[-1])))
 
     def trace(self, used: UsedCounts) -> StagePath:
-        """The way to the last point, from its end."""
+        """The path to the last point, traced from its end."""
         value, stages = float(self.columns[used].value[-1]), []
         point = len(self.points.work) - 1
         while any(used):

@@ -190,7 +190,7 @@ def _items(
     if grouping is None:
         return ops
     item = number_labels([("one", op) if not a.scheduled[op] else ("all", unit[op]) for op in ops])
-    reader = item[np.repeat(ops, np.diff(a.first_input))]
+    reader = item[a.reader]
     source = item[a.producer[a.inputs]]
     is_edge = (source != reader) & a.scheduled[a.producer[a.inputs]]
     edges = set(zip(source[is_edge].tolist(), reader[is_edge].tolist(), strict=True))
@@ -253,8 +253,7 @@ def _needs(a: Arrays, item: NDArray[np.int32]) -> NDArray[np.int64]:
     required_bytes = a.workspace + np.bincount(
         a.producer, weights=output_bytes, minlength=a.ops
     ).astype(np.int64)
-    reader = np.repeat(np.arange(a.ops), np.diff(a.first_input))
-    required_bytes += np.bincount(reader, weights=output_bytes[a.inputs], minlength=a.ops).astype(
+    required_bytes += np.bincount(a.reader, weights=output_bytes[a.inputs], minlength=a.ops).astype(
         np.int64
     )
     return _max_per_item(np.where(a.scheduled, required_bytes, 0), item)

@@ -105,10 +105,9 @@ def graph_neighbourhood(
 ) -> NDArray[np.int64]:
     """Ops from a random one outwards, along tensors in both directions."""
     a = problem.arrays
-    reader = np.repeat(np.arange(a.ops), np.diff(a.first_input))
     source = a.producer[a.inputs]
     adjacent: list[list[int]] = [[] for _ in range(a.ops)]
-    for producer, consumer in zip(source.tolist(), reader.tolist(), strict=True):
+    for producer, consumer in zip(source.tolist(), a.reader.tolist(), strict=True):
         if a.scheduled[producer]:
             adjacent[producer].append(consumer)
             adjacent[consumer].append(producer)

@@ -12,8 +12,6 @@ from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from placewright.errors import ProblemError
 from placewright.simulator import judge
 from placewright.solvers.balanced import Balanced
@@ -28,6 +26,7 @@ from placewright.transforms.bundles import Bundles
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
+    import numpy as np
     from numpy.typing import NDArray
 
     from placewright.plan import Plan
@@ -297,7 +296,8 @@ def judge_baselines(search: Search) -> None:
 def has_streamable_weights(problem: Problem) -> bool:
     """Whether a weight can be on another device than an op that reads it."""
     a = problem.arrays
-    reader = np.repeat(np.arange(a.ops), np.diff(a.first_input))
     source = a.producer[a.inputs]
-    is_separable = a.is_weight[source] & a.scheduled[reader] & (a.unit[source] != a.unit[reader])
+    is_separable = (
+        a.is_weight[source] & a.scheduled[a.reader] & (a.unit[source] != a.unit[a.reader])
+    )
     return bool(is_separable.any()) and a.devices > 1

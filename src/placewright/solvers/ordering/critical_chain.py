@@ -8,26 +8,26 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from placewright.simulator.evaluation import kernel
+from placewright.simulator.evaluation import step_columns
 
 if TYPE_CHECKING:
     from placewright.problem import Problem
 
 Keys = NDArray[np.float64]
 
-_TOLERANCE = 1e-9  # of the step time: times that differ by less are one
+_TOLERANCE = 1e-9  # of the step time: times that differ by less are equal
 
 
 @dataclass(frozen=True, eq=False)
 class CriticalChain:
-    """Who waits for whom in one step.
+    """Which ops waited for which in one step.
 
     Args:
         device_ops: For each device its ops, in the order in which they ran.
-        device_of: Each op's device; -1 for what takes no turn.
-        position: Each op's place in its device's line.
-        blocked_ops: Ops on the chain that leads to the end of the step, which waited for their device
-            rather than for what they read.
+        device_of: Each op's device; -1 for unscheduled ops.
+        position: Each op's position in its device's order.
+        blocked_ops: Ops on the chain to the end of the step that waited for their device rather
+            than for their inputs.
     """
 
     problem: Problem
@@ -45,12 +45,7 @@ class CriticalChain:
         staging: NDArray[np.int64] | None = None,
     ) -> CriticalChain:
         a = problem.arrays
-        columns = kernel(a).timeline(
-            np.ascontiguousarray(device[None], dtype=np.int32),
-            np.ascontiguousarray(priority[None]),
-            None if staging is None else np.ascontiguousarray(staging[None]),
-            problem.discipline == "in order",
-        )
+        columns = step_columns(problem, device, priority, staging)
         start, end = columns["start"], columns["end"]
         order = np.lexsort((priority, end, start))
         order = order[a.scheduled[order]]
@@ -72,9 +67,9 @@ class CriticalChain:
         return cls(problem, device_ops, device_of, position, np.array(blocked_ops, dtype=np.int64))
 
     def pull_earlier(self, keys: Keys, rng: np.random.Generator, critical: bool) -> Keys:
-        """Keys with which an op goes before one that ran before it on its device.
+        """Keys that put an op ahead of one that ran before it on its device.
 
-        What it reads, directly or not, goes with it, or it would have to wait in any case.
+        Its ancestors move with it, or it would have to wait for them.
 
         Args:
             critical: Take an op that waited on the critical chain, if there is one.
@@ -94,7 +89,7 @@ class CriticalChain:
         return out
 
     def push_later(self, keys: Keys, rng: np.random.Generator) -> Keys:
-        """Keys with which an op goes behind one that ran after it on its device."""
+        """Keys that put an op behind one that ran after it on its device."""
         candidates = np.flatnonzero(self.device_of >= 0)
         if not len(candidates):
             return keys
@@ -112,7 +107,7 @@ class CriticalChain:
         stack = [op]
         while stack:
             current = stack.pop()
-            out[current] = key  # ties go by position, so what is read still comes first
+            out[current] = key  # ties go by position, so inputs still come first
             for tensor in a.inputs[a.first_input[current] : a.first_input[current + 1]].tolist():
                 source = int(a.producer[tensor])
                 if a.scheduled[source] and out[source] > key:
@@ -120,7 +115,7 @@ class CriticalChain:
 
 
 def _random_distance(rng: np.random.Generator, limit: int) -> int:
-    """1 to `limit` places, near ones more often."""
+    """1 to `limit` positions, small numbers more often."""
     return max(1, min(limit, int(rng.geometric(0.3))))
 
 
@@ -138,7 +133,7 @@ def _trace_blocked(
     tolerance = _TOLERANCE * float(end.max(initial=0.0))
     op = int(end.argmax())
     blocked: list[int] = []
-    visited: set[int] = set()  # ops that take no time may wait for each other in a circle
+    visited: set[int] = set()  # ops without duration may wait for each other in a cycle
     while a.scheduled[op] and op not in visited:
         visited.add(op)
         op_device, index = int(device[op]), int(position[op])

@@ -18,17 +18,17 @@ def latest_starts(
 ) -> NDArray[np.float64]:
     """Each op's start in a schedule built from the end, as a time before the end (so negative).
 
-    The step is run with time reversed: a device that is free takes, of the ops whose readers are
-    all done, the one of largest `finish`; a tensor goes back over its channel once all its readers
-    on the other device are done, and channels serve one at a time. Given when ops finished in a
-    forward schedule this is the backward half of forward-backward improvement (Li and Willis 1992,
-    EJOR 56); unlike a bottom level it knows that devices and channels are shared.
+    The step is run with time reversed: a free device takes, of the ops whose readers are all done,
+    the one of largest `finish`; a tensor returns over its channel once all its readers on the other
+    device are done, and a channel serves one tensor at a time. With the finish times of a forward
+    schedule this is the backward half of forward-backward improvement (Li and Willis 1992, EJOR
+    56); unlike a bottom level it accounts for shared devices and channels.
     """
     return _BackwardSchedule(problem, device, finish).run()
 
 
 class _BackwardSchedule:
-    """A step under way with time reversed; all times count from the end of the step."""
+    """A step with time reversed; all times count from the end of the step."""
 
     def __init__(
         self, problem: Problem, device: NDArray[np.int32], finish: NDArray[np.float64]
@@ -41,15 +41,14 @@ class _BackwardSchedule:
         self.time_to_end = np.zeros(a.ops)
         self.ready: list[list[tuple[float, int]]] = [[] for _ in range(a.devices)]
         self.running = [False] * a.devices
-        # Events: (time, number, op that has run or -1, op whose tensor has come back or -1).
+        # Events: (time, number, op that has run or -1, op whose tensor has returned or -1).
         self.events: list[tuple[float, int, int, int]] = []
         self.event_count = 0
         self.channel_free = [0.0] * a.channels
-        self.pending = [0] * a.ops  # what an op waits for: (tensor, device) pairs that read it
+        self.pending = [0] * a.ops  # (tensor, device) pairs that an op waits for
         self.pending_readers: dict[tuple[int, int], int] = {}  # readers of a pair that are not done
         scheduled = a.scheduled.tolist()
-        reader = np.repeat(np.arange(a.ops), np.diff(a.first_input)).tolist()
-        for tensor, op in zip(a.inputs.tolist(), reader, strict=True):
+        for tensor, op in zip(a.inputs.tolist(), a.reader.tolist(), strict=True):
             if scheduled[op] and scheduled[source := int(a.producer[tensor])]:
                 pair = (tensor, self.device_of[op])
                 if pair not in self.pending_readers:
@@ -94,7 +93,7 @@ class _BackwardSchedule:
         for tensor in a.inputs[a.first_input[op] : a.first_input[op + 1]].tolist():
             pair, source = (tensor, device), int(a.producer[tensor])
             if pair not in self.pending_readers:
-                continue  # it takes no turn
+                continue  # unscheduled
             self.pending_readers[pair] -= 1
             if self.pending_readers[pair]:
                 continue

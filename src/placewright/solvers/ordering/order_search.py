@@ -1,7 +1,7 @@
 """Order search: a better issue order for a plan, without changing its placement.
 
-First the priority rules, then local search on the order: what waits on the critical chain goes
-first, ops change places, keys are shaken (random keys, Bean 1994, ORSA J. Comput. 6).
+First the priority rules, then local search on the order: blocked ops of the critical chain move
+ahead, ops swap positions, keys are perturbed (random keys, Bean 1994, ORSA J. Comput. 6).
 """
 
 from __future__ import annotations
@@ -32,29 +32,29 @@ Keys = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class OrderSearch:
-    """Orders for one placement: that of a given plan, or of the best plan so far.
+    """Orders for one placement: that of `plan`, or of the best plan so far.
 
-    Devices, staging and fusion stay as they are. If the search has no plan yet, it takes the best
-    of single devices, balanced splits and HEFT. The period does not depend on the order, so for the
-    period nothing but memory can get better, and a plan that fits is left alone.
+    Devices, staging and fusion do not change. If the search has no plan yet, it takes the best of
+    single devices, balanced splits and HEFT. The period does not depend on the order, so for the
+    period only memory can improve, and a plan that fits is not changed.
 
     Args:
-        plan: The plan to begin with; the best of the search if not given.
-        batch: Orders judged at a time.
-        patience: Batches without a better order, after which the order is shaken.
-        max_plans: Plans to judge; if not given the stop rule alone decides, or 4,000 without one.
+        plan: The plan to start from; by default the best of the search.
+        batch: Orders per batch.
+        patience: Batches without a better order before the order is perturbed.
+        max_plans: Plans to evaluate; by default the stop rule decides, or 4,000 without one.
     """
 
     plan: Plan | None = None
     batch: int = 32
     patience: int = 12
     max_plans: int | None = None
-    name = "schedule"
+    name = "order-search"
 
     def __post_init__(self) -> None:
         if self.batch < 1 or self.patience < 1:
             raise ConfigError(
-                f"Schedule in batches of {self.batch!r} with patience {self.patience!r}: "
+                f"OrderSearch in batches of {self.batch!r} with patience {self.patience!r}: "
                 "expected 1 or more of each"
             )
         check_max_plans("Schedule", self.max_plans)
@@ -89,7 +89,7 @@ class OrderSearch:
 
 
 class _OrderState:
-    """Where the search for an order stands: keys that are the ops' places in the plan's order."""
+    """The current order: keys that are the ops' positions in the plan's order."""
 
     def __init__(self, search: Search, plan: Plan) -> None:
         self.search, self.plan = search, plan
@@ -100,7 +100,7 @@ class _OrderState:
         self.chain: CriticalChain
 
     def begin(self) -> bool:
-        """Judge the rules and stand on the best; false if there is nothing left to search."""
+        """Evaluate the rules and take the best; false if there is nothing left to search."""
         problem, plan = self.search.problem, self.plan
         rules = rule_priorities(problem, plan.placement, plan.staging)
         rows = list(rules.values())
@@ -115,14 +115,14 @@ class _OrderState:
         return problem.objective == "step" or self.key[0] > 0
 
     def step(self, batch: int) -> bool:
-        """Judge neighbours of the present order; whether a better one was found."""
+        """Evaluate neighbours of the current order; whether a better one was found."""
         rng = self.search.rng
         rows = np.repeat(self.keys[None], batch, axis=0)
         kinds = rng.choice(4, size=batch, p=(0.45, 0.25, 0.15, 0.15))
         for row, kind in enumerate(kinds.tolist()):
-            if kind < 2:  # an op on the critical chain, or any, goes before another
+            if kind < 2:  # an op of the critical chain, or any op, moves ahead
                 rows[row] = self.chain.pull_earlier(self.keys, rng, critical=kind == 0)
-            elif kind == 2:  # an op goes behind others
+            elif kind == 2:  # an op moves back
                 rows[row] = self.chain.push_later(self.keys, rng)
         perturbed = np.flatnonzero(kinds == 3)
         rows[perturbed] = self._perturbed_keys(len(perturbed), low=-1.0, high=1.5)
@@ -134,7 +134,7 @@ class _OrderState:
         return False
 
     def perturb(self, batch: int) -> None:
-        """Stand on the best of some orders that are further away, or partly another rule's."""
+        """Take the best of some orders that are further away, or partly another rule's."""
         if self.search.over:
             return
         rng, count = self.search.rng, max(2, batch // 4)
@@ -150,7 +150,7 @@ class _OrderState:
             self._move_to(self._order_positions(rows[at]), verdict.key(at))
 
     def _perturbed_keys(self, count: int, low: float, high: float) -> Keys:
-        """Keys with noise of 10^low to 10^high places, on some of the ops."""
+        """Keys with noise of 10^low to 10^high positions, on some of the ops."""
         rng = self.search.rng
         scale = 10.0 ** rng.uniform(low, high, size=(count, 1))
         mask = rng.random((count, self.a.ops)) < rng.uniform(0.02, 0.5, size=(count, 1))
@@ -163,7 +163,7 @@ class _OrderState:
     def _order_positions(self, priority: Keys) -> Keys:
         """Priorities of the same plan in whole steps, so that there is a key between any two.
 
-        In order nothing but the plan's order counts; *ready*, the priorities themselves do.
+        With the discipline *in order* only the order counts; with *ready*, the priorities do.
         """
         if self.search.problem.discipline == "ready":
             return priority.argsort(kind="stable").argsort(kind="stable").astype(np.float64)
@@ -180,7 +180,7 @@ class _OrderState:
 
 
 def _order_fused(search: Search, plan: Plan) -> None:
-    """The rules alone, on the graph in which fused ops are one."""
+    """Only the rules, on the graph with fused ops contracted."""
     fused = contract(search.problem, plan)
     rules = rule_priorities(fused.problem, fused.plan.placement, plan.staging)
     for priority in rules.values():

@@ -1,7 +1,7 @@
 """Priority rules: heuristic issue orders for a given placement.
 
-A plan without priorities follows the graph's order, which knows nothing of the placement. These
-rules do. All of them are cheap next to a search; `Schedule` tries them and goes on from the best.
+A plan without priorities follows the graph's order, which ignores the placement. These rules use
+it. They are cheap compared with a search; `OrderSearch` tries them and goes on from the best.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from placewright.simulator.evaluation import kernel
+from placewright.simulator.evaluation import step_columns
 from placewright.solvers.balanced import demand_positions
 from placewright.solvers.ordering.latest_start import latest_starts
 from placewright.transforms.path_lengths import PathLengths
@@ -27,17 +27,17 @@ Staging = NDArray[np.int64]
 
 
 def critical_path_first(flow: PathLengths, device: Devices) -> Seconds:
-    """Plans × ops: the longest way to the end first, with the real devices and links.
+    """Plans × ops: the longest path to the end first, with the plan's devices and links.
 
-    The upward rank of Topcuoglu et al. 2002 once the placement is known.
+    The upward rank of Topcuoglu et al. 2002 for a known placement.
     """
     return -flow.bottom_levels(device)
 
 
 def senders_first(flow: PathLengths, device: Devices) -> Seconds:
-    """Plans × ops: what leads to a send to another device soonest first.
+    """Plans × ops: ops with the shortest path to a send to another device first.
 
-    What leads to none comes last, the longest way to the end first.
+    Ops that lead to none come last, the longest path to the end first.
     """
     until_send = flow.time_to_send(device)
     levels = flow.bottom_levels(device)
@@ -52,24 +52,19 @@ def non_delay_times(
 ) -> tuple[Seconds, Seconds]:
     """When one plan's ops start and end if no device ever waits while it has a ready op.
 
-    In order a device waits for the head of its line; a run under the *ready* discipline shows what
-    it could do meanwhile, and the starts, taken as priorities, make it do so. Ops that take no turn
+    With the discipline *in order* a device waits for the next op of its order; *ready* shows which
+    ops it could run meanwhile, and its start times as priorities make it do so. Unscheduled ops
     start and end at 0.
     """
-    columns = kernel(problem.arrays).timeline(
-        np.ascontiguousarray(device[None], dtype=np.int32),
-        None if priority is None else np.ascontiguousarray(priority[None], dtype=np.float64),
-        None if staging is None else np.ascontiguousarray(staging[None], dtype=np.int64),
-        False,
-    )
+    columns = step_columns(problem, device, priority, staging, in_order=False)
     return columns["start"], columns["end"]
 
 
 def memory_lean_order(problem: Problem) -> Seconds:
-    """Ops in an order that holds few bytes: what frees most and makes least goes first.
+    """Ops in an order with low memory use: what frees most and allocates least goes first.
 
-    Of the ops whose inputs are there, always the one that adds least to the bytes held, wherever
-    they are; a tensor is freed with its last reader. Ties by how soon the op is needed.
+    Of the ready ops, always the one that adds least to the bytes in use, on all devices together; a
+    tensor is freed with its last reader. Ties go by how soon the op is needed.
     """
     a = problem.arrays
     tensor_bytes = np.where((a.alias < 0) & ~a.is_resident[a.producer], a.sizes, 0).tolist()
@@ -99,7 +94,7 @@ def memory_lean_order(problem: Problem) -> Seconds:
         queued_bytes, _, op = heapq.heappop(ready)
         if (
             current_bytes := adds(op)
-        ) < queued_bytes:  # another reader has gone since: it frees more than it did
+        ) < queued_bytes:  # another reader has run since: it frees more than before
             heapq.heappush(ready, (current_bytes, needed[op], op))
             continue
         count += 1
@@ -120,10 +115,10 @@ def rule_priorities(
     staging: Staging | None = None,
     flow: PathLengths | None = None,
 ) -> dict[str, Seconds]:
-    """The priorities of one placement by every rule, those that help most on the whole first.
+    """The priorities of one placement by every rule, the rules that help most first.
 
     Args:
-        flow: The problem's flow, if the caller has made it already.
+        flow: The problem's path lengths, if the caller has them.
     """
     flow = PathLengths(problem.arrays) if flow is None else flow
     row = device[None]
@@ -147,6 +142,5 @@ def rule_priorities(
 
 
 def _input_counts(a: Arrays) -> NDArray[np.int64]:
-    """How many tensors each op reads from ops that take a turn."""
-    reader = np.repeat(np.arange(a.ops), np.diff(a.first_input))
-    return np.bincount(reader[a.scheduled[a.producer[a.inputs]]], minlength=a.ops)
+    """The number of tensors that each op reads from scheduled ops."""
+    return np.bincount(a.reader[a.scheduled[a.producer[a.inputs]]], minlength=a.ops)

@@ -41,15 +41,14 @@ class Affinity:
         """
         a = problem.arrays
         count = int(group.max()) + 1
-        reader = np.repeat(np.arange(a.ops), np.diff(a.first_input))
-        source, target = group[a.producer[a.inputs]], group[reader]
-        crosses = (source != target) & a.scheduled[reader]
+        source, target = group[a.producer[a.inputs]], group[a.reader]
+        crosses = (source != target) & a.scheduled[a.reader]
         # A group that reads a tensor with several ops gets it once.
         pair = np.unique(a.inputs[crosses].astype(np.int64) * count + target[crosses])
         tensor, target = pair // count, pair % count
         source = group[a.producer[tensor]].astype(np.int64)
         readers = np.bincount(tensor, minlength=len(a.sizes))[tensor]
-        seconds = np.array(mean_transfer(problem))[tensor]
+        seconds = mean_transfer(a)[tensor]
         seconds = seconds * np.minimum(1.0, max(1, devices - 1) / np.maximum(readers, 1))
         pairs, pair_index = np.unique(
             np.minimum(source, target) * count + np.maximum(source, target), return_inverse=True

@@ -91,13 +91,12 @@ class MovableGroups:
             for column in (transfers.tensor, transfers.source, transfers.target)
         )
         # Readers that have not ended, of what is there: made there, or sent before.
-        reader = np.repeat(np.arange(a.ops), np.diff(a.first_input))
         inputs = a.inputs.astype(np.int64)
-        local = device[a.producer[inputs]] == device[reader]
+        local = device[a.producer[inputs]] == device[a.reader]
         arrival = np.full(len(a.sizes) * a.devices, np.inf)
         arrival[tensor * a.devices + target] = transfers.start[sends]
-        has_arrived = arrival[inputs * a.devices + device[reader]] <= now[reader]
-        still_reads = a.scheduled[reader] & (timeline.end[reader] > now[reader])
+        has_arrived = arrival[inputs * a.devices + device[a.reader]] <= now[a.reader]
+        still_reads = a.scheduled[a.reader] & (timeline.end[a.reader] > now[a.reader])
         still_reads &= np.where(local, has_started[a.producer[inputs]], has_arrived)
         # Producers: what they make now, what leaves the graph, what is not sent yet.
         producer = a.producer.astype(np.int64)
@@ -109,7 +108,7 @@ class MovableGroups:
         )
         holders = np.concatenate(
             [
-                reader[still_reads],
+                a.reader[still_reads],
                 producer[running_outputs],
                 producer[graph_outputs],
                 producer[tensor[unsent]],
@@ -161,10 +160,9 @@ def _staging_allows(
     there, wherever these weights are now.
     """
     a = problem.arrays
-    reader = np.repeat(np.arange(a.ops), np.diff(a.first_input))
     source = a.producer[a.inputs]
-    reads = a.is_weight[source] & a.scheduled[reader]
-    reader, source, size = reader[reads], source[reads], a.sizes[a.inputs[reads]]
+    reads = a.is_weight[source] & a.scheduled[a.reader]
+    reader, source, size = a.reader[reads], source[reads], a.sizes[a.inputs[reads]]
     need = np.bincount(reader, weights=size, minlength=a.ops)
     fits: Flags = np.asarray((need[:, None] <= staging) | (staging < 0))  # ops × devices
     crosses = group_of[reader] != group_of[source]

@@ -1,1 +1,1 @@
-"""Metaheuristics that judge thousands of plans: annealing, local search and populations."""
+"""Metaheuristics: annealing, local search, genetic search, cross-entropy and fusion search."""

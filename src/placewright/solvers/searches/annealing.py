@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placewright.errors import ConfigError
+from placewright.plan_batch import PlanBatch
 from placewright.solvers.balanced import Balanced
 from placewright.solvers.search import Search
 from placewright.solvers.searches.annealing_chains import (
     AnnealingChains,
     Cooling,
     MoveShares,
-    PlanBatch,
 )
 from placewright.solvers.single import SingleDevices
 from placewright.solvers.stop import Stop
@@ -31,13 +31,13 @@ class Annealing:
     """Simulated annealing of placement, order and staging (Kirkpatrick et al. 1983).
 
     Starts from the best single device, balanced split or streamed plan. Each round is as long as
-    all before it together; the first walks from the best plan, others alternate between it and the
-    rest of the starts.
+    all before it together; the first starts from the best plan, later ones alternate between it and
+    the other initial plans.
 
     Args:
-        rounds: How many rounds to walk, if the stop rule does not end it before.
-        first_round: Evaluations of the first round; by default a fraction of a second's worth.
-        with_priorities: Whether priorities are searched too.
+        rounds: The number of rounds, unless the stop rule ends it before.
+        first_round: Evaluations of the first round; by default a fraction of a second.
+        with_priorities: Whether to search priorities too.
     """
 
     rounds: int = 6
@@ -74,7 +74,7 @@ class Annealing:
 
 
 def refine(problem: Problem, plan: Plan, seed: int = 0) -> Plan:
-    """A plan in, the best that a short walk from it finds out; for a problem that changed a bit."""
+    """The best plan that short annealing finds from a plan; for a problem that changed a little."""
     search = Search(problem, Stop(), seed)
     search.judge_plan(plan)
     with_staging = plan.staging is not None
@@ -88,7 +88,7 @@ def refine(problem: Problem, plan: Plan, seed: int = 0) -> Plan:
 
 
 def grouping_levels(problem: Problem) -> list[Grouping]:
-    """Blocks to move as one: nested groups, and the model's own modules, from fine to coarse."""
+    """Blocks to move as one: nested groups and the model's modules, from fine to coarse."""
     groupings = nested_groupings(problem)
     sizes = {len(grouping) for grouping in groupings}
     deepest = max(op.module.count(".") + 1 for op in problem.graph.ops)
@@ -108,7 +108,7 @@ def first_round_length(problem: Problem) -> int:
 
 
 def memory_binds(problem: Problem, search: Search) -> bool:
-    """Whether weights may have to live apart from their readers: no accelerator holds them all."""
+    """Whether weights may have to be apart from their readers: no accelerator holds them all."""
     if problem.cluster.host is None or problem.objective == "period":
         return False
     a = problem.arrays
@@ -121,10 +121,10 @@ def memory_binds(problem: Problem, search: Search) -> bool:
 
 
 def elite_plans(search: Search, count: int, skip: int = 0) -> list[Plan]:
-    """The best plan, and others: the best of each part of the search, no two placed alike.
+    """The best plan, and the best plans of the search's phases, with distinct placements.
 
     Args:
-        skip: How many of the others to pass over.
+        skip: The number of the latter to skip.
     """
     ranked = sorted(search.best_by_phase.values(), key=lambda part: part.key)
     distinct: list[Plan] = []

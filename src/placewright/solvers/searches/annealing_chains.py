@@ -1,16 +1,16 @@
 """Annealing chains: the compiled annealing loop, its settings, and its use by a search.
 
-The loop is compiled (`cpp/walk.cpp`); here is what it is told, and how a search follows it.
+The loop is compiled (`cpp/annealing/annealing.cpp`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placewright.plan import NO_STAGING
+from placewright.plan_batch import PlanBatch
 from placewright.simulator._kernel import AnnealingSettings
 from placewright.simulator.evaluation import kernel
 
@@ -19,69 +19,34 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from placewright.plan import Plan
     from placewright.problem import Problem
     from placewright.simulator._kernel import ScoutNet
     from placewright.solvers.search import Search
     from placewright.transforms import Grouping
 
-AnyArray = Any  # an array, as the compiled walk gives it
-
-_OPS_PER_CALL = 300_000  # ops × plans judged between two looks at the stop rule
-_PLANS_PER_CALL = 60_000  # the same for the period, in plans: a change costs what it touches
+_OPS_PER_CALL = 300_000  # ops × plans evaluated between two checks of the stop rule
+_PLANS_PER_CALL = 60_000  # the same for the period, in plans: a move costs in proportion to its ops
 _OVERFLOW_PENALTY = (
-    10.0  # a hundredth of the smallest device's memory over costs a tenth of the step time
+    10.0  # an overflow of 1 % of the smallest device's memory costs 10 % of the step time
 )
-
-
-@dataclass(frozen=True, eq=False)
-class PlanBatch:
-    """Plans side by side: plans × ops and plans × devices."""
-
-    device: NDArray[np.int32]
-    priority: NDArray[np.float64] | None = None
-    staging: NDArray[np.int64] | None = None
-
-    @classmethod
-    def of(
-        cls, problem: Problem, plans: Sequence[Plan], with_priorities: bool, with_staging: bool
-    ) -> PlanBatch:
-        """Plans as rows.
-
-        Args:
-            with_priorities: With priorities; a plan that has none gets the graph's order.
-            with_staging: With staging rooms; a plan that has none may get one.
-        """
-        a = problem.arrays
-        graph_order = np.arange(a.ops, dtype=np.float64)
-        no_staging = np.full(a.devices, NO_STAGING, dtype=np.int64)
-        return cls(
-            np.stack([plan.placement for plan in plans]).astype(np.int32),
-            np.stack([graph_order if p.priority is None else p.priority for p in plans])
-            if with_priorities
-            else None,
-            np.stack([no_staging if p.staging is None else p.staging for p in plans])
-            if with_staging
-            else None,
-        )
 
 
 @dataclass(frozen=True)
 class MoveShares:
-    """How often each kind of change is tried, relative to the others."""
+    """How often each kind of move is tried, relative to the others."""
 
     move: float = 4.0  # a block to another device, with its weights
-    move_work: float = 0.0  # a block's ops alone: its weights stay where they are
-    move_weights: float = 0.0  # a block's weights alone
-    swap: float = 2.0  # two blocks change places, or one takes after the other
-    move_run: float = 2.0  # a few blocks in a row to the device before or behind them
+    move_work: float = 0.0  # a block's ops without its weights
+    move_weights: float = 0.0  # a block's weights without its ops
+    swap: float = 2.0  # two blocks exchange devices, or one copies the other
+    move_run: float = 2.0  # a few consecutive blocks to the device before or behind them
     reorder: float = 0.0  # an op earlier or later
     reorder_block: float = 0.0  # a block earlier or later
-    stage: float = 0.0  # more or less staging room
+    stage: float = 0.0  # a larger or smaller staging buffer
 
     @classmethod
     def for_search(cls, with_priorities: bool, with_staging: bool) -> MoveShares:
-        """Placement always; order and weights apart from their readers where asked for."""
+        """Placement always; order, and weights apart from their readers, on request."""
         return cls(
             move_work=2.0 if with_staging else 0.0,
             move_weights=2.0 if with_staging else 0.0,
@@ -93,9 +58,9 @@ class MoveShares:
 
 @dataclass(frozen=True)
 class Cooling:
-    """The temperature at the start and the end of a walk, as a share of the cost.
+    """The temperature at the start and the end of annealing, as a share of the cost.
 
-    A change that makes the plan worse by the temperature's share is kept one time in e.
+    A move that makes the plan worse by this share is accepted with probability 1/e.
     """
 
     hot: float = 0.03
@@ -104,13 +69,13 @@ class Cooling:
 
 @dataclass(frozen=True)
 class MoveGuide:
-    """What a proposer thinks of the moves of a walk.
+    """A proposer's probabilities for the moves of annealing.
 
     Args:
-        device_probs: Plans × ops in, plans × ops × devices out: how likely each device is to be the right
-            one for an op, the rest of the plan being as it is; None if it cannot say.
-        share: Of the moves, that are drawn by it; the others are drawn as ever.
-        interval: Evaluations of a walk after which it is asked again, as the plans have changed.
+        device_probs: Maps plans to plans × ops × devices: the probability that a device is the
+            right one for an op, given the rest of the plan; or to None if it does not know.
+        share: The share of moves that are sampled by it; the others are sampled as usual.
+        interval: Evaluations after which it is called again, as the plans have changed.
     """
 
     device_probs: Callable[[PlanBatch], NDArray[np.float64] | None]
@@ -119,7 +84,7 @@ class MoveGuide:
 
 
 class AnnealingChains:
-    """Walks through the plans of one problem, over blocks of several sizes.
+    """Annealing chains of one problem, over blocks of several sizes.
 
     Args:
         levels: Groupings whose groups are moved as one, from fine to coarse.
@@ -139,7 +104,7 @@ class AnnealingChains:
             ),
             default=(np.inf, np.inf),
         )
-        """Of the best plan so far that a walk could go on from: one without fused ops."""
+        """Of the best plan so far without fused ops, from which annealing can go on."""
 
     def run(
         self,
@@ -151,22 +116,22 @@ class AnnealingChains:
         guide: MoveGuide | None = None,
         scout: ScoutNet | None = None,
     ) -> PlanBatch:
-        """Walk from each plan for so many evaluations, or until the search is over.
+        """Anneal from each plan for this many evaluations, or until the search is over.
 
         Args:
-            level_ratio: How much more often each level is used than the one before it (finer).
-            guide: Draws some of the moves.
-            scout: Looks at several moves for one that is judged; for step times alone.
+            level_ratio: How much more often each level is used than the finer one before it.
+            guide: Samples some of the moves.
+            scout: Scores several moves for each one that is evaluated; for step times only.
 
         Returns:
-            The best plan of each walk by (bytes over, objective).
+            The best plan of each chain by (overflow, objective).
         """
         search, problem = self.search, self.search.problem
         a, period = problem.arrays, problem.objective == "period"
         settings = self._settings(move_shares, level_ratio)
         if scout is not None:
             settings.scout = scout
-        chains, done = len(start.device), 0
+        chains, done = len(start), 0
         chunk = _PLANS_PER_CALL if period else max(8, _OPS_PER_CALL // a.ops)
         seeds = search.rng.integers(0, 2**63, size=chains)
         current, best, best_keys = start, start, [(np.inf, np.inf)] * chains
@@ -188,7 +153,7 @@ class AnnealingChains:
             best_plans, last_plans, overflow, value = self._kernel.anneal(
                 self._move_blocks,
                 settings,
-                current.device,
+                current.placement,
                 current.priority,
                 current.staging,
                 seeds.tolist(),
@@ -198,7 +163,7 @@ class AnnealingChains:
             search.count_external(count * chains)
             keys = list(zip(overflow.tolist(), value.tolist(), strict=True))
             better = [chain for chain in range(chains) if keys[chain] < best_keys[chain]]
-            best = _replace_rows(best, PlanBatch(*best_plans), better)
+            best = best.replace_rows(PlanBatch(*best_plans), better)
             for chain in better:
                 best_keys[chain] = keys[chain]
                 if keys[chain] < self.key:
@@ -208,14 +173,14 @@ class AnnealingChains:
     def sample_moves(
         self, start: PlanBatch, count: int, seed: int, level_ratio: float = 1.0
     ) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
-        """Moves of one plan as a walk draws them, to train a scout on.
+        """Moves of one plan as annealing samples them, to train a scout.
 
         Returns:
-            Moves × features; by what share of it each changes the cost.
+            Moves × features; the relative change of the cost by each move.
         """
         settings = self._settings(MoveShares(), level_ratio)
         return self._kernel.sample_moves(
-            self._move_blocks, settings, start.device, start.priority, count, seed
+            self._move_blocks, settings, start.placement, start.priority, count, seed
         )
 
     def _settings(self, move_shares: MoveShares, level_ratio: float) -> AnnealingSettings:
@@ -230,7 +195,7 @@ class AnnealingChains:
         return settings
 
     def _by_unit(self, device_probs: NDArray[np.float64] | None) -> NDArray[np.float64] | None:
-        """Plans × units × devices: the mean of a unit's ops that take a turn, zeros without one."""
+        """Plans × units × devices: the mean over a unit's scheduled ops, zeros without any."""
         if device_probs is None:
             return None
         a = self.search.problem.arrays
@@ -246,14 +211,9 @@ class AnnealingChains:
         return np.ascontiguousarray(by_unit)
 
     def _report_plan(self, rows: PlanBatch, chain: int) -> None:
-        """Let the search see a plan. Of the period, only now is its whole memory known."""
+        """Report a plan to the search. For the period, only now its whole memory is known."""
         search = self.search
-        verdict = search.count_external(
-            0,
-            rows.device[chain],
-            None if rows.priority is None else rows.priority[chain],
-            None if rows.staging is None else rows.staging[chain],
-        )
+        verdict = search.count_external(0, rows[[chain]])
         if verdict is None:
             return
         self.key = min(self.key, verdict.key(0))
@@ -261,21 +221,6 @@ class AnnealingChains:
             capacity = search.problem.arrays.capacity
             excess = np.maximum(verdict.peak[0] - capacity, 0)
             self._memory_margin += np.minimum(excess, capacity // 8)
-
-
-def _replace_rows(rows: PlanBatch, other: PlanBatch, selected: list[int]) -> PlanBatch:
-    """Rows, with some of them replaced by the other's."""
-
-    def merged(mine: AnyArray, theirs: AnyArray) -> AnyArray:
-        result = mine.copy()
-        result[selected] = theirs[selected]
-        return result
-
-    return PlanBatch(
-        merged(rows.device, other.device),
-        None if other.priority is None else merged(rows.priority, other.priority),
-        None if other.staging is None else merged(rows.staging, other.staging),
-    )
 
 
 def _temperature(cooling: Cooling, share: float) -> float:
@@ -292,7 +237,7 @@ def _block_arrays(problem: Problem, levels: Sequence[Grouping]) -> tuple[NDArray
     for grouping in levels:
         group = grouping.group[unit_heads]
         size = np.bincount(group)
-        # Blocks stand by the middle of their units, so that neighbours are near in the graph.
+        # Blocks are sorted by the middle of their units, so that neighbours are near in the graph.
         middle = np.bincount(group, weights=np.arange(len(unit_heads))) / np.maximum(size, 1)
         position = np.argsort(np.argsort(middle, kind="stable"), kind="stable")
         order = np.argsort(position[group], kind="stable")

@@ -29,34 +29,32 @@ if TYPE_CHECKING:
     from placewright.transforms import Grouping
 
 Probabilities = NDArray[np.float64]
-"""Groups × devices: how likely each group is on each device."""
+"""Groups × devices: the probability that a group is on a device."""
 
-_MAX_GROUPS = 200  # most groups without a grouping of the caller's own
-# How often a group takes the random number of the group before it; a row draws one of these.
+_MAX_GROUPS = 200  # groups without a `grouping`, at most
+# How often a group takes the random number of the group before it; a row samples one of these.
 _REUSE_RATES = np.array([0.0, 0.8, 0.95, 0.99])
-_POLISH_INTERVAL = 5  # batches between two looks at the priority rules
-_RESTART_ENTROPY = (
-    0.05  # share of the largest entropy at which the distribution has nothing more to say
-)
+_POLISH_INTERVAL = 5  # batches between two trials of the priority rules
+_RESTART_ENTROPY = 0.05  # share of the maximum entropy below which the distribution has converged
 
 
 @dataclass(frozen=True)
 class CrossEntropy:
-    """A distribution over the devices of each group, drawn towards the best of its own samples.
+    """A distribution over the devices of each group, fitted to the best of its samples.
 
-    Two things differ from the textbook. It does not begin evenly, where equal devices make every
-    direction as good as any other, but half at the best start. And neighbours along the graph's
-    order often share their random number: each group keeps its own distribution, but a sample has
-    long stretches on one device, as good plans do. Where the distribution is almost certain it
-    begins again around the best plan.
+    Two things differ from the textbook. It does not start uniformly, where equal devices make every
+    direction as good as any other, but with half of its weight on the best initial plan. And
+    neighbours along the graph's order often share their random number: each group keeps its
+    distribution, but a sample has long runs on one device, as good plans do. Once the distribution
+    has converged, it restarts around the best plan.
 
     Args:
-        grouping: Makes the grouping; if not given teams, coarsened where there are many.
-        batch: Plans drawn from one distribution.
-        elite: Share of them that the next one is made of.
-        rate: How far the distribution goes towards them.
-        floor: Share of each distribution that stays even while sampling.
-        max_plans: Plans to judge; if not given the stop rule alone decides, or 4,000 without one.
+        grouping: Makes the grouping; by default bundles, coarsened where there are many.
+        batch: Plans sampled from one distribution.
+        elite: The share of them that the next distribution is fitted to.
+        rate: The learning rate of the distribution.
+        floor: The share of each distribution that stays uniform while sampling.
+        max_plans: Plans to evaluate; by default the stop rule decides, or 4,000 without one.
     """
 
     grouping: Callable[[Problem], Grouping] | None = None
@@ -87,7 +85,7 @@ class CrossEntropy:
         if not len(verdict.value):
             return
         best, key = rows[verdict.best()], verdict.key(verdict.best())
-        priority = None  # of the start, if it makes a start better than the graph's order makes any
+        priority = None  # of the best initial plan, if it is better than the graph's order
         if start is not None and start.priority is not None and not search.over:
             verdict = search.judge(space.placements(rows), start.priority)
             if len(verdict.value) and verdict.key(verdict.best()) < key:
@@ -108,7 +106,7 @@ class CrossEntropy:
             if verdict.key(ranking[0]) < key:
                 best, key = rows[ranking[0]], verdict.key(ranking[0])
             elite = rows[ranking[: max(1, int(self.elite * self.batch))]]
-            # The best plan of all is always among those that the next distribution is made of.
+            # The best plan of all is always among those that the next distribution is fitted to.
             target = _device_frequencies(space, np.concatenate([best[None], elite]))
             probabilities += self.rate * (target - probabilities)
             rounds += 1
@@ -121,10 +119,9 @@ class CrossEntropy:
 def sample_rows(
     space: SearchSpace, probabilities: Probabilities, rng: np.random.Generator, count: int
 ) -> Rows:
-    """Plans × groups, each group by its own chances.
+    """Plans × groups, each group by its own probabilities.
 
-    Groups next to each other in one of the space's orders take the same random number as often as
-    `_TOGETHER` says, a row at a time.
+    Neighbours in one of the space's orders take the same random number with the row's probability.
     """
     at = np.arange(count)
     fresh = rng.random((count, len(space)))
@@ -133,7 +130,7 @@ def sample_rows(
         < _REUSE_RATES[rng.integers(0, len(_REUSE_RATES), (count, 1))]
     )
     reuse[:, 0] = False
-    # Where a number is used again it is the last fresh one before it.
+    # A number that is used again is the last new one before it.
     source = np.maximum.accumulate(np.where(reuse, 0, np.arange(len(space))), axis=1)
     numbers = np.empty_like(fresh)
     order = space.orders[rng.integers(0, len(space.orders), size=count)]

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 def crossover_mask(space: SearchSpace, rng: np.random.Generator, count: int) -> NDArray[np.bool_]:
-    """Children × groups: what comes from the second parent.
+    """Children × groups: the groups from the second parent.
 
-    A third of the children have all groups behind a point of one of the space's orders from it, a
-    third those between two points, a third any group with a chance of their own, at most one half.
+    One-point crossover along one of the space's orders for a third of the children, two-point
+    crossover for a third, and uniform crossover with a probability up to one half for the rest.
     """
     positions = np.argsort(space.orders, axis=1)
     position = positions[rng.integers(0, len(positions), size=count)]
@@ -30,7 +30,7 @@ def crossover_mask(space: SearchSpace, rng: np.random.Generator, count: int) -> 
 
 
 def equal_devices(problem: Problem) -> list[NDArray[np.int64]]:
-    """Devices that could change names: equal costs of all ops, equal memory, equal permissions."""
+    """Interchangeable devices: equal costs of all ops, equal memory, equally allowed."""
     a = problem.arrays
     groups: dict[bytes, list[int]] = {}
     for device in range(a.devices):
@@ -42,10 +42,10 @@ def equal_devices(problem: Problem) -> list[NDArray[np.int64]]:
 def align_devices(
     space: SearchSpace, reference: Rows, rows: Rows, equal: list[NDArray[np.int64]]
 ) -> Rows:
-    """Rows with the names of alike devices changed so that they agree best with the fixed rows.
+    """Rows with equal devices renumbered so that they agree best with the fixed rows.
 
-    Placements that differ in nothing but the devices' numbers are the same plan, and a child of two
-    of them would be neither. Greedy: the pair of devices that shares most work first.
+    Placements that differ only in the numbers of equal devices are the same plan, but a child of
+    two of them would be neither. Greedy: the pair of devices that shares most work first.
     """
     work = space.work.max(axis=1)
     out = rows.copy()

@@ -1,7 +1,7 @@
 """Fusion search: better fused groups for a plan, without changing its placement.
 
-Simulated annealing over the urgencies by which `transforms.fuse` grows groups, as the paper that
-brought these urgencies compares with (GO, Zhou et al. 2020).
+Simulated annealing over the urgencies by which `transforms.fuse` grows groups; the paper on these
+urgencies compares with it (GO, Zhou et al. 2020).
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ if TYPE_CHECKING:
 
 Urgencies = NDArray[np.int32]
 
-_MAX_URGENCY = 20  # urgencies, beside 0 for never
+_MAX_URGENCY = 20  # urgencies, besides 0 for never
 _HOT, _COLD = 0.01, 1e-4  # the temperature, as a share of the objective
 
 
 @dataclass(frozen=True)
 class FusionSearch:
-    """Fused groups for one placement: that of a given plan, or of the best plan so far.
+    """Fused groups for one placement: that of `plan`, or of the best plan so far.
 
-    Devices, order and staging stay as they are; at the end the priority rules are tried on the best
-    groups. What a compiler fuses, and nothing fused, are always judged too. If the search has no
-    plan yet, it takes the best of single devices, balanced splits and HEFT.
+    Devices, order and staging do not change; at the end the priority rules are tried on the best
+    groups. A compiler's groups, and no groups, are always evaluated too. If the search has no plan
+    yet, it takes the best of single devices, balanced splits and HEFT.
 
     Args:
-        plan: The plan to begin with, without its groups; the best of the search if not given.
-        batch: Neighbours judged at a time, of which the best may be gone to.
-        max_plans: Plans to judge; if not given the stop rule alone decides, or 4,000 without one.
+        plan: The plan to start from, without its groups; by default the best of the search.
+        batch: Neighbours per batch, of which the best may be accepted.
+        max_plans: Plans to evaluate; by default the stop rule decides, or 4,000 without one.
     """
 
     plan: Plan | None = None
@@ -69,7 +69,7 @@ class FusionSearch:
         start = search.evaluations
         if not annealing.begin():
             return
-        cycle = min(max_plans, DEFAULT_PLANS)  # evaluations; then it is hot again
+        cycle = min(max_plans, DEFAULT_PLANS)  # evaluations until it is reheated
         while not search.over and (used := search.evaluations - start) < max_plans:
             annealing.step(self.batch, _HOT * (_COLD / _HOT) ** (used % cycle / cycle))
         if not search.over and search.best is not None and search.best.fusion is not None:
@@ -77,20 +77,20 @@ class FusionSearch:
 
 
 class _FusionAnnealing:
-    """Where the search stands: an urgency for each op, and the groups that come of it."""
+    """The current state: an urgency for each op, and the groups that follow from it."""
 
     def __init__(self, search: Search, plan: Plan) -> None:
         self.search, self.plan = search, plan
         self.fusible_ops = np.flatnonzero(
             fusion_roles(search.problem) != NEVER_ROLE
-        )  # which alone have a choice
+        )  # only these have a choice
         self.op_classes = _op_classes(search.problem, self.fusible_ops)
         self.urgency: Urgencies = np.zeros(search.problem.arrays.ops, dtype=np.int32)
         self.groups: NDArray[np.int32] = np.full(len(self.urgency), -1, dtype=np.int32)
         self.key: tuple[int, float] = (0, np.inf)
 
     def begin(self) -> bool:
-        """Judge some urgencies that come to mind and stand on the best; false if that was all."""
+        """Evaluate some initial urgencies and take the best; false if that was all."""
         count = len(self.urgency)
         increasing = 1 + np.arange(count) * _MAX_URGENCY // count
         rows = np.stack([np.zeros(count), np.ones(count), increasing, increasing[::-1]]).astype(
@@ -103,7 +103,7 @@ class _FusionAnnealing:
         return len(self.fusible_ops) > 1 and not self.search.over
 
     def step(self, batch: int, temperature: float) -> None:
-        """Judge neighbours, and perhaps go to the best of them."""
+        """Evaluate neighbours, and perhaps accept the best of them."""
         self._move(np.stack([self._neighbour() for _ in range(batch)]), temperature)
 
     def _move(self, rows: Urgencies, temperature: float) -> None:
@@ -118,21 +118,21 @@ class _FusionAnnealing:
             self.urgency, self.groups, self.key = rows[at], groups[at], verdict[at]
 
     def _judge(self, groups: NDArray[np.int32]) -> list[tuple[int, float]]:
-        """Bytes over and objective of each."""
+        """Overflow and objective of each."""
         plan = self.plan
         device = np.repeat(plan.placement[None], len(groups), axis=0)
         verdict = self.search.judge(device, plan.priority, plan.staging, groups)
         return [verdict.key(at) for at in range(len(verdict.value))]
 
     def _accepts_worse(self, key: tuple[int, float], temperature: float) -> bool:
-        """Whether a worse plan is gone to: never to one of more bytes over."""
+        """Whether a worse plan is accepted: never one of more overflow."""
         if key[0] > self.key[0] or not temperature > 0 or not self.key[1] > 0:
             return False
         increase = (key[1] - self.key[1]) / self.key[1]
         return bool(self.search.rng.random() < np.exp(-increase / temperature))
 
     def _neighbour(self) -> Urgencies:
-        """Other urgencies for a few ops, a stretch of them, all ops alike, or a group."""
+        """Other urgencies for a few ops, a run of ops, all ops of one class, or a group."""
         rng, urgency = self.search.rng, self.urgency.copy()
         kind = rng.integers(4)
         if kind == 0:
@@ -145,14 +145,14 @@ class _FusionAnnealing:
             chosen = self.op_classes[rng.integers(len(self.op_classes))]
         else:
             chosen = np.flatnonzero(self.groups == self.groups[rng.choice(self.fusible_ops)])
-        shared = rng.random() < 0.7  # the same for all of them, or drawn one by one
+        shared = rng.random() < 0.7  # the same for all of them, or sampled one by one
         values = rng.integers(1, _MAX_URGENCY + 1, size=1 if shared else len(chosen))
         urgency[chosen] = 0 if rng.random() < 0.25 else values
         return urgency
 
 
 def _op_classes(problem: Problem, ops: NDArray[np.intp]) -> list[NDArray[np.intp]]:
-    """Ops of one kind and size, with readers of the same kinds: what a network repeats."""
+    """Ops of one kind and size, with readers of the same kinds: a network's repeated ops."""
     graph = problem.graph
     classes: dict[object, list[int]] = {}
     for at in ops.tolist():

@@ -1,9 +1,8 @@
 """Genetic search: a population of plans, improved by crossover and local moves.
 
 Crossover along the graph's order, with an elite parent in every pair and random keys for the order
-as in BRKGA (Gonçalves and Resende 2011, J. Heuristics 17); moves of local search on the best, and a
-penalty for bytes over that adapts itself as in hybrid genetic search (Vidal et al. 2012, Oper. Res.
-60(3)).
+as in BRKGA (Gonçalves and Resende 2011, J. Heuristics 17); moves of local search on the best, and
+an adaptive penalty for overflow as in hybrid genetic search (Vidal et al. 2012, Oper. Res. 60(3)).
 """
 
 from __future__ import annotations
@@ -49,34 +48,34 @@ Scores = NDArray[np.float64]
 _MAX_BUNDLES, _MAX_GROUPS = (
     300,
     200,
-)  # most teams that are groups of their own; groups if there are more
-_ELITE = 0.25  # share of the population that one parent comes from
-_MOVE_SHARE = 0.4  # share of the children that are a move away from an elite plan
+)  # bundles up to which each is a group; the number of groups if there are more
+_ELITE = 0.25  # share of the population from which one parent comes
+_MOVE_SHARE = 0.4  # share of the children that are one move away from an elite plan
 _FIT_RANGE = (
     0.3,
     0.7,
-)  # the penalty grows while fewer of the children fit, and falls while more do
+)  # the penalty grows while a smaller share of the children fits, and falls while a larger does
 _PENALTY_RANGE = (
     1e-2,
     1e6,
-)  # its limits; 1 doubles the time of a plan that is a device's memory over
-_POLISH_INTERVAL = 10  # generations between two looks at the priority rules
+)  # its limits; 1 doubles the time of a plan with an overflow of one device's memory
+_POLISH_INTERVAL = 10  # generations between two trials of the priority rules
 
 
 @dataclass(frozen=True)
 class Genetic:
-    """A population of placements of whole groups, with an order for each, bred for better ones.
+    """A population of placements of whole groups, each with an order.
 
-    It begins with the best plan so far, single devices, balanced splits and random stretches. Some
-    children are crossed from two plans (whose equal devices are matched first, as their numbers
-    mean nothing), some are a move away from one of the best. Plans over memory live on for a while
-    under a penalty that grows until enough plans fit.
+    It starts with the best plan so far, single devices, balanced splits and random runs. Some
+    children are crossovers of two plans (whose equal devices are matched first, as their numbers
+    mean nothing), some are one move away from one of the best. Plans with overflow survive under a
+    penalty that grows until enough plans fit.
 
     Args:
-        grouping: Makes the grouping; if not given teams, coarsened where there are many.
-        population: Plans alive at a time, and children of a generation.
-        max_plans: Plans to judge; if not given the stop rule alone decides, or 4,000 without one.
-        with_priorities: Whether plans have an order of their own, or all the graph's.
+        grouping: Makes the grouping; by default bundles, coarsened where there are many.
+        population: The size of the population, and the children of a generation.
+        max_plans: Plans to evaluate; by default the stop rule decides, or 4,000 without one.
+        with_priorities: Whether each plan has its own order, or all have the graph's.
     """
 
     grouping: Callable[[Problem], Grouping] | None = None
@@ -87,7 +86,9 @@ class Genetic:
 
     def __post_init__(self) -> None:
         if self.population < 4:
-            raise ConfigError(f"Genetic with {self.population!r} plans alive: expected 4 or more")
+            raise ConfigError(
+                f"Genetic with a population of {self.population!r}: expected 4 or more"
+            )
         check_max_plans("Genetic", self.max_plans)
 
     def run(self, search: Search) -> None:
@@ -114,7 +115,7 @@ class Genetic:
 
 
 class _Population:
-    """A population: rows, keys for the order, and how good each plan is."""
+    """A population: rows, keys for the order, and the quality of each plan."""
 
     def __init__(
         self, search: Search, space: SearchSpace, size: int, with_priorities: bool
@@ -135,19 +136,19 @@ class _Population:
         self.value: Scores = np.zeros(0)
 
     def begin(self) -> bool:
-        """Judge the first plans; false if the search is over."""
+        """Evaluate the initial plans; false if the search is over."""
         search, rng = self.search, self.search.rng
         rows = initial_rows(search, self.space)
         shortfall = max(self.size - len(rows), self.size // 3)
         rows = np.concatenate([rows, random_rows(self.space, rng, shortfall)])
         rows = distinct_rows(rows)
-        # The start has its own order; the others take all orders in turn.
+        # The first plan has its own order; the others take all orders round robin.
         base_order = (np.arange(len(rows)) + len(self.base_orders) - 1) % len(self.base_orders)
         self._judge(rows, np.zeros(rows.shape), base_order)
         return len(self.rows) > 0 and not search.over
 
     def breed(self) -> None:
-        """One generation: children, their verdicts, and who lives on."""
+        """One generation: children, their verdicts, and the survivors."""
         space, rng = self.space, self.search.rng
         order = np.argsort(self._scores(), kind="stable")
         elite = order[: max(2, int(len(order) * _ELITE))]
@@ -164,7 +165,7 @@ class _Population:
         from_mate = crossover_mask(space, rng, len(pairs))
         rows[pairs] = np.where(from_mate, mates, rows[pairs])
         keys[pairs] = np.where(from_mate, self.keys[second_parent[pairs]], keys[pairs])
-        # A move for all that stayed next to a parent, and for some of those that were crossed.
+        # A move for all children of one parent, and for some of the crossovers.
         to_move = (
             by_move | (rows == self.rows[first_parent]).all(axis=1) | (rng.random(count) < 0.5)
         )
@@ -181,7 +182,7 @@ class _Population:
         self._judge(rows, keys, base_order)
 
     def best(self) -> tuple[Rows, tuple[int, float]]:
-        """The best plan alive, by bytes over and objective."""
+        """The best plan of the population, by overflow and objective."""
         at = int(np.lexsort((self.value, self.overflow))[0])
         return self.rows[at], (int(self.overflow[at]), float(self.value[at]))
 
@@ -189,7 +190,7 @@ class _Population:
         return self.value * (1.0 + self.penalty * self.overflow / self.mean_capacity)
 
     def _judge(self, rows: Rows, keys: NDArray[np.float64], base_order: NDArray[np.int64]) -> None:
-        """Judge plans, and keep the best of them and those alive."""
+        """Evaluate plans, and keep the best of them and of the population."""
         priority = None
         if self.with_priorities:
             priority = self.base_orders[base_order] + self.space.grouping.expand(keys)
@@ -209,9 +210,9 @@ class _Population:
         factor = 1.3 if fit < _FIT_RANGE[0] else 0.8 if fit > _FIT_RANGE[1] else 1.0
         self.penalty = min(max(self.penalty * factor, _PENALTY_RANGE[0]), _PENALTY_RANGE[1])
         order = np.argsort(self._scores(), kind="stable")
-        best = int(np.lexsort((self.value, self.overflow))[0])  # the best lives on in any case
+        best = int(np.lexsort((self.value, self.overflow))[0])  # the best always survives
         order = np.concatenate([[best], order[order != best]])
-        # Of plans that are equally good only one: copies and symmetric twins crowd out the rest.
+        # Of equally good plans only one: copies and symmetric plans would crowd out the rest.
         scores = np.stack([self.value[order], self.overflow[order].astype(np.float64)])
         unique = np.unique(scores, axis=1, return_index=True)[1]
         survivors = order[np.sort(unique)][: self.size]
@@ -224,8 +225,8 @@ class _Population:
 
 
 def _base_orders(search: Search) -> NDArray[np.float64]:
-    """The orders that keys are added to, from 0 to 1: the graph's, HEFT's, and the start's."""
-    orders = [np.arange(len(search.problem.graph)), -upward_ranks(search.problem)]
+    """The orders that keys are added to, from 0 to 1: the graph's, HEFT's, the best plan's."""
+    orders = [np.arange(len(search.problem.graph)), -upward_ranks(search.problem.arrays)]
     if search.best is not None and search.best.priority is not None:
         orders.append(search.best.priority)
     ranks = [order.argsort(kind="stable").argsort(kind="stable") for order in orders]

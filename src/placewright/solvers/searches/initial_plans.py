@@ -1,4 +1,4 @@
-"""Initial plans: rows of groups from which a search begins."""
+"""Initial plans: rows of groups from which a search starts."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def initial_rows(search: Search, space: SearchSpace) -> Rows:
 
 
 def single_device_rows(space: SearchSpace) -> Rows:
-    """Every group on one device, for each device; what may not be there is settled elsewhere."""
+    """Every group on one device, for each device; `legalize` moves what may not be there."""
     row = np.arange(space.devices, dtype=np.int32)[:, None]
     return np.repeat(row, len(space), axis=1)
 
 
 def random_rows(space: SearchSpace, rng: np.random.Generator, count: int) -> Rows:
-    """Random rows: stretches of random length, one upon the other, from a random device each."""
+    """Random rows: runs of random length, one over the other, on a random device each."""
     rows = rng.integers(0, space.devices, size=(count, 1), dtype=np.int32)
     rows = rows.repeat(len(space), axis=1)
     for _ in range(2 * space.devices):

@@ -1,6 +1,6 @@
 """Iterated local search: descend to a plan that no small move improves, perturb, repeat.
 
-Iterated local search (Lourenço, Martin and Stützle 2003): go downhill, shake, go downhill again.
+Lourenço, Martin and Stützle 2003, "Iterated local search".
 """
 
 from __future__ import annotations
@@ -33,31 +33,33 @@ if TYPE_CHECKING:
     from placewright.transforms import Grouping
 
 Key = tuple[int, float]
-"""Bytes over and objective: what plans are compared by."""
+"""Overflow and objective, by which plans are compared."""
 
 _MAX_BUNDLES, _MAX_GROUPS = (
     300,
     200,
-)  # most teams that are moved from the beginning; groups before them
-_MAX_STALLED = 6  # in vain, after which the search goes on in another order, or with smaller groups
-_POLISH_AFTER = 3  # batches without a better neighbour before the order is looked at
-_SUCCESS_DECAY = 0.9  # how much of a move's past success still counts after a batch
+)  # bundles up to which they are moved from the start; else this many groups first
+_MAX_STALLED = (
+    6  # rounds without a gain before the search goes on in another order, or with smaller groups
+)
+_POLISH_AFTER = 3  # batches without a better neighbour before the priority rules are tried
+_SUCCESS_DECAY = 0.9  # decay per batch of a move's past success
 
 
 @dataclass(frozen=True)
 class LocalSearch:
-    """From the best start, change a few groups at a time while that helps; then shake, and again.
+    """From the best initial plan, move a few groups at a time while that helps; perturb, repeat.
 
-    A batch of neighbours is judged at a time (`solvers/moves.py`); kinds of moves that helped are
-    tried more often. The best neighbour is taken if it is better, and moves of one batch that each
+    Neighbours are evaluated in batches (`searches/moves.py`); kinds of moves that helped are tried
+    more often. The best neighbour is accepted if it is better, and moves of one batch that each
     helped are tried together in the next. Where no neighbour is better, the priority rules are
-    tried on the placement; after some rounds in vain the search goes on in the order they found.
+    tried on the placement; after some rounds without a gain the search goes on in their best order.
 
     Args:
-        grouping: Makes the grouping whose groups are moved. If not given teams are, and where there
-            are many of them coarser groups before.
-        batch: Neighbours judged at a time.
-        max_plans: Plans to judge; if not given the stop rule alone decides, or 4,000 without one.
+        grouping: Makes the grouping whose groups are moved; by default bundles, and where there are
+            many of them coarser groups first.
+        batch: Neighbours per batch.
+        max_plans: Plans to evaluate; by default the stop rule decides, or 4,000 without one.
         with_priorities: Whether to try priorities too.
     """
 
@@ -100,7 +102,7 @@ class _SearchState:
 
 
 class _Descent:
-    """Where a local search stands."""
+    """The state of a local search on one grouping."""
 
     def __init__(
         self, search: Search, space: SearchSpace, batch: int, with_priorities: bool
@@ -108,17 +110,17 @@ class _Descent:
         self.search, self.space, self.batch = search, space, batch
         self.polish = OrderPolish(search, space, with_priorities)
         self.success = np.ones(len(MOVES))
-        # Long enough to see a good part of the moves of one group.
+        # Long enough to try a good part of the moves of one group.
         choices = int(space.legal.sum()) - len(space)
         self.patience = int(np.clip(choices // (4 * batch), 4, 40))
         self.state: _SearchState
         self.polished_state: _SearchState | None = None
 
     def begin(self, skip: bool) -> bool:
-        """Judge the starts and stand on the best; false if there is no use in going on.
+        """Evaluate the initial plans and take the best; false if it is not worth going on.
 
         Args:
-            skip: Whether not to go on if the search knows a better plan, which this grouping
+            skip: Whether to give up if the search knows a better plan, which this grouping
                 cannot express.
         """
         best = self.search.best
@@ -133,7 +135,7 @@ class _Descent:
         return not (skip and self.search.key < self.state.key)
 
     def run_rounds(self, end: float, is_last: bool) -> None:
-        """Go downhill and shake, until so many plans are judged or, if not last, in vain."""
+        """Descend and perturb, until `end` plans are evaluated or, if not last, without gain."""
         incumbent, stalled = self.state, 0
         while not self.search.over and self.search.evaluations < end:
             self.descend(end)
@@ -148,7 +150,7 @@ class _Descent:
             self.perturb()
 
     def descend(self, end: float) -> None:
-        """Take better neighbours until there was none for a while."""
+        """Accept better neighbours until there was none for a while."""
         search, space = self.search, self.space
         idle = 0
         combined = np.zeros((0, len(space)), dtype=np.int32)
@@ -177,7 +179,7 @@ class _Descent:
                 return
 
     def perturb(self) -> None:
-        """Stand on the best of some rows that differ by several moves at once."""
+        """Take the best of some rows that differ by several moves at once."""
         space, rng = self.space, self.search.rng
         rows = np.repeat(self.state.row[None], max(2, self.batch // 4), axis=0)
         for _ in range(int(rng.integers(2, 9))):
@@ -195,7 +197,7 @@ class _Descent:
     def _move_if_better(
         self, rows: Rows, verdict: Verdict, priority: NDArray[np.float64] | None
     ) -> None:
-        """Go to the best row, if it is better."""
+        """Accept the best row, if it is better."""
         if len(verdict.value) and verdict.key(verdict.best()) < self.state.key:
             at = verdict.best()
             self.state = _SearchState(rows[at], priority, verdict.key(at))
@@ -211,7 +213,7 @@ def _better_plans(verdict: Verdict, key: Key) -> NDArray[np.int64]:
 
 
 def _combined_moves(base: Rows, others: Rows, previous: Rows) -> Rows:
-    """The taken row with the changes of 1, 2, 4, … of the other better rows on top."""
+    """The accepted row with the moves of 1, 2, 4, … of the other better rows on top."""
     combined, row = [], base.copy()
     for count, other in enumerate(others, start=1):
         row = np.where(other != previous, other, row)

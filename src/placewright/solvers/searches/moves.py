@@ -1,8 +1,8 @@
 """Moves: random neighbours of placements, one move of one kind in each row.
 
-All are pure functions of a space, rows (plans × groups) and a random generator; none changes what
-it is given. Devices are drawn from those that the group may take. Where there is nothing to move,
-such as on one device, rows come back as they were.
+All are functions of a space, rows (plans × groups) and a random generator; none changes its
+arguments. Devices are sampled from those that the group may be on. Where there is nothing to move,
+e.g. on one device, rows are returned unchanged.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 Ints = NDArray[np.int64]
 
-_TRIES = 8  # pairs looked at to find two groups on different devices
+_TRIES = 8  # pairs tried to find two groups on different devices
 
 
 def move_group(space: SearchSpace, rows: Rows, rng: np.random.Generator) -> Rows:
-    """One group goes to another device: that of a neighbour, or any."""
+    """One group moves to another device: that of a neighbour, or any."""
     out = rows.copy()
     if not len(space.movable):
         return out
@@ -36,7 +36,7 @@ def move_group(space: SearchSpace, rows: Rows, rng: np.random.Generator) -> Rows
 
 
 def swap_groups(space: SearchSpace, rows: Rows, rng: np.random.Generator) -> Rows:
-    """Two groups on different devices change places, if each may be where the other is."""
+    """Two groups exchange devices, if each may be where the other is."""
     out = rows.copy()
     if not len(space.movable):
         return out
@@ -54,9 +54,9 @@ def swap_groups(space: SearchSpace, rows: Rows, rng: np.random.Generator) -> Row
 
 
 def move_run(space: SearchSpace, rows: Rows, rng: np.random.Generator) -> Rows:
-    """A stretch of one of the space's orders goes to one device.
+    """A run of one of the space's orders moves to one device.
 
-    Lengths are spread evenly over the orders of magnitude.
+    The logarithm of its length is uniform.
     """
     if not len(space.movable):
         return rows.copy()
@@ -69,7 +69,7 @@ def move_run(space: SearchSpace, rows: Rows, rng: np.random.Generator) -> Rows:
 
 
 def shift_boundary(space: SearchSpace, rows: Rows, rng: np.random.Generator) -> Rows:
-    """Where a stretch on one device meets one on another, some groups go over to the other side."""
+    """Where runs on two devices meet, some groups move to the other side."""
     count = len(space)
     at = np.arange(len(rows))
     picks = rng.integers(0, len(space.orders), size=len(rows))
@@ -94,7 +94,7 @@ def shift_boundary(space: SearchSpace, rows: Rows, rng: np.random.Generator) -> 
 
 
 def move_group_set(space: SearchSpace, rows: Rows, rng: np.random.Generator) -> Rows:
-    """A module, or a coarser group, goes to one device."""
+    """A module, or a coarser group, moves to one device."""
     if not len(space.group_sets) or not len(space.movable):
         return move_run(space, rows, rng)
     inside = np.zeros(rows.shape, dtype=bool)
@@ -108,7 +108,7 @@ def move_group_set(space: SearchSpace, rows: Rows, rng: np.random.Generator) -> 
 
 
 def gather_neighbours(space: SearchSpace, rows: Rows, rng: np.random.Generator) -> Rows:
-    """A group draws those of its neighbours that are on some other device to its own."""
+    """The neighbours of a group that are on one other device move to its device."""
     out = rows.copy()
     if not len(space.adjacency.values):
         return out
@@ -116,7 +116,7 @@ def gather_neighbours(space: SearchSpace, rows: Rows, rng: np.random.Generator) 
     edges = rng.integers(0, len(ends), size=(len(rows), _TRIES))
     for row, tries in enumerate(edges):
         mine, theirs = rows[row, ends[tries]], rows[row, space.adjacency.values[tries]]
-        cut = int((mine != theirs).argmax())  # the first that is, or one that changes nothing
+        cut = int((mine != theirs).argmax())  # the first of these, or one that changes nothing
         adjacent = space.adjacency[int(ends[tries[cut]])]
         joining = adjacent[(rows[row, adjacent] == theirs[cut]) & space.legal[adjacent, mine[cut]]]
         out[row, joining] = mine[cut]
@@ -142,10 +142,10 @@ def neighbours(
 ) -> tuple[Rows, Ints]:
     """A move of some kind in each row, and the kind's number in `MOVES`.
 
-    Where a move found nothing to change, one group moves instead: no plan is judged twice.
+    Where a move found nothing to change, one group moves instead: no plan is evaluated twice.
 
     Args:
-        probabilities: How likely each kind is; equally likely if not given.
+        probabilities: Of each kind; by default uniform.
     """
     kinds = rng.choice(len(MOVES), size=len(rows), p=probabilities)
     out = rows.copy()
@@ -177,7 +177,7 @@ def _other_devices(space: SearchSpace, rows: Rows, group: Ints, rng: np.random.G
 
 
 def _random_positions(space: SearchSpace, rng: np.random.Generator, count: int) -> Ints:
-    """For each row where the groups stand in an order drawn for it."""
+    """For each row the positions of the groups in a randomly chosen order."""
     positions = np.argsort(space.orders, axis=1)
     return positions[rng.integers(0, len(positions), size=count)]
 

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 class OrderPolish:
-    """Tries the priority rules on rows, those not better than the last one left out.
+    """Tries the priority rules on rows, except rows that are no better than the last one.
 
-    Searches over placements judge all rows in one order, since neighbours are best compared in an
-    order that was not made for one of them; the rules then show what a row is worth in its own.
+    Searches over placements evaluate all rows in one order, since neighbours are best compared in
+    an order that was not made for one of them; the rules then show a row's value in its own order.
 
     Args:
-        enabled: Whether to do it at all. For the period order means nothing, and it never does.
+        enabled: Whether to try them at all. For the period, which no order changes, never.
     """
 
     def __init__(self, search: Search, space: SearchSpace, enabled: bool = True) -> None:
@@ -35,7 +35,7 @@ class OrderPolish:
     def __call__(
         self, row: Rows, key: tuple[int, float]
     ) -> tuple[NDArray[np.float64], tuple[int, float]] | None:
-        """The best rule's priorities and what they make of the row; None if it was not tried."""
+        """The best rule's priorities and the row's key with them; None if it was not tried."""
         if not self.enabled or self.search.over or key >= self._last_key:
             return None
         self._last_key = key

@@ -26,16 +26,16 @@ Rows = NDArray[np.int32]
 """Plans × groups: the device of each group."""
 
 COARSE_SIZES = (4, 8, 16, 32, 64, 128, 256)
-"""How many groups the coarsenings make whose groups are moved as one."""
+"""Numbers of groups of the coarsenings whose groups are moved as one."""
 
 DEFAULT_PLANS = 4_000
-"""Plans that a search judges if nobody says when to stop."""
+"""Plans that a search evaluates without a stop rule."""
 
 _SAMPLES_PER_ROW = (
-    50  # a random search sees nearly all rows if it judges so many times their number
+    50  # times the number of rows: evaluations after which a random search has seen nearly all
 )
-_LARGE_GRAPH = 5_000  # ops above which only some of these are made: one takes 0.3 s
-_HUGE_GRAPH = 20_000  # ops above which none is: one takes 2 s
+_LARGE_GRAPH = 5_000  # ops above which only some coarsenings are made: one takes 0.3 s
+_HUGE_GRAPH = 20_000  # ops above which none are made: one takes 2 s
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,8 +69,8 @@ class SearchSpace:
     Args:
         legal: Groups × devices: where at least one of a group's ops may be.
         movable: The groups that have a choice.
-        orders: Each a permutation of all groups along the graph; stretches are cut from these.
-        adjacency: For each group those that it shares a tensor with.
+        orders: Permutations of all groups along the graph; runs are taken from these.
+        adjacency: The groups that each group shares a tensor with.
         group_sets: Groups that belong together: modules at every depth, and coarser groups.
         work: Groups × devices: seconds of each group's ops there.
     """
@@ -90,9 +90,7 @@ class SearchSpace:
         counts = a.scheduled if a.scheduled.any() else np.ones(a.ops, dtype=bool)
         legal = np.zeros((count, a.devices), dtype=bool)
         np.logical_or.at(legal, group[counts], a.allowed[counts])
-        unscheduled = ~legal.any(
-            axis=1
-        )  # a group of nothing that takes a turn: weights nobody reads
+        unscheduled = ~legal.any(axis=1)  # a group of unscheduled ops: unread weights
         legal[unscheduled] = a.allowed[np.unique(group, return_index=True)[1][unscheduled]]
         seconds = np.where(a.allowed & a.scheduled[:, None], a.compute, 0.0)
         work = np.zeros((count, a.devices))
@@ -116,11 +114,11 @@ class SearchSpace:
         return int(self.legal.shape[1])
 
     def plan_budget(self, search: Search, max_plans: int | None) -> float:
-        """How many plans a random search should judge.
+        """The number of plans that a random search should evaluate.
 
         Args:
-            max_plans: What its caller allows. None leaves it to the search's stop rule; without one
-                that is sure to stop it is `ENOUGH`.
+            max_plans: The caller's limit. None leaves it to the search's stop rule, or to
+                `DEFAULT_PLANS` if that may never end the search.
         """
         if max_plans is None:
             max_plans = None if search.stop.certain else DEFAULT_PLANS
@@ -130,14 +128,14 @@ class SearchSpace:
         )
 
     def placements(self, rows: Rows) -> NDArray[np.int32]:
-        """Plans × ops from plans × groups, lawful."""
+        """Legal placements, plans × ops, from plans × groups."""
         return self.problem.legalize(self.grouping.expand(np.atleast_2d(rows)))
 
     def rows(self, placements: NDArray[np.integer]) -> Rows:
-        """Plans × groups from plans × ops: where most of a group's work is."""
+        """Plans × groups from plans × ops: the device of most of a group's work."""
         a, group = self.problem.arrays, self.grouping.group
         placements = np.atleast_2d(placements)
-        # Ops of no cost count a little, so that groups of nothing else have a device too.
+        # Ops without cost count a little, so that groups of such ops have a device too.
         weight = np.where(a.scheduled, np.where(a.allowed, a.compute, 0.0).max(axis=1), 0.0)
         weight = weight + 1e-9 * (weight.max(initial=0.0) or 1.0) * (1e-3 + a.scheduled)
         cells = len(self) * self.devices
@@ -152,18 +150,18 @@ class SearchSpace:
 
 
 def check_max_plans(solver: str, max_plans: int | None) -> None:
-    """Raise ConfigError unless a search may judge a plan."""
+    """Raise ConfigError unless a search may evaluate a plan."""
     if max_plans is not None and max_plans < 1:
         raise ConfigError(f"{solver} of {max_plans!r} plans: expected 1 or more")
 
 
 def bundle_grouping(problem: Problem) -> Grouping:
-    """The finest grouping: a group for each team (`transforms/bundles.py`)."""
+    """The finest grouping: a group for each bundle (`transforms/bundles.py`)."""
     return Grouping.of("teams", problem, problem.arrays.leader.tolist())
 
 
 def bounded_grouping(problem: Problem, max_groups: int, count: int | None = None) -> Grouping:
-    """Teams if there are at most so many, otherwise coarsened to `count` groups (or `max_groups`)."""
+    """Bundles if there are at most `max_groups`, else `count` (or `max_groups`) groups."""
     grouping = bundle_grouping(problem)
     return (
         grouping
@@ -174,18 +172,18 @@ def bounded_grouping(problem: Problem, max_groups: int, count: int | None = None
 
 def coarser_grouping(problem: Problem, fine: Grouping, count: int) -> Grouping:
     """Convex groups by heavy edges; where units make that impossible, or in very large graphs,
-    stretches of the graph's order with equal numbers of the finer groups."""
+    segments of the graph's order with equal numbers of the finer groups."""
     if len(problem.graph) <= _HUGE_GRAPH:
         try:
             return by_heavy_edges(problem, count)
         except ProblemError:  # units that are not convex
             pass
     run = fine.group.astype(np.int64) * count // len(fine)
-    return Grouping.of(f"stretches:{count}", problem, run.tolist())
+    return Grouping.of(f"segments:{count}", problem, run.tolist())
 
 
 def _orders(problem: Problem, grouping: Grouping) -> NDArray[np.int64]:
-    """Groups by their first op in graph order, just before they are needed, and folded."""
+    """Groups by their first op in graph order, in demand order, and in folded order."""
     positions = [np.arange(len(problem.graph)), demand_positions(problem)]
     if any(op.phase != "forward" for op in problem.graph.ops):
         positions.append(folded_positions(problem))
@@ -199,10 +197,9 @@ def _orders(problem: Problem, grouping: Grouping) -> NDArray[np.int64]:
 
 def _adjacency(problem: Problem, grouping: Grouping) -> Ragged:
     a, group = problem.arrays, grouping.group.astype(np.int64)
-    reader = np.repeat(np.arange(a.ops), np.diff(a.first_input))
     source = a.producer[a.inputs]
-    crossing = a.scheduled[source] & a.scheduled[reader] & (group[source] != group[reader])
-    source_group, reader_group = group[source[crossing]], group[reader[crossing]]
+    crossing = a.scheduled[source] & a.scheduled[a.reader] & (group[source] != group[a.reader])
+    source_group, reader_group = group[source[crossing]], group[a.reader[crossing]]
     count = len(grouping)
     pairs = np.unique(
         np.concatenate([source_group * count + reader_group, reader_group * count + source_group])
@@ -212,7 +209,7 @@ def _adjacency(problem: Problem, grouping: Grouping) -> Ragged:
 
 
 def _group_sets(problem: Problem, grouping: Grouping) -> Ragged:
-    """Sets of two groups and more, not all of them, each once."""
+    """Distinct sets of two or more groups, but not of all."""
     modules = [op.module for op in problem.graph.ops]
     depth = max(name.count(".") + 1 for name in modules) if any(modules) else 0
     labels = [by_module(problem, level).group for level in range(1, depth + 1)]

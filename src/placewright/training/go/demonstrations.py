@@ -79,8 +79,7 @@ def load_graph(network: str, graph_folder: Path | None) -> Graph:
 def limit_memory(problem: Problem, slack: float) -> Problem:
     """The problem with so much memory on its devices, of what everything on one of them needs."""
     a = problem.arrays
-    single_device_placements = np.repeat(np.arange(a.devices)[:, None], a.ops, axis=1)
-    peak = simulator.judge(problem, problem.legalize(single_device_placements)).peak.max(axis=0)
+    peak = simulator.judge(problem, problem.single_device_placements()).peak.max(axis=0)
     devices = np.flatnonzero(~a.is_host)
     capacity = a.capacity.copy()
     share = (peak[devices] * slack / len(devices)).astype(np.int64)

@@ -9,6 +9,7 @@ import pytest
 
 from placewright import Cluster, Plan, Problem
 from placewright.errors import PlanError
+from placewright.plan_batch import PlanBatch
 from placewright.solvers import Auto, MaxEvaluations, MaxTime, Search, Stop, solve
 from placewright.solvers.proposer import (
     BudgetedProposer,
@@ -21,7 +22,6 @@ from placewright.solvers.searches.annealing_chains import (
     Cooling,
     MoveGuide,
     MoveShares,
-    PlanBatch,
 )
 from placewright.zoo import load
 
@@ -69,10 +69,10 @@ def test_moves_go_where_the_proposer_wants_them(problem: Problem):
     asked = BudgetedProposer(Opinion(target=2), ProposerBudget(search))
     guide = MoveGuide(asked.move_probabilities, share=1.0, interval=50)
     best = walker.run(rows, 400, Cooling(0.0, 0.0), only_moves, guide=guide)
-    assert set(best.device[0].tolist()) == {0, 2}
+    assert set(best.placement[0].tolist()) == {0, 2}
     assert asked.proposer.asked[1] == 1  # a walk this short has one stretch
     free = walker.run(rows, 400, Cooling(0.0, 0.0), only_moves)
-    assert set(free.device[0].tolist()) == {0, 1, 2}
+    assert set(free.placement[0].tolist()) == {0, 1, 2}
 
 
 def test_a_plan_budget_leaves_the_clock_out(problem: Problem):
@@ -119,7 +119,7 @@ def test_the_same_seed_gives_the_same_plan(problem: Problem):
 
 def test_moves_must_be_probabilities(problem: Problem):
     auto = Auto(first_evaluations=20, exact=False, proposers=(Opinion(wrong=0.5),))
-    with pytest.raises(PlanError, match=r"moves that are no probabilities: .* sum to 1"):
+    with pytest.raises(PlanError, match=r"moves that are not probabilities: .* sum to 1"):
         solve(problem, auto, MaxEvaluations(1_500))
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from tiny import all_orders, all_placements, optimum, random_problem
+from small_problems import all_orders, all_placements, optimum, random_problem
 
 from placewright import (
     Cluster,
@@ -273,8 +273,8 @@ def test_an_error_in_the_child_is_told() -> None:
 def test_the_child_ends_with_its_parent(tmp_path: Path) -> None:
     script = (
         "import os, sys\n"
-        "from placewright.solvers.exact.process import Worker\n"
-        "worker = Worker()\n"
+        "from placewright.solvers.exact.process import SolverWorker\n"
+        "worker = SolverWorker()\n"
         "print(worker._process.pid, flush=True)\n"
         "os._exit(0)\n"
     )

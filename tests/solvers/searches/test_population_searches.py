@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tiny import all_placements, random_problem
+from small_problems import all_placements, random_problem
 
 from placewright import Cluster, Constraints, MaxEvaluations, Plan, Problem, simulator, zoo
 from placewright.errors import ConfigError
@@ -151,7 +151,7 @@ def test_draws_follow_the_chances_and_come_in_stretches() -> None:
     [
         (lambda: LocalSearch(batch=0), r"LocalSearch in batches of 0: expected 1 or more"),
         (lambda: LocalSearch(max_plans=0), r"LocalSearch of 0 plans: expected 1 or more"),
-        (lambda: Genetic(population=3), r"Genetic with 3 plans alive: expected 4 or more"),
+        (lambda: Genetic(population=3), r"Genetic with a population of 3: expected 4 or more"),
         (lambda: Genetic(max_plans=0), r"Genetic of 0 plans: expected 1 or more"),
         (lambda: CrossEntropy(batch=1), r"CrossEntropy in batches of 1: expected 2 or more"),
         (lambda: CrossEntropy(max_plans=0), r"CrossEntropy of 0 plans: expected 1 or more"),

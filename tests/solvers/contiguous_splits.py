@@ -6,7 +6,7 @@ import itertools
 from typing import TYPE_CHECKING
 
 import numpy as np
-from tiny import all_placements
+from small_problems import all_placements
 
 from placewright import Cluster, Device, Graph, Link, Op, Problem, simulator
 

@@ -43,7 +43,7 @@ def with_devices(problem: Problem, change) -> Problem:
 def test_a_faster_device_has_twice_the_rates_and_the_same_launches(problem: Problem) -> None:
     def twice(at, device):
         rates = {dtype: 2 * rate for dtype, rate in device.rates.items()}
-        fast = replace(device, rates=rates, bandwidth=2 * device.memory_bandwidth)
+        fast = replace(device, rates=rates, memory_bandwidth=2 * device.memory_bandwidth)
         return fast if at == 1 else device
 
     change = faster_device(problem, 1)
@@ -53,7 +53,7 @@ def test_a_faster_device_has_twice_the_rates_and_the_same_launches(problem: Prob
 
 def test_launches_are_halved_on_every_device(problem: Problem) -> None:
     rebuilt = with_devices(
-        problem, lambda _, device: replace(device, launch=device.launch_overhead / 2)
+        problem, lambda _, device: replace(device, launch_overhead=device.launch_overhead / 2)
     )
     same(shorter_launches(problem).apply(problem), rebuilt)
 

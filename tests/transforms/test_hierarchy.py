@@ -30,8 +30,7 @@ def test_coarse_groups_keep_most_bytes_inside(name):
     a = problem.arrays
     coarse = nested_groupings(problem)[-1]
     assert 6 <= len(coarse) <= 40
-    reader = np.repeat(np.arange(a.ops), np.diff(a.first_input))
-    apart = coarse.group[a.producer[a.inputs]] != coarse.group[reader]
+    apart = coarse.group[a.producer[a.inputs]] != coarse.group[a.reader]
     sizes = a.sizes[a.inputs]
     by_chance = 1 - 1 / len(coarse)
     assert sizes[apart].sum() < 0.75 * by_chance * sizes.sum()

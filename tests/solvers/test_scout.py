@@ -7,6 +7,7 @@ import pytest
 
 from placewright import Cluster, Plan, Problem
 from placewright.errors import FileError
+from placewright.plan_batch import PlanBatch
 from placewright.solvers import Auto, MaxEvaluations, Search, Stop, solve
 from placewright.solvers.baselines import constructive_solvers
 from placewright.solvers.proposer import Proposer
@@ -21,7 +22,6 @@ from placewright.solvers.searches.annealing_chains import (
     AnnealingChains,
     Cooling,
     MoveShares,
-    PlanBatch,
 )
 from placewright.zoo import load
 
@@ -119,5 +119,5 @@ def test_a_network_of_the_wrong_size_is_refused(tmp_path):
     with pytest.raises(FileError, match=r"has 3 weights: expected 39 finite numbers"):
         ScoutNetwork((1,), (0.0, 1.0, 2.0))
     (tmp_path / "net.json").write_text('{"placewright": "policy", "version": 1, "config": {}}')
-    with pytest.raises(FileError, match="is no scout of this release"):
+    with pytest.raises(FileError, match="is not a scout of this release"):
         ScoutNetwork.load(tmp_path / "net.json")

@@ -6,8 +6,8 @@ import itertools
 from typing import TYPE_CHECKING
 
 import numpy as np
+from small_problems import all_placements
 from strategies import needed_room
-from tiny import all_placements
 
 from placewright import Cluster, Device, Graph, Link, Op, Problem, Table, judge
 

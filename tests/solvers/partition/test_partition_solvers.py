@@ -147,16 +147,16 @@ def test_the_same_seed_gives_the_same_parts_whatever_ran_before(
 def test_another_process_gives_the_same_parts(exact: Roofline) -> None:
     code = """
 import numpy as np
-from placewright.solvers.partition import libraries as partitioners
+from placewright.solvers.partition import libraries
 n = 5000
 one = np.concatenate([np.arange(n - 1), np.arange(n - 40)])
 other = np.concatenate([np.arange(1, n), np.arange(40, n)])
-web = partitioners.Web.of(np.ones(n), one, other, np.arange(1.0, len(one) + 1))
+csr = libraries.CsrGraph.of(np.ones(n), one, other, np.arange(1.0, len(one) + 1))
 share, apart = np.ones(4) / 4, 1 - np.eye(4)
 parts = (
-    partitioners.metis(web, share, 3),
-    partitioners.kahip(web, 4, 3),
-    partitioners.scotch(web, share, apart, 3),
+    libraries.metis(csr, share, 3),
+    libraries.kahip(csr, 4, 3),
+    libraries.scotch(csr, share, apart, 3),
 )
 print([int(p @ np.arange(n)) for p in parts])
 """
@@ -216,12 +216,12 @@ def test_integers_are_in_proportion_and_do_not_overflow() -> None:
     # The largest of seconds, and the smallest: sums must stay below 2**31, nothing at 0.
     load = np.array([1e300, 1e300, 1e-300, 0.0])
     one, other = np.array([0, 1, 2]), np.array([1, 2, 3])
-    web = CsrGraph.of(load, one, other, np.array([1e-9, 3e-9, 0.0]))
-    assert web.load.tolist() == [2**29, 2**29, 1, 1]
-    assert web.first_edge.tolist() == [0, 1, 3, 5, 6]
-    assert web.neighbour.tolist() == [1, 0, 2, 1, 3, 2]
-    assert web.edge_weight.tolist() == [2**27, 2**27, 3 * 2**27, 3 * 2**27, 1, 1]
-    assert web.edge_weight.sum() < 2**31
+    csr = CsrGraph.of(load, one, other, np.array([1e-9, 3e-9, 0.0]))
+    assert csr.load.tolist() == [2**29, 2**29, 1, 1]
+    assert csr.first_edge.tolist() == [0, 1, 3, 5, 6]
+    assert csr.neighbour.tolist() == [1, 0, 2, 1, 3, 2]
+    assert csr.edge_weight.tolist() == [2**27, 2**27, 3 * 2**27, 3 * 2**27, 1, 1]
+    assert csr.edge_weight.sum() < 2**31
     assert CsrGraph.of(np.zeros(2), one[:0], other[:0], load[:0]).load.tolist() == [1, 1]
 
 

@@ -59,7 +59,7 @@ def really_ran(problem, timeline, pieces):
             assert timeline.plan.placement[piece.op] == piece.device
             assert (timeline.start[piece.op], timeline.end[piece.op]) == (piece.start, piece.end)
         elif piece.kind == "issue":
-            assert piece.held == "issuer"
+            assert piece.wait_reason == "issuer"
             assert after is not None
             assert after.kind == "compute" or after.kind == "issue"
             assert a.issuer[piece.device] == a.issuer[after.device] >= 0
@@ -70,7 +70,7 @@ def really_ran(problem, timeline, pieces):
         assert (piece.wait_reason == "end") == (after is None)
         if piece.wait_reason == "device":
             assert piece.kind == "compute"
-        if piece.wait_reason == "room":
+        if piece.wait_reason == "staging":
             assert piece.kind == "compute"
             assert timeline.plan.staging[piece.device] > 0
 
@@ -136,7 +136,7 @@ def test_copies_wait_for_channel_and_room(layers_problem: Problem) -> None:
     assert [piece.wait_reason for piece in path.segments] == [
         "channel",
         "input",
-        "room",
+        "staging",
         "input",
         "end",
     ]
@@ -190,7 +190,7 @@ def test_a_copy_that_takes_no_time_may_have_waited_for_room() -> None:
     host, gpu = Device("cpu", "cpu", memory=99), Device("gpu0", memory=99)
     link = Link(float("inf"))
     graph = Graph(
-        "room",
+        "staging",
         (
             no_time("early"),
             no_time("w1", "weight"),

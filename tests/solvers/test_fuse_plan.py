@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from small_problems import random_problem
 from strategies import problems
-from tiny import random_problem
 
 from placewright import Cluster, Graph, Op, Plan, Problem, simulate
 from placewright.solvers import HEFT, solve

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from contiguous import (
+from contiguous_splits import (
     UNLIMITED,
     best_contiguous,
     chain,
@@ -16,7 +16,7 @@ from contiguous import (
     even_cluster,
     training,
 )
-from tiny import random_graph
+from small_problems import random_graph
 
 from placewright import Cluster, Constraints, Device, Graph, Link, Op, Problem, Roofline
 from placewright.simulator.period import reference_period

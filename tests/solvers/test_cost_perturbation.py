@@ -10,6 +10,7 @@ from strategies import plans, problems
 
 from placewright import Cluster, Device, Graph, Link, Op, Plan, Problem, Search, Table, judge
 from placewright.errors import ConfigError
+from placewright.plan_batch import PlanBatch
 from placewright.solvers import (
     Baselines,
     RandomSearch,
@@ -229,18 +230,14 @@ def test_marks_tell_placement_staging_and_fusion_apart() -> None:
     device = np.array([0, 1], dtype=np.int32)
     none, some = np.array([-1, -1]), np.array([-1, 5])
     fused = np.array([0, 0], dtype=np.int32)
-    assert plan_fingerprint(device) == plan_fingerprint(device, none)
-    assert (
-        len(
-            {
-                plan_fingerprint(device),
-                plan_fingerprint(device, some),
-                plan_fingerprint(device[::-1]),
-                plan_fingerprint(device, None, fused),
-            }
-        )
-        == 4
-    )
+    unstaged = plan_fingerprint(PlanBatch(device[None], staging=none[None]))
+    assert plan_fingerprint(PlanBatch(device[None])) == unstaged
+    others = {
+        plan_fingerprint(PlanBatch(device[None], staging=some[None])),
+        plan_fingerprint(PlanBatch(device[::-1][None])),
+        plan_fingerprint(PlanBatch(device[None], fusion=fused[None])),
+    }
+    assert len({unstaged} | others) == 4
 
 
 def test_arrays_are_replaced_for_one_problem_alone(diamond_problem: Problem) -> None:

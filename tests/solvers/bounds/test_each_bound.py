@@ -78,7 +78,7 @@ def test_equal_devices_with_unequal_links_are_as_near_as_the_nearest() -> None:
         assert bound(problem).seconds == pytest.approx(best)
 
 
-def test_surroundings_are_taken_along_or_paid_for() -> None:
+def test_neighbours_are_taken_along_or_paid_for() -> None:
     # `hub` reads a tensor of 5 s from each of three ops of 4 s. Without overlap its device does all
     # of them, 1 + 12, or pays 5 s rather than 4 s for each: 13 s. Work alone says 13 / 4.
     ops = [Op(f"op{at}", outputs=(5,)) for at in range(3)]
@@ -86,18 +86,18 @@ def test_surroundings_are_taken_along_or_paid_for() -> None:
     problem = problem_of(ops, [4.0, 4.0, 4.0, 1.0], gpus(4), objective="period", overlap=False)
     found = by_name(problem)
     assert found["work"] == pytest.approx(13 / 4)
-    assert found["surroundings"] == pytest.approx(13, rel=1e-5)
+    assert found["neighbourhood"] == pytest.approx(13, rel=1e-5)
     assert judge(problem, [[0, 0, 0, 0]]).value[0] == 13.0
 
 
-def test_surroundings_on_a_host_cost_its_work_only() -> None:
+def test_neighbours_on_a_host_cost_its_work_only() -> None:
     # On the host `hub` takes 1 × 10 s and pays nothing.
     ops = [Op(f"op{at}", outputs=(5,)) for at in range(3)]
     ops.append(Op("hub", inputs=((0, 0), (1, 0), (2, 0))))
     problem = problem_of(
         ops, [4.0, 4.0, 4.0, 1.0], gpus(4, host=True), objective="period", overlap=False
     )
-    assert by_name(problem)["surroundings"] == pytest.approx(10, rel=1e-5)
+    assert by_name(problem)["neighbourhood"] == pytest.approx(10, rel=1e-5)
     assert judge(problem, [[0, 1, 2, 4]]).value[0] == 10.0
 
 
@@ -113,7 +113,7 @@ def test_the_longest_way_lets_ops_take_turns_if_waiting_for_a_tensor_takes_longe
     problem = problem_of(ops, [1.0] * 5, gpus(2))
     found = by_name(problem)
     assert found["critical path"] == 3.0
-    assert found["longest way"] == pytest.approx(5)
+    assert found["longest path"] == pytest.approx(5)
     assert judge(problem, [[0, 0, 0, 0, 0]]).value[0] == 5.0
 
 
@@ -125,7 +125,7 @@ def test_the_longest_way_sees_work_between_heads_and_tails() -> None:
     problem = problem_of(ops, [1.0, *[2.0] * 6, 1.0], gpus(2))
     found = by_name(problem)
     assert (found["critical path"], found["work"]) == (4.0, pytest.approx(7))
-    assert found["longest way"] == pytest.approx(1 + 6 + 1)
+    assert found["longest path"] == pytest.approx(1 + 6 + 1)
 
 
 def test_an_input_on_the_host_must_be_sent() -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from tiny import random_problem
+from small_problems import random_problem
 
 from placewright import Cluster, MaxEvaluations, Plan, Problem, Search, simulate, zoo
 from placewright.solvers import LNS, Stop, solve

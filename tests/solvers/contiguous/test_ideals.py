@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from contiguous import UNLIMITED, best_contiguous, chain, even_cluster, training
-from tiny import random_graph, random_problem
+from contiguous_splits import UNLIMITED, best_contiguous, chain, even_cluster, training
+from small_problems import random_graph, random_problem
 
 from placewright import Graph, Op, Problem, Roofline
 from placewright.frontends import from_workload

@@ -7,7 +7,7 @@ from bisect import bisect_right
 import numpy as np
 
 
-class Listing:
+class ListSchedule:
     """A schedule under construction.
 
     Ops must be added in a topological order. An op fixes the device of its whole unit; a weight
@@ -16,16 +16,16 @@ class Listing:
     Args:
         contended: Whether transfers wait for their channel (as in the simulator) or not (as in the
             papers on list scheduling).
-        kept_back: Bytes of each device's capacity to leave alone.
+        memory_margin: Bytes of each device's capacity to leave alone.
     """
 
-    def __init__(self, problem, contended=True, kept_back=None):
+    def __init__(self, problem, contended=True, memory_margin=None):
         a = problem.arrays
         self.a, self.contended = a, contended
         self.device = np.full(a.ops, -1, dtype=np.int32)
         self.start, self.end = np.zeros(a.ops), np.zeros(a.ops)
         self.free = np.zeros(a.devices)  # when each device has done all it was given
-        self.ledger = Ledger(a, a.capacity if kept_back is None else a.capacity - kept_back)
+        self.ledger = Ledger(a, a.capacity if memory_margin is None else a.capacity - memory_margin)
         self._members = _members(a.unit)
         # Row -1 is a device's way to itself: no time, and a channel that is always free.
         self._seconds = np.vstack([a.transfer, np.zeros((1, len(a.sizes)))])

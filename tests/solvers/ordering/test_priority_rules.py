@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from small_problems import random_problem
 from strategies import placements, plans, problems
-from tiny import random_problem
 
 from placewright import Cluster, Graph, MaxEvaluations, Op, Plan, Problem, simulate, simulator, zoo
 from placewright.errors import ConfigError

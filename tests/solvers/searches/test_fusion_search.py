@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tiny import random_problem
+from small_problems import random_problem
 
 from placewright import Cluster, MaxEvaluations, Plan, Problem, Roofline, judge, simulate, solve
 from placewright.errors import ConfigError

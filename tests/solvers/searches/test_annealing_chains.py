@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from small_problems import random_problem
 from strategies import problems
-from tiny import random_problem
 
 from placewright import MaxEvaluations, Plan, simulator
+from placewright.plan_batch import PlanBatch
 from placewright.simulator._kernel import AnnealingSettings
 from placewright.simulator.evaluation import kernel
 from placewright.solvers import Search, Stop
@@ -20,7 +21,6 @@ from placewright.solvers.searches.annealing_chains import (
     AnnealingChains,
     Cooling,
     MoveShares,
-    PlanBatch,
     _block_arrays,
 )
 
@@ -103,7 +103,7 @@ def test_a_search_counts_what_was_walked_and_sees_the_best():
         rows, 10_000, Cooling(), MoveShares.for_search(with_priorities=True, with_staging=True)
     )
     assert 398 <= search.evaluations <= 400
-    verdict = simulator.judge(problem, best.device, best.priority, best.staging)
+    verdict = simulator.judge(problem, best.placement, best.priority, best.staging)
     assert min(zip(verdict.overflow, verdict.value, strict=True)) == search.key
 
 

@@ -198,7 +198,7 @@ def test_units_that_are_not_convex_are_cut_into_stretches() -> None:
     apart = Constraints(colocate=(("op0", "op6"), ("op3", "op9")))  # op0 → op3 → op6 → op9
     problem = Problem(graph, Cluster.parse("2xP100"), constraints=apart)
     grouping = coarser_grouping(problem, bundle_grouping(problem), 3)
-    assert grouping.name == "stretches:3"
+    assert grouping.name == "segments:3"
     assert grouping.group[0] == grouping.group[6]
     assert grouping.group[3] == grouping.group[9]
     assert 1 <= len(grouping) <= 3

@@ -1,0 +1,123 @@
+"""A batch of plans as rows of arrays: what kernels evaluate and searches change."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from placewright.plan import NO_STAGING, Plan
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from placewright.problem import Problem
+
+_Number = TypeVar("_Number", np.int32, np.int64, np.float64)
+
+
+@dataclass(frozen=True, eq=False)
+class PlanBatch:
+    """Plans side by side, one per row; None stands for a part that no plan of the batch has.
+
+    Args:
+        placement: Plans × ops: the device of each op.
+        priority: Plans × ops; None means the graph's order.
+        staging: Plans × devices: bytes of each staging buffer, -1 for none.
+        fusion: Plans × ops: groups as in a plan.
+    """
+
+    placement: NDArray[np.int32]
+    priority: NDArray[np.float64] | None = None
+    staging: NDArray[np.int64] | None = None
+    fusion: NDArray[np.int32] | None = None
+
+    @classmethod
+    def of(
+        cls, problem: Problem, plans: Sequence[Plan], with_priorities: bool, with_staging: bool
+    ) -> PlanBatch:
+        """Plans as rows, without their fused groups.
+
+        Args:
+            with_priorities: Keep priorities; a plan that has none gets the graph's order.
+            with_staging: Keep staging buffers; a plan that has none gets a row of -1.
+        """
+        a = problem.arrays
+        graph_order = np.arange(a.ops, dtype=np.float64)
+        no_staging = np.full(a.devices, NO_STAGING, dtype=np.int64)
+        return cls(
+            np.stack([plan.placement for plan in plans]).astype(np.int32),
+            np.stack([graph_order if p.priority is None else p.priority for p in plans])
+            if with_priorities
+            else None,
+            np.stack([no_staging if p.staging is None else p.staging for p in plans])
+            if with_staging
+            else None,
+        )
+
+    @classmethod
+    def repeat(cls, plan: Plan, count: int = 1) -> PlanBatch:
+        """One plan in `count` rows, which may be changed."""
+        rows = np.zeros(count, dtype=np.intp)
+        return cls(
+            plan.placement[None][rows],
+            _select(_as_row(plan.priority), rows),
+            _select(_as_row(plan.staging), rows),
+            _select(_as_row(plan.fusion), rows),
+        )
+
+    def __len__(self) -> int:
+        return len(self.placement)
+
+    def __getitem__(self, rows: slice | Sequence[int] | NDArray[Any]) -> PlanBatch:
+        """Some of the plans; a list or an array of rows copies them."""
+        return PlanBatch(
+            self.placement[rows],
+            _select(self.priority, rows),
+            _select(self.staging, rows),
+            _select(self.fusion, rows),
+        )
+
+    def plan(self, problem: Problem, row: int) -> Plan:
+        """One row as a checked plan."""
+        return Plan.of(
+            problem,
+            self.placement[row],
+            _select(self.priority, row),
+            _select(self.fusion, row),
+            _select(self.staging, row),
+        )
+
+    def replace_rows(self, other: PlanBatch, rows: Sequence[int]) -> PlanBatch:
+        """The same plans, but some rows from another batch that has the same parts."""
+        return PlanBatch(
+            _merge(self.placement, other.placement, rows),
+            _merge_optional(self.priority, other.priority, rows),
+            _merge_optional(self.staging, other.staging, rows),
+            _merge_optional(self.fusion, other.fusion, rows),
+        )
+
+
+def _as_row(values: NDArray[_Number] | None) -> NDArray[_Number] | None:
+    return None if values is None else values[None]
+
+
+def _select(values: NDArray[_Number] | None, rows: Any) -> NDArray[_Number] | None:
+    return None if values is None else values[rows]
+
+
+def _merge(
+    mine: NDArray[_Number], theirs: NDArray[_Number], rows: Sequence[int]
+) -> NDArray[_Number]:
+    merged = mine.copy()
+    merged[rows] = theirs[rows]
+    return merged
+
+
+def _merge_optional(
+    mine: NDArray[_Number] | None, theirs: NDArray[_Number] | None, rows: Sequence[int]
+) -> NDArray[_Number] | None:
+    return None if mine is None or theirs is None else _merge(mine, theirs, rows)
