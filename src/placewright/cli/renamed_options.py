@@ -45,8 +45,5 @@ def replace_old_options(arguments: Sequence[str]) -> list[str]:
 
 def warn_renamed(old_name: str, new_name: str) -> None:
     """Say on stderr that a name has changed."""
-    print(
-        f"placewright: {old_name} is now {new_name}: "
-        "the old name will not be read by the next release",
-        file=sys.stderr,
-    )
+    warning = f"{old_name} is now {new_name}: the next release reads the new name only"
+    print(f"placewright: {warning}", file=sys.stderr)

@@ -59,7 +59,7 @@ def test_devices_are_told_by_what_is_on_them():
         policy.place.linear.zero_()
         policy.place.pair.weight.zero_()
         x = torch.randn(1, len(seen), SMALL.hidden)
-        each = torch.zeros(3, seen.tensors(policy.torch_device)["each"].shape[1])
+        each = torch.zeros(3, seen.tensors(policy.torch_device).features.device.shape[1])
         logits = policy.place(x, state, each, 0)
         swapped = policy.place(x, state[:, :, [1, 0, 2]], each, 0)
     assert (logits[..., 0] - logits[..., 1]).abs().min() > 1e-6

@@ -66,11 +66,11 @@ def test_what_is_told_of_times_is_when_things_would_be_there():
     times = torch.as_tensor(start), torch.as_tensor(end)
     found = pair_features(on, torch.as_tensor(plan[None]), times).numpy()[0]
     assert (pair_features(on, torch.as_tensor(plan[None])).numpy()[0, :, :, LATE:] == 0).all()
-    edges = list(zip(*(seen.features[name].tolist() for name in ("source", "target")), strict=True))
+    edges = list(zip(seen.features.edges.source, seen.features.edges.target, strict=True))
     unit = max(range(len(seen)), key=lambda at: sum(target == at for _, target in edges))
     for device in range(4):
         arrive = [
-            end[0, source] + (0 if link < 0 else seen.features["sent"][link, at])
+            end[0, source] + (0 if link < 0 else seen.features.edges.seconds[link, at])
             for at, (source, target) in enumerate(edges)
             if target == unit
             for link in [a.link_class[plan[source], device]]

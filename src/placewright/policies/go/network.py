@@ -7,6 +7,8 @@ vector that the pooled graph gives (GO's superposition). All of it is linear in 
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import nn
 from torch.nn import functional
@@ -18,6 +20,9 @@ from placewright.policies.go.features import (
     UNIT_WIDTH,
 )
 from placewright.policies.go.plan_features import CURRENT_DEVICE, PAIR_WIDTH
+
+if TYPE_CHECKING:
+    from placewright.policies.go.features import UnitFeatures
 
 MODES = 4
 """What is asked for: modules, parts of them, or units in a pass, or units by a search."""
@@ -113,13 +118,13 @@ class Trunk(nn.Module):
         self.norm = nn.LayerNorm(width)
         self.rounds = nn.ModuleList(GraphSage(width) for _ in range(rounds))
 
-    def forward(self, features: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Units × width, and what the whole graph says."""
-        x = torch.cat([features["told"], self.kind(features["kind"])], dim=1)
+    def forward(self, features: UnitFeatures) -> tuple[torch.Tensor, torch.Tensor]:
+        """Units × width: the vector of each; and the vector of the graph."""
+        x = torch.cat([features.unit, self.kind(features.kind)], dim=1)
         x = self.norm(self.read(x))
         for layer in self.rounds:
-            x = layer(x, features["source"], features["target"])
-        return x, torch.cat([x.mean(dim=0), features["whole"]])
+            x = layer(x, features.edges.source, features.edges.target)
+        return x, torch.cat([x.mean(dim=0), features.graph])
 
 
 class DeviceHead(nn.Module):

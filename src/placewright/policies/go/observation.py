@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from placewright.policies.go.features import unit_features
+from placewright.policies.go.features import UnitFeatures, to_tensors, unit_features
 from placewright.policies.go.initial_plans import (
     canonical_devices,
     equal_devices,
@@ -61,10 +61,10 @@ class GoObservation:
     flow: PathLengths
     seconds: NDArray[np.float64]
     mean_seconds: float  # seconds of a mean unit on its fastest device: the unit of all times
-    features: dict[str, NDArray[np.generic]]
+    features: UnitFeatures
     times_cache: dict[bytes, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
     """When units run under the plans that were asked about last."""
-    _tensors: dict[str, dict[str, torch.Tensor]] = field(default_factory=dict)
+    _tensors: dict[str, FeatureTensors] = field(default_factory=dict)
     _grouped_units: dict[str, GroupedUnits | None] = field(default_factory=dict)
 
     @classmethod
@@ -184,21 +184,11 @@ class GoObservation:
         """
         return -self.flow.bottom_levels(placements.astype(np.int32))
 
-    def tensors(self, torch_device: torch.device) -> dict[str, torch.Tensor]:
-        """What it holds, as tensors on a device; made once."""
+    def tensors(self, torch_device: torch.device) -> FeatureTensors:
+        """The features as tensors on a device; made once."""
         key = str(torch_device)
         if key not in self._tensors:
-            tensors = {}
-            for name, values in self.features.items():
-                dtype = torch.float32 if values.dtype.kind == "f" else None
-                tensors[name] = torch.as_tensor(values, dtype=dtype, device=torch_device)
-            units = len(self)
-            index = torch.stack([tensors["target"], tensors["source"]])
-            for name, weights in (("into", tensors["sent"]), ("near", tensors["mean"][None])):
-                for at, weight in enumerate(weights):
-                    tensors[f"{name}{at}"] = _sparse_matrix(index, weight, units)
-                    tensors[f"{name}{at}t"] = _sparse_matrix(index.flip(0), weight, units)
-            self._tensors[key] = tensors
+            self._tensors[key] = FeatureTensors.of(self.features, torch_device)
         return self._tensors[key]
 
     def unit_times(
@@ -225,6 +215,33 @@ class GoObservation:
     def legalize(self, unit_devices: NDArray[np.integer]) -> NDArray[np.int32]:
         """Plans × units as lawful plans × ops."""
         return self.problem.legalize(unit_devices[..., self.unit])
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureTensors:
+    """Features on a torch device, with edges as sparse units × units matrices.
+
+    Args:
+        transfers: For each link class the seconds of edges into each unit, and out of it.
+        neighbours: The weights of edges into each unit, and out of it.
+    """
+
+    features: UnitFeatures
+    transfers: list[tuple[torch.Tensor, torch.Tensor]]
+    neighbours: tuple[torch.Tensor, torch.Tensor]
+
+    @classmethod
+    def of(cls, features: UnitFeatures, torch_device: torch.device) -> FeatureTensors:
+        tensors = to_tensors(features, torch_device)
+        edges, units = tensors.edges, len(tensors.kind)
+        index = torch.stack([edges.target, edges.source])
+
+        def matrices(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            into = _sparse_matrix(index, weight, units)
+            return into, _sparse_matrix(index.flip(0), weight, units)
+
+        transfers = [matrices(seconds) for seconds in edges.seconds]
+        return cls(tensors, transfers, matrices(edges.weight))
 
 
 @dataclass(frozen=True, eq=False)

@@ -245,8 +245,10 @@ class Go(PolicyDefaults, nn.Module):
 
     def encode_graph(self, problem: Problem) -> EncodedGraph:
         """What the graph says whatever the plan, for `logits`; with gradients."""
-        observation = self.observe(problem)
-        return observation, *self.trunk(observation.tensors(self.torch_device))
+        return self._encode(self.observe(problem))
+
+    def _encode(self, observation: GoObservation) -> EncodedGraph:
+        return observation, *self.trunk(observation.tensors(self.torch_device).features)
 
     def logits(self, graph: EncodedGraph, plans: NDArray[np.integer], mode: int) -> torch.Tensor:
         """Plans × units × devices: what it would do about plans × units, asked in such a mode.
@@ -270,7 +272,7 @@ class Go(PolicyDefaults, nn.Module):
         mean = total.index_add(0, group, x) / count[:, None]
         return (
             grouped_units.observation,
-            mean + self.gather(grouped_units.observation.tensors(self.torch_device)["told"]),
+            mean + self.gather(grouped_units.observation.tensors(self.torch_device).features.unit),
             graph_vector,
         )
 
@@ -300,7 +302,10 @@ class Go(PolicyDefaults, nn.Module):
         margin: float,
     ) -> dict[str, torch.Tensor]:
         """All tasks and passes, each decision left to `choose`; what is decided of units."""
-        graph: EncodedGraph = observation, *self.trunk(observation.tensors(self.torch_device))
+        graph: EncodedGraph = (
+            observation,
+            *self.trunk(observation.tensors(self.torch_device).features),
+        )
         plan = {
             task: torch.as_tensor(initial[task], device=self.torch_device)
             for task in ("device", *self.levels)
@@ -352,7 +357,8 @@ class Go(PolicyDefaults, nn.Module):
         grouped_units = observation.at_level(level)
         if grouped_units is None:
             return plan
-        work = observation.tensors(self.torch_device)["seconds"].amin(dim=1) + 1e-6
+        seconds = observation.tensors(self.torch_device).features.compute.seconds
+        work = seconds.amin(dim=1) + 1e-6
         table = one_hot(plan, max(observation.legal.shape[1], CLASSES)) * work[None, :, None]
         total = torch.zeros(
             len(plan), len(grouped_units.observation), table.shape[2], device=self.torch_device
@@ -405,14 +411,12 @@ class Go(PolicyDefaults, nn.Module):
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
         """Logits; shared vectors, those of the task, and what it was told, for other tasks."""
         observation, _, graph_vector = graph
-        tensors, features = (
-            observation.tensors(self.torch_device),
-            self._pair_features(observation, plan),
-        )
+        unit_features = observation.tensors(self.torch_device).features
+        features = self._pair_features(observation, plan)
         encoded = self._encode_plan(graph, features, plan)
         task_vectors = self.task(encoded + self.which[0], graph_vector)
-        logits = self.place(task_vectors, features, tensors["each"], mode).masked_fill(
-            ~tensors["legal"], MASKED_LOGIT
+        logits = self.place(task_vectors, features, unit_features.device, mode).masked_fill(
+            ~unit_features.legal, MASKED_LOGIT
         )
         return logits, encoded, task_vectors, features
 
