@@ -1,7 +1,4 @@
-"""Measures the runtime's own overhead per op and per handoff.
-
-For each op that it issues, and for each tensor that it hands from a host's thread to a GPU or back.
-"""
+"""Measures the runtime's own overhead per op and per handoff between a worker and a GPU."""
 
 from __future__ import annotations
 
@@ -21,21 +18,21 @@ if TYPE_CHECKING:
     from placewright.runtime.real_devices import RealDevice
 
 OVERHEAD_KEY = "the runtime's own time for an op"
-"""The name under which it is kept beside the ops' times."""
+"""The timing cache's key of the overhead."""
 CHAIN_OPS, TIMED_STEPS = 64, 40
 
 
 def measure_overhead(device: RealDevice, cluster: Cluster) -> float:
-    """Run a chain of the smallest ops under a plan: what a step takes per op, less the op's own.
+    """Run a chain of the smallest ops under a plan: seconds per op, less the op's own.
 
-    The quicker steps count, so that a machine that does other things too is not held against it.
+    The faster steps count, so that a busy machine does not distort it.
     """
     from placewright.runtime.program.program import build_program
 
     torch = load_torch()
     model, example = _relu_chain(torch), torch.ones(8)
     program = build_program(model, (example,))
-    problem = Problem(program.graph, cluster)  # all of it: the others have their cores, too
+    problem = Problem(program.graph, cluster)  # whole: each worker keeps to its own share of cores
     plan = Plan.of(problem, np.full(len(program.graph), cluster.position[device.name]))
     step_seconds = _step_seconds(program, model, plan, example)
     op_seconds = device.run(lambda: _isolated_seconds(torch, device))
@@ -43,7 +40,7 @@ def measure_overhead(device: RealDevice, cluster: Cluster) -> float:
 
 
 def measure_handoff(cluster: Cluster, host: str, gpu: str) -> float:
-    """Seconds until an op's small output is on the other device, beside the ops: of a ping-pong."""
+    """Seconds to pass a small tensor to the other device, measured by a ping-pong of ops."""
     from placewright.runtime.program.program import build_program
 
     torch = load_torch()
@@ -63,13 +60,13 @@ def measure_handoff(cluster: Cluster, host: str, gpu: str) -> float:
 
 
 def _step_seconds(program: Any, model: Any, plan: Plan, example: Any) -> float:
-    """Seconds of a step, of the quicker ones."""
+    """Seconds of a step: the first quartile."""
     from placewright.runtime.executor import Executor
 
     torch = load_torch()
     seconds, thread_count = [], torch.get_num_threads()
     try:
-        # Replayed ops have no such time; those that are issued one by one do.
+        # Replayed ops have no such overhead; ops that are issued one by one do.
         with Executor(program, model, plan, cuda_graphs=False) as executor:
             for _ in range(TIMED_STEPS):
                 start = time.perf_counter()

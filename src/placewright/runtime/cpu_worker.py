@@ -144,10 +144,8 @@ class CpuWorker(threading.Thread):
             run_in_main_arena(self._work)
 
     def _work(self) -> None:
-        with (
-            report_errors(self),
-            torch.no_grad(),
-        ):  # here, too: it may run in a thread that this one started
+        # Errors are reported here, too: this may run in a thread that `run` started.
+        with report_errors(self), torch.no_grad():
             self.job.real_device.bind_thread()
             self.serve()
 
@@ -224,9 +222,8 @@ class CpuWorker(threading.Thread):
         for output, target in instruction.sends:
             value = outputs[output]
             if target in job.gpus and value.nbytes > PAGEABLE_BYTES:
-                value = current_backend().pin(
-                    value
-                )  # here, so that the issuing thread does not wait
+                # Pinned here, so that the issuing thread does not wait.
+                value = current_backend().pin(value)
             job.send(target, Message("tensor", step.number, (position, output), value))
         for target in instruction.notifies:
             job.send(target, Message("read", step.number, position))
