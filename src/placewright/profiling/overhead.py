@@ -14,6 +14,8 @@ from placewright.profiling.timing import time_call
 from placewright.runtime.machine import load_torch
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from placewright.cluster import Cluster
     from placewright.runtime.real_devices import RealDevice
 
@@ -34,7 +36,8 @@ def measure_overhead(device: RealDevice, cluster: Cluster) -> float:
     program = build_program(model, (example,))
     problem = Problem(program.graph, cluster)  # whole: each worker keeps to its own share of cores
     plan = Plan.of(problem, np.full(len(program.graph), cluster.position[device.name]))
-    step_seconds = _step_seconds(program, model, plan, example)
+    device_map = None if device.is_gpu else {device.name: f"cpu:{device.threads}"}
+    step_seconds = _step_seconds(program, model, plan, example, device_map)
     op_seconds = device.run(lambda: _isolated_seconds(torch, device))
     return max(0.0, step_seconds / CHAIN_OPS - op_seconds)
 
@@ -59,7 +62,9 @@ def measure_handoff(cluster: Cluster, host: str, gpu: str) -> float:
     return max(0.0, (seconds[0] - (seconds[1] + seconds[2]) / 2) / CHAIN_OPS)
 
 
-def _step_seconds(program: Any, model: Any, plan: Plan, example: Any) -> float:
+def _step_seconds(
+    program: Any, model: Any, plan: Plan, example: Any, device_map: Mapping[str, str] | None = None
+) -> float:
     """Seconds of a step: the first quartile."""
     from placewright.runtime.executor import Executor
 
@@ -67,7 +72,7 @@ def _step_seconds(program: Any, model: Any, plan: Plan, example: Any) -> float:
     seconds, thread_count = [], torch.get_num_threads()
     try:
         # Replayed ops have no such overhead; ops that are issued one by one do.
-        with Executor(program, model, plan, cuda_graphs=False) as executor:
+        with Executor(program, model, plan, device_map, cuda_graphs=False) as executor:
             for _ in range(TIMED_STEPS):
                 start = time.perf_counter()
                 executor(example)
