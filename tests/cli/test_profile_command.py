@@ -142,7 +142,7 @@ def test_here_is_a_cluster_wherever_one_is_taken(run, machine):
         (("profile", "--workers", "5"), "5 CPU workers on a machine of 2 cores"),
         (("profile", "--on", "here:workers=1", "--workers", "2"), "do not agree"),
         (("profile", "--budget", "soon"), "--budget: time 'soon'"),
-        (("profile", "branches"), "branches is drawn op by op and cannot be run"),
+        (("profile", "branches"), "branches is synthetic and cannot be run"),
         (("profile", "no.py:build"), "file 'no.py' does not exist"),
         (("profile", "-o", "no/costs.json"), "there is no folder 'no'"),
         (("place", "chain", "--on", "here:workers=3"), "3 CPU workers on a machine of 2 cores"),

@@ -365,7 +365,7 @@ def test_a_table_of_another_shape_beside_it_is_refused(name):
 
 
 def test_a_network_that_is_only_drawn_cannot_be_measured():
-    with pytest.raises(ConfigError, match="branches is drawn op by op and cannot be run"):
+    with pytest.raises(ConfigError, match="branches is synthetic and cannot be run"):
         find_program("branches")
 
 

@@ -87,7 +87,8 @@ def test_a_plan_over_the_limit_is_not_chosen_however_quick(problem):
 def test_where_no_plan_could_be_run_there_is_no_choice(problem):
     failing = UnlimitedMeter(build)
     failing.fails = "all"
-    with pytest.raises(ExecutionError, match=r"none of the 4 plans could .* met: no room for \d$"):
+    message = r"none of the 4 plans could .* of them: no room for \d$"
+    with pytest.raises(ExecutionError, match=message):
         rerank(problem, plans(problem, 2), failing)
     with pytest.raises(ExecutionError, match="plans could be run"):
         pw.solve(problem, pw.solvers.Auto(), pw.MaxEvaluations(50), select=MeasuredChoice(failing))

@@ -20,7 +20,7 @@ from placewright.runtime.program.optimizer_step import OptimizerRule
 
 
 def placed(model, *example, staged=0, training=False):
-    """The model under a plan of two workers; with some bytes of staging room, weights stream."""
+    """The model under a plan of two workers; with some bytes of staging buffer, weights stream."""
     graph = pw.from_torch(model, example, training=training)
     problem = pw.Problem(graph, pw.Cluster.parse("2xcpu"))
     if staged:

@@ -102,7 +102,7 @@ def test_what_cannot_be_run_in_parts_is_said():
     with Executor(program, Normed(), plans(problem, 1)[0]) as run:
         with pytest.raises(ExecutionError, match="one in flight"):
             train_micro_batches(run, [(x, y), (x, y)])
-        with pytest.raises(ConfigError, match="no parts"):
+        with pytest.raises(ConfigError, match="no micro-batches"):
             train_micro_batches(run, [])
         assert len(train_micro_batches(run, [(x, y), (x, y)], in_flight=1)) == 2
     program, problem = capture(Loss(), (x, y))

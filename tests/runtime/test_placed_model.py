@@ -137,7 +137,7 @@ def test_a_training_plan_runs_whole_steps():
         assert torch.allclose(made, reference(x)["made"], atol=1e-5)
     _, plain = capture(reference, x)
     pw.apply(split(plain), reference)
-    with pytest.raises(PlanError, match="not one of a training step"):
+    with pytest.raises(PlanError, match="not for a training step"):
         reference.placed.train_step(x)
 
 

@@ -1,8 +1,8 @@
-"""Places in a staging room: nothing is overwritten before its reader has ended."""
+"""Offsets in a staging buffer: nothing is overwritten before its reader has ended."""
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from placewright.runtime.staging import ALIGNMENT, StagedCopy, allocate_staging
@@ -28,6 +28,7 @@ def test_a_room_for_one_op_alone_waits_for_each():
     assert [copy.readers_before for copy in staging.copies] == [0, 0, 1, 2]
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.lists(st.lists(st.integers(1, 3000), min_size=1, max_size=3), min_size=1, max_size=12),
     st.floats(1, 4),

@@ -142,5 +142,5 @@ def test_memory_beyond_the_prediction_is_caught(branches, monkeypatch):
     plan = plans(problem, 1)[0]
     verify(program, twin(model), plan, (x,), problem=problem)
     light = problem.with_arrays(resident=problem.arrays.resident * 0)
-    with pytest.raises(VerifyError, match=r"held \d+ bytes: the plan promises \d+"):
+    with pytest.raises(VerifyError, match=r"held \d+ bytes: the plan predicts \d+"):
         verify(program, twin(model), plan, (x,), problem=light)

@@ -1,10 +1,8 @@
 """The problem with launch costs as the runtime has them, with CUDA graphs.
 
-GPUs with or without a host.
-
-Ops that a host starts one by one take no less than that start. The runtime captures runs of ops as
-CUDA graphs where that is quicker, of forward passes and of training steps, and replays them: then
-an op takes the GPU's own time, and starts follow each other as quickly as the GPU can.
+An op that the host launches takes at least the time of that launch. The runtime captures runs of
+ops as CUDA graphs where that is faster, in inference and in training, and replays them: then an op
+takes the GPU's own time only.
 """
 
 from __future__ import annotations
@@ -23,13 +21,11 @@ if TYPE_CHECKING:
     from placewright.problem import Problem
     from placewright.profiling.machine_profile import MachineProfile
 
-_GRAPH_POOL_BYTES = (
-    20 << 20
-)  # bytes that graphs take beyond what they hold: PyTorch's pages are of 20 MiB
+_GRAPH_POOL_BYTES = 20 << 20  # bytes of rounding: PyTorch allocates pools in blocks of 20 MiB
 
 
 def executed_problem(problem: Problem, profile: MachineProfile) -> Problem:
-    """The problem with the starts of ops that the runtime will need."""
+    """The problem with the launch costs and memory that the runtime has."""
     costs = problem.costs
     if isinstance(costs, Table):
         costs = with_output_copies(costs.for_cuda_graphs(), problem.graph)
@@ -37,10 +33,9 @@ def executed_problem(problem: Problem, profile: MachineProfile) -> Problem:
 
 
 def with_output_copies(table: Table, graph: Graph) -> Table:
-    """The table with room for a copy of each output: the next replay writes over the first one.
+    """The table with workspace for a copy of each output, which the next replay overwrites.
 
-    What is handed out by ops that are never replayed needs no copy, but what graphs hold stays
-    beside it.
+    Outputs of ops that are never replayed need no copy, but the graphs' memory stays allocated.
     """
     row = {name: at for at, name in enumerate(table.ops)}
     workspace = (
@@ -60,7 +55,7 @@ def with_output_copies(table: Table, graph: Graph) -> Table:
 
 
 def without_issuer(cluster: Cluster, profile: MachineProfile) -> Cluster:
-    """The cluster with GPUs that need no host to start their ops."""
+    """The cluster with GPUs that need no host to launch their ops."""
     launch_seconds = {name: float(rates["own"]) for name, rates in profile.facts["devices"].items()}
     devices = tuple(
         replace(

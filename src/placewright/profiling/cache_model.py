@@ -1,9 +1,9 @@
 """Models the processor cache: which tensors an op meets cold.
 
-What the op before has just made is warm. An activation that a backward pass reads again is not, if
-more has been made meanwhile than a cache holds. What an op makes goes where something else was: it
-is warm if that was freed just now, as in a forward pass that keeps nothing, and cold if it was the
-step before, as in one that keeps all for its backward pass.
+The output of the previous op is warm. An activation that a backward pass reads again is cold, if
+more bytes than the cache holds have passed in between. An output is written to reused memory: warm
+memory if it was freed recently, as in inference; cold memory if it was freed in the previous step,
+as in a forward pass that keeps all activations for its backward pass.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     from placewright.graph import Graph, Op
 
 CACHE_DIVISOR = 4
-"""One part in so many of a cache is taken to hold what was made last; the rest, what was read."""
+"""This fraction of a cache is taken to hold the latest outputs; the rest holds inputs."""
 
 
 @dataclass(frozen=True)
 class CacheState:
-    """Of one op.
+    """Which tensors of one op are cold.
 
     Args:
-        cold_inputs: Whether each is cold.
-        cold_outputs: Whether what it makes is.
+        cold_inputs: Whether each input is cold.
+        cold_outputs: Whether the memory of its outputs is cold.
     """
 
     cold_inputs: tuple[bool, ...]
@@ -41,7 +41,7 @@ class CacheState:
 
 
 def cache_states(graph: Graph, cache: int) -> list[CacheState]:
-    """Of every op, run in the graph's own order on one device with so large a cache."""
+    """The cache state of every op, run in the graph's order on a device with this cache."""
     threshold = cache // CACHE_DIVISOR
     bytes_before = _bytes_before(graph)
     reuse_distance = _reuse_distances(graph, bytes_before)
@@ -49,9 +49,8 @@ def cache_states(graph: Graph, cache: int) -> list[CacheState]:
     def is_cold(source: int, at: int) -> bool:
         if graph.ops[source].kind in (WEIGHT, STATE):
             return True
-        own_bytes = (
-            bytes_before[source + 1] - bytes_before[source]
-        )  # half of which passed after its middle was made
+        # On average half of a tensor's own bytes pass after one of its bytes was written.
+        own_bytes = bytes_before[source + 1] - bytes_before[source]
         return bytes_before[at] - bytes_before[source + 1] + own_bytes // 2 > threshold
 
     return [
@@ -63,7 +62,7 @@ def cache_states(graph: Graph, cache: int) -> list[CacheState]:
 
 
 def _bytes_before(graph: Graph) -> list[int]:
-    """Bytes that have passed through a cache before each op, and in the end: made, or weights."""
+    """Bytes of outputs and weights that pass through a cache before each op, and in total."""
     totals = [0]
     for op in graph.ops:
         weight_bytes = sum(
@@ -76,7 +75,7 @@ def _bytes_before(graph: Graph) -> list[int]:
 
 
 def _owned_outputs(op: Op) -> list[tuple[int, int]]:
-    """What an op makes in memory of its own: outputs and their bytes."""
+    """Outputs that an op allocates, and their bytes."""
     if op.kind in (INPUT, STATE, WEIGHT):
         return []
     aliased = {output for output, _ in op.aliases}
@@ -84,20 +83,20 @@ def _owned_outputs(op: Op) -> list[tuple[int, int]]:
 
 
 def _reuse_distances(graph: Graph, bytes_before: list[int]) -> list[int]:
-    """Bytes that have passed since the memory was last used that each op writes to, at most.
+    """Bytes that have passed since the memory of each op's outputs was last used, at most.
 
-    In a step that follows one like it. Memory is given out as an allocator does that keeps all: of
-    the free pieces that are large enough the smallest, and of those the one that was freed last.
+    In a step that follows an equal one. Memory is allocated as by an allocator that retains all:
+    the smallest free block that is large enough, and of these the one that was freed last.
     """
     freed_sizes = _freed_sizes(graph)
-    free_blocks: list[tuple[int, int]] = []  # bytes, and how many had passed when last used
+    free_blocks: list[tuple[int, int]] = []  # size, and bytes that had passed at its last use
     distances = [0] * len(graph.ops)
     for step_start in (0, bytes_before[-1]):
         for at, op in enumerate(graph.ops):
             distances[at] = 0
             for _, size in _owned_outputs(op):
                 index = bisect_left(free_blocks, (size, 0))
-                if index == len(free_blocks):  # memory of its own, used in the step before
+                if index == len(free_blocks):  # its own memory, last used in the previous step
                     distances[at] = bytes_before[-1]
                     continue
                 upper_key = free_blocks[index][0], step_start + bytes_before[-1] + 1
@@ -111,7 +110,7 @@ def _reuse_distances(graph: Graph, bytes_before: list[int]) -> list[int]:
 
 
 def _freed_sizes(graph: Graph) -> list[list[int]]:
-    """The sizes of what each op is the last to use, views of it included."""
+    """Sizes of the tensors that each op is the last to use, through views or directly."""
     last_user = last_uses(graph, storage_roots(graph))
     sizes: list[list[int]] = [[] for _ in graph.ops]
     for at, op in enumerate(graph.ops):

@@ -1,8 +1,8 @@
 """Background copies from the host to GPUs while the host's ops are timed.
 
-A host that computes while it feeds a GPU shares its memory's bandwidth with the copies: its ops
-take a tenth longer, or half as long again where others use that memory, too. Plans of models that
-exceed the GPUs do both at once, so that is how a host's ops are measured for those.
+A host that computes while weights are copied to a GPU shares its memory bandwidth with the copies:
+its ops take 10 % longer, or 50 % where other processes use that memory, too. Plans of models that
+exceed the GPUs do both at once, so the host's ops are measured with copies in the background.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     from placewright.runtime.real_devices import RealDevice
 
 COPY_BYTES = 64 << 20
-"""Bytes of one copy: about a millisecond's worth."""
+"""Bytes of one copy, which takes about a millisecond."""
 MAX_BUFFER_BYTES = 1 << 30
-"""Bytes that copies are made of in turn, at most; fewer where that is more than any cache has."""
+"""The most bytes that copies cycle through; fewer if that exceeds the cache anyway."""
 QUEUED_COPIES = 4
-"""Copies that wait in a stream, so that it never runs dry."""
+"""Copies that are queued in a stream, so that it is never idle."""
 
 
 def needs_streaming(graph: Graph, cluster: Cluster, limits: Mapping[str, int]) -> bool:
-    """Whether a graph's weights and states exceed what GPUs may hold, so that some will stream.
+    """Whether a graph's weights and states exceed the GPUs' memory, so that some will stream.
 
     Args:
         limits: Bytes that may be used, by device.
@@ -59,9 +59,9 @@ class CopyLoad:
     """Copies from pinned memory to GPUs, one after the other, while something else is timed.
 
     Args:
-        gpus: PyTorch's numbers of them; without any there is no company.
-        cores: Those that the threads which copy keep to; empty: any.
-        cache: Bytes of the host's last cache: what is copied must not come from there.
+        gpus: PyTorch's numbers of the GPUs; without any nothing is copied.
+        cores: Cores for the copying threads; empty: any.
+        cache: Bytes of the host's last cache: copies must not be read from it.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class CopyLoad:
 
     @classmethod
     def from_devices(cls, devices: Sequence[RealDevice]) -> CopyLoad:
-        """The company of workers: of all GPUs, on the cores that no worker has."""
+        """Copies to all GPUs, issued from the cores that no worker has."""
         used_cores = {core for device in devices for core in device.cores}
         spare_cores = [core for core in available_cores() if core not in used_cores]
         cache = max((device.cache for device in devices if not device.is_gpu), default=0)
@@ -81,12 +81,12 @@ class CopyLoad:
 
     @property
     def name(self) -> str:
-        """What tells times that were measured in it from others; of no company nothing."""
+        """Marks timings with copies in the timing cache; empty without copies."""
         return "beside copies" if self.gpus else ""
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Copy until the block is over."""
+        """Copy until the block ends."""
         if not self.gpus:
             yield
             return
@@ -105,7 +105,7 @@ class CopyLoad:
                 thread.join()
 
     def release(self) -> None:
-        """Give back the memory that copies are made in; the next block takes it anew."""
+        """Free the buffers; the next block allocates them again."""
         self._buffer_pairs.clear()
 
     def _run_copies(self, source: Any, target: Any, stop_event: threading.Event) -> None:
@@ -127,9 +127,8 @@ class CopyLoad:
 
 def _copy_loop(source: Any, target: Any, stop_event: threading.Event) -> None:
     torch = load_torch()
-    events = [
-        torch.cuda.Event(blocking=True) for _ in range(QUEUED_COPIES)
-    ]  # which wait without spinning
+    # Blocking events wait without spinning.
+    events = [torch.cuda.Event(blocking=True) for _ in range(QUEUED_COPIES)]
     stream = torch.cuda.Stream(target.device)
     count = 0
     with torch.cuda.stream(stream):

@@ -1,7 +1,4 @@
-"""Measures a device: FLOP/s by dtype, memory bandwidth and launch overhead.
-
-FLOP/s by dtype, memory bandwidth, the time to start an op.
-"""
+"""Measures a device: FLOP/s by dtype, memory bandwidth and launch overhead."""
 
 from __future__ import annotations
 
@@ -20,23 +17,23 @@ if TYPE_CHECKING:
     from placewright.runtime.real_devices import RealDevice
 
 DTYPES = ("float32", "bfloat16", "float16", "float64")
-"""What a device's rates are measured for; others run as float32 (`Device.rate`)."""
-_MIN_SECONDS = 4e-3  # a product that takes so many seconds shows the rate
-_GROWTH = 1.2  # times the rate of half the rows: the largest rate is not reached yet
+"""Dtypes that are measured; others count as float32 (`Device.rate`)."""
+_MIN_SECONDS = 4e-3  # seconds of a product that is long enough to show the rate
+_GROWTH = 1.2  # a larger product that is faster by this factor: the peak is not reached yet
 _MAX_SIZE = 8192  # rows of a product
 _MIN_SIZE = 256
 
 
 @dataclass(frozen=True)
 class DeviceRates:
-    """What was measured of one device.
+    """The measured rates of one device.
 
     Args:
-        rates: FLOP/s of a large product, by dtype.
-        bandwidth: Bytes a second of a large copy, those read and those written.
-        launch: Seconds between the starts of small ops. On a GPU the host's time to start one.
+        rates: FLOP/s of a large matrix product, by dtype.
+        bandwidth: Bytes per second of a large copy, read and written.
+        launch: Seconds between the starts of small ops; on a GPU the host's time to launch one.
         own: On a GPU, its own seconds for the smallest op, without the host's.
-        spread: Of each figure, between the quartiles, as a share of the median.
+        spread: The interquartile range of each figure, as a share of the median.
     """
 
     rates: Mapping[str, float]
@@ -47,10 +44,10 @@ class DeviceRates:
 
 
 def measure_device(device: RealDevice, seconds: float = 0.15) -> DeviceRates:
-    """Measure one device while the others rest.
+    """Measure one device while the others are idle.
 
     Args:
-        seconds: For each figure, about.
+        seconds: Seconds spent on each figure, about.
     """
     return device.run(lambda: _measure_rates(device, seconds))
 
@@ -59,7 +56,7 @@ def _measure_rates(device: RealDevice, seconds: float) -> DeviceRates:
     torch = load_torch()
     rates, spread = {}, {}
     for dtype in DTYPES:
-        with contextlib.suppress(RuntimeError):  # a dtype that this device cannot multiply
+        with contextlib.suppress(RuntimeError):  # a dtype that the device does not support
             rates[dtype], spread[dtype] = _matmul_rate(torch, device, dtype, seconds)
     bandwidth, spread["bandwidth"] = _copy_bandwidth(torch, device, seconds)
     small_op = _time_small_op(torch, device, seconds)
@@ -69,7 +66,7 @@ def _measure_rates(device: RealDevice, seconds: float) -> DeviceRates:
 
 
 def _matmul_rate(torch: Any, device: RealDevice, dtype: str, seconds: float) -> tuple[float, float]:
-    """FLOP/s of products that grow until one takes long enough to show it."""
+    """FLOP/s of matrix products of growing size, until the rate stops growing; and its spread."""
     size, best, spread = _MIN_SIZE, 0.0, 0.0  # the first ones may be slow for other reasons
     while True:
         pairs = [
@@ -106,7 +103,7 @@ def _copy_bandwidth(torch: Any, device: RealDevice, seconds: float) -> tuple[flo
 
 
 def _time_small_op(torch: Any, device: RealDevice, seconds: float) -> Timing:
-    """The smallest op, called as a captured graph's ops are."""
+    """Time the smallest op, called as a program calls it."""
     tensor = torch.ones(8, device=device.torch_device)
     add = torch.ops.aten.add.Tensor
     return time_call(device, lambda _: add(tensor, tensor), seconds, as_in_step=True)

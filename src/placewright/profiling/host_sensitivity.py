@@ -1,12 +1,10 @@
-"""Plans for a host, or for a memory, slower, faster or smaller than measured.
+"""Plans for a host that is slower or faster than measured, or for less memory of a GPU.
 
-They are to be measured.
-
-What a host computes beside a GPU is the least certain of all predictions: it shares memory with the
-copies to the GPU, and cores with whoever else is there; and those copies are slower than alone. So
-plans are also made as if the host and its links were slower or faster than measured, and what is
-measured decides (`ranking`). What a GPU's memory holds beside a plan's tensors is uncertain, too:
-pieces between them, and what CUDA graphs keep.
+The time of ops on a host next to a GPU is the least certain prediction: the host shares memory
+bandwidth with copies to the GPU, and cores with other processes; and those copies are slower than
+alone. So plans are also made as if the host and its links were slower or faster than measured, and
+measuring them decides (`selection`). The memory of a GPU is uncertain, too: fragmentation, and what
+CUDA graphs keep.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ if TYPE_CHECKING:
     from placewright.solvers import Solver, Stop
 
 PROHIBITIVE = 1e3
-"""So slow that nothing is left to it that another device can do."""
+"""A factor so large that the host gets no op that another device can run."""
 HOST_SCALES = (
     (1.0, 1.0, 1.0),
     (1.0, 1.15, 1.0),
@@ -32,9 +30,9 @@ HOST_SCALES = (
     (PROHIBITIVE, 1.0, 1.0),
     (PROHIBITIVE, 1.0, 0.97),
 )
-"""The seconds of the host's ops and of a byte on its links, times measured; a share of the memory.
+"""Factors of the host's op times and of its links' transfer times, and a share of the memory.
 
-The last are streaming alone, which is predicted best: nothing can go wrong on the host.
+The last two only stream weights, which is predicted best.
 """
 
 
@@ -45,7 +43,7 @@ def host_variants(
     seed: int = 0,
     scales: Sequence[tuple[float, float, float]] = HOST_SCALES,
 ) -> list[Plan]:
-    """The plan that a solver finds for each leaning, different ones once."""
+    """The plan that a solver finds for each scale, without duplicates."""
     plans = [
         solve(scale_host(problem, *scale), solver, stop, seed, select="best").plan
         for scale in scales

@@ -1,7 +1,4 @@
-"""Times one op in isolation, with its inputs as cold as in a step.
-
-With tensors that are as cold as in a step.
-"""
+"""Times one op in isolation, with its inputs as cold as in a step."""
 
 from __future__ import annotations
 
@@ -25,9 +22,9 @@ if TYPE_CHECKING:
     from placewright.runtime.real_devices import RealDevice
 
 MAX_COPIES, MAX_COPY_BYTES = 256, 1 << 30
-"""Of what an op is given in turn, so that none is still in a cache from last time."""
+"""The most copies of cold inputs, which calls cycle through so that none is cached."""
 SPARE_BUFFERS = 3
-"""How many more of what an op makes there is room for."""
+"""Output buffers that are allocated in addition to those that are kept."""
 
 
 def measure_op(
@@ -35,8 +32,8 @@ def measure_op(
 ) -> Timing:
     """Time one op of a program; to be called within `device.run`.
 
-    Of what is cold in a real step there are copies to go through, and one of all else; and what the
-    op makes is kept for a while where a step keeps it, so that the next call writes elsewhere.
+    Inputs that are cold in a step have several copies, which calls cycle through; others have one.
+    Outputs are kept for a while where a step keeps them, so that the next call writes elsewhere.
     """
     run = program.runner(position, device.torch_device, writes_in_place(program, position))
     input_sets = _input_sets(program, position, device, cache_state)
@@ -53,14 +50,14 @@ def measure_op(
 
     timing = time_call(device, call, seconds, as_in_step=True)
     if device.is_gpu and program.graph.ops[position].kind == VIEW:
-        return replace(timing, seconds=0.0)  # the GPU has nothing to do
+        return replace(timing, seconds=0.0)  # a GPU does nothing for a view
     if device.is_gpu:
         return replace(timing, workspace=_workspace_bytes(lambda: run(input_sets[0]), device))
     return timing
 
 
 def _workspace_bytes(call: Callable[[], Any], device: RealDevice) -> int:
-    """Bytes of a GPU that a call needs beside what it returns, such as cuDNN's."""
+    """Bytes of a GPU that a call needs in addition to its outputs, such as cuDNN's workspace."""
     torch = load_torch()
     torch.cuda.synchronize(device.index)
     torch.cuda.reset_peak_memory_stats(device.index)
@@ -76,12 +73,12 @@ def _workspace_bytes(call: Callable[[], Any], device: RealDevice) -> int:
 
 
 def _output_buffers(op: Op, device: RealDevice, outputs: Any) -> deque[Any] | None:
-    """Room for what an op makes, many times over, touched once; none where it makes nothing."""
+    """Memory for an op's outputs, many times over, touched once; None if it makes none."""
     size = sum(op.outputs)
     if not size or op.aliases:
         return None
     count = _copy_count(size, device)
-    # More than are kept: the first call writes to free ones, and may need some for itself.
+    # More than are kept: the first call writes to free ones, and may need workspace.
     return deque(
         ([_buffer_like(output) for output in outputs] for _ in range(count + SPARE_BUFFERS)),
         maxlen=count,
@@ -89,21 +86,21 @@ def _output_buffers(op: Op, device: RealDevice, outputs: Any) -> deque[Any] | No
 
 
 def _buffer_like(value: Any) -> Any:
-    """Memory for another such tensor: an allocator needs some beside it, and gives some away."""
+    """Memory for another such tensor, with a margin for the allocator's rounding."""
     torch = load_torch()
     size = value.untyped_storage().nbytes()
     return torch.empty(size + size // 32 + 4096, dtype=torch.uint8, device=value.device).fill_(0)
 
 
 def _copy_count(size: int, device: RealDevice) -> int:
-    """How many of so many bytes it takes until none is in a cache when its turn comes again."""
+    """How many copies of this size it takes until none is cached when it is used again."""
     return max(1, min(MAX_COPIES, math.ceil(2 * device.cache / size), MAX_COPY_BYTES // size))
 
 
 def _input_sets(
     program: Program, position: int, device: RealDevice, cache_state: CacheState
 ) -> list[list[Any]]:
-    """What an op reads, several times over."""
+    """Sets of an op's inputs, which calls cycle through."""
     from placewright.profiling.sample_inputs import (
         index_limits,
         needs_unique_indices,
@@ -119,16 +116,16 @@ def _input_sets(
             if tensors and tensors[0] in op.inputs:
                 limits[op.inputs.index(tensors[0])] = limit
     is_distinct = node is not None and needs_unique_indices(node)
-    cold_inputs = [at for at, one in enumerate(cache_state.cold_inputs) if one]
+    cold_inputs = [at for at, is_cold in enumerate(cache_state.cold_inputs) if is_cold]
     size = sum(graph.ops[op.inputs[at][0]].outputs[op.inputs[at][1]] for at in cold_inputs)
     copies = _copy_count(size, device) if size else 1
 
-    def one(at: int) -> Any:
+    def sample(at: int) -> Any:
         return sample_like(
             program.meta_tensors[op.inputs[at]], device.torch_device, limits.get(at), is_distinct
         )
 
-    first_set = [one(at) for at in range(len(op.inputs))]
+    first_set = [sample(at) for at in range(len(op.inputs))]
     further_sets = [
         [
             _strided_clone(first_set[at]) if at in cold_inputs else first_set[at]
@@ -140,6 +137,6 @@ def _input_sets(
 
 
 def _strided_clone(value: Any) -> Any:
-    """The same tensor elsewhere, strides and what lies between included; drawing takes longer."""
+    """A copy of a tensor and its storage, with its strides; drawing again would take longer."""
     flat = value.as_strided((value.untyped_storage().nbytes() // value.element_size(),), (1,), 0)
     return flat.clone().as_strided(value.shape, value.stride())

@@ -20,24 +20,24 @@ if TYPE_CHECKING:
     from placewright.runtime.real_devices import RealDevice
 
 SMALL_BYTES, LARGE_BYTES = 4 << 10, 16 << 20
-"""Bytes of the two copies that a link is measured by; the large one is as a layer's weights are: of
-256 MiB a link to an H200 carries 55 GB/s, of 16 MiB 52."""
+"""Bytes of the two copies that measure a link. The large one is of a layer's size: a link to an
+H200 carries 55 GB/s in copies of 256 MiB, and 52 in copies of 16 MiB."""
 SMALL_COPIES, LARGE_COPIES, BUSY_CYCLES = 32, 8, 2_000_000
-"""Small and large copies that are measured in a row, and cycles of a GPU in which they are handed
-over."""
+"""Small and large copies that are timed in a row, and cycles for which a GPU is kept busy while
+they are issued."""
 ROUND_TRIPS = 300
-"""Messages that two workers hand to each other and back."""
+"""Messages that two workers exchange."""
 
 
 @dataclass(frozen=True)
 class MeasuredLink:
-    """What was measured of one link.
+    """The measurement of one link.
 
     Args:
-        bandwidth: Bytes a second of a large copy; infinite between workers, which share memory.
-        latency: Seconds of an empty one among many that wait in a row.
-        pageable: Bytes a second of a large copy from or to memory of the host that is not pinned.
-        spread: Of the large copy, between the quartiles, as a share of the median.
+        bandwidth: Bytes per second of a large copy; infinite between workers, which share memory.
+        latency: Seconds of an empty copy among many queued ones.
+        pageable: Bytes per second of a large copy from or to pageable memory of the host.
+        spread: The interquartile range of the large copy, as a share of the median.
     """
 
     source: str
@@ -54,9 +54,9 @@ class MeasuredLink:
 
     @property
     def pageable_bandwidth(self) -> float | None:
-        """Bytes a second of what is sent to a GPU from memory that the runtime did not pin.
+        """Bytes per second of tensors that are sent to a GPU from pageable memory.
 
-        What a GPU sends arrives in pinned memory.
+        Tensors from a GPU arrive in pinned memory.
         """
         return self.pageable if self.channel.startswith("host->") else None
 
@@ -68,8 +68,8 @@ def measure_links(
 ) -> list[MeasuredLink]:
     """Measure a link for every ordered pair of devices.
 
-    Workers hand a tensor over without copying it, so what such a link costs is the time until the
-    other thread has woken up. All workers reach a GPU over one wire, its slot.
+    Workers pass a tensor on without copying it, so the cost of such a link is the time until the
+    other thread wakes up. All workers reach a GPU over one channel, its slot.
     """
     workers = [device for device in devices if not device.is_gpu]
     gpus = [device for device in devices if device.is_gpu]
@@ -100,7 +100,7 @@ def measure_links(
 
 
 def _handoff_latency(sender: RealDevice, receiver: RealDevice) -> tuple[float, float]:
-    """Seconds from one worker's hand to the other's, and their spread."""
+    """Seconds to pass a message from one worker to another, and their spread."""
     requests: queue.SimpleQueue[int] = queue.SimpleQueue()
     replies: queue.SimpleQueue[int] = queue.SimpleQueue()
 
@@ -127,7 +127,7 @@ def _handoff_latency(sender: RealDevice, receiver: RealDevice) -> tuple[float, f
 def _host_copy_link(
     gpu: RealDevice, large_bytes: int, to_gpu: bool
 ) -> tuple[float, float, float, float]:
-    """Bandwidth and latency of pinned copies, bandwidth of others, and the spread."""
+    """Bandwidth and latency of pinned copies, bandwidth of pageable ones, and the spread."""
     torch = load_torch()
 
     def time_copies(size: int, pinned: bool) -> list[float]:
@@ -175,9 +175,9 @@ def _peer_copy_link(gpu: RealDevice, peer: RealDevice, large_bytes: int) -> tupl
 def _copy_seconds(
     torch: Any, gpu: RealDevice, copy: Callable[[], object], repeats: int, count: int = 15
 ) -> list[float]:
-    """Seconds of copies, so many in a row, by the GPU's own clock; the first few are left out.
+    """Seconds per copy, `repeats` in a row, by the GPU's own clock; the first few are dropped.
 
-    Several are handed over while the GPU is kept busy, so that none waits for the host.
+    Several are issued while the GPU is kept busy, so that none waits for the host.
     """
     seconds = []
     with torch.cuda.device(gpu.torch_device):

@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
 CLUSTER_NAME = "here"
 GPU_RESERVE = 64 << 20
-"""Bytes of a GPU that plans leave alone: what matrix libraries work in (32 MiB a stream on Hopper),
-and what an allocator loses by rounding."""
+"""Bytes of a GPU that plans leave free: workspaces of matrix libraries (32 MiB per stream on
+Hopper), and what the allocator loses by rounding."""
 HOST_RESERVE_DIVISOR = 10
-"""One part in so many of the host's memory is left to everything else."""
+"""This fraction of the host's memory is left to everything else."""
 
 
 @dataclass(frozen=True)
@@ -39,9 +39,9 @@ class MachineProfile:
     """What was measured of this machine.
 
     Args:
-        facts: Beside the cluster's own figures: spreads, pageable copies, versions and the day.
+        facts: In addition to the cluster: spreads, pageable copies, versions and the day.
         fresh: Whether it was measured just now.
-        path: Where it is kept; None where it could not be.
+        path: Its file in the cache; None if it could not be written.
     """
 
     machine: Machine
@@ -52,10 +52,10 @@ class MachineProfile:
 
 
 def parse_workers(text: str) -> int | None:
-    """How many CPU workers `here` or `here:workers=4` asks for; None where it does not say.
+    """The number of CPU workers in `here:workers=4`; None for `here`.
 
     Raises:
-        ClusterError: It says something else.
+        ClusterError: It is neither of these.
     """
     name, colon, arguments = text.strip().partition(":")
     key, _, number = arguments.partition("=")
@@ -75,10 +75,10 @@ def profile_machine(
     """This machine as a cluster.
 
     Args:
-        workers: How many devices its cores make; see `Machine.default_workers`.
-        refresh: Measure, whatever is kept.
-        notify: Told in a line what takes long.
-        progress: Told what is being measured.
+        workers: How many CPU devices to make of its cores; None: `Machine.default_workers`.
+        refresh: Measure again, ignoring the cache.
+        notify: Called with a line of text before a long measurement.
+        progress: Called with what is being measured.
 
     Raises:
         ClusterError: There are fewer cores than workers.
@@ -91,12 +91,12 @@ def profile_machine(
     if cached is not None:
         return cached
     if notify is not None:
-        notify(f"measuring this machine ({machine}): this takes a moment, once")
+        notify(f"measuring this machine ({machine}): one-time, about 30 s")
     return _measure_machine(machine, real_devices, path, progress)
 
 
 def profile_path(machine: Machine, real_devices: list[RealDevice]) -> Path:
-    """The file that a machine's profile is kept in."""
+    """The cache file of a machine's profile."""
     count = sum(not real_device.is_gpu for real_device in real_devices)
     return cache_folder("machines") / f"{machine.key}-{count}.json"
 
@@ -113,14 +113,14 @@ def _measure_machine(
         rates[real_device.name] = rates_by_model[real_device.model]
     links = measure_links(real_devices, LARGE_BYTES, progress)
     cluster = build_cluster(machine, real_devices, rates, links)
-    progress("handing tensors over")
+    progress("handoff between workers and GPUs")
     cluster = replace(cluster, links=_links_with_handoff(cluster, real_devices))
     facts = _facts(machine, rates, links)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         files.save(cluster, path)
         write_data(facts, _facts_path(path))
-    except (PlacewrightError, OSError):  # a cache that cannot be written is no cache, and no error
+    except (PlacewrightError, OSError):  # a cache that cannot be written is no error
         return MachineProfile(machine, cluster, facts, True, None)
     return MachineProfile(machine, cluster, facts, True, path)
 
@@ -131,9 +131,9 @@ def build_cluster(
     rates: dict[str, DeviceRates],
     links: list[MeasuredLink],
 ) -> Cluster:
-    """The cluster of what was measured.
+    """The cluster of the measured devices and links.
 
-    All GPUs are issued to by one thread of the host, which takes its time for each op.
+    One thread of the host issues to all GPUs, which takes time for each op.
     """
     hosts = sum(not real_device.is_gpu for real_device in real_devices)
     devices = []
@@ -167,7 +167,7 @@ def build_cluster(
 def _links_with_handoff(
     cluster: Cluster, real_devices: list[RealDevice]
 ) -> dict[tuple[str, str], Link]:
-    """The links, with what the runtime takes to hand a tensor from a worker to a GPU or back."""
+    """The links, with the runtime's latency to pass a tensor from a worker to a GPU or back."""
     links = dict(cluster.links)
     workers = [real_device.name for real_device in real_devices if not real_device.is_gpu]
     for gpu in (real_device.name for real_device in real_devices if real_device.is_gpu):
@@ -205,7 +205,7 @@ def _facts(
 
 
 def _load_cached(machine: Machine, path: Path) -> MachineProfile | None:
-    """What is kept of this machine; None if there is nothing, or it cannot be read."""
+    """The cached profile of this machine; None if there is none, or it cannot be read."""
     try:
         cluster, facts = files.load(path, "cluster"), read_data(_facts_path(path))
     except PlacewrightError:

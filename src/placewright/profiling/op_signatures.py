@@ -1,4 +1,4 @@
-"""Op signatures: a text that equal ops share, of kind, shapes, dtypes and attributes."""
+"""Op signatures: equal ops share a text of kind, shapes, dtypes and attributes."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
     from placewright.runtime.program.program import Program
 
 STORED_KINDS = (WEIGHT, STATE, INPUT)
-"""Kinds that are there before the step: nothing is run for them."""
+"""Kinds that exist before the step: nothing is run for them."""
 
 
 def equal_ops(
     program: Program, cache_states: Sequence[object] | None = None
 ) -> dict[str, list[int]]:
-    """The positions of all ops that are run, by what they share.
+    """The positions of all ops that are run, by signature.
 
     Args:
-        cache_states: What else tells ops apart: which of their tensors are cold (`coldness`).
+        cache_states: Which tensors of each op are cold (`cache_model`), as part of the signature.
     """
     groups: dict[str, list[int]] = defaultdict(list)
     for position, op in enumerate(program.graph.ops):
@@ -36,12 +36,12 @@ def equal_ops(
 
 
 def writes_in_place(program: Program, position: int) -> bool:
-    """Whether the runtime lets an op write into what it reads: a cache, a running mean."""
+    """Whether the runtime lets an op write into its input: a cache, a running mean."""
     return bool(program.graph.ops[position].aliases)
 
 
 def signature(program: Program, position: int) -> str:
-    """What decides how long an op takes: the op, its arguments, and the layout of what it reads."""
+    """What an op's time depends on: the op, its arguments, and the layout of its inputs."""
     op = program.graph.ops[position]
     input_layouts = ";".join(layout(program.meta_tensors[tensor]) for tensor in op.inputs)
     weight_flags = "".join(
@@ -62,7 +62,7 @@ def signature(program: Program, position: int) -> str:
 
 
 def layout(value: torch.Tensor) -> str:
-    """Shape, steps in memory and dtype, in a word."""
+    """Shape, strides and dtype as text."""
     sizes = "x".join(str(int(size)) for size in value.shape)
     steps = ",".join(str(int(step)) for step in value.stride())
     return f"{str(value.dtype).removeprefix('torch.')}[{sizes}@{steps}]"

@@ -1,7 +1,4 @@
-"""Measures the runtime's own overhead per op and per handoff.
-
-For each op that it issues, and for each tensor that it hands from a host's thread to a GPU or back.
-"""
+"""Measures the runtime's own overhead per op and per handoff between a worker and a GPU."""
 
 from __future__ import annotations
 
@@ -17,18 +14,20 @@ from placewright.profiling.timing import time_call
 from placewright.runtime.machine import load_torch
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from placewright.cluster import Cluster
     from placewright.runtime.real_devices import RealDevice
 
 OVERHEAD_KEY = "the runtime's own time for an op"
-"""The name under which it is kept beside the ops' times."""
+"""The timing cache's key of the overhead."""
 CHAIN_OPS, TIMED_STEPS = 64, 40
 
 
 def measure_overhead(device: RealDevice, cluster: Cluster) -> float:
-    """Run a chain of the smallest ops under a plan: what a step takes per op, less the op's own.
+    """Run a chain of the smallest ops under a plan: seconds per op, less the op's own.
 
-    The quicker steps count, so that a machine that does other things too is not held against it.
+    The faster steps count, so that a busy machine does not distort it.
     """
     from placewright.runtime.program.program import build_program
 
@@ -39,13 +38,14 @@ def measure_overhead(device: RealDevice, cluster: Cluster) -> float:
         cluster = cluster.subset([device.name])
     problem = Problem(program.graph, cluster)  # workers: all of them, since they share the cores
     plan = Plan.of(problem, np.full(len(program.graph), cluster.position[device.name]))
-    step_seconds = _step_seconds(program, model, plan, example)
+    device_map = None if device.is_gpu else {device.name: f"cpu:{device.threads}"}
+    step_seconds = _step_seconds(program, model, plan, example, device_map)
     op_seconds = device.run(lambda: _isolated_seconds(torch, device))
     return max(0.0, step_seconds / CHAIN_OPS - op_seconds)
 
 
 def measure_handoff(cluster: Cluster, host: str, gpu: str) -> float:
-    """Seconds until an op's small output is on the other device, beside the ops: of a ping-pong."""
+    """Seconds to pass a small tensor to the other device, measured by a ping-pong of ops."""
     from placewright.runtime.program.program import build_program
 
     torch = load_torch()
@@ -64,15 +64,17 @@ def measure_handoff(cluster: Cluster, host: str, gpu: str) -> float:
     return max(0.0, (seconds[0] - (seconds[1] + seconds[2]) / 2) / CHAIN_OPS)
 
 
-def _step_seconds(program: Any, model: Any, plan: Plan, example: Any) -> float:
-    """Seconds of a step, of the quicker ones."""
+def _step_seconds(
+    program: Any, model: Any, plan: Plan, example: Any, device_map: Mapping[str, str] | None = None
+) -> float:
+    """Seconds of a step: the first quartile."""
     from placewright.runtime.executor import Executor
 
     torch = load_torch()
     seconds, thread_count = [], torch.get_num_threads()
     try:
-        # Replayed ops have no such time; those that are issued one by one do.
-        with Executor(program, model, plan, cuda_graphs=False) as executor:
+        # Replayed ops have no such overhead; ops that are issued one by one do.
+        with Executor(program, model, plan, device_map, cuda_graphs=False) as executor:
             for _ in range(TIMED_STEPS):
                 start = time.perf_counter()
                 executor(example)

@@ -1,8 +1,8 @@
 """Random sample inputs that a node of a captured graph can run on.
 
-Numbers are drawn between a half and one and a half: roots, logarithms, divisors and variances are
-valid, and none is so small that a processor takes a slow path. Whole numbers are what the op takes
-them for: places that are there, classes that are known.
+Numbers are drawn between 0.5 and 1.5: roots, logarithms, divisors and variances are valid, and none
+is so small that a processor takes a slow path. Integers are valid for the op: indices within range,
+classes that exist.
 """
 
 from __future__ import annotations
@@ -32,13 +32,11 @@ _CLASS_LOSSES = (
     "cross_entropy",
 )
 _CLASS_LOSSES_BACKWARD = ("nll_loss_backward", "nll_loss2d_backward")
-_MAX_RANDOM = (
-    1 << 20
-)  # numbers that are drawn: the host draws hundreds of millions a second, one by one
+_MAX_RANDOM = 1 << 20  # numbers that are drawn, then repeated: drawing is slow on the host
 
 
 def index_limits(node: Node) -> dict[Node, int]:
-    """For each node that is read for places or classes: one more than the largest it may hold."""
+    """The exclusive upper limit of each node that is read as indices or classes."""
     if not isinstance(node.target, torch._ops.OpOverload):
         return {}
     return {source: limit for source, limit in _iter_limits(node) if isinstance(source, Node)}
@@ -75,18 +73,18 @@ def _iter_limits(node: Node) -> Iterator[tuple[Any, int]]:
 
 
 def needs_unique_indices(node: Node) -> bool:
-    """Whether the places that a node writes to must all differ."""
+    """Whether the indices that a node writes to must differ."""
     return op_name(node) in _UNIQUE_INDEX_OPS
 
 
 def sample_like(
     template: torch.Tensor, device: torch.device, limit: int | None = None, is_unique: bool = False
 ) -> torch.Tensor:
-    """A random tensor of the shape, steps in memory and dtype of another, which needs no data.
+    """A random tensor of the shape, strides and dtype of a template, which needs no data.
 
     Args:
-        limit: Whole numbers are below this; None: below two.
-        is_unique: No whole number comes twice, where there are enough.
+        limit: Integers are below this; None: below two.
+        is_unique: No integer occurs twice, if the limit permits.
     """
     sizes, steps = [int(dim) for dim in template.shape], [int(dim) for dim in template.stride()]
     length = 1 + sum((size - 1) * step for size, step in zip(sizes, steps, strict=True))
@@ -100,11 +98,11 @@ def _random_values(
     length: int, dtype: torch.dtype, device: torch.device, limit: int, is_unique: bool
 ) -> torch.Tensor:
     if dtype.is_floating_point or dtype.is_complex:
-        if dtype.itemsize == 1:  # eight bits have no generator
+        if dtype.itemsize == 1:  # 8-bit floats have no generator
             return torch.ones(length, device=device).to(dtype)
         values = torch.empty(min(length, _MAX_RANDOM), dtype=dtype, device=device)
         values = values.uniform_(0.5, 1.5) if dtype.is_floating_point else values.normal_()
-        return values.repeat(max(1, -(-length // _MAX_RANDOM)))[:length]  # the same again and again
+        return values.repeat(max(1, -(-length // _MAX_RANDOM)))[:length]  # repeated
     if dtype is torch.bool:
         return torch.randint(2, (length,), device=device).to(torch.bool)
     if is_unique and limit >= length:
@@ -118,7 +116,7 @@ def _shape(node: Any) -> tuple[int, ...]:
 
 
 def describe(value: Any, names: Mapping[Node, str]) -> str:
-    """An argument as text, the same for equal arguments; `names` says what to call nodes."""
+    """An argument as text, the same for equal arguments; `names` are texts of nodes."""
     if isinstance(value, Node):
         return names.get(value, "?")
     if isinstance(value, list | tuple):

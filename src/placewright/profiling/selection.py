@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 
 _SEARCH_SHARE, _MIN_SECONDS = 0.25, 1.0
-"""Of the search's seconds, and at least so many: what is spent on each further plan."""
+"""Seconds for each further plan: a share of the search's, and a minimum."""
 
 
 @dataclass(frozen=True)
 class MeasuredCandidate:
-    """A plan, what the simulator says of it and what was measured."""
+    """A plan, its simulated key and its measurement."""
 
     candidate: Candidate
     measurement: Measurement
@@ -44,10 +44,10 @@ def rerank(
 ) -> list[MeasuredCandidate]:
     """The best k plans by the simulator and every single device, best by measurement first.
 
-    Those that fit the memory go before those that do not, however quick.
+    Plans that fit the memory come before those that do not, however fast these are.
 
     Raises:
-        ExecutionError: None of those that are to go first could be run.
+        ExecutionError: None of the plans that fit could be run; or of all, if none fits.
     """
     return _measure_candidates(
         problem, [plan_candidate(problem, plan, "") for plan in plans], meter, k
@@ -56,13 +56,13 @@ def rerank(
 
 @dataclass(frozen=True)
 class MeasuredChoice:
-    """Chooses, of the best few plans of a search that fit, the one that is measured quickest.
+    """Chooses the fastest plan by measurement, of the best few of a search that fit.
 
     It is what `solve` takes as `select`; it raises ExecutionError where none could be run.
 
     Args:
-        k: How many plans of the search to measure, beside every single device.
-        ranking: What was measured, best first; nothing before a search.
+        k: How many plans of the search to measure, in addition to every single device.
+        ranking: The measured plans, best first; empty before a search.
     """
 
     meter: Meter
@@ -114,13 +114,13 @@ def _measure_candidates(
         qualifier = "" if len(same_fit) == len(ranking) else " that fit the memory"
         reason = best.measurement.failure.strip().partition("\n")[0]
         raise ExecutionError(
-            f"none of the {len(same_fit)} plans{qualifier} could be run: plan without measuring, or mend "
-            f"what the best of them met: {reason}"
+            f"none of the {len(same_fit)} plans{qualifier} could be run: plan without measuring, "
+            f"or fix the error of the best of them: {reason}"
         )
     return ranking
 
 
 def _sort_key(entry: MeasuredCandidate) -> tuple[bool, bool, float, float]:
-    """What fits goes first, then what could be run; a limit need not be all that a device has."""
+    """Plans that fit come first, then plans that could be run: limits may be below the memory."""
     overflow, seconds = entry.candidate.key[0], entry.measurement.seconds
     return overflow > 0, math.isinf(seconds), overflow, seconds

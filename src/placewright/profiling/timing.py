@@ -25,24 +25,27 @@ if TYPE_CHECKING:
     from placewright.runtime.real_devices import RealDevice
 
 Call = Callable[[int], object]
-"""What is timed; it is told which time it is, so that it can take other inputs each time."""
+"""The function that is timed; its argument counts the calls, so that inputs can differ."""
 
 MIN_SAMPLE_SECONDS = 3e-4
-"""Seconds that one sample lasts at least: the clock is read around several calls of short ops."""
+"""The least seconds of one sample: the clock is read around several calls of short ops."""
 MIN_SAMPLES, MAX_SAMPLES = 5, 60
-"""Samples of one timing, where the time given to it allows."""
+"""Samples of one timing, as its budget allows."""
 _MAX_SINGLE_CALLS = 500
 """The most samples of single calls."""
 _MAX_QUEUED_CALLS = 400
-"""Calls that a GPU can be handed ahead of time without the host having to wait for it."""
+"""Calls that can be queued on a GPU before the host has to wait for it."""
 _GRAPH_CALLS, _SHORT_SECONDS = 128, 5e-5
-"""Calls of a CUDA graph, and seconds of the longest whose time in one differs: by 1 or 2 µs."""
+"""Calls in a CUDA graph, and seconds of the longest op that is timed in one.
+
+In a graph an op takes 1 or 2 µs less, which matters for short ops only.
+"""
 _FAULT_TOLERANCE = 16
-"""Pages that a sample may be given more than others: by chance."""
+"""Page faults by which samples may differ by chance."""
 
 
 class _HostSample(NamedTuple):
-    """One of the host's: seconds of a call, and pages that the process was given meanwhile."""
+    """A sample of the host: seconds of a call, and page faults of the process meanwhile."""
 
     seconds: float
     faults: int
@@ -54,11 +57,11 @@ class Timing:
 
     Args:
         seconds: The median of the samples; on a GPU, of its own time.
-        spread: Between the quartiles, as a share of the median.
+        spread: The interquartile range, as a share of the median.
         samples: How many there were.
-        issue: On a GPU, seconds of the host to start one call; on a host, those that the runtime
+        issue: On a GPU, seconds of the host to launch one call; on a host, seconds that the runtime
             takes before it in a step, where one was run.
-        workspace: On a GPU, bytes that a call needs beside what it returns.
+        workspace: On a GPU, bytes that a call needs in addition to its outputs.
     """
 
     seconds: float
@@ -69,7 +72,7 @@ class Timing:
 
 
 def summarise(samples: Sequence[float], issue: float = 0.0) -> Timing:
-    """The timing that these samples, in seconds, make."""
+    """The timing of these samples, in seconds."""
     middle = median(samples)
     low, _, high = quantiles(samples, n=4, method="inclusive") if len(samples) > 1 else [middle] * 3
     spread = (high - low) / middle if middle > 0 else 0.0
@@ -111,10 +114,11 @@ def _interleaved_ops() -> Callable[[], object]:
 def time_on_host(
     call: Call, seconds: float = 0.1, between: Callable[[], object] | None = None
 ) -> Timing:
-    """Time a call that has ended when it returns, for about so many seconds.
+    """Time a call that has ended when it returns.
 
     Args:
-        between: Done, untimed, before each call of a short one: in a step other ops run in between,
+        seconds: How long to time it, about.
+        between: Run, untimed, before each call of a short one: in a step other ops run in between,
             and leave little of an op's code and data in the nearest caches.
     """
     call(0)  # allocates, chooses kernels, compiles
@@ -135,7 +139,7 @@ def time_on_host(
 
 
 def _time_interleaved(call: Call, seconds: float, between: Callable[[], object]) -> Timing:
-    """Single calls, each after something else."""
+    """Time single calls, each after other work."""
     samples: list[_HostSample] = []
     deadline = time.perf_counter() + seconds
     while len(samples) < MIN_SAMPLES or (
@@ -147,9 +151,9 @@ def _time_interleaved(call: Call, seconds: float, between: Callable[[], object])
 
 
 def _steady_timing(samples: Sequence[_HostSample]) -> Timing:
-    """The timing of those samples that asked the system for the least memory.
+    """The timing of the samples with the fewest page faults.
 
-    A step that is run again and again asks for none: our runtime keeps what was freed.
+    A step that is repeated has none: the runtime retains freed memory.
     """
     min_faults = min(sample.faults for sample in samples)
     return summarise(
@@ -158,12 +162,15 @@ def _steady_timing(samples: Sequence[_HostSample]) -> Timing:
 
 
 def time_on_gpu(torch: Any, index: int, call: Call, seconds: float = 0.1) -> Timing:
-    """Time a call that a GPU does after it has returned, for about so many seconds.
+    """Time a call that a GPU runs asynchronously.
 
-    The GPU is first kept busy for as long as the host takes to hand over all calls of a sample, so
-    that its own time is measured however slow the host is, and the host's without waiting. Short
-    ones are timed in a CUDA graph, as the runtime replays them: there they follow each other closer
-    than a GPU can be told.
+    The GPU is first kept busy for as long as the host takes to issue all calls of a sample, so that
+    the GPU's own time is measured however slow the host is, and the host's without waiting. Short
+    calls are timed in a CUDA graph, as the runtime replays them: there they follow each other
+    faster than the host could issue them.
+
+    Args:
+        seconds: How long to time it, about.
     """
     device = torch.device("cuda", index)
     with torch.cuda.device(device), _collector_paused():
@@ -188,9 +195,8 @@ def time_on_gpu(torch: Any, index: int, call: Call, seconds: float = 0.1) -> Tim
             samples.append(gpu_seconds)
             issues.append(issue)
             issue_seconds = min(issue_seconds, issue)
-        if (
-            median(issues) > 0.8 * call_seconds and call_seconds > 1e-3
-        ):  # it waits for the GPU: a copy, a count
+        # Such a call waits for the GPU: it copies to the host, or counts.
+        if median(issues) > 0.8 * call_seconds and call_seconds > 1e-3:
             return summarise([_blocking_sample(torch, device, call, at) for at in range(count)])
         timing = summarise(samples, median(issues))
     if timing.seconds > _SHORT_SECONDS:
@@ -202,10 +208,10 @@ def time_on_gpu(torch: Any, index: int, call: Call, seconds: float = 0.1) -> Tim
 def time_cuda_graph(
     torch: Any, index: int, call: Call, calls: int, seconds: float = 0.1
 ) -> Timing | None:
-    """Time a call as one of so many in a CUDA graph; none of one that cannot be captured."""
+    """Time a call as one of several in a CUDA graph; None if it cannot be captured."""
     device = torch.device("cuda", index)
     with torch.cuda.device(device), _collector_paused(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # modes that may change, graphs without a kernel
+        warnings.simplefilter("ignore")  # of modes that may change, and empty graphs
         graph = _capture_graph(torch, device, call, calls)
         if graph is None:
             return None
@@ -224,14 +230,16 @@ def _capture_graph(torch: Any, device: Any, call: Call, calls: int) -> Any:
     side_stream.wait_stream(torch.cuda.current_stream(device))
     try:
         with torch.cuda.stream(side_stream):
-            torch.cuda.set_sync_debug_mode("error")  # a capture that waits would break off
+            torch.cuda.set_sync_debug_mode(
+                "error"
+            )  # a call that synchronises would break the capture
             call(0)
             torch.cuda.set_sync_debug_mode(mode)
         side_stream.synchronize()
         with torch.cuda.graph(graph, stream=side_stream):
             for at in range(calls):
                 call(at)
-    except Exception:  # whatever it is, it can be timed without
+    except Exception:  # whatever it is, the call can be timed without a graph
         return None
     finally:
         torch.cuda.set_sync_debug_mode(mode)
@@ -251,7 +259,7 @@ def _host_sample(call: Call, first_call: int, calls: int) -> _HostSample:
 
 
 def _page_faults() -> int:
-    """Pages that this process has been given so far."""
+    """Page faults of this process so far."""
     return 0 if resource is None else resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 
@@ -280,7 +288,7 @@ def _blocking_sample(torch: Any, device: Any, call: Call, at: int) -> float:
 
 
 def _clock_rate(torch: Any, device: Any) -> float:
-    """Cycles a second of the clock that `_sleep` counts, roughly."""
+    """Cycles per second of the clock that `_sleep` counts, roughly."""
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     start.record()
     torch.cuda._sleep(1_000_000)
@@ -291,7 +299,7 @@ def _clock_rate(torch: Any, device: Any) -> float:
 
 @contextmanager
 def _collector_paused() -> Iterator[None]:
-    """Keep the collector from running in a sample."""
+    """Keep the garbage collector from running in a sample."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

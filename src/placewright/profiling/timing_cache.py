@@ -17,10 +17,11 @@ if TYPE_CHECKING:
 
 
 class TimingCache:
-    """What was measured of ops on this machine, by model and signature.
+    """Timings of ops on this machine, by model and signature.
 
     Args:
-        conditions: In what company, by model, where that is not alone.
+        conditions: Under what load each model was measured, such as background copies; part of the
+            key.
     """
 
     def __init__(self, machine: Machine, conditions: Mapping[str, str] | None = None) -> None:
@@ -37,7 +38,7 @@ class TimingCache:
             self.rows = {name: row for name, row in data["rows"].items() if _is_valid_row(row)}
 
     def get(self, model: str, signature: str) -> Timing | None:
-        """What is known of an op."""
+        """The cached timing of an op."""
         row = self.rows.get(self._row_key(model, signature))
         if row is None:
             return None
@@ -45,7 +46,7 @@ class TimingCache:
         return Timing(seconds, spread, int(samples), issue, int(workspace))
 
     def put(self, model: str, signature: str, timing: Timing) -> None:
-        """Remember a timing."""
+        """Add a timing."""
         row = [
             timing.seconds,
             timing.spread,
@@ -61,7 +62,7 @@ class TimingCache:
         return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
 
     def save(self) -> None:
-        """Write what is new; a cache that cannot be written is no cache, and no error."""
+        """Write the cache if it has changed; one that cannot be written is no error."""
         if not self.is_dirty:
             return
         try:

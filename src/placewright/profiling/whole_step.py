@@ -1,9 +1,9 @@
 """Times the ops of a program inside whole steps.
 
-An op that is called again and again alone finds its code, and the parts of its tensors that each
-core needs, where the last call left them. In a step other ops come in between: the same op takes a
-tenth longer, and a small one half as long again. So where a step is short, it is run as it is. Of a
-GPU a whole step tells how much longer ops take in it, all together.
+An op that is called repeatedly in isolation finds its code, and the parts of its tensors that each
+core needs, in the caches. In a step other ops run in between: the same op takes 10 % longer, and a
+small one 50 %. So if a step is short, whole steps are timed. On a GPU a whole step tells how much
+longer all ops together take in it.
 """
 
 from __future__ import annotations
@@ -40,30 +40,29 @@ if TYPE_CHECKING:
     from placewright.runtime.real_devices import RealDevice
 
 MIN_STEPS, MAX_STEPS = 5, 20
-"""Steps that are timed at a time; those before are not."""
+"""Steps that are timed in one run, after the warm-up."""
 WARMUP_STEPS = 2
 HOST_MEMORY_DIVISOR = 8
-"""One part in so many of the host's memory may be taken by weights that are made for it."""
+"""Random weights for the steps may take this fraction of the host's memory."""
 
 
 def fits_host(program: Program, machine: Machine) -> bool:
-    """Whether the host has memory for another copy of all that a step begins with."""
+    """Whether the host has memory for another copy of all weights, states and inputs."""
     ops = program.graph.ops
     stored_bytes = sum(sum(op.outputs) for op in ops if op.kind in STORED_KINDS)
     return stored_bytes <= machine.memory // HOST_MEMORY_DIVISOR
 
 
 class _TimeLimitError(Exception):
-    """The time is up, and no step is over yet."""
+    """The time is up before a step has ended."""
 
 
 class StepTimer:
-    """A program's steps on a worker, to be run now and again; what they take adds up.
+    """Times a program's steps on a worker, in several runs whose samples add up.
 
-    They are run as a worker of the runtime runs them, which takes time of its own between ops:
-    after a large op its code and data are in no near cache, and it takes three times as long as in
-    a row of small ones. Others who share a processor come and go, so steps of several moments say
-    more than of one.
+    They are run as a worker of the runtime runs them, which takes its own time between ops: after a
+    large op its code and data are in no near cache, and it takes three times as long as between
+    small ones. Other processes come and go, so steps at several moments say more than at one.
     """
 
     def __init__(self, program: Program, device: RealDevice) -> None:
@@ -81,10 +80,10 @@ class StepTimer:
         """Time some steps; to be called within `device.run`.
 
         Args:
-            seconds: That it may take, about.
+            seconds: How long it may take, about.
 
         Returns:
-            Whether there was time for a few.
+            Whether there was time for `MIN_STEPS`.
         """
         deadline = time.perf_counter() + seconds
         if self.worker is None:
@@ -109,7 +108,7 @@ class StepTimer:
         return step + 1 - WARMUP_STEPS >= MIN_STEPS
 
     def _make_worker(self) -> CpuWorker:
-        """A worker whose thread is not started: it serves in the thread of who asks."""
+        """A worker whose thread is not started: it runs in the calling thread."""
         from placewright.runtime.cpu_worker import CpuWorker, DeviceJob
         from placewright.runtime.micro_batches import op_runners
         from placewright.runtime.weight_storage import add_views
@@ -155,10 +154,10 @@ class StepTimer:
         self.worker.inbox.put(Message("stop"))
 
     def timings(self) -> dict[int, Timing]:
-        """What each op takes; steps that come after this are counted anew.
+        """The timing of each op; samples are counted anew after this.
 
-        A core that is taken away for a moment delays one op of many, so no op's median shows it,
-        and nearly every step's does: all are lengthened until they add up to the median step.
+        A core that is taken away for a moment delays one op of many. No op's median shows that, but
+        nearly every step's time does: all ops are scaled until they add up to the median step.
         """
         steps, self.step_seconds = self.step_seconds, []
         timings = []
@@ -174,10 +173,10 @@ class StepTimer:
 
 
 def time_gpu_step(program: Program, device: RealDevice) -> Timing | None:
-    """A step as one CUDA graph; to be called within `device.run`.
+    """Time a step as one CUDA graph; to be called within `device.run`.
 
     Returns:
-        None where it cannot be captured, or there may be no room for it.
+        None if it cannot be captured, or might not fit into memory.
     """
     from placewright.runtime.micro_batches import op_runners
     from placewright.runtime.weight_storage import add_views
@@ -214,15 +213,15 @@ def time_gpu_step(program: Program, device: RealDevice) -> Timing | None:
 
 
 def step_instructions(program: Program) -> DeviceInstructions:
-    """What a device does in a step that does all of it."""
+    """The instructions of a device that runs the whole step."""
     graph = program.graph
     return compile_graph(graph, [0] * len(graph), 1, changes=program.changes).per_device[0]
 
 
 def mean_timing(timings: Mapping[int, Timing], positions: Sequence[int]) -> Timing:
-    """One timing of ops that are equal: their mean, so that a step of them stays as long.
+    """One timing of equal ops: their mean, so that the step's total stays the same.
 
-    Views of nothing but weights take no turn in a step, and no time.
+    Views of weights alone are not scheduled, and take no time.
     """
     op_timings = [timings.get(at, Timing(0.0, 0.0, 0)) for at in positions]
     return Timing(
@@ -234,11 +233,11 @@ def mean_timing(timings: Mapping[int, Timing], positions: Sequence[int]) -> Timi
 
 
 def _discard_message(target: int, message: Message) -> None:
-    """There is no other device."""
+    """Discard it: there is no other device."""
 
 
 def _initial_tensors(program: Program, device: RealDevice) -> dict[Tensor, Any]:
-    """Tensors for all that a step begins with; weights are small, so that no number overflows."""
+    """Random weights, states and inputs; weights are small, so that no number overflows."""
     from placewright.profiling.sample_inputs import (
         index_limits,
         needs_unique_indices,

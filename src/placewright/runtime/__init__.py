@@ -1,8 +1,8 @@
 """The runtime: runs a model under a Plan on real devices.
 
-`script` says what each device does, `workers` and `streams` do it, `homes` has the weights,
-`executor` runs steps, `placed` makes it a model again, `checking` and `measure` hold it to its
-word.
+`program` holds the ops of a model as functions; `instructions` says what each device does in a
+step; `cpu_worker` and `cuda` do it; `weight_storage` puts weights on their devices; `executor` runs
+steps; `placed_model` makes a model of it again; `verification` and `meter` check and time plans.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Keys of captured calls, and a fingerprint that tells whether the model has changed.
 
-A captured program is used again for calls that it would give the right answer to.
+A captured program is reused for calls to which it gives the right answer.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _MODULE_HOOKS = (
 def call_key(
     fingerprint: ModelFingerprint, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Hashable | None:
-    """What a captured call depends on: shapes, plain values, modes; None if there is no telling.
+    """What a captured call depends on: shapes, plain values, modes; None if that is unknown.
 
-    Arguments that are one tensor are captured as one, so which of them are counts, too.
+    Arguments that are the same tensor are captured as one, so the key tells which ones are.
     """
     leaves, spec = pytree.tree_flatten((args, dict(kwargs)))
     key: list[Hashable] = [str(spec), fingerprint.modes()]
@@ -49,10 +49,10 @@ def call_key(
 
 
 class ModelFingerprint:
-    """A model as captured programs know it: its modules, their hooks, and where tensors lie.
+    """What captured programs rely on: a model's modules, hooks and addresses of tensors.
 
-    It is looked at in every call, so it is quick rather than thorough: attributes of modules that
-    are no tensors do not count.
+    It is compared in every call, so it is fast rather than complete: attributes of modules that are
+    not tensors are ignored.
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
@@ -61,9 +61,8 @@ class ModelFingerprint:
             (module._modules, module._parameters, module._buffers) for module in self.modules
         ]
         self._tables: list[dict[str, Any]] = [table for group in table_groups for table in group]
-        submodules = [
-            module for module in self.modules if module is not model
-        ]  # its own run around a program
+        # The model's own hooks run outside a program.
+        submodules = [module for module in self.modules if module is not model]
         self._hooks = [module.__dict__[name] for module in submodules for name in _FORWARD_HOOKS]
         self._tensors = [
             tensor
@@ -75,7 +74,7 @@ class ModelFingerprint:
 
     @property
     def changed(self) -> bool:
-        """Whether it is another one now."""
+        """Whether the model has changed since."""
         return self.stamp != self._stamp()
 
     def _stamp(self) -> tuple[list[int], list[int], int]:
@@ -86,7 +85,7 @@ class ModelFingerprint:
         )
 
     def modes(self) -> Hashable:
-        """Which modules train, and what is cast by itself."""
+        """Which modules are in training mode, and the dtypes of autocast."""
         casts = tuple(
             torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
             for kind in _AUTOCAST_DEVICES
@@ -97,22 +96,22 @@ class ModelFingerprint:
 def unplaced_copy(
     model: torch.nn.Module, excluded: Sequence[str], hooks: bool = True
 ) -> torch.nn.Module:
-    """A model like another, whose parameters, buffers and modules it shares.
+    """A copy of a model that shares its parameters, buffers and modules.
 
     Args:
         excluded: Attributes that are left out.
-        hooks: With its own; those of its modules it has in any case.
+        hooks: Whether to keep the model's own hooks; those of its modules are kept always.
     """
     clone = model.__class__.__new__(model.__class__)
     clone.__dict__.update((k, v) for k, v in model.__dict__.items() if k not in excluded)
-    clone.__dict__["_load_state_dict_post_hooks"] = OrderedDict()  # nothing is loaded into it
+    clone.__dict__["_load_state_dict_post_hooks"] = OrderedDict()  # no state is loaded into it
     if not hooks:
         clone.__dict__.update((name, OrderedDict()) for name in _MODULE_HOOKS)
     return clone
 
 
 def to_caller_device(outputs: Any, args: Any, kwargs: Any) -> Any:
-    """Outputs on the device of the first tensor that was given."""
+    """Outputs on the device of the first tensor among the arguments."""
     leaves = pytree.tree_leaves((args, kwargs))
     caller_tensor = next((leaf for leaf in leaves if isinstance(leaf, torch.Tensor)), None)
     if caller_tensor is None:

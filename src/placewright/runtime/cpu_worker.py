@@ -1,8 +1,8 @@
 """CPU workers: a thread that runs the ops of one CPU device, and its weight streamer.
 
-A worker does what its inbox says: begin a step, take a tensor from another device. It runs its ops
-in the plan's order and waits for the head of the line (rule 2). With several steps in flight it
-takes the oldest step whose next op is ready.
+A worker reads messages from its inbox: begin a step, receive a tensor of another device. It runs
+its ops in the plan's order, and waits for the next one to become ready (rule 2). With several steps
+in flight it takes the oldest step whose next op is ready.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ if TYPE_CHECKING:
     from placewright.runtime.weight_storage import ResidentTensors
 
 
-PAGEABLE_BYTES = 2**16  # bytes up to which a copy to a GPU does not hold up who issues it
+PAGEABLE_BYTES = 2**16  # bytes up to which a pageable copy does not block the issuing thread
 
 
 class Message(NamedTuple):
-    """What is said to a device.
+    """A message to a device.
 
     Args:
-        kind: `begin` (with the inputs), `tensor`, `read` (an op has read what is to change),
+        kind: `begin` (with the inputs), `tensor`, `read` (an op has read memory that will change),
             `copy` (of a streamed weight) or `stop`.
-        event: When the value is there, if it is still being made on a GPU.
+        event: Marks when the value is complete, if a GPU still computes it.
     """
 
     kind: str
@@ -54,7 +54,7 @@ class Message(NamedTuple):
 
 
 class StepDone(NamedTuple):
-    """What a device has to say when its part of a step is over."""
+    """A device's report that its part of a step has ended."""
 
     step: int
     device: int
@@ -64,20 +64,20 @@ class StepDone(NamedTuple):
 
 
 class PendingTensor(NamedTuple):
-    """A tensor that is still on its way from a GPU."""
+    """A tensor that is still being copied from a GPU."""
 
     value: torch.Tensor
     event: CudaEvent
 
     def wait(self) -> torch.Tensor:
-        """The tensor, once it is here."""
+        """Wait for the copy; the tensor."""
         self.event.synchronize()
         return self.value
 
 
 @dataclass
 class WorkerStep:
-    """A step that a device is in the middle of."""
+    """A step that a worker has begun."""
 
     number: int
     env: dict[Tensor, Any]
@@ -86,7 +86,7 @@ class WorkerStep:
     reads_done: set[int] = field(default_factory=set)
 
     def is_ready(self, instruction: Instruction) -> bool:
-        """Whether all that an op waits for is here."""
+        """Whether an op can run."""
         return (
             all(tensor in self.env for tensor in instruction.remote_inputs)
             and all(op in self.reads_done for op in instruction.waits_for)
@@ -100,18 +100,18 @@ class WorkerStep:
 
 @dataclass(frozen=True)
 class DeviceJob:
-    """All that a device needs to do its part.
+    """All that a device needs to run its part of steps.
 
     Args:
-        runners: Of each turn.
-        names: Of each turn's op.
-        send: Says something to another device.
-        report: Says that the part of a step is over.
+        runners: The function that runs each op of the sequence.
+        names: The names of these ops.
+        send: Sends a message to another device.
+        report: Reports that the device's part of a step has ended.
         gpus: The numbers of the devices that are GPUs.
-        staging_buffers: Staging rooms, by the name of their device; programs that never run at the same time
-            share them.
+        staging_buffers: Staging buffers, by the name of their device; programs that never run at
+            the same time share them.
         record: Called with (position, begin, end) after every op, if given.
-        on_op: Called with (device, step, turn, environment) after every op, if given.
+        on_op: Called with (device, step, instruction, outputs) after every op, if given.
     """
 
     number: int
@@ -129,34 +129,30 @@ class DeviceJob:
 
 
 class CpuWorker(threading.Thread):
-    """A CPU device: a thread with cores of its own."""
+    """A CPU device: a thread with its own cores."""
 
     def __init__(self, job: DeviceJob, streamer: Callable[[Message], None] | None = None) -> None:
         super().__init__(name=f"placewright-{job.real_device.name}", daemon=True)
         self.job, self.streamer = job, streamer
         self.inbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self.steps: list[WorkerStep] = []
-        self.early_messages: dict[
-            int, list[Message]
-        ] = {}  # what came before its step had begun here
-        self.current_op = 0, next(iter(job.names), "")  # the step and the op that it is at
+        self.early_messages: dict[int, list[Message]] = {}  # of steps that have not begun here
+        self.current_op = 0, next(iter(job.names), "")  # the current step and op
 
     def run(self) -> None:
         with report_errors(self):
             run_in_main_arena(self._work)
 
     def _work(self) -> None:
-        with (
-            report_errors(self),
-            torch.no_grad(),
-        ):  # here, too: it may run in a thread below this one
+        # Errors are reported here, too: this may run in a thread that `run` started.
+        with report_errors(self), torch.no_grad():
             self.job.real_device.bind_thread()
             self.serve()
 
     def serve(self) -> None:
-        """Do what the inbox says, until it says to stop.
+        """Process messages and run ops until a message says to stop.
 
-        What an op raises is reported. What else goes wrong is raised; the thread reports that, too.
+        Errors of ops are reported. Other errors are raised; the thread reports these, too.
         """
         while True:
             step = self._ready_step()
@@ -226,9 +222,8 @@ class CpuWorker(threading.Thread):
         for output, target in instruction.sends:
             value = outputs[output]
             if target in job.gpus and value.nbytes > PAGEABLE_BYTES:
-                value = current_backend().pin(
-                    value
-                )  # here, so that the thread that issues does not wait
+                # Pinned here, so that the issuing thread does not wait.
+                value = current_backend().pin(value)
             job.send(target, Message("tensor", step.number, (position, output), value))
         for target in instruction.notifies:
             job.send(target, Message("read", step.number, position))
@@ -260,7 +255,7 @@ class CpuWorker(threading.Thread):
 
 
 class WeightStreamer(threading.Thread):
-    """Copies streamed weights into a CPU device's staging room, in order, as room permits."""
+    """Copies streamed weights into a CPU device's staging buffer, in order, as space permits."""
 
     def __init__(self, job: DeviceJob, source: Callable[[Tensor], torch.Tensor]) -> None:
         super().__init__(name=f"placewright-{job.real_device.name}-copies", daemon=True)
@@ -268,16 +263,15 @@ class WeightStreamer(threading.Thread):
         self.job, self.staging, self.source = job, job.instructions.staging, source
         self.buffer = staging_buffer(job, torch.device("cpu"))
         self.inbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
-        self.pending_steps: deque[int] = (
-            deque()
-        )  # steps that wait for their copies, the oldest first
-        self.readers_done = 0  # readers, in this step
+        self.pending_steps: deque[int] = deque()  # that wait for their copies, oldest first
+        self.readers_done = 0  # in this step
         sequence = job.instructions.sequence
         self.names = {
             instruction.position: name
             for instruction, name in zip(sequence, job.names, strict=True)
         }
-        self.current_op = 0, self.names[self.staging.readers[0]]  # the step, and whose weight
+        # The step, and the op whose weight is copied.
+        self.current_op = 0, self.names[self.staging.readers[0]]
 
     def run(self) -> None:
         with report_errors(self), torch.no_grad():
@@ -287,7 +281,7 @@ class WeightStreamer(threading.Thread):
                         return
 
     def _receive(self) -> bool:
-        """Wait for what the inbox says next; false if it says to stop."""
+        """Wait for the next message; false if it says to stop."""
         message = self.inbox.get()
         if message.kind == "begin":
             self.pending_steps.append(message.step)
@@ -296,7 +290,7 @@ class WeightStreamer(threading.Thread):
         return message.kind != "stop"
 
     def _copy_step(self, step: int) -> bool:
-        """Make the copies of a step, and see its readers end; false if told to stop."""
+        """Copy the weights of a step, and wait for its readers; false if stopped."""
         self.readers_done = 0
         for number, copy in enumerate(self.staging.copies):
             if not self._wait(copy.readers_before):
@@ -306,7 +300,7 @@ class WeightStreamer(threading.Thread):
         return self._wait(len(self.staging.readers))
 
     def _wait(self, readers: int) -> bool:
-        """Wait until so many readers have ended; false if told to stop."""
+        """Wait until this many readers have ended; false if stopped."""
         while self.readers_done < readers:
             if not self._receive():
                 return False
@@ -324,16 +318,16 @@ class WeightStreamer(threading.Thread):
 
 @contextmanager
 def report_errors(thread: CpuWorker | WeightStreamer) -> Iterator[None]:
-    """Report whatever goes wrong in a thread: the caller would wait for it for ever."""
+    """Report any error of a thread: the caller would wait for it forever."""
     try:
         yield
-    except BaseException as error:  # an exit, too, ends no more than the thread
+    except BaseException as error:  # SystemExit, too, ends only the thread
         step, op = thread.current_op
         thread.job.report(StepDone(step, thread.job.number, {}, error, op))
 
 
 def staging_buffer(job: DeviceJob, device: torch.device) -> torch.Tensor:
-    """The staging room of a device: the one that is there, or a larger one in its place."""
+    """The staging buffer of a device; a larger one replaces one that is too small."""
     assert job.instructions.staging is not None
     name, size = job.real_device.name, job.instructions.staging.capacity
     if name not in job.staging_buffers or len(job.staging_buffers[name]) < size:
@@ -342,7 +336,7 @@ def staging_buffer(job: DeviceJob, device: torch.device) -> torch.Tensor:
 
 
 def staging_view(buffer: torch.Tensor, offset: int, template: torch.Tensor) -> torch.Tensor:
-    """A tensor like another one, in a room of bytes; to be filled through its `core`."""
+    """A tensor like `template` in a staging buffer; it is filled through its `dense_view`."""
     dense = torch.empty_like(dense_view(template), device="meta")
     size = dense.untyped_storage().nbytes()
     span = buffer[offset : offset + size].view(template.dtype)
@@ -350,7 +344,7 @@ def staging_view(buffer: torch.Tensor, offset: int, template: torch.Tensor) -> t
 
 
 def dense_view(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor without the dimensions along which the same memory is read again and again."""
+    """A tensor without its expanded dimensions, whose stride is 0."""
     pairs = zip(tensor.shape, tensor.stride(), strict=True)
     sizes = [1 if stride == 0 else size for size, stride in pairs]
     return tensor.as_strided(sizes, tensor.stride(), tensor.storage_offset())

@@ -1,10 +1,10 @@
 """Eager fallback: runs calls that are not captured under the placement of a plan.
 
-This is the way for calls that are not captured: a cache that grows with every token, a branch on a
-value, a backward pass. Every function of PyTorch runs where the plan has the ops of the module
-whose weights it reads, or else where its first tensor is; what it reads elsewhere is brought there.
-Streamed weights are brought ahead, in the order of the call before. It asks for nothing, so it does
-not fail where the model itself does not.
+Calls with a cache that grows with every token, a branch on a value or a backward pass are not
+captured. Every PyTorch function then runs on the device where the plan has the ops of the module
+whose weights it reads, else on the device of its first tensor; inputs of other devices are copied
+there. Streamed weights are prefetched in the order of the previous call. This works for every call
+that works without a plan.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _IN_PLACE_FUNCTIONS = frozenset({"__setitem__", "copy_", "set_"})
 def find_compute_devices(
     plan: Plan, real_devices: Sequence[RealDevice], named_tensors: Mapping[str, torch.Tensor]
 ) -> dict[int, torch.device]:
-    """Where each parameter and buffer is read, by its id.
+    """The device on which each parameter and buffer is read, by its id.
 
-    That is where most ops of its module run, or of the next module around it that has any.
+    It is the device of most ops of its module, or of the nearest enclosing module that has ops.
 
     Args:
         named_tensors: The model's parameters and buffers, by name.
@@ -54,11 +54,11 @@ def find_compute_devices(
 
 
 class EagerPlacement(TorchFunctionMode):
-    """While it is on, functions run where a plan says.
+    """While it is active, PyTorch functions run on the devices that a plan names.
 
     Args:
-        compute_devices: For each parameter and buffer, by id, the PyTorch device on which it is read.
-        prefetch_bytes: Bytes of weights that may be brought to each device ahead of their use.
+        compute_devices: The PyTorch device on which each parameter and buffer is read, by id.
+        prefetch_bytes: Bytes of weights that may be prefetched to each device.
     """
 
     def __init__(
@@ -68,16 +68,14 @@ class EagerPlacement(TorchFunctionMode):
     ) -> None:
         super().__init__()
         self.compute_devices, self.prefetch_bytes = compute_devices, prefetch_bytes
-        self.previous_weights: list[
-            torch.Tensor
-        ] = []  # the weights that the call before brought, in order
+        self.previous_weights: list[torch.Tensor] = []  # copied by the previous call, in order
         self.current_weights: list[torch.Tensor] = []
         self.prefetches: dict[int, tuple[torch.Tensor, Any]] = {}
         self.copy_streams: dict[torch.device, Any] = {}
         self.next_index = 0
 
     def begin_call(self) -> None:
-        """A call begins."""
+        """Begin a call."""
         self.previous_weights, self.current_weights, self.next_index = (
             self.current_weights or self.previous_weights,
             [],
@@ -102,7 +100,7 @@ class EagerPlacement(TorchFunctionMode):
         )
 
     def _target(self, name: str, tensors: Sequence[torch.Tensor]) -> torch.device:
-        """Where a function runs: what it changes stays, weights say, else its first tensor does."""
+        """A function's device: of the tensor it changes, a weight, or its first tensor."""
         first_tensor = tensors[0]
         if name in _IN_PLACE_FUNCTIONS or (name.endswith("_") and not name.endswith("__")):
             return first_tensor.device
@@ -126,7 +124,7 @@ class EagerPlacement(TorchFunctionMode):
         return value
 
     def _weight_on(self, weight: torch.Tensor, target: torch.device) -> torch.Tensor:
-        """A weight on another device than its home; those that come next are begun too."""
+        """A copy of a weight on another device; copies of the next weights are started, too."""
         if target.type != "cuda" or (torch.is_grad_enabled() and weight.requires_grad):
             return weight.to(target)
         self.current_weights.append(weight)
@@ -142,7 +140,7 @@ class EagerPlacement(TorchFunctionMode):
         return copy.detach()
 
     def _prefetch(self, weight: torch.Tensor, target: torch.device) -> None:
-        """Begin to copy the weights that come after this one, as far as the room permits."""
+        """Start copies of the weights that follow this one, as far as `prefetch_bytes` permits."""
         indices = [index for index, item in enumerate(self.previous_weights) if item is weight]
         if not indices:
             return

@@ -44,21 +44,22 @@ class Executor:
     """Runs a program under a plan.
 
     Args:
-        model: Whose weights it runs with; they are moved where the plan has them.
-        where: Places of devices, by name, where their names do not say them; see `real_devices`.
-        keep: Tensors of the graph to be kept to the end of a step; `kept_tensors` has those of the last.
-        seed: Draw random numbers so that every placement draws the same; None: as PyTorch does.
-        graphs: Whether runs of ops on a GPU are captured once and replayed; None: if that is
-            quicker.
-        record: Told (position, begin, end) of every op that a worker runs.
-        watch: Told (device, step, turn, outputs) after every op.
-        rooms: Staging rooms that may be used, by device; a larger one takes a smaller one's place.
-        lay_out: Whether streamed weights may move so that neighbours come in one copy; who reads
-            them where they lie now would miss it.
+        model: The model with the weights; they are moved to the devices that the plan names.
+        device_map: Real devices of some of the plan's devices, by name; see `real_devices`.
+        keep_tensors: Tensors of the graph that are kept until a step ends; `kept_tensors` has those
+            of the last step.
+        seed: Seed of random numbers, the same for every placement; None: as PyTorch draws them.
+        cuda_graphs: Whether runs of ops on a GPU are captured once and replayed; None: if that is
+            faster.
+        record: Called with (position, begin, end) of every op that a worker runs.
+        on_op: Called with (device, step, instruction, outputs) after every op.
+        staging_buffers: Staging buffers to use, by device; larger ones replace smaller ones.
+        pack_weights: Whether streamed weights may move in the host's memory, so that neighbours are
+            copied together; anything that holds their old addresses breaks.
 
     Raises:
         PlanError: The plan does not place the program's ops.
-        ExecutionError: A device is not here, or has no room for its weights.
+        ExecutionError: A device is missing, or has too little memory for its weights.
     """
 
     def __init__(
@@ -100,9 +101,10 @@ class Executor:
         for real_device in self.real_devices:
             if real_device.is_gpu and real_device.index >= count:
                 raise ExecutionError(
-                    f"device {real_device.name!r} is CUDA device {real_device.index}: this machine has "
-                    f"{count}; say another place, such as --where {real_device.name}=cpu or "
-                    f"where={{{real_device.name!r}: 'cpu'}}"
+                    f"device {real_device.name!r} is CUDA device {real_device.index}, but this "
+                    f"machine has {count}: map it to another one with "
+                    f"--device-map {real_device.name}=cpu or "
+                    f"device_map={{{real_device.name!r}: 'cpu'}}"
                 )
 
     # -- life ----------------------------------------------------------------------------------
@@ -133,7 +135,7 @@ class Executor:
                 )
                 self.streamers.append(streamer)
             self.workers[number] = CpuWorker(job, streamer.inbox.put if streamer else None)
-        retain_freed_memory()  # before threads begin: each has its arena for good from then on
+        retain_freed_memory()  # before threads start: a thread never changes its arena
         threads: list[CpuWorker | WeightStreamer] = [*self.workers.values(), *self.streamers]
         for thread in threads:
             thread.start()
@@ -153,9 +155,7 @@ class Executor:
         cuda_graphs = self._cuda_graphs
         is_random = any(op.kind == "random" for op in self.program.graph.ops)
         if self._on_op is not None or (is_random and self.seed is not None):
-            cuda_graphs = (
-                False  # who watches sees every op; and what is seeded is drawn on the host
-            )
+            cuda_graphs = False  # callbacks need every op; seeded numbers are drawn on the host
         has_workers = len(jobs) < len(self.jobs)
         return Issuer(
             jobs, order, len(self.real_devices), self._resident_tensor, cuda_graphs, has_workers
@@ -193,13 +193,13 @@ class Executor:
     def _report(self, done: StepDone) -> None:
         self._done_queue.put(done)
         if done.failure is not None and self.issuer is not None:
-            self.issuer.inbox.put(Message("stop"))  # or it would wait for what never comes
+            self.issuer.inbox.put(Message("stop"))  # or it would wait for a tensor that never comes
 
     def _resident_tensor(self, tensor: Tensor) -> torch.Tensor:
         return self.resident[self.instructions.placement[tensor[0]]][tensor]
 
     def close(self) -> None:
-        """End the threads; the weights stay where they are."""
+        """Stop the threads; the weights stay where they are."""
         threads: list[CpuWorker | WeightStreamer] = [*self.workers.values(), *self.streamers]
         for thread in threads:
             thread.inbox.put(Message("stop"))
@@ -208,10 +208,10 @@ class Executor:
         self._failure = self._failure or "it was closed"
         if self.issuer is not None:
             self.issuer.release()
-        # Or a weight that the next executor moves away would stay here, too.
+        # Otherwise a weight that the next executor moves would keep its memory here, too.
         self.resident = [{} for _ in self.real_devices]
         self.issuer, self.jobs, self._staging_buffers, self.kept_tensors = None, {}, {}, {}
-        self.workers, self.streamers = {}, []  # which know the rooms, too
+        self.workers, self.streamers = {}, []  # which refer to the staging buffers, too
 
     def __enter__(self) -> Executor:
         return self
@@ -227,21 +227,21 @@ class Executor:
     # -- steps ---------------------------------------------------------------------------------
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """What the model returns for these arguments."""
+        """Run a step: the model's outputs for these arguments."""
         return self.result_or_close(self.submit(*args, **kwargs))
 
     def result_or_close(self, number: int) -> Any:
-        """As `result`; who breaks it off, as with Control-C, will not ask again."""
+        """As `result`, but an interrupt, such as Control-C, closes the executor."""
         try:
             return self.result(number)
         except BaseException:
             if not self.broken:
-                self._failure = "a step was broken off"
+                self._failure = "a step was interrupted"
                 self.close()
             raise
 
     def finish_steps(self) -> None:
-        """Let all steps in flight end; their results are kept until they are asked for."""
+        """Wait for all steps in flight; their results are kept for `result`."""
         for number in sorted(self._in_flight):
             self._results[number] = self.result_or_close(number)
 
@@ -251,7 +251,7 @@ class Executor:
         return self._failure is not None
 
     def submit(self, *args: Any, **kwargs: Any) -> int:
-        """Begin a step and give its number; `result` waits for it.
+        """Begin a step; `result` waits for the step of the returned number.
 
         Raises:
             ExecutionError: An earlier step failed, or steps that change states would overlap.
@@ -260,11 +260,11 @@ class Executor:
             raise ExecutionError(f"the plan cannot be run any more: {self._failure}")
         if self._in_flight and not self.stateless:
             raise ExecutionError(
-                "a step is still under way, and steps of this model change weights or states: "
+                "a step is still in flight, and steps of this model change weights or states: "
                 "wait for its result first"
             )
         if self.workers:
-            release_openmp_team()  # of the caller, who only waits from now on
+            release_openmp_team()  # of the calling thread, which only waits from now on
         tensors = input_tensors(self.program, args, kwargs)
         number, self._next_step = self._next_step, self._next_step + 1
         inputs, states = self._step_inputs(tensors)
@@ -286,7 +286,7 @@ class Executor:
     def _send_source(
         self, step: int, tensor: Tensor, target: int, inputs: Mapping[Tensor, torch.Tensor]
     ) -> None:
-        """Send an input or a stored tensor to a device that reads it."""
+        """Send an input or a resident tensor to a device that reads it."""
         value: Any = inputs[tensor] if tensor in inputs else self._resident_tensor(tensor)
         if value.is_cuda and not self.real_devices[target].is_gpu:
             cuda_devices = {} if self.issuer is None else self.issuer.cuda_devices
@@ -306,21 +306,21 @@ class Executor:
 
     @property
     def _has_graphs(self) -> bool:
-        """Whether ops are replayed that were captured with tensors in their places."""
+        """Whether CUDA graphs read tensors at fixed addresses."""
         return self.issuer is not None and bool(self.issuer.cuda_graphs.segments)
 
     @property
     def issue_mode(self) -> str:
-        """How GPUs are given their ops: as graphs, or one by one and why; nothing without GPUs."""
+        """How GPUs are issued their ops: as graphs, or one by one and why; empty without GPUs."""
         return "" if self.issuer is None else str(self.issuer.cuda_graphs)
 
     @property
     def is_warm(self) -> bool:
-        """Whether steps are run in one way from now on: the first few may try several."""
+        """Whether it is decided if steps use CUDA graphs: the first few may try both."""
         return self.issuer is None or self.issuer.cuda_graphs.is_decided
 
     def result(self, number: int) -> Any:
-        """What the model returned in a step, in its own structure.
+        """Wait for a step: the model's outputs, in its own structure.
 
         Raises:
             ExecutionError: An op failed; the message names it.
@@ -328,7 +328,8 @@ class Executor:
         if number in self._results:
             return self._results.pop(number)
         if self.issuer is not None:
-            with cpu_affinity(self._spare_cores if self.workers else ()):  # which alone have a team
+            # The OpenMP teams of workers need all of their cores.
+            with cpu_affinity(self._spare_cores if self.workers else ()):
                 self.issuer.run_until(number)
         idle_devices = sum(
             device not in self.jobs and bool(instructions.outputs)
@@ -359,7 +360,7 @@ class Executor:
     def _step_inputs(
         self, tensors: Mapping[int, torch.Tensor]
     ) -> tuple[list[dict[Tensor, torch.Tensor]], dict[int, tuple[torch.Tensor, torch.Tensor]]]:
-        """What each device begins with; and the given states: as given, and where they are now."""
+        """Each device's inputs, and the states among them: as passed, and on their device."""
         inputs: list[dict[Tensor, torch.Tensor]] = [{} for _ in self.real_devices]
         states = {}
         for position, tensor in tensors.items():
@@ -367,7 +368,7 @@ class Executor:
             local = tensor.detach().to(self.real_devices[device].torch_name)
             if self.program.graph.ops[position].kind == STATE:
                 if local.is_inference() and not self.real_devices[device].is_gpu:
-                    with torch.inference_mode(False):  # a worker may not change it otherwise
+                    with torch.inference_mode(False):  # or a worker could not write to it
                         local = local.clone()
                 captured_state = self.resident[device].get((position, 0))
                 if (
@@ -375,9 +376,8 @@ class Executor:
                     and self._has_graphs
                     and captured_state.shape == local.shape
                 ):
-                    if (
-                        captured_state.data_ptr() != local.data_ptr()
-                    ):  # graphs change states where they were
+                    # Graphs change states at the addresses they were captured with.
+                    if captured_state.data_ptr() != local.data_ptr():
                         captured_state.copy_(local)
                     local = captured_state
                 states[position] = (tensor, local)
@@ -391,7 +391,7 @@ class Executor:
         tensors: Mapping[Tensor, torch.Tensor],
         states: Mapping[int, tuple[torch.Tensor, torch.Tensor]],
     ) -> None:
-        """Write what was not written in place, and give the caller his changed states."""
+        """Write states that were not written in place, and copy changed states to the caller's."""
         for state, new in self.instructions.write_backs:
             self._resident_tensor(state).copy_(tensors[new])
         for original, local in states.values():
@@ -406,7 +406,7 @@ class Executor:
 
 
 def _weak_callback(method: Callable[..., None]) -> Callable[..., None]:
-    """Calls a method while its owner lives: a thread that waits for work does not keep it alive."""
+    """Calls a method while its object lives: a waiting thread does not keep it alive."""
     reference = weakref.WeakMethod(method)
 
     def call(*args: Any) -> None:

@@ -1,9 +1,9 @@
 """Host allocator: lets glibc retain freed memory for the next tensors.
 
-glibc returns large blocks to the system when they are freed and asks for them again, page by page,
-when the next tensor is made: the outputs of ops on the CPU then cost more in page faults than in
-arithmetic. On a virtual machine a ReLU of 42 MiB took 40 to 50 ms so, and 5 to 8 ms with memory
-that was kept. The allocator of GPUs keeps memory, too.
+glibc returns large blocks to the system when they are freed, and gets them again, page by page,
+for the next tensor: the outputs of ops on the CPU then cost more in page faults than in arithmetic.
+On a virtual machine a ReLU of 42 MiB took 40 to 50 ms this way, and 5 to 8 ms with retained memory.
+PyTorch's allocator for GPUs retains memory, too.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 
 _TRIM_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -4, -8  # of malloc.h
 _INT_MAX = 2**31 - 1
-_LARGE_BLOCK = 65 << 20  # bytes that only the main arena can keep: a heap of another one has 64 MiB
+_LARGE_BLOCK = 65 << 20  # bytes that only the main arena can retain: heaps of others have 64 MiB
 _MAX_ARENAS = 256  # more than a process has
 
 
 @cache
 def retain_freed_memory() -> bool:
-    """Let this process keep freed memory for its next tensors; whether that could be set.
+    """Let this process retain freed memory for its next tensors; whether that could be set.
 
-    It holds for the whole process from now on. What is kept is what was in use at once, and a few
-    blocks that were too small by a hair when they could have been used again. New threads share the
-    arenas that there are: those of threads give their memory back whatever they are told, so what
-    makes large tensors runs `in_kept_memory`.
+    It holds for the whole process from now on. The process retains its peak use, and a few blocks
+    that were slightly too small to be reused. New threads share the existing arenas. Arenas other
+    than the main one return memory whatever the settings, so threads that make large tensors use
+    `run_in_main_arena`.
     """
     if platform.libc_ver()[0] != "glibc":
         return False
@@ -40,10 +40,10 @@ def retain_freed_memory() -> bool:
 
 
 def run_in_main_arena(work: Callable[[], None]) -> None:
-    """Do some work in a thread whose freed memory is kept: this one, or one that is started.
+    """Run some work in a thread of the main arena: this one, or a new one.
 
-    A thread has its arena from its beginning. In a process where other threads have made arenas,
-    new ones are given those in turn, and one of them is the main one, which alone keeps memory.
+    A thread gets its arena when it starts. If other threads have made arenas, new threads get these
+    in turn; one of them is the main arena, the only one that retains memory.
     """
     finished = threading.Event()
     replies: queue.SimpleQueue[bool] = queue.SimpleQueue()
@@ -54,7 +54,7 @@ def run_in_main_arena(work: Callable[[], None]) -> None:
         if in_main_arena:
             work()
         else:
-            finished.wait()  # or the next thread would be given its arena again
+            finished.wait()  # or the next thread would get the same arena
 
     name, succeeded = threading.current_thread().name, False
     threads: list[threading.Thread] = []

@@ -19,15 +19,15 @@ def pipelined_results(
     calls: Iterable[tuple[Any, ...]],
     in_flight: int,
 ) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """Each call's arguments and what the model returned for them.
+    """Each call's arguments and the model's outputs for them, in order.
 
     Args:
         first_call: The first call's arguments; `calls` are those after it.
-        in_flight: How many steps may be under way at once.
+        in_flight: How many steps may be in flight at once.
 
     Raises:
         ExecutionError: Steps change weights or states, so that they cannot overlap.
-        ConfigError: There is to be no step in flight.
+        ConfigError: `in_flight` is less than 1.
     """
     if in_flight < 1:
         raise ConfigError(f"{in_flight} steps in flight: expected 1 or more")
@@ -47,6 +47,6 @@ def pipelined_results(
         while submitted:
             number, call_args = submitted.popleft()
             yield call_args, executor.result_or_close(number)
-    finally:  # who asks no more leaves nothing under way
+    finally:  # a caller that stops early leaves nothing in flight
         while submitted and not executor.broken:
             executor.result_or_close(submitted.popleft()[0])

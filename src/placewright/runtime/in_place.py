@@ -1,7 +1,7 @@
 """In-place writes: ops that may write in place, and the hazards that order them.
 
-The simulator lets an op write into what it reads (`Op.aliases`), and an update into its weight. Run
-for real, that is right only if everything that reads the old value has read it by then.
+The simulator lets an op write into its input (`Op.aliases`), and an update into its weight. On real
+devices that is correct only if every reader of the old value has read it by then.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class InPlaceWrites:
-    """Who writes in place.
+    """The ops that write in place.
 
     Args:
-        in_place: Positions of the ops that change what they read; others make changed copies.
-        predecessors: Of an op that changes memory, the ops that must have run before it.
-        write_backs: States whose new value is made as a copy, which must be put into the state at the end
-            of the step: (state, new value).
+        in_place: Positions of the ops that write into their inputs; others make changed copies.
+        predecessors: For each op that writes in place, the ops that must run before it.
+        write_backs: (state, new value) of states whose new value is a copy, which is written into
+            the state at the end of the step.
     """
 
     in_place: frozenset[int]
@@ -40,12 +40,12 @@ def find_writes(
     """The writes of a graph whose ops are on these devices.
 
     Args:
-        changes: Each changed state, and its new value.
+        changes: Each state that changes, and its new value.
     """
     scan = _HazardScan(graph, placement)
     written_roots = {root for roots in scan.writes.values() for root in roots}
     safe = written_roots - scan.conflicts
-    while True:  # an op that writes into two memories does so in both or in none
+    while True:  # an op that writes into two storages does so in both or in none
         partly_safe = {
             root
             for roots in scan.writes.values()
@@ -74,10 +74,10 @@ def find_writes(
 
 
 class _HazardScan:
-    """Goes through a graph in its own order and keeps account of who changes which memory when.
+    """Scans a graph in order, and tracks versions of each storage.
 
-    A tensor's memory is that of the tensor it aliases, in the end. Each write makes a new version
-    of it; whoever reads an older version after that finds it gone.
+    A tensor's storage is that of the tensor it aliases, transitively. Each write makes a new
+    version; an op that reads an older version after that conflicts with it.
     """
 
     def __init__(self, graph: Graph, placement: Sequence[int]) -> None:
@@ -90,7 +90,7 @@ class _HazardScan:
         self.conflicts: set[Tensor] = set()
         for position, op in enumerate(graph.ops):
             roots = [self.storage_root[op.inputs[source]] for _, source in op.aliases]
-            is_join = op.kind == VIEW and len(op.inputs) > 1  # what it puts in is there already
+            is_join = op.kind == VIEW and len(op.inputs) > 1  # its parts are there already
             if op.kind == "optimizer":
                 roots = [self.storage_root[op.inputs[0]]]
             elif op.kind == VIEW and not is_join:

@@ -25,24 +25,25 @@ if TYPE_CHECKING:
     from placewright.runtime.staging import Staging
 
 ENV, RESIDENT, STAGED = 0, 1, 2
-"""Where an op finds what it reads: made or received in this step, stored, or streamed."""
+"""Where an input is: computed or received in this step, resident, or staged."""
 
 
 @dataclass
 class Instruction:
-    """One op's turn on its device.
+    """How a device runs one op.
 
     Args:
-        inputs: Where each tensor it reads is: (`ENV`, tensor), (`HOME`, tensor) or (`ROOM`, copy).
-        remote_inputs: Those of them that come from other devices, and that no op here has read before.
-        sends: Which of its outputs go to which devices, once it has run.
-        frees: Tensors that nobody on this device reads after it.
-        waits_for: Ops on other devices that must have read what this one changes.
-        notifies: Devices with an op that waits for this one to have read something.
-        in_place: Whether it changes what it reads.
-        large_output: Whether it makes, or is a view of, a large output (`runtime/cuda/graph_exclusions.py`).
-        large_transfer: Whether it reads or makes something large that goes from device to device, or that
-            such an op makes or reads.
+        inputs: Where each input is: (`ENV`, tensor), (`RESIDENT`, tensor) or (`STAGED`, copy).
+        remote_inputs: Those of them that come from other devices, and that no earlier op here read.
+        sends: (output, device) of the outputs that go to other devices after it has run.
+        frees: Tensors that no later op on this device reads.
+        waits_for: Ops on other devices that must have read the memory that this one changes.
+        notifies: Devices with an op that waits until this one has read.
+        in_place: Whether it writes into its inputs.
+        large_output: Whether it computes, or is a view of, a large output
+            (`runtime/cuda/graph_exclusions.py`).
+        large_transfer: Whether it reads or computes a large tensor that goes from device to device,
+            or shares a large tensor with such an op.
     """
 
     position: int
@@ -62,12 +63,13 @@ class DeviceInstructions:
     """What one device does in a step.
 
     Args:
-        resident: Weights and states that live here, and views of nothing but weights.
-        shared: Stored tensors of other devices that are read here where they lie.
-        inputs: Inputs of the step that are here when it begins.
-        sends: Inputs and stored tensors that go from here to which devices when it begins.
-        outputs: Outputs of the graph that are made here.
-        staging: How streamed weights take turns in this device's staging room.
+        sequence: Its ops, in order.
+        resident: Weights and states that are stored here, and views of weights alone.
+        shared: Resident tensors of other devices that are read here without a copy.
+        inputs: Inputs of the step that are placed here.
+        sends: (tensor, device) of inputs and resident tensors that are sent when the step begins.
+        outputs: Outputs of the graph that are computed here.
+        staging: How streamed weights share this device's staging buffer.
     """
 
     sequence: list[Instruction] = field(default_factory=list)
@@ -84,8 +86,8 @@ class Instructions:
     """What all devices do in a step.
 
     Args:
-        order: The ops that take a turn, in the plan's order.
-        write_backs: States to be overwritten at the end of the step: (state, new value).
+        order: The scheduled ops, in the plan's order.
+        write_backs: (state, new value) of states that are overwritten at the end of the step.
     """
 
     per_device: tuple[DeviceInstructions, ...]
@@ -104,18 +106,17 @@ def compile_graph(
     keep_tensors: Sequence[Tensor] = (),
     separate_memory: Sequence[int] = (),
 ) -> Instructions:
-    """The script of a plan.
+    """The instructions of a placement.
 
     Args:
-        placement: Of each op.
-        device_count: How many there are.
-        changes: Each changed state, and its new value.
-        keep_tensors: Tensors to be kept to the end of the step, beside the graph's outputs.
-        separate_memory: Devices with a memory of their own: stored tensors of others must be sent to them,
-            and theirs to others. The rest share one memory, and read where things lie.
+        placement: The device of each op.
+        changes: Each state that changes, and its new value.
+        keep_tensors: Tensors that are kept until the step ends, in addition to the outputs.
+        separate_memory: Devices with their own memory: resident tensors are sent to them and from
+            them. The others share the host's memory, and read resident tensors without a copy.
 
     Raises:
-        PlanError: A staging room is too small for an op.
+        PlanError: A staging buffer is too small for an op.
     """
     return _Compiler(
         graph,
@@ -135,7 +136,7 @@ def compile_plan(
     real_devices: Sequence[RealDevice],
     keep_tensors: Sequence[Tensor] = (),
 ) -> Instructions:
-    """The script of a plan for a program, matched by the names of ops.
+    """The instructions of a plan for a program, matched by the names of ops.
 
     Raises:
         PlanError: An op of one is missing in the other.
@@ -152,7 +153,7 @@ def compile_plan(
             f"in the model, such as {example!r} ({nearest(example, known_names)})"
         )
     if plan.fusion is not None and (plan.fusion >= 0).any():
-        raise PlanError("the plan fuses ops: this runtime runs them one by one, so plan without")
+        raise PlanError("the plan fuses ops, which this runtime cannot: plan without fusion")
     rows = [row_of[op.name] for op in graph.ops]
     return compile_graph(
         graph,
@@ -192,10 +193,8 @@ class _Compiler:
             *keep_tensors,
             *(new for _, new in self.writes.write_backs),
         }
-        self.last_reader: dict[
-            tuple[Tensor, int], int
-        ] = {}  # the last op that reads a tensor there
-        self.transfers: set[tuple[Tensor, int]] = set()  # what goes to which device
+        self.last_reader: dict[tuple[Tensor, int], int] = {}  # of a tensor on a device
+        self.transfers: set[tuple[Tensor, int]] = set()  # (tensor, device)
 
     def build(self) -> Instructions:
         self._add_sources()
@@ -241,7 +240,7 @@ class _Compiler:
         )
 
     def _issue_order(self, priority: Sequence[float] | None) -> list[int]:
-        """Rule 2, with every write after what must have run before it."""
+        """The order of rule 2, with every write after the ops that must run before it."""
         graph = self.graph
         scheduled = [
             op
@@ -302,8 +301,8 @@ class _Compiler:
         streamed_bytes = sum(copy.size for copy in weight_copies)
         if streamed_bytes > max(self.staging_sizes[device], 0):
             raise PlanError(
-                f"op {op.name!r} streams {streamed_bytes} bytes of weights into a staging room of "
-                f"{self.staging_sizes[device]}: the room must hold all of one op's streamed weights"
+                f"op {op.name!r} streams {streamed_bytes} bytes of weights into a staging buffer "
+                f"of {self.staging_sizes[device]}: it must hold all streamed weights of one op"
             )
         copies[device] += weight_copies
         for output in range(len(op.outputs)):
@@ -321,7 +320,7 @@ class _Compiler:
         return self.staging_sizes[device] >= 0 and self.graph.ops[tensor[0]].kind != STATE
 
     def _is_local(self, tensor: Tensor, device: int) -> bool:
-        """Whether a tensor is stored, and can be read on a device where it lies."""
+        """Whether a tensor is resident, and a device can read it without a copy."""
         source = self.placement[tensor[0]]
         shares_memory = source == device or not self.separate_memory & {source, device}
         return tensor[0] in self.resident_ops and shares_memory
@@ -342,7 +341,7 @@ def _is_input(graph: Graph, position: int) -> bool:
 
 
 def _resident_ops(graph: Graph) -> set[int]:
-    """Weights, states, and views of nothing but weights: what is there before every step."""
+    """Weights, states, and views of weights alone: they exist before every step."""
     weights: set[int] = set()
     for position, op in enumerate(graph.ops):
         is_weight_view = op.kind == VIEW and op.inputs and all(at in weights for at, _ in op.inputs)

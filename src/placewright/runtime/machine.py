@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 PROFILE_VERSION = 8
-"""Counts up when what is measured changes its meaning, so that older profiles are forgotten."""
+"""Raised when the meaning of a measurement changes, so that older profiles are ignored."""
 
 _CGROUP = Path("/sys/fs/cgroup")
 _CPU_FOLDER = Path("/sys/devices/system/cpu")
-_NO_LIMIT = 1 << 60  # what a control group without a limit shows is larger
+_NO_LIMIT = 1 << 60  # a control group without a limit shows more
 
 
 @dataclass(frozen=True)
@@ -44,10 +44,10 @@ class Machine:
     """All that a profile depends on.
 
     Args:
-        cores: Those that this process may use; neighbours share a socket.
+        cores: Cores that this process may use, those of one socket together.
         memory: Bytes of the host.
         cache: Bytes of the host's last cache.
-        versions: Of what runs the ops, and settings that change their speed.
+        versions: Versions of libraries, and settings that change the speed of ops.
     """
 
     processor: str
@@ -59,7 +59,7 @@ class Machine:
 
     @property
     def key(self) -> str:
-        """A digest of all of it: a profile is good for as long as this stays the same."""
+        """A digest of all of it: a profile is valid while this stays the same."""
         versions = sorted((self.versions or {}).items())
         gpus = [(gpu.name, gpu.memory, gpu.multiprocessors) for gpu in self.gpus]
         content = (
@@ -79,12 +79,12 @@ class Machine:
 
     @property
     def default_workers(self) -> int:
-        """One CPU device beside GPUs; two without, where there is more than one core."""
+        """One CPU device next to GPUs; without GPUs two, if there is more than one core."""
         return 1 if self.gpus or len(self.cores) == 1 else 2
 
 
 def this_machine() -> Machine:
-    """What this process runs on.
+    """The machine that this process runs on.
 
     Raises:
         MissingDependency: PyTorch is not installed.
@@ -103,7 +103,7 @@ def this_machine() -> Machine:
 
 
 def load_torch() -> Any:
-    """PyTorch, which only what runs ops needs."""
+    """Import PyTorch, which only running and measuring need."""
     retain_freed_memory()  # before it starts threads
     try:
         import torch
@@ -146,7 +146,7 @@ def _processor() -> str:
 
 
 def available_cores() -> tuple[int, ...]:
-    """The cores of this process, hyperthreads and sockets together, as many as its quota."""
+    """The cores of this process, ordered by socket and core, as many as its quota."""
     if hasattr(os, "sched_getaffinity"):
         cores = sorted(os.sched_getaffinity(0))
     else:
@@ -171,13 +171,13 @@ def _memory() -> int:
     try:
         total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):
-        total = 8 << 30  # a system that does not say
+        total = 8 << 30  # unknown on this system
     limit = _read(_CGROUP / "memory.max").strip()
     return min(total, int(limit)) if limit.isdecimal() and int(limit) < _NO_LIMIT else total
 
 
 def _cache() -> int:
-    """Bytes of the last cache that the first core reaches."""
+    """Bytes of the last-level cache of the first core."""
     units = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
     sizes = [32 << 20]
     for index in (_CPU_FOLDER / "cpu0" / "cache").glob("index*/size"):

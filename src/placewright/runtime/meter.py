@@ -30,19 +30,19 @@ if TYPE_CHECKING:
     from placewright.runtime.executor import Executor
 
 STEPS, WARMUP_STEPS = 10, 5
-MAX_TRIAL_STEPS = 10  # steps before those, at most, until the runtime has chosen between its ways
+MAX_TRIAL_STEPS = 10  # before those, at most, until the runtime has decided on graphs
 START_TIMEOUT = 300.0  # seconds that a child may take to load and capture a model
-EXIT_TIMEOUT = 5.0  # seconds that a child may take to end by itself
+EXIT_TIMEOUT = 5.0  # seconds that a child may take to exit
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """What a plan took.
+    """The measurement of one plan.
 
     Args:
         seconds: The step time, or the period with several steps in flight; infinity if it could
             not be run.
-        spread: Between the quickest and the slowest of the steps that count, as a share.
+        spread: The range of the timed steps, as a share of their median.
         failure: Why it could not be run.
     """
 
@@ -61,7 +61,7 @@ def time_steps(
 ) -> Measurement:
     """Run a plan's steps and time them.
 
-    With several in flight the time is that between the ends of steps, on average.
+    With several in flight it is the mean time between the ends of steps.
     """
     from placewright.runtime.cuda.backend import current_backend
 
@@ -100,18 +100,18 @@ def time_steps(
 
 @dataclass
 class Meter:
-    """Measures plans of one model in a child process, which it starts again when it dies.
+    """Measures plans of one model in a child process, which it restarts when it dies.
 
-    It is what a trainer's environment takes as its `measure`: called with a problem and plans ×
-    ops, it gives their measured times.
+    A trainer's environment takes it as `measure`: called with a problem and plans × ops, it returns
+    their measured times.
 
     Args:
         model: A Python file and a function that builds the model, such as `model.py:build`; a
             network's name, such as `inception-v3:training=false`; or a function that can be
-            pickled and gives (model, args, kwargs).
-        device_map: Places of devices by name.
+            pickled and returns (model, args, kwargs).
+        device_map: Real devices of some of the plan's devices, by name.
         timeout: Seconds that one plan may take.
-        in_flight: How many steps are under way at once.
+        in_flight: How many steps are in flight at once.
     """
 
     model: Any
@@ -144,7 +144,7 @@ class Meter:
 
         Raises:
             ConfigError: The model cannot be built or captured.
-            ExecutionError: The process that is to run plans died or hung before it ran any.
+            ExecutionError: The child process died or hung before it ran a plan.
         """
         arrays = (plan.placement, plan.priority, plan.staging)
         key = b"|".join(b"" if array is None else array.tobytes() for array in arrays)
@@ -170,7 +170,7 @@ class Meter:
         return reply
 
     def _start(self) -> None:
-        """Start a child that has the model; where that fails it would for every plan, so raise."""
+        """Start a child that builds the model; a failure would concern every plan, so raise."""
         context = multiprocessing.get_context("spawn")  # a forked process cannot use CUDA
         self._pipe, child_pipe = context.Pipe()
         arguments = (self.model, self.training, self.optimizer)
@@ -184,7 +184,7 @@ class Meter:
             self.close()
             raise ExecutionError(
                 f"the model cannot be measured: it was not built and captured in {START_TIMEOUT:g} "
-                "seconds: take a smaller one, or plan without measuring"
+                "seconds: use a smaller one, or plan without measuring"
             ) from None
         except (EOFError, OSError):
             self.close()
@@ -203,7 +203,7 @@ class Meter:
         return self._pipe.recv()
 
     def close(self) -> None:
-        """End the child process: asked first, so that it leaves nothing behind."""
+        """End the child process: let it exit first, then kill it."""
         if self._child is not None:
             self._pipe.close()
             self._child.join(EXIT_TIMEOUT)
@@ -220,14 +220,14 @@ class Meter:
 
 
 def serve_plans(pipe: Any, model: Any, training: bool, optimizer: str | None) -> None:
-    """What the child does: capture the model, then run every plan it is sent."""
+    """The child process: captures the model, then runs every plan it receives."""
     import torch
 
     from placewright.runtime.cuda.backend import current_backend
     from placewright.runtime.executor import Executor
     from placewright.runtime.program.program import build_program
 
-    sys.stdout = sys.stderr  # what the model prints is no part of an answer
+    sys.stdout = sys.stderr  # what the model prints must not mix with replies
     torch.set_num_threads(1)
     try:
         module, args, kwargs = load_model(model)
@@ -247,7 +247,7 @@ def serve_plans(pipe: Any, model: Any, training: bool, optimizer: str | None) ->
         except Exception as error:
             if current_backend().device_count():
                 current_backend().empty_cache()
-            is_ours = isinstance(error, PlacewrightError)  # whose text says all
+            is_ours = isinstance(error, PlacewrightError)  # its text is complete
             measurement = Measurement(
                 math.inf, failure=str(error) if is_ours else f"{type(error).__name__}: {error}"
             )
@@ -255,9 +255,9 @@ def serve_plans(pipe: Any, model: Any, training: bool, optimizer: str | None) ->
 
 
 def load_model(model: Any) -> tuple[Any, Sequence[Any], Mapping[str, Any]]:
-    """The model that a file's function, a network's name or a function stands for.
+    """The model of a file's function, a network's name or a function.
 
-    What is on `meta` gets made-up numbers: the time of a step does not depend on them.
+    Tensors on `meta` get random numbers: the time of a step does not depend on them.
     """
     if callable(model):
         result = model()
@@ -274,10 +274,10 @@ def load_model(model: Any) -> tuple[Any, Sequence[Any], Mapping[str, Any]]:
 
 
 def _fill_weights(model: Any) -> Any:
-    """The model with numbers wherever it has none; weights that are one stay one."""
+    """Fill the model's tensors on `meta` with random numbers; tied weights stay tied."""
     import torch
 
-    replacements: dict[torch.Tensor, torch.Tensor] = {}  # by identity, as tensors are hashed
+    replacements: dict[torch.Tensor, torch.Tensor] = {}  # by identity
     for module in model.modules():
         for table in (module._parameters, module._buffers):
             for name, tensor in table.items():

@@ -1,7 +1,7 @@
 """Micro-batches: one training step of a whole batch, run in parts.
 
-The parts are in flight together, as GPipe has them (Huang et al. 2019): every weight's gradient is
-added up where the weight lives, and the weights change once, when all parts are through.
+The parts are in flight together, as in GPipe (Huang et al. 2019): every weight's gradient is summed
+on the weight's device, and the weights change once, after all parts.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class AccumulatingUpdate:
-    """An update of one weight that can wait: until then it adds up gradients."""
+    """An update of one weight that can be deferred: until then it sums gradients."""
 
     def __init__(self, update: WeightUpdate) -> None:
         self.update = update
@@ -44,13 +44,13 @@ class AccumulatingUpdate:
         for read in self.update.gradients:
             gradient = read(values)
             if self.gradient_sum is None:
-                self.gradient_sum = gradient.clone()  # whose memory the op before may use again
+                self.gradient_sum = gradient.clone()  # its memory may be reused
             else:
                 self.gradient_sum.add_(gradient)
         return (self.weight.new_empty(0),)
 
     def apply(self, count: int) -> None:
-        """Change the weight by the mean of what was added up."""
+        """Update the weight by the mean of the summed gradients."""
         if self.weight is None or self.gradient_sum is None:
             return
         reads, self.update.gradients = self.update.gradients, (InputRead(1, ()),)
@@ -67,10 +67,10 @@ def op_runners(
     real_device: RealDevice,
     seed: int | None = None,
 ) -> list[Runner | AccumulatingUpdate]:
-    """What runs each turn of a device's part.
+    """The function that runs each op of a device.
 
     Args:
-        seed: What random numbers are drawn from, op by op; None: as PyTorch does.
+        seed: Seed of random numbers, op by op; None: as PyTorch draws them.
     """
     runners = [
         program.runner(
@@ -85,12 +85,12 @@ def op_runners(
 
 
 def weight_updates(jobs: Iterable[DeviceJob]) -> list[AccumulatingUpdate]:
-    """The updates among all that devices do."""
+    """The weight updates among the ops of all devices."""
     return [run for job in jobs for run in job.runners if isinstance(run, AccumulatingUpdate)]
 
 
 def share_optimizer_states(jobs: Iterable[DeviceJob], states: dict[str, OptimizerState]) -> None:
-    """Let updates go on with the states of others of the same weights, or leave theirs for them."""
+    """Let updates of the same weight, in several programs, share one optimizer state."""
     for job in jobs:
         for name, run in zip(job.names, job.runners, strict=True):
             if isinstance(run, AccumulatingUpdate):
@@ -100,32 +100,32 @@ def share_optimizer_states(jobs: Iterable[DeviceJob], states: dict[str, Optimize
 def train_micro_batches(
     executor: Executor, micro_batches: Iterable[tuple[Any, ...]], in_flight: int = 4
 ) -> list[torch.Tensor]:
-    """The loss of each part; the weights have changed by the mean of the parts' gradients.
+    """Update the weights by the mean gradient of all micro-batches; their losses.
 
-    That is the step of the whole batch where a loss is a mean over the examples and parts are of
+    This equals the step of the whole batch if the loss is a mean over examples and all parts have
     one size.
 
     Args:
         micro_batches: The positional arguments of each, all of the shapes that were captured.
-        in_flight: How many may be under way at once.
+        in_flight: How many may be in flight at once.
 
     Raises:
-        ConfigError: There are no parts, or the executor does not train.
+        ConfigError: There are no micro-batches, or the executor does not train.
         ExecutionError: A step changes other states than weights, such as a norm's running mean.
     """
     updates = weight_updates(executor.jobs.values())
     calls = list(micro_batches)
     if not updates:
-        raise ConfigError("the plan is not one of a training step: plan with --training")
+        raise ConfigError("the plan is not for a training step: plan with --training")
     if not calls:
-        raise ConfigError("a step of no parts: expected one or more")
+        raise ConfigError("a step of no micro-batches: expected one or more")
     for update in updates:
         update.accumulates = True
     try:
         if in_flight > 1 and not executor.stateless:
             raise ExecutionError(
-                "parts of a batch would change states of this model beside its weights, so that "
-                "they cannot overlap: run with one in flight"
+                "micro-batches would change states of this model besides its weights, so they "
+                "cannot overlap: run with one in flight"
             )
         losses = [loss for _, loss in pipelined_results(executor, calls[0], calls[1:], in_flight)]
     except BaseException:

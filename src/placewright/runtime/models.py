@@ -19,11 +19,11 @@ def find_program(text: str, training: bool = False, optimizer: str | None = None
     """The program of `model.py:build`, or of a network of the zoo, which is built without data.
 
     Args:
-        training: Of a Python file's model: a training step, not one call.
-        optimizer: Of such a step: sgd, momentum or adam.
+        training: (Python files only) Capture a training step, not one call.
+        optimizer: Its optimizer: sgd, momentum or adam.
 
     Raises:
-        PlacewrightError: The name is unknown, the file is bad, or it is no PyTorch model.
+        PlacewrightError: The name is unknown, the file is invalid, or it is not a PyTorch model.
     """
     torch = load_torch()
     from placewright.runtime.program.program import build_program
@@ -34,7 +34,7 @@ def find_program(text: str, training: bool = False, optimizer: str | None = None
     entry, options = zoo.parse(text)
     if entry.network is None:
         raise ConfigError(
-            f"{text} is drawn op by op and cannot be run: expected a model.py:build, or a network "
+            f"{text} is synthetic and cannot be run: expected a model.py:build, or a network "
             "of the zoo that is a PyTorch model"
         )
     arguments: dict[str, Any] = dict(options)

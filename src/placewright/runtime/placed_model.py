@@ -1,4 +1,4 @@
-"""The placed model: behaves as before, and runs where a plan says."""
+"""The placed model: behaves as before, and runs on the devices that a plan names."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from placewright.runtime.program.program import Program
 
 MAX_CAPTURED = 8
-"""Shapes of which the captured programs are kept at a time."""
+"""How many captured programs are kept at a time, one per shape of arguments."""
 
 
 def apply(
@@ -49,26 +49,27 @@ def apply(
     optimizer: str | OptimizerRule | None = None,
     cuda_graphs: bool | None = None,
 ) -> torch.nn.Module:
-    """Let a model run under a plan. The model itself is changed and given back.
+    """Let a model run under a plan. The model itself is changed and returned.
 
-    Its weights move where the plan has them. A call is captured the first time, and again for every
-    other shape of arguments that comes up twice; what is not captured runs under the same placement
-    function by function, and so does what needs gradients. Outputs come back on the device of the
-    first tensor among the arguments. `model.placed` has the rest: `step` (a whole training step),
-    `stream` (several calls in flight), `remove`.
+    Its weights move to the devices that the plan names. The first call is captured, and so is every
+    other shape of arguments that occurs twice. Other calls, and those that need gradients, run
+    eagerly under the same placement. Outputs are on the device of the first tensor among the
+    arguments. `model.placed` has the rest: `train_step` (a whole training step), `pipeline`
+    (several calls in flight), `remove`.
 
     Args:
         plan: A plan, a result, or a file that holds one.
         weights: A safetensors file, an index of several or their folder, for a model on `meta`:
             its tensors go straight to their devices.
-        device_map: Places of the plan's devices by name, where the names do not say them, such as
-            `{"gpu0": "cuda:1"}`.
-        optimizer: Of `step`: `sgd`, `momentum`, `adam` or a `Rule`.
-        cuda_graphs: Whether runs of ops on a GPU are captured as CUDA graphs; None: if that is quicker.
+        device_map: Real devices of some of the plan's devices, by name, such as
+            `{"gpu0": "cuda:1"}`; the others are found by name.
+        optimizer: The optimizer of `train_step`: `sgd`, `momentum`, `adam` or an `OptimizerRule`.
+        cuda_graphs: Whether runs of ops on a GPU are captured as CUDA graphs; None: if that is
+            faster.
 
     Raises:
         PlanError: The plan was made for another model.
-        ExecutionError: A device is not here, or has no room.
+        ExecutionError: A device is missing, or has too little memory.
         FileError: A file cannot be read.
     """
     if not isinstance(plan, Plan | Result):
@@ -85,7 +86,7 @@ def apply(
 
 
 class PlacedModel:
-    """A model that runs under a plan: what `apply` leaves at `model.placed`."""
+    """A model that runs under a plan; `apply` sets it as `model.placed`."""
 
     def __init__(
         self,
@@ -104,14 +105,10 @@ class PlacedModel:
         }
         self.executors: OrderedDict[Hashable, Executor] = OrderedDict()
         self.train_executors: dict[Hashable, Executor] = {}
-        self.optimizer_states: dict[
-            str, OptimizerState
-        ] = {}  # the optimizer's, by weight: of all trainers
+        self.optimizer_states: dict[str, OptimizerState] = {}  # by weight, shared by all programs
         self.capture_errors: dict[Hashable, str] = {}  # shapes that cannot be captured, and why
         self.call_keys: set[Hashable] = set()
-        self.staging_buffers: dict[
-            str, torch.Tensor
-        ] = {}  # staging rooms, which all programs share
+        self.staging_buffers: dict[str, torch.Tensor] = {}  # shared by all programs
         self.eager: EagerPlacement | None = None
         self.forward: Callable[..., Any] = model.forward
         self._lock = threading.RLock()
@@ -135,20 +132,20 @@ class PlacedModel:
             )
             raise ExecutionError(
                 f"device {cuda_device.name!r} is a CUDA device, and this machine has none: "
-                f"say another place, such as where={{{cuda_device.name!r}: 'cpu'}}"
+                f"map it to another one, such as device_map={{{cuda_device.name!r}: 'cpu'}}"
             )
 
     # -- the model -----------------------------------------------------------------------------
 
     def move_weights(self) -> None:
-        """Move every parameter and buffer that the plan places to its home."""
+        """Move every parameter and buffer that the plan places to its device."""
         tensors = dict(self._named_tensors())
         targets = [
             (name, stored_tensor)
             for name, stored_tensor in tensors.items()
             if name in self.torch_devices
         ]
-        # What leaves a GPU goes first, or there might be no room for what comes.
+        # Weights that leave a GPU move first: both might not fit.
         for name, tensor in sorted(targets, key=lambda pair: self.torch_devices[pair[0]] != "cpu"):
             if not tensor.is_meta:
                 tensor.data = tensor.data.to(self.torch_devices[name])
@@ -169,7 +166,7 @@ class PlacedModel:
         return [0] * len(self.real_devices) if staging is None else staging.tolist()
 
     def install(self) -> None:
-        """Let calls of the model come here."""
+        """Redirect the model's calls to this object."""
         model: Any = self.model
         self._saved_attributes = {
             k: v for k, v in vars(model).items() if k in ("forward", "_apply")
@@ -181,7 +178,7 @@ class PlacedModel:
         self._hook = model.register_load_state_dict_post_hook(self._recapture_if_changed)
 
     def _new_forward(self) -> Callable[..., Any]:
-        @functools.wraps(self.forward)  # others ask for its arguments' names
+        @functools.wraps(self.forward)  # libraries read its signature
         def forward(*args: Any, **kwargs: Any) -> Any:
             return self._call(*args, **kwargs)
 
@@ -194,7 +191,7 @@ class PlacedModel:
         )
 
     def remove(self) -> torch.nn.Module:
-        """Let the model run as before; its weights stay where they are."""
+        """Restore the model as it was; its weights stay where they are."""
         self.recapture()
         model: Any = self.model
         for name in ("placed", "forward", "_apply"):
@@ -204,7 +201,7 @@ class PlacedModel:
         return self.model
 
     def recapture(self) -> None:
-        """Drop all that was captured; the next call captures anew, with the weights as they are."""
+        """Drop all captured programs; the next call is captured again, with the current weights."""
         with self._lock:
             self._close_executors()
             self.move_weights()
@@ -216,12 +213,12 @@ class PlacedModel:
         self.train_executors.clear()
 
     def _recapture_if_changed(self, *_: object) -> None:
-        """Forget what was captured if the model has changed: a module, or where a tensor lies."""
+        """Drop captured programs if a module or the address of a tensor has changed."""
         if self.fingerprint.changed:
             self.recapture()
 
     def _apply(self, *args: Any, **kwargs: Any) -> Any:
-        """The model is cast or moved: weights go home again afterwards."""
+        """Cast or move the model, and move its weights to their devices again."""
         result = self._model_apply(*args, **kwargs)
         self.recapture()
         return result
@@ -241,7 +238,7 @@ class PlacedModel:
             return to_caller_device(executor(*args, **kwargs), args, kwargs)
 
     def _finish_others(self, executor: Executor) -> None:
-        """Let steps of others end that are in flight: they share their staging rooms."""
+        """Wait for steps of other programs in flight: they share the staging buffers."""
         for other in (*self.executors.values(), *self.train_executors.values()):
             if other is not executor:
                 other.finish_steps()
@@ -255,14 +252,14 @@ class PlacedModel:
         return any(isinstance(leaf, torch.Tensor) and leaf.requires_grad for leaf in leaves)
 
     def find_executor(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Executor | None:
-        """What runs calls of this shape, captured if need be; None: it is not to be captured."""
+        """The executor of calls of this shape, captured if necessary; None: they run eagerly."""
         key = call_key(self.fingerprint, args, kwargs)
         if key is None or key in self.capture_errors or self.model.training:
             return None
         if key in self.executors and not self.executors[key].broken:
             self.executors.move_to_end(key)
             return self.executors[key]
-        if self.call_keys and key not in self.call_keys:  # a shape that may never come again
+        if self.call_keys and key not in self.call_keys:  # a shape that may not occur again
             self.call_keys.add(key)
             return None
         self.call_keys.add(key)
@@ -270,9 +267,7 @@ class PlacedModel:
             program = build_program(self.unplaced_model(hooks=False), args, kwargs)
             if program.capture.value_dependent:
                 raise GraphError("its branches depend on values")
-            if (
-                not program.has_plain_outputs
-            ):  # a cache, say, which the caller hands back and we cannot read
+            if not program.has_plain_outputs:  # for example a cache, which the next call passes in
                 raise GraphError("it returns an object that PyTorch does not know")
             executor = self._new_executor(program)
         except GraphError as error:
@@ -284,10 +279,10 @@ class PlacedModel:
         return executor
 
     def _new_executor(self, program: Program) -> Executor:
-        """What runs a program under the plan.
+        """An executor of a program under the plan.
 
-        Others read weights where they lie: they are not laid out anew while there are any, and if
-        one moves all the same, since it is pinned now, others are captured anew.
+        Other executors hold the addresses of weights. So weights are not packed while there are
+        others; and if a weight moves nevertheless, since it is pinned now, the others are dropped.
         """
         plan, has_others = (
             match_plan(self.plan, program.graph),
@@ -308,7 +303,7 @@ class PlacedModel:
         return executor
 
     def unplaced_model(self, hooks: bool = True) -> torch.nn.Module:
-        """A model whose calls do not come here, sharing all parameters and buffers."""
+        """A copy of the model without the plan, which shares all parameters and buffers."""
         return unplaced_copy(self.model, ("placed", "forward", "_apply"), hooks)
 
     def _run_eager(self, args: Any, kwargs: Any) -> Any:
@@ -319,12 +314,12 @@ class PlacedModel:
         return to_caller_device(outputs, args, kwargs)
 
     def pipeline(self, calls: Iterator[tuple[Any, ...]], in_flight: int = 4) -> Iterator[Any]:
-        """What the model returns for each of some calls, in order, with several in flight.
+        """Run several calls with several steps in flight; yields their results in order.
 
         Args:
-            calls: The positional arguments of each; those of one shape that follow each other are
-                in flight together.
-            in_flight: How many steps may be under way at once.
+            calls: The positional arguments of each call; consecutive calls of one shape are in
+                flight together.
+            in_flight: How many steps may be in flight at once.
 
         Raises:
             ExecutionError: Steps of this model change states, so that they cannot overlap.
@@ -338,19 +333,19 @@ class PlacedModel:
                 self.call_keys.add(key)
                 executor = self.find_executor(first_call, {})
                 if executor is None:
-                    message = f"calls of this shape cannot be captured: {self.why_not_captured(first_call)}"
-                    raise ExecutionError(message)
+                    reason = self.why_not_captured(first_call)
+                    raise ExecutionError(f"calls of this shape cannot be captured: {reason}")
                 self._finish_others(executor)
-            results = pipelined_results(executor, first_call, group, in_flight)  # noqa: B031 - the rest of them
+            results = pipelined_results(executor, first_call, group, in_flight)  # noqa: B031
             while True:
-                with self._lock:  # others may call meanwhile
+                with self._lock:  # other threads may call in between
                     item = next(results, None)
                 if item is None:
                     break
                 yield to_caller_device(item[1], item[0], {})
 
     def why_not_captured(self, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> str:
-        """Why calls of this shape are not captured, or that they are."""
+        """Why calls of this shape are not captured."""
         key = call_key(self.fingerprint, args, kwargs or {})
         if key is None:
             return "an argument is neither a tensor nor a plain value"
@@ -359,16 +354,16 @@ class PlacedModel:
         if self.model.training:
             return "the model is in training mode"
         if self._needs_gradients(args, kwargs or {}):
-            return "an argument asks for its gradient"
+            return "an argument requires its gradient"
         if key in self.executors:
             return "they are captured"
-        return "no call of this shape has come twice"
+        return "no call of this shape has occurred twice"
 
     def train_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        """One training step under the plan: the loss, its gradients and the update of all weights.
+        """Run one training step under the plan: loss, gradients and the update of all weights.
 
         Raises:
-            PlanError: The plan is not one of a training step.
+            PlanError: The plan is not for a training step.
         """
         with self._lock:
             self._recapture_if_changed()
@@ -380,14 +375,14 @@ class PlacedModel:
     def train_micro_batches(
         self, micro_batches: Iterable[tuple[Any, ...]], in_flight: int = 4
     ) -> list[torch.Tensor]:
-        """One training step of a batch in parts, several of them in flight: the parts' losses.
+        """Run one training step in micro-batches, several of them in flight; their losses.
 
         Args:
             micro_batches: The positional arguments of each, all of one shape.
 
         Raises:
-            PlanError: The plan is not one of a training step.
-            ExecutionError: A step changes states beside its weights, so that parts cannot overlap.
+            PlanError: The plan is not for a training step.
+            ExecutionError: A step changes states besides weights, so micro-batches cannot overlap.
         """
         from placewright.runtime.micro_batches import train_micro_batches
 
@@ -399,10 +394,10 @@ class PlacedModel:
             return train_micro_batches(executor, calls, in_flight)
 
     def _train_executor(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Executor:
-        """What runs training steps of this shape."""
+        """The executor of training steps of this shape."""
         kwargs = dict(sorted(kwargs.items()))
         if not any(name.endswith(".update") for name in self.plan.ops):
-            raise PlanError("the plan is not one of a training step: plan with --training")
+            raise PlanError("the plan is not for a training step: plan with --training")
         key = call_key(self.fingerprint, args, kwargs)
         if key not in self.train_executors or self.train_executors[key].broken:
             program = build_program(

@@ -1,7 +1,7 @@
 """Matches a plan to another capture of the same model.
 
-The plan may have been made for another shape: then some ops have other names, or are there for one
-shape only. The weights are the same in all of them, so they say whether it is the same model.
+The plan may have been made for another shape of arguments: then some ops have other names, or exist
+for one shape only. The weights are the same for all shapes, so they identify the model.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def match_plan(plan: Plan, graph: Graph) -> Plan:
-    """A plan for a graph: ops by name, others by their module, others with what they read.
+    """A plan for a graph: ops are matched by name, else by module, else placed with their inputs.
 
     Raises:
         PlanError: The graph has a weight that the plan does not place: it is another model.
@@ -46,7 +46,7 @@ def match_plan(plan: Plan, graph: Graph) -> Plan:
             if input_devices
             else 0
         )
-    for position, op in enumerate(graph.ops):  # a state is read and written where it lives
+    for position, op in enumerate(graph.ops):  # a state is read and written on its device
         if op.kind == STATE and op.name not in row_of:
             votes = Counter(placement[reader] for reader in graph.readers.get((position, 0), ()))
             placement[position] = votes.most_common(1)[0][0] if votes else placement[position]
@@ -75,12 +75,13 @@ def _check_weights(plan: Plan, graph: Graph, row_of: Mapping[str, int]) -> None:
     if unplaced:
         raise PlanError(
             f"the plan was made for another model: it does not place the weight {unplaced[0]!r} "
-            f"({len(unplaced)} of {len(weights)} weights miss; {nearest(unplaced[0], row_of)})"
+            f"({len(unplaced)} of {len(weights)} weights are missing; "
+            f"{nearest(unplaced[0], row_of)})"
         )
 
 
 def _module_votes(plan: Plan) -> dict[str, Counter[int]]:
-    """How many of the ops of each module, inner ones included, are on each device."""
+    """How many ops of each module, with its submodules, are on each device."""
     votes: dict[str, Counter[int]] = {}
     for name, device in zip(plan.ops, plan.placement.tolist(), strict=True):
         path = name
@@ -91,7 +92,7 @@ def _module_votes(plan: Plan) -> dict[str, Counter[int]]:
 
 
 def _enclosing_device(votes: Mapping[str, Counter[int]], path: str) -> int | None:
-    """The device of most ops of a module, or of the next one around it that the plan knows."""
+    """The device of most ops of a module, or of the nearest enclosing one that the plan has."""
     while path:
         if path in votes:
             return votes[path].most_common(1)[0][0]
@@ -100,7 +101,7 @@ def _enclosing_device(votes: Mapping[str, Counter[int]], path: str) -> int | Non
 
 
 def _staging_sizes(plan: Plan, graph: Graph, placement: list[int]) -> np.ndarray | None:
-    """The plan's staging rooms, each large enough for any one op."""
+    """The plan's staging buffers, each large enough for every op."""
     if plan.staging is None:
         return None
     sizes = plan.staging.copy()

@@ -218,8 +218,8 @@ def _parse_device(name: str, spec: str | None) -> RealDevice:
         match = _DEVICE_NAME.match(name)
         if match is None:
             raise ConfigError(
-                f"device {name!r} is no device of this machine: expected a name such as cpu0 or gpu0, "
-                "or an entry in the device map"
+                f"device {name!r} is no device of this machine: expected a name such as cpu0 or "
+                "gpu0, or an entry in the device map"
             )
         if match["kind"].lower() == "cpu":
             return RealDevice(name, threads=0)

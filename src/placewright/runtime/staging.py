@@ -1,9 +1,9 @@
 """Staging: offsets and order of streamed-weight copies in a staging buffer (rule 6).
 
-The order of copies is known before the step, so the room is shared out once: where each op's
-weights go, and which earlier ops must have ended before they may be overwritten. All weights of
-one op stand together, and small ones with those of their neighbours: they come in one haul, since
-a copy takes some microseconds however little it carries.
+The order of copies is known before the step, so the buffer is allocated once: where each op's
+weights go, and which earlier ops must have ended before their weights are overwritten. All weights
+of one op are adjacent, and small ones are batched with those of neighbouring ops: a copy takes some
+microseconds however small it is.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
     from placewright.graph import Tensor
 
-ALIGNMENT = 256  # bytes: what kernels expect of the address of a tensor
-_SMALL_BYTES = 64 << 10  # bytes of an op's weights that go with any neighbour's
-_BATCH_BYTES = 2 << 20  # bytes of a haul that others are not added to
-_BATCHES_PER_BUFFER = 4  # of a room: a haul of several ops takes one part at most
+ALIGNMENT = 256  # bytes: the alignment of tensors that kernels expect
+_SMALL_BYTES = 64 << 10  # bytes of an op's weights that are batched with any neighbour's
+_BATCH_BYTES = 2 << 20  # bytes from which a batch is large enough
+_BATCHES_PER_BUFFER = 4  # a batch of several ops takes at most this fraction of the buffer
 
 
 @dataclass(frozen=True)
@@ -28,10 +28,9 @@ class StagedCopy:
     """A streamed weight and the op that reads it.
 
     Args:
-        offset: Where in the room it goes.
-        readers_before: The last op, in the order of the readers, that must have ended before: the number of
-            readers that come before the copy may begin; 0 if it may begin at once.
-        batch: Which copies it comes with: they stand side by side, in this order.
+        offset: Its offset in the buffer, in bytes.
+        readers_before: How many readers must have ended before the copy may begin.
+        batch: The number of its batch; copies of a batch are adjacent, in this order.
     """
 
     tensor: Tensor
@@ -44,12 +43,12 @@ class StagedCopy:
 
 @dataclass(frozen=True)
 class Staging:
-    """How copies take turns in a room.
+    """How copies share a staging buffer.
 
     Args:
-        copies: In the order in which they are made.
-        readers: The ops that they are for, in order, each once.
-        capacity: Bytes of the room, alignment included.
+        copies: The copies, in order.
+        readers: The ops that read them, in order, each once.
+        capacity: Bytes of the buffer, with alignment.
     """
 
     copies: tuple[StagedCopy, ...]
@@ -58,22 +57,20 @@ class Staging:
 
     @property
     def batches(self) -> list[list[StagedCopy]]:
-        """The copies, by what they come with."""
+        """The copies, batch by batch."""
         return [list(batch) for _, batch in groupby(self.copies, key=lambda copy: copy.batch)]
 
 
 def allocate_staging(copies: Sequence[StagedCopy], capacity: int) -> Staging:
-    """Places for copies, which come in the order of their readers.
+    """Offsets and dependencies of copies, in the order of their readers.
 
-    Each op's weights go where there is room soonest. The room is what the plan says, and what
-    alignment adds to the weights of one op at most.
+    Each op's weights go where space is free soonest. The buffer has the plan's size, plus what
+    alignment adds to the weights of one op.
     """
     blocks = [list(block) for _, block in groupby(copies, key=lambda copy: copy.reader)]
     slack = max(sum(_align(copy.size) - copy.size for copy in block) for block in blocks)
     total = _align(capacity) + _align(slack)
-    occupied: list[
-        tuple[int, int, int]
-    ] = []  # (begin, end, number of the last reader), newest last
+    occupied: list[tuple[int, int, int]] = []  # (begin, end, last reader), newest last
     staged: list[StagedCopy] = []
     readers = 0
     for batch_index, batch in enumerate(_batches(blocks, total)):
@@ -83,7 +80,7 @@ def allocate_staging(copies: Sequence[StagedCopy], capacity: int) -> Staging:
         end = begin + size
         occupied = [region for region in occupied if region[1] <= begin or region[0] >= end]
         occupied.append((begin, end, readers - 1))
-        # Copies are made one after the other, so none may begin before those ahead of it.
+        # Copies run one after the other, so none may begin before the ones ahead of it.
         readers_before = max(readers_before, staged[-1].readers_before if staged else 0)
         for copy in (copy for block in batch for copy in block):
             staged.append(
@@ -94,7 +91,7 @@ def allocate_staging(copies: Sequence[StagedCopy], capacity: int) -> Staging:
 
 
 def _batches(blocks: Sequence[list[StagedCopy]], capacity: int) -> list[list[list[StagedCopy]]]:
-    """Which ops' weights come together: little ones with their neighbours."""
+    """Groups of ops whose weights are copied together: small ones with their neighbours."""
     batches: list[list[list[StagedCopy]]] = []
     batch_bytes = 0
     for block in blocks:
@@ -110,14 +107,14 @@ def _batches(blocks: Sequence[list[StagedCopy]], capacity: int) -> list[list[lis
 
 
 def _aligned_bytes(block: Sequence[StagedCopy]) -> int:
-    """Bytes of an op's weights in a room."""
+    """Bytes of an op's weights in the buffer."""
     return sum(_align(copy.size) for copy in block)
 
 
 def _earliest_slot(
     occupied: Sequence[tuple[int, int, int]], size: int, capacity: int
 ) -> tuple[int, int]:
-    """The begin of the stretch that is free soonest, and how many readers must have ended."""
+    """The offset of the space that is free soonest, and how many readers must have ended."""
     candidates = []
     for begin in {0, *(end for _, end, _ in occupied)}:
         if begin + size <= capacity:

@@ -1,7 +1,7 @@
 """Verifies a plan: outputs, gradients, devices and memory against one device.
 
-The plan is run, and its outputs and gradients are held to those of the model itself on one device,
-the place of every op to the plan, and the memory of every device to what was predicted.
+The plan is run. Its outputs and gradients are compared with those of the model on one device, the
+device of every op with the plan, and the memory of every device with the prediction.
 """
 
 from __future__ import annotations
@@ -40,29 +40,32 @@ TOLERANCE = {
     torch.float16: 2e-2,
     torch.bfloat16: 4e-2,
 }
-"""The largest difference, as a share of the largest number, that is put down to rounding."""
+"""The largest difference, as a share of the largest number, that counts as rounding."""
 GRADIENT_FLOOR = 1e-3
-"""A gradient below so much of the largest one is held to that: a key's bias has rounding alone."""
+"""Gradients are compared relative to at least this share of the largest one.
+
+The gradient of a key's bias, for example, is rounding alone.
+"""
 
 MEMORY_TOLERANCE = 0.1
-"""How much more memory than predicted a device may use, as a share of it."""
+"""How much more memory than predicted a device may use, as a share of the prediction."""
 
 LIBRARY_BYTES = 64 * 2**20
-"""And beyond that: what a GPU's libraries keep for themselves."""
+"""Bytes in addition to that, which a GPU's libraries keep."""
 
 SEED = 20_261_115
 
 
 @dataclass(frozen=True)
 class Verification:
-    """What was seen when a plan was verified.
+    """The result of verifying a plan.
 
     Args:
         difference: The largest difference of an output or gradient, as a share of the largest
             number in it.
-        ops: How many ops ran where the plan has them.
-        peak: The most bytes each device held at once, by name.
-        predicted: What the simulator says of that; empty where no problem was given.
+        ops: How many ops ran on the device of the plan.
+        peak: The peak bytes of each device, by name.
+        predicted: The simulator's prediction of them; empty without a problem.
     """
 
     difference: float
@@ -81,20 +84,20 @@ def verify(
     problem: Problem | None = None,
     tolerance: float | None = None,
 ) -> Verification:
-    """Run a plan once and hold it to its promises.
+    """Run a plan once, and compare it with one device and with the prediction.
 
-    The model's weights are moved where the plan has them; a training step's updates are taken back.
+    The model's weights move to the plan's devices; updates of a training step are undone.
 
     Args:
-        problem: What the plan was made for, to hold memory to its prediction.
-        tolerance: In place of those by dtype.
+        problem: The problem that the plan solves, to compare memory with the prediction.
+        tolerance: Replaces the tolerances by dtype.
 
     Raises:
-        VerifyError: An output, a gradient, an op's device or a device's memory is not as promised;
-            the message says which.
+        VerifyError: An output, a gradient, an op's device or a device's memory differs; the message
+            says which.
     """
     kwargs = dict(kwargs or {})
-    gather_to_host(model)  # an earlier plan may have left it on several devices
+    gather_to_host(model)  # an earlier plan may have left its weights on several devices
     expected = _expected_tensors(program, model, args, kwargs)
     saved = {
         name: tensor.detach().clone() for name, tensor in _changed_tensors(program, model).items()
@@ -114,7 +117,7 @@ def verify(
     ) as executor:
         monitor.begin(executor)
         outputs = executor(*_copy_tensors(args), **_copy_tensors(kwargs))
-        # Copies: an output may be a state that is about to be put back.
+        # Copies: an output may be a state that is restored below.
         actual = {
             f"output {index}": output.clone() for index, output in enumerate(tensors_in(outputs))
         }
@@ -146,9 +149,9 @@ def verify(
 def _expected_tensors(
     program: Program, model: torch.nn.Module, args: Sequence[Any], kwargs: dict[str, Any]
 ) -> dict[str, torch.Tensor]:
-    """Outputs and gradients of the model itself, on one device, left as it was."""
+    """Outputs and gradients of the unplaced model on one device; the model is left unchanged."""
     is_random = any(op.kind == "random" for op in program.graph.ops)
-    if is_random:  # the model itself would draw other numbers
+    if is_random:  # the model itself would draw different numbers
         sources = model_tensors(program, model) | input_tensors(program, args, kwargs)
         values = run_on_one_device(
             program, {index: leaf.cpu() for index, leaf in sources.items()}, "cpu", SEED
@@ -203,7 +206,7 @@ def _reference_gradients(
 
 
 def _changed_tensors(program: Program, model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """What a step changes: buffers, and weights that get an update."""
+    """The tensors that a step changes: buffers, and weights with an update."""
     ops, tensors = program.graph.ops, {}
     for position, source in program.sources.items():
         is_updated = ops[position].name in program.gradients
@@ -221,7 +224,7 @@ def _find_tensor(model: torch.nn.Module, name: str) -> torch.Tensor:
 
 
 def _copy_tensors(value: Any) -> Any:
-    """A call's arguments with tensors of their own: a step may change what it is given."""
+    """A call's arguments with copied tensors: a step may change its arguments."""
     return torch.utils._pytree.tree_map(
         lambda leaf: leaf.clone() if isinstance(leaf, torch.Tensor) else leaf, value
     )
@@ -277,14 +280,14 @@ def _check_peaks(
         predicted_bytes = sum(predicted.get(part, 0) for part in name.split("+"))
         if peak_bytes > predicted_bytes * (1 + MEMORY_TOLERANCE) + LIBRARY_BYTES:
             errors.append(
-                f"device {name!r} held {peak_bytes} bytes: the plan promises {predicted_bytes}"
+                f"device {name!r} held {peak_bytes} bytes: the plan predicts {predicted_bytes}"
             )
     return predicted
 
 
 @dataclass
 class _OpMonitor:
-    """Sees every op of one step: where it ran, and how much memory its device held."""
+    """Observes every op of one step: its device, and the memory that the device held."""
 
     program: Program
     ran_on: dict[int, str] = field(default_factory=dict)
@@ -307,11 +310,10 @@ class _OpMonitor:
     def __call__(
         self, device: int, step: Any, instruction: Instruction, outputs: Sequence[torch.Tensor]
     ) -> None:
-        """Note where an op ran, as its tensors and the thread tell."""
+        """Note an op's device, by its tensors and the thread."""
         real_device = self.executor.real_devices[device]
-        tensors = [
-            tensor for tensor in outputs if isinstance(tensor, torch.Tensor)
-        ]  # some ops make less
+        # Some ops return less than tensors.
+        tensors = [tensor for tensor in outputs if isinstance(tensor, torch.Tensor)]
         torch_devices = {str(tensor.device) for tensor in tensors if tensor.numel()}
         if real_device.is_gpu:
             matches = torch_devices <= {real_device.torch_name}
@@ -333,7 +335,7 @@ class _OpMonitor:
         self.peak[device] = max(self.peak.get(device, 0), total)
 
     def _resident_storages(self, device: int) -> set[int]:
-        """Memory that is resident, so that it is not counted again."""
+        """Addresses of resident storages, which are counted already."""
         pointers = {
             tensor.untyped_storage().data_ptr()
             for tensor in self.executor.resident[device].values()
@@ -358,7 +360,7 @@ class _OpMonitor:
         )
 
     def end(self, executor: Executor) -> dict[str, int]:
-        """The most bytes that each device held."""
+        """The peak bytes of each device."""
         peaks: dict[str, int] = {}
         gpus: dict[int, list[str]] = {}
         for number, job in executor.jobs.items():
@@ -376,7 +378,7 @@ class _OpMonitor:
         return peaks
 
     def misplaced_ops(self, executor: Executor) -> list[str]:
-        """What ran elsewhere than the plan says, or not at all."""
+        """Messages about ops that ran on another device than planned, or not at all."""
         messages = []
         row_of = {name: index for index, name in enumerate(executor.plan.ops)}
         for position in executor.instructions.order:

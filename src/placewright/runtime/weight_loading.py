@@ -22,8 +22,8 @@ def load_weights(
 ) -> None:
     """Fill a model on `meta` from a file, an index of several files, or their folder.
 
-    Tensors go straight to their homes, one by one, so that at no time is more than one of them in
-    memory twice.
+    Tensors go straight to their devices, one by one, so that at most one of them is in memory
+    twice.
 
     Args:
         devices: The PyTorch device of each parameter and buffer, by name; others go to the CPU.
@@ -67,7 +67,9 @@ def _weight_files(path: Path) -> list[Path]:
     try:
         names = set(json.loads(path.read_text())["weight_map"].values())
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise FileError(f"{path}: is no index of safetensors files: expected weight_map") from error
+        raise FileError(
+            f"{path}: is not an index of safetensors files: expected weight_map"
+        ) from error
     return [path.parent / name for name in sorted(names)]
 
 
@@ -79,7 +81,7 @@ def _named_tensors(model: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
 
 
 def _missing_tensors(model: torch.nn.Module) -> set[str]:
-    """What has no data yet."""
+    """Names of the tensors that have no data yet."""
     return {name for name, tensor in _named_tensors(model) if tensor.is_meta}
 
 

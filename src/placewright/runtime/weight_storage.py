@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from placewright.runtime.staging import StagedCopy
 
 ResidentTensors = dict["Tensor", torch.Tensor]
-"""The stored tensors of one device."""
+"""The resident tensors of one device."""
 
 
 def place_weights(
@@ -30,16 +30,19 @@ def place_weights(
     real_devices: Sequence[RealDevice],
     pack_weights: bool = True,
 ) -> list[ResidentTensors]:
-    """Move the model's weights and states where the plan has them, and say where they are.
+    """Move the model's weights and states to the devices of the plan.
 
     The model keeps its parameters and buffers; their data move. Those that are streamed to a GPU
-    become pinned, so that copies run beside everything else.
+    become pinned, so that copies run asynchronously.
 
     Args:
-        pack_weights: Whether they may also move next to each other, to be copied together.
+        pack_weights: Whether streamed weights may also become adjacent, to be copied together.
+
+    Returns:
+        The resident tensors of each device.
 
     Raises:
-        ExecutionError: A weight has no data yet, or a device has no room for it.
+        ExecutionError: A weight has no data yet, or does not fit its device.
     """
     tensors = model_tensors(program, model)
     pinned: set[int] = set()
@@ -49,7 +52,7 @@ def place_weights(
     while to_pin:
         position = to_pin.pop()
         if position not in pinned:
-            pinned.add(position)  # and of a view, what it is a view of
+            pinned.add(position)  # and if it is a view, its base
             to_pin += [source for source, _ in program.graph.ops[position].inputs]
     _evict_weights(tensors, instructions, real_devices)
     for real_device, device_instructions in zip(real_devices, instructions.per_device, strict=True):
@@ -87,7 +90,7 @@ def add_views(
     real_device: RealDevice,
     resident: ResidentTensors,
 ) -> None:
-    """Add the views of weights, which are there already, to what is stored on a device."""
+    """Add views of resident weights to a device's resident tensors."""
     for position in dict.fromkeys(position for position, _ in instructions.resident):
         op = program.graph.ops[position]
         if op.inputs:
@@ -99,10 +102,10 @@ def add_views(
 def _pack_contiguous(
     program: Program, tensors: Mapping[int, torch.Tensor], batch: Sequence[StagedCopy]
 ) -> None:
-    """Give the weights of a haul to a GPU pinned memory as they will stand there.
+    """Move the weights of a batch to one pinned buffer, laid out as in the staging buffer.
 
-    Copies of them are then one copy. They stay where they are, and are copied one by one, if one is
-    not dense, not on the host yet or in the haul twice, or if together they took more memory.
+    They are then copied at once. They stay where they are, and are copied one by one, if one of
+    them is not dense, not on the host yet or in the batch twice, or if they would take more memory.
     """
     if len(batch) < 2:
         return
@@ -111,7 +114,7 @@ def _pack_contiguous(
     for copy in batch:
         position = copy.tensor[0]
         while position not in tensors and program.graph.ops[position].inputs:
-            position = program.graph.ops[position].inputs[0][0]  # what it is a view of
+            position = program.graph.ops[position].inputs[0][0]  # its base
         weight = tensors.get(position)
         if weight is None or weight.device.type != "cpu" or weight.nbytes != copy.size:
             return
@@ -119,7 +122,7 @@ def _pack_contiguous(
     if len({id(weight) for _, weight in slots}) < len(slots) or not all(map(_is_dense, slots)):
         return
     if len({weight.data_ptr() - offset for offset, weight in slots}) == 1:
-        return  # they do already
+        return  # they are adjacent already
     offset, last_weight = slots[-1]
     size = offset + last_weight.nbytes
     if _pinned_bytes(size) > sum(_pinned_bytes(weight.nbytes) for _, weight in slots):
@@ -134,12 +137,12 @@ def _pack_contiguous(
 
 
 def _pinned_bytes(size: int) -> int:
-    """Bytes that PyTorch pins for so many: the next power of two."""
+    """Bytes that PyTorch pins for a block: the next power of two."""
     return 1 << (size - 1).bit_length()
 
 
 def _is_dense(slot: tuple[int, torch.Tensor]) -> bool:
-    """Whether a weight fills the memory that it spans, and can stand at its place."""
+    """Whether a weight fills the memory that it spans, and its offset is aligned."""
     offset, weight = slot
     span = 1 + sum(
         stride * (size - 1) for size, stride in zip(weight.shape, weight.stride(), strict=True)
@@ -148,7 +151,7 @@ def _is_dense(slot: tuple[int, torch.Tensor]) -> bool:
 
 
 def gather_to_host(model: torch.nn.Module) -> None:
-    """Bring all of a model's parameters and buffers to the host."""
+    """Move all of a model's parameters and buffers to the host."""
     for tensor in (*model.parameters(), *model.buffers()):
         if not tensor.is_meta and tensor.device.type != "cpu":
             tensor.data = tensor.data.cpu()
@@ -159,7 +162,7 @@ def _evict_weights(
     instructions: Instructions,
     real_devices: Sequence[RealDevice],
 ) -> None:
-    """Clear GPUs of weights that belong elsewhere, before any come: both might not fit."""
+    """Move weights off GPUs that the plan has elsewhere, first: both might not fit."""
     for position, tensor in tensors.items():
         target = torch.device(real_devices[instructions.placement[position]].torch_name)
         if tensor.device.type == "cuda" and tensor.device != target:
@@ -167,7 +170,7 @@ def _evict_weights(
 
 
 def _outgoing_weights(instructions: Instructions) -> Iterator[tuple[int, int]]:
-    """Stored tensors' ops that are sent or streamed to other devices in every step."""
+    """Ops of resident tensors that are sent or streamed in every step, and their targets."""
     for target, device_instructions in enumerate(instructions.per_device):
         if device_instructions.staging is not None:
             for copy in device_instructions.staging.copies:
@@ -177,14 +180,16 @@ def _outgoing_weights(instructions: Instructions) -> Iterator[tuple[int, int]]:
 
 
 def _move_weight(weight: torch.Tensor, real_device: RealDevice, pinned: bool) -> torch.Tensor:
-    """The tensor's data on its device; the tensor itself has them from now on."""
+    """Move a weight's data to its device; the moved data."""
     data = weight.detach()
     target = torch.device(real_device.torch_name)
     if data.device != target:
         try:
             data = data.to(target)
         except RuntimeError as error:
-            raise ExecutionError(f"no room for weights on {real_device.name!r}: {error}") from error
+            raise ExecutionError(
+                f"no memory for weights on {real_device.name!r}: {error}"
+            ) from error
         weight.data = data
     if pinned and target.type == "cpu" and not data.is_pinned():
         data = current_backend().pin(data)

@@ -378,7 +378,7 @@ def test_a_gpu_that_is_not_here_is_named(cuda):
     model, x = Branches(), torch.randn(4, 8)
     program, problem = capture(model, x, workers(1, "gpu"))
     cuda.gpus = 0
-    with pytest.raises(ExecutionError, match="where="):
+    with pytest.raises(ExecutionError, match="device_map="):
         Executor(program, model, plans(problem, 1)[0])
     with Executor(program, model, plans(problem, 1)[0], device_map={"gpu0": "cpu"}) as run:
         assert torch.equal(run(x)["made"], model(x)["made"])

@@ -1,8 +1,8 @@
 """Attention kernels for other devices that stand in for ops only the CPU has.
 
-A training step is captured on fake CPU tensors, so its attention is the CPU's own op, which no GPU
-has. Forward and backward may be on different devices, so both keep to the CPU's convention: beside
-the result stands the logarithm of the sum of exponents, batch × heads × queries.
+A training step is captured on fake CPU tensors, so its attention is an op that only the CPU has.
+Forward and backward may be on different devices, so both follow the CPU's convention: in addition
+to the result they use the logsumexp, batch × heads × queries.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-_QUERY_ALIGNMENT = 32  # the efficient kernel pads its logarithms to so many queries
+_QUERY_ALIGNMENT = 32  # the efficient kernel pads its logsumexp to a multiple of this many queries
 
 
 def flash_attention(
@@ -30,7 +30,7 @@ def flash_attention(
     attn_mask: Tensor | None = None,
     scale: float | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """`_scaled_dot_product_flash_attention_for_cpu` elsewhere."""
+    """`_scaled_dot_product_flash_attention_for_cpu` on other devices."""
     aten, kernel = torch.ops.aten, _choose_kernel(query, value, attn_mask)
     if kernel == "flash":
         outputs = aten._scaled_dot_product_flash_attention(
@@ -62,7 +62,7 @@ def flash_attention_backward(
     attn_mask: Tensor | None = None,
     scale: float | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """`_scaled_dot_product_flash_attention_for_cpu_backward` elsewhere."""
+    """`_scaled_dot_product_flash_attention_for_cpu_backward` on other devices."""
     aten, kernel = torch.ops.aten, _choose_kernel(query, value, attn_mask)
     if kernel == "flash":
         rng_state = torch.zeros(2, dtype=torch.uint64, device=query.device)
@@ -99,7 +99,7 @@ def flash_attention_backward(
 
 
 def _expand_heads(query: Tensor, shared_heads: Tensor) -> Tensor:
-    """Keys or values for each of the queries' heads, where several heads share one."""
+    """Keys or values for each head of the queries, where several heads share one."""
     return shared_heads.repeat_interleave(query.shape[1] // shared_heads.shape[1], dim=1)
 
 
@@ -110,7 +110,7 @@ def _sum_heads(gradients: Tensor, groups: int) -> Tensor:
 
 
 def _choose_kernel(query: Tensor, value: Tensor, mask: Tensor | None) -> str:
-    """Which kernel serves: both directions ask, and must get the same answer."""
+    """The kernel to use, the same for forward and backward."""
     width = query.shape[-1]
     if query.device.type != "cuda" or mask is not None or width % 8 or width != value.shape[-1]:
         return "plain"
@@ -127,7 +127,7 @@ def _scale(query: Tensor, scale: float | None) -> float:
 def _scores(
     query: Tensor, key: Tensor, is_causal: bool, mask: Tensor | None, scale: float | None
 ) -> Tensor:
-    """What the softmax is taken of, in float32 or wider."""
+    """The scores before the softmax, in float32 or wider."""
     dtype = torch.promote_types(query.dtype, torch.float32)
     scores = query.to(dtype) @ key.to(dtype).transpose(-1, -2) * _scale(query, scale)
     if mask is not None:
@@ -144,4 +144,4 @@ NON_CPU_KERNELS: Mapping[str, Callable[..., Any]] = {
     "_scaled_dot_product_flash_attention_for_cpu": flash_attention,
     "_scaled_dot_product_flash_attention_for_cpu_backward": flash_attention_backward,
 }
-"""Ops of the CPU alone, by name, and what does the same on other devices."""
+"""Ops that only the CPU has, by name, and their equivalents for other devices."""

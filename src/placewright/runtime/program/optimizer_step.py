@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class OptimizerRule:
-    """How weights are updated, with the numbers that `torch.optim` takes.
+    """How weights are updated, with the parameters of `torch.optim`.
 
     Args:
         name: `sgd`, `momentum` or `adam`.
@@ -31,25 +31,25 @@ class OptimizerRule:
 
 @dataclass
 class OptimizerState:
-    """What an optimizer keeps for one weight: momenta, and steps where it counts them."""
+    """The optimizer's state of one weight: momenta, and the number of steps for Adam."""
 
     momenta: list[torch.Tensor] = field(default_factory=list)
     steps: torch.Tensor | None = None
 
     def move_to(self, device: torch.device) -> None:
-        """Move where the weight is."""
+        """Move to the weight's device."""
         self.momenta = [momentum.to(device) for momentum in self.momenta]
         self.steps = None if self.steps is None else self.steps.to(device)
 
 
 class WeightUpdate:
-    """Runs an update; it keeps the optimizer's states of its weight, on the weight's device.
+    """Runs an update, and holds the optimizer's state of its weight on the weight's device.
 
-    Another one of the same weight, in a program for another shape, may be given the same states.
+    Updates of the same weight in programs for other shapes may share the state.
 
     Args:
-        gradients: Where to find the parts of the gradient among the values that are read, of which
-            the first is the weight.
+        gradients: How to read the parts of the gradient from the inputs, of which the first is the
+            weight.
     """
 
     def __init__(self, rule: OptimizerRule, gradients: Sequence[InputRead]) -> None:
@@ -84,7 +84,7 @@ class WeightUpdate:
     def _adam(self, weight: torch.Tensor, gradient: torch.Tensor) -> None:
         """Kingma and Ba (ICLR 2015), algorithm 1, in the order of operations of `torch.optim`.
 
-        Steps are counted where the weight is, so that a captured update counts when it is replayed.
+        Steps are counted on the weight's device, so that a replay of a captured update counts.
         """
         if self.state.steps is None:
             self.state.steps = torch.zeros((), dtype=torch.float64, device=weight.device)

@@ -1,7 +1,7 @@
 """Program: the Graph of a captured PyTorch model, each op of which can be run.
 
-An op of the graph is one thing to run: `program.runner(position, device)` is a function from the
-tensors that the op reads to the tensors that it makes. Nothing here decides where or when.
+`program.runner(position, device)` is a function that runs one op: from its input tensors to its
+output tensors. A program does not decide on which device or when.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ _CLONES = ("clone", "lift_fresh_copy", "_to_copy")
 
 @dataclass(frozen=True)
 class ProgramSource:
-    """What exists before the step: a weight, a state or an input.
+    """A tensor that exists before the step: a weight, a state or an input.
 
     Args:
         role: `parameter`, `buffer`, `constant` or `input`.
-        names: What the model calls it; several names share one memory.
-        leaf: Of an input, which leaf of the call's arguments it is; else -1.
+        names: Its names in the model; several names share one storage.
+        leaf: The index among the leaves of the call's arguments, for an input; else -1.
     """
 
     position: int
@@ -68,8 +68,8 @@ class ProgramOutput:
     """One tensor that the model returns.
 
     Args:
-        views: Free views to be taken of the graph's tensor.
-        copied: Whether the model returns a copy of what is a weight's or a state's own memory.
+        views: Views of the graph's tensor, to be applied in order.
+        copied: Whether the model returns a copy of a weight or a state.
     """
 
     tensor: Tensor
@@ -82,11 +82,11 @@ class Program:
     """A graph that can be run, op by op.
 
     Args:
-        sources: By position; what takes no turn and is no view.
-        outputs: The tensors that the model returns, in the order of its own structure; of a
-            training step the loss alone.
-        template: What the model returns, with shapes and no data; of a training step None.
-        gradients: Of a training step, the tensors that make up each weight's gradient, by name.
+        sources: Weights, states and inputs, by position.
+        outputs: The tensors that the model returns, in the order of its own structure; the loss
+            alone for a training step.
+        template: The model's outputs with shapes and no data; None for a training step.
+        gradients: The tensors that sum to each weight's gradient, by name; for a training step.
         rule: How a training step updates its weights.
     """
 
@@ -140,7 +140,7 @@ class Program:
         for position, op in enumerate(self.graph.ops):
             if (position, 0) in tensors or not op.outputs:
                 continue
-            if op.kind == WEIGHT:  # nothing reads it
+            if op.kind == WEIGHT:  # no op reads it
                 memory = self.capture.storage[op.name]
                 dtype = getattr(torch, memory.dtype)
                 size = memory.bytes // dtype.itemsize
@@ -153,7 +153,7 @@ class Program:
 
     @property
     def has_plain_outputs(self) -> bool:
-        """Whether the model returns tensors and plain values in containers that PyTorch knows."""
+        """Whether the model returns tensors and plain values in containers of PyTorch's pytree."""
         leaves = pytree.tree_leaves(self.template)
         return not any(tensors_in(leaf) for leaf in leaves if not isinstance(leaf, torch.Tensor))
 
@@ -164,15 +164,15 @@ class Program:
         in_place: bool = False,
         seed: int | None = None,
     ) -> Runner:
-        """A function that runs one op on a device: what it reads in, what it makes out.
+        """A function that runs one op on a device, from its inputs to its outputs.
 
         Args:
-            in_place: Let an op whose output is an input's memory (`Op.aliases`) change that input;
-                else it makes a changed copy.
-            seed: Draw random numbers from here, on any device the same; None: as PyTorch does.
+            in_place: Let an op whose output aliases an input (`Op.aliases`) change that input; else
+                it makes a changed copy.
+            seed: Seed of random numbers, the same on every device; None: as PyTorch draws them.
 
         Raises:
-            GraphError: It is a weight, a state or an input; or it needs a number that is made of a
+            GraphError: It is a weight, a state or an input; or it needs a number that depends on a
                 tensor's values.
         """
         op, target = self.graph.ops[position], torch.device(device)
@@ -197,7 +197,7 @@ class Program:
             self.builder.descriptions[self.builder.op_nodes[position]],
         )
         if in_place and meaning.kind == VIEW and len(meaning.reads) > 1:
-            return lambda values: (values[0],)  # written where it belongs already
+            return lambda values: (values[0],)  # written in place already
         slots = {source: self._input_read(position, source, target) for source in meaning.reads}
         is_aliased = in_place and any(output == 0 and source == 0 for output, source in op.aliases)
         is_scatter = is_aliased and meaning.kind == "scatter"
@@ -207,7 +207,7 @@ class Program:
         return partial(_run_in_place, run, op.aliases)
 
     def pack_outputs(self, values: Sequence[torch.Tensor]) -> Any:
-        """What the model returns, given the values of `outputs`: in the model's own structure."""
+        """The values of `outputs` in the structure that the model returns."""
         if self.template is None:
             return values[0]
         remaining = iter(values)
@@ -224,7 +224,7 @@ class Program:
         return pytree.tree_unflatten(outputs, spec)
 
     def _input_read(self, position: int, node: Node, device: torch.device) -> InputRead:
-        """Where an op finds the value of a node."""
+        """How an op reads the value of a node."""
         tensor, views = resolve_tensor(self.builder, node, device)
         return InputRead(self.graph.ops[position].inputs.index(tensor), views)
 
@@ -240,10 +240,10 @@ def build_program(
     """A program of one call of a model, or of one training step; see `from_torch`.
 
     Args:
-        optimizer: Its name, or a rule with a rate of its own.
+        optimizer: Its name, or a rule with its own learning rate.
 
     Raises:
-        GraphError: The model cannot be exported, or what it returns cannot be told.
+        GraphError: The model cannot be exported, or its outputs are unknown.
         ConfigError: The optimizer is unknown, or given without training.
     """
     if optimizer is not None and not training:
@@ -290,7 +290,7 @@ def build_program(
 def resolve_tensor(
     builder: TorchGraphBuilder, node: Node, device: torch.device
 ) -> tuple[Tensor, tuple[View, ...]]:
-    """The graph's tensor that a node's value is taken from, and the free views to take of it."""
+    """The graph's tensor behind a node's value, and the views that make the value of it."""
     views: list[View] = []
     while node in builder.descriptions and node not in builder.nodes_with_ops:
         meaning = builder.descriptions[node]
@@ -303,7 +303,8 @@ def resolve_tensor(
     assert tensor is not None
     if node.op == "placeholder" and tensor in builder.source_nodes:
         sizes, strides = layout(node)
-        if layout(builder.source_nodes[tensor]) != (sizes, strides):  # another view of one memory
+        # It may be another view of the same storage.
+        if layout(builder.source_nodes[tensor]) != (sizes, strides):
             views.append(lambda value: value.as_strided(sizes, strides))
     return tensor, tuple(reversed(views))
 
@@ -362,7 +363,7 @@ def _find_sources(graph: Graph, builder: TorchGraphBuilder) -> dict[int, Program
 def _run_in_place(
     run: Runner, aliases: Sequence[tuple[int, int]], values: Any
 ) -> list[torch.Tensor]:
-    """Run an op, then put its outputs where they belong."""
+    """Run an op, then copy its outputs into the inputs that they alias."""
     outputs = list(run(values))
     for output, source in aliases:
         outputs[output] = values[source].copy_(outputs[output])

@@ -22,28 +22,28 @@ from placewright.runtime.program.attention import NON_CPU_KERNELS
 
 Values = Sequence[torch.Tensor]
 Runner = Callable[[Values], Values]
-"""The tensors that an op reads, in the order of its inputs, in; the tensors it makes out."""
+"""From an op's input tensors, in order, to its output tensors."""
 
 View = Callable[[torch.Tensor], torch.Tensor]
-_RNG_LOCK = threading.Lock()  # the CPU's random generator belongs to the whole process
+_RNG_LOCK = threading.Lock()  # the CPU's random generator is shared by the whole process
 _SCATTER_VIEWS: Mapping[str, Callable[..., Any]] = {
     "slice_scatter": torch.ops.aten.slice.Tensor,
     "select_scatter": torch.ops.aten.select.int,
     "diagonal_scatter": torch.ops.aten.diagonal.default,
     "as_strided_scatter": torch.ops.aten.as_strided.default,
 }
-"""What part of its first argument an op writes."""
+"""The part of its first argument that an op writes."""
 _LAZY_OPS: Mapping[str, View] = {"_conj": torch.conj_physical, "_neg_view": torch.neg}
-"""Ops that only mark a tensor, as conjugate or negative, and what makes its values so."""
+"""Ops that only mark a tensor as conjugate or negative, and ops that compute the values."""
 
 
 @dataclass(frozen=True)
 class InputRead:
-    """Where a value that a node reads comes from.
+    """How a node reads one of an op's inputs.
 
     Args:
-        slot: Which of the op's inputs it is.
-        views: Free views to be taken of it, in order.
+        slot: The index of the input.
+        views: Views of it, to be applied in order.
     """
 
     slot: int
@@ -66,14 +66,14 @@ def node_runner(
     """A function that runs a node on one device.
 
     Args:
-        reads: Where each node that it reads comes from. Of a tensor that is not among them only the
-            shape is wanted, and an empty one stands in for it.
-        in_place: Let a node that makes a changed copy of what it reads first change that instead.
-        seed: Draw random numbers from here, the same on every device; None: as PyTorch does.
+        reads: How each node that it reads is read. Of other tensors only the shape is needed: an
+            empty tensor replaces them.
+        in_place: Let a node that returns a changed copy of its first input change that instead.
+        seed: Seed of random numbers, the same on every device; None: as PyTorch draws them.
 
     Raises:
-        GraphError: The node needs a number that only another node's values give, or the values of a
-            tensor that is not among `reads`.
+        GraphError: The node needs a number that depends on another node's values, or the values of
+            a tensor that is not among `reads`.
     """
     tensor_mask = [tensor is not None for tensor in node_specs(node)]
     call = _node_call(node, reads, device, in_place)
@@ -87,7 +87,7 @@ def node_runner(
 
 
 def view_function(node: Node, source: Node, device: torch.device) -> View:
-    """A function that takes the view that a node is of what it reads."""
+    """A function that applies a view node to its input."""
     call = _node_call(node, {source: InputRead(0)}, device, False)
     return lambda value: call((value,))
 
@@ -124,7 +124,7 @@ def _node_call(
 
 
 def _check_reads(node: Node, reads: Mapping[Node, InputRead]) -> None:
-    """Refuse to make up values: only `self` is ever there for its shape alone."""
+    """Refuse unread values: only `self` may be present for its shape alone."""
     shape_only = named_arguments(node).get("self") if hasattr(node.target, "_schema") else None
     for source in node.all_input_nodes:
         is_available = source in reads or source is shape_only or source.op == "get_attr"
@@ -141,7 +141,7 @@ def _takes_device(node: Node) -> bool:
 
 
 def module_attribute(node: Node) -> Any:
-    """What a node that names an attribute of its graph's module stands for."""
+    """The attribute of the graph's module that a `get_attr` node names."""
     owner: Any = node.graph.owning_module
     for part in str(node.target).split("."):
         owner = getattr(owner, part)
@@ -149,7 +149,7 @@ def module_attribute(node: Node) -> Any:
 
 
 class _Getter:
-    """An argument that depends on the values that are read."""
+    """An argument that depends on the input values."""
 
     def __init__(self, get: Callable[[Values], Any]) -> None:
         self.get = get
@@ -159,7 +159,7 @@ class _Getter:
 
 
 def _argument(arg: Any, reads: Mapping[Node, InputRead], device: torch.device) -> Any:
-    """An argument as it is to be given, or a getter of it."""
+    """An argument of the call, or a getter of it."""
     if isinstance(arg, Node):
         if arg in reads:
             read = reads[arg]
@@ -180,7 +180,7 @@ def _argument(arg: Any, reads: Mapping[Node, InputRead], device: torch.device) -
 
 
 def _unread_argument(node: Node, device: torch.device) -> Any:
-    """What a node that is not read stands for: a subgraph, a number, or a tensor's shape."""
+    """The argument of a node that is not read: a subgraph, a number, or an empty tensor."""
     if node.op == "get_attr":
         return module_attribute(node)
     value = node.meta.get("val")
@@ -192,13 +192,13 @@ def _unread_argument(node: Node, device: torch.device) -> Any:
     if isinstance(value, bool | int | float | str | None):
         return value
     raise GraphError(
-        f"op {op_name(node)!r} makes a number out of a tensor's values, and a later op needs it: "
+        f"op {op_name(node)!r} makes a number of a tensor's values, and a later op needs it: "
         "such a model cannot be run op by op"
     )
 
 
 def _target(node: Node, device: torch.device) -> Callable[..., Any]:
-    """What a node calls on a device: a few ops exist on the CPU alone, or are too strict."""
+    """The function that a node calls on a device: some ops exist on the CPU only, or are strict."""
     name = op_name(node)
     if device.type != "cpu" and name in NON_CPU_KERNELS:
         return NON_CPU_KERNELS[name]
@@ -214,19 +214,19 @@ def _target(node: Node, device: torch.device) -> Callable[..., Any]:
 def _materialise(
     function: View, dtype: torch.dtype, device: torch.device, value: torch.Tensor | complex
 ) -> torch.Tensor:
-    """What a lazy op stands for, which no copy and no view can lose; of a number, too."""
+    """The values of a lazy op, which survive copies and views; also of a number."""
     return function(torch.as_tensor(value, dtype=dtype, device=device))
 
 
 def _reshape(tensor: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
-    """A view; where another device laid the tensor out so that there is none, a copy."""
+    """A view; or a copy, if the tensor's layout on another device permits no view."""
     return tensor.reshape(tuple(sizes))
 
 
 def _in_place_form(
     node: Node, target: Any, args: list[Any]
 ) -> tuple[Callable[..., Any], list[Any]]:
-    """The form of an op that changes what it reads first."""
+    """The form of an op that writes into its first input."""
     name, overload = op_name(node), getattr(node.target, "_overloadname", "default")
     if name in _SCATTER_VIEWS:
         part = _SCATTER_VIEWS[name]
@@ -254,7 +254,7 @@ def _is_random(node: Node) -> bool:
 def _seeded_call(
     call: Callable[[Values], Any], device: torch.device, seed: int
 ) -> Callable[[Values], Any]:
-    """Draw on the CPU, so that all devices draw the same."""
+    """Draw on the CPU, so that all devices get the same numbers."""
 
     def draw(values: Values) -> Any:
         cpu_values = [value.cpu() for value in values]

@@ -15,12 +15,7 @@ if TYPE_CHECKING:
     from placewright.graph import Tensor
     from placewright.runtime.program.program import Program, ProgramSource
 
-_INDEXING_KINDS = (
-    "embedding",
-    "gather",
-    "scatter",
-    "loss",
-)  # kinds of op that read places in a table
+_INDEXING_KINDS = ("embedding", "gather", "scatter", "loss")  # kinds of op that read indices
 
 
 def model_tensors(program: Program, model: torch.nn.Module) -> dict[int, torch.Tensor]:
@@ -42,8 +37,8 @@ def input_tensors(
     """The call's tensor of each input, by position.
 
     Raises:
-        ExecutionError: One is of another shape or dtype than captured: sizes are part of a program,
-            which would give something else, and no error.
+        ExecutionError: One has another shape or dtype than captured: sizes are part of a program,
+            which would compute something else without an error.
     """
     leaves = pytree.tree_leaves((tuple(args), dict(kwargs)))
     tensors = {position: leaves[leaf] for position, leaf in program.input_leaves.items()}
@@ -60,9 +55,9 @@ def input_tensors(
 def random_inputs(
     program: Program, position: int, device: torch.device | str, seed: int = 0
 ) -> list[torch.Tensor]:
-    """Tensors for an op to read, of the right shapes and layouts, so that it can be run alone.
+    """Random inputs of an op, of the right shapes and layouts, so that it can be run alone.
 
-    Numbers are normal; whole numbers are places in the table that the op reads, or 0 and 1.
+    Numbers are normal; integers are valid indices of the tensor that the op indexes, or 0 and 1.
     """
     op = program.graph.ops[position]
     generator = torch.Generator().manual_seed(seed)
@@ -81,7 +76,7 @@ def random_inputs(
 def random_tensor(
     template: torch.Tensor, device: torch.device | str, generator: torch.Generator, rows: int = 2
 ) -> torch.Tensor:
-    """A tensor of this shape, layout and dtype with numbers in it."""
+    """A random tensor of a template's shape, layout and dtype."""
     shape, strides = (
         [int(size) for size in template.shape],
         [int(stride) for stride in template.stride()],
@@ -105,10 +100,10 @@ def run_on_one_device(
     device: torch.device | str = "cpu",
     seed: int | None = None,
 ) -> dict[Tensor, torch.Tensor]:
-    """Every tensor of the program, run in the graph's order on one device, changing nothing.
+    """Every tensor of the program, run in the graph's order on one device.
 
-    States keep their values: what would be written is made as a copy, to be found among the
-    tensors. Only updates of weights are not run.
+    States keep their values: a write makes a changed copy, which is among the tensors. Updates of
+    weights are not run.
     """
     values: dict[Tensor, torch.Tensor] = {}
     for position, op in enumerate(program.graph.ops):
