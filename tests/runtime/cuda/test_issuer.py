@@ -19,6 +19,7 @@ from models import (
 from placewright import Plan
 from placewright.errors import ExecutionError
 from placewright.runtime import Executor
+from placewright.runtime.cuda.graph_segments import persistent_tensors
 from placewright.runtime.cuda.issuer import Issuer
 from placewright.runtime.micro_batches import train_micro_batches
 from placewright.runtime.program.optimizer_step import OptimizerRule
@@ -227,7 +228,8 @@ def test_a_capture_frees_tensors_where_a_step_does(cuda, monkeypatch):
     def observed(issuer, step, cuda_device, index):
         issue(issuer, step, cuda_device, index)
         if cuda.capturing:
-            needed = issuer.cuda_graphs._persistent_tensors(cuda_device)
+            segments = issuer.cuda_graphs.segments.values()
+            needed = persistent_tensors(issuer, segments, cuda_device.number)
             sequence = cuda_device.job.instructions.sequence
             needed |= {key for each in sequence[index:] for _, key in each.inputs}
             op = sequence[index].position
