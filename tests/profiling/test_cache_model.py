@@ -36,13 +36,13 @@ def test_an_input_that_went_by_with_a_large_weight_is_cold():
     assert cold(Graph("head", ops), CACHE_DIVISOR * 600)[1][0] == "-"
 
 
-def test_what_takes_the_place_of_what_was_just_freed_is_warm():
+def test_memory_that_was_just_freed_is_warm():
     chain = [Op("x", "input", outputs=(100,))]
     chain += [Op(f"op{at}", inputs=((at, 0),), outputs=(100,)) for at in range(8)]
     assert {one[-1] for one in cold(Graph("chain", tuple(chain)), CACHE_DIVISOR * 150)} == {"-"}
 
 
-def test_what_a_step_keeps_goes_where_the_step_before_kept_it():
+def test_activations_reuse_the_memory_of_the_previous_step():
     keeping = [Op("x", "input", outputs=(100,))]
     keeping += [Op(f"op{at}", inputs=((at, 0),), outputs=(100,)) for at in range(8)]
     keeping += [Op("back", inputs=tuple((at, 0) for at in range(9)), outputs=(4,))]

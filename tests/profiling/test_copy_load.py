@@ -1,4 +1,4 @@
-"""Company: none without GPUs; with one, copies go on until the block is over."""
+"""Background copies: none without GPUs; with one, they run until the block ends."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_weights_stream_if_gpus_may_not_hold_them_all():
     assert needs_streaming(graph, cluster, {"gpu0": 2 << 30, "gpu1": 3 << 30})
 
 
-def test_times_in_company_are_kept_apart_from_times_alone(monkeypatch, tmp_path):
+def test_timings_with_copies_are_cached_separately(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert CopyLoad([]).name == ""
     alone, beside = (

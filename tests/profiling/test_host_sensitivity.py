@@ -55,7 +55,7 @@ class Real(Meter):
         return Measurement(really(self.problem, plan))
 
 
-def test_only_a_host_beside_others_leans(problem):
+def test_only_a_host_next_to_other_devices_is_scaled(problem):
     assert host_matters(problem)
     alone = replace(problem, cluster=problem.cluster.subset(["cpu"]))
     assert not host_matters(alone)
@@ -73,7 +73,7 @@ def test_only_a_host_beside_others_leans(problem):
     assert scale_host(less, 1.0, 1.0, 0.5).constraints.limits == {"gpu0": 875}
 
 
-def test_what_is_measured_chooses_among_leanings(problem):
+def test_measurements_choose_among_host_variants(problem):
     stop = pw.MaxEvaluations(3000)
     firm, *others = host_variants(problem, pw.solvers.Auto(), stop)
     assert others

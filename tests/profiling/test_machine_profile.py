@@ -88,19 +88,19 @@ def test_a_machine_that_has_changed_is_measured_again(machine, monkeypatch, chan
     assert machine == ["cpu0", "cpu0"]
 
 
-def test_a_kept_profile_that_is_damaged_is_measured_again(machine):
+def test_a_damaged_profile_is_measured_again(machine):
     kept = profile_machine().path
     kept.write_text(kept.read_text()[:40])
     assert profile_machine().fresh
     assert not profile_machine().fresh
 
 
-def test_a_kept_profile_is_measured_again_when_asked_for(machine):
+def test_a_cached_profile_is_measured_again_on_refresh(machine):
     profile_machine()
     assert profile_machine(refresh=True).fresh
 
 
-def test_profiles_of_several_numbers_of_workers_are_kept_side_by_side():
+def test_profiles_for_several_numbers_of_workers_coexist():
     names = {profile_path(MACHINE, machine_devices(MACHINE, count)).name for count in (1, 2, 4)}
     assert len(names) == 3
 
@@ -120,7 +120,7 @@ def test_workers_share_the_cores_and_the_memory():
     ] * 3
 
 
-def test_beside_a_gpu_cores_are_one_device_but_for_those_that_issue():
+def test_next_to_a_gpu_all_cores_but_the_issuing_ones_are_one_device():
     chosen = machine_devices(WITH_GPU)
     assert [device.name for device in chosen] == ["gpu0", "cpu"]
     able = {device.name: ABLE for device in chosen}

@@ -104,7 +104,7 @@ def test_ops_of_a_gpu_add_up_to_a_whole_step(tower, machine, one, monkeypatch):
     assert again.table.seconds[:, 1].sum() == pytest.approx(7e-4)
 
 
-def test_a_whole_step_that_had_no_room_is_tried_again(tower, machine, monkeypatch):
+def test_a_whole_step_that_did_not_fit_is_tried_again(tower, machine, monkeypatch):
     took = [None]
     monkeypatch.setattr(measuring, "time_gpu_step", lambda *_: took[0])
     kept, site = TimingCache(machine), HostAsGpu("gpu0", "cuda", model="a GPU")
@@ -231,7 +231,7 @@ def test_the_runtimes_own_time_comes_to_every_op_that_is_run(tower, machine, one
     assert len(asked) == 1  # it is kept
 
 
-def test_an_op_that_a_device_cannot_run_is_worked_out_and_said(tower, machine, one, monkeypatch):
+def test_an_op_that_a_device_cannot_run_is_estimated_and_reported(tower, machine, one, monkeypatch):
     def measure(program, position, site, *_):
         if program.graph.ops[position].kind == "matmul":
             raise RuntimeError("no kernel\nstack")

@@ -64,8 +64,8 @@ class UnlimitedMeter(FakeMeter):
         return Measurement(1.0 if len(placed) == 1 else 2.0)
 
 
-def test_a_plan_over_the_limit_is_not_chosen_however_quick(problem):
-    """All on one device is over the limit, and would be quicker."""
+def test_a_plan_over_the_limit_is_not_chosen_however_fast(problem):
+    """All on one device is over the limit, and would be faster."""
     alone = pw.Plan.of(problem, problem.legalize(np.zeros(len(problem.graph), dtype=int)))
     most = int(pw.simulate(problem, alone).peak.max())
     limits = dict.fromkeys(("cpu0", "cpu1"), most - 1)

@@ -96,7 +96,7 @@ def until(moment):
 @pytest.mark.parametrize(
     ("host", "own"), [(1e-4, 1e-5), (2e-5, 1e-3)], ids=["bound by the host", "bound by the GPU"]
 )
-def test_a_gpus_own_time_and_the_hosts_are_told_apart(host, own):
+def test_a_gpus_own_time_is_separated_from_the_hosts(host, own):
     gpu = Played(host, own)
     took = time_on_gpu(gpu.torch, 0, gpu, 0.1)
     assert own * 0.9 < took.seconds < own * 3

@@ -76,7 +76,7 @@ def test_states_are_written_where_they_are():
     assert len(timed(program)) == sum(op.kind not in STORED_KINDS for op in program.graph.ops)
 
 
-def test_numbers_stay_numbers_and_places_are_there():
+def test_values_stay_finite_and_indices_valid():
     program = build_program(Speaker(), (torch.tensor([[4, 1]]),))
     env = _initial_tensors(program, site())
     assert {int(one) for one in env[program.graph.position["words"], 0].flatten()} <= set(range(5))
@@ -109,7 +109,7 @@ def test_what_delays_an_op_now_and_then_counts_with_the_steps_it_delays():
     assert not steps.step_seconds
 
 
-def test_what_the_worker_does_between_ops_is_told_apart_from_them():
+def test_the_workers_time_between_ops_is_separate():
     program = build_program(Speaker(), (torch.tensor([[4, 1]]),))
     steps = StepTimer(program, site())
     steps.device.run(lambda: steps.run(10.0))
@@ -167,7 +167,7 @@ def test_a_whole_step_is_captured_with_sound_numbers_in_all_its_ops(training, mo
 def test_equal_ops_share_their_mean():
     taken = {3: Timing(1.0, 0.1, 9, 0.2), 5: Timing(2.0, 0.3, 7, 0.4), 8: Timing(9.0, 0.3, 7)}
     assert mean_timing(taken, [3, 5]) == Timing(1.5, 0.2, 7, pytest.approx(0.3))
-    assert mean_timing(taken, [4]).seconds == 0  # a view of a weight, which nobody runs
+    assert mean_timing(taken, [4]).seconds == 0  # a view of a weight, which is not run
 
 
 def test_a_profile_takes_what_a_step_says_and_else_times_op_by_op(monkeypatch, tmp_path):

@@ -170,7 +170,7 @@ def test_the_optimizer_goes_on_whatever_the_size_of_a_batch():
         assert torch.allclose(mine, theirs, atol=1e-6)
 
 
-def test_calls_between_those_of_a_stream_take_no_room_from_it():
+def test_calls_during_a_pipeline_leave_its_staging_buffer_alone():
     model, other = Deep().eval(), torch.randn(5, 16)
     calls = [torch.randn(3, 16) for _ in range(12)]
     expected, beside = [model(x) for x in calls], model(other)

@@ -116,7 +116,7 @@ def test_a_step_that_begins_later_never_comes_before_one_that_waits(streamed):
 
 @pytest.mark.parametrize("how", ["record", "on_op"])
 @pytest.mark.parametrize("error", [ValueError, SystemExit])
-def test_a_callback_that_raises_is_told_with_its_op(streamed, left, how, error):
+def test_an_error_of_a_callback_is_reported_with_its_op(streamed, left, how, error):
     model, program, plan = streamed
     calls = []
 
@@ -135,7 +135,7 @@ def test_a_callback_that_raises_is_told_with_its_op(streamed, left, how, error):
     assert not left()
 
 
-def test_what_cannot_be_sent_is_told_with_its_op_and_step(left, monkeypatch):
+def test_a_failed_send_is_reported_with_its_op_and_step(left, monkeypatch):
     model, x = Deep().eval(), torch.randn(4, WIDTH)
     program, problem = capture(model, x)
     names = [op.name for op in program.graph.ops]
@@ -162,7 +162,7 @@ def test_what_cannot_be_sent_is_told_with_its_op_and_step(left, monkeypatch):
     assert not left()
 
 
-def test_a_worker_that_cannot_begin_is_told(streamed, left, monkeypatch):
+def test_a_worker_that_cannot_start_is_reported(streamed, left, monkeypatch):
     model, program, plan = streamed
 
     def fails(_):
@@ -175,7 +175,7 @@ def test_a_worker_that_cannot_begin_is_told(streamed, left, monkeypatch):
     assert not left()
 
 
-def test_a_copy_that_fails_is_told_with_the_op_that_reads_it(streamed, left):
+def test_a_failed_copy_is_reported_with_the_op_that_reads_it(streamed, left):
     model, program, plan = streamed
     run = Executor(program, twin(model), plan)
     x = torch.randn(4, WIDTH)

@@ -55,7 +55,7 @@ def test_any_plan_trains_as_one_device_does():
             assert torch.allclose(mine, theirs, atol=1e-5)
 
 
-def test_states_are_kept_from_step_to_step_whatever_the_order():
+def test_states_persist_from_step_to_step_in_any_order():
     model = Cached()
     rows = [(torch.randn(1, 8), torch.tensor([at])) for at in (3, 0, 3)]
     program, problem = capture(model, rows[0])
@@ -120,7 +120,7 @@ def test_another_shape_than_captured_is_refused_and_changes_nothing():
         assert torch.equal(run(x)["made"], model(x)["made"])
 
 
-def test_a_step_that_is_broken_off_leaves_nothing_under_way(monkeypatch):
+def test_an_interrupted_step_leaves_nothing_in_flight(monkeypatch):
     model, x = Branches(), torch.randn(4, 8)
     program, problem = capture(model, x)
     run = Executor(program, twin(model), plans(problem, 1)[0])
@@ -146,7 +146,7 @@ def test_steps_in_flight_can_be_let_end_before_they_are_asked_for():
             assert torch.equal(run.result(number)["made"], model(x + at)["made"])
 
 
-def test_who_leaves_a_pipeline_leaves_nothing_in_flight():
+def test_a_caller_that_stops_early_leaves_nothing_in_flight():
     model, x = Branches(), torch.randn(4, 8)
     program, problem = capture(model, x)
     with Executor(program, twin(model), plans(problem, 1)[0]) as run:

@@ -77,7 +77,7 @@ def test_graphs_replay_what_was_captured_with_new_inputs_and_keep_old_outputs():
         assert torch.equal(first, kept)
 
 
-def test_states_are_kept_on_the_gpu():
+def test_states_stay_on_the_gpu():
     model = Cached()
     rows = [(torch.randn(1, 8), torch.tensor([at])) for at in (3, 0, 3, 1, 2, 4)]
     program, problem = capture(model, rows[0], machine("gpu0"))
@@ -133,7 +133,7 @@ class Deep(nn.Module):
         return x
 
 
-def test_streamed_weights_stay_within_their_room_and_run_at_the_links_speed(request):
+def test_streamed_weights_stay_within_the_buffer_and_run_at_the_links_speed(request):
     request.addfinalizer(gc.enable)
     layers, width = 24, 4096  # 64 MiB each, 1.5 GiB in all
     size = width * width * 4

@@ -66,7 +66,7 @@ for _ in range(12):
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc can be told")
 @pytest.mark.parametrize("before", ["", ARENAS], ids=["alone", "beside threads with arenas"])
-def test_a_worker_asks_for_no_memory_that_it_had(before):
+def test_a_worker_reuses_its_memory(before):
     code = [sys.executable, "-c", before + WORKER]
     ran = subprocess.run(code, check=True, capture_output=True, text=True)
     # Pages of a tensor: four steps make sixteen; a thread that is late may need a few more at once.
@@ -74,7 +74,7 @@ def test_a_worker_asks_for_no_memory_that_it_had(before):
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc can be told")
-def test_kept_memory_is_not_asked_for_again():
+def test_retained_memory_is_not_requested_again():
     ran = subprocess.run([sys.executable, "-c", CODE], check=True, capture_output=True, text=True)
     left, kept = (int(line) for line in ran.stdout.split())
     assert left > 5 * 10_000

@@ -187,7 +187,7 @@ class Pipe:
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_whatever_goes_wrong_in_a_plan_is_told(problem, monkeypatch, error, said):
+def test_any_error_of_a_plan_is_reported(problem, monkeypatch, error, said):
     def fail(*_):
         raise error
 

@@ -37,7 +37,7 @@ def batch(seed: int, size: int = 12):
 
 @pytest.mark.parametrize("in_flight", [1, 4])
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_a_step_in_parts_is_the_step_of_the_whole_batch(name, in_flight):
+def test_micro_batches_equal_the_step_of_the_whole_batch(name, in_flight):
     torch.manual_seed(0)
     model = Loss()
     part = tuple(one[:3] for one in batch(0))
@@ -88,7 +88,7 @@ def test_a_part_that_fails_changes_no_weight():
         assert torch.equal(mine, theirs)
 
 
-def test_what_cannot_be_run_in_parts_is_said():
+def test_impossible_micro_batches_are_refused():
     class Normed(Loss):
         def __init__(self) -> None:
             super().__init__()

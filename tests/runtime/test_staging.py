@@ -16,14 +16,14 @@ def copies(sizes):
     ]
 
 
-def test_two_blocks_take_turns():
+def test_two_blocks_alternate():
     staging = allocate_staging(copies([[512], [512], [512], [512]]), 1024)
     assert [copy.offset for copy in staging.copies] == [0, 512, 0, 512]
     assert [copy.readers_before for copy in staging.copies] == [0, 0, 1, 2]
     assert staging.capacity == 1024
 
 
-def test_a_room_for_one_op_alone_waits_for_each():
+def test_a_buffer_for_one_op_waits_for_each():
     staging = allocate_staging(copies([[256, 256], [512], [256]]), 512)
     assert [copy.readers_before for copy in staging.copies] == [0, 0, 1, 2]
 

@@ -36,6 +36,7 @@ from placewright.profiling.whole_step import (
     time_gpu_step,
 )
 from placewright.runtime.cuda.backend import current_backend
+from placewright.runtime.cuda.workspaces import clear_workspaces
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -262,8 +263,6 @@ class _OpProfiler:
             if device.is_gpu
         }
         if gpu_steps:
-            from placewright.runtime.cuda.issuer import clear_workspaces
-
             clear_workspaces()
             current_backend().empty_cache()
         return gpu_steps

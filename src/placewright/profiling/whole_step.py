@@ -154,7 +154,7 @@ class StepTimer:
         self.worker.inbox.put(Message("stop"))
 
     def timings(self) -> dict[int, Timing]:
-        """The timing of each op; samples are counted anew after this.
+        """The timing of each op; later samples start over.
 
         A core that is taken away for a moment delays one op of many. No op's median shows that, but
         nearly every step's time does: all ops are scaled until they add up to the median step.

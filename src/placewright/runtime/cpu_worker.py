@@ -184,7 +184,7 @@ class CpuWorker(threading.Thread):
             target_step.reads_done.add(message.key)
 
     def _ready_step(self) -> WorkerStep | None:
-        """The oldest step whose next op is ready; a staging room serves one step at a time."""
+        """The oldest step whose next op is ready; a staging buffer serves one step at a time."""
         candidates = self.steps[:1] if self.streamer is not None else self.steps
         sequence = self.job.instructions.sequence
         for step in candidates:

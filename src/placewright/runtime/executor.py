@@ -10,24 +10,14 @@ import torch
 
 from placewright.errors import ExecutionError
 from placewright.graph import STATE
-from placewright.runtime.cpu_worker import (
-    CpuWorker,
-    DeviceJob,
-    Message,
-    StepDone,
-    WeightStreamer,
-)
+from placewright.runtime.cpu_worker import CpuWorker, DeviceJob, Message, StepDone, WeightStreamer
 from placewright.runtime.cuda.backend import current_backend
 from placewright.runtime.host_allocator import retain_freed_memory
 from placewright.runtime.instructions import compile_plan
 from placewright.runtime.micro_batches import op_runners, weight_updates
 from placewright.runtime.openmp import release_openmp_team
 from placewright.runtime.program.sources import input_tensors
-from placewright.runtime.real_devices import (
-    cpu_affinity,
-    find_real_devices,
-    spare_cores,
-)
+from placewright.runtime.real_devices import cpu_affinity, find_real_devices, spare_cores
 from placewright.runtime.weight_storage import place_weights
 
 if TYPE_CHECKING:
@@ -110,15 +100,14 @@ class Executor:
     # -- life ----------------------------------------------------------------------------------
 
     def _start(self) -> None:
-        numbers = [
-            index
-            for index, instructions in enumerate(self.instructions.per_device)
-            if instructions.sequence
-        ]
         gpus = frozenset(
             index for index, real_device in enumerate(self.real_devices) if real_device.is_gpu
         )
-        self.jobs = {number: self._new_job(number, gpus) for number in numbers}
+        self.jobs = {
+            number: self._new_job(number, gpus)
+            for number, instructions in enumerate(self.instructions.per_device)
+            if instructions.sequence
+        }
         self.workers: dict[int, CpuWorker] = {}
         self.streamers: list[WeightStreamer] = []
         self.issuer = self._new_issuer(

@@ -110,7 +110,7 @@ def test_what_is_made_all_along_a_step_is_replayed():
     assert large_output_ops(problem.graph) == frozenset()
 
 
-def test_views_of_a_large_output_are_handed_out_with_it():
+def test_views_of_a_large_output_are_excluded_with_it():
     _, problem = capture(Speaker(shaped=True), torch.randn(2, 8), machine(1))
     graph = problem.graph
     found = large_output_ops(graph)
@@ -119,7 +119,7 @@ def test_views_of_a_large_output_are_handed_out_with_it():
     assert graph_resident_bytes(graph) == 2 * (2 * 8 * 4)  # a layer's input and output
 
 
-def test_a_plan_keeps_room_for_what_graphs_hold_and_not_for_a_second_output():
+def test_a_plan_reserves_memory_for_graphs_and_not_for_a_second_output():
     size = 100 << 20
     ops = [
         Op("x", "input", (), (64,)),
@@ -154,7 +154,7 @@ class Tied(nn.Module):
         return (x @ self.words.weight.T).square().mean()
 
 
-def test_what_is_large_and_goes_between_devices_has_no_place_in_a_graph(cuda, monkeypatch):
+def test_large_transfers_are_excluded_from_graphs(cuda, monkeypatch):
     monkeypatch.setattr(graph_exclusions, "LARGE_TRANSFER_BYTES", 1 << 20)
     model, tokens = Tied(), torch.arange(3)
     program, problem = capture(model, tokens, machine(1), training=True, optimizer="sgd")

@@ -66,7 +66,7 @@ def test_a_view_of_what_a_graph_makes_is_not_overwritten(cuda):
     assert torch.allclose(part, model(x)[1])
 
 
-def test_after_a_whole_graph_each_op_runs_on_its_own_lane(cuda, monkeypatch):
+def test_after_a_whole_graph_each_op_runs_on_its_own_device(cuda, monkeypatch):
     class Speaker(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -133,7 +133,7 @@ class Skips(nn.Module):
         return x + skip
 
 
-def test_out_of_memory_is_said_where_graphs_hold_what_is_needed(cuda):
+def test_out_of_memory_is_reported_if_graphs_cannot_be_dropped(cuda):
     model, x = Skips().eval(), torch.randn(4, 8)
     program, problem = capture(model, x, machine(1))
     with Executor(program, twin(model), on_gpu(problem, "relu", "sin"), cuda_graphs=True) as run:
@@ -151,7 +151,7 @@ def test_out_of_memory_is_said_where_graphs_hold_what_is_needed(cuda):
 
 
 @pytest.mark.parametrize("room", ["beside", "received"])
-def test_graphs_leave_memory_for_what_has_no_place_in_them(room, cuda, monkeypatch):
+def test_graphs_leave_memory_for_excluded_tensors(room, cuda, monkeypatch):
     class Sums(nn.Module):
         def forward(self, x):
             short = x.sum(0)

@@ -19,6 +19,7 @@ from models import (
 from placewright import Plan
 from placewright.errors import ExecutionError
 from placewright.runtime import Executor
+from placewright.runtime.cuda.graph_segments import persistent_tensors
 from placewright.runtime.cuda.issuer import Issuer
 from placewright.runtime.micro_batches import train_micro_batches
 from placewright.runtime.program.optimizer_step import OptimizerRule
@@ -90,7 +91,7 @@ def test_gradients_are_gathered_op_by_op_and_then_replays_go_on(cuda):
     assert losses[1] == pytest.approx(losses[0], rel=1e-5)
 
 
-def test_copies_run_ahead_as_far_as_the_room_permits_and_no_further(cuda):
+def test_copies_run_ahead_as_far_as_the_buffer_permits(cuda):
     model, x = nn.Sequential(*(nn.Linear(8, 8, bias=False) for _ in range(6))), torch.randn(2, 8)
     program, problem = capture(model, x, machine(1))
     device = problem.legalize([1] * len(problem.graph))
@@ -170,7 +171,7 @@ def test_captured_runs_of_ops_read_new_inputs_and_leave_old_outputs_alone(cuda):
         assert run.issuer.cuda_graphs.mode == "replay"
 
 
-def test_what_graphs_read_has_one_place_and_what_they_alone_have_read_is_let_go(cuda):
+def test_inputs_of_graphs_have_one_address_and_internal_tensors_are_freed(cuda):
     class Twice(nn.Module):
         """What comes first is read at the beginning and at the end."""
 
@@ -214,7 +215,7 @@ def deep(layers: int, gpus: int):
 
 
 def test_a_capture_frees_tensors_where_a_step_does(cuda, monkeypatch):
-    """What graphs alone read must not stay until the capture ends: its room serves later ops."""
+    """Tensors that only graphs read are freed during the capture: later ops reuse their memory."""
     layers = [layer for _ in range(8) for layer in (nn.Linear(8, 8), nn.Tanh())]
     model, x = nn.Sequential(*layers, nn.Linear(8, 1)), torch.randn(4, 8)
     how = {"training": True, "optimizer": OptimizerRule("sgd", 0.01)}
@@ -227,7 +228,8 @@ def test_a_capture_frees_tensors_where_a_step_does(cuda, monkeypatch):
     def observed(issuer, step, cuda_device, index):
         issue(issuer, step, cuda_device, index)
         if cuda.capturing:
-            needed = issuer.cuda_graphs._persistent_tensors(cuda_device)
+            segments = issuer.cuda_graphs.segments.values()
+            needed = persistent_tensors(issuer, segments, cuda_device.number)
             sequence = cuda_device.job.instructions.sequence
             needed |= {key for each in sequence[index:] for _, key in each.inputs}
             op = sequence[index].position
@@ -338,7 +340,7 @@ def first_instructions(run):
     return [cuda_device.job.instructions.sequence[index] for index in segment.op_indices]
 
 
-def test_capturing_is_given_up_where_it_is_not_quicker_or_steps_overlap(cuda):
+def test_graphs_are_dropped_if_they_are_slower_or_steps_overlap(cuda):
     model, x = nn.Sequential(*[nn.Linear(8, 8), nn.Tanh()] * 6).eval(), torch.randn(4, 8)
     program, problem = capture(model, x, machine(1))
     plan = Plan.of(problem, problem.legalize([1] * len(problem.graph)))
@@ -461,7 +463,7 @@ def test_a_step_of_one_gpu_is_one_graph(staged, cuda):
             assert torch.equal(run(x), torch.zeros(2, 8))
 
 
-def test_states_given_anew_are_changed_where_graphs_know_them(cuda):
+def test_new_states_are_changed_at_the_addresses_that_graphs_use(cuda):
     class Adds(nn.Module):
         def forward(self, cache, row):
             for _ in range(6):
@@ -509,7 +511,7 @@ def test_an_op_that_fails_among_many_is_named_and_memory_is_tried_again(error, c
         assert failed
 
 
-def test_cublas_keeps_its_room_while_there_are_graphs_that_work_in_it(cuda, monkeypatch):
+def test_cublas_keeps_its_workspace_while_graphs_use_it(cuda, monkeypatch):
     model, x = nn.Sequential(*(nn.Linear(8, 8) for _ in range(6))), torch.randn(2, 8)
     program, problem = capture(model, x, machine(1))
     plan = Plan.of(problem, problem.legalize([1] * len(problem.graph)))

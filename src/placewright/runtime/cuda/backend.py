@@ -112,7 +112,7 @@ class Backend(Protocol):
         """The most bytes that tensors took on a GPU at once, since `reset_peak`."""
 
     def reset_peak(self, index: int) -> None:
-        """Count the peak anew."""
+        """Restart the peak."""
 
 
 class TorchCuda:

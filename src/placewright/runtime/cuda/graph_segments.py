@@ -1,4 +1,4 @@
-"""Graph segments: runs of GPU ops that can be captured as one CUDA graph."""
+"""Graph segments: runs of GPU ops that are captured as one CUDA graph, and what they read."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from placewright.runtime.cuda.graph_exclusions import MAX_TAIL_OPS
+from placewright.runtime.instructions import ENV
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     import torch
 
@@ -128,6 +129,50 @@ def _capture_length(issuer: Issuer, instructions: Sequence[Instruction]) -> int:
         if is_short and not any(instruction.position in streaming_ops for instruction in tail)
         else len(instructions)
     )
+
+
+def captured_indices(issuer: Issuer, segments: Iterable[GraphSegment], number: int) -> set[int]:
+    """The indices of a device's ops that are part of graphs."""
+    return {
+        index
+        for segment in segments
+        if issuer.order[segment.start][0] == number
+        for index in segment.op_indices
+    }
+
+
+def persistent_tensors(
+    issuer: Issuer, segments: Iterable[GraphSegment], number: int
+) -> set[Tensor]:
+    """Tensors of a device that are not only read by graphs; the memory of others can be reused.
+
+    Tensors that are sent stay: their copy may end later than the next graph begins.
+    """
+    captured = captured_indices(issuer, segments, number)
+    instructions = issuer.jobs[number].instructions
+    persistent = set(instructions.outputs)
+    for index, instruction in enumerate(instructions.sequence):
+        persistent |= {(instruction.position, output) for output, _ in instruction.sends}
+        if index not in captured:
+            persistent |= {key for location, key in instruction.inputs if location == ENV}
+    return persistent
+
+
+def segment_reads(issuer: Issuer, segment: GraphSegment) -> list[DeviceTensor]:
+    """The tensors that a run of ops reads and does not compute."""
+    number = issuer.order[segment.start][0]
+    op_order = issuer.order[: segment.step_ops] or [(number, at) for at in segment.op_indices]
+    instructions = [
+        (number, issuer.jobs[number].instructions.sequence[index]) for number, index in op_order
+    ]
+    produced = {instruction.position for _, instruction in instructions}
+    reads = {
+        (number, key): None
+        for number, instruction in instructions
+        for location, key in instruction.inputs
+        if location == ENV and key[0] not in produced
+    }
+    return list(reads)
 
 
 class _PrefetchWindow:

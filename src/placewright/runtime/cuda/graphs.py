@@ -21,7 +21,10 @@ import torch
 from placewright.runtime.cuda.graph_segments import (
     DeviceTensor,
     GraphSegment,
+    captured_indices,
     find_segments,
+    persistent_tensors,
+    segment_reads,
 )
 from placewright.runtime.instructions import ENV
 from placewright.runtime.micro_batches import weight_updates
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from placewright.graph import Tensor
+    from placewright.runtime.cuda.gpu_step import GpuStep
     from placewright.runtime.cuda.issuer import Issuer
     from placewright.runtime.cuda.streams import CudaDevice
     from placewright.runtime.instructions import Instruction
@@ -191,7 +195,7 @@ class CudaGraphs:
                     value if is_resident else torch.empty_like(value, device="meta")
                 )
 
-    def replay(self, step: Any, cuda_device: CudaDevice, order_index: int) -> int:
+    def replay(self, step: GpuStep, cuda_device: CudaDevice, order_index: int) -> int:
         """Replay the run of ops that begins here, if there is one; the number of its ops."""
         segment = self.segments.get(order_index) if self.mode == REPLAY else None
         if segment is None:
@@ -260,7 +264,8 @@ class CudaGraphs:
 
     def _eager_bytes(self, cuda_device: CudaDevice) -> int:
         """The most bytes at once of received and computed tensors that belong to no graph."""
-        number, captured_indices = cuda_device.number, self._captured_indices(cuda_device)
+        number = cuda_device.number
+        captured = captured_indices(self.issuer, self.segments.values(), number)
         outputs_of: dict[int, list[Tensor]] = {}
         for holder, key in self.templates:
             if holder == number:
@@ -271,9 +276,7 @@ class CudaGraphs:
             new_tensors = [
                 key for key in instruction.remote_inputs if (number, key) not in self.static_inputs
             ]
-            new_tensors += (
-                outputs_of.get(instruction.position, []) if index not in captured_indices else []
-            )
+            new_tensors += outputs_of.get(instruction.position, []) if index not in captured else []
             live_bytes |= {key: self.templates[number, key].nbytes for key in new_tensors}
             peak = max(peak, sum(live_bytes.values()))
             for key in instruction.frees:
@@ -304,16 +307,20 @@ class CudaGraphs:
     def _capture_segment(
         self,
         segment: GraphSegment,
-        step: Any,
+        step: GpuStep,
         cuda_device: CudaDevice,
         pool: Any,
         producer: dict[DeviceTensor, int],
     ) -> None:
-        for device_tensor in self._segment_reads(segment, cuda_device):
+        for device_tensor in segment_reads(self.issuer, segment):
             self._bind_input(segment, step, device_tensor)
             segment.producers |= {producer[device_tensor]} if device_tensor in producer else set()
         keys_before = [set(env) for env in step.env]
-        persistent = None if segment.step_ops else self._persistent_tensors(cuda_device)
+        persistent = (
+            None
+            if segment.step_ops
+            else persistent_tensors(self.issuer, self.segments.values(), cuda_device.number)
+        )
         graph = self.backend.new_graph()
         with self.backend.capture(graph, pool, cuda_device.compute):
             if persistent is None:
@@ -329,7 +336,9 @@ class CudaGraphs:
         segment.graph = graph
         self.static_memory |= set(map(_storage_ptr, segment.outputs.values()))
 
-    def _bind_input(self, segment: GraphSegment, step: Any, device_tensor: DeviceTensor) -> None:
+    def _bind_input(
+        self, segment: GraphSegment, step: GpuStep, device_tensor: DeviceTensor
+    ) -> None:
         """Give an input of a run of ops a fixed address, unless a graph computes it."""
         number, tensor = device_tensor
         if tensor not in step.env[number]:
@@ -346,50 +355,8 @@ class CudaGraphs:
         if device_tensor in self.static_inputs:
             segment.inputs[device_tensor] = self.static_inputs[device_tensor]
 
-    def _captured_indices(self, cuda_device: CudaDevice) -> set[int]:
-        """The indices of a device's ops that are part of graphs."""
-        order = self.issuer.order
-        segments = [
-            segment
-            for segment in self.segments.values()
-            if order[segment.start][0] == cuda_device.number
-        ]
-        return {index for segment in segments for index in segment.op_indices}
-
-    def _persistent_tensors(self, cuda_device: CudaDevice) -> set[Tensor]:
-        """Tensors that are not only read by graphs; the memory of all others can be reused.
-
-        Tensors that are sent stay: their copy may end later than the next graph begins.
-        """
-        captured_indices, persistent = (
-            self._captured_indices(cuda_device),
-            set(cuda_device.job.instructions.outputs),
-        )
-        for index, instruction in enumerate(cuda_device.job.instructions.sequence):
-            persistent |= {(instruction.position, output) for output, _ in instruction.sends}
-            if index not in captured_indices:
-                persistent |= {key for location, key in instruction.inputs if location == ENV}
-        return persistent
-
-    def _segment_reads(self, segment: GraphSegment, cuda_device: CudaDevice) -> list[DeviceTensor]:
-        """The tensors that a run of ops reads and does not compute."""
-        op_order = self.issuer.order[: segment.step_ops]
-        op_order = op_order or [(cuda_device.number, op_index) for op_index in segment.op_indices]
-        instructions = [
-            (number, self.issuer.jobs[number].instructions.sequence[index])
-            for number, index in op_order
-        ]
-        produced = {instruction.position for _, instruction in instructions}
-        reads = {
-            (number, key): None
-            for number, instruction in instructions
-            for location, key in instruction.inputs
-            if location == ENV and key[0] not in produced
-        }
-        return list(reads)
-
     def _issue_segment(
-        self, segment: GraphSegment, step: Any, cuda_device: CudaDevice, persistent: set[Tensor]
+        self, segment: GraphSegment, step: GpuStep, cuda_device: CudaDevice, persistent: set[Tensor]
     ) -> None:
         """Issue ops of one device that need no other device."""
         env, sequence = step.env[cuda_device.number], cuda_device.job.instructions.sequence
@@ -399,7 +366,9 @@ class CudaGraphs:
                 if tensor not in persistent:
                     env.pop(tensor, None)
 
-    def _issue_whole_step(self, segment: GraphSegment, step: Any, first_device: CudaDevice) -> None:
+    def _issue_whole_step(
+        self, segment: GraphSegment, step: GpuStep, first_device: CudaDevice
+    ) -> None:
         """Issue a whole step: other streams fork from the first one, and join it."""
         issuer = self.issuer
         start_event, joined_streams = first_device.record_end(-1), []

@@ -7,24 +7,16 @@ has issued every transfer and every copy of streamed weights that can run in the
 from __future__ import annotations
 
 import queue
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
-from weakref import WeakSet
 
 import torch
 
-from placewright.runtime.cpu_worker import (
-    DeviceJob,
-    Message,
-    StepDone,
-)
+from placewright.runtime.cpu_worker import DeviceJob, Message, StepDone
 from placewright.runtime.cuda.backend import current_backend
-from placewright.runtime.cuda.graphs import (
-    OBSERVE,
-    REPLAY,
-    CudaGraphs,
-)
+from placewright.runtime.cuda.gpu_step import GpuStep, input_locations
+from placewright.runtime.cuda.graphs import OBSERVE, REPLAY, CudaGraphs
 from placewright.runtime.cuda.streams import CudaDevice
+from placewright.runtime.cuda.workspaces import clear_workspaces, open_issuers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -32,41 +24,6 @@ if TYPE_CHECKING:
     from placewright.graph import Tensor
     from placewright.runtime.cuda.backend import CudaEvent
     from placewright.runtime.instructions import Instruction
-
-
-@dataclass
-class _GpuStep:
-    """A step that is being issued."""
-
-    number: int
-    env: list[dict[Tensor, torch.Tensor]]
-    order_index: int = 0
-    arrival_events: dict[tuple[int, Tensor], CudaEvent] = field(default_factory=dict)
-    reads_done: set[tuple[int, int]] = field(default_factory=set)
-    read_events: dict[int, CudaEvent] = field(default_factory=dict)
-
-
-def _locations(cuda_device: CudaDevice, step: _GpuStep) -> tuple[Any, Any, Any]:
-    """The tensors that an op can read: by `ENV`, `RESIDENT` and `STAGED`."""
-    return (
-        step.env[cuda_device.number],
-        cuda_device.job.resident,
-        None if cuda_device.staging is None else cuda_device.staging.slots,
-    )
-
-
-_open_issuers: WeakSet[Issuer] = WeakSet()  # that have not released their streams
-
-
-def clear_workspaces() -> None:
-    """Free cuBLAS's workspaces of all streams; cuBLAS allocates them again when it is used.
-
-    They stay while there are graphs anywhere, which were captured with them.
-    """
-    has_graphs = any(issuer.cuda_graphs.has_graphs for issuer in _open_issuers)
-    backend = current_backend()
-    if backend.device_count() and not has_graphs:
-        backend.clear_workspaces()
 
 
 class Issuer:
@@ -97,13 +54,13 @@ class Issuer:
         self.backend = current_backend()
         self.inbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self.cuda_devices = {number: CudaDevice(job, source) for number, job in jobs.items()}
-        self.steps: list[_GpuStep] = []
+        self.steps: list[GpuStep] = []
         self.has_staging = any(
             cuda_device.staging is not None for cuda_device in self.cuda_devices.values()
         )
         self.current_device: CudaDevice | None = None
         self.cuda_graphs = CudaGraphs(self, cuda_graphs)
-        _open_issuers.add(self)
+        open_issuers.add(self)
         self.local_indices = [
             index if number == previous and self._is_local(jobs[number], index) else -1
             for (number, index), (previous, _) in zip(order, [(-1, -1), *order], strict=False)
@@ -175,13 +132,13 @@ class Issuer:
         except Exception as error:
             self._fail(step, error)
 
-    def new_step(self, number: int = -1) -> _GpuStep:
+    def new_step(self, number: int = -1) -> GpuStep:
         """A step of which no op has been issued yet."""
-        return _GpuStep(number, [{} for _ in range(self.device_count)])
+        return GpuStep(number, [{} for _ in range(self.device_count)])
 
     def _receive(
         self,
-        step: _GpuStep,
+        step: GpuStep,
         target: int,
         key: Tensor,
         value: torch.Tensor,
@@ -203,7 +160,7 @@ class Issuer:
                 local, arrival = cuda_device.receive(value, ready_event)
             step.env[target][key], step.arrival_events[target, key] = local, arrival
 
-    def _ready_step(self) -> _GpuStep | None:
+    def _ready_step(self) -> GpuStep | None:
         """The oldest step whose next op has all inputs from CPU devices."""
         for step in self.steps[:1] if self.has_staging else self.steps:
             number, index = self.order[step.order_index]
@@ -217,12 +174,12 @@ class Issuer:
                 return step
         return None
 
-    def _has_read(self, step: _GpuStep, number: int, op: int) -> bool:
+    def _has_read(self, step: GpuStep, number: int, op: int) -> bool:
         return (number, op) in step.reads_done or op in step.read_events
 
     # -- ops -----------------------------------------------------------------------------------
 
-    def _advance(self, step: _GpuStep) -> None:
+    def _advance(self, step: GpuStep) -> None:
         """Issue the next op of a step, or the captured run of ops that begins with it."""
         number, index = self.order[step.order_index]
         cuda_device, job = self.cuda_devices[number], self.jobs[number]
@@ -254,30 +211,23 @@ class Issuer:
         if step.order_index == len(self.order):
             self._finish_step(step)
 
-    def _fail(self, step: _GpuStep, error: Exception) -> None:
+    def _fail(self, step: GpuStep, error: Exception) -> None:
         """Report that the next op of a step has failed."""
         self.steps.remove(step)
         number, index = self.order[step.order_index]
         job = self.jobs[number]
         job.report(StepDone(step.number, number, {}, error, job.names[index]))
 
-    def _issue_local(self, step: _GpuStep, cuda_device: CudaDevice) -> None:
+    def _issue_local(self, step: GpuStep, cuda_device: CudaDevice) -> None:
         """Issue the following ops that need no other device, in a tight loop.
 
         A host that is slower than the GPU spends most of its time here. It looks for messages in
         between, since a tensor that arrives may have to be sent on at once.
         """
-        job, env, staging, inbox_empty = (
-            cuda_device.job,
-            step.env[cuda_device.number],
-            cuda_device.staging,
-            self.inbox.empty,
-        )
-        sequence, runners, locations = (
-            job.instructions.sequence,
-            job.runners,
-            _locations(cuda_device, step),
-        )
+        job, env = cuda_device.job, step.env[cuda_device.number]
+        staging, inbox_empty = cuda_device.staging, self.inbox.empty
+        sequence, runners = job.instructions.sequence, job.runners
+        locations = input_locations(cuda_device, step)
         arrival_events = {} if staging is None else staging.arrival_events
         segments = self.cuda_graphs.segments if self.cuda_graphs.mode == REPLAY else {}
         for order_index in range(step.order_index, len(self.order)):
@@ -321,7 +271,7 @@ class Issuer:
         )
         return not synchronises and job.on_op is None
 
-    def _issue_op(self, step: _GpuStep, cuda_device: CudaDevice, index: int) -> None:
+    def _issue_op(self, step: GpuStep, cuda_device: CudaDevice, index: int) -> None:
         """Issue an op that is part of no graph; if memory is short, discard the graphs."""
         try:
             self.issue(step, cuda_device, index)
@@ -333,9 +283,7 @@ class Issuer:
                 raise
         self.issue(step, cuda_device, index)
 
-    def wait_inputs(
-        self, step: _GpuStep, cuda_device: CudaDevice, instruction: Instruction
-    ) -> None:
+    def wait_inputs(self, step: GpuStep, cuda_device: CudaDevice, instruction: Instruction) -> None:
         """Let the compute stream wait for an op's inputs from other streams."""
         for tensor in instruction.remote_inputs:
             event = step.arrival_events.pop((cuda_device.number, tensor), None)
@@ -348,7 +296,7 @@ class Issuer:
         self.wait_staging(cuda_device, instruction)
 
     def _wait_graph_inputs(
-        self, step: _GpuStep, cuda_device: CudaDevice, required: Sequence[tuple[int, Tensor]]
+        self, step: GpuStep, cuda_device: CudaDevice, required: Sequence[tuple[int, Tensor]]
     ) -> None:
         """Let the stream of a captured step wait for all inputs from other devices."""
         for holder, tensor in required:
@@ -366,13 +314,10 @@ class Issuer:
         ):
             cuda_device.compute.wait_event(cuda_device.staging.arrival_events[instruction.position])
 
-    def issue(self, step: _GpuStep, cuda_device: CudaDevice, index: int) -> None:
+    def issue(self, step: GpuStep, cuda_device: CudaDevice, index: int) -> None:
         """Issue one op on the current stream."""
-        job, env, locations = (
-            cuda_device.job,
-            step.env[cuda_device.number],
-            _locations(cuda_device, step),
-        )
+        job, env = cuda_device.job, step.env[cuda_device.number]
+        locations = input_locations(cuda_device, step)
         instruction = job.instructions.sequence[index]
         inputs = [locations[location][key] for location, key in instruction.inputs]
         if self.cuda_graphs.mode == OBSERVE:
@@ -383,7 +328,7 @@ class Issuer:
         if job.on_op is not None:
             job.on_op(cuda_device.number, step, instruction, outputs)
 
-    def finish_op(self, step: _GpuStep, cuda_device: CudaDevice, instruction: Instruction) -> None:
+    def finish_op(self, step: GpuStep, cuda_device: CudaDevice, instruction: Instruction) -> None:
         """Send an op's outputs, release its part of the staging buffer, and free dead tensors."""
         env, position = step.env[cuda_device.number], instruction.position
         is_streamed = (
@@ -408,7 +353,7 @@ class Issuer:
 
     def send(
         self,
-        step: _GpuStep,
+        step: GpuStep,
         cuda_device: CudaDevice,
         target: int,
         key: Tensor,
@@ -422,7 +367,7 @@ class Issuer:
             pending: Any = cuda_device.to_host(value, event)
             cuda_device.job.send(target, Message("tensor", step.number, key, pending))
 
-    def _finish_step(self, step: _GpuStep) -> None:
+    def _finish_step(self, step: GpuStep) -> None:
         self.steps.remove(step)
         for number, cuda_device in self.cuda_devices.items():
             outputs = {}
@@ -461,7 +406,7 @@ class Issuer:
             cuda_device.staging = None
         self.cuda_graphs.discard()
         self.cuda_devices, self.jobs = {}, {}
-        _open_issuers.discard(self)
+        open_issuers.discard(self)
         clear_workspaces()
 
     def join_caller(self, outputs: Iterable[torch.Tensor]) -> None:
