@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from placewright.cli.render import tables
-from placewright.cli.render.text import format_percent
 from placewright.errors import ConfigError
-from placewright.units import format_seconds
+from placewright.units import format_percent, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
