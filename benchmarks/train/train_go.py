@@ -224,7 +224,7 @@ def line(trainer: Any) -> str:
     """Where training stands: means over the last 200 rows of the log."""
     rows = trainer.log[-200:]
     words = [f"{trainer.seconds:6.0f} s, update {trainer.updates:,}"]
-    for name in ("pass 0", "pass 1", "mended", "loss", "kl"):
+    for name in ("pass 0", "pass 1", "repair", "loss", "kl"):
         figures = [row.stats[name] for row in rows if name in row.stats]
         if figures:
             words.append(f"{name} {np.mean(figures):.3f}")

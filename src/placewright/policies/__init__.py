@@ -1,6 +1,6 @@
-"""Learned placement policies, one per paper: given a problem they sample episodes of plans.
+"""Learned placement policies, a folder per paper: given a problem they sample episodes of plans.
 
-One file a paper; most need torch.
+All but the linear policy need torch.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class PolicyEntry(NamedTuple):
-    """Where a policy's classes are."""
+    """The module and the classes of a policy."""
 
     module: str
     policy: str
@@ -70,7 +70,7 @@ def find_policy(name: str) -> Any:
 
 
 def find_config(name: str) -> Any:
-    """The class of a policy's configuration; `find_config(name)(…).build(problem)` makes one.
+    """The class of a policy's configuration; `find_config(name)(…).build(problem)` builds a policy.
 
     Raises:
         ConfigError: There is none of that name.
@@ -96,7 +96,7 @@ def save(policy: Policy, path: Path, made_by: str = "") -> None:
     """Write a policy to a JSON file and its weights to a safetensors file beside it.
 
     Args:
-        made_by: The command that made it, for whoever reads the file.
+        made_by: The command that trained it, for readers of the file.
 
     Raises:
         FileError: It cannot be written there.
@@ -108,10 +108,10 @@ def save(policy: Policy, path: Path, made_by: str = "") -> None:
 
 
 def load(path: Path) -> Policy:
-    """The policy that `save` wrote; nothing in the files is ever run.
+    """The policy that `save` wrote; the files are data and no code.
 
     Raises:
-        FileError: A file is missing, damaged, or no policy's.
+        FileError: A file is missing, damaged, or not a policy file.
     """
     data, tensors = load_with_tensors(path)
     try:
@@ -124,7 +124,7 @@ def restore(data: dict[str, Any], tensors: dict[str, Any]) -> Policy:
     """The policy of a file's data (`policy`, `config`) and its weights.
 
     Raises:
-        FileError: They do not go together.
+        FileError: The data and the weights do not match.
     """
     name, config = data.get("policy"), data.get("config")
     if not isinstance(name, str) or name not in POLICIES or not isinstance(config, dict):

@@ -1,9 +1,9 @@
 """Exploration noise that is correlated between similar groups of ops.
 
-Independent noise moves single groups, and a plan that is better than any with one group moved is
-then out of reach: a layer goes to another device as a whole or not at all. Noise that is shared by
-groups that look alike moves them together, as noise on a network's weights would (Plappert et al.
-2018), and still is a number added to each logit, so that the policy that acted can be scored.
+Independent noise moves single groups, and often no single move improves a plan: a layer has to move
+to another device as a whole. Noise that similar groups share moves them together, as noise on a
+network's weights would (Plappert et al. 2018). It is still a number added to each logit, so that
+the policy that acted can be scored.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_PATCH_PROBABILITY = 0.5  # of all episodes, where noise has patches
+_PATCH_PROBABILITY = 0.5  # of an episode to have a patch, where noise has patches
 _COSINES = 8  # slow waves over the groups' order
-_DIFFUSION_STEPS = 4  # neighbours of neighbours, and so on
+_DIFFUSION_STEPS = 4  # neighbours up to this many hops away
 
 
 def correlated_noise(
@@ -28,15 +28,15 @@ def correlated_noise(
     devices: int,
     patches: bool = False,
 ) -> NDArray[np.float32]:
-    """Episodes × groups × devices, of mean 0 and deviation up to 1, which is drawn too.
+    """Episodes × groups × devices: noise of mean 0 and a random deviation up to 1.
 
-    Each episode draws in what its groups are to be alike: what they are made of, whom they are near
-    to, where they stand in order, or nothing.
+    Each episode samples the similarity of its groups: by the kinds of their ops, by their
+    neighbours, by their position in the graph, or none.
 
     Args:
-        patches: Whether half of the episodes shake a few groups that are alike, as one, and leave
-            the others alone: a policy that is sure of its plan then tries its neighbours.
-        kind_shares: Groups × kinds: what each is made of.
+        patches: Whether half of the episodes move one patch of similar groups as one and leave the
+            others alone: a policy that is certain of its plan then tries plans nearby.
+        kind_shares: Groups × kinds: the share of each kind of op.
         adjacency: Groups × groups: whether they exchange tensors.
     """
     count = len(kind_shares)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def _coarse_groups(problem: Problem, count: int) -> Grouping:
-    """Convex groups by heavy edges; where units make that impossible, stretches of the graph."""
+    """Convex groups by heavy edges; where units make that impossible, segments of the graph."""
     try:
         return by_heavy_edges(problem, count)
     except ProblemError:
@@ -35,7 +35,7 @@ def _coarse_groups(problem: Problem, count: int) -> Grouping:
 
 
 def _single_ops(problem: Problem, count: int) -> Grouping:
-    """Each op with what goes with it anyway; convex groups where that is too many."""
+    """One group per unit; convex groups where those are too many."""
     leader = problem.arrays.leader
     if len(np.unique(leader)) > count:
         return _coarse_groups(problem, count)
@@ -49,7 +49,7 @@ GROUPINGS: dict[str, Callable[[Problem, int], Grouping]] = {
     "op": _single_ops,
     "forward": lambda problem, _: by_forward(problem),
 }
-"""Ways to group ops, each given the most groups that it should make."""
+"""Groupings by name; each is called with the largest number of groups to make."""
 
 
 def group_ops(problem: Problem, rule: str, count: int) -> Grouping:
@@ -60,17 +60,17 @@ def group_ops(problem: Problem, rule: str, count: int) -> Grouping:
 
 
 def legal_devices(problem: Problem, grouping: Grouping) -> NDArray[np.bool_]:
-    """Groups × devices: where at least one of a group's ops may be; `settle` does the rest."""
+    """Groups × devices: where at least one op is legal; `Problem.legalize` does the rest."""
     a, group = problem.arrays, grouping.group
     legal = np.zeros((len(grouping), a.devices), dtype=bool)
     np.logical_or.at(legal, group[a.scheduled], a.allowed[a.scheduled])
-    unscheduled = ~legal.any(axis=1)  # nothing in it takes a turn: weights that nobody reads
+    unscheduled = ~legal.any(axis=1)  # groups of unscheduled ops alone, e.g. unread weights
     legal[unscheduled] = a.allowed[np.unique(group, return_index=True)[1][unscheduled]]
     return legal
 
 
 def group_edges(problem: Problem, grouping: Grouping) -> NDArray[np.int64]:
-    """Distinct (source group, reading group) pairs, as two rows, less those inside a group."""
+    """Distinct (source group, reading group) pairs of different groups, as two rows."""
     a, group = problem.arrays, grouping.group.astype(np.int64)
     source, target = group[a.producer[a.inputs]], group[a.reader]
     pairs = np.unique(np.stack([source, target])[:, source != target], axis=1)
@@ -85,7 +85,7 @@ def op_kinds(problem: Problem) -> tuple[str, ...]:
 def kind_counts(
     problem: Problem, grouping: Grouping, kinds: tuple[str, ...]
 ) -> NDArray[np.float32]:
-    """Groups × kinds: how many ops of each kind a group has; kinds that are not known are left."""
+    """Groups × kinds: how many ops of each kind a group has; unknown kinds are left out."""
     kind_index = {kind: at for at, kind in enumerate(kinds)}
     counts = np.zeros((len(grouping), len(kinds)), dtype=np.float32)
     for group, op in zip(grouping.group.tolist(), problem.graph.ops, strict=True):
@@ -97,7 +97,7 @@ def kind_counts(
 def largest_output_bytes(
     problem: Problem, grouping: Grouping, max_tensors: int
 ) -> NDArray[np.float32]:
-    """Groups × `max_tensors`: the largest tensors that each group sends to others, on a log scale to 1.
+    """Groups × `max_tensors`: the largest tensors that other groups read, logarithmic, up to 1.
 
     The papers use output shapes; our tensors have bytes and no shapes.
     """
@@ -126,7 +126,7 @@ def output_bytes(problem: Problem, grouping: Grouping) -> NDArray[np.float64]:
 
 
 def check_dimensions(problem: Problem, devices: int, groups: int, group_count: int) -> None:
-    """Raise ProblemError unless the problem has as many devices and groups as a policy knows."""
+    """Raise ProblemError unless the problem has as many devices and groups as the policy."""
     if problem.arrays.devices != devices or group_count != groups:
         raise ProblemError(
             f"the policy was made for {devices} devices and {groups} groups: the problem has "

@@ -73,7 +73,7 @@ class HeadScores:
 
     @cached_property
     def episode_max_entropy(self) -> torch.Tensor:
-        """The entropy of uniform choices, summed over the decisions that an episode samples on average."""
+        """The entropy of uniform choices, summed over an episode's decisions, on average."""
         if self.mask is None:
             return self.max_entropy.sum()
         return (self.max_entropy * self.mask).sum() / max(len(self.mask), 1)

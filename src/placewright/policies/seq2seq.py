@@ -1,9 +1,9 @@
 """The attentional sequence-to-sequence placer that ColocRL and Hierarchical share.
 
-An LSTM reads the groups, another one writes devices one after the other, looking back at what the
-first has read (Bahdanau et al. 2015), and is told each device it wrote by a learned vector. Shapes
-and formulas are those of TensorFlow's open code (`hierarchical_controller.py`), less
-its misaligned backward states; weights are Glorot's, and ours have a bias.
+An LSTM encodes the groups. Another one decodes devices one after the other, with attention over the
+encoder's outputs (Bahdanau et al. 2015) and a learned embedding of the device before. Shapes and
+formulas are those of TensorFlow's open code (`hierarchical_controller.py`), without its misaligned
+backward states; weights are initialised as Glorot's, and ours have a bias.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-MASKED_LOGIT = -1e9  # the logit of a device that a group may not be on
-_MAX_ELEMENTS = 2**26  # numbers that attention holds at once when scoring
+MASKED_LOGIT = -1e9  # the logit of an illegal device
+_MAX_ELEMENTS = 2**26  # elements of the attention tensor per chunk when scoring
 
 
 @dataclass(frozen=True, eq=False)
 class EncoderMemory:
-    """What the encoder has read: rows × groups × hidden, and the decoder's first state."""
+    """The encoder's outputs, rows × groups × hidden, and the decoder's initial state."""
 
     outputs: torch.Tensor
     state: tuple[torch.Tensor, torch.Tensor]
 
     def of(self, index: torch.Tensor) -> EncoderMemory:
-        """One row for each episode."""
+        """The rows of an index, one for each episode."""
         hidden, cell = self.state
         return EncoderMemory(self.outputs[index], (hidden[index], cell[index]))
 
@@ -35,12 +35,12 @@ class Placer(nn.Module):
     """An attentional sequence-to-sequence model over groups.
 
     Args:
-        width: Numbers that describe a group.
+        width: Number of features of a group.
         hidden: Size of the decoder's state, and of the encoder's, both directions together.
-        both_ways: Whether the encoder also reads backward.
+        bidirectional: Whether the encoder also reads backward.
         temperature: Logits are divided by it.
-        tanh: Logits are squashed to plus or minus this; 0 for no limit.
-        min_noise_scale: Logits smaller than this are shaken as if they were of this size.
+        tanh: Logits are limited to plus or minus this by a tanh; 0 for no limit.
+        min_noise_scale: The least size of logits that noise is relative to.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Placer(nn.Module):
                 nn.init.ones_(weight[quarter : 2 * quarter])
 
     def encode(self, groups: torch.Tensor) -> EncoderMemory:
-        """Rows × groups × width, read."""
+        """Encode rows × groups × width."""
         outputs, (hidden, cell) = self.encoder(groups)
         final_states = [state.transpose(0, 1).reshape(len(groups), -1) for state in (hidden, cell)]
         return EncoderMemory(self.read(outputs), (final_states[0], final_states[1]))
@@ -89,15 +89,15 @@ class Placer(nn.Module):
         gumbel: torch.Tensor,
         logit_noise: torch.Tensor | None,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-        """Devices drawn one after the other.
+        """Sample devices one after the other.
 
         Args:
             legal: Groups × devices.
-            gumbel: Episodes × groups × devices: Gumbel numbers, zeros for the likeliest device.
-            logit_noise: The same, normal numbers, added to the logits as a share of their size.
+            gumbel: Episodes × groups × devices: Gumbel noise, zeros for the argmax device.
+            logit_noise: The same, normal noise, added to the logits as a share of their size.
 
         Returns:
-            Devices, their log-probabilities (episodes × groups), and what was added to the logits.
+            Devices and their log-probabilities (episodes × groups), and the noise on the logits.
         """
         hidden, cell = memory.state
         decoder_input = self.go.expand(len(gumbel), -1)
@@ -130,10 +130,10 @@ class Placer(nn.Module):
         logit_shift: torch.Tensor | None,
         best: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-        """Log-probabilities and entropies (episodes × groups) of devices that were drawn.
+        """Log-probabilities and entropies (episodes × groups) of sampled devices.
 
         Returns:
-            Those, and before noise the log-probabilities of the devices in `best` in their stead.
+            Those, and the log-probabilities, without noise, of the devices in `best` instead.
         """
         start_input = self.go.expand(len(device), -1)[:, None]
         decoder_inputs = torch.cat([start_input, self.device(device[:, :-1])], dim=1)
@@ -175,5 +175,5 @@ def log_prob_and_entropy(
 
 
 def uniform_entropy(legal: torch.Tensor) -> torch.Tensor:
-    """Items: the entropy of an even choice among those that are legal (items × choices)."""
+    """Items: the entropy of a uniform choice among the legal ones (items × choices)."""
     return legal.sum(dim=1).to(torch.float32).log()

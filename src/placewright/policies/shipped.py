@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from placewright.policies.policy import Policy
 
 WEIGHTS_FOLDER = Path(__file__).parent / "weights"
-"""Where trained policies are; `benchmarks/train_policies.py` and `train_go.py` make them."""
+"""The folder of trained policies; `benchmarks/train_policies.py` and `train_go.py` write it."""
 
 SHIPPED = ("pair", "placeto", "go")
-"""All serve any devices; `placeto` is the policy named `placeto-any`."""
+"""All work with any devices; `placeto` is the policy named `placeto-any`."""
 
 FOLDS = {"a": "go-a", "b": "go-b"}
-"""GO trained on one half of the paper's networks each, for tests on the other."""
+"""GO trained on each half of the paper's networks, for tests on the other half."""
 
 
 @cache
@@ -44,10 +44,10 @@ def shipped_policy(name: str) -> Policy:
 
 @cache
 def shipped_linear() -> LinearPolicy:
-    """The pair policy that ships, which needs no torch."""
+    """The shipped linear policy, which needs no torch."""
     return LinearPolicy.load(WEIGHTS_FOLDER / "pair.json")
 
 
 def linear_weights() -> NDArray[np.float64]:
-    """The weights of the pair policy that ships, in the order of its features."""
+    """The weights of the shipped linear policy, in the order of its features."""
     return shipped_linear().weights.copy()

@@ -1,7 +1,7 @@
 """Reads and writes a JSON file with a safetensors file next to it.
 
-The JSON file names the other one, whose name holds a digest of its content. That one is written
-first, so at any moment the JSON file names tensors that are whole. Pickle is never read.
+The JSON file names the other one, whose name holds a digest of its content. The tensors are written
+first, so at any moment the JSON file names a complete tensor file. Pickle is never read.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _TENSOR_FILE = re.compile(r"[^/\\]+\.[0-9a-f]{32}\.safetensors")
 
 
 def settings_of(data: Mapping[str, Any], renamed: Mapping[str, str] | None = None) -> Data:
-    """A policy's settings in a file, also under the names that version 1 had for them.
+    """The settings of a policy file, under today's names.
 
     Args:
-        renamed: Settings of version 1, and what they are called now.
+        renamed: Names of settings in version 1, and their names today.
     """
     settings = data["settings"] if "settings" in data else data["shape"]
     renamed = renamed or {}
@@ -36,7 +36,7 @@ def settings_of(data: Mapping[str, Any], renamed: Mapping[str, str] | None = Non
 
 
 def save_with_tensors(path: Path, data: Data, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Write both files, which afterwards are either the new ones or untouched.
+    """Write both files; afterwards they are either the new ones or untouched.
 
     Raises:
         FileError: They cannot be written there.
@@ -51,7 +51,7 @@ def save_with_tensors(path: Path, data: Data, tensors: Mapping[str, torch.Tensor
             path.with_name(old_name).unlink(missing_ok=True)
     except FileError as error:
         raise FileError(f"{path}: {error}") from None
-    except OSError:  # the old tensors stay behind, which does no harm
+    except OSError:  # the old tensors are left, which does no harm
         pass
 
 
@@ -84,7 +84,7 @@ def load_with_tensors(path: Path) -> tuple[Data, dict[str, torch.Tensor]]:
 
 
 def _tensor_file_of(path: Path) -> str | None:
-    """The tensors that a file written before names, if there is one."""
+    """The tensor file that an existing JSON file names, if there is one."""
     try:
         data = read_data(path)
     except FileError:

@@ -1,6 +1,6 @@
-"""Baselines: turn returns into advantages, how much better than expected each step went.
+"""Baselines: turn returns into advantages, the difference from an expected return.
 
-A baseline that remembers says what in plain data (`state`), for checkpoints.
+A baseline with a memory gives it as plain data (`state`), for checkpoints.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Baseline(Protocol):
-    """What a reward is compared with."""
+    """The expected return of episodes."""
 
     def advantage(
         self,
@@ -25,7 +25,7 @@ class Baseline(Protocol):
         graph: str,
         starts: NDArray[np.int64] | None = None,
     ) -> NDArray[np.float64]:
-        """Episodes × steps: returns less what was expected; then learn from them.
+        """Episodes × steps: returns less the expected ones; then update the expectation.
 
         Args:
             included: Episodes: whether to learn from each; the advantage of the others is 0.
@@ -35,11 +35,11 @@ class Baseline(Protocol):
         ...
 
     def state(self) -> dict[str, Any]:
-        """What it remembers, as JSON."""
+        """Its memory, as JSON."""
         ...
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Remember what an equal baseline said in `state`."""
+        """Continue from the `state` of an equal baseline."""
         ...
 
 
@@ -47,9 +47,9 @@ class MovingAverage:
     """One moving average of all returns, as in ColocRL and Hierarchical.
 
     Args:
-        decay: How much of the average stays at each update.
-        start: Where it begins; the first batch's mean if not given. The open code begins at the
-            failing cost.
+        decay: The share of the average that stays at each update.
+        initial: Its initial value; the first batch's mean by default. The open code starts at the
+            penalty of plans that do not fit.
     """
 
     def __init__(self, decay: float = 0.9, initial: float | None = None) -> None:
@@ -77,7 +77,7 @@ class MovingAverage:
 
 
 class PerGraph:
-    """A baseline of its own for each graph, where several are trained on (GO).
+    """A separate baseline for each graph.
 
     Args:
         make: Makes each one.
@@ -109,7 +109,7 @@ class PerStep:
     """For each step of an episode the mean return of the last few episodes there (Placeto).
 
     Args:
-        window: How many episodes are remembered.
+        window: The number of episodes.
     """
 
     def __init__(self, window: int = 10) -> None:
@@ -135,7 +135,7 @@ class PerStep:
 
 
 class BatchNormalised:
-    """The batch's own mean and spread: advantages have mean 0 and deviation 1 whatever the graph.
+    """The batch's mean and deviation: advantages have mean 0 and deviation 1 on any graph.
 
     Args:
         min_deviation: A smaller deviation counts as this, so that equal plans do not become noise.

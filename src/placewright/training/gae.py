@@ -1,6 +1,6 @@
 """Generalised advantage estimation (GAE): advantages of each step of an episode.
 
-For episodes whose every step's plan is judged (Placeto); the shared baselines know one return for
+For episodes whose plans are judged at every step (Placeto); the other baselines have one return for
 all steps, or a moving average for each.
 """
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 class StepNormalised:
-    """The batch's own mean of each step, and one deviation for all of them; then GAE.
+    """The batch's mean of each step, and one deviation for all of them; then GAE.
 
     Generalised advantage estimation (Schulman et al. 2016) with the batch's mean return of each
-    step as the value of all its states: what came of a step counts less the later it came.
+    step as the value of all its states: a later consequence of a step counts less.
 
     Args:
         gae_lambda: GAE's λ; 1 for returns less their means, 0 for each step's own improvement.
@@ -38,7 +38,7 @@ class StepNormalised:
         if not included.any():
             return np.zeros_like(returns)
         residual = returns - returns[included].mean(axis=0)
-        # r_t + V_{t+1} - V_t, with r_t the difference of two returns, is off_t - off_{t+1}.
+        # r_t + V_{t+1} - V_t, r_t being a difference of returns, is the residuals' difference.
         credit = residual - np.concatenate([residual[:, 1:], np.zeros((len(residual), 1))], axis=1)
         for step in range(credit.shape[1] - 2, -1, -1):
             credit[:, step] += self.gae_lambda * credit[:, step + 1]

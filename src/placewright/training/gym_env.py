@@ -1,8 +1,8 @@
 """A Gymnasium environment that places the groups of a problem one after the other.
 
-Importing this module makes `placewright/Placement-v0` known to Gymnasium; so does naming it with
-the module, `gymnasium.make("placewright.training.gym_env:placewright/Placement-v0", problem=problem)`.
-An episode puts each group on a device in graph order; the last action's reward is that of the whole
+Importing this module registers `placewright/Placement-v0` with Gymnasium; so does naming the module
+in `gymnasium.make("placewright.training.gym_env:placewright/Placement-v0", problem=problem)`. An
+episode puts each group on a device in graph order; the last action's reward is that of the whole
 plan, all others are 0.
 """
 
@@ -37,15 +37,15 @@ if TYPE_CHECKING:
     from placewright.training.rewards import Reward
 
 ENV_ID = "placewright/Placement-v0"
-_GROUP_FEATURES = 4  # numbers that describe a group itself
+_GROUP_FEATURES = 4  # features of the group itself
 
 
 class PlacementMDP:
-    """What one environment and many at once have in common: the problem and what is seen of it.
+    """The problem and its observations, shared by the single and the vector environment.
 
-    An observation is, in numbers from 0 to 1: the group's share of all work, bytes and memory, and
-    its place in the graph; for each device the share of the group's work that it could run, where
-    its sources are, the work placed there so far, and the memory used there.
+    An observation has numbers from 0 to 1: the group's share of all work, bytes and memory, and its
+    position in the graph; for each device whether it is legal, the share of the group's sources
+    there, the work placed there so far, and the memory used there.
     """
 
     def __init__(self, problem: Problem | str, groups: int, rule: str, reward: Reward) -> None:
@@ -75,7 +75,7 @@ class PlacementMDP:
         self.observation_size = _GROUP_FEATURES + 4 * self.devices
 
     def observe(self, devices: NDArray[np.int32], next_group: int) -> NDArray[np.float32]:
-        """Environments × numbers, before group `next_group` of each row is placed."""
+        """Environments × features, before group `next_group` of each row is placed."""
         count, group = len(devices), min(next_group, self.groups - 1)
         observation = np.zeros((count, self.observation_size))
         observation[:, :_GROUP_FEATURES] = self.group_features[group]
@@ -103,24 +103,24 @@ class PlacementMDP:
         return np.minimum(observation, 1.0).astype(np.float32)
 
     def mask(self, next_group: int) -> NDArray[np.int8]:
-        """Which devices group `next_group` may be on."""
+        """Which devices are legal for group `next_group`."""
         return self.legal[min(next_group, self.groups - 1)].astype(np.int8)
 
     def judge(self, devices: NDArray[np.int32]) -> tuple[NDArray[np.float64], dict[str, Any]]:
-        """Rewards of whole rows, and what there is to say of them."""
+        """Rewards of whole rows, and their step times."""
         placements = self.problem.legalize(self.grouping.expand(devices))
         outcome = self.environment.judge(placements, "agent")
         info = {"step_time": outcome.seconds, "fits": outcome.feasible}
         return self.reward(outcome, self.environment.reference_seconds), info
 
     def legal_actions(self, action: NDArray[np.integer], next_group: int) -> NDArray[np.int32]:
-        """Actions with those that the mask forbids replaced by the first device it allows."""
+        """Actions, with illegal ones replaced by the first legal device."""
         legal = self.legal[next_group]
         return np.where(legal[action], action, int(legal.argmax())).astype(np.int32)
 
 
 class PlacementEnv(gymnasium.Env[Any, Any]):
-    """One plan at a time; `info["action_mask"]` says which devices are allowed.
+    """One plan at a time; `info["action_mask"]` says which devices are legal.
 
     Args:
         problem: A problem, or the text `NETWORK on CLUSTER`, such as `branches on 2xP100+cpu`.
@@ -167,7 +167,7 @@ class PlacementEnv(gymnasium.Env[Any, Any]):
 
 
 class PlacementVectorEnv(VectorEnv[Any, Any, Any]):
-    """Many plans side by side, judged as one batch: all episodes are equally long."""
+    """Many plans in parallel, judged as one batch: all episodes are equally long."""
 
     metadata: dict[str, Any] = {"autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012
 
@@ -203,7 +203,7 @@ class PlacementVectorEnv(VectorEnv[Any, Any, Any]):
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         mdp, count = self.mdp, self.num_envs
         not_done = np.zeros(count, dtype=bool)
-        if self._next_group == mdp.groups:  # the step after an episode's end begins the next one
+        if self._next_group == mdp.groups:  # the step after an episode's end starts the next one
             observation, info = self.reset()
             return observation, np.zeros(count), not_done, not_done.copy(), info
         self._devices[:, self._next_group] = mdp.legal_actions(
@@ -222,7 +222,7 @@ class PlacementVectorEnv(VectorEnv[Any, Any, Any]):
 
 
 def register_env() -> None:
-    """Make `placewright/Placement-v0` known to Gymnasium."""
+    """Register `placewright/Placement-v0` with Gymnasium."""
     if ENV_ID not in gymnasium.registry:
         module = PlacementEnv.__module__
         gymnasium.register(

@@ -1,8 +1,8 @@
-"""Several problems in one update: act on, and score, episodes of all of them.
+"""Several problems in one update: scores episodes of all of them.
 
-An update on several graphs is lower in variance than one on each in turn (Placeto's workers each
-had a graph of their own, and their gradients were added). An algorithm need not know: episodes of
-all problems follow each other, and decisions that a smaller graph lacks have log-probability 0.
+An update on several graphs has less variance than one on each in turn (each of Placeto's workers
+had its own graph, and their gradients were added). An algorithm sees one batch: episodes of all
+problems follow each other, and decisions that a smaller graph lacks have log-probability 0.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class MultiGraphEpisodes(Episodes):
 
 
 class MultiGraphPolicy:
-    """A policy that takes several problems for one; it has what an algorithm asks of a policy."""
+    """A policy over several problems at once, with the methods that an algorithm needs."""
 
     def __init__(self, policy: Policy, problems: Sequence[Problem]) -> None:
         self.policy, self.problems = policy, problems
@@ -47,7 +47,7 @@ class MultiGraphPolicy:
     def score(
         self, problem: Problem, episodes: MultiGraphEpisodes, best: MultiGraphEpisodes | None = None
     ) -> Scores:
-        """Scores of all; of the problems' own, so the argument is not looked at."""
+        """Scores of all episodes, on their own problems; the argument is ignored."""
         import torch
 
         best_parts: Sequence[Episodes | None] = [None] * len(self.problems)
@@ -83,7 +83,7 @@ class MultiGraphPolicy:
 
 
 def pad_columns(rows: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
-    """Rows × columns each, with columns of zeros so that all have as many."""
+    """Rows × columns each, padded with columns of zeros to the same width."""
     width = max(row.shape[1] for row in rows)
     return [np.pad(row, ((0, 0), (0, width - row.shape[1]))) for row in rows]
 

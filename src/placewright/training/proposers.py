@@ -1,4 +1,4 @@
-"""Proposers by name: what `auto` can be given."""
+"""Proposers by name, for `auto`."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ def _go() -> Proposer:
 
 
 PROPOSERS: dict[str, Callable[[], Proposer]] = {"scout": _scout, "pair": _pair, "go": _go}
-"""What learns with `auto`, by name; GO alone of them needs torch."""
+"""Proposers by name; only GO needs torch."""
 
 ADVISERS = {name: PROPOSERS[name] for name in ("pair", "go")}
-"""Those that say where they would have each op of a given plan."""
+"""Those with move probabilities for a given plan."""
 
 DEFAULT = "scout"
-"""What `auto` has unless it is told: what wins in `benchmarks/proposers.py`."""
+"""The default of `auto`: the best in `benchmarks/proposers.py`."""
 
 
 def named(name: str) -> tuple[Proposer, ...]:
-    """The proposers of that name; `none` has none.
+    """The proposers of that name; `none` is an empty tuple.
 
     Raises:
         ConfigError: There is none of that name.

@@ -1,8 +1,8 @@
 """Rewards: a number for each judged plan; larger is better.
 
-All are -√(t / t_ref) for a plan that fits (Mirhoseini et al. 2017 found the root better than the
-time or its logarithm). The papers measure t in seconds, of which a step on one of their GPUs took
-about one; t_ref, the serial time on the fastest device, makes one setting serve all problems.
+Most are -√(t / t_ref) for a plan that fits (Mirhoseini et al. 2017 found the root better than the
+time or its logarithm). The papers measure t in seconds, and a step on one of their GPUs took about
+one; with t_ref, the serial time on the fastest device, one setting works for all problems.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 
 
 class Reward(Protocol):
-    """What plans are worth."""
+    """The reward of each plan."""
 
     def __call__(self, outcome: Outcome, reference_seconds: float) -> NDArray[np.float64]: ...
 
 
 @dataclass(frozen=True)
 class FixedPenalty:
-    """A constant for whatever does not fit, as in ColocRL and Hierarchical.
+    """A constant for plans that do not fit, as in ColocRL and Hierarchical.
 
     Args:
-        failure_penalty: The constant's size: √100 in the papers, for 100 seconds.
+        failure_penalty: The constant: √100 in the papers, for 100 seconds.
     """
 
     failure_penalty: float = 10.0
@@ -43,12 +43,12 @@ class FixedPenalty:
 
 @dataclass(frozen=True)
 class GradedPenalty:
-    """A plan over memory takes longer the more it is over: t·(1 + step + c · share of bytes over).
+    """A plan that does not fit takes longer with its overflow: t·(1 + step + c · overflow share).
 
     Args:
-        overflow_weight: How much longer a plan takes that is over by a device's whole memory.
-        overflow_step: What being over at all adds, so that a byte over never pays.
-        failure_penalty: The reward's size for plans that could not be run.
+        overflow_weight: The slowdown of an overflow of a device's whole memory.
+        overflow_step: The slowdown of any overflow, so that a small one never pays.
+        failure_penalty: The negative reward of plans that could not be run.
     """
 
     overflow_weight: float = 10.0
@@ -68,9 +68,9 @@ class GradedPenalty:
 
 @dataclass(frozen=True)
 class CappedPenalty:
-    """-(t + c · GiB over), at most a cap, as in Placeto; t as a share of t_ref.
+    """-(t + c · GiB of overflow), limited by a cap, as in Placeto; t relative to t_ref.
 
-    The paper counts the fullest device's bytes over; ours are those of all devices together.
+    The paper counts the overflow of the fullest device; ours is that of all devices together.
     """
 
     overflow_weight: float = 2.0
@@ -86,11 +86,11 @@ class CappedPenalty:
 def step_returns(
     reward: NDArray[np.float64], episode_of: NDArray[np.int64], episodes: int, discount: float = 1.0
 ) -> NDArray[np.float64]:
-    """Episodes × steps: what each step is to be credited with, from the plans' rewards.
+    """Episodes × steps: the return of each step, from the plans' rewards.
 
-    An episode of one plan has one step, worth its reward. One of S + 1 plans has S steps; each is
-    worth how much better the last plan is than the one it was taken from: the sum of all later
-    improvements (Placeto's intermediate rewards), each a discount less the later it came.
+    An episode of one plan has one step, whose return is the reward. One of S + 1 plans has S steps;
+    the return of each is the improvement from its plan to the last one: the sum of all later
+    improvements (Placeto's intermediate rewards), each discounted.
     """
     rows = reward.reshape(episodes, -1)
     if (episode_of != np.repeat(np.arange(episodes), rows.shape[1])).any():

@@ -1,4 +1,4 @@
-"""Limits torch's threads for a while: small networks are quickest with one."""
+"""Limits torch's threads temporarily: small networks are fastest with one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def torch_threads(count: int = 1) -> Iterator[None]:
-    """Torch computes with so many threads inside, and as before afterwards."""
+    """Torch computes with `count` threads inside, and as before afterwards."""
     import torch
 
     previous = torch.get_num_threads()

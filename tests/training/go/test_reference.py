@@ -119,7 +119,8 @@ def _figures(row: UpdateLog, reference: float | None) -> dict[str, Any]:
 
 
 def _stats(row: UpdateLog) -> dict[str, float]:
-    return {"gradient": row.gradient, **row.stats}
+    stats = {"mended" if name == "repair" else name: value for name, value in row.stats.items()}
+    return {"gradient": row.gradient, **stats}
 
 
 def machine() -> list[str]:

@@ -370,7 +370,7 @@ def _saved_run(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _baseline_results(problem: "Problem") -> "list[Result]":
-    """Results to draw beside a learning curve: constructive methods, where they apply."""
+    """Results to draw next to a learning curve: constructive methods, where they apply."""
     from placewright.solvers import METHODS, solve
     from placewright.solvers.baselines import constructive_solvers
 

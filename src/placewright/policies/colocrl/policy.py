@@ -1,8 +1,8 @@
 """ColocRL: places co-location groups one after the other with a sequence-to-sequence model.
 
 Mirhoseini et al. 2017, "Device Placement Optimization with Reinforcement Learning". Sizes that the
-paper leaves open are those of its successor (Hierarchical). A group's type is the mean of its ops'
-type vectors, its shapes are the bytes that leave it, its adjacency is over groups.
+paper does not give are those of its successor (Hierarchical). A group's type is the mean of its
+ops' type vectors, its shapes are the bytes of its outputs, its adjacency is over groups.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ _RENAMED = {"rule": "grouping", "most": "max_groups"}  # settings of version 1 f
 
 @dataclass(frozen=True)
 class ColocRLConfig(PolicyConfig):
-    """What the sizes of the network follow from.
+    """Settings of ColocRL.
 
     Args:
         grouping: How ops are grouped: `colocation` (the paper's), `coarse` or `module`.
         max_groups: Groups are merged until there are no more than this.
         hidden: Size of the LSTMs' states.
         types: Size of a type's learned vector.
-        outputs: Tensors of a group whose bytes are told.
-        shared: Whether noise is shared by groups that look alike, and of at least one nat.
-        patches: Whether half of that noise moves a few alike groups and leaves the others alone.
-        padded: Whether a problem with fewer than `max_groups` groups will do: adjacency is padded, and
-            kinds of op that were never seen are left out. One policy can then place many graphs,
-            as Placeto's authors had it do, though nothing in the paper makes it good at that.
+        outputs: Output tensors of a group whose bytes are features.
+        shared: Whether noise is shared by similar groups, and at least one nat.
+        patches: Whether half of that noise moves a few similar groups and leaves the others alone.
+        padded: Whether a problem may have fewer than `max_groups` groups: adjacency is padded, and
+            unknown kinds of op are left out. One policy can then place many graphs, as Placeto's
+            authors had it do, though nothing in the paper makes it good at that.
     """
 
     grouping: str = "colocation"
@@ -83,7 +83,7 @@ class ColocRLConfig(PolicyConfig):
 
 @dataclass(frozen=True, eq=False)
 class _ColocRLObservation:
-    """A problem as the network sees it."""
+    """The network's inputs for a problem."""
 
     grouping: Grouping
     legal: torch.Tensor  # groups × devices
@@ -97,11 +97,11 @@ class _ColocRLObservation:
 
 
 class ColocRL(PolicyDefaults, nn.Module):
-    """Places co-location groups in graph order, each knowing those before it.
+    """Places co-location groups in graph order, each with regard to those before it.
 
     Args:
         kinds: The kinds of op that have a learned vector.
-        groups, devices: How many there are, in any problem it is given.
+        groups, devices: Their number, in any problem that it places.
     """
 
     name = NAME

@@ -20,37 +20,37 @@ if TYPE_CHECKING:
 
 TASKS = ("device", "priority", "fusion")
 _TASK_LEVELS = {"priority": PARTS, "fusion": UNITS}
-"""What tasks after placement decide on."""
+"""The levels of tasks after placement."""
 
 
 @dataclass(frozen=True)
 class GoConfig(PolicyConfig):
-    """What the network is like.
+    """Settings of GO.
 
     Args:
         hidden: Size of a unit's vector.
-        rounds: Of messages between neighbours.
-        layers: Of attention, beside the one that all tasks share.
-        segment: Units that attend to each other, and to as many before them.
-        head_width: Of the layer that joins a unit with a device.
-        passes: Plans in a row, each refining the one before: what each decides on, `module`,
-            `part` or `unit` (`go_groups`).
-        starts: How many first plans there are (`go_start.first_plans`); episodes take turns.
-        tasks: What is decided: `device`, `priority`, `fusion`. Without `device` the first plan is
-            kept; without `priority` ops are ordered by rank if `ranked`, else left as they are.
-        attention, modulation: Off for ablations.
-        timed: Whether it is told when ops run under the plan that it reads. It then needs a
-            `clock`, since policies know no simulator; `training` has one.
-        stay_bias: The logit that a fresh policy adds to the device where a unit is: with some it begins
-            at the plan that it reads.
-        margin: How much surer than that it stays the likeliest move must be, in nats. Many moves
-            that are each a little likelier than none are together a poor plan.
-        max_groups: Units are merged along heavy edges until there are no more than this, but for
-            the dozen that is left in any case.
-        drawn: The decisions that an episode draws at most, all of them of one task in one pass; all
-            others stay as they are, so that a reward says something about few. 0: all are drawn.
-        correlated: Whether neighbouring units share their luck in some episodes, so that a layer
-            moves as a whole. Each decision's own probability stays what it is.
+        rounds: Rounds of messages between neighbours.
+        layers: Attention layers, besides the one that all tasks share.
+        segment: Units that attend to each other, and to the segment before.
+        head_width: Width of the layer that joins a unit with a device.
+        passes: The level of each pass, `module`, `part` or `unit` (`levels`); each pass refines the
+            plan of the one before.
+        starts: Number of initial plans (`initial_plans.heuristic_plans`); episodes take turns.
+        tasks: The decisions: `device`, `priority`, `fusion`. Without `device` the initial plan is
+            kept; without `priority` ops are ordered by rank if `ranked`, else as in the graph.
+        attention, modulation: False for ablations.
+        timed: Whether the times of ops under the current plan are features. The policy then needs a
+            clock (`use_clock`), since policies know no simulator.
+        stay_bias: The logit that a fresh policy adds to the current device of a unit, so that it
+            starts near the initial plan.
+        margin: By how many nats the best move must exceed staying in a greedy episode. Many moves
+            that are each a little likelier than staying make a poor plan together.
+        max_groups: Units are merged along heavy edges until there are no more than this, down to
+            about a dozen.
+        drawn: The largest number of decisions that an episode samples, all of one task in one pass;
+            all others stay, so that a reward is about few decisions. 0: all are sampled.
+        correlated: Whether neighbouring units share random numbers in some episodes, so that a
+            layer moves as a whole. The probability of each single decision is unchanged.
     """
 
     hidden: int = 64
@@ -78,14 +78,14 @@ class GoConfig(PolicyConfig):
             raise ConfigError(f"GO is given tasks {self.tasks!r}: expected some of {TASKS}")
         if not 1 <= self.starts <= INITIAL_PLAN_COUNT:
             raise ConfigError(
-                f"GO is given {self.starts!r} first plans: expected 1 to {INITIAL_PLAN_COUNT}"
+                f"GO is given {self.starts!r} initial plans: expected 1 to {INITIAL_PLAN_COUNT}"
             )
         if not self.passes or not set(self.passes) <= set(LEVELS):
             raise ConfigError(f"GO is given passes {self.passes!r}: expected some of {LEVELS}")
 
     @property
     def slots(self) -> tuple[tuple[str, str], ...]:
-        """What is decided one after the other: a task, and on what."""
+        """The decisions in their order: a task and its level each."""
         devices = [("device", level) for level in self.passes if "device" in self.tasks]
         others = [(task, _TASK_LEVELS[task]) for task in self.tasks if task in _TASK_LEVELS]
         return (*devices, *others)

@@ -1,7 +1,7 @@
 """GO's decisions from logits: sampled, or replayed with their log-probabilities.
 
-An episode decides in slots, one for each pass and task. Where few decisions are drawn they are all
-of one slot, and the episode leaves the others as it found them.
+An episode decides in slots, one for each pass and task. Where few decisions are sampled they are
+all of one slot, and the episode leaves the other slots unchanged.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
     from placewright.policies.go.observation import GoObservation
 
 SLOT = "slot"
-"""The action that says where an episode drew."""
+"""The action that names the slot of an episode's samples."""
 _ALL_SLOTS = -1
-_MAX_LOG_ODDS = 50.0  # nats; what has no other device stays for certain
+_MAX_LOG_ODDS = 50.0  # nats; a unit with no other legal device stays
 
 
 class Sampler:
     """Random numbers for episodes; the same seed gives the same ones on the same kind of machine.
 
     Args:
-        slots: How likely an episode draws in each of them, if not all are drawn.
-        max_decisions: Groups of units that an episode draws at most, from one on; 0 for all of them.
-        correlated: Whether units share their luck with neighbours.
+        slot_probabilities: The probability of each slot, if an episode samples in one alone.
+        max_decisions: The largest number of groups of units that an episode samples; 0 for all.
+        correlated: Whether neighbouring units share random numbers.
     """
 
     def __init__(
@@ -54,17 +54,18 @@ class Sampler:
         self._generator = torch.Generator(torch_device).manual_seed(seed)
         self._rng = np.random.default_rng(seed)
         self.slot = np.full(count, _ALL_SLOTS)
-        """Episodes: where each draws."""
+        """Episodes: the slot of each."""
         if max_decisions and not greedy and slot_probabilities is not None:
             self.slot = self._rng.choice(len(slot_probabilities), size=count, p=slot_probabilities)
 
     def gumbel(
         self, observation: GoObservation, logits: torch.Tensor, move_probability: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Episodes × units × choices: what is added to logits; and units that are drawn at all.
+        """Episodes × units × choices: noise on the logits; and which units are sampled at all.
 
         Args:
-            move_probability: Episodes × units: how likely each moves. Half of those drawn are drawn by it.
+            move_probability: Episodes × units: the probability that each moves. Half of the weight
+                with which units are sampled is proportional to it.
         """
         count, units, choices = logits.shape
         is_drawn = torch.ones(count, units, dtype=torch.bool, device=self.torch_device)
@@ -92,14 +93,14 @@ class Sampler:
                     1, run, weight, "mean", include_self=False
                 )
                 rolls = (rolls / weight.clamp(min=1e-3)).gather(1, run)
-                lowest = rolls.amin(dim=1, keepdim=True)  # one is drawn in any case
+                lowest = rolls.amin(dim=1, keepdim=True)  # at least one is sampled
                 limit = torch.as_tensor(share, device=self.torch_device, dtype=rolls.dtype)
                 is_drawn = (rolls < limit[:, None]) | (rolls == lowest)
         uniform = uniform.clamp(1e-20, 1 - 1e-7)
         return -(-uniform.log()).log() * is_drawn[:, :, None], is_drawn
 
     def _run_of_units(self, observation: GoObservation, count: int) -> torch.Tensor:
-        """Episodes × units: the groups that units are in, of a size that each episode draws."""
+        """Episodes × units: runs of neighbouring units, of a random length per episode."""
         levels = observation.unit_runs if self.correlated else observation.unit_runs[:1]
         pick = self._rng.integers(len(levels), size=count)
         return torch.as_tensor(
@@ -107,7 +108,7 @@ class Sampler:
         )
 
     def logit_noise(self, logits: torch.Tensor) -> torch.Tensor | None:
-        """Normal numbers, as a share of the size of each unit's logits."""
+        """Normal noise, as a share of the size of each unit's logits."""
         if not self.noise:
             return None
         noise = torch.randn(logits.shape, generator=self._generator, device=self.torch_device)
@@ -120,13 +121,13 @@ class Sampler:
 
 @dataclass(frozen=True, eq=False)
 class DecisionQuery:
-    """What is to be decided in a slot.
+    """The decisions of one slot.
 
     Args:
-        observation: The units or groups that it is about.
-        logits: Of the episodes that decide, `rows`.
-        current: All episodes × units: what is kept by the others.
-        stay_logits: Like logits: what is added where nothing is drawn.
+        observation: The units or groups that are decided on.
+        logits: Those of the episodes that decide here, `rows`.
+        current: All episodes × units: the choice that other episodes keep.
+        stay_logits: Like logits: added where nothing is sampled.
     """
 
     name: str
@@ -137,13 +138,13 @@ class DecisionQuery:
     stay_logits: torch.Tensor
 
     def scatter_rows(self, values: torch.Tensor) -> torch.Tensor:
-        """Values of the episodes that decide among all of them; nothing for the others."""
+        """Values of the deciding episodes among all of them; 0 for the others."""
         all_rows = values.new_zeros((*self.current.shape, *values.shape[2:]))
         return all_rows.index_copy(0, self.rows, values)
 
 
 class DecisionSampler:
-    """Draws decisions and keeps what `score` needs to see them again."""
+    """Samples decisions and keeps what `score` needs to replay them."""
 
     def __init__(self, sampler: Sampler) -> None:
         self.sampler = sampler
@@ -165,7 +166,7 @@ class DecisionSampler:
         )
         logit_shift = self.sampler.logit_noise(logits)
         if self.sampler.max_decisions and not self.sampler.greedy:
-            # Plans that stay as they were teach nothing: what is drawn moves half of the time.
+            # Unchanged plans teach nothing: a sampled unit moves with probability one half.
             stay_penalty = -stay_log_odds.clamp(0.0, _MAX_LOG_ODDS)[:, :, None] * is_current
             self._actions[f"{name}/restless"] = query.scatter_rows(stay_penalty)
             logits = logits + stay_penalty
@@ -191,7 +192,7 @@ class DecisionSampler:
 
 
 class DecisionReplay:
-    """Takes decisions as they were taken and says how likely they are now, with gradients."""
+    """Replays decisions and scores them under the policy as it is now, with gradients."""
 
     def __init__(self, actions: Mapping[str, NDArray[Any]], torch_device: torch.device) -> None:
         self.actions, self.torch_device = actions, torch_device

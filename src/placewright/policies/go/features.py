@@ -133,7 +133,7 @@ def to_tensors(block: _Block, torch_device: torch.device) -> _Block:
     """A block of features with tensors on a device instead of arrays; floats are float32."""
     import torch
 
-    values = {}
+    values: dict[str, Any] = {}
     for item in fields(block):  # type: ignore[arg-type]
         value = getattr(block, item.name)
         if is_dataclass(value):
@@ -185,14 +185,14 @@ class _Units:
     @cached_property
     def resident(self) -> NDArray[np.float64]:
         """Units: resident bytes."""
-        return np.bincount(self.unit, self.problem.arrays.resident, len(self))
+        return _sums(self.unit, self.problem.arrays.resident, len(self))
 
     @cached_property
     def output_bytes(self) -> NDArray[np.float64]:
         """Units: bytes of outputs that are no aliases."""
         a = self.problem.arrays
         tensor_bytes = np.where((a.alias < 0) & ~a.is_resident[a.producer], a.sizes, 0)
-        return np.bincount(self.unit[a.producer], tensor_bytes, len(self))
+        return _sums(self.unit[a.producer], tensor_bytes, len(self))
 
     @cached_property
     def device_memory(self) -> float:
@@ -224,8 +224,8 @@ def unit_features(
     )
     transfers = units.mean_transfers
     source, target, _ = units.edges
-    input_seconds = np.bincount(target, transfers, len(units))
-    output_seconds = np.bincount(source, transfers, len(units))
+    input_seconds = _sums(target, transfers, len(units))
+    output_seconds = _sums(source, transfers, len(units))
     scale = fastest / mean_seconds + input_seconds + output_seconds
     return UnitFeatures(
         kind=_kind_buckets(units),
@@ -384,6 +384,11 @@ def _kind_buckets(units: _Units) -> NDArray[np.int64]:
     slowest = _slowest_op(units.problem.arrays, units.unit, units.leader)
     kinds = [zlib.crc32(ops[op].kind.encode()) % KIND_BUCKETS for op in slowest.tolist()]
     return np.array(kinds, dtype=np.int64)
+
+
+def _sums(index: NDArray[np.int64], weights: NDArray[Any], count: int) -> NDArray[np.float64]:
+    """Of each index the sum of its weights."""
+    return np.bincount(index, weights, count).astype(np.float64)
 
 
 def _fastest_seconds(a: Arrays) -> NDArray[np.float64]:

@@ -1,8 +1,8 @@
 """GO's initial plans from heuristics, and which devices are interchangeable.
 
-A refinement needs something to refine, and from no plan at all equal devices stay equal for ever.
-The list schedule is HEFT's order with the first finish (Topcuoglu et al. 2002), channels and memory
-counted, in plain lists, so that 50,000 ops take about a second.
+GO refines plans, so it needs initial ones: without a plan, equal devices look equal and stay so.
+The list schedule is HEFT's order with the earliest finish (Topcuoglu et al. 2002), with channels
+and memory, in plain lists, so that 50,000 ops take about a second.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
 
 
 def path_lengths(a: Arrays) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Each op's mean way to the end of the graph, itself included, and from its beginning."""
+    """Ops: the mean longest path to the end of the graph, the op included, and from its start."""
     return upward_ranks(a), downward_ranks(a, from_unscheduled=True)
 
 
 def list_schedule(
     problem: Problem, rank: NDArray[np.float64], placement: NDArray[np.integer] | None = None
 ) -> tuple[NDArray[np.int32], tuple[float, float]]:
-    """A list schedule's devices, or those given; bytes that it lacks, and when it ends.
+    """A list schedule, or that of a placement: devices, overflow in bytes, and its end.
 
-    Ops go by falling rank where each ends first among devices with room; what must be together goes
-    where the first of it was put. Bytes are let go when their last reader has been added, so they
-    are an estimate; where nothing has room the emptiest device is taken.
+    Ops are placed by falling rank where each ends first among devices with enough memory; a unit
+    follows its first op. Bytes are freed when their last reader is scheduled, so memory is an
+    estimate; where no device has enough, the one with most free memory is taken.
     """
     a = problem.arrays
     devices = range(a.devices)
@@ -85,7 +85,7 @@ def list_schedule(
         if unit_device[unit_leader] < 0:
             needed_bytes = resident[unit_leader] + workspace[op]
             needed_bytes += sum(sizes[first_tensor[op] : first_tensor[op + 1]])
-            fetched_bytes = [0] * a.devices  # bytes of inputs that would have to be brought
+            fetched_bytes = [0] * a.devices  # bytes of inputs that are on other devices
             for tensor in tensors:
                 source_device = unit_device[leader[producer[tensor]]]
                 for device in devices:
@@ -121,15 +121,15 @@ def list_schedule(
 
 
 INITIAL_PLAN_COUNT = 3
-"""How many first plans there are: layers, in stretches of equal work; one device, or where that may
-be too small stretches of equal bytes; and a list schedule."""
+"""The number of initial plans: layers in segments of equal work; one device, or, where that may be
+too small, segments of equal bytes; and a list schedule."""
 
 
 def heuristic_plans(problem: Problem, rank: NDArray[np.float64], count: int) -> NDArray[np.int32]:
-    """Plans × ops: what a first pass may read, best first as a list schedule reckons them.
+    """Plans × ops: initial plans, the best first by a list schedule's estimate.
 
-    Layers in order are 1.0 to 1.7 times as slow as the best known plan on unrolled networks; a list
-    schedule, which spreads ops as far as it can, 2 to 6 times where links are slow.
+    Layers in order take 1.0 to 1.7 times as long as the best known plan on unrolled networks; a
+    list schedule, which spreads ops as far as it can, 2 to 6 times where links are slow.
     """
     a = problem.arrays
     total = np.where(a.scheduled[:, None], a.compute, 0.0).sum(axis=0)
@@ -146,13 +146,13 @@ def heuristic_plans(problem: Problem, rank: NDArray[np.float64], count: int) -> 
     else:
         plans.append(_balanced_segments(problem, position, a.resident + output_bytes, accelerators))
     plans.append(list_schedule(problem, rank)[0])
-    # The list schedule too: what it lacks is only known once all of it is there.
+    # The list schedule again: its overflow is only known once all of it is placed.
     plans.sort(key=lambda placement: list_schedule(problem, rank, placement)[1])
     return np.stack(plans[:count])
 
 
 def layer_index(problem: Problem) -> NDArray[np.int64]:
-    """Ops: where each stands among layers; by the forward pass where the graph knows no modules."""
+    """Ops: the position of each among layers; by the forward pass where a graph has no modules."""
     if problem not in _layer_index_cache:
         layers = layer_positions(problem)
         index = by_forward(problem).group.astype(np.int64) if layers is None else layers
@@ -169,7 +169,7 @@ def _balanced_segments(
     weight: NDArray[Any],
     devices: NDArray[np.integer],
 ) -> NDArray[np.int32]:
-    """Ops: one stretch of places for each device, of about equal weight."""
+    """Ops: one segment of positions for each device, of about equal weight."""
     _, group = np.unique(position, return_inverse=True)
     group_weight = np.bincount(group, weight) + 1e-12
     progress = (np.cumsum(group_weight) - group_weight / 2) / group_weight.sum()
@@ -177,10 +177,10 @@ def _balanced_segments(
 
 
 def equal_devices(a: Arrays) -> list[list[int]]:
-    """Devices in classes: any two of a class may change places in every plan.
+    """Classes of devices: any two of a class can be exchanged in every plan.
 
     Both must have the same memory and run every op in the same time, and exchanging them must leave
-    every link as it was.
+    every link the same.
     """
     classes: list[list[int]] = []
     for device in range(a.devices):
@@ -210,7 +210,7 @@ def _exchangeable(a: Arrays, first: int, second: int) -> bool:
 
 
 def _channel_sharing(channel: NDArray[np.integer]) -> NDArray[np.int64]:
-    """Which pairs of devices share a channel, whatever channels are called: the first such pair."""
+    """For each pair of devices the first pair that shares its channel."""
     _, first_pair, channel_index = np.unique(channel, return_index=True, return_inverse=True)
     return first_pair[channel_index.reshape(-1)]
 

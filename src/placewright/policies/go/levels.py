@@ -1,8 +1,8 @@
 """The levels that GO decides at: modules, parts of modules, and units.
 
-Strong plans have a module of the network in one place, with all its steps in time and its backward
+Strong plans have a module of the network on one device, with all its time steps and its backward
 pass: rounded to modules they take 1.00 to 1.10 times as long on RNNLM and NMT, where as many groups
-along heavy edges take twice as long. What modules are too coarse for, parts of them are for.
+along heavy edges take twice as long. Parts of modules are for finer decisions.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 
 MODULES, PARTS, UNITS = "module", "part", "unit"
 LEVELS = (MODULES, PARTS, UNITS)
-"""What passes decide on, from coarse to fine."""
-_TARGET_MODULES = 150  # modules where the graph knows none, about
-_TARGET_PARTS = 400  # parts of all modules together, about
+"""The levels of passes, from coarse to fine."""
+_TARGET_MODULES = 150  # about as many groups where the graph has no modules
+_TARGET_PARTS = 400  # about as many parts of all modules together
 _MAX_PARTS = 8  # parts of a module's forward pass, and of its backward pass
 
 
 def by_modules(
     problem: Problem, leader: NDArray[np.int64], legal: NDArray[np.bool_]
 ) -> NDArray[np.int64]:
-    """Units: the module of each, and of those the ones that may go to the same devices.
+    """Units: the module of each, split by legal devices.
 
-    Where the graph knows no modules, groups along heavy edges.
+    Where the graph has no modules, groups along heavy edges.
     """
     position: NDArray[Any] | None = layer_positions(problem)
     if position is None:
@@ -49,7 +49,7 @@ def by_parts(
     work: NDArray[np.float64],
     module: NDArray[np.int64],
 ) -> NDArray[np.int64]:
-    """Units: the part of each: a module's forward or backward pass, in stretches of equal work."""
+    """Units: the part of each: a module's forward or backward pass, in segments of equal work."""
     phases = [str(problem.graph.ops[op].phase) for op in leader.tolist()]
     phase = np.unique(phases, return_inverse=True)[1].reshape(-1)
     pass_of = _combine_labels(module, phase)

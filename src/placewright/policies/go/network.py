@@ -1,8 +1,8 @@
 """GO's network: GraphSAGE over units, segment-recurrent attention, and the device head.
 
-GraphSAGE with max pooling both ways (Hamilton et al. 2017), segment-recurrent attention with a
-memory that no gradient enters (Dai et al. 2019), and multiplication of every layer's input by a
-vector that the pooled graph gives (GO's superposition). All of it is linear in units.
+GraphSAGE with max pooling in both directions (Hamilton et al. 2017), segment-recurrent attention
+with a memory without gradients (Dai et al. 2019), and multiplication of every layer's input by a
+vector of the pooled graph (GO's superposition). All of it is linear in the number of units.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from placewright.policies.go.features import UnitFeatures
 
 MODES = 4
-"""What is asked for: modules, parts of them, or units in a pass, or units by a search."""
+"""Modes of the device head: modules, parts or units in a pass, and units for a search."""
 
 
 class GraphSage(nn.Module):
-    """One round of messages: the largest of what sources say, and of what readers say."""
+    """One round of messages: the maximum over sources, and over readers."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class GraphSage(nn.Module):
         pooled = []
         for tell, tail, head in zip(self.tell, (source, target), (target, source), strict=True):
             messages = torch.sigmoid(tell(x))[tail]
-            # A sigmoid is above 0, which therefore stands for no neighbour at all.
+            # A sigmoid is above 0, so 0 means that there is no neighbour.
             index = head[:, None].expand_as(messages)
             pooled.append(torch.zeros_like(x).scatter_reduce(0, index, messages, "amax"))
         joined: torch.Tensor = x + torch.relu(self.norm(self.join(torch.cat([x, *pooled], dim=1))))
@@ -49,11 +49,11 @@ class GraphSage(nn.Module):
 
 
 class SegmentAttention(nn.Module):
-    """A segment looks at itself and at the segment before, into which no gradient goes.
+    """A segment attends to itself and to the segment before, which gets no gradient.
 
     Args:
-        modulated: Whether its input is multiplied by a vector from the whole graph.
-        attends: Whether it looks at others at all, or is a layer for each unit alone.
+        modulated: Whether its input is multiplied by a vector of the whole graph.
+        attends: Whether units attend to others at all.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class SegmentAttention(nn.Module):
         )
 
     def forward(self, x: torch.Tensor, graph_vector: torch.Tensor) -> torch.Tensor:
-        """Plans × units × width, and what the pooled graph says."""
+        """Plans × units × width, given the vector of the graph."""
         if self.modulate is not None:
             x = x * (2 * torch.sigmoid(self.modulate(graph_vector)))
         if self.ask is not None:
@@ -96,7 +96,7 @@ class SegmentAttention(nn.Module):
 
         key, value = self.show(context).chunk(2, dim=3)
         exists = torch.ones(count, 2 * size, dtype=torch.bool, device=x.device)
-        exists[0, :size] = False  # before the first segment there is nothing
+        exists[0, :size] = False  # there is nothing before the first segment
         if padding:
             exists[-1, -padding:] = False
         mask = exists.repeat(plans, 1)[:, None, None]
@@ -109,7 +109,7 @@ class SegmentAttention(nn.Module):
 
 
 class Trunk(nn.Module):
-    """What a graph says of its units, whatever the plan: read once for all plans and passes."""
+    """Encodes a graph independently of plans: once for all plans and passes."""
 
     def __init__(self, width: int, rounds: int) -> None:
         super().__init__()
@@ -128,10 +128,10 @@ class Trunk(nn.Module):
 
 
 class DeviceHead(nn.Module):
-    """A unit's vector, a device, and what they mean for each other in, a logit out.
+    """The logit of a device for a unit, from the vectors of both and the features of the pair.
 
-    A device is also what is on it: the mean of those units' vectors. Equal devices of which one
-    holds the decoder and one the encoder are told apart by that, whatever their numbers.
+    A device is also described by the units on it: the mean of their vectors. This distinguishes
+    equal devices of which one has the decoder and one the encoder, whatever their numbers.
     """
 
     def __init__(self, width: int, head_width: int) -> None:

@@ -1,7 +1,7 @@
 """What GO observes of a problem: its units, their features and groups, and initial plans.
 
-A unit is an op with all that must be with it, such as its weights. Units stand in the order of the
-graph, so they are in topological order of the ops that lead them.
+A unit is an op with all that must be on its device, such as its weights. Units are in graph order,
+so they are in topological order of their leaders.
 """
 
 from __future__ import annotations
@@ -34,21 +34,22 @@ if TYPE_CHECKING:
     from placewright.arrays import Arrays
     from placewright.problem import Problem
 
-_MAX_GROUP_SHARE = 0.7  # of the units: groups that are as many are no groups
+_MAX_GROUP_SHARE = 0.7  # of the units: more groups than this are not worth a pass
 _MAX_RUN_LEVELS = 4
 
 
 @dataclass(frozen=True, eq=False)
 class GoObservation:
-    """A problem as GO sees it.
+    """What GO reads of a problem.
 
     Args:
         unit: Ops: the unit of each.
         legal: Units × devices.
         seconds: Units × devices: all work of a unit there.
-        initial_plans: Plans × units: what a first pass may read, devices numbered by first use.
-        device_classes: Devices that may change places.
-        path_lengths: Ops: the mean way to the end of the graph in seconds, and from its beginning.
+        initial_plans: Plans × units, with devices numbered by first use.
+        device_classes: Classes of devices that can be exchanged.
+        path_lengths: Ops: seconds of the mean longest path to the end of the graph, and from its
+            start.
     """
 
     problem: Problem
@@ -60,10 +61,10 @@ class GoObservation:
     path_lengths: tuple[NDArray[np.float64], NDArray[np.float64]]
     flow: PathLengths
     seconds: NDArray[np.float64]
-    mean_seconds: float  # seconds of a mean unit on its fastest device: the unit of all times
+    mean_seconds: float  # of a unit on its fastest device: the scale of all times
     features: UnitFeatures
     times_cache: dict[bytes, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
-    """When units run under the plans that were asked about last."""
+    """Unit times under the last plans, by plan."""
     _tensors: dict[str, FeatureTensors] = field(default_factory=dict)
     _grouped_units: dict[str, GroupedUnits | None] = field(default_factory=dict)
 
@@ -99,7 +100,7 @@ class GoObservation:
         op_path_lengths: tuple[NDArray[np.float64], NDArray[np.float64]],
         flow: PathLengths,
     ) -> GoObservation:
-        """Units with what is reckoned from these; the last three are the same for all groups."""
+        """The units with their features; the last three arguments are the same at all levels."""
         a = problem.arrays
         compute = np.where(a.scheduled[:, None], a.compute, 0.0)
         columns = [np.bincount(unit, column, len(leader)) for column in compute.T]
@@ -116,11 +117,11 @@ class GoObservation:
 
     @property
     def initial_plan(self) -> NDArray[np.int64]:
-        """The first of them."""
+        """The best initial plan."""
         return self.initial_plans[0]
 
     def at_level(self, level: str) -> GroupedUnits | None:
-        """Its units by modules or parts of them; None for units, or where it would say nothing."""
+        """Its units grouped by modules or parts; None for units, or where groups are too many."""
         if level not in self._grouped_units:
             group = self._group_labels(level)
             self._grouped_units[level] = None if group is None else self._from_groups(group)
@@ -140,9 +141,7 @@ class GoObservation:
 
     def _from_groups(self, group: NDArray[np.int64]) -> GroupedUnits:
         _, first_unit, group = np.unique(group, return_index=True, return_inverse=True)
-        by_leader = np.argsort(
-            first_unit
-        )  # units stand in the order of their leaders, and so do groups
+        by_leader = np.argsort(first_unit)  # groups are in the order of their leaders, as units are
         group = np.argsort(by_leader)[group.reshape(-1)]
         leading_unit = first_unit[by_leader]
         units = (
@@ -155,14 +154,14 @@ class GoObservation:
         return GroupedUnits(GoObservation._from_units(self.problem, *units, *common), group)
 
     def group_of_units(self, level: str) -> NDArray[np.int64]:
-        """Units: the group of each, or itself."""
+        """Units: the group of each; without groups the unit itself."""
         grouped_units = self.at_level(level)
         return np.arange(len(self)) if grouped_units is None else grouped_units.group
 
     def majority_devices(
         self, group: NDArray[np.int64], plan: NDArray[np.integer]
     ) -> NDArray[np.int64]:
-        """Groups: where a plan of units has most of the work of each."""
+        """Groups: the device that has most of each group's work in a plan of units."""
         work = self.seconds.min(axis=1) + 1e-6 * self.mean_seconds
         table = np.zeros((int(group.max()) + 1, self.legal.shape[1]))
         np.add.at(table, (group, plan), work)
@@ -170,17 +169,18 @@ class GoObservation:
 
     @cached_property
     def unit_runs(self) -> list[NDArray[np.int64]]:
-        """Units in stretches of neighbours that may share their luck: alone, by twos, by fours."""
+        """Runs of neighbouring units that may share random numbers: of 1, 2, 4 and 8 units."""
         levels = [np.arange(len(self))]
         while levels[-1][-1] >= 2 * self.legal.shape[1] and len(levels) < _MAX_RUN_LEVELS:
             levels.append(levels[-1] // 2)
         return levels
 
     def priorities(self, placements: NDArray[np.integer]) -> NDArray[np.float64]:
-        """Plans × ops: the longest way to the end first, over the devices and links of each plan.
+        """Plans × ops: the longest path to the end first, over the devices and links of each plan.
 
-        With the mean way instead, strong plans took 1.08 times as long as in their makers' own
-        orders, and so 1.015 times (46 problems; NMT on 6 P100: 1.28 and 1.08).
+        With mean path lengths instead, strong plans took 1.08 times as long as in the orders of the
+        solvers that found them, and with these 1.015 times (46 problems; NMT on 6 P100: 1.28 and
+        1.08).
         """
         return -self.flow.bottom_levels(placements.astype(np.int32))
 
@@ -194,9 +194,9 @@ class GoObservation:
     def unit_times(
         self, start: NDArray[np.float64], end: NDArray[np.float64]
     ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Plans × ops as plans × units: the first start and the last end, in terms of a unit's.
+        """Plans × units: the first start and the last end, relative to a mean unit's seconds.
 
-        What takes no turn has no time of its own.
+        Unscheduled ops have no times.
         """
         scheduled = self.problem.arrays.scheduled
         ops = np.flatnonzero(scheduled)
@@ -213,7 +213,7 @@ class GoObservation:
         return bounds[0], bounds[1]
 
     def legalize(self, unit_devices: NDArray[np.integer]) -> NDArray[np.int32]:
-        """Plans × units as lawful plans × ops."""
+        """Plans × units as plans × ops that keep the constraints."""
         return self.problem.legalize(unit_devices[..., self.unit])
 
 
@@ -246,7 +246,7 @@ class FeatureTensors:
 
 @dataclass(frozen=True, eq=False)
 class GroupedUnits:
-    """Units in groups that are decided on as one.
+    """Units in groups that are decided as one.
 
     Args:
         observation: The groups, as if each were a unit.
@@ -258,7 +258,7 @@ class GroupedUnits:
 
 
 def _unit_labels(problem: Problem, max_units: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The op that leads each unit, rising, and the unit of each op."""
+    """The leader of each unit, ascending, and the unit of each op."""
     a = problem.arrays
     label = a.leader.astype(np.int64)
     if len(np.unique(label)) > max_units:
@@ -276,7 +276,7 @@ def _unit_labels(problem: Problem, max_units: int) -> tuple[NDArray[np.int64], N
 def _legal_devices(
     a: Arrays, unit: NDArray[np.int64], leader: NDArray[np.int64]
 ) -> NDArray[np.bool_]:
-    """Units × devices: where at least one op of a unit may be; the problem settles the rest."""
+    """Units × devices: where at least one op of a unit is legal; `legalize` does the rest."""
     leads = np.flatnonzero(a.leader == np.arange(a.ops))
     legal = np.zeros((len(leader), a.devices), dtype=bool)
     np.logical_or.at(legal, unit[leads], a.allowed[leads])
@@ -285,5 +285,5 @@ def _legal_devices(
 
 def _sparse_matrix(index: torch.Tensor, values: torch.Tensor, units: int) -> torch.Tensor:
     check: Any = torch.sparse.check_sparse_tensor_invariants
-    with check(False):  # PyTorch warns where nobody says
+    with check(False):  # PyTorch warns where this is left open
         return torch.sparse_coo_tensor(index, values, (units, units)).coalesce()

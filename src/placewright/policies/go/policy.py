@@ -3,10 +3,10 @@
 The transferable graph optimizer (Zhou et al. 2020, and GDP 2019). No code and no sizes of it were
 published, so this is like GO: what the paper fixes is kept (max-pooled GraphSAGE, segment
 recurrence, superposition, passes, tasks that read each other through recurrent attention) and the
-rest is ours. A device is told by what it means for each unit and by what is on it, not by its
-number, so one policy serves any cluster. Passes go from coarse to fine: first whole modules of the
-network, then parts of them, then single units. The first one refines a heuristic's plan: from no
-plan, equal devices would look equal and no gradient could tell them apart.
+rest is ours. A device is described relative to each unit and by the units on it, not by its number,
+so one policy works for any cluster. Passes go from coarse to fine: first whole modules of the
+network, then parts of them, then single units. The first one refines a heuristic's plan: without a
+plan, equal devices would look equal and no gradient could distinguish them.
 """
 
 from __future__ import annotations
@@ -65,20 +65,20 @@ if TYPE_CHECKING:
     from placewright.problem import Problem
 
     EncodedGraph = tuple[GoObservation, torch.Tensor, torch.Tensor]
-    """A problem as it is seen, a vector for each unit, and one for the whole."""
+    """The observation of a problem, a vector for each unit, and one for the graph."""
     Decisions = Mapping[str, NDArray[np.int64]]
-    """Episodes × units for each task: what was decided before."""
+    """Episodes × units for each task: the decisions so far."""
 
 NAME = "go"
 CLASSES = 5
-"""Of priority, and of how early an op is considered for fusion."""
+"""Classes of priority, and of the urgency of fusion."""
 SEARCH_MODE = len(LEVELS)
-"""Asked about units by a search, and not in a pass; passes have the number of what they decide."""
+"""The mode of a search that asks about units; passes have the index of their level."""
 MIDDLE_CLASS = CLASSES // 2
-"""The class of what keeps its place."""
-_PRIORITY_SPAN = 0.1  # how far the classes of priority move an op, as a share of the longest way
+"""The class that changes nothing."""
+_PRIORITY_SPAN = 0.1  # how far classes of priority move an op, as a share of the longest path
 _CERTAIN_LOGIT = 1e6  # a logit that outweighs all others
-_TIMES_CACHE_SIZE = 4  # batches of plans whose times are kept, for further epochs on them
+_TIMES_CACHE_SIZE = 4  # batches of plans whose times are cached, for further epochs
 
 
 _RENAMED = {
@@ -118,7 +118,7 @@ class Go(PolicyDefaults, nn.Module):
         for head in self.levels.values():
             assert isinstance(head, nn.Linear)
             nn.init.normal_(head.weight, std=0.01)
-            with torch.no_grad():  # an op keeps its place unless there is a reason
+            with torch.no_grad():  # a fresh policy prefers to change nothing
                 head.bias[MIDDLE_CLASS] += 1.5
         self._clock: Clock | None = None
         self._observations: WeakKeyDictionary[Problem, GoObservation] = WeakKeyDictionary()
@@ -135,7 +135,7 @@ class Go(PolicyDefaults, nn.Module):
     @classmethod
     def from_config(cls, data: dict[str, Any]) -> Go:
         if data["sizes"] != [UNIT_WIDTH, GRAPH_WIDTH, DEVICE_WIDTH, PAIR_WIDTH, CLASSES]:
-            raise ValueError(f"it is told {data['sizes']} numbers")
+            raise ValueError(f"it reads {data['sizes']} features")
         settings = settings_of(data, _RENAMED)
         tuples = {name: tuple(settings[name]) for name in ("tasks", "passes")}
         return cls(GoConfig(**{**settings, **tuples}))
@@ -153,13 +153,13 @@ class Go(PolicyDefaults, nn.Module):
         return group.reshape(-1)
 
     def set_initial_plan(self, problem: Problem, placement: NDArray[np.integer]) -> None:
-        """Let its first pass read this plan of ops from now on, instead of a heuristic's."""
+        """Start episodes at this plan of ops from now on, instead of a heuristic's."""
         observation = self.observe(problem)
         start = np.asarray(placement)[observation.leader].astype(np.int64)
         self._observations[problem] = replace(observation, initial_plans=start[None])
 
     def observe(self, problem: Problem) -> GoObservation:
-        """The problem as this policy sees it; worked out once."""
+        """The observation of a problem; computed once."""
         if problem not in self._observations:
             self._observations[problem] = GoObservation.of(
                 problem, self.config.max_groups, self.config.starts
@@ -167,7 +167,7 @@ class Go(PolicyDefaults, nn.Module):
         return self._observations[problem]
 
     def initial_decisions(self, problem: Problem, count: int) -> dict[str, NDArray[np.int64]]:
-        """What episodes begin with: first plans in turn, and all in the middle of its class."""
+        """The initial state of episodes: initial plans in turn, and the middle class everywhere."""
         observation = self.observe(problem)
         decisions = {
             "device": observation.initial_plans[np.arange(count) % len(observation.initial_plans)]
@@ -192,13 +192,13 @@ class Go(PolicyDefaults, nn.Module):
         """See `Policy.act`.
 
         Args:
-            margin: Instead of the shape's, of greedy episodes.
-            initial: What episodes begin with, instead of first plans.
-            slot_weights: How likely an episode draws in each of the shape's slots, if few are drawn.
+            margin: The margin of greedy episodes; the configuration's by default.
+            initial: The initial state of episodes, instead of initial plans.
+            slot_weights: The weight of each slot, where an episode samples in one alone.
         """
         observation, config = self.observe(problem), self.config
         if not greedy:
-            # What is not drawn stays: no reward would tell it that it should not have moved.
+            # Units that are not sampled stay: no reward would say that they should not move.
             margin = _CERTAIN_LOGIT
         elif margin is None:
             margin = config.margin
@@ -244,22 +244,22 @@ class Go(PolicyDefaults, nn.Module):
         )
 
     def encode_graph(self, problem: Problem) -> EncodedGraph:
-        """What the graph says whatever the plan, for `logits`; with gradients."""
+        """The encoding of a problem's graph, for `logits`; with gradients."""
         return self._encode(self.observe(problem))
 
     def _encode(self, observation: GoObservation) -> EncodedGraph:
         return observation, *self.trunk(observation.tensors(self.torch_device).features)
 
     def logits(self, graph: EncodedGraph, plans: NDArray[np.integer], mode: int) -> torch.Tensor:
-        """Plans × units × devices: what it would do about plans × units, asked in such a mode.
+        """Plans × units × devices: logits of the next device, for plans × units, in a mode.
 
-        With a graph of groups (`by_groups`) units are groups.
+        With a coarse graph (`coarsen`) units are groups.
         """
         current = torch.as_tensor(np.asarray(plans, dtype=np.int64), device=self.torch_device)
         return self._device_logits(graph, current, mode)[0]
 
     def coarsen(self, graph: EncodedGraph, level: str) -> EncodedGraph:
-        """The same graph by modules or parts: what the units of each say on average, and itself."""
+        """The same graph by modules or parts: mean vectors of their units, and their features."""
         observation, x, graph_vector = graph
         grouped_units = observation.at_level(level)
         if grouped_units is None:
@@ -279,7 +279,7 @@ class Go(PolicyDefaults, nn.Module):
     def priorities(
         self, problem: Problem, placements: NDArray[np.int32], classes: NDArray[Any] | None = None
     ) -> NDArray[np.float64] | None:
-        """Plans × ops: the longest way to the end first, units earlier or later by class."""
+        """Plans × ops: the longest path to the end first, units earlier or later by class."""
         if classes is None and not self.config.ranked:
             return None
         observation = self.observe(problem)
@@ -301,7 +301,7 @@ class Go(PolicyDefaults, nn.Module):
         choose: DecisionSampler | DecisionReplay,
         margin: float,
     ) -> dict[str, torch.Tensor]:
-        """All tasks and passes, each decision left to `choose`; what is decided of units."""
+        """All tasks and passes, with decisions by `choose`: the final decisions for units."""
         graph: EncodedGraph = (
             observation,
             *self.trunk(observation.tensors(self.torch_device).features),
@@ -318,7 +318,7 @@ class Go(PolicyDefaults, nn.Module):
                 name: self._majority(observation, level, value) for name, value in plan.items()
             }
             rows = choose.rows(slot)
-            # Many episodes begin alike: what they have in common is worked out once.
+            # Many episodes start alike: equal states are computed once.
             states = torch.cat([value[rows] for value in current.values()], dim=1)
             distinct, row_of = torch.unique(states, dim=0, return_inverse=True)
             distinct_parts = distinct.split(len(coarse_graph[0]), dim=1)
@@ -331,7 +331,7 @@ class Go(PolicyDefaults, nn.Module):
                     f"{task}/{level}", coarse_graph[0], logits, rows, current[task], stay_logits
                 )
             )
-            # A group that stays leaves its units as they are, whatever that is.
+            # A group that stays leaves its units unchanged.
             plan[task] = torch.where(
                 (choice != current[task])[:, group], choice[:, group], plan[task]
             )
@@ -353,7 +353,7 @@ class Go(PolicyDefaults, nn.Module):
         return torch.as_tensor(observation.group_of_units(level), device=self.torch_device)
 
     def _majority(self, observation: GoObservation, level: str, plan: torch.Tensor) -> torch.Tensor:
-        """Plans × groups: what plans of units have decided for most of the work of each."""
+        """Plans × groups: the choice for most of a group's work in plans of units."""
         grouped_units = observation.at_level(level)
         if grouped_units is None:
             return plan
@@ -371,7 +371,7 @@ class Go(PolicyDefaults, nn.Module):
         )
 
     def _unit_times(self, observation: GoObservation, plan: torch.Tensor) -> UnitTimes | None:
-        """When units run under plans; those asked for last are remembered."""
+        """When units run under plans; the last ones are cached."""
         if not self.config.timed:
             return None
         if self._clock is None:
@@ -399,7 +399,7 @@ class Go(PolicyDefaults, nn.Module):
     def _encode_plan(
         self, graph: EncodedGraph, features: torch.Tensor, plan: torch.Tensor
     ) -> torch.Tensor:
-        """Plans × units × width: each unit where it is now, among the others."""
+        """Plans × units × width: each unit on its current device, among the others."""
         _, x, graph_vector = graph
         encoded: torch.Tensor = x + self.now(_on_current_device(features, plan))
         for layer in self.layers:
@@ -409,7 +409,7 @@ class Go(PolicyDefaults, nn.Module):
     def _device_logits(
         self, graph: EncodedGraph, plan: torch.Tensor, mode: int
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Logits; shared vectors, those of the task, and what it was told, for other tasks."""
+        """Logits; and, for other tasks, shared vectors, those of this task, and pair features."""
         observation, _, graph_vector = graph
         unit_features = observation.tensors(self.torch_device).features
         features = self._pair_features(observation, plan)
@@ -423,9 +423,9 @@ class Go(PolicyDefaults, nn.Module):
     def _class_logits(
         self, graph: EncodedGraph, task: str, level: str, plan: dict[str, torch.Tensor]
     ) -> torch.Tensor:
-        """Plans × units × classes: what a task after placement would do.
+        """Plans × units × classes: logits of a task after placement.
 
-        Each reads the shared vectors, what the task before made of them, and what was decided.
+        Each task reads the shared vectors, those of the task before, and the decisions so far.
         """
         graph_vector, devices = graph[2], plan["device"]
         task_vectors: torch.Tensor | None = None
@@ -456,13 +456,13 @@ class Go(PolicyDefaults, nn.Module):
 
 
 def decisions_at(episodes: Episodes, stage: str) -> dict[str, NDArray[np.int64]]:
-    """What episodes began with (`start`) or ended with (`end`), for `Go.act`."""
+    """The initial (`start`) or final (`end`) decisions of episodes, for `Go.act`."""
     prefix = f"{stage}/"
     matching = {key: value for key, value in episodes.actions.items() if key.startswith(prefix)}
     return {key.removeprefix(prefix): value for key, value in matching.items()}
 
 
 def _on_current_device(features: torch.Tensor, plan: torch.Tensor) -> torch.Tensor:
-    """Plans × units × numbers: what is told of each unit on the device where a plan has it."""
+    """Plans × units × features: those of each unit on its current device."""
     index = plan[:, :, None, None].expand(-1, -1, 1, features.shape[3])
     return features.gather(2, index)[:, :, 0]

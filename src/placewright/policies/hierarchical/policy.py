@@ -1,9 +1,9 @@
 """Hierarchical: a grouper assigns ops to groups, a placer puts groups on devices.
 
-Mirhoseini, Goldie et al. 2018, "A Hierarchical Model for Device Placement". What TensorFlow's open
-code got wrong is not copied: we score the groups and devices that were executed, with the group
-features they were made from; types and shapes have columns of their own; an op knows all its
-neighbours. Where our graphs know less or more: bytes stand for shapes, a place in the graph for the
+Mirhoseini, Goldie et al. 2018, "A Hierarchical Model for Device Placement". Errors of TensorFlow's
+open code are not copied: we score the groups and devices that were executed, with the group
+features they were made from; types and shapes have columns of their own; an op has all its
+neighbours. Our graphs have bytes instead of shapes, and a position in the graph instead of the
 paper's breadth-first index. All features are scaled, as raw ones saturate the grouper at once.
 """
 
@@ -45,24 +45,24 @@ NAME = "hierarchical"
 
 @dataclass(frozen=True)
 class HierarchicalConfig(PolicyConfig):
-    """What the sizes of the network follow from.
+    """Settings of Hierarchical.
 
     Args:
-        groups: How many groups the grouper chooses from.
+        groups: Number of groups that the grouper chooses from.
         placements: Episodes that share one grouping: the paper's k; its m is then 1.
         hidden: Size of the placer's states; each direction of the encoder has half.
         grouper: Size of the grouper's hidden layer.
         linear: Whether that layer has neither bias nor non-linearity, as in the open code.
         types: Size of a type's learned vector.
-        neighbours: Readers and sources of an op that it is told of, each.
-        both: Whether groups are told apart as sources and readers (the open code) or not.
-        shared: Whether noise is shared by groups that look alike, of at least one nat, and left
-            away from the grouper.
-        patches: Whether half of that noise moves a few alike groups and leaves the others alone.
-        locality: How strongly ops begin in a group of their own, in nats; 0 in the paper, where
-            they begin anywhere.
-        home: What that group is: that of their `stretch` of the graph, or that of a grouping rule
-            such as `colocation`.
+        neighbours: Sources of an op, and readers, whose positions are features.
+        both: Whether adjacency tells sources from readers, as in the open code.
+        shared: Whether noise is shared by similar groups, at least one nat, and none on the
+            grouper.
+        patches: Whether half of that noise moves a few similar groups and leaves the others alone.
+        locality: The initial bias of an op towards one group, in nats; 0 in the paper, where
+            initial groups are random.
+        home: That group: by the op's segment (`stretch`) of the graph, or by a grouping rule such
+            as `colocation`.
     """
 
     groups: int = 64
@@ -94,20 +94,20 @@ class HierarchicalConfig(PolicyConfig):
 
 @dataclass(frozen=True, eq=False)
 class _HierarchicalObservation:
-    """A problem as the networks see it."""
+    """The networks' inputs for a problem."""
 
     units: GrouperUnits
     legal: torch.Tensor  # groups × devices
     kind: torch.Tensor  # units
     rest: torch.Tensor  # units × numbers
-    near: torch.Tensor  # units × groups: 0 for its own group, less for others
+    near: torch.Tensor  # units × groups: 0 for the initial group, negative for others
     sizes: torch.Tensor  # units × outputs
     source: torch.Tensor  # edges between units
     target: torch.Tensor
 
 
 class Hierarchical(PolicyDefaults, nn.Module):
-    """Two networks trained as one: ops to groups, all at once; groups to devices, one by one."""
+    """Two networks trained together: ops to groups, all at once; groups to devices, one by one."""
 
     name = NAME
 
@@ -262,7 +262,7 @@ class Hierarchical(PolicyDefaults, nn.Module):
         return (logits + self.config.locality * observation.near)[None]
 
     def _encode(self, observation: _HierarchicalObservation, group: torch.Tensor) -> Any:
-        """What groups (rows × units) look like to the placer, and that read by it."""
+        """Features of groups (rows × units) for the placer, encoded."""
         rows, units = group.shape
         count, kinds = self.config.groups, len(self.kinds)
         group_index = group + count * torch.arange(rows, device=group.device)[:, None]
@@ -326,7 +326,7 @@ class Hierarchical(PolicyDefaults, nn.Module):
         config = self.config
         op_groups.check_dimensions(problem, self.devices, config.groups, config.groups)
         units = GrouperUnits.of(problem, self.kinds, config.outputs, config.neighbours)
-        # A group may hold any op, so it may be wherever some op may be; `settle` does the rest.
+        # A group may hold any op, so any device is legal that is for some op; `legalize` follows.
         legal = op_groups.legal_devices(problem, units.grouping).any(axis=0, keepdims=True)
         group_bias = _group_bias(problem, units, config)
         arrays: Mapping[str, NDArray[Any]] = {
@@ -348,7 +348,7 @@ class Hierarchical(PolicyDefaults, nn.Module):
 def _group_bias(
     problem: Problem, units: GrouperUnits, config: HierarchicalConfig
 ) -> NDArray[np.float64]:
-    """Units × groups: 0 for the group that a unit begins in, and the less the farther another is.
+    """Units × groups: 0 for a unit's initial group, and lower for groups farther away.
 
     Groups of a rule have no order, so that all others are equally far.
     """

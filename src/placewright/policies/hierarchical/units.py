@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class GrouperUnits:
-    """Forward ops with all that goes with them.
+    """Forward ops with the ops that are placed with them.
 
     Args:
-        kind: Units: the number of its forward op's kind.
-        log_sizes: Units × outputs: log bytes of its forward op's outputs, standardised.
-        neighbour_positions: Units × twice the neighbours: places of sources and of readers, 0 to 1, or -1 for
-            none, standardised.
-        output_bytes: Units × outputs: bytes of its forward op's outputs.
-        position: Units: how much of all work comes before its middle, 0 to 1.
+        kind: Units: the index of the forward op's kind.
+        log_sizes: Units × outputs: log bytes of the forward op's outputs, standardised.
+        neighbour_positions: Units × twice the neighbours: positions of sources and of readers, 0
+            to 1, or -1 for none, standardised.
+        output_bytes: Units × outputs: bytes of the forward op's outputs.
+        position: Units: the share of all work before its middle, 0 to 1.
         source, target: Edges between units.
     """
 
@@ -68,7 +68,7 @@ class GrouperUnits:
             sizes[unit, : len(output_sizes)] = output_sizes
         seconds = np.where(a.scheduled, np.where(a.allowed, a.compute, np.inf).min(axis=1), 0.0)
         work = np.bincount(grouping.group, weights=seconds, minlength=len(grouping)).astype(float)
-        # Where nothing takes time, places are by number alone.
+        # Where nothing takes time, positions follow the unit's number.
         work = work + max(float(work.sum()), 1e-12) / (10 * len(work))
         source, target = group_edges(problem, grouping)
         return cls(
@@ -87,7 +87,7 @@ class GrouperUnits:
 
 
 def _standardise(columns: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Each column with mean 0 and deviation 1, or all 0 if it says nothing."""
+    """Each column with mean 0 and deviation 1, or all 0 if it is constant."""
     deviation = columns.std(axis=0)
     scaled = (columns - columns.mean(axis=0)) / np.where(deviation > 1e-6, deviation, np.inf)
     return scaled.astype(np.float32)
@@ -96,7 +96,7 @@ def _standardise(columns: NDArray[np.float32]) -> NDArray[np.float32]:
 def _neighbour_positions(
     source: NDArray[np.int64], target: NDArray[np.int64], count: int, neighbours: int
 ) -> NDArray[np.float32]:
-    """Units × twice the neighbours: the first sources' and readers' numbers over their count."""
+    """Units × twice the neighbours: the numbers of the first sources and readers, as shares."""
     positions = np.full((count, 2 * neighbours), -1.0, dtype=np.float32)
     filled = np.zeros((count, 2), dtype=np.int64)
     for tail, head in zip(source.tolist(), target.tolist(), strict=True):

@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class PlacetoObservation:
-    """A problem as the network sees it.
+    """The network's inputs for a problem.
 
     Args:
         attributes: Groups × 2: time and bytes, each as a share of the largest.
-        down, up: Groups × groups: 1 for what a group reads from, and for what reads from it.
+        predecessors, successors: Groups × groups: 1 for its sources, and for its readers.
         relations: 3 × groups × groups: a group's ancestors, descendants and the rest.
-        first_device: The device on which everything starts.
+        first_device: The device of the initial placement `first`.
     """
 
     problem: Problem
@@ -77,7 +77,7 @@ class PlacetoObservation:
         )
 
     def group_starts(self, seconds: NDArray[np.float64]) -> NDArray[np.float32]:
-        """Groups × plans, 0 to 1: when each group starts, from when ops do (plans × ops)."""
+        """Groups × plans, 0 to 1: when each group starts, from start times of plans × ops."""
         order, first_op = self._ops_by_group
         earliest = np.minimum.reduceat(seconds[:, order], first_op, axis=1)
         scale = np.maximum(earliest.max(axis=1, keepdims=True), 1e-30)
@@ -85,7 +85,7 @@ class PlacetoObservation:
 
     @cached_property
     def _ops_by_group(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Ops that take a turn, or all of a group of which none does, group by group."""
+        """Scheduled ops, or all ops of a group that has none, group by group."""
         scheduled, group = self.problem.arrays.scheduled, self.grouping.group
         has_scheduled = np.zeros(len(self.grouping), dtype=bool)
         has_scheduled[group[scheduled]] = True
@@ -97,9 +97,9 @@ class PlacetoObservation:
 
 @dataclass(frozen=True, eq=False)
 class ObservationBatch:
-    """Several problems side by side: as in `Seen` behind the problem's number, padded to the most.
+    """Several problems in one batch: as in `PlacetoObservation`, padded to the most groups.
 
-    A group that is there to fill up has no neighbours and is around nobody, so nobody hears of it.
+    A padding group has no neighbours and no relations, so it changes nothing.
     """
 
     groups: int

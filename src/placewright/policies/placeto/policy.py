@@ -1,11 +1,11 @@
 """Placeto: revises a placement group by group with a graph network over the whole graph.
 
-Addanki et al. 2019, "Learning Generalizable Device Placement Algorithms". An episode begins with a
+Addanki et al. 2019, "Learning Generalizable Device Placement Algorithms". An episode starts with a
 whole placement and visits every group once, in topological order; a graph network reads the graph
-with the placement as it stands and gives the group at hand a device. A group is told by the paper's
-attributes (time, bytes, device, whether it is the one at hand, whether it has been visited), so no
-plan is judged inside an episode. No weight depends on the number of groups, so what is learned on
-some graphs places others; the number of devices is built in.
+with the current placement and gives the current group a device. A group has the paper's attributes
+(time, bytes, device, whether it is the current one, whether it was visited), so no plan is judged
+inside an episode. No weight depends on the number of groups, so a policy trained on some graphs
+places others; the number of devices is fixed.
 """
 
 from __future__ import annotations
@@ -43,10 +43,8 @@ if TYPE_CHECKING:
     from placewright.transforms import Grouping
 
 NAME = "placeto"
-_GROUP_ATTRIBUTES = 4  # attributes of a group beside its device
-_MAX_ELEMENTS = (
-    2**22
-)  # numbers of one layer that a pass holds; more are computed again for gradients
+_GROUP_ATTRIBUTES = 4  # attributes of a group besides its device
+_MAX_ELEMENTS = 2**22  # elements of a layer per chunk; more chunks are recomputed for gradients
 
 
 _RENAMED = {
@@ -58,20 +56,20 @@ _RENAMED = {
 
 @dataclass(frozen=True)
 class PlacetoConfig(PolicyConfig):
-    """What the network is like; the defaults are those of the authors' code.
+    """Settings of Placeto; the defaults are those of the authors' code.
 
     Args:
-        grouping: How ops are grouped (`groups.RULES`).
+        grouping: How ops are grouped (`grouping.GROUPINGS`).
         max_groups: Groups are merged until there are no more than this.
         hidden: Size of a group's vector; 0 for as many as it has attributes, as in the paper.
-        rounds: Of messages between neighbours; 0 for none, which leaves the pooling.
+        rounds: Rounds of messages between neighbours; 0 leaves the pooling alone.
         steps: Whether every step's plan is judged, for rewards per step, or the last one alone.
-        start: Where an episode begins: `first` (all on the first accelerator), `fixed` (a random
-            placement, always the same for a problem) or `random` (another one each time).
-        times: Whether a group is also told by when it starts in the plan as it stands, as in the
-            authors' code. Every step is then simulated, by the clock of `use_clock`.
-        learn_fraction: The share of the decisions that it learns from, drawn anew in every episode. All
-            are drawn alike; scoring takes the less time the fewer they are.
+        start: The initial placement of an episode: `first` (all on the first accelerator), `fixed`
+            (a random placement, always the same for a problem) or `random` (another one each time).
+        times: Whether the start time of a group in the current placement is an attribute too, as in
+            the authors' code. Every step is then simulated, by the clock of `use_clock`.
+        learn_fraction: The share of the decisions to learn from, another sample in every episode.
+            It changes no sample of the policy, and makes scoring faster.
     """
 
     grouping: str = "coarse"
@@ -100,7 +98,7 @@ class Placeto(PolicyDefaults, nn.Module):
     """Revises a placement group by group.
 
     Args:
-        devices: How many there are, in any problem it is given.
+        devices: Their number, in any problem that it places.
     """
 
     name = NAME
@@ -162,7 +160,7 @@ class Placeto(PolicyDefaults, nn.Module):
         noise: float = 0.0,
         greedy: bool = False,
     ) -> list[Episodes]:
-        """So many episodes of each problem, all side by side; each is as it would be alone."""
+        """See `Policy.act_all`: all problems in one batch."""
         observations, torch_device = [self._observe(item) for item in problems], self._torch_device
         batch = ObservationBatch.of(observations)
         size = (len(observations), batch.groups, count, self.devices)
@@ -229,7 +227,7 @@ class Placeto(PolicyDefaults, nn.Module):
         return self.score_all([problem], [episodes])[0]
 
     def score_all(self, problems: Sequence[Problem], episodes: Sequence[Episodes]) -> list[Scores]:
-        """Of each problem's episodes; all their states are known, so they are read side by side."""
+        """Scores of each problem's episodes; all states are known, so they are one batch."""
         observations, torch_device = [self._observe(item) for item in problems], self._torch_device
         batch = ObservationBatch.of(observations)
         learned_pairs = [np.nonzero(_learn_mask(item.actions)) for item in episodes]
@@ -270,11 +268,11 @@ class Placeto(PolicyDefaults, nn.Module):
         step: torch.Tensor,
         times: torch.Tensor | None,
     ) -> torch.Tensor:
-        """Problems × states × devices: logits, of so many states at once as memory is spared for.
+        """Problems × states × devices: logits, in chunks of states that bound the memory.
 
         Args:
             device: Problems × groups × states.
-            step: Problems × states: the group at hand.
+            step: Problems × states: the current group.
         """
         states = device.shape[2]
         width = self.config.hidden or self.devices + _GROUP_ATTRIBUTES
@@ -317,7 +315,7 @@ class Placeto(PolicyDefaults, nn.Module):
         device: torch.Tensor,
         history: list[NDArray[np.float32]],
     ) -> torch.Tensor | None:
-        """Problems × groups × episodes: when groups start; kept in `history` too."""
+        """Problems × groups × episodes: when groups start; also appended to `history`."""
         if not self.config.times:
             return None
         if self._clock is None:
@@ -340,7 +338,7 @@ class Placeto(PolicyDefaults, nn.Module):
         return next(self.parameters()).device
 
     def _plans(self, actions: dict[str, Any]) -> tuple[np.ndarray[Any, Any], Any]:
-        """Plans × groups: the last of each episode, or the first and that of every step."""
+        """Plans × groups: the last of each episode, or the initial one and one per step."""
         device, start = actions["device"], actions["start"]
         count, groups = device.shape
         if not self.config.steps:
@@ -352,7 +350,7 @@ class Placeto(PolicyDefaults, nn.Module):
     def _initial_devices(
         self, observation: PlacetoObservation, count: int, rng: np.random.Generator
     ) -> NDArray[np.int64]:
-        """Episodes × groups: the placements that episodes begin with."""
+        """Episodes × groups: the initial placements."""
         legal = observation.legal.cpu().numpy()
         if self.config.start == "first":
             devices_of_groups = np.where(
@@ -373,7 +371,7 @@ class Placeto(PolicyDefaults, nn.Module):
         step: torch.Tensor,
         times: torch.Tensor | None,
     ) -> torch.Tensor:
-        """Attributes of problems × groups × states, from devices and the groups at hand."""
+        """Attributes of problems × groups × states, from devices and current groups."""
         shape = device.shape
         group_index = torch.arange(shape[1], device=step.device)[None, :, None]
         fixed = batch.attributes[:, :, None].expand(*shape, 2)
@@ -381,7 +379,7 @@ class Placeto(PolicyDefaults, nn.Module):
             [group_index == step[:, None], group_index < step[:, None]], dim=3
         ).float()
         columns = [fixed, flags, nn.functional.one_hot(device, self.devices).float()]
-        if times is not None:  # as seen from the group at hand
+        if times is not None:  # relative to the current group
             columns.append((times - times.gather(1, step[:, None]))[..., None])
         return torch.cat(columns, dim=3)
 
@@ -427,7 +425,7 @@ class Placeto(PolicyDefaults, nn.Module):
 
 
 def _learn_mask(actions: Mapping[str, NDArray[Any]]) -> NDArray[np.bool_]:
-    """Episodes × decisions: whether it is learned from."""
+    """Episodes × decisions: whether to learn from each."""
     all_decisions = np.ones(actions["device"].shape, dtype=bool)
     return actions.get("counted", all_decisions)
 
@@ -446,9 +444,8 @@ def _scores(
     choice = torch.as_tensor(actions["device"][rows, steps], dtype=torch.long, device=torch_device)
     log_prob, entropy = log_prob_and_entropy(logits.masked_fill(~legal, MASKED_LOGIT), choice)
     shape = actions["device"].shape
-    sampled_share = len(rows) / max(
-        shape[0] * shape[1], 1
-    )  # so that entropy is that of all decisions
+    # Entropy is divided by this share, so that it estimates that of all decisions.
+    sampled_share = len(rows) / max(shape[0] * shape[1], 1)
     position = torch.as_tensor(rows * shape[1] + steps, device=torch_device)
     all_values = torch.zeros((2, shape[0] * shape[1]), device=torch_device)
     all_values = all_values.index_copy(
@@ -460,7 +457,7 @@ def _scores(
 
 
 def mlp(*widths: int, last_relu: bool = False) -> nn.Sequential:
-    """Linear layers with ReLU between them, and after them if asked for; Glorot, bias 0."""
+    """Linear layers with ReLU between them, and after the last one if set; Glorot, bias 0."""
     modules: list[nn.Module] = []
     for inputs, outputs in pairwise(widths):
         linear = nn.Linear(inputs, outputs)

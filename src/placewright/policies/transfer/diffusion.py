@@ -1,8 +1,8 @@
 """Diffusion kernels: how close the groups of a problem are, by several measures.
 
-What a graph network hears of a placement is where a group's neighbours are, and theirs. One whose
-devices have no number must treat all of them alike, so what it hears of a device is linear in who
-is there: rounds of messages are then powers of one matrix, known before any group is placed.
+A graph network learns from messages where a group's neighbours are placed, and their neighbours. If
+devices have no index, it must treat all of them alike, so messages about a device are linear in the
+groups on it: rounds of messages are then powers of one matrix, known before any group is placed.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ NEIGHBOURHOODS = ("sources", "readers", "same source", "same reader", "4 rounds"
 
 
 def diffusion_kernels(order: ScheduleOrder) -> NDArray[np.float32]:
-    """Senses × groups × groups: shares, which add up to 1 for each group that has such a neighbour.
+    """Kernels × groups × groups: shares that sum to 1 for each group with such a neighbour.
 
-    Sources, readers and rounds weigh by seconds on links; a group is not its own neighbour.
+    Sources, readers and rounds are weighted by transfer seconds; a group is not its own neighbour.
     """
     a, groups = order.problem.arrays, len(order.grouping)
     group = order.grouping.group.astype(np.int64)
@@ -50,9 +50,9 @@ def diffusion_kernels(order: ScheduleOrder) -> NDArray[np.float32]:
 
 
 def path_positions(order: ScheduleOrder) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Groups: the longest way from the graph's beginning to one's end, and that to the graph's end.
+    """Groups: the longest path from the start of the graph to a group's end, and through it.
 
-    Both as shares of the longest way of all, with transfers at their mean.
+    Both as shares of the longest path of all, with mean transfers.
     """
     a = order.problem.arrays
     mean = np.where(a.allowed, a.compute, 0.0).sum(axis=1) / a.allowed.sum(axis=1)

@@ -16,34 +16,34 @@ if TYPE_CHECKING:
         ScheduleOrder,
     )
 
-_MAX_DELAY = 4.0  # how many times its own length a delay may count
-_NEGLIGIBLE = 1e-3  # what counts as none, in terms of what others take
+_MAX_DELAY = 4.0  # the limit of a delay, relative to the group's own scale
+_NEGLIGIBLE = 1e-3  # the share of other times that counts as no time
 
 FEATURES = (
-    "end",  # how much later it ends there than where it ends first
-    "end, own scale",  # the same, in terms of its own length
+    "end",  # how much later it ends than on the device where it ends first
+    "end, own scale",  # the same, relative to its own scale
     "start, own scale",  # how much later it starts than where it starts first
-    "end, critical",  # as `end`, times how long the way to the end of the graph is
-    "bring",  # seconds on links for what it reads and is not there
+    "end, critical",  # as `end`, times the length of the path to the end of the graph
+    "bring",  # transfer seconds of its inputs that are on other devices
     "bring, own scale",
     "with",  # transfers that its readers save, as a share of all that may be saved
-    "load",  # the device's work after it, against an equal share of what there is in all
-    "slow",  # how much longer it takes there than on its fastest device, in terms of that
-    "unused",  # nothing is there yet
-    "full",  # memory in use after it, beyond half
-    "over",  # memory that is lacking
+    "load",  # the device's work with it, relative to an equal share of all work
+    "slow",  # its time relative to that on its fastest device, logarithmic
+    "unused",  # the device has no work yet
+    "full",  # memory in use with it, beyond half
+    "over",  # memory overflow
 )
-"""What is known of a pair; seconds are in terms of a mean group's unless they are in its own."""
+"""Features of a pair by name; times are relative to a mean group's scale, or to its own."""
 
 
 @dataclass(frozen=True, eq=False)
 class PairFeatures:
-    """A problem's groups on its devices.
+    """Features of a problem's groups on its devices.
 
     Args:
         seconds: Groups × devices: all work of a group.
         fastest: Groups: the same on its fastest device.
-        scale: Groups: its length and what it takes to bring its inputs: the scale of its delays.
+        scale: Groups: its time and the mean transfers of its inputs: the scale of its delays.
         mean_scale: The mean of those: the scale of all delays.
         memory_bytes: Groups: resident bytes, and outputs and workspace of its largest op.
         fair_share: Devices: an equal share of all work.
@@ -63,7 +63,7 @@ class PairFeatures:
     def of(cls, order: ScheduleOrder) -> PairFeatures:
         a, group = order.problem.arrays, order.grouping.group
         count = len(order.grouping)
-        # Where an op may not be, its work is done where the problem settles it.
+        # Where a device is illegal for an op, its work is done where the problem puts it.
         compute = np.where(a.scheduled[:, None], a.compute, 0.0)
         compute = np.take_along_axis(compute, order.device_table.astype(np.int64), axis=1)
         columns = [np.bincount(group, column, count).astype(float) for column in compute.T]
@@ -76,14 +76,14 @@ class PairFeatures:
                 input_seconds[ranked_op.group] = order.mean_transfer[ranked_op.group_inputs].sum()
                 rank[ranked_op.group] = order.rank[ranked_op.op]
         scale = fastest + input_seconds
-        # Where all work takes no time on some device, that of the others gives the scale.
+        # Where some device takes no time for any work, the other devices give the scale.
         mean_scale = max(float(scale.mean()) or _NEGLIGIBLE * float(seconds.mean()), 1e-30)
         scale = np.maximum(scale, 1e-3 * mean_scale)
         output_bytes = np.bincount(a.producer, order.allocated_bytes, minlength=a.ops)
         peak_bytes = np.zeros(count)
         np.maximum.at(peak_bytes, group[a.scheduled], (output_bytes + a.workspace)[a.scheduled])
         resident = np.bincount(group, a.resident, count)
-        # Devices share the work as they would if each took the same seconds for it.
+        # An equal share: every device is busy for the same seconds.
         device_seconds = seconds.sum(axis=0)
         speed = 1 / np.maximum(
             np.where(device_seconds > 0, device_seconds, _NEGLIGIBLE * device_seconds.mean()), 1e-30
@@ -103,11 +103,11 @@ class PairFeatures:
 
     @property
     def width(self) -> int:
-        """How many features there are."""
+        """The number of features."""
         return len(FEATURES)
 
     def prepare(self, schedule: BatchedSchedule) -> None:
-        """Nothing is there before anything is decided."""
+        """Start with no group placed."""
 
     def features(self, schedule: BatchedSchedule, ranked_op: RankedOp) -> NDArray[np.float64]:
         """Episodes × devices × features of the group that is decided at this op."""

@@ -1,11 +1,11 @@
 """GNN policy: Placeto for any devices, a graph network over pair and graph features.
 
-Placeto's one-hot devices fix their number. Here a device is told by what it means for the group at
-hand: the list scheduler's estimates (`pairs`), and how much of the group's ancestors, descendants,
-neighbours and the rest is on it (`kernels`), where groups that are not decided yet stand as in a
-draft. A graph network reads the graph once, and its vector of the group joins them. Weights of the
-estimates alone may come from a trained pair policy: the rest then begins at nothing, so training
-begins where that policy ended; the draft is that policy's likeliest plan.
+Placeto's one-hot devices fix their number. Here a device is described relative to the current
+group: by the list scheduler's estimates (`features`), and by the shares of the group's ancestors,
+descendants, neighbours and the rest that are on it (`diffusion`); undecided groups are where an
+initial placement has them. A graph network reads the graph once, and its vector of the group is
+added. The weights of the estimates may come from a trained linear policy: the other weights then
+start near 0, so training starts where that policy ended; the initial placement is its argmax plan.
 """
 
 from __future__ import annotations
@@ -50,11 +50,9 @@ if TYPE_CHECKING:
     from placewright.transforms import Grouping
 
 NAME = "placeto-any"
-_LINEAR_STEP_SCALE = (
-    5.0  # how much larger than others the steps of linear weights are; Adam's are all of a size
-)
-_CACHE_SIZE = 4  # problems whose last episodes are kept; an update has as many (`of_several`)
-_MERGE_BIAS = -0.5  # a fresh policy likes to merge a little less than the best device alone
+_LINEAR_STEP_SCALE = 5.0  # the step of linear weights relative to others; Adam's are all equal
+_CACHE_SIZE = 4  # problems whose last episodes are cached: those of an update on several graphs
+_MERGE_BIAS = -0.5  # in a fresh policy merging is a little less likely than the best device
 
 
 _RENAMED = {
@@ -67,24 +65,23 @@ _RENAMED = {
 
 @dataclass(frozen=True)
 class GnnConfig(PolicyConfig):
-    """What the network is like.
+    """Settings of the GNN policy.
 
     Args:
-        grouping: How ops are grouped (`groups.RULES`), or `op` for each op with what goes with it.
+        grouping: How ops are grouped (`grouping.GROUPINGS`); `op` is one group per unit.
         max_groups: Groups are merged until there are no more than this.
         hidden: Size of a group's vector.
-        rounds: Of messages between neighbours; 0 for none.
+        rounds: Rounds of messages between neighbours; 0 for none.
         head_width: Size of the layer that joins it with the estimates.
-        drawn: The share of the decisions that are drawn; the others are the likeliest. With few of
-            hundreds drawn, a plan's reward says more about each.
-        shipped: Whether the weights of the estimates begin as those of the pair policy that ships.
-        senses, draft, blind: What is seen of the graph on each device; see `Sight`.
+        drawn: The share of the decisions that are sampled; the others are argmax. With few of
+            hundreds sampled, a plan's reward says more about each.
+        shipped: Whether the weights of the estimates start as those of the shipped linear policy.
+        senses, draft, blind: The graph features of a device; see `FeatureFlags`.
         tuned: Whether all features have linear weights, which take larger steps than the others.
-        candidates: Episodes that are walked when its best plan is asked for: the likeliest, and drawn
-            ones. It answers with the one whose own list schedule fits and ends first; none of them
-            is judged for it.
-        merge: Whether a group may also merge with the one whose tensor takes it longest to bring.
-            Groups that merged are one group, so that the groups are chosen with the placement.
+        candidates: Rollouts of a greedy episode: the argmax one, and samples. The result is the one
+            whose own list schedule fits and ends first; none of them is judged for it.
+        merge: Whether a group may also merge with the source of its slowest transfer. Merged groups
+            are one group, so that groups are chosen together with the placement.
     """
 
     grouping: str = "op"
@@ -120,7 +117,7 @@ class GnnConfig(PolicyConfig):
 
 
 class GnnPolicy(PolicyDefaults, nn.Module):
-    """Places groups by falling rank, as the pair policy does, with a graph network's help."""
+    """Places groups by falling rank, as the linear policy does, with a graph network."""
 
     name = NAME
 
@@ -188,7 +185,7 @@ class GnnPolicy(PolicyDefaults, nn.Module):
             is_drawn = rng.random(size[:2]) < self.config.drawn
             gumbel *= is_drawn[:, :, None]
         if greedy:
-            gumbel[:, 0] = 0.0  # the likeliest
+            gumbel[:, 0] = 0.0  # the argmax plan
         logit_noise = rng.normal(scale=noise, size=size) if noise > 0 else None
         rollout = self._roll_out(
             source, gumbel=gumbel, logit_noise=logit_noise, keep_features=not greedy
@@ -216,7 +213,7 @@ class GnnPolicy(PolicyDefaults, nn.Module):
         order = source.pair_features.order
         option = episodes.actions["device"]
         rollout = self._cached_rollout(problem, option)
-        # Decisions that were not drawn say nothing, so only those that were are looked at.
+        # Only decisions that were sampled are scored.
         decision, episode = np.nonzero(episodes.actions["free"].T)
         group = order.decision_groups[decision]
         features = torch.as_tensor(rollout.features[decision, episode], device=torch_device)
@@ -234,7 +231,7 @@ class GnnPolicy(PolicyDefaults, nn.Module):
                 torch.arange(len(features), device=torch_device), merge_device.clamp(min=0)
             ]
             merge_hidden = torch.relu(self.bond(torch.cat([group_vectors, merge_features], dim=1)))
-            # Relative to the best device alone, so that it means the same for all groups.
+            # Relative to the best device, so that it means the same for all groups.
             best_alone = logits.masked_fill(~allowed, MASKED_LOGIT).amax(dim=1)
             merge_logit = best_alone + self.keep(merge_hidden)[:, 0]
             logits = torch.cat([logits, merge_logit[:, None]], dim=1)
@@ -263,7 +260,7 @@ class GnnPolicy(PolicyDefaults, nn.Module):
         return Scores((head,))
 
     def merged_groups(self, problem: Problem, episodes: Episodes) -> NDArray[np.int64]:
-        """Episodes × groups: which of the groups are one: each has its first member's number."""
+        """Episodes × groups: the first member of the merged group of each."""
         source = self._features_of(problem)
         order, option = source.order, episodes.actions["device"]
         first_member = np.tile(np.arange(len(order.grouping)), (len(option), 1))
@@ -287,7 +284,7 @@ class GnnPolicy(PolicyDefaults, nn.Module):
         return Episodes(actions, placements.copy(), one_plan_per_episode(1), log_prob.copy())
 
     def _cached_rollout(self, problem: Problem, option: NDArray[np.int32]) -> Rollout:
-        """The last episodes are kept, since what is seen in them depends on no weight."""
+        """The rollout of these options; its features depend on no weight, so the last is cached."""
         key, rollout = self._rollout_cache.get(problem, (b"", None))
         if rollout is None or key != option.tobytes():
             rollout = self._roll_out(
@@ -297,14 +294,14 @@ class GnnPolicy(PolicyDefaults, nn.Module):
         return rollout
 
     def _cache_rollout(self, problem: Problem, rollout: Rollout) -> None:
-        """Keep the last episodes of the last few problems, those of one update."""
+        """Cache the last rollout of the last few problems, those of one update."""
         self._rollout_cache.pop(problem, None)
         while len(self._rollout_cache) >= _CACHE_SIZE:
             del self._rollout_cache[next(iter(self._rollout_cache))]
         self._rollout_cache[problem] = rollout.option.tobytes(), rollout
 
     def _roll_out(self, source: GraphFeatures, **options: Any) -> Rollout:
-        """Episodes, with what it thinks of pairs in numpy, since each decision is small."""
+        """Roll out episodes, with logits in numpy, since each decision is small."""
         with torch.no_grad():
             group_vectors = self._group_vectors(source).cpu().numpy()
         width = self.config.hidden
@@ -352,7 +349,7 @@ class GnnPolicy(PolicyDefaults, nn.Module):
         return weights + _LINEAR_STEP_SCALE * self.tune if self.config.tuned else weights
 
     def _group_vectors(self, source: GraphFeatures) -> torch.Tensor:
-        """Groups × hidden: what the graph network says of each group."""
+        """Groups × hidden: the graph network's vector of each group."""
         torch_device = self.linear.device
         embedding = self.read(torch.as_tensor(source.attributes, device=torch_device))
         directions = []
@@ -383,7 +380,7 @@ class GnnPolicy(PolicyDefaults, nn.Module):
 
 
 def _select_episodes(rollout: Rollout, indices: list[Any]) -> Rollout:
-    """The walk with some of its episodes, of which nothing was kept for gradients."""
+    """Some episodes of a rollout that has no features."""
     return replace(
         rollout,
         device=rollout.device[indices],
@@ -398,7 +395,7 @@ def _select_episodes(rollout: Rollout, indices: list[Any]) -> Rollout:
 
 
 def linear_placement(pair_features: PairFeatures) -> InitialPlacement:
-    """The likeliest plan of the pair policy that ships."""
+    """The argmax plan of the shipped linear policy."""
     from placewright.policies.shipped import linear_weights
 
     order, weights = pair_features.order, linear_weights()

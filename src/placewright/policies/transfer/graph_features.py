@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FeatureFlags:
-    """What is to be seen of the graph, beside the estimates.
+    """Which graph features there are, besides the estimates.
 
     Args:
-        senses: Whether the shares of a group's neighbours (`kernels.SENSES`) on each device are.
-        draft: Whether a whole placement is, which groups keep until they are decided, as in
-            Placeto: where readers will probably be, and how much each device will have to do.
-        blind: Whether nothing of the graph is seen, to find out what it is worth.
+        senses: The shares of a group's neighbours (`diffusion.NEIGHBOURHOODS`) on each device.
+        draft: An initial placement, which groups keep until they are decided, as in Placeto: where
+            readers will probably be, and how much work each device will have.
+        blind: No graph features at all, for ablations.
     """
 
     senses: bool = False
@@ -44,12 +44,12 @@ class FeatureFlags:
 
     @property
     def group_width(self) -> int:
-        """How many attributes a group has."""
+        """The number of attributes of a group."""
         return 8 + 2 * self.senses + self.draft
 
     @property
     def pair_width(self) -> int:
-        """How many features a pair has: shares of the work around, speed, the end, and so on."""
+        """The number of graph features of a pair."""
         return 6 + len(NEIGHBOURHOODS) * self.senses + 2 * self.draft
 
 
@@ -63,13 +63,13 @@ class InitialPlacement:
 
 @dataclass(frozen=True, eq=False)
 class GraphFeatures:
-    """A problem's pairs, with the graph around each group.
+    """Features of a problem's pairs, with the graph around each group.
 
     Args:
-        attributes: Groups × plain: what the graph network is told of each.
-        adjacency: 2 × groups × groups: means over what a group reads from, and over its readers.
-        shares: Groups × groups × senses: shares of work in ancestors, descendants and the rest,
-            and all kernels.
+        attributes: Groups × numbers: the inputs of the graph network.
+        adjacency: 2 × groups × groups: means over a group's sources, and over its readers.
+        shares: Groups × groups × kernels: shares of the work in ancestors, descendants and the
+            rest, and the diffusion kernels.
     """
 
     pair_features: PairFeatures
@@ -77,10 +77,8 @@ class GraphFeatures:
     attributes: NDArray[np.float32]
     adjacency: NDArray[np.float32]
     shares: NDArray[np.float32]
-    speed: NDArray[np.float64]  # devices: log of all work there against the fastest device
-    remaining_work: NDArray[
-        np.float64
-    ]  # decisions by group: the share of all work still to be decided
+    speed: NDArray[np.float64]  # devices: log of all work there relative to the fastest device
+    remaining_work: NDArray[np.float64]  # groups: the share of all work that is undecided then
     initial_placement: InitialPlacement | None
 
     @classmethod
@@ -104,7 +102,7 @@ class GraphFeatures:
         unrelated = ~(is_ancestor | is_descendant | np.eye(groups, dtype=bool))
         work = pair_features.fastest + 1e-3 * pair_features.mean_scale
         related_work = np.stack([is_ancestor, is_descendant, unrelated]) * work
-        shares = related_work.sum(axis=2)  # how much work there is before, after and beside
+        shares = related_work.sum(axis=2)  # work before, after and parallel to each group
         sent_bytes = op_groups.output_bytes(problem, grouping)
         total = work.sum()
         columns = [
@@ -154,12 +152,12 @@ class GraphFeatures:
         return self.shares[..., :3].transpose(2, 0, 1)
 
     def prepare(self, schedule: BatchedSchedule) -> None:
-        """Let a draft stand where nothing is decided yet."""
+        """Start with the initial placement, if there is one."""
         if self.initial_placement is not None:
             schedule.occupancy[:] = self.initial_placement.occupancy
 
     def features(self, schedule: BatchedSchedule, ranked_op: RankedOp) -> NDArray[np.float64]:
-        """Episodes × devices × features: the estimates, and what is around on each device."""
+        """Episodes × devices × features: the estimates, and the graph around on each device."""
         estimates = self.pair_features.features(schedule, ranked_op)
         group, devices = ranked_op.group, schedule.arrays.devices
         graph_features = np.empty((*estimates.shape[:2], self.flags.pair_width))
@@ -172,7 +170,7 @@ class GraphFeatures:
         graph_features[..., kernels + 2] = np.log(devices)
         if self.initial_placement is not None:
             is_here = schedule.occupancy[:, :, group]
-            # What a device will have done in the end if this group goes there.
+            # The final work of a device if this group goes there.
             load = np.einsum("edg,gd->ed", schedule.occupancy, self.pair_features.seconds)
             load = load + (1 - is_here) * self.pair_features.seconds[group]
             graph_features[..., kernels + 3] = is_here

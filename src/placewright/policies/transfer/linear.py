@@ -1,9 +1,9 @@
 """Linear policy: places group after group by a weighted sum of list-schedule estimates.
 
-A constructive policy over (group, device) pairs. What it knows of a pair is what a list scheduler
-reckons: when the group could start and end there, what must be brought, the load and the memory
-after. It has a dozen weights, so it learns from few plans; none depends on the number of devices or
-groups, so one policy serves all clusters. Placing and training need no torch.
+A constructive policy over (group, device) pairs. The features of a pair are a list scheduler's
+estimates: when the group could start and end there, its transfers, and the load and memory with it.
+It has a dozen weights, so it learns from few plans; none depends on the number of devices or
+groups, so one policy works for all clusters. Placing needs no torch.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ _RENAMED = {"rule": "grouping", "most": "max_groups"}  # settings of version 1 f
 
 @dataclass(frozen=True)
 class LinearConfig(PolicyConfig):
-    """What is decided on.
+    """Settings of the linear policy.
 
     Args:
-        grouping: How ops are grouped (`groups.RULES`), or `op` for each op with what goes with it.
+        grouping: How ops are grouped (`grouping.GROUPINGS`); `op` is one group per unit.
         max_groups: Groups are merged until there are no more than this.
     """
 
@@ -139,24 +139,24 @@ class LinearPolicy(PolicyDefaults):
         )
 
     def gumbel(self, problem: Problem, count: int, rng: np.random.Generator) -> NDArray[np.float64]:
-        """Decisions × episodes × devices: the numbers that so many episodes are drawn with."""
+        """Decisions × episodes × devices: Gumbel noise that samples `count` episodes."""
         decisions = len(self._features_of(problem).order.decision_groups)
         return rng.gumbel(size=(decisions, count, problem.arrays.devices))
 
     def legal(self, problem: Problem) -> NDArray[np.bool_]:
-        """Decisions × devices: where each group may be."""
+        """Decisions × devices: where each group is legal."""
         order = self._features_of(problem).order
         return order.legal[order.decision_groups]
 
     def placement(self, problem: Problem, rollout: Rollout) -> NDArray[np.int32]:
-        """Episodes × ops: the plans of a walk."""
+        """Episodes × ops: the plans of a rollout."""
         features = self._features_of(problem)
         group_devices = np.empty_like(rollout.device)
         group_devices[:, features.order.decision_groups] = rollout.device
         return problem.legalize(features.order.grouping.expand(group_devices))
 
     def roll_out(self, problem: Problem, **options: Any) -> Rollout:
-        """Episodes side by side; see `walking.walk`."""
+        """A batch of episodes; see `rollout.roll_out`."""
         return roll_out(self._features_of(problem), self._logits, **options)
 
     def _logits(self, group: int, features: NDArray[np.float32]) -> NDArray[np.float64]:
@@ -164,7 +164,7 @@ class LinearPolicy(PolicyDefaults):
         return logits
 
     def score(self, problem: Problem, episodes: Episodes, best: Episodes | None = None) -> Scores:
-        """Needs torch, for the shared trainer; `training.pairs` has gradients without it."""
+        """See `Policy.score`; this needs torch."""
         import torch
 
         from placewright.policies.seq2seq import MASKED_LOGIT, log_prob_and_entropy, uniform_entropy
@@ -183,15 +183,13 @@ class LinearPolicy(PolicyDefaults):
         return Scores((HeadScores("devices", log_prob, entropy, uniform_entropy(legal)),))
 
     def move_probabilities(self, problem: Problem, plan: Plan) -> NDArray[np.float64]:
-        """Ops × devices: how likely each device is for each op, had all groups that it decides
-        before been put where the plan has them; what it does not decide is sure to stay."""
+        """Ops × devices: the probability of each device for each op, with all groups decided before
+        as in the plan. An op that the policy does not decide stays with probability 1."""
         order = self._features_of(problem).order
         group, ops = order.grouping.group, np.flatnonzero(problem.arrays.scheduled)[::-1]
         group_device = np.zeros(len(order.grouping), dtype=np.int64)
         group_device[group] = plan.placement
-        group_device[group[ops]] = plan.placement[
-            ops
-        ]  # of a group that is apart, its first op speaks
+        group_device[group[ops]] = plan.placement[ops]  # the first op's, if a group is split
         rollout = self.roll_out(
             problem, forced_options=group_device[None, order.decision_groups], keep_features=True
         )
@@ -234,7 +232,7 @@ class LinearPolicy(PolicyDefaults):
         return self
 
     def to(self, device: str) -> LinearPolicy:
-        """It stays on the CPU, whatever is asked for."""
+        """The policy itself: it always computes on the CPU."""
         return self
 
     def _features_of(self, problem: Problem) -> PairFeatures:

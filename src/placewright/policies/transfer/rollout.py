@@ -1,4 +1,4 @@
-"""Rolls out a pair policy: all episodes of a problem at once, group after group."""
+"""Rolls out a policy over (group, device) pairs: all episodes at once, group after group."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ if TYPE_CHECKING:
     from placewright.scheduling.batched_schedules import RankedOp, ScheduleOrder
 
     DeviceLogits = Callable[[int, NDArray[np.float32]], NDArray[np.floating]]
-    """A group and its pairs (episodes × devices × features) in, episodes × devices out."""
+    """Maps a group and its features (episodes × devices × features) to episodes × devices."""
     MergeLogits = Callable[[int, NDArray[np.float32], NDArray[np.int64]], NDArray[np.floating]]
-    """A group, its pairs, and the device of what it is bound to (episodes; -1 for none) in;
-    episodes out: what it thinks of going there, whatever is known of that device."""
+    """Maps a group, its features and its partner's device (episodes; -1 for none) to the logits
+    (episodes) of merging with the partner."""
 
-_MASKED_LOGIT = -1e9  # the logit of a device that a group may not be on
+_MASKED_LOGIT = -1e9  # the logit of an illegal device
 
 
 class FeatureSource(Protocol):
-    """What a policy is told of a group on each device."""
+    """Features of a group on each device."""
 
     @property
     def order(self) -> ScheduleOrder: ...
 
     @property
     def width(self) -> int:
-        """How many features there are."""
+        """The number of features."""
         ...
 
     def prepare(self, schedule: BatchedSchedule) -> None:
-        """Say what is there before anything is decided."""
+        """Set the placement before anything is decided."""
         ...
 
     def features(self, schedule: BatchedSchedule, ranked_op: RankedOp) -> NDArray[np.float64]:
@@ -47,16 +47,16 @@ class FeatureSource(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Rollout:
-    """Episodes as they were walked.
+    """Episodes that were rolled out.
 
     Args:
         device: Episodes × decisions: the device of each group, in the order of deciding.
         features: Decisions × episodes × devices × features.
         start: Episodes × ops: when the list schedule starts each op.
-        option: As `device`, but one beyond the last device where a group was merged.
-        merge_device: Decisions × episodes: the device a group may merge with, -1 for none.
+        option: As `device`, with the number of devices where a group was merged.
+        merge_device: Decisions × episodes: the device of the merge partner, -1 for none.
         end: Episodes: when the list schedule ends.
-        overflow: Episodes: the most bytes that it reckons to lack on a device at once.
+        overflow: Episodes: the largest estimated overflow of a device, in bytes.
     """
 
     device: NDArray[np.int32]
@@ -79,15 +79,15 @@ def roll_out(
     keep_features: bool = False,
     merge_logits: MergeLogits | None = None,
 ) -> Rollout:
-    """Give each group a device, in all episodes at once, drawn with `gumbel` or as `forced_options`.
+    """Give each group a device, in all episodes at once: sampled, or as `forced_options`.
 
     Args:
-        gumbel: Decisions × episodes × devices: Gumbel numbers, zeros for the likeliest device.
-        logit_noise: The same, normal numbers, added to the logits as a share of their size.
+        gumbel: Decisions × episodes × devices: Gumbel noise, zeros for the argmax device.
+        logit_noise: The same, normal noise, added to the logits as a share of their size.
         forced_options: Episodes × decisions: options, which are devices unless groups may merge.
         keep_features: Whether features are kept, for gradients.
-        merge_logits: If given, a group may also merge with the one whose tensor takes it longest to
-            bring, which is an option beyond the devices: it goes wherever that one went.
+        merge_logits: If given, a group may also merge with the source of its slowest transfer: one
+            more option, after the devices, that puts it on that source's device.
     """
     order = source.order
     inputs = forced_options if gumbel is None else gumbel.transpose(1, 0, 2)
@@ -145,7 +145,7 @@ def roll_out(
             overflow, (schedule.used_bytes - schedule.arrays.capacity).max(axis=1)
         )
     zeros = np.zeros((count, schedule.arrays.devices, source.width), dtype=np.float32)
-    for decision in range(next_decision, decisions):  # of groups in which nothing takes a turn
+    for decision in range(next_decision, decisions):  # groups of unscheduled ops
         decide(decision, zeros, None)
     return Rollout(
         device,
@@ -163,7 +163,7 @@ def roll_out(
 def _merge_devices(
     order: ScheduleOrder, schedule: BatchedSchedule, group: int, ranked_op: RankedOp | None
 ) -> NDArray[np.int64]:
-    """Episodes: the device of what a group may merge with, -1 where it may not be there."""
+    """Episodes: the device of a group's merge partner, -1 where it is illegal for the group."""
     op = -1 if ranked_op is None else merge_partner(order, ranked_op)
     if op < 0:
         return np.full(schedule.count, -1, dtype=np.int64)
@@ -172,7 +172,7 @@ def _merge_devices(
 
 
 def merge_partner(order: ScheduleOrder, ranked_op: RankedOp) -> int:
-    """The op whose tensor takes the group longest to bring, of those that take a turn; or -1."""
+    """The scheduled source of the group's slowest transfer, or -1."""
     if not len(ranked_op.group_inputs):
         return -1
     is_scheduled = order.problem.arrays.scheduled[ranked_op.group_sources]

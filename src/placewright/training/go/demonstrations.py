@@ -1,7 +1,7 @@
-"""Demonstrations for imitation: strong and weaker plans of problems, kept in a file.
+"""Demonstrations for imitation: strong and weaker plans of problems, in a file.
 
-They cost CPU time and no GPU, so they are made once and apart from training. A line of the file is
-one problem, told in words, with its plans.
+They need CPU time and no GPU, so they are made once, before training. A line of the file is one
+problem, described in words, with its plans.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ if TYPE_CHECKING:
     from placewright.problem import Discipline
 
 QUICK_SOLVERS = (solvers.HEFT, solvers.METF)
-"""Methods whose plans are kept beside `auto`'s."""
+"""Methods whose plans are kept besides `auto`'s."""
 
 
 @dataclass(frozen=True)
 class DemonstrationTask:
-    """A problem in words.
+    """A problem, described in words.
 
     Args:
         network: A name of the zoo.
-        slack: Memory of all devices but the host together, in terms of what one of them would need
-            alone, if that is less than they have; 0 for as much as they have.
+        slack: Memory of all accelerators together, relative to the need of the whole network on one
+            of them, if that is less than they have; 0 for all their memory.
     """
 
     network: str
@@ -56,28 +56,28 @@ class DemonstrationTask:
         return f"{self.network} on {self.cluster}, {self.discipline}, {self.slack:.3f}"
 
     def problem(self, graph_folder: Path | None = None) -> Problem:
-        """The problem itself; its graph is read from the folder if it is there."""
+        """The problem; its graph is read from the folder if it is there."""
         graph = load_graph(self.network, graph_folder)
         problem = Problem(graph, Cluster.parse(self.cluster), discipline=self.discipline)
         return limit_memory(problem, self.slack) if self.slack else problem
 
 
 def graph_file(network: str, graph_folder: Path) -> Path:
-    """Where a folder keeps the graph of a network."""
+    """The file of a network's graph in a folder."""
     return graph_folder / (
         network.replace(":", "--").replace("=", "-").replace(",", "_") + ".json.gz"
     )
 
 
 def load_graph(network: str, graph_folder: Path | None) -> Graph:
-    """A network's graph, from a folder if it has it, else from the zoo."""
+    """A network's graph, from a folder if it is there, else from the zoo."""
     if graph_folder is not None and graph_file(network, graph_folder).exists():
         return files.load(graph_file(network, graph_folder), "graph")
     return zoo.load(network)
 
 
 def limit_memory(problem: Problem, slack: float) -> Problem:
-    """The problem with so much memory on its devices, of what everything on one of them needs."""
+    """The problem with less memory on its accelerators; see `DemonstrationTask.slack`."""
     a = problem.arrays
     peak = simulator.judge(problem, problem.single_device_placements()).peak.max(axis=0)
     devices = np.flatnonzero(~a.is_host)
@@ -92,10 +92,10 @@ class Demonstration:
     """A problem and plans for it, the best first.
 
     Args:
-        found_by: Who made each plan.
+        found_by: The method of each plan.
         placements: Plans × ops.
-        objective_values: The objective of each in its own order.
-        overflow: Bytes over.
+        objective_values: The objective of each plan in its own order.
+        overflow: The overflow of each plan, in bytes.
     """
 
     task: DemonstrationTask
@@ -113,12 +113,12 @@ class Demonstration:
 def make_demonstration(
     task: DemonstrationTask, problem: Problem, evaluations: Sequence[int], seconds: float
 ) -> Any:
-    """A line of the file: list schedulers' plans, a walk from GO's own first plan, and `auto`'s.
+    """A line of the file: plans of list schedulers, of annealing from GO's initial plan, of `auto`.
 
     Args:
-        evaluations: Plans judged after which `auto`'s best so far is kept; it ends after the last.
-        seconds: It ends after these too. Let the plans decide where the machine is shared: `auto`
-            begins with methods that take long, and is weak before they are done.
+        evaluations: The best plan of `auto` after each of these is kept; it ends at the last.
+        seconds: `auto` also ends after this time. On a shared machine let evaluations decide:
+            `auto` starts with slow methods, and is weak before they are done.
     """
     plans: list[tuple[str, Plan]] = []
     for solver_class in QUICK_SOLVERS:
@@ -128,7 +128,7 @@ def make_demonstration(
             plans.append((solver_class().name, search.best))
     start_plan = initial_plan(problem)
     refined_plan = solvers.refine(problem, start_plan)
-    plans += [("start", start_plan), ("walk", refined_plan)]
+    plans += [("start", start_plan), ("annealing", refined_plan)]
     best_at: dict[int, Plan] = {}
 
     def on_progress(search: Search) -> None:
@@ -152,11 +152,11 @@ def make_demonstration(
     rows = []
     for name, plan in plans:
         if plan.staging is not None and (plan.staging >= 0).any():
-            continue  # a policy decides on devices, and this plan is nothing without its staging
+            continue  # a policy decides on devices alone, and this plan needs its staging
         verdict = simulator.judge(problem, plan.placement, plan.priority)
         rows.append((int(verdict.overflow[0]), float(verdict.value[0]), name, plan.placement))
     rows.sort(key=lambda row: row[:2])
-    rows = list({row[3].tobytes(): row for row in reversed(rows)}.values())[::-1]  # no two alike
+    rows = list({row[3].tobytes(): row for row in reversed(rows)}.values())[::-1]  # distinct plans
     return {
         **asdict(task),
         "graph": problem.graph.fingerprint,
@@ -190,7 +190,7 @@ def quick_demonstration(problem: Problem) -> Demonstration:
 
 
 def initial_plan(problem: Problem) -> Plan:
-    """The plan that GO's first pass reads, in GO's order."""
+    """GO's best initial plan, in GO's order."""
     placements = heuristic_plans(problem, path_lengths(problem.arrays)[0], 1)
     priorities = longest_path_priorities(problem, placements)
     return Plan.of(problem, placements[0], None if priorities is None else priorities[0])
@@ -199,7 +199,7 @@ def initial_plan(problem: Problem) -> Plan:
 def read_demonstrations(
     path: Path, graph_folder: Path | None = None, tasks: Iterable[DemonstrationTask] | None = None
 ) -> list[Demonstration]:
-    """The problems of a file and their plans; of these tasks alone if given.
+    """The problems of a file and their plans; only these tasks if given.
 
     Raises:
         FileError: A line is damaged or was made from another graph.
@@ -216,7 +216,7 @@ def read_demonstrations(
             graphs[task.network] = load_graph(task.network, graph_folder)
         problem = _build_problem(task, graphs[task.network])
         if problem.graph.fingerprint != record["graph"]:
-            raise FileError(f"{path}: line {number} was made from another graph: make it anew")
+            raise FileError(f"{path}: line {number} was made from another graph: make it again")
         plans = record["plans"]
         if not plans:
             continue
@@ -235,7 +235,7 @@ def read_demonstrations(
 
 
 def read_records(path: Path) -> list[dict[str, Any]]:
-    """What a file holds, if it is there; a last line that was cut off is left out."""
+    """The lines of a file, if it exists; an incomplete last line is left out."""
     records = []
     for line in path.read_text().splitlines() if path.exists() else ():
         try:

@@ -1,7 +1,7 @@
-"""Elites: the best plans of a problem, from which later episodes start.
+"""Elites: the best plans of a problem, at which later episodes start.
 
-A policy that refines plans may refine its own best ones: progress is kept in plans, and what the
-policy learns is which change of a good plan makes it better.
+A policy that refines plans can refine its own best ones: plans keep the progress, and the policy
+learns which changes improve a good plan.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
     StartPlans = dict[str, NDArray[np.int64]]
 
-_DECAY = 0.95  # how much of what was tried before counts
-_INITIAL_GAIN = 0.05  # the gain of a first try, as a share of the objective
-_UNIFORM_SHARE = 0.2  # the share of episodes that draw anywhere
-_SAME_TOLERANCE = 1e-4  # plans whose objectives differ by less, as a share, count as one
+_DECAY = 0.95  # the weight of earlier trials, per batch
+_INITIAL_GAIN = 0.05  # the assumed gain of the first trial, as a share of the objective
+_UNIFORM_SHARE = 0.2  # the share of episodes in any slot, uniformly
+_SAME_TOLERANCE = 1e-4  # plans whose objectives differ by a smaller share count as one
 
 
 class Elites:
-    """The best plans so far, no two of the same objective."""
+    """The best plans so far, with distinct objectives."""
 
     def __init__(self, slots: int, size: int = 4) -> None:
         self.size = size
@@ -36,9 +36,9 @@ class Elites:
 
     @property
     def slot_probabilities(self) -> NDArray[np.float64]:
-        """How likely an episode draws in each slot: by what the best plan gained there of late.
+        """The probability of each slot: by the recent gain of the best plan there.
 
-        At first coarse slots are hoped to gain most.
+        Initially coarse slots are assumed to gain most.
         """
         mean_gain = self._gains / self._trials
         probabilities: NDArray[np.float64] = mean_gain / mean_gain.sum() * (
@@ -48,11 +48,11 @@ class Elites:
 
     @property
     def placements(self) -> NDArray[np.int64]:
-        """Plans × units: where they have what, the best first."""
+        """Plans × units: the devices, the best plan first."""
         return np.stack([plan["device"] for _, plan in self._plans])
 
     def add(self, episodes: Episodes, outcome: Outcome) -> None:
-        """Keep the best of these."""
+        """Add episodes, and keep the best plans."""
         from placewright.policies.go.decisions import SLOT
         from placewright.policies.go.policy import decisions_at
 
@@ -98,10 +98,10 @@ class Elites:
         ]
 
     def start_plans(self, initial_plans: StartPlans, rng: np.random.Generator) -> StartPlans:
-        """What episodes begin with: half the best, a quarter another elite, a quarter first plans.
+        """The initial states of episodes: half the best plan, a quarter another elite.
 
         Args:
-            initial_plans: What they would begin with else; some of it is kept.
+            initial_plans: The initial states without elites; a quarter of them is kept.
         """
         if not self._plans:
             return initial_plans

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from placewright.policies.go.policy import Go
     from placewright.training.trainer import Trainer
 
-TEACHER, REORDERED = "teacher", "ordered"
+DEMONSTRATED, REORDERED = "demonstration", "ordered"
 """What found a plan: it was demonstrated, or it is a known plan in the order of a priority rule."""
 _MAX_DEMONSTRATIONS = 6  # plans of a problem that are imitated
 
@@ -144,7 +144,7 @@ class GoHooks(TrainerHooks):
             demonstration = self.demonstrations[index]
             placement = demonstration.placements[:1]
             priority = _policy(trainer).priorities(demonstration.problem, placement)
-            outcome = trainer.judge(index, placement, TEACHER, priority)
+            outcome = trainer.judge(index, placement, DEMONSTRATED, priority)
             if outcome is None:
                 return None
             self.references[index] = float(outcome.seconds[0])
@@ -234,7 +234,7 @@ class GoHooks(TrainerHooks):
     def _improve_demonstration(self, trainer: Trainer, index: int) -> None:
         """Demonstrate a plan of the policy that is better than the demonstrated ones."""
         environment, demonstration = trainer.environments[index], self.demonstrations[index]
-        if environment.best_placement is None or environment.found_by == TEACHER:
+        if environment.best_placement is None or environment.found_by == DEMONSTRATED:
             return
         if environment.best_key >= (float(demonstration.overflow[0]), self.references[index]):
             return

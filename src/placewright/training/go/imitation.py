@@ -1,7 +1,7 @@
 """Imitation: teaches GO to turn initial plans into demonstrated ones, by cross-entropy.
 
-Before it learns from rewards GO is taught to turn a first plan into a strong one, pass after pass,
-and that plan with parts of it moved about back into itself: the last is what a search asks it for
+Before it learns from rewards GO learns to turn an initial plan into a strong one, pass after pass,
+and to repair a strong plan of which parts were moved: a search asks it for that
 (`move_probabilities`).
 """
 
@@ -32,17 +32,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Imitation:
-    """How a policy is taught.
+    """How demonstrations are imitated.
 
     Args:
         label_smoothing: The share of a target that is spread over all devices in the passes.
-        unit_probability: The share of steps that teach single units too, in a pass and in a damaged plan; they
-            cost many times what modules and parts do.
-        max_smoothed_decisions: How many decisions of a pass may be left to that chance, on average.
+        unit_probability: The share of steps that include single units, in a pass and in damaged
+            plans; they cost many times as much as modules and parts.
+        max_smoothed_decisions: The smoothing of a pass is limited to this many decisions.
         damaged_copies: Damaged copies of the strong plan in a step.
-        damage_range: The share of the units that is moved about, from and to.
-        max_grad_norm: The most that all gradients together may measure.
-        near_best_ratio: How many times the best plan's step time is about as good.
+        damage_range: The least and the largest share of the units that is moved.
+        max_grad_norm: The largest norm of all gradients together.
+        near_best_ratio: Plans within this ratio of the best plan's step time are targets too.
     """
 
     label_smoothing: float = 0.1
@@ -60,10 +60,10 @@ class Imitation:
         demonstration: Demonstration,
         rng: np.random.Generator,
     ) -> dict[str, float]:
-        """One step on one problem.
+        """One optimizer step on one problem.
 
         Returns:
-            Losses in nats, and the share of units that the passes put where the teacher has them.
+            Losses in nats, and the accuracy of each pass and of repairs (`repair`).
         """
         loss, stats = self.loss(policy, demonstration, rng)
         norm = optimizer_step(policy, optimizer, loss, self.max_grad_norm)
@@ -72,7 +72,7 @@ class Imitation:
     def loss(
         self, policy: Go, demonstration: Demonstration, rng: np.random.Generator
     ) -> tuple[torch.Tensor, dict[str, float]]:
-        """What it has yet to learn from a problem."""
+        """The loss on a problem, and its figures."""
         observation, graph = (
             policy.observe(demonstration.problem),
             policy.encode_graph(demonstration.problem),
@@ -106,7 +106,7 @@ class Imitation:
             sampled = _sample_plan(logits, rng)
             plan = np.where((sampled != current)[group], sampled[group], plan)
         if self.damaged_copies and with_units:
-            repair_loss, stats["mended"] = self._repair_loss(
+            repair_loss, stats["repair"] = self._repair_loss(
                 policy, demonstration, graph, target_plan, weight, rng
             )
             total = total + repair_loss
@@ -122,7 +122,7 @@ class Imitation:
         weight: NDArray[np.float64],
         rng: np.random.Generator,
     ) -> tuple[torch.Tensor, float]:
-        """What it has yet to learn of damaged plans, and the share of damage that it mends."""
+        """The loss on damaged plans, and the share of damaged units that are repaired."""
         from placewright.policies.go.policy import SEARCH_MODE
 
         observation = graph[0]
@@ -154,9 +154,9 @@ class Imitation:
         plan: NDArray[Any],
         weight: NDArray[np.float64],
     ) -> NDArray[np.int32]:
-        """Of the plans that are about as good as the best, the one nearest to a plan.
+        """Of the plans that are nearly as good as the best, the one nearest to a plan.
 
-        What is far away differs by chance as much as by merit, and chance cannot be learned.
+        Distant plans differ in ways that do not matter, which cannot be learned.
         """
         good = (demonstration.overflow <= demonstration.overflow[0]) & (
             demonstration.objective_values
@@ -180,7 +180,7 @@ class Imitation:
         weaker_plans: list[NDArray[np.int32]],
         rng: np.random.Generator,
     ) -> NDArray[np.int64]:
-        """The strong plan with groups of units where a weaker plan or chance has them."""
+        """The strong plan with groups of units moved as in a weaker plan, or at random."""
         damage_share = np.exp(rng.uniform(*np.log(self.damage_range)))
         group_of = self._damage_groups(observation, rng)
         groups = int(group_of.max()) + 1
@@ -196,7 +196,7 @@ class Imitation:
 
     @staticmethod
     def _damage_groups(observation: GoObservation, rng: np.random.Generator) -> NDArray[np.int64]:
-        """Units: groups that are moved as one: units alone, modules, or parts."""
+        """Units: groups that are moved as one: units, modules, or parts."""
         levels = [level for level in (MODULES, PARTS) if observation.at_level(level) is not None]
         return observation.group_of_units([UNITS, *levels][int(rng.integers(len(levels) + 1))])
 
@@ -211,7 +211,7 @@ def _cross_entropy(
     """The mean cross-entropy over units that have a choice.
 
     Args:
-        emphasised: Units that count, all together, as much as all others.
+        emphasised: Units that have, together, the same weight as all others.
     """
     import torch
 
@@ -234,7 +234,7 @@ def _cross_entropy(
 
 
 def _sample_plan(logits: torch.Tensor, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Units: the likeliest plan, with none, some or all of its units drawn instead."""
+    """Units: the argmax plan, with none, some or all of its units sampled instead."""
     import torch
 
     sampled_share = rng.choice([0.0, np.exp(rng.uniform(np.log(0.01), 0.0))])

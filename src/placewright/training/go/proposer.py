@@ -23,17 +23,16 @@ if TYPE_CHECKING:
 
 
 MARGINS = (0.0, 3.0)
-"""How much surer than staying a move must be in some of the plans, in nats; the shape's own margin
-is between."""
+"""Margins of some of the plans (`GoConfig.margin`); the policy's own margin is between."""
 
 
 @dataclass(frozen=True, eq=False)
 class GoProposer:
-    """A trained policy for a search.
+    """A trained GO policy as a proposer for a search.
 
     Args:
-        threads: That torch computes with.
-        plan_seconds, move_seconds: For each op, measured on one core; several plans take hardly
+        threads: Threads of torch.
+        plan_seconds, move_seconds: For each op, measured on one core; several plans take little
             longer than one.
     """
 
@@ -51,11 +50,11 @@ class GoProposer:
         """The policy of a file.
 
         Raises:
-            FileError: There is none, or it is another one.
+            FileError: There is no policy, or another one.
         """
         from placewright.errors import FileError
 
-        policy = policies.load(path)  # says what to install if there is no torch
+        policy = policies.load(path)  # an error if there is no torch
         from placewright.policies.go.policy import Go
 
         if not isinstance(policy, Go):
@@ -64,7 +63,7 @@ class GoProposer:
 
     @classmethod
     def shipped(cls) -> GoProposer:
-        """The policy that ships, trained on all networks.
+        """The shipped policy, trained on all networks.
 
         Raises:
             MissingDependency: There is no torch.
@@ -74,10 +73,10 @@ class GoProposer:
         return cls.read(WEIGHTS_FOLDER / "go.json")
 
     def propose(self, problem: Problem, count: int, seed: int) -> list[Plan]:
-        """So many plans, the likeliest first, each with the order that the policy gives it.
+        """`count` plans, each in the policy's order.
 
-        Likeliest from each first plan that it reads, then those first plans themselves, then plans
-        between both: only moves that the policy is sure of. The others are drawn.
+        First the argmax plan from each initial plan, then those initial plans, then plans between
+        both, with only those moves that the policy is certain of. The others are samples.
         """
         with torch_threads(self.threads):
             starts = self.policy.config.starts
@@ -111,7 +110,7 @@ class GoProposer:
         return plans
 
     def move_probabilities(self, problem: Problem, plan: Plan) -> NDArray[np.float64]:
-        """Ops × devices: where the policy would have each op, given where all are now."""
+        """Ops × devices: the probability of each device for each op, given the plan."""
         import torch
 
         from placewright.policies.go.policy import SEARCH_MODE

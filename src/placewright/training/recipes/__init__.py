@@ -1,1 +1,1 @@
-"""Recipes: what each system is trained with."""
+"""Recipes: the training settings of each system."""

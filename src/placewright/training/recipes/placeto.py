@@ -15,7 +15,7 @@ from placewright.training.schedules import Constant, Linear, Step
 
 
 def linear_recipe() -> Recipe:
-    """The pair policy on one problem; the one that ships was trained by `PairTraining` on many."""
+    """The linear policy on one problem; `benchmarks/linear_trainer.py` trained the shipped one."""
     return Recipe(
         "pair",
         policies.find_config("pair")(),
@@ -27,7 +27,7 @@ def linear_recipe() -> Recipe:
 
 
 def placeto_recipe() -> Recipe:
-    """Our default for Placeto: wider vectors, the last plan's reward alone, normalised."""
+    """Our default for Placeto: wider vectors, and the reward of the last plan, normalised."""
     return Recipe(
         "placeto",
         policies.find_config("placeto")(hidden=16, rounds=4),
@@ -42,7 +42,7 @@ def placeto_recipe() -> Recipe:
 
 
 def placeto_steps() -> Recipe:
-    """As our default, with every step's plan judged and credit that fades with GAE's λ."""
+    """As our default, with the plan of every step judged, and GAE."""
     return Recipe(
         "placeto-steps",
         policies.find_config("placeto")(hidden=16, rounds=4, steps=True),
@@ -56,11 +56,11 @@ def placeto_steps() -> Recipe:
 
 
 def placeto_any() -> Recipe:
-    """Placeto for any devices, beginning with the pair policy that ships.
+    """Placeto for any devices, starting from the shipped linear policy.
 
-    Of hundreds of decisions a sixth is drawn: with all of them drawn, 4,000 plans on 72 problems
-    left it where it began. It sees where neighbours are on each device, which is rounds of messages
-    by other means, so that it needs none of its own.
+    Of hundreds of decisions a sixth is sampled: with all of them sampled, 4,000 plans on 72
+    problems did not improve it. It reads where neighbours are on each device, which replaces rounds
+    of messages.
     """
     return Recipe(
         "placeto-any",
@@ -76,8 +76,8 @@ def placeto_any() -> Recipe:
 def placeto_joint() -> Recipe:
     """Placeto for any devices that chooses the groups with the placement.
 
-    Of up to 300 small groups each is placed alone or merges with the one whose tensor takes it
-    longest to bring; which merge is drawn, judged and learned with where they go.
+    Each of up to 300 small groups is placed alone or merges with the source of its slowest
+    transfer; merges are sampled, judged and learned together with devices.
     """
     base = placeto_any()
     config = policies.find_config("placeto-any")(
@@ -87,10 +87,10 @@ def placeto_joint() -> Recipe:
 
 
 def placeto_paper() -> Recipe:
-    """Addanki et al. 2019, and what only their code says: sizes, rates, baseline, penalty.
+    """Addanki et al. 2019, with sizes, rates, baseline and penalty from their code.
 
-    Their rewards are seconds on two K80, about one a step; ours are in terms of the serial time.
-    Each of their 4 to 8 workers plays one episode of its graph for an update; here all are of one
+    Their rewards are seconds on two K80, about one per step; ours are relative to the serial time.
+    Each of their 4 to 8 workers runs one episode of its graph per update; here all are of one
     graph and graphs take turns.
     """
     return Recipe(

@@ -1,7 +1,7 @@
 """Recipes by name: one for each published experiment, and our tuned defaults.
 
-Steps of the papers are shares of the budget here: Hierarchical's runs are taken to be 1,000 updates
-long and ColocRL's 10,000, since the papers do not say.
+Steps of the papers are shares of the budget here: we assume runs of 1,000 updates for Hierarchical
+and of 10,000 for ColocRL, since the papers do not say.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
 
 def colocrl_recipe() -> Recipe:
-    """Our default for ColocRL; the paper's method is `colocrl_paper`, without imitation.
+    """Our default for ColocRL; the paper's method is `colocrl_paper`, without self-imitation.
 
     Noise and rate are the best of the seven settings that `benchmarks/sweep.py` tried with three
-    seeds each, after one seed of 17, on networks that no table reports on.
+    seeds each, after 17 settings with one seed, on networks that no table reports.
     """
     return Recipe(
         "colocrl",
@@ -49,7 +49,7 @@ def colocrl_recipe() -> Recipe:
 
 
 def colocrl_paper() -> Recipe:
-    """Mirhoseini et al. 2017: moving average, a constant for what does not fit, 8 samples.
+    """Mirhoseini et al. 2017: moving average, a constant for plans that do not fit, 8 samples.
 
     Learning rate and sizes are not published: Hierarchical's sizes, and Adam's usual rate.
     """
@@ -65,10 +65,10 @@ def colocrl_paper() -> Recipe:
 
 
 def hierarchical_recipe() -> Recipe:
-    """Our default for Hierarchical; the paper's method is `hierarchical_paper`, without imitation.
+    """Our default for Hierarchical; the paper's is `hierarchical_paper`, without self-imitation.
 
-    Noise in patches and strong imitation were the best in the same sweep. With a locality of 16
-    ops begin in their co-location group and seldom leave it.
+    Noise in patches and strong self-imitation were the best in the same sweep. With a locality of
+    16, ops start in their co-location group and seldom leave it.
     """
     return Recipe(
         "hierarchical",
@@ -85,7 +85,7 @@ def hierarchical_recipe() -> Recipe:
 
 
 def hierarchical_paper() -> Recipe:
-    """Mirhoseini, Goldie et al. 2018: the paper's column of values, learning rate 0.1 included."""
+    """Mirhoseini, Goldie et al. 2018: the paper's values, learning rate 0.1 included."""
     return Recipe(
         "hierarchical-paper",
         policies.find_config("hierarchical")(
@@ -101,9 +101,9 @@ def hierarchical_paper() -> Recipe:
 
 
 def hierarchical_open() -> Recipe:
-    """TensorFlow's open code (grappler): its values and its linear grouper, not its defects.
+    """TensorFlow's open code (grappler): its values and its linear grouper, without its errors.
 
-    It draws one plan an update; from its step 500 it would not draw devices any more, which is left
+    It samples one plan per update; from its step 500 on it would take argmax devices, which is left
     out here.
     """
     return Recipe(
