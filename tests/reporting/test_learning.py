@@ -18,9 +18,9 @@ class Update:
     plans: int
     best: float
     mean: float
-    likeliest: float
+    greedy: float
     entropy: float
-    invalid: float
+    infeasible: float
 
 
 def curve(count: int) -> list[Update]:
