@@ -1,6 +1,5 @@
 """`placewright train`: trains a policy to place a model."""
 
-import math
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -8,8 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from placewright.cli import options
-from placewright.cli.commands import train_family
-from placewright.cli.commands.train_family import format_figure, format_share
 from placewright.cli.paths import check_json, check_writable
 from placewright.cli.problem_options import (
     ProblemOptions,
@@ -196,6 +193,7 @@ class _Session:
 
     def train_on_model(self, output: Path | None, report: Path | None) -> None:
         """Train on one problem, and print its best plan."""
+        from placewright.cli.commands.train_family import learning_rows
         from placewright.cli.render import tables
         from placewright.cli.render.json_output import (
             answer_data,
@@ -239,6 +237,7 @@ class _Session:
 
     def train_on_family(self) -> None:
         """Train on several problems, and place the test graphs of their family."""
+        from placewright.cli.commands import train_family
         from placewright.cli.render import tables
         from placewright.cli.render.json_output import print_json
         from placewright.training.recipes.registry import multi_graph_recipe
@@ -332,11 +331,6 @@ class _Session:
             raise typer.Exit(INTERRUPTED_STATUS)
 
 
-def learning_rows(rows: "list[UpdateLog]") -> "list[UpdateLog]":
-    """The rows of updates that learned from rewards; all rows if there is none."""
-    return [row for row in rows if math.isfinite(row.mean)] or rows
-
-
 def _new_problem(problem_options: ProblemOptions, limits: TrainingOptions) -> ProblemOptions:
     sources = {
         "MODEL": problem_options.model,
@@ -399,6 +393,7 @@ def _training_callbacks(
     trainer: "Trainer", progress: Progress, folder: Path | None
 ) -> "tuple[Callable[[], None], Callable[[Trainer], None]]":
     """What to call at the end, and after each update."""
+    from placewright.cli.commands.train_family import format_figure, format_share
     from placewright.training.tensorboard_log import TensorboardLog
 
     log = None if folder is None else TensorboardLog(folder, trainer.evaluations)
@@ -429,6 +424,8 @@ def _sample_rows(rows: "list[UpdateLog]") -> "list[UpdateLog]":
 
 
 def _curve_table(curve: "list[UpdateLog]") -> tuple[list[str], list[tuple[str, ...]]]:
+    from placewright.cli.commands.train_family import format_figure, format_share
+
     columns = ["plans", "best", "mean", "argmax", "entropy", "out of memory"]
     rows: list[tuple[str, ...]] = [
         (

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from placewright.cli.problem_options import ProblemOptions
     from placewright.problem import Problem
-    from placewright.training import Environment, Recipe, Trainer
+    from placewright.training import Environment, Recipe, Trainer, UpdateLog
 
 _SAMPLES = 15  # plans of a test graph besides the argmax plan
 _MAX_ROUNDS = 10  # of training that are printed
@@ -61,10 +61,13 @@ def demonstrated(recipe: Recipe, path: Path) -> list[Environment]:
     return [recipe.environment(item.problem, demonstration=item) for item in demonstrations]
 
 
+def learning_rows(rows: list[UpdateLog]) -> list[UpdateLog]:
+    """The rows of updates that learned from rewards; all rows if there is none."""
+    return [row for row in rows if np.isfinite(row.mean)] or rows
+
+
 def round_summaries(trainer: Trainer) -> list[dict[str, float]]:
     """Means over as many rows as there are graphs; times relative to each graph's serial time."""
-    from placewright.cli.commands.train import learning_rows
-
     rows = learning_rows(trainer.log)
     count = min(len(trainer.environments), max(len(rows), 1))
     scale = [environment.reference_seconds for environment in trainer.environments]

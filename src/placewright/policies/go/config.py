@@ -94,8 +94,9 @@ class GoConfig(PolicyConfig):
         """A fresh policy; the same seed gives the same weights."""
         import torch
 
-        from placewright.policies.go.policy import Go
+        from placewright.policies import find_policy
 
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            return Go(self)
+            policy: Go = find_policy("go")(self)
+        return policy
