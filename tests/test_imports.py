@@ -82,7 +82,7 @@ def test_a_cycle_is_found():
 
 def test_there_are_imports_to_check():
     assert "placewright.presets" in imports_of("placewright.cluster")
-    assert "placewright.runtime.eager" not in imports_of("placewright.cluster")
+    assert "placewright.runtime.eager_fallback" not in imports_of("placewright.cluster")
 
 
 def test_no_module_imports_itself_by_way_of_others():

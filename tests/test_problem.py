@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from placewright import Cluster, Constraints, Graph, Op, Problem, Roofline
-from placewright.arrays import Arrays
 from placewright.errors import ProblemError
+from placewright.problem_arrays import Arrays
 
 
 @pytest.fixture

@@ -45,7 +45,7 @@ from placewright import files
 from placewright.policies.proposers import LinearProposer
 from placewright.policies.shipped import FOLDS, WEIGHTS_FOLDER
 from placewright.solvers import Auto, MaxEvaluations, MaxTime, Search, Stop
-from placewright.solvers.scout import (
+from placewright.solvers.move_scorer import (
     Scout,
     ScoutNetwork,
     shipped_network,

@@ -23,7 +23,7 @@ from benchmarks.proposers.problems import named_problem, training
 from placewright.plan_batch import PlanBatch
 from placewright.solvers import Search, Stop
 from placewright.solvers.baselines import constructive_solvers
-from placewright.solvers.scout import SHIPPED_WEIGHTS, ScoutNetwork
+from placewright.solvers.move_scorer import SHIPPED_WEIGHTS, ScoutNetwork
 from placewright.solvers.searches.annealing import elite_plans, first_round_length, grouping_levels
 from placewright.solvers.searches.annealing_chains import (
     AnnealingChains,

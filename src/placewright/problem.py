@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
-from placewright.arrays import Arrays, pack
 from placewright.cluster import Cluster
 from placewright.costs import CostModel, Roofline
 from placewright.errors import ProblemError, nearest
 from placewright.graph import INPUT, Graph
+from placewright.problem_arrays import Arrays, pack
 from placewright.units import parse_bytes
 
 if TYPE_CHECKING:

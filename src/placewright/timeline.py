@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from placewright.arrays import Arrays
     from placewright.plan import Plan
+    from placewright.problem_arrays import Arrays
 
 Ints = NDArray[np.int32]
 Bytes = NDArray[np.int64]

@@ -13,7 +13,7 @@ from yardstick import lengths
 
 from placewright import Cluster, Constraints, Graph, Plan, Problem, Roofline, simulate, zoo
 from placewright.explanations import explain
-from placewright.explanations.cluster_changes import faster_device
+from placewright.explanations.cluster_upgrades import faster_device
 from placewright.solvers import (
     Baselines,
     MTopo,

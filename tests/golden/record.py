@@ -27,7 +27,7 @@ from placewright.frontends import from_onnx, from_torch, from_workload
 from placewright.policies.shipped import shipped_policy
 from placewright.solvers import METHODS, Auto, solve
 from placewright.solvers.exact.solver import Exact
-from placewright.solvers.scout import Scout
+from placewright.solvers.move_scorer import Scout
 from placewright.training.policy_solver import POLICY_SOLVERS
 
 if TYPE_CHECKING:

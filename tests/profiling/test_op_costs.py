@@ -28,8 +28,8 @@ from placewright.profiling.timing import (
 )
 from placewright.profiling.timing_cache import TimingCache
 from placewright.runtime.machine import this_machine
-from placewright.runtime.models import find_program
 from placewright.runtime.program.program import build_program
+from placewright.runtime.program_loading import find_program
 from placewright.runtime.real_devices import RealDevice, machine_devices
 
 

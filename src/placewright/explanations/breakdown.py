@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from placewright import simulator
-from placewright.explanations.cluster_changes import channel_name
+from placewright.explanations.cluster_upgrades import channel_name
 from placewright.solvers.bounds import Bound, bound
 from placewright.transforms import contract
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placewright import simulator
-from placewright.explanations.cluster_changes import channel_description
+from placewright.explanations.cluster_upgrades import channel_description
 from placewright.explanations.quick_plans import QuickPlans
 from placewright.plan import Plan
 from placewright.result import PROVEN_GAP

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placewright import simulator
-from placewright.explanations.cluster_changes import (
+from placewright.explanations.cluster_upgrades import (
     ChangeKind,
     ClusterChange,
     faster_channels,

@@ -21,8 +21,12 @@ from placewright.exporters.base import (
     streamed_weights,
 )
 from placewright.exporters.device_names import is_host, target_names
-from placewright.exporters.module_flow import ANYWHERE, ModulePlacement, ModuleUnits
 from placewright.exporters.module_paths import ROOT, enclosing_paths, nearest_value
+from placewright.exporters.whole_modules import (
+    ANYWHERE,
+    ModulePlacement,
+    ModuleUnits,
+)
 from placewright.graph import INPUT, STATE, WEIGHT
 from placewright.solvers.accelerate_map import Accelerate
 

@@ -18,7 +18,7 @@ from placewright.policies.policy import (
     PolicyConfig,
     Scores,
 )
-from placewright.policies.storage import load_with_tensors, save_with_tensors
+from placewright.policies.tensor_files import load_with_tensors, save_with_tensors
 
 if TYPE_CHECKING:
     from pathlib import Path

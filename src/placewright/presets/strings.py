@@ -24,7 +24,13 @@ from placewright.presets.catalogue import (
     link_presets,
     link_table,
 )
-from placewright.presets.wiring import NO_NETWORK, ClusterNode, DeviceGroup, connect, slower_link
+from placewright.presets.cluster_topology import (
+    NO_NETWORK,
+    ClusterNode,
+    DeviceGroup,
+    connect,
+    slower_link,
+)
 
 MAX_DEVICES = 4096
 """Devices in one cluster; every ordered pair has a link, so more is surely a typo."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placewright.costs import Table
-from placewright.runtime.cuda.graph_exclusions import graph_resident_bytes, large_output_ops
+from placewright.runtime.cuda.graph_memory import graph_resident_bytes, large_output_ops
 
 if TYPE_CHECKING:
     from placewright.cluster import Cluster

@@ -10,7 +10,7 @@ from placewright.problem import Constraints, Problem
 from placewright.profiling.as_executed import executed_problem
 from placewright.profiling.machine_profile import profile_machine
 from placewright.profiling.op_costs import DEFAULT_BUDGET, profile_ops
-from placewright.runtime.models import find_program
+from placewright.runtime.program_loading import find_program
 from placewright.runtime.real_devices import machine_devices
 from placewright.units import parse_seconds
 

@@ -20,9 +20,9 @@ from placewright.transforms import contract
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from placewright.arrays import Arrays
     from placewright.plan import Plan
     from placewright.problem import Problem
+    from placewright.problem_arrays import Arrays
     from placewright.timeline import Timeline
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from placewright.runtime.instructions import DeviceInstructions, Instruction
     from placewright.runtime.program.runners import Runner
     from placewright.runtime.real_devices import RealDevice
-    from placewright.runtime.staging import StagedCopy
+    from placewright.runtime.staging_layout import StagedCopy
     from placewright.runtime.weight_storage import ResidentTensors
 
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from placewright.errors import PlanError, nearest
 from placewright.graph import INPUT, STATE, VIEW, WEIGHT
-from placewright.runtime.cuda.graph_exclusions import large_output_ops, large_transfer_ops
+from placewright.runtime.cuda.graph_memory import large_output_ops, large_transfer_ops
 from placewright.runtime.in_place import find_writes
-from placewright.runtime.staging import StagedCopy, allocate_staging
+from placewright.runtime.staging_layout import StagedCopy, allocate_staging
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from placewright.plan import Plan
     from placewright.runtime.program.program import Program
     from placewright.runtime.real_devices import RealDevice
-    from placewright.runtime.staging import Staging
+    from placewright.runtime.staging_layout import Staging
 
 ENV, RESIDENT, STAGED = 0, 1, 2
 """Where an input is: computed or received in this step, resident, or staged."""
@@ -41,7 +41,7 @@ class Instruction:
         notifies: Devices with an op that waits until this one has read.
         in_place: Whether it writes into its inputs.
         large_output: Whether it computes, or is a view of, a large output
-            (`runtime/cuda/graph_exclusions.py`).
+            (`runtime/cuda/graph_memory.py`).
         large_transfer: Whether it reads or computes a large tensor that goes from device to device,
             or shares a large tensor with such an op.
     """

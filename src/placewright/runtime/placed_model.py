@@ -22,7 +22,7 @@ from placewright.runtime.call_cache import (
     unplaced_copy,
 )
 from placewright.runtime.cuda.backend import current_backend
-from placewright.runtime.eager import EagerPlacement, find_compute_devices
+from placewright.runtime.eager_fallback import EagerPlacement, find_compute_devices
 from placewright.runtime.executor import Executor
 from placewright.runtime.micro_batches import share_optimizer_states
 from placewright.runtime.plan_matching import match_plan

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from placewright.runtime.instructions import DeviceInstructions, Instructions
     from placewright.runtime.program.program import Program
     from placewright.runtime.real_devices import RealDevice
-    from placewright.runtime.staging import StagedCopy
+    from placewright.runtime.staging_layout import StagedCopy
 
 ResidentTensors = dict["Tensor", torch.Tensor]
 """The resident tensors of one device."""

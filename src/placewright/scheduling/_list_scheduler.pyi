@@ -1,7 +1,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from placewright.arrays import Arrays
+from placewright.problem_arrays import Arrays
 
 class CompiledListSchedule:
     """A list schedule under construction (`solvers/listing.py`)."""

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from placewright.scheduling.ranks import mean_transfer, upward_ranks
 
 if TYPE_CHECKING:
-    from placewright.arrays import Arrays
     from placewright.problem import Problem
+    from placewright.problem_arrays import Arrays
     from placewright.transforms import Grouping
 
 Seconds = NDArray[np.float64]

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from placewright.arrays import Arrays
+    from placewright.problem_arrays import Arrays
 
 Seconds = NDArray[np.float64]
 

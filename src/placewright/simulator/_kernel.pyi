@@ -3,8 +3,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from placewright.arrays import Arrays
 from placewright.costs import FusedParts
+from placewright.problem_arrays import Arrays
 
 _PlanArrays = tuple[NDArray[np.int32], NDArray[np.float64] | None, NDArray[np.int64] | None]
 

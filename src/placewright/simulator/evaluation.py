@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike, NDArray
 
-    from placewright.arrays import Arrays
     from placewright.plan import Plan
     from placewright.problem import Problem
+    from placewright.problem_arrays import Arrays
 
 _Scalar = TypeVar("_Scalar", np.int32, np.int64, np.float64)
 _kernels: weakref.WeakKeyDictionary[Arrays, Kernel] = weakref.WeakKeyDictionary()

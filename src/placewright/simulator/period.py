@@ -16,7 +16,7 @@ from placewright.simulator.reference import inputs_of, readers_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from placewright.arrays import Arrays
+    from placewright.problem_arrays import Arrays
 
 
 def reference_period(

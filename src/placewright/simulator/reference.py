@@ -77,7 +77,7 @@ from placewright.errors import PlanError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from placewright.arrays import Arrays
+    from placewright.problem_arrays import Arrays
 
 Storage = tuple[int, int]
 """A tensor's memory on one device: (tensor, device)."""

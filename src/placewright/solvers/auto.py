@@ -19,10 +19,10 @@ from placewright.solvers.annealing_rounds import (
 )
 from placewright.solvers.baselines import constructive_solvers
 from placewright.solvers.exact.solver import Exact
+from placewright.solvers.move_scorer import Scout
 from placewright.solvers.ordering.priority_rules import rule_priorities
 from placewright.solvers.partition.capacity_repair import repair_rounds
 from placewright.solvers.proposer import BudgetedProposer, Proposer, ProposerBudget
-from placewright.solvers.scout import Scout
 from placewright.solvers.search import Search, phase_name
 from placewright.solvers.searches.annealing import elite_plans
 from placewright.solvers.searches.genetic import Genetic

@@ -19,7 +19,7 @@ from placewright.errors import FileError
 from placewright.files.header import body, make_header
 from placewright.outcome import Outcome
 from placewright.policies import Episodes, Policy
-from placewright.policies.storage import load_with_tensors, save_with_tensors
+from placewright.policies.tensor_files import load_with_tensors, save_with_tensors
 from placewright.training.trainer import EpisodeBatch, UpdateLog
 
 if TYPE_CHECKING:

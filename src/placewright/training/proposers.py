@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def _scout() -> Proposer:
-    from placewright.solvers.scout import Scout
+    from placewright.solvers.move_scorer import Scout
 
     return Scout()
 

@@ -21,8 +21,8 @@ from placewright.transforms.fusible import fusion_roles
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
-    from placewright.arrays import Arrays
     from placewright.problem import Problem
+    from placewright.problem_arrays import Arrays
 
 _fusers: weakref.WeakKeyDictionary[Arrays, Fuser] = weakref.WeakKeyDictionary()
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from placewright.transforms._path_lengths import PathKernel
 
 if TYPE_CHECKING:
-    from placewright.arrays import Arrays
+    from placewright.problem_arrays import Arrays
 
 Seconds = NDArray[np.float64]
 Placements = NDArray[np.int32]

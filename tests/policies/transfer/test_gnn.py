@@ -12,9 +12,7 @@ from placewright.policies.shipped import (
     linear_weights,
     shipped_policy,
 )
-from placewright.policies.transfer.diffusion import (
-    NEIGHBOURHOODS,
-)
+from placewright.policies.transfer.neighbourhood_kernels import NEIGHBOURHOODS
 
 torch = pytest.importorskip("torch")
 from placewright.policies.transfer import gnn  # noqa: E402

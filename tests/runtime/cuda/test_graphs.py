@@ -8,7 +8,7 @@ from models import capture, machine, nn, streams_of_one, torch, twin
 from placewright import Plan
 from placewright.errors import ExecutionError
 from placewright.runtime import Executor
-from placewright.runtime.cuda import graph_exclusions, streams
+from placewright.runtime.cuda import graph_memory, streams
 
 
 def on_gpu(problem, *host):
@@ -79,7 +79,7 @@ def test_after_a_whole_graph_each_op_runs_on_its_own_device(cuda, monkeypatch):
 
     model, x = Speaker().eval(), torch.randn(4, 8)
     program, problem = capture(model, x, streams_of_one())
-    monkeypatch.setattr(graph_exclusions, "LARGE_OUTPUT_BYTES", 4 * 4 * 64)
+    monkeypatch.setattr(graph_memory, "LARGE_OUTPUT_BYTES", 4 * 4 * 64)
     device = problem.legalize([0] * len(problem.graph))
     device[problem.arrays.scheduled.nonzero()[0][6:]] = 1
     with Executor(
@@ -164,7 +164,7 @@ def test_graphs_leave_memory_for_excluded_tensors(room, cuda, monkeypatch):
 
     model, x = Sums().eval(), torch.randn(4, 8)
     program, problem = capture(model, x, machine(1))
-    monkeypatch.setattr(graph_exclusions, "LARGE_TRANSFER_BYTES", x.nbytes)
+    monkeypatch.setattr(graph_memory, "LARGE_TRANSFER_BYTES", x.nbytes)
     receive, empty, failed = streams.CudaDevice.receive, torch.empty, []
 
     def received(lane, value, after, place=None):

@@ -16,7 +16,7 @@ from placewright.frontends.graph_builder import (
 from placewright.frontends.graphdef.colocation import Colocation
 from placewright.frontends.graphdef.control_flow import CONTROL_FLOW
 from placewright.frontends.graphdef.folds import fold_node
-from placewright.frontends.graphdef.kinds import (
+from placewright.frontends.graphdef.op_rules import (
     SETTING_INPUTS,
     describe,
     writes_variable,

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from placewright.frontends.graph_builder import GraphBuilder, TensorValue
-from placewright.frontends.jaxpr.kinds import tensor_of
+from placewright.frontends.jaxpr.op_rules import tensor_of
 from placewright.frontends.op_costs import TensorSpec
 from placewright.graph import INPUT, WEIGHT, Op
 

@@ -34,7 +34,7 @@ from placewright.frontends.jaxpr.control_flow import (
     inlined_jaxpr,
     split_stacked_weights,
 )
-from placewright.frontends.jaxpr.kinds import (
+from placewright.frontends.jaxpr.op_rules import (
     CONSTANT_FOLDS,
     PASS_THROUGH,
     describe,

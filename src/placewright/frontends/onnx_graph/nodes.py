@@ -14,7 +14,7 @@ from placewright.frontends.graph_builder import (
     topological_order,
 )
 from placewright.frontends.onnx_graph.control_flow import CONTROL_FLOW, free_names
-from placewright.frontends.onnx_graph.kinds import (
+from placewright.frontends.onnx_graph.op_rules import (
     DTYPES,
     ONNX_DOMAINS,
     SAME_SHAPE_OPS,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from placewright.errors import GraphError
 from placewright.frontends.graph_builder import MAX_DIMENSIONS, first_line
-from placewright.frontends.onnx_graph.kinds import (
+from placewright.frontends.onnx_graph.op_rules import (
     DTYPES,
     FOLDABLE_OPS,
     ONNX_DOMAINS,

@@ -11,7 +11,7 @@ from placewright.errors import GraphError
 from placewright.frontends import op_costs
 from placewright.frontends.graph_builder import UniqueNames, arithmetic_dtype
 from placewright.frontends.pytorch.errors import at_op
-from placewright.frontends.pytorch.kinds import IDENTITY
+from placewright.frontends.pytorch.op_rules import IDENTITY
 from placewright.frontends.pytorch.shapes import (
     has_unknown_size,
     node_specs,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
         Port,
         StorageSlice,
     )
-    from placewright.frontends.pytorch.kinds import NodeDescription
+    from placewright.frontends.pytorch.op_rules import NodeDescription
     from placewright.frontends.pytorch.shapes import Node
 
 STATE_TENSORS = {"sgd": 0, "momentum": 1, "adam": 2}

@@ -12,7 +12,7 @@ from operator import getitem
 from typing import TYPE_CHECKING
 
 from placewright.frontends.pytorch.errors import at_op
-from placewright.frontends.pytorch.kinds import (
+from placewright.frontends.pytorch.op_rules import (
     IDENTITY,
     NodeDescription,
     describe_node,

@@ -26,7 +26,7 @@ from placewright.policies.policy import (
     one_plan_per_episode,
 )
 from placewright.policies.seq2seq import Placer, uniform_entropy
-from placewright.policies.storage import settings_of
+from placewright.policies.tensor_files import settings_of
 
 if TYPE_CHECKING:
     from placewright.problem import Problem

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
-    from placewright.arrays import Arrays
     from placewright.problem import Problem
+    from placewright.problem_arrays import Arrays
 
 KIND_BUCKETS = 64
 """An op's kind is a checksum of its name modulo this, so that no kind is unknown."""

@@ -18,8 +18,8 @@ from placewright.transforms import by_forward, layer_positions
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from placewright.arrays import Arrays
     from placewright.problem import Problem
+    from placewright.problem_arrays import Arrays
 
 
 def path_lengths(a: Arrays) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

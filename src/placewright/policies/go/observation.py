@@ -31,8 +31,8 @@ from placewright.transforms import PathLengths, nested_groupings
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from placewright.arrays import Arrays
     from placewright.problem import Problem
+    from placewright.problem_arrays import Arrays
 
 _MAX_GROUP_SHARE = 0.7  # of the units: more groups than this are not worth a pass
 _MAX_RUN_LEVELS = 4

@@ -21,7 +21,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from placewright.errors import ConfigError, ProblemError
-from placewright.policies.placeto.observation import ObservationBatch, PlacetoObservation
+from placewright.policies.placeto.graph_features import ObservationBatch, PlacetoObservation
 from placewright.policies.policy import (
     Episodes,
     HeadScores,
@@ -31,7 +31,7 @@ from placewright.policies.policy import (
     one_plan_per_episode,
 )
 from placewright.policies.seq2seq import MASKED_LOGIT, log_prob_and_entropy, uniform_entropy
-from placewright.policies.storage import settings_of
+from placewright.policies.tensor_files import settings_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -29,7 +29,7 @@ from placewright.policies.policy import (
     one_plan_per_episode,
 )
 from placewright.policies.seq2seq import MASKED_LOGIT, log_prob_and_entropy, uniform_entropy
-from placewright.policies.storage import settings_of
+from placewright.policies.tensor_files import settings_of
 from placewright.policies.transfer.features import FEATURES, PairFeatures
 from placewright.policies.transfer.graph_features import (
     FeatureFlags,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placewright.policies import grouping as op_groups
-from placewright.policies.transfer.diffusion import (
+from placewright.policies.transfer.neighbourhood_kernels import (
     NEIGHBOURHOODS,
     diffusion_kernels,
     path_positions,

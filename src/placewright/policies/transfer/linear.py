@@ -26,7 +26,7 @@ from placewright.policies.policy import (
     Scores,
     one_plan_per_episode,
 )
-from placewright.policies.storage import settings_of
+from placewright.policies.tensor_files import settings_of
 from placewright.policies.transfer.features import FEATURES, PairFeatures
 from placewright.policies.transfer.rollout import Rollout, roll_out
 from placewright.scheduling.batched_schedules import ScheduleOrder

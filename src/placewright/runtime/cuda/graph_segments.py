@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from placewright.runtime.cuda.graph_exclusions import MAX_TAIL_OPS
+from placewright.runtime.cuda.graph_memory import MAX_TAIL_OPS
 from placewright.runtime.instructions import ENV
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from placewright.graph import Tensor
     from placewright.runtime.cuda.issuer import Issuer
     from placewright.runtime.instructions import Instruction
-    from placewright.runtime.staging import Staging
+    from placewright.runtime.staging_layout import Staging
 
 DeviceTensor = tuple[int, "Tensor"]
 """A device and a tensor that it holds."""

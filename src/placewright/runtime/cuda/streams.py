@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from placewright.graph import Tensor
     from placewright.runtime.cpu_worker import DeviceJob
     from placewright.runtime.cuda.backend import CudaEvent, CudaStream
-    from placewright.runtime.staging import Staging
+    from placewright.runtime.staging_layout import Staging
 
 TRANSFER_PRIORITY = -1  # of streams that carry tensors: ahead of weights and ops
 

@@ -22,7 +22,7 @@ from placewright.frontends.pytorch.capture import (
     output_template,
 )
 from placewright.frontends.pytorch.graph import TorchGraphBuilder, graph_and_builder
-from placewright.frontends.pytorch.kinds import IDENTITY
+from placewright.frontends.pytorch.op_rules import IDENTITY
 from placewright.frontends.pytorch.shapes import (
     Node,
     layout,

@@ -22,9 +22,9 @@ from placewright.solvers.bounds.basic import (
     largest_unit_bound,
     work_bound,
 )
-from placewright.solvers.bounds.cuts import minimum_cuts
 from placewright.solvers.bounds.longest_path import earliest_times, longest_path_bound
 from placewright.solvers.bounds.memory import memory_bound
+from placewright.solvers.bounds.minimum_cuts import minimum_cuts
 from placewright.solvers.bounds.neighbourhood import neighbourhood_bound
 from placewright.solvers.bounds.packing import Packing, packing_bound
 from placewright.solvers.bounds.patterns import pattern_bound

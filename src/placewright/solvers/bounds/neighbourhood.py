@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from placewright.solvers.bounds.aggregates import Aggregates
-    from placewright.solvers.bounds.cuts import MinimumCuts
+    from placewright.solvers.bounds.minimum_cuts import MinimumCuts
 
 Flags = NDArray[np.bool_]
 

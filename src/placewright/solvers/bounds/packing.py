@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from placewright.solvers.bounds.aggregates import Aggregates
-    from placewright.solvers.bounds.cuts import MinimumCuts
     from placewright.solvers.bounds.longest_path import OpTimes
+    from placewright.solvers.bounds.minimum_cuts import MinimumCuts
 
 Seconds = NDArray[np.float64]
 

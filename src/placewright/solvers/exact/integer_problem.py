@@ -21,9 +21,9 @@ from placewright.transforms.grouping import number_labels, topological_positions
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from placewright.arrays import Arrays
     from placewright.plan import Plan
     from placewright.problem import Problem
+    from placewright.problem_arrays import Arrays
     from placewright.transforms import Grouping
 
 _MIN_TICKS = 2**28  # ticks in a step, at least, where durations are rounded

@@ -92,7 +92,7 @@ def _build_model(payload: dict[str, Any]) -> PlacementModel:
     """The model of a request."""
     from placewright.solvers.exact import memory, order_constraints
     from placewright.solvers.exact.model import PlacementModel, StepModel
-    from placewright.solvers.exact.period import period_variable
+    from placewright.solvers.exact.period_constraints import period_variable
 
     step = (
         StepModel(payload) if payload["objective"] == "step" or payload["with_schedule"] else None

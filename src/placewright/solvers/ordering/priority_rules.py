@@ -18,8 +18,8 @@ from placewright.solvers.ordering.latest_start import latest_starts
 from placewright.transforms.path_lengths import PathLengths
 
 if TYPE_CHECKING:
-    from placewright.arrays import Arrays
     from placewright.problem import Problem
+    from placewright.problem_arrays import Arrays
 
 Seconds = NDArray[np.float64]
 Devices = NDArray[np.int32]

@@ -7,7 +7,7 @@ import pytest
 
 from placewright import Cluster, Device, Graph, Link, Op, Problem, Roofline
 from placewright.policies import grouping as made
-from placewright.policies.transfer.diffusion import (
+from placewright.policies.transfer.neighbourhood_kernels import (
     NEIGHBOURHOODS,
     diffusion_kernels,
     path_positions,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from placewright import Cluster, Constraints, Graph, Problem, Roofline, Table, zoo
-from placewright.explanations.cluster_changes import (
+from placewright.explanations.cluster_upgrades import (
     channel_description,
     channel_name,
     faster_channels,

@@ -11,8 +11,8 @@ from models import capture, machine, nn, streams_of_one, torch, twin
 from placewright import Graph, Op, Plan, Table
 from placewright.profiling.as_executed import with_output_copies
 from placewright.runtime import Executor
-from placewright.runtime.cuda import graph_exclusions
-from placewright.runtime.cuda.graph_exclusions import graph_resident_bytes, large_output_ops
+from placewright.runtime.cuda import graph_memory
+from placewright.runtime.cuda.graph_memory import graph_resident_bytes, large_output_ops
 
 WORDS = 150_000
 """Columns of an output: two rows of float32 are more than 1 MiB."""
@@ -36,7 +36,7 @@ class Speaker(nn.Module):
 @pytest.fixture(autouse=True)
 def lower(monkeypatch):
     """Outputs of 1 MiB count as large, so that models can be small."""
-    monkeypatch.setattr(graph_exclusions, "LARGE_OUTPUT_BYTES", 1 << 20)
+    monkeypatch.setattr(graph_memory, "LARGE_OUTPUT_BYTES", 1 << 20)
 
 
 def ops_named(graph, *names):
@@ -155,7 +155,7 @@ class Tied(nn.Module):
 
 
 def test_large_transfers_are_excluded_from_graphs(cuda, monkeypatch):
-    monkeypatch.setattr(graph_exclusions, "LARGE_TRANSFER_BYTES", 1 << 20)
+    monkeypatch.setattr(graph_memory, "LARGE_TRANSFER_BYTES", 1 << 20)
     model, tokens = Tied(), torch.arange(3)
     program, problem = capture(model, tokens, machine(1), training=True, optimizer="sgd")
     ops = problem.graph.ops
@@ -184,7 +184,7 @@ def test_large_transfers_are_excluded_from_graphs(cuda, monkeypatch):
 
 
 def test_what_meets_a_bulky_op_over_something_large_is_issued_with_it():
-    large, small = graph_exclusions.LARGE_TRANSFER_BYTES, 64
+    large, small = graph_memory.LARGE_TRANSFER_BYTES, 64
     ops = [
         Op("x", "input", (), (large,)),
         Op("early", "matmul", ((0, 0),), (large,)),
@@ -195,6 +195,6 @@ def test_what_meets_a_bulky_op_over_something_large_is_issued_with_it():
         Op("far", "elementwise", ((4, 1), (5, 0)), (small,)),
     ]
     graph = Graph("met", tuple(ops), outputs=((6, 0),))
-    found = graph_exclusions.adjacent_ops(graph, {4})
+    found = graph_memory.adjacent_ops(graph, {4})
     assert {graph.ops[at].name for at in found} == {"maker", "view", "reader"}
-    assert graph_exclusions.adjacent_ops(graph, ()) == set()
+    assert graph_memory.adjacent_ops(graph, ()) == set()

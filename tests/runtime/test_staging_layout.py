@@ -5,7 +5,11 @@ from __future__ import annotations
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from placewright.runtime.staging import ALIGNMENT, StagedCopy, allocate_staging
+from placewright.runtime.staging_layout import (
+    ALIGNMENT,
+    StagedCopy,
+    allocate_staging,
+)
 
 
 def copies(sizes):

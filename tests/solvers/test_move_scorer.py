@@ -10,13 +10,13 @@ from placewright.errors import FileError
 from placewright.plan_batch import PlanBatch
 from placewright.solvers import Auto, MaxEvaluations, Search, Stop, solve
 from placewright.solvers.baselines import constructive_solvers
-from placewright.solvers.proposer import Proposer
-from placewright.solvers.scout import (
+from placewright.solvers.move_scorer import (
     FEATURE_COUNT,
     Scout,
     ScoutNetwork,
     shipped_network,
 )
+from placewright.solvers.proposer import Proposer
 from placewright.solvers.searches.annealing import elite_plans, grouping_levels
 from placewright.solvers.searches.annealing_chains import (
     AnnealingChains,
