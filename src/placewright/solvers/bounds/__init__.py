@@ -24,7 +24,7 @@ from placewright.solvers.bounds.basic import (
 )
 from placewright.solvers.bounds.longest_path import earliest_times, longest_path_bound
 from placewright.solvers.bounds.memory import memory_bound
-from placewright.solvers.bounds.minimum_cuts import minimum_cuts
+from placewright.solvers.bounds.minimum_cuts import find_minimum_cuts
 from placewright.solvers.bounds.neighbourhood import neighbourhood_bound
 from placewright.solvers.bounds.packing import Packing, packing_bound
 from placewright.solvers.bounds.patterns import pattern_bound
@@ -129,7 +129,7 @@ def _unconditional_bounds(aggregates: Aggregates, limits: _EffortLimits) -> list
     bounds += [Bound(seconds, "work"), Bound(largest_unit_bound(aggregates), "largest unit")]
     if op_times is not None:
         bounds.append(Bound(longest_path_bound(aggregates, op_times, prices), "longest path"))
-    min_cuts = minimum_cuts(aggregates)
+    min_cuts = find_minimum_cuts(aggregates)
     bounds.append(
         Bound(neighbourhood_bound(aggregates, min_cuts, limits.cut_arcs), "neighbourhood")
     )

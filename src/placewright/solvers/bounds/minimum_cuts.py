@@ -139,7 +139,7 @@ class MinimumCuts:
         return int(max_flow.flow_value) / self.scale * self.time_share, colocated
 
 
-def minimum_cuts(aggregates: Aggregates) -> list[MinimumCuts]:
+def find_minimum_cuts(aggregates: Aggregates) -> list[MinimumCuts]:
     return [MinimumCuts.of(aggregates, group) for group in range(aggregates.groups)]
 
 
