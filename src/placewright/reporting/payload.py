@@ -253,7 +253,7 @@ class _StepPayload:
         return tracks
 
     def _waits(self, view: StepView, row: dict[int, int]) -> list[list[int]]:
-        """What each op in each lane waited for, in the order of the lanes; see `_coded`."""
+        """What each op in each lane waited for, in the order of the lanes; see `_encode_wait`."""
         member, a = view.graph_op.tolist(), view.arrays
         timeline = view.timeline
         scheduled_ops = np.flatnonzero(a.scheduled)

@@ -3,8 +3,8 @@
 For each evaluation, annealing samples several moves. The scout computes features of each without
 simulating: the devices of the block's neighbours, the transfers, the load, memory and idle time of
 both devices, the slack of the block (`cpp/annealing/scout.cpp`). The network predicts the
-probability that a move gains. It was trained on moves of many graphs (`benchmarks/train_scout.py`)
-and depends on neither the number of ops nor that of devices.
+probability that a move gains. It was trained on moves of many graphs
+(`benchmarks/train/train_scout.py`) and depends on neither the number of ops nor that of devices.
 """
 
 from __future__ import annotations

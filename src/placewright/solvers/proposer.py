@@ -39,7 +39,7 @@ class Proposer(Protocol):
     """Anything that proposes plans and moves, e.g. a trained policy.
 
     It may have `network(problem)`, a scout that scores moves inside compiled annealing
-    (`scout.py`). It may state its cost: `plan_seconds` and `move_seconds`, seconds per op to
+    (`move_scorer.py`). It may state its cost: `plan_seconds` and `move_seconds`, seconds per op to
     propose some plans and to rate the moves of one plan; otherwise it counts as slow.
     """
 

@@ -37,7 +37,7 @@ ADVISERS = {name: PROPOSERS[name] for name in ("pair", "go")}
 """Those with move probabilities for a given plan."""
 
 DEFAULT = "scout"
-"""The default of `auto`: the best in `benchmarks/proposers.py`."""
+"""The default of `auto`: the best in `benchmarks/proposers/compare.py`."""
 
 
 def named(name: str) -> tuple[Proposer, ...]:

@@ -23,7 +23,7 @@ stream them instead (rule 6), so that its weights do not delay tensors. With `st
 model must not be slower than those plans either: then a weight takes no channel, and only arrives
 no earlier than it could; a channel's total load still includes it.
 
-The *period* is in `period.py`.
+The *period* is in `period_constraints.py`.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ _SUCCESS_DECAY = 0.9  # decay per batch of a move's past success
 class LocalSearch:
     """From the best initial plan, move a few groups at a time while that helps; perturb, repeat.
 
-    Neighbours are evaluated in batches (`searches/moves.py`); kinds of moves that helped are tried
+    Neighbours are evaluated in batches (`moves.py`); kinds of moves that helped are tried
     more often. The best neighbour is accepted if it is better, and moves of one batch that each
     helped are tried together in the next. Where no neighbour is better, the priority rules are
     tried on the placement; after some rounds without a gain the search goes on in their best order.

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 def colocrl_recipe() -> Recipe:
     """Our default for ColocRL; the paper's method is `colocrl_paper`, without self-imitation.
 
-    Noise and rate are the best of the seven settings that `benchmarks/sweep.py` tried with three
-    seeds each, after 17 settings with one seed, on networks that no table reports.
+    Noise and rate are the best of the seven settings that `benchmarks/learning/sweep.py` tried with
+    three seeds each, after 17 settings with one seed, on networks that no table reports.
     """
     return Recipe(
         "colocrl",
