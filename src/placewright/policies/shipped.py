@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from placewright.policies.policy import Policy
 
 WEIGHTS_FOLDER = Path(__file__).parent / "weights"
-"""The folder of trained policies; `train_policies.py` and `train_go.py` in benchmarks/train write it."""
+"""The folder of trained policies, which the scripts of `benchmarks/train` write."""
 
 SHIPPED = ("pair", "placeto", "go")
 """All work with any devices; `placeto` is the policy named `placeto-any`."""

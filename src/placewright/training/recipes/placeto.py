@@ -15,7 +15,7 @@ from placewright.training.schedules import Constant, Linear, Step
 
 
 def linear_recipe() -> Recipe:
-    """The linear policy on one problem; benchmarks/train/linear_trainer.py trained the shipped one."""
+    """The linear policy on one problem; `benchmarks/train` has the trainer of the shipped one."""
     return Recipe(
         "pair",
         policies.find_config("pair")(),
