@@ -65,7 +65,13 @@ for _ in range(12):
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc can be told")
-@pytest.mark.parametrize("before", ["", ARENAS], ids=["alone", "beside threads with arenas"])
+@pytest.mark.parametrize(
+    "before",
+    [
+        pytest.param("", id="alone", marks=pytest.mark.slow),
+        pytest.param(ARENAS, id="beside threads with arenas"),
+    ],
+)
 def test_a_worker_reuses_its_memory(before):
     code = [sys.executable, "-c", before + WORKER]
     ran = subprocess.run(code, check=True, capture_output=True, text=True)

@@ -91,7 +91,7 @@ def branches():
 
 
 @pytest.mark.parametrize("fold", FOLDS)
-@pytest.mark.parametrize("discipline", ["ready", "in order"])
+@pytest.mark.parametrize("discipline", ["in order", pytest.param("ready", marks=pytest.mark.slow)])
 def test_a_network_of_the_other_fold_is_placed_better_than_by_list_schedulers(fold, discipline):
     graph = zoo.load(UNSEEN[fold])
     problem = Problem(graph, Cluster.parse("3xP100+cpu"), discipline=discipline)
