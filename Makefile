@@ -24,7 +24,7 @@ test: $(VENV)/test.stamp
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
-	$(BIN)/python -m pytest -q -n auto --dist worksteal $(if $(WORKLOADS),--workloads $(WORKLOADS))
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --dist worksteal $(if $(WORKLOADS),--workloads $(WORKLOADS))
 
 format: $(VENV)/test.stamp
 	$(BIN)/ruff format .

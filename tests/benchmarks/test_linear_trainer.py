@@ -54,6 +54,7 @@ def test_torch_finds_the_same_gradient(branches):
     np.testing.assert_allclose(weights.grad.numpy(), expected, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_a_few_hundred_plans_reach_earliest_task_first_on_a_graph_and_cluster_never_seen():
     def problem(graph, cluster):
         return Problem(zoo.load(f"cifar10:graph={graph}"), Cluster.parse(cluster))

@@ -21,6 +21,7 @@ def several() -> list[Problem]:
     return [Problem(zoo.load(name), cluster) for name in names]
 
 
+@pytest.mark.slow
 def test_the_mean_of_the_last_weights_is_what_a_policy_settles_on(several):
     made = replace(find_recipe("placeto", groups=4, hidden=4), episodes=3)
     trainer = Trainer([Environment(several[0])], made, seed=0, max_evaluations=40, device="cpu")

@@ -16,7 +16,7 @@ RECORD = json.loads(record.RECORD.read_text())
 PARTS = record.parts()
 SLOW = (
     {f"solved/{name}" for name in record.PROBLEMS if name not in record.QUICK}
-    | {f"network/{name}" for name in record.NETWORKS if name not in ("gpt2", "resnet-50")}
+    | {f"network/{name}" for name in record.NETWORKS if name != "gpt2"}
     | {"exact/diamond"}
 )
 

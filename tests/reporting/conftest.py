@@ -109,7 +109,9 @@ def open_tab(browser):
         tab.close()
 
 
-@pytest.fixture(scope="module", params=["small", "medium", "large"])
+@pytest.fixture(
+    scope="module", params=["small", "medium", pytest.param("large", marks=pytest.mark.slow)]
+)
 def shown(request, browser):
     """A page that is looked at and left as it is: opened once for all who do no more."""
     tab = Tab(browser, request.getfixturevalue(request.param))

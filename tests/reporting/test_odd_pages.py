@@ -48,7 +48,11 @@ def pipeline() -> Problem:
 ODD = (weights_alone, no_time, one_op, host_alone, many_devices, too_large, pipeline)
 
 
-@pytest.mark.parametrize("make", ODD, ids=lambda make: make.__name__)
+@pytest.mark.parametrize(
+    "make",
+    [pytest.param(make, marks=[pytest.mark.slow] if at % 2 else []) for at, make in enumerate(ODD)],
+    ids=lambda make: make.__name__,
+)
 def test_an_odd_problem_has_a_page(save_tab, make, build_content):
     problem = make()
     results = [solve(problem, each()) for each in (solvers.RoundRobin, solvers.METF)]

@@ -178,7 +178,7 @@ def test_idle_time_and_streamed_weights_can_be_pointed_at(open_tab, small):
     assert tab.text("#tip").startswith("cpu is idle")
 
 
-@pytest.mark.parametrize("size", ["small", "large"])
+@pytest.mark.parametrize("size", ["small", pytest.param("large", marks=pytest.mark.slow)])
 def test_the_timeline_zooms_and_moves_by_keys_wheel_and_hand(open_tab, size, request):
     saved = request.getfixturevalue(size)
     tab = open_tab(saved)

@@ -68,8 +68,8 @@ for _ in range(12):
 @pytest.mark.parametrize(
     "before",
     [
-        pytest.param("", id="alone", marks=pytest.mark.slow),
-        pytest.param(ARENAS, id="beside threads with arenas"),
+        pytest.param("", id="alone"),
+        pytest.param(ARENAS, id="beside threads with arenas", marks=pytest.mark.slow),
     ],
 )
 def test_a_worker_reuses_its_memory(before):

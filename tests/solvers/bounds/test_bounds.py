@@ -64,7 +64,7 @@ def test_no_plan_that_fits_beats_the_memory_bound(
     assert beaten(problem, every_bound(problem), seed) == []
 
 
-@pytest.mark.parametrize("seed", [5, 16])
+@pytest.mark.parametrize("seed", [5, pytest.param(16, marks=pytest.mark.slow)])
 def test_no_plan_beats_a_thorough_bound(seed: int) -> None:
     for problem in (
         random_problem(seed, "in order", "period", ops=5),
