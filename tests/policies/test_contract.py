@@ -281,7 +281,10 @@ def test_a_policy_for_other_devices_says_so(policy):
         policy.act(replace(problem, cluster=cluster), 1, seed=0)
 
 
-@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] if name == "go" else []) for name in SHAPES],
+)
 def test_it_reaches_the_optimum_of_eight_ops_on_two_devices(name):
     """Judging all 256 placements: the heavy chain with first and last, 1 + 3 · 6 + 1 = 20 s."""
     problem = eight()

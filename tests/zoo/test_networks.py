@@ -37,7 +37,7 @@ PARAMETERS = {
 }
 # The smallest network of each kind; the others of a kind only have more of the same.
 FAMILIES = {network.module: name for name, network in reversed(NETWORKS.items())}
-QUICK = ("rnnlm-2-training", "transformer-xl-2-training", "gpt2-training", "moe-decode")
+QUICK = ("rnnlm-2-training", "gpt2-training")
 """Exports that are no slow tests."""
 
 
