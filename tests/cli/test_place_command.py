@@ -266,8 +266,12 @@ def test_a_narrow_terminal_costs_no_digits(run, monkeypatch):
         ("chain", (*CPU, "--method", "baselines"), "everything on cpu: no plan tried is faster"),
         ("chain", CPU, "this plan is provably optimal"),
         ("layered", ("--on", "2xP100", "--method", "round-robin"), "× slower than gpu0 alone"),
-        ("layered", ("--on", "8xV100-nvlink"), "× faster than gpu0 alone"),
-        ("offload", ("--on", "4xP100", "--limit", "3GiB"), "on 4 devices: no single one holds it"),
+        ("layered", ("--on", "8xV100-nvlink", "--evaluations", "400"), "× faster than gpu0 alone"),
+        (
+            "offload",
+            ("--on", "4xP100", "--limit", "3GiB", "--evaluations", "400"),
+            "on 4 devices: no single one holds it",
+        ),
     ],
 )
 def test_the_answer_says_why(run, model, options, said):
