@@ -134,7 +134,17 @@ class PerStep:
         self.recent_returns = [[float(value) for value in row] for row in state["rows"]]
 
 
-class BatchNormalised:
+class StatelessBaseline:
+    """A baseline that is worked out from the batch alone, so that a checkpoint keeps nothing."""
+
+    def state(self) -> dict[str, Any]:
+        return {}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        pass
+
+
+class BatchNormalised(StatelessBaseline):
     """The batch's mean and deviation: advantages have mean 0 and deviation 1 on any graph.
 
     Args:
@@ -157,14 +167,8 @@ class BatchNormalised:
         deviation = max(float(batch.std()), self.min_deviation)
         return np.where(included[:, None], (returns - batch.mean(axis=0)) / deviation, 0.0)
 
-    def state(self) -> dict[str, Any]:
-        return {}
 
-    def restore(self, state: dict[str, Any]) -> None:
-        pass
-
-
-class StartNormalised:
+class StartNormalised(StatelessBaseline):
     """The mean of those episodes of the batch that start alike, and one deviation for all (GO).
 
     Episodes that start at better plans end at better ones: only what they change counts.
@@ -194,9 +198,3 @@ class StartNormalised:
             residual = value - mean[group]
             advantage[included, step] = residual / max(float(residual.std()), self.min_deviation)
         return advantage
-
-    def state(self) -> dict[str, Any]:
-        return {}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        pass

@@ -6,15 +6,17 @@ all steps, or a moving average for each.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+from placewright.training.baselines import StatelessBaseline
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-class StepNormalised:
+class StepNormalised(StatelessBaseline):
     """The batch's mean of each step, and one deviation for all of them; then GAE.
 
     Generalised advantage estimation (Schulman et al. 2016) with the batch's mean return of each
@@ -44,9 +46,3 @@ class StepNormalised:
             credit[:, step] += self.gae_lambda * credit[:, step + 1]
         deviation = max(float(credit[included].std()), self.min_deviation)
         return np.where(included[:, None], credit / deviation, 0.0)
-
-    def state(self) -> dict[str, Any]:
-        return {}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        pass
