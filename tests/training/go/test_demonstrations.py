@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 
@@ -15,7 +13,6 @@ torch = pytest.importorskip("torch")
 from placewright.training.go.demonstrations import (  # noqa: E402
     DemonstrationTask,
     graph_file,
-    make_demonstration,
     read_demonstrations,
     read_records,
 )
@@ -24,27 +21,6 @@ TASKS = (
     DemonstrationTask("branches:modules=1", "2xP100+cpu", "ready"),
     DemonstrationTask("branches:modules=1", "3xP100+cpu", "in order", 1.5),
 )
-
-
-@pytest.fixture(scope="module")
-def taught_file(tmp_path_factory):
-    path = tmp_path_factory.mktemp("go") / "teachers.jsonl"
-    rows = [make_demonstration(task, task.problem(), (50, 300), 20.0) for task in TASKS]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
-
-
-@pytest.fixture
-def lessons(taught_file):
-    return read_demonstrations(taught_file)
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def test_teachers_plans_come_back_the_best_first(lessons, taught_file, tmp_path):

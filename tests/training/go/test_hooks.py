@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import numpy as np
@@ -16,8 +15,6 @@ torch = pytest.importorskip("torch")
 from placewright.policies.go.config import GoConfig  # noqa: E402
 from placewright.training.go.demonstrations import (  # noqa: E402
     DemonstrationTask,
-    make_demonstration,
-    read_demonstrations,
 )
 from placewright.training.go.hooks import training_report  # noqa: E402
 from placewright.training.recipes.go import go_recipe  # noqa: E402
@@ -30,27 +27,6 @@ TASKS = (
     DemonstrationTask("branches:modules=1", "2xP100+cpu", "ready"),
     DemonstrationTask("branches:modules=1", "3xP100+cpu", "in order", 1.5),
 )
-
-
-@pytest.fixture(scope="module")
-def taught_file(tmp_path_factory):
-    path = tmp_path_factory.mktemp("go") / "teachers.jsonl"
-    rows = [make_demonstration(task, task.problem(), (50, 300), 20.0) for task in TASKS]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
-
-
-@pytest.fixture
-def lessons(taught_file):
-    return read_demonstrations(taught_file)
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def trainer_for(config, demonstrations, max_updates=None, seed=0, device="cpu", **changes):

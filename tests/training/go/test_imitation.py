@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 
@@ -13,41 +11,10 @@ torch = pytest.importorskip("torch")
 
 from placewright.policies.go.config import GoConfig  # noqa: E402
 from placewright.training.algorithms import set_learning_rate  # noqa: E402
-from placewright.training.go.demonstrations import (  # noqa: E402
-    DemonstrationTask,
-    make_demonstration,
-    read_demonstrations,
-)
 from placewright.training.go.imitation import Imitation  # noqa: E402
 from placewright.training.go.proposer import GoProposer  # noqa: E402
 
 SMALL = GoConfig(hidden=16, heads=2, segment=16, layers=1, tasks=("device", "priority"))
-
-TASKS = (
-    DemonstrationTask("branches:modules=1", "2xP100+cpu", "ready"),
-    DemonstrationTask("branches:modules=1", "3xP100+cpu", "in order", 1.5),
-)
-
-
-@pytest.fixture(scope="module")
-def taught_file(tmp_path_factory):
-    path = tmp_path_factory.mktemp("go") / "teachers.jsonl"
-    rows = [make_demonstration(task, task.problem(), (50, 300), 20.0) for task in TASKS]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
-
-
-@pytest.fixture
-def lessons(taught_file):
-    return read_demonstrations(taught_file)
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def test_imitation_puts_units_where_the_teacher_has_them_and_mends_what_was_moved(lessons):
