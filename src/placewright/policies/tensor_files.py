@@ -21,18 +21,22 @@ if TYPE_CHECKING:
 
     from placewright.files.validation import Data
 
+_RENAMED_SETTINGS = {  # version 1 -> version 2, of all policies
+    "learned": "learn_fraction",
+    "looks": "candidates",
+    "most": "max_groups",
+    "rule": "grouping",
+    "stay": "stay_bias",
+    "together": "correlated",
+    "wide": "head_width",
+}
 _TENSOR_FILE = re.compile(r"[^/\\]+\.[0-9a-f]{32}\.safetensors")
 
 
-def settings_of(data: Mapping[str, Any], renamed: Mapping[str, str] | None = None) -> Data:
-    """The settings of a policy file, under today's names.
-
-    Args:
-        renamed: Names of settings in version 1, and their names today.
-    """
+def settings_of(data: Mapping[str, Any]) -> Data:
+    """A policy's settings in a file, also under the names that version 1 had for them."""
     settings = data["settings"] if "settings" in data else data["shape"]
-    renamed = renamed or {}
-    return {renamed.get(key, key): value for key, value in settings.items()}
+    return {_RENAMED_SETTINGS.get(key, key): value for key, value in settings.items()}
 
 
 def save_with_tensors(path: Path, data: Data, tensors: Mapping[str, torch.Tensor]) -> None:

@@ -35,9 +35,6 @@ if TYPE_CHECKING:
 NAME = "colocrl"
 
 
-_RENAMED = {"rule": "grouping", "most": "max_groups"}  # settings of version 1 files
-
-
 @dataclass(frozen=True)
 class ColocRLConfig(PolicyConfig):
     """Settings of ColocRL.
@@ -136,7 +133,7 @@ class ColocRL(PolicyDefaults, nn.Module):
     @classmethod
     def from_config(cls, data: dict[str, Any]) -> ColocRL:
         return cls(
-            ColocRLConfig(**settings_of(data, _RENAMED)),
+            ColocRLConfig(**settings_of(data)),
             tuple(data["kinds"]),
             data["groups"],
             data["devices"],

@@ -81,14 +81,6 @@ _CERTAIN_LOGIT = 1e6  # a logit that outweighs all others
 _TIMES_CACHE_SIZE = 4  # batches of plans whose times are cached, for further epochs
 
 
-_RENAMED = {
-    "most": "max_groups",
-    "wide": "head_width",
-    "stay": "stay_bias",
-    "together": "correlated",
-}  # settings of version 1 files
-
-
 class Go(PolicyDefaults, nn.Module):
     """Decides on all units at once, pass after pass."""
 
@@ -136,7 +128,7 @@ class Go(PolicyDefaults, nn.Module):
     def from_config(cls, data: dict[str, Any]) -> Go:
         if data["sizes"] != [UNIT_WIDTH, GRAPH_WIDTH, DEVICE_WIDTH, PAIR_WIDTH, CLASSES]:
             raise ValueError(f"it reads {data['sizes']} features")
-        settings = settings_of(data, _RENAMED)
+        settings = settings_of(data)
         tuples = {name: tuple(settings[name]) for name in ("tasks", "passes")}
         return cls(GoConfig(**{**settings, **tuples}))
 

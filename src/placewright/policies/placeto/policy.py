@@ -47,13 +47,6 @@ _GROUP_ATTRIBUTES = 4  # attributes of a group besides its device
 _MAX_ELEMENTS = 2**22  # elements of a layer per chunk; more chunks are recomputed for gradients
 
 
-_RENAMED = {
-    "rule": "grouping",
-    "most": "max_groups",
-    "learned": "learn_fraction",
-}  # settings of version 1 files
-
-
 @dataclass(frozen=True)
 class PlacetoConfig(PolicyConfig):
     """Settings of Placeto; the defaults are those of the authors' code.
@@ -132,7 +125,7 @@ class Placeto(PolicyDefaults, nn.Module):
 
     @classmethod
     def from_config(cls, data: dict[str, Any]) -> Placeto:
-        return cls(PlacetoConfig(**settings_of(data, _RENAMED)), data["devices"])
+        return cls(PlacetoConfig(**settings_of(data)), data["devices"])
 
     @property
     def judges_steps(self) -> bool:

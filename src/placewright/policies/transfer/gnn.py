@@ -55,14 +55,6 @@ _CACHE_SIZE = 4  # problems whose last episodes are cached: those of an update o
 _MERGE_BIAS = -0.5  # in a fresh policy merging is a little less likely than the best device
 
 
-_RENAMED = {
-    "rule": "grouping",
-    "most": "max_groups",
-    "wide": "head_width",
-    "looks": "candidates",
-}  # settings of version 1 files
-
-
 @dataclass(frozen=True)
 class GnnConfig(PolicyConfig):
     """Settings of the GNN policy.
@@ -161,7 +153,7 @@ class GnnPolicy(PolicyDefaults, nn.Module):
 
     @classmethod
     def from_config(cls, data: dict[str, Any]) -> GnnPolicy:
-        config = GnnConfig(**settings_of(data, _RENAMED))
+        config = GnnConfig(**settings_of(data))
         if tuple(data["features"]) != FEATURES or data["more"] != config.feature_flags.pair_width:
             raise ValueError(f"it knows features {', '.join(data['features'])}")
         return cls(config)

@@ -45,9 +45,6 @@ if TYPE_CHECKING:
 NAME = "pair"
 
 
-_RENAMED = {"rule": "grouping", "most": "max_groups"}  # settings of version 1 files
-
-
 @dataclass(frozen=True)
 class LinearConfig(PolicyConfig):
     """Settings of the linear policy.
@@ -85,7 +82,7 @@ class LinearPolicy(PolicyDefaults):
     def from_config(cls, data: dict[str, Any]) -> LinearPolicy:
         if tuple(data["features"]) != FEATURES:
             raise ValueError(f"it knows features {', '.join(data['features'])}")
-        return cls(LinearConfig(**settings_of(data, _RENAMED)))
+        return cls(LinearConfig(**settings_of(data)))
 
     def save(self, path: Path) -> None:
         """Write it to one JSON file, its weights by name, which needs no torch.
@@ -108,7 +105,7 @@ class LinearPolicy(PolicyDefaults):
         try:
             weights = data["config"]["weights"]
             return cls(
-                LinearConfig(**settings_of(data["config"], _RENAMED)),
+                LinearConfig(**settings_of(data["config"])),
                 np.array([float(weights[name]) for name in FEATURES]),
             )
         except (KeyError, TypeError, ValueError) as error:
