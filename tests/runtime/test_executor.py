@@ -128,7 +128,7 @@ def test_an_interrupted_step_leaves_nothing_in_flight(monkeypatch):
     def interrupted(number):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(run, "result", interrupted)
+    monkeypatch.setattr(run, "output_tensors", interrupted)
     with pytest.raises(KeyboardInterrupt):
         run(x)
     assert run.broken

@@ -16,7 +16,7 @@ from placewright.runtime.host_allocator import retain_freed_memory
 from placewright.runtime.instructions import compile_plan
 from placewright.runtime.micro_batches import op_runners, weight_updates
 from placewright.runtime.openmp import release_openmp_team
-from placewright.runtime.program.sources import input_tensors
+from placewright.runtime.program.sources import input_tensors, model_tensors
 from placewright.runtime.real_devices import cpu_affinity, find_real_devices, spare_cores
 from placewright.runtime.weight_storage import place_weights
 
@@ -34,7 +34,8 @@ class Executor:
     """Runs a program under a plan.
 
     Args:
-        model: The model with the weights; they are moved to the devices that the plan names.
+        weights: The model, or its tensor of each weight by position; their data are moved to the
+            devices that the plan names.
         device_map: Real devices of some of the plan's devices, by name; see `real_devices`.
         keep_tensors: Tensors of the graph that are kept until a step ends; `kept_tensors` has those
             of the last step.
@@ -55,7 +56,7 @@ class Executor:
     def __init__(
         self,
         program: Program,
-        model: torch.nn.Module,
+        weights: torch.nn.Module | Mapping[int, torch.Tensor],
         plan: Plan,
         device_map: Mapping[str, str] | None = None,
         keep_tensors: Sequence[Tensor] = (),
@@ -66,13 +67,15 @@ class Executor:
         staging_buffers: dict[str, torch.Tensor] | None = None,
         pack_weights: bool = True,
     ) -> None:
-        self.program, self.model, self.plan = program, model, plan
+        self.program, self.plan = program, plan
         self.real_devices = find_real_devices(plan.device_names, device_map)
         self._spare_cores = spare_cores(self.real_devices)
         self._check_devices()
         self.instructions = compile_plan(program, plan, self.real_devices, keep_tensors)
+        if isinstance(weights, torch.nn.Module):
+            weights = model_tensors(program, weights)
         self.resident = place_weights(
-            program, model, self.instructions, self.real_devices, pack_weights
+            program, weights, self.instructions, self.real_devices, pack_weights
         )
         self.kept_tensors: dict[Tensor, torch.Tensor] = {}
         self._keep_tensors = tuple(dict.fromkeys(keep_tensors))
@@ -81,7 +84,7 @@ class Executor:
         self._done_queue: queue.SimpleQueue[StepDone] = queue.SimpleQueue()
         self._done_by_step: dict[int, list[StepDone]] = {}
         self._in_flight: dict[int, dict[int, tuple[torch.Tensor, torch.Tensor]]] = {}
-        self._results: dict[int, Any] = {}
+        self._results: dict[int, list[torch.Tensor]] = {}
         self._next_step = 0
         self._failure: str | None = None
         self._start()
@@ -221,8 +224,12 @@ class Executor:
 
     def result_or_close(self, number: int) -> Any:
         """As `result`, but an interrupt, such as Control-C, closes the executor."""
+        return self.program.pack_outputs(self.outputs_or_close(number))
+
+    def outputs_or_close(self, number: int) -> list[torch.Tensor]:
+        """As `output_tensors`, but an interrupt, such as Control-C, closes the executor."""
         try:
-            return self.result(number)
+            return self.output_tensors(number)
         except BaseException:
             if not self.broken:
                 self._failure = "a step was interrupted"
@@ -232,7 +239,7 @@ class Executor:
     def finish_steps(self) -> None:
         """Wait for all steps in flight; their results are kept for `result`."""
         for number in sorted(self._in_flight):
-            self._results[number] = self.result_or_close(number)
+            self._results[number] = self.outputs_or_close(number)
 
     @property
     def broken(self) -> bool:
@@ -245,6 +252,10 @@ class Executor:
         Raises:
             ExecutionError: An earlier step failed, or steps that change states would overlap.
         """
+        return self.submit_tensors(input_tensors(self.program, args, kwargs))
+
+    def submit_tensors(self, tensors: Mapping[int, torch.Tensor]) -> int:
+        """As `submit`, with the tensor of each input by position; their shapes are not checked."""
         if self._failure is not None:
             raise ExecutionError(f"the plan cannot be run any more: {self._failure}")
         if self._in_flight and not self.stateless:
@@ -254,7 +265,6 @@ class Executor:
             )
         if self.workers:
             release_openmp_team()  # of the calling thread, which only waits from now on
-        tensors = input_tensors(self.program, args, kwargs)
         number, self._next_step = self._next_step, self._next_step + 1
         inputs, states = self._step_inputs(tensors)
         self._in_flight[number], self._done_by_step[number] = states, []
@@ -314,6 +324,10 @@ class Executor:
         Raises:
             ExecutionError: An op failed; the message names it.
         """
+        return self.program.pack_outputs(self.output_tensors(number))
+
+    def output_tensors(self, number: int) -> list[torch.Tensor]:
+        """As `result`, but the tensors alone, in the order of the program's outputs."""
         if number in self._results:
             return self._results.pop(number)
         if self.issuer is not None:
@@ -342,9 +356,7 @@ class Executor:
             self.issuer.join_caller(tensors.values())
         with torch.no_grad():
             self._write_back(tensors, self._in_flight.pop(number))
-            return self.program.pack_outputs(
-                [self._output(tensors, output) for output in self.program.outputs]
-            )
+            return [self._output(tensors, output) for output in self.program.outputs]
 
     def _step_inputs(
         self, tensors: Mapping[int, torch.Tensor]

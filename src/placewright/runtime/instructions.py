@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import heapq
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from placewright.errors import PlanError, nearest
@@ -105,6 +106,7 @@ def compile_graph(
     changes: Mapping[Tensor, Tensor] | None = None,
     keep_tensors: Sequence[Tensor] = (),
     separate_memory: Sequence[int] = (),
+    random_ops: Sequence[int] = (),
 ) -> Instructions:
     """The instructions of a placement.
 
@@ -114,6 +116,8 @@ def compile_graph(
         keep_tensors: Tensors that are kept until the step ends, in addition to the outputs.
         separate_memory: Devices with their own memory: resident tensors are sent to them and from
             them. The others share the host's memory, and read resident tensors without a copy.
+        random_ops: Ops that draw random numbers. Those of the host run in this order, since they
+            share one generator: the numbers do not depend on the placement.
 
     Raises:
         PlanError: A staging buffer is too small for an op.
@@ -127,6 +131,7 @@ def compile_graph(
         changes or {},
         keep_tensors,
         separate_memory,
+        random_ops,
     ).build()
 
 
@@ -164,6 +169,7 @@ def compile_plan(
         program.changes,
         keep_tensors,
         [index for index, real_device in enumerate(real_devices) if real_device.is_gpu],
+        program.random_ops,
     )
 
 
@@ -178,6 +184,7 @@ class _Compiler:
         changes: Mapping[Tensor, Tensor],
         keep_tensors: Sequence[Tensor],
         separate_memory: Sequence[int],
+        random_ops: Sequence[int],
     ) -> None:
         self.separate_memory = set(separate_memory)
         self.graph, self.placement = graph, [int(at) for at in placement]
@@ -185,6 +192,10 @@ class _Compiler:
             [-1] * device_count if staging is None else [int(size) for size in staging]
         )
         self.writes = find_writes(graph, self.placement, changes)
+        host_random_ops = [op for op in random_ops if self.placement[op] not in self.separate_memory]
+        self.predecessors = {op: set(ops) for op, ops in self.writes.predecessors.items()}
+        for earlier, later in pairwise(host_random_ops):
+            self.predecessors.setdefault(later, set()).add(earlier)
         self.resident_ops, self.large_outputs = _resident_ops(graph), large_output_ops(graph)
         self.order = self._issue_order(priority)
         self.per_device = [DeviceInstructions() for _ in range(device_count)]
@@ -210,7 +221,7 @@ class _Compiler:
             self.per_device[self.placement[position]].sequence.append(instruction)
             for tensor in instruction.remote_inputs:
                 self._add_send(instructions, tensor, self.placement[position])
-            for reader in self.writes.predecessors.get(position, ()):
+            for reader in sorted(self.predecessors.get(position, ())):
                 if self.placement[reader] != self.placement[position] and reader in instructions:
                     instruction.waits_for.append(reader)
                     instructions[reader].notifies.append(self.placement[position])
@@ -253,7 +264,7 @@ class _Compiler:
         indegree = dict.fromkeys(scheduled, 0)
         for position in scheduled:
             sources = {source for source, _ in graph.ops[position].inputs}
-            sources |= set(self.writes.predecessors.get(position, ()))
+            sources |= self.predecessors.get(position, set())
             for source in sources & indegree.keys():
                 readers.setdefault(source, set()).add(position)
                 indegree[position] += 1

@@ -8,7 +8,6 @@ import torch
 
 from placewright.errors import ExecutionError
 from placewright.runtime.cuda.backend import current_backend
-from placewright.runtime.program.sources import model_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -25,17 +24,18 @@ ResidentTensors = dict["Tensor", torch.Tensor]
 
 def place_weights(
     program: Program,
-    model: torch.nn.Module,
+    tensors: Mapping[int, torch.Tensor],
     instructions: Instructions,
     real_devices: Sequence[RealDevice],
     pack_weights: bool = True,
 ) -> list[ResidentTensors]:
-    """Move the model's weights and states to the devices of the plan.
+    """Move a model's weights and states to the devices of the plan.
 
     The model keeps its parameters and buffers; their data move. Those that are streamed to a GPU
     become pinned, so that copies run asynchronously.
 
     Args:
+        tensors: The model's own tensor of each weight and stored state, by position.
         pack_weights: Whether streamed weights may also become adjacent, to be copied together.
 
     Returns:
@@ -44,7 +44,6 @@ def place_weights(
     Raises:
         ExecutionError: A weight has no data yet, or does not fit its device.
     """
-    tensors = model_tensors(program, model)
     pinned: set[int] = set()
     to_pin = [
         tensor for tensor, target in _outgoing_weights(instructions) if real_devices[target].is_gpu

@@ -147,7 +147,7 @@ def capture_model(
         )
     parameters = dict(fake_call[0].named_parameters(remove_duplicate=False))
     buffers = dict(fake_call[0].named_buffers(remove_duplicate=False))
-    storage = {name: _storage_slice(tensor) for name, tensor in {**parameters, **buffers}.items()}
+    storage = {name: storage_slice(tensor) for name, tensor in {**parameters, **buffers}.items()}
     return Capture(
         graph,
         tuple(inputs),
@@ -221,7 +221,8 @@ def _fake_mode() -> Any:
     return FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv(), static_shapes=True)
 
 
-def _storage_slice(tensor: torch.Tensor) -> StorageSlice:
+def storage_slice(tensor: torch.Tensor) -> StorageSlice:
+    """Where a tensor's data are."""
     storage, dtype = tensor.untyped_storage()._cdata, str(tensor.dtype).removeprefix("torch.")
     return StorageSlice(storage, int(tensor.storage_offset()), tensor.nbytes, dtype)
 

@@ -36,6 +36,9 @@ if TYPE_CHECKING:
     from placewright.frontends.pytorch.op_rules import NodeDescription
     from placewright.frontends.pytorch.shapes import Node
 
+OP_NAME = "placewright_op_name"
+"""The key of a node's meta data under which it has the name of its op already."""
+
 STATE_TENSORS = {"sgd": 0, "momentum": 1, "adam": 2}
 """Number of state tensors that an optimizer keeps per weight, each as large as the weight."""
 
@@ -234,6 +237,8 @@ class TorchGraphBuilder:
 
         Sums of gradients have no forward op.
         """
+        if OP_NAME in node.meta:
+            return str(node.meta[OP_NAME])
         name = _short_name(op_name(node))
         if phase == "forward":
             return f"{module}.{name}" if module else name

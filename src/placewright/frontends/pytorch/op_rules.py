@@ -13,10 +13,11 @@ import torch
 from placewright.frontends.op_costs import NORM_FLOPS, cost
 from placewright.frontends.pytorch.shapes import (
     Node,
-    layout,
     named_arguments,
     node_specs,
     op_name,
+    same_layout,
+    same_shape,
     shape,
 )
 from placewright.graph import VIEW
@@ -127,7 +128,7 @@ def _view(node: Node, reads: list[Node], a: Arguments) -> NodeDescription:
         return NodeDescription("copy", [])
     new, old = node.meta["val"], reads[0].meta["val"]
     is_tensor = isinstance(new, torch.Tensor)
-    if is_tensor and new.dtype == old.dtype and layout(node) == layout(reads[0]):
+    if is_tensor and new.dtype == old.dtype and same_layout(node, reads[0]):
         return NodeDescription(IDENTITY, reads[:1])
     return NodeDescription(VIEW, reads[:1])
 
@@ -140,7 +141,7 @@ def _copy(node: Node, reads: list[Node], a: Arguments) -> NodeDescription:
     old, new = source.meta["val"], node.meta["val"]
     if old.dtype != new.dtype:
         return NodeDescription("cast", [source])
-    is_identity = op_name(node) == "clone" and layout(source) == layout(node)
+    is_identity = op_name(node) == "clone" and same_layout(source, node)
     return NodeDescription(IDENTITY if is_identity else "copy", [source])
 
 
@@ -253,7 +254,7 @@ def _embedding_backward(node: Node, reads: list[Node], a: Arguments) -> NodeDesc
 
 def _scatter(node: Node, reads: list[Node], a: Arguments) -> NodeDescription:
     accumulates = "add" in op_name(node) or "reduce" in op_name(node) or a.get("accumulate")
-    if len(reads) == 2 and shape(reads[0]) == shape(reads[1]) and "src" in a and "index" not in a:
+    if len(reads) == 2 and same_shape(reads[0], reads[1]) and "src" in a and "index" not in a:
         return NodeDescription(IDENTITY, reads[1:])  # everything is overwritten
     return NodeDescription("scatter", reads, {"ops": 1 if accumulates else 0})
 

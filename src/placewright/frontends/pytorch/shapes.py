@@ -51,7 +51,7 @@ def has_unknown_size(node: Node) -> bool:
     value = node.meta.get("val")
     values = value if isinstance(value, list | tuple) else [value]
     return any(
-        isinstance(size, torch.SymInt)
+        isinstance(size, torch.SymInt) and not size.node.has_hint()
         for item in values
         if isinstance(item, torch.Tensor)
         for size in item.shape
@@ -67,6 +67,21 @@ def layout(node: Node) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The shape and the strides of a node's tensor."""
     value = node.meta["val"]
     return _sizes(value.shape, node), _sizes(value.stride(), node)
+
+
+def same_shape(node: Node, other: Node) -> bool:
+    """Whether the tensors of two nodes have one shape, whatever its symbols stand for."""
+    return _exact_sizes(node.meta["val"].shape) == _exact_sizes(other.meta["val"].shape)
+
+
+def same_layout(node: Node, other: Node) -> bool:
+    """Whether the tensors of two nodes have one shape and strides, likewise."""
+    strides, other_strides = node.meta["val"].stride(), other.meta["val"].stride()
+    return same_shape(node, other) and _exact_sizes(strides) == _exact_sizes(other_strides)
+
+
+def _exact_sizes(sizes: Sequence[int | torch.SymInt]) -> list[Any]:
+    return [size if isinstance(size, int) else size.node.expr for size in sizes]
 
 
 def _spec_of(value: torch.Tensor, node: Node) -> TensorSpec:
@@ -87,9 +102,11 @@ def _sizes(sizes: Sequence[int | torch.SymInt], node: Node) -> tuple[int, ...]:
 
 
 def _size(size: int | torch.SymInt, node: Node) -> int:
-    """A size; one that depends on values is the example's, if known, or its upper bound."""
+    """A size; a symbolic one is the example's, if known, or its upper bound."""
     if isinstance(size, int):
         return size
+    if size.node.has_hint():
+        return int(size.node.hint)
     shape_env, expression = size.node.shape_env, size.node.expr
     known_values = getattr(shape_env, "real_tensor_prop_unbacked_vals", None)
     known_values = (

@@ -27,6 +27,7 @@ from placewright.frontends.pytorch.shapes import (
     Node,
     layout,
     op_name,
+    same_layout,
 )
 from placewright.frontends.pytorch.values import tensors_in
 from placewright.frontends.pytorch.writes import GETITEM
@@ -36,6 +37,7 @@ from placewright.runtime.program.runners import (
     InputRead,
     Runner,
     View,
+    is_random,
     module_attribute,
     node_runner,
     view_function,
@@ -43,6 +45,8 @@ from placewright.runtime.program.runners import (
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from placewright.runtime.program.scalars import Scalars
 
 _CLONES = ("clone", "lift_fresh_copy", "_to_copy")
 
@@ -88,6 +92,7 @@ class Program:
         template: The model's outputs with shapes and no data; None for a training step.
         gradients: The tensors that sum to each weight's gradient, by name; for a training step.
         rule: How a training step updates its weights.
+        scalars: The numbers that symbols stand for, if the graph has symbolic sizes.
     """
 
     graph: Graph
@@ -97,6 +102,7 @@ class Program:
     template: Any = field(default=None, repr=False)
     gradients: Mapping[str, tuple[Tensor, ...]] = field(default_factory=dict, repr=False)
     rule: OptimizerRule | None = None
+    scalars: Scalars | None = field(default=None, repr=False)
 
     @property
     def capture(self) -> Capture:
@@ -113,6 +119,11 @@ class Program:
             self.builder.source_tensors[name]: new
             for name, new in self.builder.state_updates.items()
         }
+
+    @property
+    def random_ops(self) -> list[int]:
+        """The ops that draw random numbers, in the order in which the model draws them."""
+        return [position for position, node in self.builder.op_nodes.items() if is_random(node)]
 
     @cached_property
     def input_leaves(self) -> dict[int, int]:
@@ -201,7 +212,7 @@ class Program:
         slots = {source: self._input_read(position, source, target) for source in meaning.reads}
         is_aliased = in_place and any(output == 0 and source == 0 for output, source in op.aliases)
         is_scatter = is_aliased and meaning.kind == "scatter"
-        run = node_runner(node, slots, target, is_scatter, seed)
+        run = node_runner(node, slots, target, is_scatter, seed, self.scalars)
         if not in_place or is_scatter or op.kind == VIEW:
             return run
         return partial(_run_in_place, run, op.aliases)
@@ -225,7 +236,7 @@ class Program:
 
     def _input_read(self, position: int, node: Node, device: torch.device) -> InputRead:
         """How an op reads the value of a node."""
-        tensor, views = resolve_tensor(self.builder, node, device)
+        tensor, views = resolve_tensor(self.builder, node, device, self.scalars)
         return InputRead(self.graph.ops[position].inputs.index(tensor), views)
 
 
@@ -261,7 +272,7 @@ def build_program(
         capture_result, name or type(model).__name__, rule.name if training else None
     )
     outputs = tuple(
-        _program_output(builder, port.node)
+        program_output(builder, port.node)
         for port in capture_result.outputs
         if port.role == "output"
     )
@@ -279,7 +290,7 @@ def build_program(
     return Program(
         graph,
         builder,
-        _find_sources(graph, builder),
+        find_sources(graph, builder),
         outputs,
         template,
         gradients,
@@ -288,7 +299,10 @@ def build_program(
 
 
 def resolve_tensor(
-    builder: TorchGraphBuilder, node: Node, device: torch.device
+    builder: TorchGraphBuilder,
+    node: Node,
+    device: torch.device,
+    scalars: Scalars | None = None,
 ) -> tuple[Tensor, tuple[View, ...]]:
     """The graph's tensor behind a node's value, and the views that make the value of it."""
     views: list[View] = []
@@ -297,23 +311,30 @@ def resolve_tensor(
         if meaning.kind == GETITEM:
             break
         if meaning.kind != IDENTITY:
-            views.append(view_function(node, meaning.reads[0], device))
+            views.append(view_function(node, meaning.reads[0], device, scalars))
         node = meaning.reads[0]
     tensor = builder.node_tensors[node][0]
     assert tensor is not None
     if node.op == "placeholder" and tensor in builder.source_nodes:
         sizes, strides = layout(node)
         # It may be another view of the same storage.
-        if layout(builder.source_nodes[tensor]) != (sizes, strides):
+        if not same_layout(builder.source_nodes[tensor], node):
             views.append(lambda value: value.as_strided(sizes, strides))
     return tensor, tuple(reversed(views))
 
 
-def _program_output(builder: TorchGraphBuilder, node: Node) -> ProgramOutput:
-    tensor, views = resolve_tensor(builder, node, torch.device("cpu"))
+def program_output(
+    builder: TorchGraphBuilder, node: Node, scalars: Scalars | None = None
+) -> ProgramOutput:
+    """How a node's value is made of the graph's tensors.
+
+    Clones are no ops, so the value is copied if it, or what it is a view of, is one.
+    """
+    tensor, views = resolve_tensor(builder, node, torch.device("cpu"), scalars)
     copied = False
-    while node in builder.descriptions and builder.descriptions[node].kind == IDENTITY:
-        copied = copied or op_name(node) in _CLONES
+    while node in builder.descriptions and builder.descriptions[node].kind in (IDENTITY, VIEW):
+        is_identity = builder.descriptions[node].kind == IDENTITY
+        copied = copied or (is_identity and op_name(node) in _CLONES)
         node = builder.descriptions[node].reads[0]
     return ProgramOutput(tensor, views, copied)
 
@@ -330,7 +351,8 @@ def _output_template(
         return model(*args, **kwargs)
 
 
-def _find_sources(graph: Graph, builder: TorchGraphBuilder) -> dict[int, ProgramSource]:
+def find_sources(graph: Graph, builder: TorchGraphBuilder) -> dict[int, ProgramSource]:
+    """The tensors that exist before the step, by position."""
     capture_result, sources = builder.capture, {}
     leaves = {
         name: index for index, name in reversed(list(enumerate(capture_result.argument_names)))

@@ -19,6 +19,7 @@ from placewright.frontends.pytorch.shapes import (
     op_name,
 )
 from placewright.runtime.program.attention import NON_CPU_KERNELS
+from placewright.runtime.program.scalars import Scalars, is_scalar
 
 Values = Sequence[torch.Tensor]
 Runner = Callable[[Values], Values]
@@ -62,6 +63,7 @@ def node_runner(
     device: torch.device,
     in_place: bool = False,
     seed: int | None = None,
+    scalars: Scalars | None = None,
 ) -> Runner:
     """A function that runs a node on one device.
 
@@ -70,15 +72,17 @@ def node_runner(
             empty tensor replaces them.
         in_place: Let a node that returns a changed copy of its first input change that instead.
         seed: Seed of random numbers, the same on every device; None: as PyTorch draws them.
+        scalars: The numbers that symbols stand for, if the graph has symbolic sizes.
 
     Raises:
         GraphError: The node needs a number that depends on another node's values, or the values of
             a tensor that is not among `reads`.
     """
     tensor_mask = [tensor is not None for tensor in node_specs(node)]
-    call = _node_call(node, reads, device, in_place)
-    if seed is not None and _is_random(node):
-        call = _seeded_call(_node_call(node, reads, torch.device("cpu"), in_place), device, seed)
+    call = _node_call(node, reads, device, in_place, scalars)
+    if seed is not None and is_random(node):
+        cpu_call = _node_call(node, reads, torch.device("cpu"), in_place, scalars)
+        call = _seeded_call(cpu_call, device, seed)
     if tensor_mask == [True] and isinstance(node.meta.get("val"), torch.Tensor):
         return lambda values: (call(values),)
     return lambda values: [
@@ -86,24 +90,30 @@ def node_runner(
     ]
 
 
-def view_function(node: Node, source: Node, device: torch.device) -> View:
+def view_function(
+    node: Node, source: Node, device: torch.device, scalars: Scalars | None = None
+) -> View:
     """A function that applies a view node to its input."""
-    call = _node_call(node, {source: InputRead(0)}, device, False)
+    call = _node_call(node, {source: InputRead(0)}, device, False, scalars)
     return lambda value: call((value,))
 
 
 def _node_call(
-    node: Node, reads: Mapping[Node, InputRead], device: torch.device, in_place: bool
+    node: Node,
+    reads: Mapping[Node, InputRead],
+    device: torch.device,
+    in_place: bool,
+    scalars: Scalars | None,
 ) -> Callable[[Values], Any]:
     target, args = _target(node, device), list(node.args)
     kwargs = dict(node.kwargs)
     if in_place:
         target, args = _in_place_form(node, target, args)
     _check_reads(node, reads)
-    if not node.all_input_nodes and _takes_device(node):
+    if all(is_scalar(source) for source in node.all_input_nodes) and _takes_device(node):
         kwargs["device"] = device
-    call_args = [_argument(arg, reads, device) for arg in args]
-    call_kwargs = {name: _argument(arg, reads, device) for name, arg in kwargs.items()}
+    call_args = [_argument(arg, reads, device, scalars) for arg in args]
+    call_kwargs = {name: _argument(arg, reads, device, scalars) for name, arg in kwargs.items()}
     if any(isinstance(value, _Getter) for value in call_kwargs.values()):
         return lambda values: target(
             *(item(values) if isinstance(item, _Getter) else item for item in call_args),
@@ -158,17 +168,19 @@ class _Getter:
         return self.get(values)
 
 
-def _argument(arg: Any, reads: Mapping[Node, InputRead], device: torch.device) -> Any:
+def _argument(
+    arg: Any, reads: Mapping[Node, InputRead], device: torch.device, scalars: Scalars | None
+) -> Any:
     """An argument of the call, or a getter of it."""
     if isinstance(arg, Node):
         if arg in reads:
             read = reads[arg]
             return _Getter(read if read.views else itemgetter(read.slot))
-        return _unread_argument(arg, device)
+        return _unread_argument(arg, device, scalars)
     if isinstance(arg, torch.device):
         return device
     if isinstance(arg, list | tuple) and arg:
-        items = [_argument(item, reads, device) for item in arg]
+        items = [_argument(item, reads, device, scalars) for item in arg]
         if any(isinstance(item, _Getter) for item in items):
             return _Getter(
                 lambda values: [
@@ -179,12 +191,20 @@ def _argument(arg: Any, reads: Mapping[Node, InputRead], device: torch.device) -
     return arg
 
 
-def _unread_argument(node: Node, device: torch.device) -> Any:
+def _unread_argument(node: Node, device: torch.device, scalars: Scalars | None) -> Any:
     """The argument of a node that is not read: a subgraph, a number, or an empty tensor."""
     if node.op == "get_attr":
         return module_attribute(node)
     value = node.meta.get("val")
+    if scalars is not None and is_scalar(node):
+        return _Getter(lambda values: scalars.values[node])
     if isinstance(value, torch.Tensor):
+        if scalars is not None and not all(isinstance(size, int) for size in value.shape):
+            return _Getter(
+                lambda values: torch.empty((), dtype=value.dtype, device=device).expand(
+                    [scalars.size(size) for size in value.shape]
+                )
+            )
         sizes = [int(size) for size in value.shape]
         return _Getter(
             lambda values: torch.empty((), dtype=value.dtype, device=device).expand(sizes)
@@ -246,7 +266,8 @@ def _in_place_form(
     return replace, args
 
 
-def _is_random(node: Node) -> bool:
+def is_random(node: Node) -> bool:
+    """Whether a node draws random numbers."""
     tags = getattr(node.target, "tags", ())
     return torch.Tag.nondeterministic_seeded in tags
 

@@ -1,0 +1,189 @@
+"""Captures a graph that AOTAutograd made, so that a compiler backend shares the graph builder.
+
+Such a graph has flat inputs, described by `meta["desc"]`: parameters and arguments of the compiled
+function, tensors saved by a forward graph for its backward graph, and symbolic sizes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from placewright.errors import GraphError
+from placewright.frontends.graph_builder import UniqueNames
+from placewright.frontends.pytorch.capture import WHOLE_OPS, Capture, Port, StorageSlice
+from placewright.frontends.pytorch.graph import OP_NAME, TorchGraphBuilder
+from placewright.frontends.pytorch.shapes import Node, op_name
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_CHECKS = frozenset({"_assert_tensor_metadata", "sym_constrain_range_for_size"})
+"""Ops without outputs that need not run: they check what guards have checked."""
+
+
+@dataclass(frozen=True)
+class GraphInput:
+    """An input of the function that is compiled.
+
+    Args:
+        name: The name of the weight in the model, or of the argument.
+        role: `parameter`, `buffer` or `input`, as in `Port`.
+        storage: Where a weight's data are.
+    """
+
+    name: str
+    role: str = "input"
+    storage: StorageSlice | None = None
+
+
+def capture_aot_graph(
+    module: torch.fx.GraphModule, inputs: Sequence[GraphInput], whole_step: bool = False
+) -> Capture:
+    """The capture of a forward, backward, joint or inference graph.
+
+    Args:
+        inputs: The inputs of the compiled function, in order.
+        whole_step: Whether the joint graph of a loss is captured as a training step: the loss's own
+            gradient is one, and gradients of weights are no outputs.
+
+    Raises:
+        GraphError: The graph has side effects that a capture cannot hold.
+    """
+    graph = module.graph
+    names = UniqueNames()
+    ports: dict[Node, Port] = {}
+    argument_names: list[str] = []
+    storage: dict[str, StorageSlice] = {}
+    for node in graph.nodes:
+        if node.op != "placeholder":
+            continue
+        graph_input, is_tangent = _described_input(node, inputs)
+        name = names.next(graph_input.name)
+        argument_names.append(name)
+        if isinstance(node.meta.get("val"), torch.Tensor):
+            role = "tangent" if is_tangent and whole_step else graph_input.role
+            ports[node] = Port(role, name, node)
+            if graph_input.storage is not None:
+                storage[name] = graph_input.storage
+    outputs = [*_changes(graph, ports), *_outputs(graph, ports, whole_step)]
+    changed = {port.target for port in outputs if port.role == "change"}
+    # A buffer that changes is passed to every call, as an argument is.
+    final_ports = [
+        Port("input", port.target, port.node) if port.target in changed else port
+        for port in ports.values()
+    ]
+    return Capture(
+        graph,
+        tuple(final_ports),
+        tuple(outputs),
+        {name: place for name, place in storage.items() if name not in changed},
+        (),
+        "",
+        tuple(argument_names),
+    )
+
+
+def gradient_input(descriptor: Any) -> int | None:
+    """Which input of the compiled function an output of a backward graph is the gradient of."""
+    from torch._functorch._aot_autograd import descriptors as kinds
+
+    if isinstance(descriptor, kinds.GradAOTOutput) and isinstance(
+        descriptor.grad_of, kinds.PlainAOTInput
+    ):
+        return int(descriptor.grad_of.idx)
+    return None
+
+
+def output_nodes(graph: torch.fx.Graph) -> list[tuple[Any, Any]]:
+    """What a graph returns, each with its descriptor: a node, a constant or None."""
+    output = next(node for node in reversed(graph.nodes) if node.op == "output")
+    values: Any = output.args[0]
+    descriptors = output.meta.get("desc") or [None] * len(values)
+    return list(zip(values, descriptors, strict=True))
+
+
+def name_ops(module: torch.fx.GraphModule, inputs: Sequence[GraphInput]) -> None:
+    """Name the ops of a joint graph as a plan of a training step names them.
+
+    Forward and backward graphs that are cut from it keep the names.
+    """
+    builder = TorchGraphBuilder(capture_aot_graph(module, inputs))
+    builder.add_sources()
+    builder.add_nodes()
+    for position, node in builder.op_nodes.items():
+        node.meta[OP_NAME] = builder.ops[position].name
+
+
+def _described_input(node: Node, inputs: Sequence[GraphInput]) -> tuple[GraphInput, bool]:
+    """The input that a placeholder stands for, and whether it is the gradient of an output."""
+    from torch._functorch._aot_autograd import descriptors as kinds
+
+    descriptor = node.meta.get("desc")
+    if isinstance(descriptor, kinds.PlainAOTInput):
+        return inputs[descriptor.idx], False
+    if isinstance(descriptor, kinds.TangentAOTInput):
+        return GraphInput(f"tangents.{node.name}"), True
+    if isinstance(descriptor, kinds.ForwardTokenAOTInput | kinds.BackwardTokenAOTInput):
+        raise GraphError("the graph has side effects that are ordered by tokens")
+    return GraphInput(f"saved.{node.name}"), False
+
+
+def _changes(graph: torch.fx.Graph, ports: Mapping[Node, Port]) -> list[Port]:
+    """The inputs that the graph changes, each with its new value."""
+    changes = []
+    for node in graph.nodes:
+        if node.op != "call_function":
+            continue
+        target: Any = node.args[0] if node.args else None
+        if node.target is torch.ops.aten.copy_.default and target in ports:
+            changes.append(Port("change", ports[target].target, node.args[1]))
+        elif node.is_impure() and op_name(node) not in _CHECKS and not node.users:
+            raise GraphError(f"op {op_name(node)!r} has a side effect")
+        elif getattr(getattr(node.target, "_schema", None), "is_mutable", False):
+            raise GraphError(f"op {op_name(node)!r} changes its input")
+    return changes
+
+
+def _outputs(graph: torch.fx.Graph, ports: Mapping[Node, Port], whole_step: bool) -> list[Port]:
+    """The tensors that the graph computes and returns; those that it passes on are left out."""
+    name_of = {
+        node.meta["desc"].idx: port.target
+        for node, port in ports.items()
+        if hasattr(node.meta.get("desc"), "idx")
+    }
+    outputs = []
+    for node, descriptor in output_nodes(graph):
+        if not isinstance(node, Node) or not isinstance(node.meta.get("val"), torch.Tensor):
+            continue
+        index = gradient_input(descriptor)
+        if whole_step and index is not None:
+            outputs.append(Port("gradient", name_of[index], node))
+        elif node not in ports:
+            outputs.append(Port("output", "", node))
+    return outputs
+
+
+def preserve_whole_ops() -> contextlib.AbstractContextManager[Any]:
+    """Let AOTAutograd keep `WHOLE_OPS`, as a capture for planning does; for graphs of inference."""
+    try:
+        from torch.export.exported_program import (
+            _override_composite_implicit_decomp,
+            _special_op_to_preserve_cia,
+        )
+    except ImportError:  # the graph then has the parts of these ops, which is as right
+        return contextlib.nullcontext()
+    packets = [getattr(torch.ops.aten, name) for name in sorted(WHOLE_OPS)]
+    ops = [getattr(packet, overload) for packet in packets for overload in packet.overloads()]
+    composite = "CompositeImplicitAutograd"
+    return _override_composite_implicit_decomp(
+        {
+            op: _special_op_to_preserve_cia
+            for op in ops
+            if torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), composite)
+            and not op._schema.is_mutable
+        }
+    )

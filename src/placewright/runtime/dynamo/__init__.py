@@ -1,0 +1,1 @@
+"""The compiler backend: graphs that TorchDynamo hands over are run under a plan."""

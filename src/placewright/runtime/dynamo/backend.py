@@ -1,0 +1,234 @@
+"""The compiler backend of `torch.compile`: runs TorchDynamo's graphs under a plan.
+
+`PlanBackend(plan, model)` is a backend for one model; `placewright` is the one that
+`torch.compile(model, backend="placewright", options={"plan": plan})` finds by name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import weakref
+from collections import OrderedDict
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._dynamo.backends.common import aot_autograd
+
+from placewright import files
+from placewright.errors import ConfigError, GraphError, nearest
+from placewright.frontends.pytorch.aot_graph import preserve_whole_ops
+from placewright.plan import Plan
+from placewright.result import Result
+from placewright.runtime.dynamo.compiled_graph import CompiledGraph
+from placewright.runtime.dynamo.graph_inputs import name_inputs
+from placewright.runtime.dynamo.partition import partition_joint_graph
+from placewright.runtime.eager_fallback import EagerPlacement, find_compute_devices
+from placewright.runtime.executor import Executor
+from placewright.runtime.real_devices import find_real_devices
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from placewright.frontends.pytorch.aot_graph import GraphInput
+    from placewright.runtime.program.program import Program
+
+MAX_EXECUTORS = 8
+"""How many graphs of a model have an executor, with its threads and buffers, at a time."""
+
+
+class PlanBackend:
+    """A backend that runs the graphs of one model under a plan.
+
+    It holds no reference to the model, nor to its tensors but in executors: TorchDynamo keeps a
+    backend as long as the code that it compiled.
+
+    Args:
+        device_map: Real devices of some of the plan's devices, by name.
+        cuda_graphs: Whether runs of ops on a GPU are captured as CUDA graphs; None: if that is
+            faster.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        model: torch.nn.Module | None = None,
+        device_map: Mapping[str, str] | None = None,
+        cuda_graphs: bool | None = None,
+    ) -> None:
+        self.plan, self.device_map, self.cuda_graphs = plan, device_map, cuda_graphs
+        self.known_names = dict.fromkeys(plan.ops)
+        self.real_devices = find_real_devices(plan.device_names, device_map)
+        self.lock = threading.RLock()  # one graph of a model runs at a time
+        self.staging_buffers: dict[str, torch.Tensor] = {}  # shared by all graphs
+        self.graphs: list[CompiledGraph] = []
+        self._executors: OrderedDict[int, CompiledGraph] = OrderedDict()  # the latest used last
+        self._model: Callable[[], torch.nn.Module | None] = lambda: None
+        self._eager: tuple[list[int], EagerPlacement] | None = None
+        self._eager_lock = threading.RLock()
+        if model is not None:
+            self._model = weakref.ref(model)
+            weakref.finalize(model, self.close).atexit = False
+
+    def __call__(
+        self, module: torch.fx.GraphModule, example_inputs: Sequence[Any]
+    ) -> Callable[..., Any]:
+        """Compile a graph that TorchDynamo hands over."""
+        names: dict[int, list[str]] = {}
+        for name, tensor in self.named_tensors():
+            names.setdefault(id(tensor), []).append(name)
+        inputs = name_inputs(module, names, self.known_names)
+        input_devices: dict[int, torch.device] = {}
+        compiler = partial(self._compile, inputs, input_devices)
+        needs_gradients = torch.is_grad_enabled() and any(
+            isinstance(value, torch.Tensor) and value.requires_grad for value in example_inputs
+        )
+        with contextlib.nullcontext() if needs_gradients else preserve_whole_ops():
+            compiled: Callable[..., Any] = aot_autograd(
+                fw_compiler=compiler,
+                bw_compiler=compiler,
+                inference_compiler=compiler,
+                partition_fn=partial(partition_joint_graph, inputs),
+                keep_inference_input_mutations=True,
+            )(module, example_inputs)
+        return compiled
+
+    def _compile(
+        self,
+        inputs: Sequence[GraphInput],
+        input_devices: dict[int, torch.device],
+        module: torch.fx.GraphModule,
+        example_inputs: Sequence[Any],
+    ) -> Callable[[list[Any]], list[Any]]:
+        graph = CompiledGraph(module, inputs, self, input_devices)
+        self.graphs.append(graph)
+
+        def run(args: list[Any]) -> list[Any]:
+            return graph(args)
+
+        run._boxed_call = True  # type: ignore[attr-defined]
+        return run
+
+    # -- the model's tensors -------------------------------------------------------------------
+
+    def named_tensors(self) -> list[tuple[str, torch.Tensor]]:
+        """The model's parameters and buffers, under all of their names."""
+        model = self._model()
+        if model is None:
+            return []
+        return [
+            *model.named_parameters(remove_duplicate=False),
+            *model.named_buffers(remove_duplicate=False),
+        ]
+
+    def own_tensor(self, names: Sequence[str], value: torch.Tensor) -> torch.Tensor:
+        """The model's own tensor of a weight, whose data may be moved, if the call reads that."""
+        model = self._model()
+        for name in names if model is not None else ():
+            owner: Any = model
+            for part in name.split("."):
+                owner = getattr(owner, part, None)
+            if (
+                isinstance(owner, torch.Tensor)
+                and owner.shape == value.shape
+                and owner.data_ptr() == value.data_ptr()
+            ):
+                return owner
+        return value
+
+    # -- executors -----------------------------------------------------------------------------
+
+    def new_executor(
+        self,
+        graph: CompiledGraph,
+        program: Program,
+        plan: Plan,
+        weights: Mapping[int, torch.Tensor],
+    ) -> Executor:
+        """An executor of a graph. Streamed weights are packed only while there is no other."""
+        while len(self._executors) >= MAX_EXECUTORS:
+            self._executors.popitem(last=False)[1].close()
+        return Executor(
+            program,
+            weights,
+            plan,
+            self.device_map,
+            cuda_graphs=False if program.scalars is not None else self.cuda_graphs,
+            staging_buffers=self.staging_buffers,
+            pack_weights=not self._executors,
+        )
+
+    def use(self, graph: CompiledGraph) -> None:
+        """Note that a graph runs now; others end their steps, since they share staging buffers."""
+        for other in self._executors.values():
+            if other is not graph and other.executor is not None:
+                other.executor.finish_steps()
+        self._executors[id(graph)] = graph
+        self._executors.move_to_end(id(graph))
+
+    def close(self) -> None:
+        """Stop all executors; a later call starts its own again."""
+        with self.lock:
+            for graph in self.graphs:
+                graph.close()
+            self._executors.clear()
+
+    # -- eager calls ---------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def eager_scope(self) -> Iterator[None]:
+        """Let PyTorch's functions run on the devices that the plan names."""
+        with self._eager_lock:
+            mode = self._eager_placement()
+            mode.begin_call()
+            with mode:
+                yield
+
+    def _eager_placement(self) -> EagerPlacement:
+        """The mode of eager calls, made anew if the model has other tensors now."""
+        tensors = dict(self.named_tensors())
+        ids = [id(tensor) for tensor in tensors.values()]
+        if self._eager is None or self._eager[0] != ids:
+            staging = self.plan.staging
+            sizes = [0] * len(self.real_devices) if staging is None else staging.tolist()
+            prefetch_bytes = {
+                torch.device(real_device.torch_name): max(0, int(size))
+                for real_device, size in zip(self.real_devices, sizes, strict=True)
+            }
+            devices = find_compute_devices(self.plan, self.real_devices, tensors)
+            self._eager = ids, EagerPlacement(devices, prefetch_bytes)
+        return self._eager[1]
+
+
+def placewright(
+    module: torch.fx.GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    options: Mapping[str, Any] | None = None,
+) -> Callable[..., Any]:
+    """The backend of `torch.compile(model, backend="placewright", options={"plan": plan})`.
+
+    Weights stay where they are, so the model must be on one device, as PyTorch has it. Options are
+    `plan` (a plan, a result, or a file that holds one), `model`, `device_map` and `cuda_graphs`.
+    """
+    settings = dict(options or {})
+    allowed = ("plan", "model", "device_map", "cuda_graphs")
+    unknown = sorted(set(settings) - set(allowed))
+    if unknown:
+        raise ConfigError(
+            f"option {unknown[0]!r} of backend 'placewright' is unknown: "
+            f"{nearest(unknown[0], allowed)}"
+        )
+    if "plan" not in settings:
+        raise ConfigError(
+            'backend "placewright" needs a plan: torch.compile(model, backend="placewright", '
+            'options={"plan": plan})'
+        )
+    plan = settings.pop("plan")
+    if not isinstance(plan, Plan | Result):
+        plan = files.load(plan, "plan")
+    bare_plan = plan.plan if isinstance(plan, Result) else plan
+    if not isinstance(bare_plan, Plan):
+        raise GraphError(f"options has a plan of type {type(plan).__name__!r}")
+    return PlanBackend(bare_plan, **settings)(module, example_inputs)

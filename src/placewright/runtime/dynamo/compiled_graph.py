@@ -1,0 +1,210 @@
+"""A compiled graph: one graph of TorchDynamo's, run under a plan by an executor."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from placewright.errors import GraphError, PlanError
+from placewright.frontends.pytorch.aot_graph import (
+    capture_aot_graph,
+    gradient_input,
+    output_nodes,
+)
+from placewright.frontends.pytorch.graph import TorchGraphBuilder
+from placewright.frontends.pytorch.shapes import Node
+from placewright.graph import Graph
+from placewright.runtime.executor import Executor
+from placewright.runtime.plan_matching import match_plan
+from placewright.runtime.program.program import Program, find_sources, program_output
+from placewright.runtime.program.scalars import Scalars, is_scalar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from placewright.frontends.pytorch.aot_graph import GraphInput
+    from placewright.runtime.dynamo.backend import PlanBackend
+
+    GetOutput = Callable[[Sequence[torch.Tensor], Sequence[Any]], Any]
+    """An output of the graph, from the executor's outputs and the arguments of the call."""
+
+
+class CompiledGraph:
+    """A graph of AOTAutograd's: forward, backward or of inference.
+
+    Args:
+        module: The graph; its inputs and outputs are flat.
+        inputs: The inputs of the function that TorchDynamo compiled.
+        input_devices: The device of each of these inputs, by index. A forward graph writes it in
+            every call; its backward graph returns each gradient on that device.
+    """
+
+    def __init__(
+        self,
+        module: torch.fx.GraphModule,
+        inputs: Sequence[GraphInput],
+        backend: PlanBackend,
+        input_devices: dict[int, torch.device],
+    ) -> None:
+        self.module, self.backend, self.input_devices = module, backend, input_devices
+        self.placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
+        self.program: Program | None = None
+        self.reason = ""
+        """Why an executor does not run it; empty: one does."""
+        try:
+            self.program = build_graph_program(module, inputs)
+            self.plan = match_plan(backend.plan, self.program.graph)
+        except (GraphError, PlanError) as error:
+            self.program, self.reason = None, str(error)
+        self.executor: Executor | None = None
+        self._process = 0
+        self._addresses: list[int] = []
+        self._get_outputs = self._output_getters()
+        if self.program is not None:
+            self._weight_names = {
+                position: (source.names, self._index_of(source.names[0]))
+                for position, source in self.program.sources.items()
+                if source.role != "input"
+            }
+
+    def _index_of(self, name: str) -> int:
+        assert self.program is not None
+        return self.program.capture.argument_names.index(name)
+
+    @property
+    def is_symbolic(self) -> bool:
+        """Whether it has symbolic sizes, so that it serves many shapes."""
+        return any(is_scalar(node) for node in self.placeholders)
+
+    def __call__(self, args: list[Any]) -> list[Any]:
+        """Run the graph on flat arguments, under AOTAutograd's convention."""
+        for index, (node, value) in enumerate(zip(self.placeholders, args, strict=True)):
+            if isinstance(value, torch.Tensor):
+                self.input_devices[getattr(node.meta.get("desc"), "idx", -1 - index)] = value.device
+        if self.program is None:
+            return self._run_eagerly(args)
+        with self.backend.lock:
+            executor = self._ready_executor(args)
+            if self.program.scalars is not None:
+                self.program.scalars.bind(args)
+            number = executor.submit_tensors(self._input_tensors(args))
+            values = executor.outputs_or_close(number)
+            return [get(values, args) for get in self._get_outputs]
+
+    def _input_tensors(self, args: Sequence[Any]) -> dict[int, torch.Tensor]:
+        assert self.program is not None
+        return {position: args[leaf] for position, leaf in self.program.input_leaves.items()}
+
+    def _run_eagerly(self, args: list[Any]) -> list[Any]:
+        with self.backend.eager_scope(), torch.no_grad():
+            outputs = list(self.module(*args))
+        getters = self._output_getters(computed=False)
+        return [get(outputs, args) for get in getters]
+
+    # -- the executor --------------------------------------------------------------------------
+
+    def _ready_executor(self, args: Sequence[Any]) -> Executor:
+        """The executor, made anew if a weight has moved since, or in a forked process."""
+        addresses = [args[index].data_ptr() for _, index in self._weight_names.values()]
+        if (
+            self.executor is None
+            or self.executor.broken
+            or addresses != self._addresses
+            or self._process != os.getpid()
+        ):
+            self.close()
+            assert self.program is not None
+            weights = {
+                position: self.backend.own_tensor(names, args[index])
+                for position, (names, index) in self._weight_names.items()
+            }
+            self.executor = self.backend.new_executor(self, self.program, self.plan, weights)
+            self._addresses = [tensor.data_ptr() for tensor in weights.values()]
+            self._process = os.getpid()
+        self.backend.use(self)
+        return self.executor
+
+    def close(self) -> None:
+        """Stop the executor's threads; the next call starts them again."""
+        if self.executor is not None and self._process == os.getpid():
+            self.executor.close()
+        self.executor = None
+
+    # -- outputs -------------------------------------------------------------------------------
+
+    def _output_getters(self, computed: bool = True) -> list[GetOutput]:
+        """How to get each output.
+
+        Args:
+            computed: Whether values are those that the program computes; else they are all outputs.
+        """
+        index_of = {node: index for index, node in enumerate(self.placeholders)}
+        getters: list[GetOutput] = []
+        count = 0
+        for position, (node, descriptor) in enumerate(output_nodes(self.module.graph)):
+            is_node = isinstance(node, Node)
+            if is_node and node in index_of:
+                getters.append(lambda values, args, at=index_of[node]: args[at])
+            elif is_node and isinstance(node.meta.get("val"), torch.Tensor):
+                at = count if computed else position
+                getters.append(self._tensor_getter(at, node, descriptor))
+                count += 1
+            elif is_node and is_scalar(node):
+                getters.append(self._scalar_getter(node, position, computed))
+            else:
+                getters.append(lambda values, args, value=node: value)
+        return getters
+
+    def _tensor_getter(self, at: int, node: Node, descriptor: Any) -> GetOutput:
+        """An output on the device that the caller expects.
+
+        A gradient goes to its input's device, a tensor that the model returns to the logical one,
+        and one that is saved for the backward graph stays where it is.
+        """
+        gradient_of, saved = gradient_input(descriptor), "Saved" in type(descriptor).__name__
+        device = None if saved else node.meta["val"].device
+
+        def get(values: Sequence[torch.Tensor], args: Sequence[Any]) -> torch.Tensor:
+            value = values[at]
+            target = device if gradient_of is None else self.input_devices.get(gradient_of, device)
+            return value if target is None or value.device == target else value.to(target)
+
+        return get
+
+    def _scalar_getter(self, node: Node, position: int, computed: bool) -> GetOutput:
+        if not computed:
+            return lambda values, args: values[position]
+
+        def get(values: Sequence[torch.Tensor], args: Sequence[Any]) -> Any:
+            assert self.program is not None
+            assert self.program.scalars is not None
+            return self.program.scalars.values[node]
+
+        return get
+
+
+def build_graph_program(module: torch.fx.GraphModule, inputs: Sequence[GraphInput]) -> Program:
+    """A program of a graph of AOTAutograd's.
+
+    Raises:
+        GraphError: It cannot be run op by op.
+    """
+    capture = capture_aot_graph(module, inputs)
+    scalars = Scalars(module.graph)
+    builder = TorchGraphBuilder(capture)
+    builder.add_sources()
+    builder.add_nodes()
+    if not builder.op_nodes:
+        raise GraphError("there is nothing to compute")
+    graph = Graph("graph", tuple(builder.ops), builder.outputs())
+    used_scalars = None if scalars.is_empty else scalars
+    outputs = tuple(
+        program_output(builder, port.node, used_scalars)
+        for port in capture.outputs
+        if port.role == "output"
+    )
+    return Program(
+        graph, builder, find_sources(graph, builder), outputs, scalars=used_scalars
+    )

@@ -1,0 +1,99 @@
+"""Names the inputs and modules of TorchDynamo's graphs as a plan names them.
+
+TorchDynamo names an input by the expression that reads it, such as
+`L['self']._modules['up']._parameters['weight']`, and a module by its own, such as `L['self'].up`.
+Weights are found by identity, whatever the expression. What the expressions of a module's weights
+and their names in the model have in common tells which module a root such as `L['self']` is.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from placewright.frontends.pytorch.aot_graph import GraphInput
+from placewright.frontends.pytorch.capture import storage_slice
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_TABLES = re.compile(r"\._(?:modules|parameters|buffers)\['([^']*)'\]")
+
+
+def name_inputs(
+    module: torch.fx.GraphModule, names: Mapping[int, Sequence[str]], known: Mapping[str, object]
+) -> list[GraphInput]:
+    """Names the inputs of a graph, and renames its modules; the inputs, in order.
+
+    Args:
+        names: The names of the model's parameters and buffers, by the id of the tensor.
+        known: The names that the plan has; of several names of a tensor one of these is taken.
+    """
+    inputs: list[GraphInput] = []
+    roots: dict[str, str] = {}
+    for node in module.graph.nodes:
+        if node.op != "placeholder":
+            continue
+        argument = node.meta.get("grapharg")
+        expression = _expression(argument)
+        tensor = _real_tensor(argument)
+        candidates = names.get(id(tensor), ()) if tensor is not None else ()
+        for candidate in candidates:
+            _add_root(roots, expression, candidate)
+        name = next((item for item in candidates if item in known), None)
+        if name is None or tensor is None:
+            inputs.append(GraphInput(_argument_name(expression) or node.name))
+            continue
+        role = "parameter" if isinstance(tensor, torch.nn.Parameter) else "buffer"
+        inputs.append(GraphInput(name, role, storage_slice(tensor)))
+    _rename_modules(module, roots)
+    return inputs
+
+
+def _expression(argument: Any) -> str:
+    """The expression that reads an input, with a dot between all names."""
+    source = getattr(argument, "source", None)
+    name = getattr(source, "name", "")
+    return _TABLES.sub(r".\1", str(name() if callable(name) else name))
+
+
+def _real_tensor(argument: Any) -> torch.Tensor | None:
+    example = getattr(argument, "example", None)
+    return example if isinstance(example, torch.Tensor) else None
+
+
+def _add_root(roots: dict[str, str], expression: str, name: str) -> None:
+    """Learn which module a root is: `L['self'].weight` is `layers.0.weight` in the model."""
+    match = re.match(r"(\w+(?:\[[^\]]*\])*)\.(.*)$", expression)
+    if match is None:
+        return
+    root, path = match.groups()
+    if name == path:
+        roots[root] = ""
+    elif name.endswith(f".{path}"):
+        roots.setdefault(root, name.removesuffix(path))
+
+
+def _argument_name(expression: str) -> str:
+    """`x` for `L['x']`, `cache.0.keys` for `L['cache'][0].keys`."""
+    return ".".join(re.findall(r"\w+", expression)[1:])
+
+
+def _rename_modules(module: torch.fx.GraphModule, roots: Mapping[str, str]) -> None:
+    """Let every node have the paths of its modules in the model."""
+    for node in module.graph.nodes:
+        stack = node.meta.get("nn_module_stack") or {"": ("L['self']", "")}
+        node.meta["nn_module_stack"] = {
+            key: (_module_path(str(path), roots), kind) for key, (path, kind) in stack.items()
+        }
+
+
+def _module_path(path: str, roots: Mapping[str, str]) -> str:
+    path = _TABLES.sub(r".\1", path)
+    match = re.match(r"(\w+(?:\[[^\]]*\])*)\.?(.*)$", path)
+    if match is None:
+        return path
+    root, rest = match.groups()
+    return (roots.get(root, "") + rest).strip(".")
