@@ -192,7 +192,9 @@ class _Compiler:
             [-1] * device_count if staging is None else [int(size) for size in staging]
         )
         self.writes = find_writes(graph, self.placement, changes)
-        host_random_ops = [op for op in random_ops if self.placement[op] not in self.separate_memory]
+        host_random_ops = [
+            op for op in random_ops if self.placement[op] not in self.separate_memory
+        ]
         self.predecessors = {op: set(ops) for op, ops in self.writes.predecessors.items()}
         for earlier, later in pairwise(host_random_ops):
             self.predecessors.setdefault(later, set()).add(earlier)

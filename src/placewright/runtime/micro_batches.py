@@ -16,7 +16,7 @@ from placewright.runtime.program.optimizer_step import WeightUpdate
 from placewright.runtime.program.runners import InputRead
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from placewright.runtime.cpu_worker import DeviceJob
     from placewright.runtime.executor import Executor
@@ -98,7 +98,10 @@ def share_optimizer_states(jobs: Iterable[DeviceJob], states: dict[str, Optimize
 
 
 def train_micro_batches(
-    executor: Executor, micro_batches: Iterable[tuple[Any, ...]], in_flight: int = 4
+    executor: Executor,
+    micro_batches: Iterable[tuple[Any, ...]],
+    in_flight: int = 4,
+    submit: Callable[[tuple[Any, ...]], int] | None = None,
 ) -> list[torch.Tensor]:
     """Update the weights by the mean gradient of all micro-batches; their losses.
 
@@ -108,6 +111,7 @@ def train_micro_batches(
     Args:
         micro_batches: The positional arguments of each, all of the shapes that were captured.
         in_flight: How many may be in flight at once.
+        submit: Begins the step of a micro-batch; by default `executor.submit`.
 
     Raises:
         ConfigError: There are no micro-batches, or the executor does not train.
@@ -127,7 +131,8 @@ def train_micro_batches(
                 "micro-batches would change states of this model besides its weights, so they "
                 "cannot overlap: run with one in flight"
             )
-        losses = [loss for _, loss in pipelined_results(executor, calls[0], calls[1:], in_flight)]
+        results = pipelined_results(executor, calls[0], calls[1:], in_flight, submit)
+        losses = [loss for _, loss in results]
     except BaseException:
         for update in updates:
             update.weight = update.gradient_sum = None

@@ -3,42 +3,41 @@
 from __future__ import annotations
 
 import functools
-import threading
-from collections import OrderedDict
-from itertools import groupby
+import inspect
+import types
+from collections import Counter
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
+from torch._dynamo.exc import TorchDynamoException
 from torch.utils import _pytree as pytree
 
 from placewright import files
-from placewright.errors import ExecutionError, GraphError, PlanError
+from placewright.errors import ExecutionError, PlanError
+from placewright.frontends.pytorch.logical_device import logical_device
 from placewright.plan import Plan
 from placewright.result import Result
-from placewright.runtime.call_cache import (
-    ModelFingerprint,
-    call_key,
-    to_caller_device,
-    unplaced_copy,
-)
 from placewright.runtime.cuda.backend import current_backend
-from placewright.runtime.eager_fallback import EagerPlacement, find_compute_devices
-from placewright.runtime.executor import Executor
-from placewright.runtime.micro_batches import share_optimizer_states
-from placewright.runtime.plan_matching import match_plan
-from placewright.runtime.program.program import build_program
-from placewright.runtime.real_devices import RealDevice, find_real_devices
+from placewright.runtime.dynamo.backend import PlanBackend
+from placewright.runtime.dynamo.call_checks import (
+    ZeroSigns,
+    call_shape,
+    first_tensor,
+    reason_to_run_eagerly,
+)
+from placewright.runtime.dynamo.pipeline import pipelined_calls
+from placewright.runtime.dynamo.train_step import TrainStep
 from placewright.runtime.weight_loading import load_weights
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 
-    from placewright.runtime.program.optimizer_step import OptimizerRule, OptimizerState
-    from placewright.runtime.program.program import Program
+    from placewright.runtime.dynamo.compiled_graph import CompiledGraph
+    from placewright.runtime.program.optimizer_step import OptimizerRule
 
-MAX_CAPTURED = 8
-"""How many captured programs are kept at a time, one per shape of arguments."""
+MAX_GRAPHS = 64
+"""How often a model is compiled for other shapes, modes and values before calls run eagerly."""
 
 
 def apply(
@@ -51,11 +50,11 @@ def apply(
 ) -> torch.nn.Module:
     """Let a model run under a plan. The model itself is changed and returned.
 
-    Its weights move to the devices that the plan names. The first call is captured, and so is every
-    other shape of arguments that occurs twice. Other calls, and those that need gradients, run
-    eagerly under the same placement. Outputs are on the device of the first tensor among the
-    arguments. `model.placed` has the rest: `train_step` (a whole training step), `pipeline`
-    (several calls in flight), `remove`.
+    Its weights move to the devices that the plan names. Calls are compiled by TorchDynamo, whose
+    guards decide when a graph serves a call; each graph runs under the plan, and so does its
+    backward graph. What TorchDynamo cannot trace runs eagerly under the same placement. Outputs are
+    on the device of the first tensor among the arguments. `model.placed` has the rest: `train_step`
+    (a whole training step), `pipeline` (several calls in flight), `remove`.
 
     Args:
         plan: A plan, a result, or a file that holds one.
@@ -96,23 +95,23 @@ class PlacedModel:
         optimizer: str | OptimizerRule | None,
         cuda_graphs: bool | None,
     ) -> None:
-        self.plan, self.model, self.device_map = plan, model, device_map
-        self.optimizer, self.cuda_graphs = optimizer, cuda_graphs
-        self.real_devices: tuple[RealDevice, ...] = find_real_devices(plan.device_names, device_map)
+        self.plan, self.model = plan, model
+        self.backend = PlanBackend(plan, model, device_map, cuda_graphs)
         self.torch_devices = {
-            name: self.real_devices[device].torch_name
+            name: self.backend.real_devices[device].torch_name
             for name, device in zip(plan.ops, plan.placement.tolist(), strict=True)
         }
-        self.executors: OrderedDict[Hashable, Executor] = OrderedDict()
-        self.train_executors: dict[Hashable, Executor] = {}
-        self.optimizer_states: dict[str, OptimizerState] = {}  # by weight, shared by all programs
-        self.capture_errors: dict[Hashable, str] = {}  # shapes that cannot be captured, and why
-        self.call_keys: set[Hashable] = set()
-        self.staging_buffers: dict[str, torch.Tensor] = {}  # shared by all programs
-        self.eager: EagerPlacement | None = None
+        self.has_gpus = any(real_device.is_gpu for real_device in self.backend.real_devices)
+        self.eager_calls: Counter[str] = Counter()
+        """How many calls ran eagerly, by the reason."""
         self.forward: Callable[..., Any] = model.forward
-        self._lock = threading.RLock()
+        self._signature = inspect.signature(model.forward)
+        self._untraceable: dict[Hashable, str] = {}  # calls that cannot be traced whole, and why
+        self._zero_signs = ZeroSigns()
         self._check()
+        self._compiled = self.compile(self.forward, self.backend, whole=self.has_gpus)
+        self._compiled_whole: Callable[..., Any] | None = None  # for `pipeline`
+        self.train = TrainStep(self, optimizer)
 
     def _check(self) -> None:
         known = set(self.plan.ops)
@@ -123,47 +122,47 @@ class PlacedModel:
                 f"the plan was made for another model: it places none of its {len(names)} "
                 f"parameters, such as {missing[0]!r}"
             )
-        if (
-            any(real_device.is_gpu for real_device in self.real_devices)
-            and not current_backend().device_count()
-        ):
-            cuda_device = next(
-                real_device for real_device in self.real_devices if real_device.is_gpu
-            )
+        if self.has_gpus and not current_backend().device_count():
+            name = next(device.name for device in self.backend.real_devices if device.is_gpu)
             raise ExecutionError(
-                f"device {cuda_device.name!r} is a CUDA device, and this machine has none: "
-                f"map it to another one, such as device_map={{{cuda_device.name!r}: 'cpu'}}"
+                f"device {name!r} is a CUDA device, and this machine has none: "
+                f"map it to another one, such as device_map={{{name!r}: 'cpu'}}"
             )
+
+    def compile(
+        self, function: Callable[..., Any], backend: PlanBackend, whole: bool
+    ) -> Callable[..., Any]:
+        """A function compiled for this model alone.
+
+        Args:
+            whole: Whether a call must be one graph; else it fails. With GPUs it must: what runs
+                between two graphs would meet weights of several devices.
+        """
+        parameters = inspect.signature(torch.compile).parameters
+        limits = {"recompile_limit": MAX_GRAPHS} if "recompile_limit" in parameters else {}
+        compiled: Callable[..., Any] = torch.compile(
+            _with_own_code(function),
+            backend=backend,
+            fullgraph=whole,
+            options={"guard_filter_fn": self._zero_signs.record_guards},
+            **limits,
+        )
+        return compiled
 
     # -- the model -----------------------------------------------------------------------------
 
+    @torch.no_grad()
     def move_weights(self) -> None:
         """Move every parameter and buffer that the plan places to its device."""
-        tensors = dict(self._named_tensors())
         targets = [
-            (name, stored_tensor)
-            for name, stored_tensor in tensors.items()
-            if name in self.torch_devices
+            (self.torch_devices[name], tensor)
+            for name, tensor in self.backend.named_tensors()
+            if name in self.torch_devices and not tensor.is_meta
         ]
         # Weights that leave a GPU move first: both might not fit.
-        for name, tensor in sorted(targets, key=lambda pair: self.torch_devices[pair[0]] != "cpu"):
-            if not tensor.is_meta:
-                tensor.data = tensor.data.to(self.torch_devices[name])
-        self.fingerprint = ModelFingerprint(self.model)
-        self.eager = EagerPlacement(
-            find_compute_devices(self.plan, self.real_devices, tensors),
-            {
-                torch.device(real_device.torch_name): max(0, int(size))
-                for real_device, size in zip(self.real_devices, self._staging_sizes(), strict=True)
-            },
-        )
-
-    def _named_tensors(self) -> list[tuple[str, torch.Tensor]]:
-        return [*self.model.named_parameters(), *self.model.named_buffers()]
-
-    def _staging_sizes(self) -> list[int]:
-        staging = self.plan.staging
-        return [0] * len(self.real_devices) if staging is None else staging.tolist()
+        for target, tensor in sorted(targets, key=lambda pair: pair[0] != "cpu"):
+            if tensor.device != torch.device(target):
+                tensor.data = tensor.data.to(target)
 
     def install(self) -> None:
         """Redirect the model's calls to this object."""
@@ -175,12 +174,14 @@ class PlacedModel:
         model.forward = self._new_forward()
         self._model_apply = model._apply
         model._apply = self._apply
-        self._hook = model.register_load_state_dict_post_hook(self._recapture_if_changed)
+        self._hook = model.register_load_state_dict_post_hook(lambda *_: self.move_weights())
 
     def _new_forward(self) -> Callable[..., Any]:
         @functools.wraps(self.forward)  # libraries read its signature
         def forward(*args: Any, **kwargs: Any) -> Any:
-            return self._call(*args, **kwargs)
+            if torch.compiler.is_compiling() or torch.jit.is_tracing():
+                return self.forward(*args, **kwargs)  # the caller compiles it
+            return self.call(self._compiled, self.forward, args, kwargs)
 
         return forward
 
@@ -192,7 +193,7 @@ class PlacedModel:
 
     def remove(self) -> torch.nn.Module:
         """Restore the model as it was; its weights stay where they are."""
-        self.recapture()
+        self.recompile()
         model: Any = self.model
         for name in ("placed", "forward", "_apply"):
             model.__dict__.pop(name, None)
@@ -200,177 +201,117 @@ class PlacedModel:
         self._hook.remove()
         return self.model
 
-    def recapture(self) -> None:
-        """Drop all captured programs; the next call is captured again, with the current weights."""
-        with self._lock:
-            self._close_executors()
-            self.move_weights()
+    def recompile(self) -> None:
+        """Drop all graphs; the next call is compiled again."""
+        self.backend.close()
+        self.backend.graphs.clear()
+        self._untraceable.clear()
+        self._compiled = self.compile(self.forward, self.backend, whole=self.has_gpus)
+        self._compiled_whole = None
+        self.train.recompile()
 
-    def _close_executors(self) -> None:
-        for executor in (*self.executors.values(), *self.train_executors.values()):
-            executor.close()
-        self.executors.clear()
-        self.train_executors.clear()
-
-    def _recapture_if_changed(self, *_: object) -> None:
-        """Drop captured programs if a module or the address of a tensor has changed."""
-        if self.fingerprint.changed:
-            self.recapture()
+    @property
+    def graphs(self) -> tuple[CompiledGraph, ...]:
+        """The graphs that TorchDynamo has handed over so far."""
+        return tuple(self.backend.graphs)
 
     def _apply(self, *args: Any, **kwargs: Any) -> Any:
         """Cast or move the model, and move its weights to their devices again."""
         result = self._model_apply(*args, **kwargs)
-        self.recapture()
+        self.move_weights()
         return result
 
     # -- calls ---------------------------------------------------------------------------------
 
-    def _call(self, *args: Any, **kwargs: Any) -> Any:
-        kwargs = dict(sorted(kwargs.items()))
-        with self._lock:
-            self._recapture_if_changed()
-            executor = (
-                None if self._needs_gradients(args, kwargs) else self.find_executor(args, kwargs)
-            )
-            if executor is None:
-                return self._run_eager(args, kwargs)
-            self._finish_others(executor)
-            return to_caller_device(executor(*args, **kwargs), args, kwargs)
+    def call(
+        self, compiled: Callable[..., Any], plain: Callable[..., Any], args: Any, kwargs: Any
+    ) -> Any:
+        """Call a compiled function; or the plain one, eagerly, if it cannot be compiled.
 
-    def _finish_others(self, executor: Executor) -> None:
-        """Wait for steps of other programs in flight: they share the staging buffers."""
-        for other in (*self.executors.values(), *self.train_executors.values()):
-            if other is not executor:
-                other.finish_steps()
-
-    def _needs_gradients(self, args: Any, kwargs: Any) -> bool:
-        if not torch.is_grad_enabled():
-            return False
-        if self.model.training:
-            return any(parameter.requires_grad for parameter in self.model.parameters())
-        leaves = pytree.tree_leaves((args, kwargs))
-        return any(isinstance(leaf, torch.Tensor) and leaf.requires_grad for leaf in leaves)
-
-    def find_executor(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Executor | None:
-        """The executor of calls of this shape, captured if necessary; None: they run eagerly."""
-        key = call_key(self.fingerprint, args, kwargs)
-        if key is None or key in self.capture_errors or self.model.training:
-            return None
-        if key in self.executors and not self.executors[key].broken:
-            self.executors.move_to_end(key)
-            return self.executors[key]
-        if self.call_keys and key not in self.call_keys:  # a shape that may not occur again
-            self.call_keys.add(key)
-            return None
-        self.call_keys.add(key)
-        try:
-            program = build_program(self.unplaced_model(hooks=False), args, kwargs)
-            if program.capture.value_dependent:
-                raise GraphError("its branches depend on values")
-            if not program.has_plain_outputs:  # for example a cache, which the next call passes in
-                raise GraphError("it returns an object that PyTorch does not know")
-            executor = self._new_executor(program)
-        except GraphError as error:
-            self.capture_errors[key] = str(error)
-            return None
-        while len(self.executors) >= MAX_CAPTURED:
-            self.executors.popitem(last=False)[1].close()
-        self.executors[key] = executor
-        return executor
-
-    def _new_executor(self, program: Program) -> Executor:
-        """An executor of a program under the plan.
-
-        Other executors hold the addresses of weights. So weights are not packed while there are
-        others; and if a weight moves nevertheless, since it is pinned now, the others are dropped.
+        A failure to compile comes before anything of the call has run, unless graphs broke: then it
+        is raised.
         """
-        plan, has_others = (
-            match_plan(self.plan, program.graph),
-            bool(self.executors or self.train_executors),
-        )
-        executor = Executor(
-            program,
-            self.model,
-            plan,
-            self.device_map,
-            cuda_graphs=self.cuda_graphs,
-            staging_buffers=self.staging_buffers,
-            pack_weights=not has_others,
-        )
-        if self.fingerprint.changed:
-            self._close_executors()
-            self.fingerprint = ModelFingerprint(self.model)
-        return executor
+        reason = self.reason_to_run_eagerly(args, kwargs)
+        if not reason:
+            runs = self.backend.run_count
+            try:
+                return self.run_compiled(compiled, args, kwargs)
+            except TorchDynamoException as error:
+                if self.backend.run_count != runs:
+                    raise
+                reason = f"TorchDynamo cannot trace it: {_first_line(error)}"
+                if self.has_gpus:  # else TorchDynamo remembers it
+                    self._untraceable[call_shape(args, kwargs)] = reason
+        self.eager_calls[reason] += 1
+        return self._run_eagerly(plain, args, kwargs)
 
-    def unplaced_model(self, hooks: bool = True) -> torch.nn.Module:
-        """A copy of the model without the plan, which shares all parameters and buffers."""
-        return unplaced_copy(self.model, ("placed", "forward", "_apply"), hooks)
+    def reason_to_run_eagerly(self, args: Any, kwargs: Any) -> str:
+        """Why a call cannot be compiled; empty: it can, as far as is known."""
+        reason = reason_to_run_eagerly()
+        if not reason and self._zero_signs.differ(self._signature, self.model, args, kwargs):
+            reason = "a zero has another sign than in the call that was compiled"
+        if not reason and self._untraceable:
+            reason = self._untraceable.get(call_shape(args, kwargs), "")
+        return reason
 
-    def _run_eager(self, args: Any, kwargs: Any) -> Any:
-        assert self.eager is not None
-        self.eager.begin_call()
-        with self.eager:
-            outputs = self.forward(*args, **kwargs)
-        return to_caller_device(outputs, args, kwargs)
+    def run_compiled(self, compiled: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Call a compiled function; with GPUs, its tensors are traced as if on one device."""
+        if not self.has_gpus:
+            return compiled(*args, **kwargs)
+        tensor = first_tensor(args, kwargs)
+        with logical_device(torch.device("cpu") if tensor is None else tensor.device):
+            return compiled(*args, **kwargs)
 
-    def pipeline(self, calls: Iterator[tuple[Any, ...]], in_flight: int = 4) -> Iterator[Any]:
+    def _run_eagerly(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        with self.backend.eager_scope():
+            outputs = function(*args, **kwargs)
+        tensor = first_tensor(args, kwargs)
+        return outputs if tensor is None else _to_device(outputs, tensor.device)
+
+    def pipeline(self, calls: Iterable[tuple[Any, ...]], in_flight: int = 4) -> Iterator[Any]:
         """Run several calls with several steps in flight; yields their results in order.
 
         Args:
-            calls: The positional arguments of each call; consecutive calls of one shape are in
-                flight together.
+            calls: The positional arguments of each call.
             in_flight: How many steps may be in flight at once.
 
         Raises:
-            ExecutionError: Steps of this model change states, so that they cannot overlap.
+            ExecutionError: A call is not one graph, or steps of this model change states, so that
+                they cannot overlap.
         """
-        from placewright.runtime.in_flight import pipelined_results
+        if self._compiled_whole is None:
+            self._compiled_whole = self.compile(self.forward, self.backend, whole=True)
+        compiled = self._compiled_whole
+        return pipelined_calls(
+            self.backend, lambda args: self.run_whole(compiled, args), calls, in_flight
+        )
 
-        for key, group in groupby(calls, lambda args: call_key(self.fingerprint, args, {})):
-            first_call = next(group)
-            with self._lock:
-                self._recapture_if_changed()
-                self.call_keys.add(key)
-                executor = self.find_executor(first_call, {})
-                if executor is None:
-                    reason = self.why_not_captured(first_call)
-                    raise ExecutionError(f"calls of this shape cannot be captured: {reason}")
-                self._finish_others(executor)
-            results = pipelined_results(executor, first_call, group, in_flight)  # noqa: B031
-            while True:
-                with self._lock:  # other threads may call in between
-                    item = next(results, None)
-                if item is None:
-                    break
-                yield to_caller_device(item[1], item[0], {})
+    def run_whole(
+        self, compiled: Callable[..., Any], args: Any, kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Call a function that was compiled as a whole.
 
-    def why_not_captured(self, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> str:
-        """Why calls of this shape are not captured."""
-        key = call_key(self.fingerprint, args, kwargs or {})
-        if key is None:
-            return "an argument is neither a tensor nor a plain value"
-        if key in self.capture_errors:
-            return self.capture_errors[key]
-        if self.model.training:
-            return "the model is in training mode"
-        if self._needs_gradients(args, kwargs or {}):
-            return "an argument requires its gradient"
-        if key in self.executors:
-            return "they are captured"
-        return "no call of this shape has occurred twice"
+        Raises:
+            ExecutionError: This call cannot be compiled.
+        """
+        reason = self.reason_to_run_eagerly(args, kwargs or {})
+        if not reason:
+            try:
+                return self.run_compiled(compiled, args, kwargs or {})
+            except TorchDynamoException as error:
+                reason = f"TorchDynamo cannot trace it as a whole: {_first_line(error)}"
+        raise ExecutionError(f"calls of this kind cannot be in flight together: {reason}")
 
     def train_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         """Run one training step under the plan: loss, gradients and the update of all weights.
 
+        Modules keep their own modes, and weights that require no gradient stay as they are. The
+        loss is the first floating-point output, summed unless it is a scalar.
+
         Raises:
             PlanError: The plan is not for a training step.
         """
-        with self._lock:
-            self._recapture_if_changed()
-            executor = self._train_executor(args, kwargs)
-            self._finish_others(executor)
-            loss: torch.Tensor = executor(*args, **kwargs)
-            return loss
+        return self.train.step(args, kwargs)
 
     def train_micro_batches(
         self, micro_batches: Iterable[tuple[Any, ...]], in_flight: int = 4
@@ -384,26 +325,36 @@ class PlacedModel:
             PlanError: The plan is not for a training step.
             ExecutionError: A step changes states besides weights, so micro-batches cannot overlap.
         """
-        from placewright.runtime.micro_batches import train_micro_batches
+        return self.train.micro_batches(micro_batches, in_flight)
 
-        calls = list(micro_batches)
-        with self._lock:
-            self._recapture_if_changed()
-            executor = self._train_executor(calls[0] if calls else (), {})
-            self._finish_others(executor)
-            return train_micro_batches(executor, calls, in_flight)
 
-    def _train_executor(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Executor:
-        """The executor of training steps of this shape."""
-        kwargs = dict(sorted(kwargs.items()))
-        if not any(name.endswith(".update") for name in self.plan.ops):
-            raise PlanError("the plan is not for a training step: plan with --training")
-        key = call_key(self.fingerprint, args, kwargs)
-        if key not in self.train_executors or self.train_executors[key].broken:
-            program = build_program(
-                self.unplaced_model(), args, kwargs, True, self.optimizer or "sgd"
-            )
-            executor = self._new_executor(program)
-            share_optimizer_states(executor.jobs.values(), self.optimizer_states)
-            self.train_executors[key] = executor
-        return self.train_executors[key]
+def _with_own_code(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function with a code object of its own: TorchDynamo limits graphs by code object."""
+    plain: Any = getattr(function, "__func__", function)
+    if not isinstance(plain, types.FunctionType):
+        return function
+    copy = types.FunctionType(
+        plain.__code__.replace(),
+        plain.__globals__,
+        plain.__name__,
+        plain.__defaults__,
+        plain.__closure__,
+    )
+    copy.__kwdefaults__ = plain.__kwdefaults__
+    copy.__qualname__, copy.__module__ = plain.__qualname__, plain.__module__
+    owner = getattr(function, "__self__", None)
+    return copy if owner is None else types.MethodType(copy, owner)
+
+
+def _to_device(outputs: Any, device: torch.device) -> Any:
+    def move(value: Any) -> Any:
+        if isinstance(value, torch.Tensor) and value.device != device:
+            return value.to(device)
+        return value
+
+    return pytree.tree_map(move, outputs)
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__

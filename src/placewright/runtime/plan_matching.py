@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placewright.errors import PlanError, nearest
-from placewright.graph import STATE, VIEW, WEIGHT
+from placewright.graph import INPUT, STATE, VIEW, WEIGHT
 from placewright.plan import Plan
 
 if TYPE_CHECKING:
@@ -34,8 +34,10 @@ def match_plan(plan: Plan, graph: Graph) -> Plan:
     modules = _module_votes(plan)
     placement: list[int] = []
     for op in graph.ops:
-        if op.name in row_of:
-            placement.append(int(plan.placement[row_of[op.name]]))
+        forward_name = op.name.partition(".backward")[0]  # a backward op runs with its forward op
+        name = op.name if op.name in row_of else forward_name
+        if name in row_of:
+            placement.append(int(plan.placement[row_of[name]]))
             continue
         module_device = _enclosing_device(modules, op.module)
         input_devices = Counter(placement[source] for source, _ in op.inputs)
@@ -47,6 +49,9 @@ def match_plan(plan: Plan, graph: Graph) -> Plan:
             else 0
         )
     for position, op in enumerate(graph.ops):  # a state is read and written on its device
+        if op.kind == INPUT and op.name not in row_of:
+            readers = graph.readers.get((position, 0), ())
+            placement[position] = placement[min(readers)] if readers else placement[position]
         if op.kind == STATE and op.name not in row_of:
             votes = Counter(placement[reader] for reader in graph.readers.get((position, 0), ()))
             placement[position] = votes.most_common(1)[0][0] if votes else placement[position]

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 import weakref
 from collections import OrderedDict
@@ -17,7 +18,7 @@ import torch
 from torch._dynamo.backends.common import aot_autograd
 
 from placewright import files
-from placewright.errors import ConfigError, GraphError, nearest
+from placewright.errors import ConfigError, ExecutionError, GraphError, nearest
 from placewright.frontends.pytorch.aot_graph import preserve_whole_ops
 from placewright.plan import Plan
 from placewright.result import Result
@@ -32,10 +33,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from placewright.frontends.pytorch.aot_graph import GraphInput
+    from placewright.runtime.dynamo.steps import ResolvedCall
     from placewright.runtime.program.program import Program
 
 MAX_EXECUTORS = 8
 """How many graphs of a model have an executor, with its threads and buffers, at a time."""
+
+logger = logging.getLogger("placewright")
 
 
 class PlanBackend:
@@ -48,6 +52,7 @@ class PlanBackend:
         device_map: Real devices of some of the plan's devices, by name.
         cuda_graphs: Whether runs of ops on a GPU are captured as CUDA graphs; None: if that is
             faster.
+        sibling: Another backend of the model; both share buffers, and run one graph at a time.
     """
 
     def __init__(
@@ -56,6 +61,7 @@ class PlanBackend:
         model: torch.nn.Module | None = None,
         device_map: Mapping[str, str] | None = None,
         cuda_graphs: bool | None = None,
+        sibling: PlanBackend | None = None,
     ) -> None:
         self.plan, self.device_map, self.cuda_graphs = plan, device_map, cuda_graphs
         self.known_names = dict.fromkeys(plan.ops)
@@ -65,8 +71,14 @@ class PlanBackend:
         self.graphs: list[CompiledGraph] = []
         self._executors: OrderedDict[int, CompiledGraph] = OrderedDict()  # the latest used last
         self._model: Callable[[], torch.nn.Module | None] = lambda: None
+        self.run_count = 0  # of graphs
+        self.is_resolving = False
+        self.delivery: tuple[ResolvedCall, Sequence[torch.Tensor]] | None = None
         self._eager: tuple[list[int], EagerPlacement] | None = None
         self._eager_lock = threading.RLock()
+        if sibling is not None:
+            self.lock, self.staging_buffers = sibling.lock, sibling.staging_buffers
+            self._executors = sibling._executors
         if model is not None:
             self._model = weakref.ref(model)
             weakref.finalize(model, self.close).atexit = False
@@ -75,24 +87,42 @@ class PlanBackend:
         self, module: torch.fx.GraphModule, example_inputs: Sequence[Any]
     ) -> Callable[..., Any]:
         """Compile a graph that TorchDynamo hands over."""
-        names: dict[int, list[str]] = {}
-        for name, tensor in self.named_tensors():
-            names.setdefault(id(tensor), []).append(name)
-        inputs = name_inputs(module, names, self.known_names)
-        input_devices: dict[int, torch.device] = {}
-        compiler = partial(self._compile, inputs, input_devices)
+        inputs = self.name_inputs(module)
+        compiler = partial(self._compile, inputs, {})
         needs_gradients = torch.is_grad_enabled() and any(
             isinstance(value, torch.Tensor) and value.requires_grad for value in example_inputs
         )
-        with contextlib.nullcontext() if needs_gradients else preserve_whole_ops():
-            compiled: Callable[..., Any] = aot_autograd(
-                fw_compiler=compiler,
-                bw_compiler=compiler,
-                inference_compiler=compiler,
-                partition_fn=partial(partition_joint_graph, inputs),
-                keep_inference_input_mutations=True,
-            )(module, example_inputs)
+        try:
+            with contextlib.nullcontext() if needs_gradients else preserve_whole_ops():
+                compiled: Callable[..., Any] = aot_autograd(
+                    fw_compiler=compiler,
+                    bw_compiler=compiler,
+                    inference_compiler=compiler,
+                    partition_fn=partial(partition_joint_graph, inputs),
+                    keep_inference_input_mutations=True,
+                )(module, example_inputs)
+        except Exception as error:  # PyTorch cannot compile it, so it runs as it is
+            logger.debug("a graph runs eagerly under the plan: %s", error)
+            return self._eager_function(module)
         return compiled
+
+    def name_inputs(self, module: torch.fx.GraphModule) -> list[GraphInput]:
+        """The inputs of a graph of TorchDynamo's, named as in the plan."""
+        names: dict[int, list[str]] = {}
+        for name, tensor in self.named_tensors():
+            names.setdefault(id(tensor), []).append(name)
+        return name_inputs(module, names, self.known_names)
+
+    def _eager_function(self, module: torch.fx.GraphModule) -> Callable[..., Any]:
+        def run(*args: Any) -> Any:
+            with self.lock:
+                self.run_count += 1
+                if self.is_resolving:
+                    raise ExecutionError("PyTorch cannot compile the graph of this call")
+            with self.eager_scope():
+                return module(*args)
+
+        return run
 
     def _compile(
         self,
@@ -101,7 +131,10 @@ class PlanBackend:
         module: torch.fx.GraphModule,
         example_inputs: Sequence[Any],
     ) -> Callable[[list[Any]], list[Any]]:
-        graph = CompiledGraph(module, inputs, self, input_devices)
+        return self.add_graph(CompiledGraph(module, inputs, self, input_devices))
+
+    def add_graph(self, graph: CompiledGraph) -> Callable[[list[Any]], list[Any]]:
+        """A function that runs a graph, under AOTAutograd's convention."""
         self.graphs.append(graph)
 
         def run(args: list[Any]) -> list[Any]:
@@ -141,12 +174,11 @@ class PlanBackend:
 
     def new_executor(
         self,
-        graph: CompiledGraph,
         program: Program,
         plan: Plan,
         weights: Mapping[int, torch.Tensor],
     ) -> Executor:
-        """An executor of a graph. Streamed weights are packed only while there is no other."""
+        """An executor of a graph's program. Streamed weights are packed only while there is no other."""
         while len(self._executors) >= MAX_EXECUTORS:
             self._executors.popitem(last=False)[1].close()
         return Executor(
@@ -172,7 +204,27 @@ class PlanBackend:
         with self.lock:
             for graph in self.graphs:
                 graph.close()
-            self._executors.clear()
+                self._executors.pop(id(graph), None)
+
+    # -- steps in flight -----------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def resolving(self) -> Iterator[None]:
+        """Let the next graph raise `CallResolved`, instead of running."""
+        self.is_resolving = True
+        try:
+            yield
+        finally:
+            self.is_resolving = False
+
+    @contextlib.contextmanager
+    def delivering(self, call: ResolvedCall, values: Sequence[torch.Tensor]) -> Iterator[None]:
+        """Let the next graph return what its step has computed, instead of running."""
+        self.delivery = call, values
+        try:
+            yield
+        finally:
+            self.delivery = None
 
     # -- eager calls ---------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from placewright.errors import GraphError, PlanError
+from placewright.errors import ExecutionError, GraphError, PlanError
 from placewright.frontends.pytorch.aot_graph import (
     capture_aot_graph,
     gradient_input,
@@ -16,6 +16,7 @@ from placewright.frontends.pytorch.aot_graph import (
 from placewright.frontends.pytorch.graph import TorchGraphBuilder
 from placewright.frontends.pytorch.shapes import Node
 from placewright.graph import Graph
+from placewright.runtime.dynamo.steps import CallResolved, ResolvedCall
 from placewright.runtime.executor import Executor
 from placewright.runtime.plan_matching import match_plan
 from placewright.runtime.program.program import Program, find_sources, program_output
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from placewright.frontends.pytorch.aot_graph import GraphInput
     from placewright.runtime.dynamo.backend import PlanBackend
+    from placewright.runtime.program.optimizer_step import OptimizerRule
 
     GetOutput = Callable[[Sequence[torch.Tensor], Sequence[Any]], Any]
     """An output of the graph, from the executor's outputs and the arguments of the call."""
@@ -39,6 +41,8 @@ class CompiledGraph:
         inputs: The inputs of the function that TorchDynamo compiled.
         input_devices: The device of each of these inputs, by index. A forward graph writes it in
             every call; its backward graph returns each gradient on that device.
+        program: What to run in place of the graph: the whole training step that it begins. What
+            the graph would save for its backward graph is then left empty.
     """
 
     def __init__(
@@ -47,14 +51,17 @@ class CompiledGraph:
         inputs: Sequence[GraphInput],
         backend: PlanBackend,
         input_devices: dict[int, torch.device],
+        program: Program | None = None,
     ) -> None:
         self.module, self.backend, self.input_devices = module, backend, input_devices
         self.placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
-        self.program: Program | None = None
+        self.is_step = program is not None
+        self.program = program
         self.reason = ""
         """Why an executor does not run it; empty: one does."""
         try:
-            self.program = build_graph_program(module, inputs)
+            if self.program is None:
+                self.program = build_graph_program(module, inputs)
             self.plan = match_plan(backend.plan, self.program.graph)
         except (GraphError, PlanError) as error:
             self.program, self.reason = None, str(error)
@@ -83,29 +90,51 @@ class CompiledGraph:
         for index, (node, value) in enumerate(zip(self.placeholders, args, strict=True)):
             if isinstance(value, torch.Tensor):
                 self.input_devices[getattr(node.meta.get("desc"), "idx", -1 - index)] = value.device
-        if self.program is None:
-            return self._run_eagerly(args)
-        with self.backend.lock:
-            executor = self._ready_executor(args)
-            if self.program.scalars is not None:
-                self.program.scalars.bind(args)
-            number = executor.submit_tensors(self._input_tensors(args))
-            values = executor.outputs_or_close(number)
-            return [get(values, args) for get in self._get_outputs]
-
-    def _input_tensors(self, args: Sequence[Any]) -> dict[int, torch.Tensor]:
-        assert self.program is not None
-        return {position: args[leaf] for position, leaf in self.program.input_leaves.items()}
-
-    def _run_eagerly(self, args: list[Any]) -> list[Any]:
-        with self.backend.eager_scope(), torch.no_grad():
+        backend = self.backend
+        with backend.lock:
+            backend.run_count += 1
+            if backend.delivery is not None:
+                return self._deliver(args)
+            if backend.is_resolving and self.reason:
+                raise ExecutionError(f"a graph of this call runs eagerly: {self.reason}")
+            if backend.is_resolving:
+                raise CallResolved(ResolvedCall(self, list(args)))
+            if self.program is not None:
+                number = self.submit(args)
+                assert self.executor is not None
+                return self._outputs(self.executor.outputs_or_close(number), args)
+        with backend.eager_scope(), torch.no_grad():
             outputs = list(self.module(*args))
-        getters = self._output_getters(computed=False)
-        return [get(outputs, args) for get in getters]
+        return [get(outputs, args) for get in self._output_getters(computed=False)]
+
+    def submit(self, args: Sequence[Any]) -> int:
+        """Begin a step; the executor knows it by the returned number."""
+        assert self.program is not None
+        executor, scalars = self.ready_executor(args), self.program.scalars
+        if scalars is not None:
+            if scalars.differ(args):
+                executor.finish_steps()  # which run with the numbers that are bound now
+            scalars.bind(args)
+        leaves = self.program.input_leaves
+        return executor.submit_tensors({position: args[leaf] for position, leaf in leaves.items()})
+
+    def _outputs(self, values: Sequence[torch.Tensor], args: Sequence[Any]) -> list[Any]:
+        return [get(values, args) for get in self._get_outputs]
+
+    def _deliver(self, args: Sequence[Any]) -> list[Any]:
+        assert self.backend.delivery is not None
+        (call, values), self.backend.delivery = self.backend.delivery, None
+        if call.graph is not self:
+            raise ExecutionError(
+                "the model changed while steps were in flight: wait for them first"
+            )
+        if self.program is not None and self.program.scalars is not None:
+            self.program.scalars.bind(args)
+        return self._outputs(values, args)
 
     # -- the executor --------------------------------------------------------------------------
 
-    def _ready_executor(self, args: Sequence[Any]) -> Executor:
+    def ready_executor(self, args: Sequence[Any]) -> Executor:
         """The executor, made anew if a weight has moved since, or in a forked process."""
         addresses = [args[index].data_ptr() for _, index in self._weight_names.values()]
         if (
@@ -120,7 +149,7 @@ class CompiledGraph:
                 position: self.backend.own_tensor(names, args[index])
                 for position, (names, index) in self._weight_names.items()
             }
-            self.executor = self.backend.new_executor(self, self.program, self.plan, weights)
+            self.executor = self.backend.new_executor(self.program, self.plan, weights)
             self._addresses = [tensor.data_ptr() for tensor in weights.values()]
             self._process = os.getpid()
         self.backend.use(self)
@@ -145,8 +174,12 @@ class CompiledGraph:
         count = 0
         for position, (node, descriptor) in enumerate(output_nodes(self.module.graph)):
             is_node = isinstance(node, Node)
+            is_saved = "Saved" in type(descriptor).__name__
             if is_node and node in index_of:
                 getters.append(lambda values, args, at=index_of[node]: args[at])
+            elif is_node and is_saved and self.is_step:
+                is_tensor = isinstance(node.meta.get("val"), torch.Tensor)
+                getters.append(_empty_tensor if is_tensor else _zero)
             elif is_node and isinstance(node.meta.get("val"), torch.Tensor):
                 at = count if computed else position
                 getters.append(self._tensor_getter(at, node, descriptor))
@@ -185,20 +218,38 @@ class CompiledGraph:
         return get
 
 
-def build_graph_program(module: torch.fx.GraphModule, inputs: Sequence[GraphInput]) -> Program:
+def _empty_tensor(values: object, args: object) -> torch.Tensor:
+    return torch.empty(0)
+
+
+def _zero(values: object, args: object) -> int:
+    return 0
+
+
+def build_graph_program(
+    module: torch.fx.GraphModule,
+    inputs: Sequence[GraphInput],
+    rule: OptimizerRule | None = None,
+) -> Program:
     """A program of a graph of AOTAutograd's.
+
+    Args:
+        rule: How weights are updated, if the graph is the joint graph of a training step.
 
     Raises:
         GraphError: It cannot be run op by op.
     """
-    capture = capture_aot_graph(module, inputs)
+    capture = capture_aot_graph(module, inputs, whole_step=rule is not None)
     scalars = Scalars(module.graph)
     builder = TorchGraphBuilder(capture)
     builder.add_sources()
     builder.add_nodes()
     if not builder.op_nodes:
         raise GraphError("there is nothing to compute")
-    graph = Graph("graph", tuple(builder.ops), builder.outputs())
+    graph_outputs = builder.outputs()
+    if rule is not None:
+        builder.add_updates(rule.name)
+    graph = Graph("graph", tuple(builder.ops), graph_outputs)
     used_scalars = None if scalars.is_empty else scalars
     outputs = tuple(
         program_output(builder, port.node, used_scalars)
@@ -206,5 +257,5 @@ def build_graph_program(module: torch.fx.GraphModule, inputs: Sequence[GraphInpu
         if port.role == "output"
     )
     return Program(
-        graph, builder, find_sources(graph, builder), outputs, scalars=used_scalars
+        graph, builder, find_sources(graph, builder), outputs, rule=rule, scalars=used_scalars
     )

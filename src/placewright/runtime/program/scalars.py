@@ -43,15 +43,25 @@ class Scalars:
         """Whether the graph has no symbolic numbers."""
         return not self._steps and not any(is_scalar(node) for node in self._placeholders)
 
+    def differ(self, args: Sequence[Any]) -> bool:
+        """Whether a call has other numbers than those that are bound."""
+        return any(
+            is_scalar(node) and self.values.get(node) != value
+            for node, value in zip(self._placeholders, args, strict=False)
+        )
+
     def bind(self, args: Sequence[Any]) -> None:
-        """Compute all numbers from the arguments of a call, in the order of the placeholders."""
-        for node, value in zip(self._placeholders, args, strict=True):
+        """Compute all numbers from the arguments of a call, in the order of the placeholders.
+
+        Gradients of outputs, which come last, may be missing: no number depends on them.
+        """
+        for node, value in zip(self._placeholders, args, strict=False):
             if is_scalar(node):
                 self.values[node] = value
                 symbol = getattr(getattr(node.meta["val"], "node", None), "expr", None)
                 if symbol is not None and symbol.is_Symbol:
                     self._symbols[symbol] = value
-        tensors = dict(zip(self._placeholders, args, strict=True))
+        tensors = dict(zip(self._placeholders, args, strict=False))
         for node, compute in self._steps:
             self.values[node] = compute(tensors)
 

@@ -1,0 +1,88 @@
+"""Checks of a call that TorchDynamo's guards do not make; what fails one runs eagerly.
+
+TorchDynamo guards modes, shapes, hooks of modules and Python state. It does not see hooks of all
+modules, transforms that are active around the call, or the sign of a zero.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn.modules import module as module_hooks
+from torch.utils import _pytree as pytree
+
+if TYPE_CHECKING:
+    import inspect
+    from collections.abc import Hashable, Mapping, Sequence
+
+
+def reason_to_run_eagerly() -> str:
+    """Why a call cannot be compiled now, whatever its arguments are; empty: it can."""
+    if module_hooks._has_any_global_hook():
+        return "there are hooks of all modules"
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        return "it is inside a transform of torch.func"
+    if torch.autograd.forward_ad._current_level >= 0:
+        return "it is inside forward-mode differentiation"
+    if torch.overrides._get_current_function_mode_stack():
+        return "a torch function mode is active"
+    if torch.utils._python_dispatch._get_current_dispatch_mode_stack():
+        return "a torch dispatch mode is active"
+    return ""
+
+
+class ZeroSigns:
+    """The signs of the zeros that compiled graphs hold: TorchDynamo takes -0.0 for 0.0."""
+
+    def __init__(self) -> None:
+        self._signs: dict[str, float] = {}  # of the float that an expression reads
+
+    def record_guards(self, entries: Sequence[Any]) -> list[bool]:
+        """Record zeros among the values that TorchDynamo guards; all guards are kept."""
+        for entry in entries:
+            value = getattr(entry, "value", None)
+            if isinstance(value, float) and value == 0.0:
+                name = str(entry.name)
+                self._signs.setdefault(name, math.copysign(1.0, value))
+        return [True] * len(entries)
+
+    def differ(
+        self, signature: inspect.Signature, owner: object, args: Any, kwargs: Mapping[str, Any]
+    ) -> bool:
+        """Whether one of the zeros has the other sign in a call of a method of `owner`."""
+        if not self._signs:
+            return False
+        local_names: dict[str, Any] = {"self": owner}
+        try:
+            local_names |= signature.bind(*args, **kwargs).arguments
+        except TypeError:
+            return False
+        for expression, sign in self._signs.items():
+            try:
+                value = eval(expression, {"L": local_names})
+            except Exception:  # it reads what this call does not have
+                continue
+            if isinstance(value, float) and value == 0.0 and math.copysign(1.0, value) != sign:
+                return True
+        return False
+
+
+def call_shape(args: Any, kwargs: Mapping[str, Any]) -> Hashable:
+    """A coarse key of calls that are alike; calls of one key may still differ."""
+    leaves, spec = pytree.tree_flatten((args, dict(kwargs)))
+    return (
+        str(spec),
+        torch.is_grad_enabled(),
+        *(
+            (tuple(leaf.shape), leaf.dtype) if isinstance(leaf, torch.Tensor) else type(leaf)
+            for leaf in leaves
+        ),
+    )
+
+
+def first_tensor(args: Any, kwargs: Mapping[str, Any]) -> torch.Tensor | None:
+    """The first tensor among the arguments of a call."""
+    leaves = pytree.tree_leaves((args, dict(kwargs)))
+    return next((leaf for leaf in leaves if isinstance(leaf, torch.Tensor)), None)

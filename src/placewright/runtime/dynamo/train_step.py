@@ -1,0 +1,242 @@
+"""Training steps: loss, gradients and updates of a placed model as one program.
+
+A step is compiled as a call is, so that TorchDynamo's guards decide when a program serves it. What
+cannot be one program, for example a model with hooks on gradients, runs as an ordinary loop would:
+forward, backward, then the same update of every weight.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import torch
+from torch._dynamo.backends.common import aot_autograd
+from torch._dynamo.exc import TorchDynamoException
+from torch._functorch.partitioners import default_partition
+
+from placewright.errors import ConfigError, ExecutionError, GraphError, PlanError, nearest
+from placewright.frontends.op_costs import OPTIMIZER_FLOPS
+from placewright.runtime.dynamo.backend import PlanBackend
+from placewright.runtime.dynamo.call_checks import call_shape
+from placewright.runtime.dynamo.compiled_graph import CompiledGraph, build_graph_program
+from placewright.runtime.dynamo.steps import resolve_call
+from placewright.runtime.micro_batches import share_optimizer_states, train_micro_batches
+from placewright.runtime.program.optimizer_step import OptimizerRule, WeightUpdate
+from placewright.runtime.program.runners import InputRead
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+
+    from placewright.runtime.executor import Executor
+    from placewright.runtime.placed_model import PlacedModel
+    from placewright.runtime.program.optimizer_step import OptimizerState
+    from placewright.runtime.program.program import Program
+
+
+class TrainStep:
+    """The training steps of a placed model.
+
+    Args:
+        optimizer: `sgd`, `momentum`, `adam` or a rule; None: `sgd`.
+    """
+
+    def __init__(self, placed: PlacedModel, optimizer: str | OptimizerRule | None) -> None:
+        self.placed, self.optimizer = placed, optimizer
+        self._backend: TrainBackend | None = None
+        self._compiled: Callable[..., Any] | None = None
+        self._not_one_program: dict[Hashable, str] = {}  # steps that are no program, and why
+
+    def recompile(self) -> None:
+        """Drop all programs; the optimizer's states stay."""
+        if self._backend is not None:
+            self._backend.close()
+            self._backend.graphs.clear()
+        self._compiled = None
+        self._not_one_program.clear()
+
+    def step(self, args: Any, kwargs: Mapping[str, Any]) -> torch.Tensor:
+        """Run a step; its loss."""
+        backend, compiled = self._ready()
+        reason = self.placed.reason_to_run_eagerly(args, kwargs) or self._gradient_hooks()
+        if not reason and self._not_one_program:
+            reason = self._not_one_program.get(call_shape(args, kwargs), "")
+        if not reason:
+            try:
+                with torch.enable_grad():
+                    loss: torch.Tensor = self.placed.run_compiled(compiled, args, kwargs)
+                return loss.detach()
+            except TorchDynamoException as error:
+                reason = str(error).strip().partition("\n")[0]
+                self._not_one_program[call_shape(args, kwargs)] = reason
+        self.placed.eager_calls[f"a training step: {reason}"] += 1
+        return self._run_loop(backend, args, kwargs)
+
+    def micro_batches(
+        self, micro_batches: Iterable[tuple[Any, ...]], in_flight: int
+    ) -> list[torch.Tensor]:
+        """Run a step in parts; their losses."""
+        calls = list(micro_batches)
+        if not calls:
+            raise ConfigError("a step of no micro-batches: expected one or more")
+        backend, compiled = self._ready()
+        reason = self._gradient_hooks()
+        if reason:
+            raise ExecutionError(f"micro-batches cannot be in flight together: {reason}")
+        with backend.lock, torch.enable_grad():
+            resolved = [
+                resolve_call(backend, partial(self.placed.run_whole, compiled, args))
+                for args in calls
+            ]
+            graph = resolved[0].graph
+            if any(call.graph is not graph for call in resolved):
+                raise ExecutionError(
+                    "micro-batches differ in shape, so that they are no one program: expected one "
+                    "shape"
+                )
+            flat_calls = [tuple(call.args) for call in resolved]
+            return train_micro_batches(
+                graph.ready_executor(flat_calls[0]), flat_calls, in_flight, graph.submit
+            )
+
+    def _ready(self) -> tuple[TrainBackend, Callable[..., Any]]:
+        if not any(name.endswith(".update") for name in self.placed.plan.ops):
+            raise PlanError("the plan is not for a training step: plan with --training")
+        if self._backend is None:
+            self._backend = TrainBackend(
+                _rule(self.optimizer), self.placed.model, self.placed.backend
+            )
+        if self._compiled is None:
+            self._compiled = self.placed.compile(self._loss_function(), self._backend, whole=True)
+        return self._backend, self._compiled
+
+    def _loss_function(self) -> Callable[..., torch.Tensor]:
+        forward = self.placed.forward
+
+        def loss(*args: Any, **kwargs: Any) -> torch.Tensor:
+            return loss_of(forward(*args, **kwargs))
+
+        return loss
+
+    def _gradient_hooks(self) -> str:
+        """Why gradients must be made one by one; empty: they need not be."""
+        for name, weight in self.placed.model.named_parameters():
+            if weight._backward_hooks or getattr(weight, "_post_accumulate_grad_hooks", None):
+                return f"weight {name!r} has a hook on its gradient"
+        return ""
+
+    def _run_loop(
+        self, backend: TrainBackend, args: Any, kwargs: Mapping[str, Any]
+    ) -> torch.Tensor:
+        """Forward, backward and updates, as an ordinary loop runs them."""
+        model = self.placed.model
+        weights = {
+            name: weight for name, weight in model.named_parameters() if weight.requires_grad
+        }
+        gradients = {name: weight.grad for name, weight in weights.items()}
+        try:
+            for weight in weights.values():
+                weight.grad = None
+            with torch.enable_grad():
+                loss = loss_of(model.forward(*args, **kwargs))
+            if not loss.requires_grad:
+                raise GraphError(
+                    "the step has no backward ops: no parameter that requires a gradient reaches "
+                    "the model's first floating-point output"
+                )
+            loss.backward()  # type: ignore[no-untyped-call]
+            for name, weight in weights.items():
+                if weight.grad is not None:
+                    update = WeightUpdate(backend.rule, (InputRead(1),))
+                    states = backend.optimizer_states
+                    update.state = states.setdefault(f"{name}.update", update.state)
+                    update((weight, weight.grad))
+        finally:
+            for name, weight in weights.items():
+                weight.grad = gradients[name]
+        return loss.detach()
+
+
+class TrainBackend(PlanBackend):
+    """A backend whose graphs are whole training steps; it returns losses without a graph.
+
+    Args:
+        sibling: The backend of the model's calls.
+    """
+
+    def __init__(self, rule: OptimizerRule, model: torch.nn.Module, sibling: PlanBackend) -> None:
+        super().__init__(
+            sibling.plan, model, sibling.device_map, sibling.cuda_graphs, sibling=sibling
+        )
+        self.rule = rule
+        self.optimizer_states: dict[str, OptimizerState] = {}  # by weight, shared by all programs
+
+    def __call__(
+        self, module: torch.fx.GraphModule, example_inputs: Sequence[Any]
+    ) -> Callable[..., Any]:
+        inputs = self.name_inputs(module)
+        programs: list[Program] = []
+
+        def partition(
+            joint: torch.fx.GraphModule, joint_inputs: Any, **options: Any
+        ) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
+            programs.append(build_graph_program(joint, inputs, self.rule))
+            return default_partition(joint, joint_inputs, **options)
+
+        def compile_step(
+            module: torch.fx.GraphModule, example_inputs: Sequence[Any]
+        ) -> Callable[[list[Any]], list[Any]]:
+            return self.add_graph(CompiledGraph(module, inputs, self, {}, programs[-1]))
+
+        compiled: Callable[..., Any] = aot_autograd(
+            fw_compiler=compile_step,
+            bw_compiler=lambda module, example_inputs: module,
+            inference_compiler=_refuse,
+            partition_fn=partition,
+            keep_inference_input_mutations=True,
+        )(module, example_inputs)
+        return compiled
+
+    def new_executor(self, *args: Any) -> Executor:
+        executor = super().new_executor(*args)
+        share_optimizer_states(executor.jobs.values(), self.optimizer_states)
+        return executor
+
+
+def _refuse(module: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> NoReturn:
+    raise GraphError("the step has no backward ops")
+
+
+def loss_of(outputs: Any) -> torch.Tensor:
+    """The first floating-point tensor of a model's outputs, summed unless it is a scalar.
+
+    Raises:
+        GraphError: There is none.
+    """
+    loss = _first_float(outputs)
+    if loss is None:
+        raise GraphError("the model returns no floating-point tensor that could be a loss")
+    return loss.sum() if loss.dim() else loss
+
+
+def _first_float(value: Any) -> torch.Tensor | None:
+    if isinstance(value, torch.Tensor):
+        return value if value.is_floating_point() else None
+    if isinstance(value, dict):
+        value = list(value.values())
+    elif not isinstance(value, list | tuple):
+        value = list(vars(value).values()) if hasattr(value, "__dict__") else []
+    for item in value:
+        loss = _first_float(item)
+        if loss is not None:
+            return loss
+    return None
+
+
+def _rule(optimizer: str | OptimizerRule | None) -> OptimizerRule:
+    rule = optimizer if isinstance(optimizer, OptimizerRule) else OptimizerRule(optimizer or "sgd")
+    if rule.name not in OPTIMIZER_FLOPS:
+        raise ConfigError(
+            f"optimizer {rule.name!r} is unknown: {nearest(rule.name, OPTIMIZER_FLOPS)}"
+        )
+    return rule
