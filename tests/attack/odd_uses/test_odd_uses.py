@@ -26,7 +26,7 @@ def pairs():
             yield pytest.param(name, kind, marks=marks, id=f"{kind}-{name}")
 
 
-@pytest.mark.parametrize(("name", "kind"), pairs())
+@pytest.mark.parametrize(("name", "kind"), list(pairs()))
 def test_a_placed_model_looks_like_the_model_itself(name, kind):
     assert judge(table.CASES[name], kind) == []
 
