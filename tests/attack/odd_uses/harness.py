@@ -22,6 +22,8 @@ from placewright.errors import PlacewrightError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    from placewright import Plan
+
 WATCHDOG = 120
 """Seconds after which a use is ended: a deadlock, not a slow machine."""
 
@@ -140,8 +142,8 @@ class Runs:
 class PlacedRuns:
     """The same under a plan."""
 
-    def __init__(self, model: Any, kind: str) -> None:
-        self.model, self.placed, self.kind = model, model.placed, kind
+    def __init__(self, model: Any, kind: str, plan: Plan) -> None:
+        self.model, self.placed, self.kind, self.plan = model, model.placed, kind, plan
 
     def train_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         return self.placed.train_step(*args, **kwargs).detach().clone()
@@ -159,6 +161,8 @@ class PlacedRuns:
         return self.placed.remove()
 
     def place_too(self, model: torch.nn.Module, *args: Any) -> torch.nn.Module:
+        if model is self.model:
+            return place(model, self.plan)
         key = (type(model).__qualname__, str(model))
         plan = make_plan(key, self.kind, lambda: model, lambda: args or one_batch())
         return place(model, plan)
@@ -237,7 +241,7 @@ def observe(case: OddUse, kind: str | None) -> tuple[Any, set[str]]:
                 runs = Runs(model, case.optimizer)
             else:
                 model = place(model, plan, case.optimizer)
-                runs = PlacedRuns(model, kind or "")
+                runs = PlacedRuns(model, kind or "", plan)
             several = len(inspect.signature(case.use).parameters) > 1
             seed_all()
             value = case.use(model, runs) if several else case.use(model)

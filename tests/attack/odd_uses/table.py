@@ -2,7 +2,43 @@
 
 from __future__ import annotations
 
-from attack.odd_uses import arguments, dtypes, hooks, modes, state, tensors, weights
+from attack.odd_uses import (
+    arguments,
+    branches,
+    caches,
+    concurrency,
+    copies,
+    dtypes,
+    gradients,
+    hooks,
+    modes,
+    optimizers,
+    randomness,
+    several_models,
+    state,
+    tensors,
+    transforms,
+    weights,
+    whole_steps,
+)
 from attack.odd_uses.harness import CASES as CASES
 
-MODULES = (arguments, dtypes, hooks, modes, state, tensors, weights)
+MODULES = (
+    arguments,
+    branches,
+    caches,
+    concurrency,
+    copies,
+    dtypes,
+    gradients,
+    hooks,
+    modes,
+    optimizers,
+    randomness,
+    several_models,
+    state,
+    tensors,
+    transforms,
+    weights,
+    whole_steps,
+)
