@@ -1,0 +1,288 @@
+"""The table of odd uses: each is done to a model and to a placed copy, and must look the same."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import random
+import signal
+import sys
+import threading
+import warnings
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from attack.odd_uses.comparison import Raised, differences, snapshot
+from attack.odd_uses.placing import LEARNING_RATE, devices_of, make_plan, place
+
+from placewright.errors import PlacewrightError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from placewright import Plan
+
+WATCHDOG = 120
+"""Seconds after which a use is ended: a deadlock, not a slow machine."""
+
+GPU_TOLERANCE = 2e-3
+
+CASES: dict[str, OddUse] = {}
+"""All odd uses, by name."""
+
+
+@dataclass(frozen=True)
+class OddUse:
+    """One odd use.
+
+    Args:
+        build: Makes the model; the random numbers are seeded.
+        use: Does the odd use and returns all that can be observed. With a second parameter it gets
+            the `Runs` of the model, too.
+        example: Arguments of the call that the plan is made for.
+        refusal: Words of the error with which the placed model may refuse the use instead.
+        must_refuse: Whether it must.
+        optimizer: The optimizer of a training plan; None for a plan of calls.
+        tolerance: 0 for equality to the bit.
+        gpu: Whether the use makes sense where the devices are real GPUs.
+        slow: Whether it takes more than a second.
+    """
+
+    name: str
+    build: Callable[[], torch.nn.Module]
+    use: Callable[..., Any]
+    example: Callable[[], tuple[Any, ...]]
+    refusal: str | None = None
+    must_refuse: bool = False
+    optimizer: str | None = None
+    tolerance: float = 0
+    gpu: bool = True
+    slow: bool = False
+
+
+def rows(seed: int = 0, count: int = 4, width: int = 8) -> torch.Tensor:
+    """Normal numbers that do not touch the global generator."""
+    generator = torch.Generator("cpu").manual_seed(seed)
+    return torch.randn(count, width, generator=generator, dtype=torch.float32, device="cpu")
+
+
+def one_batch() -> tuple[Any, ...]:
+    return (rows(),)
+
+
+def odd_use(
+    build: Callable[[], torch.nn.Module],
+    example: Callable[[], tuple[Any, ...]] | None = None,
+    **settings: Any,
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Put a function into the table; the module's `example` gives the arguments of a call."""
+
+    def register(use: Callable[..., Any]) -> Callable[..., Any]:
+        name = f"{use.__module__.rpartition('.')[2]}-{use.__name__}"
+        assert name not in CASES, name
+        call = example or getattr(build, "example", one_batch)
+        CASES[name] = OddUse(name, build, use, call, **settings)
+        return use
+
+    return register
+
+
+class Runs:
+    """What `model.placed` offers, done by PyTorch itself."""
+
+    def __init__(self, model: torch.nn.Module, optimizer: str | None) -> None:
+        self.model, self.optimizer = model, None
+        if optimizer is not None:
+            parameters = model.parameters()
+            self.optimizer = {
+                "sgd": lambda: torch.optim.SGD(parameters, lr=LEARNING_RATE),
+                "momentum": lambda: torch.optim.SGD(parameters, lr=LEARNING_RATE, momentum=0.9),
+                "adam": lambda: torch.optim.Adam(parameters, lr=LEARNING_RATE),
+            }[optimizer]()
+
+    def train_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        assert self.optimizer is not None
+        self.optimizer.zero_grad()
+        with torch.enable_grad():
+            loss = self.model(*args, **kwargs)
+            loss.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return loss.detach()
+
+    def train_micro_batches(self, calls: Iterable[tuple[Any, ...]]) -> list[torch.Tensor]:
+        assert self.optimizer is not None
+        calls, losses = list(calls), []
+        for call in calls:
+            loss = self.model(*call)
+            (loss / len(calls)).backward()
+            losses.append(loss.detach())
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return losses
+
+    def pipeline(self, calls: Iterable[tuple[Any, ...]], in_flight: int = 4) -> Iterator[Any]:
+        for call in calls:
+            with torch.no_grad():
+                yield self.model(*call)
+
+    def recapture(self) -> None:
+        pass
+
+    def remove(self) -> torch.nn.Module:
+        return self.model
+
+    def place_too(self, model: torch.nn.Module, *args: Any) -> torch.nn.Module:
+        """Another model, placed like this one."""
+        return model
+
+
+class PlacedRuns:
+    """The same under a plan."""
+
+    def __init__(self, model: Any, kind: str, plan: Plan) -> None:
+        self.model, self.placed, self.kind, self.plan = model, model.placed, kind, plan
+
+    def train_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        return self.placed.train_step(*args, **kwargs).detach().clone()
+
+    def train_micro_batches(self, calls: Iterable[tuple[Any, ...]]) -> list[torch.Tensor]:
+        return [loss.detach().clone() for loss in self.placed.train_micro_batches(calls)]
+
+    def pipeline(self, calls: Iterable[tuple[Any, ...]], in_flight: int = 4) -> Iterator[Any]:
+        return self.placed.pipeline(iter(calls), in_flight=in_flight)
+
+    def recapture(self) -> None:
+        self.placed.recapture()
+
+    def remove(self) -> torch.nn.Module:
+        return self.placed.remove()
+
+    def place_too(self, model: torch.nn.Module, *args: Any) -> torch.nn.Module:
+        if model is self.model:
+            return place(model, self.plan)
+        key = (type(model).__qualname__, str(model))
+        plan = make_plan(key, self.kind, lambda: model, lambda: args or one_batch())
+        return place(model, plan)
+
+
+def seed_all(seed: int = 0) -> None:
+    torch.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed)  # noqa: NPY002 - models that draw from it are among the cases
+
+
+def random_states() -> tuple[Any, ...]:
+    return torch.get_rng_state(), random.getstate(), np.random.get_state()  # noqa: NPY002
+
+
+def set_random_states(states: tuple[Any, ...]) -> None:
+    torch.set_rng_state(states[0])
+    random.setstate(states[1])
+    np.random.set_state(states[2])  # noqa: NPY002
+
+
+def model_states(model: torch.nn.Module) -> dict[str, Any]:
+    """What a model shows from outside: weights, gradients, modes, hooks."""
+    return {
+        "state_dict": dict(model.state_dict()),
+        "gradients": {name: weight.grad for name, weight in model.named_parameters()},
+        "parameters": {name: weight.requires_grad for name, weight in model.named_parameters()},
+        "training": {name: module.training for name, module in model.named_modules()},
+    }
+
+
+@contextlib.contextmanager
+def watchdog(seconds: float = WATCHDOG) -> Iterator[None]:
+    """End a block that has come to a halt by a TimeoutError."""
+
+    def end(*_: object) -> None:
+        raise TimeoutError(f"no answer for {seconds:g} s")
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGALRM, end)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def observe(case: OddUse, kind: str | None) -> tuple[Any, set[str]]:
+    """What a use shows, of the model itself (no kind) or under a plan; and its warnings."""
+    plan = None
+    if kind is not None:
+        seed_all()
+        plan = make_plan(
+            (case.build.__module__, case.build.__qualname__, case.example.__qualname__),
+            kind,
+            case.build,
+            case.example,
+            case.optimizer,
+        )
+    with (
+        warnings.catch_warnings(record=True) as found,
+        devices_of(kind or ""),
+        _default_settings(),
+        watchdog(),
+    ):
+        warnings.simplefilter("always")
+        seed_all()
+        model = case.build()
+        seed_all()
+        try:
+            runs: Any
+            if plan is None:
+                runs = Runs(model, case.optimizer)
+            else:
+                model = place(model, plan, case.optimizer)
+                runs = PlacedRuns(model, kind or "", plan)
+            several = len(inspect.signature(case.use).parameters) > 1
+            seed_all()
+            value = case.use(model, runs) if several else case.use(model)
+            made = snapshot({"use": value, **model_states(model), "random": random_states()})
+        except PlacewrightError as error:
+            made = Raised(error)
+        except Exception as error:
+            made = Raised(error)
+        finally:
+            with contextlib.suppress(Exception):
+                model.placed.remove()
+    return made, {warning.category.__name__ for warning in found}
+
+
+@contextlib.contextmanager
+def _default_settings() -> Iterator[None]:
+    """What a use may leave changed in PyTorch is put back."""
+    dtype, grad = torch.get_default_dtype(), torch.is_grad_enabled()
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(dtype)
+        torch.set_grad_enabled(grad)
+        torch.use_deterministic_algorithms(False)
+        torch.set_default_device(None)
+        if "torch._dynamo" in sys.modules:  # a class of models has a limit of recompilations
+            torch._dynamo.reset()
+
+
+def judge(case: OddUse, kind: str) -> list[str]:
+    """What differs between the model and the placed one; empty if the case is passed."""
+    own, own_warnings = observe(case, None)
+    placed, placed_warnings = observe(case, kind)
+    if isinstance(placed, Raised) and issubclass(placed.type, PlacewrightError):
+        if case.refusal is not None and case.refusal in placed.text:
+            return []
+    elif case.must_refuse:
+        return [f"the use is not refused: expected an error with {case.refusal!r}"]
+    assert not (isinstance(own, Raised) and case.refusal is None), f"the model itself fails: {own}"
+    tolerance = GPU_TOLERANCE if kind == "gpu" else case.tolerance
+    found = differences(own, placed, tolerance)
+    if not found and placed_warnings - own_warnings:
+        found = [f"warns where the model does not: {sorted(placed_warnings - own_warnings)}"]
+    return found
