@@ -204,6 +204,7 @@ class Executor:
         self.resident = [{} for _ in self.real_devices]
         self.issuer, self.jobs, self._staging_buffers, self.kept_tensors = None, {}, {}, {}
         self.workers, self.streamers = {}, []  # which refer to the staging buffers, too
+        self._in_flight.clear()  # no one ends these steps any more
 
     def __enter__(self) -> Executor:
         return self

@@ -247,7 +247,7 @@ class PlacedModel:
 
     def reason_to_run_eagerly(self, args: Any, kwargs: Any) -> str:
         """Why a call cannot be compiled; empty: it can, as far as is known."""
-        reason = reason_to_run_eagerly()
+        reason = reason_to_run_eagerly(args, kwargs)
         if not reason and self._zero_signs.differ(self._signature, self.model, args, kwargs):
             reason = "a zero has another sign than in the call that was compiled"
         if not reason and self._untraceable:

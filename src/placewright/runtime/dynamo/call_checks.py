@@ -18,8 +18,12 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping, Sequence
 
 
-def reason_to_run_eagerly() -> str:
-    """Why a call cannot be compiled now, whatever its arguments are; empty: it can."""
+def reason_to_run_eagerly(args: Any, kwargs: Mapping[str, Any]) -> str:
+    """Why a call cannot be compiled; empty: it can, as far as is known."""
+    for leaf in pytree.tree_leaves((args, dict(kwargs))):
+        # Nested tensors end the interpreter in torch 2.13, and sparse ones have no strides.
+        if isinstance(leaf, torch.Tensor) and (leaf.is_nested or leaf.layout != torch.strided):
+            return "an argument is a sparse or nested tensor"
     if module_hooks._has_any_global_hook():
         return "there are hooks of all modules"
     if torch._C._functorch.peek_interpreter_stack() is not None:
@@ -44,8 +48,9 @@ class ZeroSigns:
         for entry in entries:
             value = getattr(entry, "value", None)
             if isinstance(value, float) and value == 0.0:
-                name = str(entry.name)
-                self._signs.setdefault(name, math.copysign(1.0, value))
+                name = getattr(entry.orig_guard, "name", "")
+                expression = str(name() if callable(name) else name)
+                self._signs.setdefault(expression, math.copysign(1.0, value))
         return [True] * len(entries)
 
     def differ(

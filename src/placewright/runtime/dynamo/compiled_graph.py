@@ -100,12 +100,22 @@ class CompiledGraph:
             if backend.is_resolving:
                 raise CallResolved(ResolvedCall(self, list(args)))
             if self.program is not None:
-                number = self.submit(args)
-                assert self.executor is not None
-                return self._outputs(self.executor.outputs_or_close(number), args)
+                return self._outputs(self._run(args), args)
         with backend.eager_scope(), torch.no_grad():
             outputs = list(self.module(*args))
         return [get(outputs, args) for get in self._output_getters(computed=False)]
+
+    def _run(self, args: Sequence[Any]) -> list[torch.Tensor]:
+        """Run a step; an op that fails raises what it would raise in the model itself."""
+        number = self.submit(args)
+        assert self.executor is not None
+        try:
+            return self.executor.outputs_or_close(number)
+        except ExecutionError as error:
+            if error.__cause__ is None:
+                raise
+            error.__cause__.add_note(str(error))
+            raise error.__cause__ from None
 
     def submit(self, args: Sequence[Any]) -> int:
         """Begin a step; the executor knows it by the returned number."""

@@ -65,15 +65,13 @@ def _real_tensor(argument: Any) -> torch.Tensor | None:
 
 
 def _add_root(roots: dict[str, str], expression: str, name: str) -> None:
-    """Learn which module a root is: `L['self'].weight` is `layers.0.weight` in the model."""
-    match = re.match(r"(\w+(?:\[[^\]]*\])*)\.(.*)$", expression)
-    if match is None:
+    """Learn which module a root is: if `L['self'].weight` is `layers.0.weight`, it is `layers.0`."""
+    if expression.endswith(f".{name}"):
+        roots[expression.removesuffix(f".{name}")] = ""
         return
-    root, path = match.groups()
-    if name == path:
-        roots[root] = ""
-    elif name.endswith(f".{path}"):
-        roots.setdefault(root, name.removesuffix(path))
+    match = re.match(r"(\w+(?:\[[^\]]*\])*)\.(.*)$", expression)
+    if match is not None and name.endswith(f".{match[2]}"):
+        roots.setdefault(match[1], name.removesuffix(match[2]))
 
 
 def _argument_name(expression: str) -> str:
@@ -92,8 +90,7 @@ def _rename_modules(module: torch.fx.GraphModule, roots: Mapping[str, str]) -> N
 
 def _module_path(path: str, roots: Mapping[str, str]) -> str:
     path = _TABLES.sub(r".\1", path)
-    match = re.match(r"(\w+(?:\[[^\]]*\])*)\.?(.*)$", path)
-    if match is None:
-        return path
-    root, rest = match.groups()
-    return (roots.get(root, "") + rest).strip(".")
+    for root in sorted(roots, key=len, reverse=True):
+        if path == root or path.startswith(f"{root}."):
+            return (roots[root] + path.removeprefix(root).removeprefix(".")).strip(".")
+    return re.sub(r"^\w+(?:\[[^\]]*\])*\.?", "", path)
