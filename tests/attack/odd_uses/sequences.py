@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
+from attack.odd_uses import changes
 from attack.odd_uses.actions import ACTIONS, WEIGHTS, Session
 from attack.odd_uses.comparison import attempt, differences, snapshot
 from attack.odd_uses.harness import (
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
 KINDS = ("alternating", "baselines", "streaming")
 LENGTH = 14
 """The most actions in a sequence."""
+
+MODULES = (changes,)
+"""They register their actions when they are imported."""
 
 
 @dataclass(frozen=True)

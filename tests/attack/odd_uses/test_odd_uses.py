@@ -21,7 +21,7 @@ def pairs():
                 if not case.gpu:
                     continue
                 marks += [pytest.mark.gpu, needs_gpu]
-            elif kind != "alternating" or case.slow:
+            elif kind != "alternating" or case.slow or case.isolated:
                 marks.append(pytest.mark.slow)
             yield pytest.param(name, kind, marks=marks, id=f"{kind}-{name}")
 
