@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import inspect
 import json
 import random
@@ -276,6 +277,14 @@ def _default_settings() -> Iterator[None]:
             torch._dynamo.reset()
 
 
+def draws(case: OddUse) -> bool:
+    """Whether the use draws random numbers of PyTorch, which a GPU draws otherwise."""
+    seed_all()
+    start = torch.get_rng_state()
+    own, _ = observe(case, None)
+    return isinstance(own, Raised) or not torch.equal(own["random"][0], start)
+
+
 def judge_isolated(case: OddUse, kind: str) -> list[str]:
     """The same in a process of its own."""
     code = (
@@ -298,10 +307,20 @@ def judge_isolated(case: OddUse, kind: str) -> list[str]:
     return json.loads(made.stdout.rpartition("found ")[2])
 
 
+def load_examples() -> None:
+    """Import what PyTorch imports at the first failed export, since that draws random numbers.
+
+    A case of its own shows it; without this, the first of the others that fails would, too.
+    """
+    importlib.import_module("torch._export.db.examples")
+
+
 def judge(case: OddUse, kind: str, alone: bool = False) -> list[str]:
     """What differs between the model and the placed one; empty if the case is passed."""
     if case.isolated and not alone:
         return judge_isolated(case, kind)
+    if not case.isolated:
+        load_examples()
     own, own_warnings = observe(case, None)
     placed, placed_warnings = observe(case, kind)
     if isinstance(placed, Raised) and issubclass(placed.type, PlacewrightError):

@@ -19,6 +19,7 @@ from attack.odd_uses.harness import (
     PlacedRuns,
     Runs,
     judge,
+    load_examples,
     model_states,
     random_states,
     seed_all,
@@ -110,6 +111,7 @@ class Copy:
 
 def first_difference(sequence: Sequence) -> tuple[int, list[str]] | None:
     """The index of the first action after which the two copies differ, and what differs."""
+    load_examples()
     with devices_of(sequence.kind), watchdog(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         own, placed = Copy(sequence, False), Copy(sequence, True)
