@@ -160,7 +160,7 @@ def try_sequence(seed: int, shrink: bool = True) -> str:
 
 def try_seed(seed: int) -> str:
     """A case of the table under a kind of plan, or a sequence."""
-    pairs = [(name, kind) for kind in KINDS for name in CASES]
+    pairs = [(name, kind) for kind in KINDS for name in sorted(CASES)]
     if seed >= len(pairs):
         return try_sequence(seed - len(pairs))
     name, kind = pairs[seed]
