@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from attack.odd_uses.harness import odd_use
 from attack.odd_uses.networks import one_text, words
-from attack.odd_uses.tensors import ModelOutput
+from attack.odd_uses.outputs import ModelOutput
 from torch import nn
 from torch.nn import functional
 

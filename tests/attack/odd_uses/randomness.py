@@ -7,6 +7,7 @@ import time
 
 import numpy as np
 import torch
+from attack.odd_uses.comparison import attempt
 from attack.odd_uses.harness import odd_use, rows
 from attack.odd_uses.networks import Attention, mlp, plain, words
 from torch import nn
@@ -44,6 +45,13 @@ def random_numbers_are_forked(model):
         torch.manual_seed(7)
         second = model(rows())
     return first, second, model(rows())
+
+
+@odd_use(plain, isolated=True)
+def first_failed_call_leaves_the_generator(model):
+    model.eval()
+    with torch.no_grad():
+        return attempt(model, rows(width=5)), torch.get_rng_state(), model(rows())
 
 
 class Noise(nn.Module):

@@ -1,0 +1,22 @@
+"""A placed model trained by an ordinary loop ends with PyTorch's weights, to the bit."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from attack.training_loops import KINDS, NETWORKS, OPTIMIZERS, compare
+
+torch.set_num_threads(1)
+
+
+@pytest.mark.parametrize("network", ["mlp", "autoencoder"])
+def test_a_small_network_ends_with_the_same_weights(network):
+    assert compare(network, "adam", "alternating") == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("network", NETWORKS)
+def test_a_network_ends_with_the_same_weights(network, optimizer, kind):
+    assert compare(network, optimizer, kind) == []
