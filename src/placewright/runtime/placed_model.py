@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import types
@@ -20,13 +21,16 @@ from placewright.result import Result
 from placewright.runtime.cuda.backend import current_backend
 from placewright.runtime.dynamo.backend import PlanBackend
 from placewright.runtime.dynamo.call_checks import (
+    CodeOfModel,
     ZeroSigns,
     call_shape,
     first_tensor,
+    guarded_hooks,
     reason_to_run_eagerly,
 )
 from placewright.runtime.dynamo.pipeline import pipelined_calls
 from placewright.runtime.dynamo.train_step import TrainStep
+from placewright.runtime.dynamo.undefined_gradients import note_undefined_gradients
 from placewright.runtime.weight_loading import load_weights
 
 if TYPE_CHECKING:
@@ -104,13 +108,12 @@ class PlacedModel:
         self.has_gpus = any(real_device.is_gpu for real_device in self.backend.real_devices)
         self.eager_calls: Counter[str] = Counter()
         """How many calls ran eagerly, by the reason."""
-        self.forward: Callable[..., Any] = model.forward
-        self._signature = inspect.signature(model.forward)
-        self._untraceable: dict[Hashable, str] = {}  # calls that cannot be traced whole, and why
+        self._class_forward = None if "forward" in vars(model) else type(model).forward
         self._zero_signs = ZeroSigns()
+        self._eager_scopes = 0
+        self._untraceable: dict[Hashable, str] = {}  # calls that are not one graph, and why
         self._check()
-        self._compiled = self.compile(self.forward, self.backend, whole=self.has_gpus)
-        self._compiled_whole: Callable[..., Any] | None = None  # for `pipeline`
+        self._set_forward(model.forward)
         self.train = TrainStep(self, optimizer)
 
     def _check(self) -> None:
@@ -129,23 +132,30 @@ class PlacedModel:
                 f"map it to another one, such as device_map={{{name!r}: 'cpu'}}"
             )
 
+    def _set_forward(self, forward: Callable[..., Any]) -> None:
+        """Let calls run this function, compiled as one graph or, if it breaks, as several."""
+        self.forward = forward
+        self._code = CodeOfModel(self.model)
+        self._signature = inspect.signature(forward)
+        self._compiled = self.compile(forward, self.backend)
+        self._compiled_in_parts = self.compile(forward, self.backend, whole=False)
+
     def compile(
-        self, function: Callable[..., Any], backend: PlanBackend, whole: bool
+        self, function: Callable[..., Any], backend: PlanBackend, whole: bool = True
     ) -> Callable[..., Any]:
         """A function compiled for this model alone.
 
         Args:
-            whole: Whether a call must be one graph; else it fails. With GPUs it must: what runs
-                between two graphs would meet weights of several devices.
+            whole: Whether a call must be one graph; else it fails.
         """
         parameters = inspect.signature(torch.compile).parameters
-        limits = {"recompile_limit": MAX_GRAPHS} if "recompile_limit" in parameters else {}
-        compiled: Callable[..., Any] = torch.compile(
-            _with_own_code(function),
-            backend=backend,
-            fullgraph=whole,
-            options={"guard_filter_fn": self._zero_signs.record_guards},
-            **limits,
+        options: dict[str, Any] = {"guard_filter_fn": self._zero_signs.record_guards}
+        limits: dict[str, Any] = (
+            {"recompile_limit": MAX_GRAPHS} if "recompile_limit" in parameters else {}
+        )
+        compiler: Any = torch.compile
+        compiled: Callable[..., Any] = compiler(
+            _with_own_code(function), backend=backend, fullgraph=whole, options=options, **limits
         )
         return compiled
 
@@ -174,14 +184,14 @@ class PlacedModel:
         model.forward = self._new_forward()
         self._model_apply = model._apply
         model._apply = self._apply
-        self._hook = model.register_load_state_dict_post_hook(lambda *_: self.move_weights())
+        self._hook = model.register_load_state_dict_post_hook(self._after_load)
 
     def _new_forward(self) -> Callable[..., Any]:
         @functools.wraps(self.forward)  # libraries read its signature
         def forward(*args: Any, **kwargs: Any) -> Any:
-            if torch.compiler.is_compiling() or torch.jit.is_tracing():
+            if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
                 return self.forward(*args, **kwargs)  # the caller compiles it
-            return self.call(self._compiled, self.forward, args, kwargs)
+            return self._call(args, kwargs)
 
         return forward
 
@@ -193,7 +203,7 @@ class PlacedModel:
 
     def remove(self) -> torch.nn.Module:
         """Restore the model as it was; its weights stay where they are."""
-        self.recompile()
+        self.recapture()
         model: Any = self.model
         for name in ("placed", "forward", "_apply"):
             model.__dict__.pop(name, None)
@@ -201,19 +211,21 @@ class PlacedModel:
         self._hook.remove()
         return self.model
 
-    def recompile(self) -> None:
+    def recapture(self) -> None:
         """Drop all graphs; the next call is compiled again."""
-        self.backend.close()
-        self.backend.graphs.clear()
+        self.backend.drop_graphs()
         self._untraceable.clear()
-        self._compiled = self.compile(self.forward, self.backend, whole=self.has_gpus)
-        self._compiled_whole = None
-        self.train.recompile()
+        self._set_forward(self.forward)
+        self.train.recapture()
 
     @property
     def graphs(self) -> tuple[CompiledGraph, ...]:
         """The graphs that TorchDynamo has handed over so far."""
         return tuple(self.backend.graphs)
+
+    def _after_load(self, *_: object) -> None:
+        """Move weights that were loaded to their devices."""
+        self.move_weights()
 
     def _apply(self, *args: Any, **kwargs: Any) -> Any:
         """Cast or move the model, and move its weights to their devices again."""
@@ -223,50 +235,85 @@ class PlacedModel:
 
     # -- calls ---------------------------------------------------------------------------------
 
-    def call(
-        self, compiled: Callable[..., Any], plain: Callable[..., Any], args: Any, kwargs: Any
-    ) -> Any:
-        """Call a compiled function; or the plain one, eagerly, if it cannot be compiled.
+    def _call(self, args: Any, kwargs: Any) -> Any:
+        """Call the model: as one graph, else as several, else eagerly.
 
-        A failure to compile comes before anything of the call has run, unless graphs broke: then it
-        is raised.
+        A call that is not one graph fails to compile before anything of it has run.
         """
+        if self._class_forward is not None and type(self.model).forward is not self._class_forward:
+            self._class_forward = type(self.model).forward  # another class, or another method
+            self._set_forward(types.MethodType(self._class_forward, self.model))
+        if self._code.changed:
+            self.recapture()
         reason = self.reason_to_run_eagerly(args, kwargs)
         if not reason:
-            runs = self.backend.run_count
-            try:
-                return self.run_compiled(compiled, args, kwargs)
-            except TorchDynamoException as error:
-                if self.backend.run_count != runs:
-                    raise
-                reason = f"TorchDynamo cannot trace it: {_first_line(error)}"
-                if self.has_gpus:  # else TorchDynamo remembers it
+            shape = call_shape(args, kwargs) if self._untraceable else None
+            compiled = self._compiled
+            if shape in self._untraceable:
+                reason = self._untraceable[shape]
+                compiled = self._compiled_in_parts
+            if not reason or self._may_break(reason):
+                runs = self.backend.run_count
+                try:
+                    outputs = self.run_compiled(compiled, args, kwargs)
+                    if torch.is_grad_enabled():
+                        note_undefined_gradients(outputs)
+                    return outputs
+                except TorchDynamoException as error:
+                    if self.backend.run_count != runs:
+                        raise
+                    is_new = not reason
+                    reason = f"TorchDynamo cannot trace it: {_first_line(error)}"
                     self._untraceable[call_shape(args, kwargs)] = reason
+                if is_new and self._may_break(reason):
+                    return self._call(args, kwargs)
         self.eager_calls[reason] += 1
-        return self._run_eagerly(plain, args, kwargs)
+        return self._run_eagerly(self.forward, args, kwargs)
+
+    def _may_break(self, reason: str) -> bool:
+        """Whether a call may run as several graphs.
+
+        With GPUs it may not: what runs between two graphs would meet weights of several devices.
+        Nor may a model that differentiates in its forward pass: a graph is one autograd node.
+        """
+        is_limit = "recompile" in reason
+        return not self.has_gpus and not is_limit and "autograd" not in reason
 
     def reason_to_run_eagerly(self, args: Any, kwargs: Any) -> str:
         """Why a call cannot be compiled; empty: it can, as far as is known."""
         reason = reason_to_run_eagerly(args, kwargs)
+        if self._eager_scopes:
+            reason = "it is inside `placed.eager()`"
         if not reason and self._zero_signs.differ(self._signature, self.model, args, kwargs):
             reason = "a zero has another sign than in the call that was compiled"
-        if not reason and self._untraceable:
-            reason = self._untraceable.get(call_shape(args, kwargs), "")
         return reason
 
     def run_compiled(self, compiled: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Call a compiled function; with GPUs, its tensors are traced as if on one device."""
-        if not self.has_gpus:
-            return compiled(*args, **kwargs)
-        tensor = first_tensor(args, kwargs)
-        with logical_device(torch.device("cpu") if tensor is None else tensor.device):
-            return compiled(*args, **kwargs)
+        with guarded_hooks():
+            if not self.has_gpus:
+                return compiled(*args, **kwargs)
+            tensor = first_tensor(args, kwargs)
+            with logical_device(torch.device("cpu") if tensor is None else tensor.device):
+                return compiled(*args, **kwargs)
 
     def _run_eagerly(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         with self.backend.eager_scope():
             outputs = function(*args, **kwargs)
         tensor = first_tensor(args, kwargs)
         return outputs if tensor is None else _to_device(outputs, tensor.device)
+
+    @contextlib.contextmanager
+    def eager(self) -> Iterator[None]:
+        """Let calls inside the block run eagerly under the placement, in this thread or another.
+
+        What a compiled call cannot do works there, such as a backward pass of a backward pass.
+        """
+        self._eager_scopes += 1
+        try:
+            yield
+        finally:
+            self._eager_scopes -= 1
 
     def pipeline(self, calls: Iterable[tuple[Any, ...]], in_flight: int = 4) -> Iterator[Any]:
         """Run several calls with several steps in flight; yields their results in order.
@@ -279,11 +326,8 @@ class PlacedModel:
             ExecutionError: A call is not one graph, or steps of this model change states, so that
                 they cannot overlap.
         """
-        if self._compiled_whole is None:
-            self._compiled_whole = self.compile(self.forward, self.backend, whole=True)
-        compiled = self._compiled_whole
         return pipelined_calls(
-            self.backend, lambda args: self.run_whole(compiled, args), calls, in_flight
+            self.backend, lambda args: self.run_whole(self._compiled, args), calls, in_flight
         )
 
     def run_whole(

@@ -40,7 +40,7 @@ def unused_inputs(model):
     return torch.autograd.grad(y, [x, other], allow_unused=True)
 
 
-@odd_use(plain)
+@odd_use(plain, refusal="double backward")
 def double_backward(model):
     """A gradient penalty."""
     x = rows().requires_grad_()
@@ -51,6 +51,16 @@ def double_backward(model):
 
 
 @odd_use(plain)
+def double_backward_in_an_eager_scope(model, runs):
+    x = rows().requires_grad_()
+    with runs.eager():
+        y = model(x).square().sum()
+    (first,) = torch.autograd.grad(y, x, create_graph=True)
+    first.square().sum().backward()
+    return first, x.grad, model(rows())
+
+
+@odd_use(plain, refusal="double backward")
 def hessian_vector_product(model):
     weights = list(model.parameters())
     loss = model(rows()).square().mean()
@@ -107,10 +117,12 @@ def input_changes_before_backward(model):
     x = rows()
     y = model(x).square().sum()
     x.zero_()
-    return attempt(y.backward)
+    made = attempt(y.backward)
+    model.zero_grad()  # of layers whose backward came before the failure
+    return made
 
 
-@odd_use(plain)
+@odd_use(plain, refusal="has other data than in the forward pass")
 def data_is_swapped_before_backward(model):
     y = model(rows()).square().sum()
     model[4].weight.data = model[4].weight.data * 2
@@ -134,7 +146,7 @@ def backward_with_a_vector(model):
     return made, torch.autograd.backward([model(rows()), model(rows(1))], [rows(4), rows(5)])
 
 
-@odd_use(plain)
+@odd_use(plain, refusal="double backward")
 def jacobian_and_hessian(model):
     x = rows(count=2)
     jacobian = torch.autograd.functional.jacobian(model, x)
@@ -149,7 +161,7 @@ def batched_vectors(model):
     return torch.autograd.grad(y, x, torch.eye(16).view(16, 2, 8), is_grads_batched=True)
 
 
-@odd_use(plain, tolerance=1e-9)
+@odd_use(plain, tolerance=1e-9, refusal="double backward")
 def gradcheck(model):
     model.double()
     x = rows(count=2).double().requires_grad_()

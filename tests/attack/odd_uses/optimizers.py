@@ -270,7 +270,7 @@ def capturable_and_differentiable(model):
     return train(model, optimizer)
 
 
-@odd_use(plain)
+@odd_use(plain, refusal="double backward")
 def meta_learning_step(model):
     """A step of the weights inside the graph, then a gradient through it."""
     names, weights = zip(*model.named_parameters(), strict=True)

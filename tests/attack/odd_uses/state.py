@@ -258,14 +258,14 @@ class Memoizes(nn.Module):
         return self.inner(x) + self.tables[len(x)] + self.offset(len(x))
 
 
-@odd_use(Memoizes)
+@odd_use(Memoizes, warns="UserWarning")  # of TorchDynamo, about lru_cache
 def tables_are_memoized_by_shape(model):
     with torch.no_grad():
         made = [model(rows(count=count)) for count in (4, 2, 4, 4, 3, 2, 2)]
     return made, model.tables
 
 
-@odd_use(Memoizes)
+@odd_use(Memoizes, warns="UserWarning")  # of TorchDynamo, about lru_cache
 def memoized_table_is_changed(model):
     Memoizes.offset.cache_clear()
     with torch.no_grad():

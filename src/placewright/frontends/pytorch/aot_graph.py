@@ -19,7 +19,7 @@ from placewright.frontends.pytorch.graph import OP_NAME, TorchGraphBuilder
 from placewright.frontends.pytorch.shapes import Node, op_name
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 _CHECKS = frozenset({"_assert_tensor_metadata", "sym_constrain_range_for_size"})
 """Ops without outputs that need not run: they check what guards have checked."""
@@ -141,6 +141,8 @@ def _changes(graph: torch.fx.Graph, ports: Mapping[Node, Port]) -> list[Port]:
         target: Any = node.args[0] if node.args else None
         if node.target is torch.ops.aten.copy_.default and target in ports:
             changes.append(Port("change", ports[target].target, node.args[1]))
+        elif "rng_state" in op_name(node):  # of a checkpoint that draws its numbers again
+            raise GraphError(f"op {op_name(node)!r} restores the state of a random generator")
         elif node.is_impure() and op_name(node) not in _CHECKS and not node.users:
             raise GraphError(f"op {op_name(node)!r} has a side effect")
         elif getattr(getattr(node.target, "_schema", None), "is_mutable", False):
@@ -170,20 +172,45 @@ def _outputs(graph: torch.fx.Graph, ports: Mapping[Node, Port], whole_step: bool
 def preserve_whole_ops() -> contextlib.AbstractContextManager[Any]:
     """Let AOTAutograd keep `WHOLE_OPS`, as a capture for planning does; for graphs of inference."""
     try:
-        from torch.export.exported_program import (
-            _override_composite_implicit_decomp,
-            _special_op_to_preserve_cia,
-        )
+        from torch.export import exported_program as private
     except ImportError:  # the graph then has the parts of these ops, which is as right
         return contextlib.nullcontext()
+    exported: Any = private
     packets = [getattr(torch.ops.aten, name) for name in sorted(WHOLE_OPS)]
     ops = [getattr(packet, overload) for packet in packets for overload in packet.overloads()]
     composite = "CompositeImplicitAutograd"
-    return _override_composite_implicit_decomp(
-        {
-            op: _special_op_to_preserve_cia
-            for op in ops
-            if torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), composite)
-            and not op._schema.is_mutable
-        }
+    rules = {
+        op: _whole_unless_restricted(exported._get_decomp_for_cia(op))
+        for op in ops
+        if torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), composite)
+        and not op._schema.is_mutable
+    }
+    scope: contextlib.AbstractContextManager[Any] = exported._override_composite_implicit_decomp(
+        rules
     )
+    return scope
+
+
+def _whole_unless_restricted(decompose: Callable[..., Any]) -> Callable[..., Any]:
+    """Keep an op whole, but not where the model chooses attention kernels for a part of its code."""
+
+    def rule(*args: Any, **kwargs: Any) -> Any:
+        cuda = torch.backends.cuda
+        if (
+            cuda.flash_sdp_enabled()
+            and cuda.mem_efficient_sdp_enabled()
+            and cuda.math_sdp_enabled()
+        ):
+            return NotImplemented
+        return decompose(*args, **kwargs)
+
+    return rule
+
+
+def backward_without_autocast() -> contextlib.AbstractContextManager[Any]:
+    """Let AOTAutograd trace backward passes without autocast, as PyTorch runs them."""
+    config: Any = torch._functorch.config
+    if not hasattr(config, "backward_pass_autocast"):
+        return contextlib.nullcontext()
+    scope: contextlib.AbstractContextManager[Any] = config.patch(backward_pass_autocast="off")
+    return scope

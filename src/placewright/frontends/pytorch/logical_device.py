@@ -45,7 +45,8 @@ def _install() -> None:
         from torch._subclasses.fake_tensor import FakeTensor
         from torch._subclasses.meta_utils import MetaTensorDescriber
 
-        describe = MetaTensorDescriber.describe_tensor
+        describer: Any = MetaTensorDescriber
+        describe = describer.describe_tensor
 
         def describe_tensor(self: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
             description = describe(self, tensor, *args, **kwargs)
@@ -54,5 +55,5 @@ def _install() -> None:
                 return description
             return dataclasses.replace(description, device=device)
 
-        MetaTensorDescriber.describe_tensor = describe_tensor
+        describer.describe_tensor = describe_tensor
         _is_installed = True

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+import warnings
 import weakref
 from collections import OrderedDict
 from functools import partial
@@ -19,7 +20,7 @@ from torch._dynamo.backends.common import aot_autograd
 
 from placewright import files
 from placewright.errors import ConfigError, ExecutionError, GraphError, nearest
-from placewright.frontends.pytorch.aot_graph import preserve_whole_ops
+from placewright.frontends.pytorch.aot_graph import backward_without_autocast, preserve_whole_ops
 from placewright.plan import Plan
 from placewright.result import Result
 from placewright.runtime.dynamo.compiled_graph import CompiledGraph
@@ -93,7 +94,9 @@ class PlanBackend:
             isinstance(value, torch.Tensor) and value.requires_grad for value in example_inputs
         )
         try:
-            with contextlib.nullcontext() if needs_gradients else preserve_whole_ops():
+            preserved = contextlib.nullcontext() if needs_gradients else preserve_whole_ops()
+            with warnings.catch_warnings(), preserved, backward_without_autocast():
+                warnings.simplefilter("ignore")  # of what PyTorch finds odd while it traces
                 compiled: Callable[..., Any] = aot_autograd(
                     fw_compiler=compiler,
                     bw_compiler=compiler,
@@ -157,18 +160,26 @@ class PlanBackend:
 
     def own_tensor(self, names: Sequence[str], value: torch.Tensor) -> torch.Tensor:
         """The model's own tensor of a weight, whose data may be moved, if the call reads that."""
-        model = self._model()
-        for name in names if model is not None else ():
-            owner: Any = model
-            for part in name.split("."):
-                owner = getattr(owner, part, None)
-            if (
-                isinstance(owner, torch.Tensor)
-                and owner.shape == value.shape
-                and owner.data_ptr() == value.data_ptr()
-            ):
+        for owner in self._owners(names):
+            if owner.shape == value.shape and owner.data_ptr() == value.data_ptr():
                 return owner
         return value
+
+    def is_replaced(self, names: Sequence[str], value: torch.Tensor) -> bool:
+        """Whether the model has a weight of these names, but with other data."""
+        owners = self._owners(names)
+        return bool(owners) and all(owner.data_ptr() != value.data_ptr() for owner in owners)
+
+    def _owners(self, names: Sequence[str]) -> list[torch.Tensor]:
+        """The model's tensors of these names."""
+        owners = []
+        for name in names:
+            owner: Any = self._model()
+            for part in name.split("."):
+                owner = getattr(owner, part, None)
+            if isinstance(owner, torch.Tensor):
+                owners.append(owner)
+        return owners
 
     # -- executors -----------------------------------------------------------------------------
 
@@ -205,6 +216,11 @@ class PlanBackend:
             for graph in self.graphs:
                 graph.close()
                 self._executors.pop(id(graph), None)
+
+    def drop_graphs(self) -> None:
+        """Stop all executors and forget their graphs."""
+        self.close()
+        self.graphs.clear()
 
     # -- steps in flight -----------------------------------------------------------------------
 

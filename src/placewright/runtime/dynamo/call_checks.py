@@ -6,6 +6,7 @@ modules, transforms that are active around the call, or the sign of a zero.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -15,26 +16,68 @@ from torch.utils import _pytree as pytree
 
 if TYPE_CHECKING:
     import inspect
-    from collections.abc import Hashable, Mapping, Sequence
+    from collections.abc import Hashable, Iterator, Mapping, Sequence
+
+
+_PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+
+
+@contextlib.contextmanager
+def guarded_hooks() -> Iterator[None]:
+    """Let TorchDynamo guard the hooks of modules, which it does not by default."""
+    config: Any = torch._dynamo.config
+    previous = config.skip_nnmodule_hook_guards
+    config.skip_nnmodule_hook_guards = False
+    try:
+        yield
+    finally:
+        config.skip_nnmodule_hook_guards = previous
 
 
 def reason_to_run_eagerly(args: Any, kwargs: Mapping[str, Any]) -> str:
     """Why a call cannot be compiled; empty: it can, as far as is known."""
     for leaf in pytree.tree_leaves((args, dict(kwargs))):
-        # Nested tensors end the interpreter in torch 2.13, and sparse ones have no strides.
-        if isinstance(leaf, torch.Tensor) and (leaf.is_nested or leaf.layout != torch.strided):
-            return "an argument is a sparse or nested tensor"
-    if module_hooks._has_any_global_hook():
+        if isinstance(leaf, torch.Tensor):
+            # Nested tensors end the interpreter in torch 2.13, and sparse ones have no strides.
+            if leaf.is_nested or leaf.layout != torch.strided or leaf.is_meta:
+                return "an argument is a sparse, nested or meta tensor"
+            if type(leaf) not in _PLAIN_TENSORS:
+                return f"an argument is of the tensor class {type(leaf).__name__!r}"
+    hooks: Any = module_hooks
+    if hooks._has_any_global_hook():
         return "there are hooks of all modules"
+    cuda = torch.backends.cuda
+    if not (
+        cuda.flash_sdp_enabled() and cuda.mem_efficient_sdp_enabled() and cuda.math_sdp_enabled()
+    ):
+        return "attention kernels are restricted around the call"
     if torch._C._functorch.peek_interpreter_stack() is not None:
         return "it is inside a transform of torch.func"
     if torch.autograd.forward_ad._current_level >= 0:
         return "it is inside forward-mode differentiation"
-    if torch.overrides._get_current_function_mode_stack():
+    modes: Any = torch.overrides
+    if modes._get_current_function_mode_stack():
         return "a torch function mode is active"
     if torch.utils._python_dispatch._get_current_dispatch_mode_stack():
         return "a torch dispatch mode is active"
     return ""
+
+
+class CodeOfModel:
+    """The functions that a model's graphs hold: TorchDynamo does not notice when one is replaced."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self._classes = list({type(module) for module in model.modules()})
+        self._functions = self._current()
+
+    @property
+    def changed(self) -> bool:
+        """Whether a class of its modules has another forward, or PyTorch another function."""
+        return self._current() != self._functions
+
+    def _current(self) -> list[Any]:
+        functional: Any = torch.nn.functional
+        return [*[kind.forward for kind in self._classes], *vars(functional).values()]
 
 
 class ZeroSigns:

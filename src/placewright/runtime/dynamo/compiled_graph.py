@@ -17,6 +17,7 @@ from placewright.frontends.pytorch.graph import TorchGraphBuilder
 from placewright.frontends.pytorch.shapes import Node
 from placewright.graph import Graph
 from placewright.runtime.dynamo.steps import CallResolved, ResolvedCall
+from placewright.runtime.dynamo.undefined_gradients import GradientSources, undefined_outputs
 from placewright.runtime.executor import Executor
 from placewright.runtime.plan_matching import match_plan
 from placewright.runtime.program.program import Program, find_sources, program_output
@@ -69,6 +70,7 @@ class CompiledGraph:
         self._process = 0
         self._addresses: list[int] = []
         self._get_outputs = self._output_getters()
+        self._gradient_sources = GradientSources(module.graph)
         if self.program is not None:
             self._weight_names = {
                 position: (source.names, self._index_of(source.names[0]))
@@ -91,6 +93,9 @@ class CompiledGraph:
             if isinstance(value, torch.Tensor):
                 self.input_devices[getattr(node.meta.get("desc"), "idx", -1 - index)] = value.device
         backend = self.backend
+        if _is_batched(args):  # by vmap, which does not reach into other threads
+            with torch.no_grad():
+                return list(self.module(*args))
         with backend.lock:
             backend.run_count += 1
             if backend.delivery is not None:
@@ -100,7 +105,10 @@ class CompiledGraph:
             if backend.is_resolving:
                 raise CallResolved(ResolvedCall(self, list(args)))
             if self.program is not None:
-                return self._outputs(self._run(args), args)
+                outputs = self._outputs(self._run(args), args)
+                if self._gradient_sources.has_tangents:
+                    return self._gradient_sources.without_undefined(outputs, undefined_outputs())
+                return outputs
         with backend.eager_scope(), torch.no_grad():
             outputs = list(self.module(*args))
         return [get(outputs, args) for get in self._output_getters(computed=False)]
@@ -134,10 +142,8 @@ class CompiledGraph:
     def _deliver(self, args: Sequence[Any]) -> list[Any]:
         assert self.backend.delivery is not None
         (call, values), self.backend.delivery = self.backend.delivery, None
-        if call.graph is not self:
-            raise ExecutionError(
-                "the model changed while steps were in flight: wait for them first"
-            )
+        if call.graph is not self:  # another graph serves the call by now
+            values = self._run(args)
         if self.program is not None and self.program.scalars is not None:
             self.program.scalars.bind(args)
         return self._outputs(values, args)
@@ -147,6 +153,8 @@ class CompiledGraph:
     def ready_executor(self, args: Sequence[Any]) -> Executor:
         """The executor, made anew if a weight has moved since, or in a forked process."""
         addresses = [args[index].data_ptr() for _, index in self._weight_names.values()]
+        if self._gradient_sources.has_tangents and addresses != self._addresses:
+            self._check_replaced(args)
         if (
             self.executor is None
             or self.executor.broken
@@ -164,6 +172,15 @@ class CompiledGraph:
             self._process = os.getpid()
         self.backend.use(self)
         return self.executor
+
+    def _check_replaced(self, args: Sequence[Any]) -> None:
+        """Refuse a backward pass whose forward pass read other weights than the model has now."""
+        for names, index in self._weight_names.values():
+            if self.backend.is_replaced(names, args[index]):
+                raise ExecutionError(
+                    f"weight {names[0]!r} has other data than in the forward pass: call backward "
+                    "before its data are replaced, or call the model again"
+                )
 
     def close(self) -> None:
         """Stop the executor's threads; the next call starts them again."""
@@ -212,7 +229,13 @@ class CompiledGraph:
         def get(values: Sequence[torch.Tensor], args: Sequence[Any]) -> torch.Tensor:
             value = values[at]
             target = device if gradient_of is None else self.input_devices.get(gradient_of, device)
-            return value if target is None or value.device == target else value.to(target)
+            if target is not None and value.device != target:
+                value = value.to(target)
+            if torch.is_inference_mode_enabled() and not value.is_inference():
+                shape, strides, offset = value.shape, value.stride(), value.storage_offset()
+                empty = torch.empty(0, dtype=value.dtype, device=value.device)
+                return empty.set_(value.untyped_storage(), offset, shape, strides)
+            return value
 
         return get
 
@@ -226,6 +249,14 @@ class CompiledGraph:
             return self.program.scalars.values[node]
 
         return get
+
+
+def _is_batched(args: Sequence[Any]) -> bool:
+    functorch: Any = torch._C._functorch
+    return functorch.peek_interpreter_stack() is not None or any(
+        isinstance(value, torch.Tensor) and functorch.is_legacy_batchedtensor(value)
+        for value in args
+    )
 
 
 def _empty_tensor(values: object, args: object) -> torch.Tensor:

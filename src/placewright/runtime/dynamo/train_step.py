@@ -17,6 +17,7 @@ from torch._functorch.partitioners import default_partition
 
 from placewright.errors import ConfigError, ExecutionError, GraphError, PlanError, nearest
 from placewright.frontends.op_costs import OPTIMIZER_FLOPS
+from placewright.frontends.pytorch.aot_graph import backward_without_autocast
 from placewright.runtime.dynamo.backend import PlanBackend
 from placewright.runtime.dynamo.call_checks import call_shape
 from placewright.runtime.dynamo.compiled_graph import CompiledGraph, build_graph_program
@@ -47,11 +48,10 @@ class TrainStep:
         self._compiled: Callable[..., Any] | None = None
         self._not_one_program: dict[Hashable, str] = {}  # steps that are no program, and why
 
-    def recompile(self) -> None:
+    def recapture(self) -> None:
         """Drop all programs; the optimizer's states stay."""
         if self._backend is not None:
-            self._backend.close()
-            self._backend.graphs.clear()
+            self._backend.drop_graphs()
         self._compiled = None
         self._not_one_program.clear()
 
@@ -107,7 +107,7 @@ class TrainStep:
                 _rule(self.optimizer), self.placed.model, self.placed.backend
             )
         if self._compiled is None:
-            self._compiled = self.placed.compile(self._loss_function(), self._backend, whole=True)
+            self._compiled = self.placed.compile(self._loss_function(), self._backend)
         return self._backend, self._compiled
 
     def _loss_function(self) -> Callable[..., torch.Tensor]:
@@ -188,13 +188,14 @@ class TrainBackend(PlanBackend):
         ) -> Callable[[list[Any]], list[Any]]:
             return self.add_graph(CompiledGraph(module, inputs, self, {}, programs[-1]))
 
-        compiled: Callable[..., Any] = aot_autograd(
-            fw_compiler=compile_step,
-            bw_compiler=lambda module, example_inputs: module,
-            inference_compiler=_refuse,
-            partition_fn=partition,
-            keep_inference_input_mutations=True,
-        )(module, example_inputs)
+        with backward_without_autocast():
+            compiled: Callable[..., Any] = aot_autograd(
+                fw_compiler=compile_step,
+                bw_compiler=lambda module, example_inputs: module,
+                inference_compiler=_refuse,
+                partition_fn=partition,
+                keep_inference_input_mutations=True,
+            )(module, example_inputs)
         return compiled
 
     def new_executor(self, *args: Any) -> Executor:

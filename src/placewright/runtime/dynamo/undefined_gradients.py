@@ -1,0 +1,84 @@
+"""Undefined gradients: weights that no part of a loss needs get none, as PyTorch has it.
+
+The autograd engine hands zeros to a compiled backward pass for outputs that a loss does not use, and
+so every weight would get a gradient of zeros: an optimizer with momentum or weight decay would then
+change weights that it leaves alone without a compiler. A hook on the backward node notes which
+outputs have no gradient; gradients that depend on those alone are left out.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from placewright.frontends.pytorch.aot_graph import output_nodes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from placewright.frontends.pytorch.shapes import Node
+
+_NODE = "CompiledFunctionBackward"
+_noted = threading.local()
+
+
+def note_undefined_gradients(outputs: Any) -> None:
+    """Let the backward pass of a compiled call know which of its outputs have no gradient."""
+    for leaf in pytree.tree_leaves(outputs):
+        if isinstance(leaf, torch.Tensor) and leaf.grad_fn is not None:
+            node = _compiled_node(leaf.grad_fn)
+            if node is not None:
+                node.register_prehook(_note)
+                return
+
+
+def undefined_outputs() -> frozenset[int]:
+    """The outputs of the compiled call in whose backward pass this thread is; then it forgets."""
+    undefined: frozenset[int] = getattr(_noted, "outputs", frozenset())
+    _noted.outputs = frozenset()
+    return undefined
+
+
+class GradientSources:
+    """On which outputs of a forward pass each gradient of a backward graph depends."""
+
+    def __init__(self, graph: torch.fx.Graph) -> None:
+        sources: dict[Node, frozenset[int]] = {}
+        for node in graph.nodes:
+            output = getattr(getattr(node.meta.get("desc"), "output", None), "idx", None)
+            if node.op == "placeholder" and node.name.startswith("tangents"):
+                sources[node] = frozenset([-1 if output is None else output])
+            else:
+                sources[node] = frozenset[int]().union(
+                    *(sources[source] for source in node.all_input_nodes)
+                )
+        self._of_output = [
+            sources.get(node, frozenset()) if isinstance(node, torch.fx.Node) else frozenset()
+            for node, _ in output_nodes(graph)
+        ]
+        self.has_tangents = any(self._of_output)
+
+    def without_undefined(self, gradients: Sequence[Any], undefined: frozenset[int]) -> list[Any]:
+        """The gradients, without those that depend on undefined outputs alone."""
+        return [
+            None if sources and sources <= undefined else gradient
+            for gradient, sources in zip(gradients, self._of_output, strict=True)
+        ]
+
+
+def _compiled_node(node: Any, depth: int = 3) -> Any:
+    """The node of a compiled backward pass that a tensor comes from, if it is near."""
+    if node is None or node.name().endswith(_NODE):
+        return node
+    for source, _ in node.next_functions if depth else ():
+        found = _compiled_node(source, depth - 1)
+        if found is not None:
+            return found
+    return None
+
+
+def _note(gradients: Sequence[torch.Tensor | None]) -> None:
+    _noted.outputs = frozenset(at for at, gradient in enumerate(gradients) if gradient is None)
