@@ -6,6 +6,7 @@ import contextlib
 import functools
 import inspect
 import types
+import weakref
 from collections import Counter
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -101,6 +102,7 @@ class PlacedModel:
     ) -> None:
         self.plan, self.model = plan, model
         self.backend = PlanBackend(plan, model, device_map, cuda_graphs)
+        self.backend.on_compile = _weak_callback(self._record_code)
         self.torch_devices = {
             name: self.backend.real_devices[device].torch_name
             for name, device in zip(plan.ops, plan.placement.tolist(), strict=True)
@@ -139,6 +141,9 @@ class PlacedModel:
         self._signature = inspect.signature(forward)
         self._compiled = self.compile(forward, self.backend)
         self._compiled_in_parts = self.compile(forward, self.backend, whole=False)
+
+    def _record_code(self) -> None:
+        self._code = CodeOfModel(self.model)
 
     def compile(
         self, function: Callable[..., Any], backend: PlanBackend, whole: bool = True
@@ -298,9 +303,11 @@ class PlacedModel:
                 return compiled(*args, **kwargs)
 
     def _run_eagerly(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        tensor = first_tensor(args, kwargs)
+        if tensor is not None and tensor.is_meta:
+            return function(*args, **kwargs)
         with self.backend.eager_scope():
             outputs = function(*args, **kwargs)
-        tensor = first_tensor(args, kwargs)
         return outputs if tensor is None else _to_device(outputs, tensor.device)
 
     @contextlib.contextmanager
@@ -388,6 +395,18 @@ def _with_own_code(function: Callable[..., Any]) -> Callable[..., Any]:
     copy.__qualname__, copy.__module__ = plain.__qualname__, plain.__module__
     owner = getattr(function, "__self__", None)
     return copy if owner is None else types.MethodType(copy, owner)
+
+
+def _weak_callback(method: Callable[[], None]) -> Callable[[], None]:
+    """Calls a method while its object lives."""
+    reference = weakref.WeakMethod(method)
+
+    def call() -> None:
+        bound_method = reference()
+        if bound_method is not None:
+            bound_method()
+
+    return call
 
 
 def _to_device(outputs: Any, device: torch.device) -> Any:

@@ -73,6 +73,7 @@ class PlanBackend:
         self._executors: OrderedDict[int, CompiledGraph] = OrderedDict()  # the latest used last
         self._model: Callable[[], torch.nn.Module | None] = lambda: None
         self.run_count = 0  # of graphs
+        self.on_compile: Callable[[], None] = lambda: None  # called before a graph is compiled
         self.is_resolving = False
         self.delivery: tuple[ResolvedCall, Sequence[torch.Tensor]] | None = None
         self._eager: tuple[list[int], EagerPlacement] | None = None
@@ -88,6 +89,7 @@ class PlanBackend:
         self, module: torch.fx.GraphModule, example_inputs: Sequence[Any]
     ) -> Callable[..., Any]:
         """Compile a graph that TorchDynamo hands over."""
+        self.on_compile()
         inputs = self.name_inputs(module)
         compiler = partial(self._compile, inputs, {})
         needs_gradients = torch.is_grad_enabled() and any(
@@ -164,11 +166,6 @@ class PlanBackend:
             if owner.shape == value.shape and owner.data_ptr() == value.data_ptr():
                 return owner
         return value
-
-    def is_replaced(self, names: Sequence[str], value: torch.Tensor) -> bool:
-        """Whether the model has a weight of these names, but with other data."""
-        owners = self._owners(names)
-        return bool(owners) and all(owner.data_ptr() != value.data_ptr() for owner in owners)
 
     def _owners(self, names: Sequence[str]) -> list[torch.Tensor]:
         """The model's tensors of these names."""

@@ -153,8 +153,6 @@ class CompiledGraph:
     def ready_executor(self, args: Sequence[Any]) -> Executor:
         """The executor, made anew if a weight has moved since, or in a forked process."""
         addresses = [args[index].data_ptr() for _, index in self._weight_names.values()]
-        if self._gradient_sources.has_tangents and addresses != self._addresses:
-            self._check_replaced(args)
         if (
             self.executor is None
             or self.executor.broken
@@ -172,15 +170,6 @@ class CompiledGraph:
             self._process = os.getpid()
         self.backend.use(self)
         return self.executor
-
-    def _check_replaced(self, args: Sequence[Any]) -> None:
-        """Refuse a backward pass whose forward pass read other weights than the model has now."""
-        for names, index in self._weight_names.values():
-            if self.backend.is_replaced(names, args[index]):
-                raise ExecutionError(
-                    f"weight {names[0]!r} has other data than in the forward pass: call backward "
-                    "before its data are replaced, or call the model again"
-                )
 
     def close(self) -> None:
         """Stop the executor's threads; the next call starts them again."""
@@ -203,7 +192,7 @@ class CompiledGraph:
             is_node = isinstance(node, Node)
             is_saved = "Saved" in type(descriptor).__name__
             if is_node and node in index_of:
-                getters.append(lambda values, args, at=index_of[node]: args[at])
+                getters.append(_argument_getter(index_of[node], is_saved))
             elif is_node and is_saved and self.is_step:
                 is_tensor = isinstance(node.meta.get("val"), torch.Tensor)
                 getters.append(_empty_tensor if is_tensor else _zero)
@@ -214,7 +203,7 @@ class CompiledGraph:
             elif is_node and is_scalar(node):
                 getters.append(self._scalar_getter(node, position, computed))
             else:
-                getters.append(lambda values, args, value=node: value)
+                getters.append(_constant_getter(node))
         return getters
 
     def _tensor_getter(self, at: int, node: Node, descriptor: Any) -> GetOutput:
@@ -251,12 +240,25 @@ class CompiledGraph:
         return get
 
 
+def _argument_getter(index: int, is_saved: bool) -> GetOutput:
+    """An argument that is passed on; one that is saved keeps its data if a weight's are replaced."""
+    if is_saved:
+        return lambda values, args: (
+            args[index].detach() if isinstance(args[index], torch.Tensor) else args[index]
+        )
+    return lambda values, args: args[index]
+
+
 def _is_batched(args: Sequence[Any]) -> bool:
     functorch: Any = torch._C._functorch
     return functorch.peek_interpreter_stack() is not None or any(
         isinstance(value, torch.Tensor) and functorch.is_legacy_batchedtensor(value)
         for value in args
     )
+
+
+def _constant_getter(value: Any) -> GetOutput:
+    return lambda values, args: value
 
 
 def _empty_tensor(values: object, args: object) -> torch.Tensor:
