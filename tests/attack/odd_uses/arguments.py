@@ -330,14 +330,23 @@ def function_argument_changes(model):
         return made, model(rows(), functions[2]), model(rows(), functions[2])
 
 
-@odd_use(Scales, example=lambda: (rows(), 1))
-def dtype_and_device_arguments(model):
-    class Casts(nn.Module):
-        pass
+class Casts(nn.Module):
+    """Takes a dtype and a device."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(8, 8)
+
+    def forward(self, x, dtype=torch.float32, device="cpu"):
+        return self.inner(x).to(dtype) + torch.ones(8, dtype=dtype, device=device)
+
+
+@odd_use(Casts)
+def dtype_and_device_arguments(model):
+    dtypes = (torch.float64, torch.float32, torch.bfloat16, torch.float64)
     with torch.no_grad():
-        y, value = model(rows(), 2)
-        return y.to(torch.float64), value, attempt(model, rows())
+        made = [model(rows(), dtype) for dtype in dtypes]
+        return made, model(rows(), device=torch.device("cpu"))
 
 
 @odd_use(plain)

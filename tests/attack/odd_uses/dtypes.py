@@ -68,14 +68,6 @@ def channels_last(model):
 
 @odd_use(conv, example=images)
 def strides_of_outputs(model):
-    class Head(nn.Module):
-        def __init__(self, inner):
-            super().__init__()
-            self.inner = inner
-
-        def forward(self, x):
-            return self.inner(x)
-
     del model[4:]
     x = images()[0]
     made = [model(x) for _ in range(3)]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import placewright as pw
-from placewright import Cluster, Device, Link, Plan, Problem, files
+from placewright import Cluster, Device, Link, Plan, Problem
 from placewright.errors import GraphError
 from placewright.runtime.program.optimizer_step import OptimizerRule
 
@@ -106,12 +106,6 @@ def _plan_of_names(kind: str, model: torch.nn.Module, cluster: Cluster) -> Plan:
         placement.astype(np.int32),
         staging=staging,
     )
-
-
-def plan_copy(plan: Plan, path: Path) -> Plan:
-    """The plan, saved and read again."""
-    pw.save(plan, path)
-    return files.load(path, "plan")
 
 
 def _workers() -> Cluster:

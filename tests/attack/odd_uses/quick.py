@@ -43,7 +43,7 @@ QUICK = frozenset(
         "modes-inference_mode",
         "modes-branches_read_the_modes",
         "modes-autocast_with_gradients",
-        "odd_models-gradients_of_unused_parts_are_none",
+        "odd_forwards-gradients_of_unused_parts_are_none",
         "odd_models-parts_are_shared",
         "odd_models-arguments_with_our_names",
         "optimizers-adam",

@@ -223,7 +223,7 @@ def compressed_sparse_inputs(model):
         return [model(x), model(x.to_sparse_csr()), model(x.to_sparse_csr())]
 
 
-@odd_use(plain)
+@odd_use(plain, isolated=True)
 def nested_inputs(model):
     parts = [rows(0, 3), rows(1, 5)]
     with torch.no_grad():

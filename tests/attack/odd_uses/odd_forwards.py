@@ -1,0 +1,187 @@
+"""Odd forwards: they train, keep graphs, go round autograd, leave parts unused."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import torch
+from attack.odd_uses.harness import odd_use, rows
+from attack.odd_uses.networks import plain
+from torch import nn
+
+
+class StepsItself(nn.Module):
+    """Trains itself in forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(8, 8)
+
+    def forward(self, x):
+        with torch.enable_grad():
+            loss = self.inner(x).square().mean()
+            loss.backward()
+        with torch.no_grad():
+            for weight in self.parameters():
+                weight -= 0.1 * weight.grad
+                weight.grad = None
+        return loss.detach()
+
+
+@odd_use(StepsItself)
+def forward_trains_the_model(model):
+    made = [model(rows(seed)) for seed in range(3)]
+    with torch.no_grad():
+        return made, model(rows())
+
+
+class KeepsGraph(nn.Module):
+    """Keeps a hidden state with its gradients from call to call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell, self.h = nn.GRUCell(8, 8), None
+
+    def forward(self, x):
+        self.h = self.cell(x, self.h)
+        return self.h
+
+
+@odd_use(KeepsGraph)
+def hidden_state_keeps_its_gradients(model):
+    outputs = [model(rows(seed)) for seed in range(3)]
+    sum(each.square().sum() for each in outputs).backward()
+    model.h = model.h.detach()
+    model(rows()).sum().backward()
+    return outputs, model.h
+
+
+class TouchesData(nn.Module):
+    """Goes round autograd and changes flags inside forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(8, 8)
+
+    def forward(self, x):
+        self.inner.bias.data.add_(1)
+        x.data.mul_(2)
+        y = self.inner(x)
+        z = y.detach().clone().requires_grad_()
+        return y, z, z.requires_grad
+
+
+@odd_use(TouchesData, isolated=True)
+def forward_goes_round_autograd(model):
+    made = []
+    for seed in range(3):
+        x = rows(seed)
+        y, *others = model(x)
+        y.sum().backward()
+        made += [y, others, x]
+    with torch.no_grad():
+        return made, model(rows(count=2))
+
+
+class TakesOwnBuffer(nn.Module):
+    """Changes a buffer of which a view may be its argument."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(8, 8)
+        self.register_buffer("store", torch.ones(6, 8))
+
+    def forward(self, x):
+        self.store.add_(1)
+        return self.inner(x) + self.store[:1]
+
+
+@odd_use(TakesOwnBuffer)
+def argument_is_a_view_of_a_buffer(model):
+    with torch.no_grad():
+        made = [model(rows()), model(model.store[:4]), model(model.store[2:]), model(model.store)]
+    return made, model.store
+
+
+@odd_use(plain)
+def placed_model_is_freed(model, runs):
+    other = runs.place_too(nn.Sequential(nn.Linear(8, 8), nn.Tanh()))
+    with torch.no_grad():
+        made = [other(rows()), other(rows())]
+    other(rows()).sum().backward()
+    found = weakref.ref(other)
+    del other
+    gc.collect()
+    return made, found() is None
+
+
+@odd_use(plain)
+def profiler(model):
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        with torch.profiler.record_function("forward"):
+            y = model(rows())
+        y.sum().backward()
+    names = {event.key for event in profile.key_averages()}
+    return y, "forward" in names
+
+
+@odd_use(plain)
+def strides_of_gradients(model):
+    model[0].weight.data = rows(1, 8, 16).t()
+    model[2].weight.data = torch.empty_strided((8, 16), (1, 8)).copy_(rows(2, 8, 16))
+    for seed in range(2):
+        model(rows(seed)).square().sum().backward()
+    return [weight.grad.stride() for weight in model.parameters()]
+
+
+@odd_use(plain)
+def backward_under_other_modes(model):
+    made = []
+    for turn in range(3):
+        loss = model(rows(turn)).square().sum()
+        if turn == 0:
+            with torch.no_grad():
+                loss.backward()
+        elif turn == 1:
+            with torch.autocast("cpu", torch.bfloat16):
+                loss.backward()
+        else:
+            model.eval()
+            loss.backward()
+        made.append(loss)
+    return made
+
+
+@odd_use(plain)
+def matmul_precision_changes(model):
+    before = torch.get_float32_matmul_precision()
+    made = [model(rows()), model(rows())]
+    torch.set_float32_matmul_precision("medium")
+    try:
+        made.append(model(rows()))
+    finally:
+        torch.set_float32_matmul_precision(before)
+    return made
+
+
+class UnusedParts(nn.Module):
+    """Parts that no output needs, or one only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.unused = (nn.Linear(8, 8) for _ in range(3))
+
+    def forward(self, x, both=True):
+        return (self.first(x), self.second(x)) if both else (self.first(x), None)
+
+
+@odd_use(UnusedParts)
+def gradients_of_unused_parts_are_none(model):
+    made = []
+    for turn in range(4):
+        model.zero_grad()
+        y, z = model(rows(turn), turn != 2)
+        (z if turn == 1 else y).sum().backward()
+        made.append([weight.grad is None for weight in model.parameters()])
+    return made
