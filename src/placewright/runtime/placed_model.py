@@ -26,6 +26,7 @@ from placewright.runtime.dynamo.call_checks import (
     ZeroSigns,
     call_shape,
     first_tensor,
+    functional_code,
     guarded_hooks,
     reason_to_run_eagerly,
 )
@@ -137,7 +138,7 @@ class PlacedModel:
     def _set_forward(self, forward: Callable[..., Any]) -> None:
         """Let calls run this function, compiled as one graph or, if it breaks, as several."""
         self.forward = forward
-        self._code = CodeOfModel(self.model)
+        self._code, self._functional = CodeOfModel(self.model), functional_code()
         self._signature = inspect.signature(forward)
         self._compiled = self.compile(forward, self.backend)
         self._compiled_in_parts = self.compile(forward, self.backend, whole=False)
@@ -287,6 +288,8 @@ class PlacedModel:
     def reason_to_run_eagerly(self, args: Any, kwargs: Any) -> str:
         """Why a call cannot be compiled; empty: it can, as far as is known."""
         reason = reason_to_run_eagerly(args, kwargs)
+        if functional_code() != self._functional:
+            reason = "functions of torch.nn.functional are replaced"
         if self._eager_scopes:
             reason = "it is inside `placed.eager()`"
         if not reason and self._zero_signs.differ(self._signature, self.model, args, kwargs):

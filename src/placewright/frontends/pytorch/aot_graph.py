@@ -192,19 +192,20 @@ def preserve_whole_ops() -> contextlib.AbstractContextManager[Any]:
 
 
 def _whole_unless_restricted(decompose: Callable[..., Any]) -> Callable[..., Any]:
-    """Keep an op whole, but not where the model chooses attention kernels for a part of its code."""
+    """Keep an op whole, but not where the model chooses attention kernels for its code."""
 
     def rule(*args: Any, **kwargs: Any) -> Any:
-        cuda = torch.backends.cuda
-        if (
-            cuda.flash_sdp_enabled()
-            and cuda.mem_efficient_sdp_enabled()
-            and cuda.math_sdp_enabled()
-        ):
-            return NotImplemented
-        return decompose(*args, **kwargs)
+        return NotImplemented if all_attention_kernels() else decompose(*args, **kwargs)
 
     return rule
+
+
+def all_attention_kernels() -> bool:
+    """Whether PyTorch may choose among all kernels of attention."""
+    cuda: Any = torch.backends.cuda
+    return bool(
+        cuda.flash_sdp_enabled() and cuda.mem_efficient_sdp_enabled() and cuda.math_sdp_enabled()
+    )
 
 
 def backward_without_autocast() -> contextlib.AbstractContextManager[Any]:

@@ -14,10 +14,10 @@ import dataclasses
 import threading
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    import torch
 
 _current = threading.local()
 _is_installed = False

@@ -51,7 +51,7 @@ def has_unknown_size(node: Node) -> bool:
     value = node.meta.get("val")
     values = value if isinstance(value, list | tuple) else [value]
     return any(
-        isinstance(size, torch.SymInt) and not size.node.has_hint()
+        not isinstance(size, int) and not size.node.has_hint()
         for item in values
         if isinstance(item, torch.Tensor)
         for size in item.shape

@@ -14,6 +14,8 @@ import torch
 from torch.nn.modules import module as module_hooks
 from torch.utils import _pytree as pytree
 
+from placewright.frontends.pytorch.aot_graph import all_attention_kernels
+
 if TYPE_CHECKING:
     import inspect
     from collections.abc import Hashable, Iterator, Mapping, Sequence
@@ -46,10 +48,7 @@ def reason_to_run_eagerly(args: Any, kwargs: Mapping[str, Any]) -> str:
     hooks: Any = module_hooks
     if hooks._has_any_global_hook():
         return "there are hooks of all modules"
-    cuda = torch.backends.cuda
-    if not (
-        cuda.flash_sdp_enabled() and cuda.mem_efficient_sdp_enabled() and cuda.math_sdp_enabled()
-    ):
+    if not all_attention_kernels():
         return "attention kernels are restricted around the call"
     if torch._C._functorch.peek_interpreter_stack() is not None:
         return "it is inside a transform of torch.func"
@@ -64,20 +63,25 @@ def reason_to_run_eagerly(args: Any, kwargs: Mapping[str, Any]) -> str:
 
 
 class CodeOfModel:
-    """The functions that a model's graphs hold: TorchDynamo does not notice when one is replaced."""
+    """The functions that a model's graphs hold: TorchDynamo does not notice all replacements."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         self._classes = list({type(module) for module in model.modules()})
-        self._functions = self._current()
+        self._methods = self._current_methods()
 
     @property
     def changed(self) -> bool:
-        """Whether a class of its modules has another forward, or PyTorch another function."""
-        return self._current() != self._functions
+        """Whether a class of the model's modules has another forward now."""
+        return self._current_methods() != self._methods
 
-    def _current(self) -> list[Any]:
-        functional: Any = torch.nn.functional
-        return [*[kind.forward for kind in self._classes], *vars(functional).values()]
+    def _current_methods(self) -> list[Any]:
+        return [kind.forward for kind in self._classes]
+
+
+def functional_code() -> list[Any]:
+    """The functions of `torch.nn.functional`, which a program may replace by others."""
+    functional: Any = torch.nn.functional
+    return list(vars(functional).values())
 
 
 class ZeroSigns:

@@ -18,7 +18,6 @@ from placewright.frontends.pytorch.shapes import Node
 from placewright.graph import Graph
 from placewright.runtime.dynamo.steps import CallResolved, ResolvedCall
 from placewright.runtime.dynamo.undefined_gradients import GradientSources, undefined_outputs
-from placewright.runtime.executor import Executor
 from placewright.runtime.plan_matching import match_plan
 from placewright.runtime.program.program import Program, find_sources, program_output
 from placewright.runtime.program.scalars import Scalars, is_scalar
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
 
     from placewright.frontends.pytorch.aot_graph import GraphInput
     from placewright.runtime.dynamo.backend import PlanBackend
+    from placewright.runtime.executor import Executor
     from placewright.runtime.program.optimizer_step import OptimizerRule
 
     GetOutput = Callable[[Sequence[torch.Tensor], Sequence[Any]], Any]
@@ -241,7 +241,7 @@ class CompiledGraph:
 
 
 def _argument_getter(index: int, is_saved: bool) -> GetOutput:
-    """An argument that is passed on; one that is saved keeps its data if a weight's are replaced."""
+    """An argument that is passed on; one that is saved keeps its data if they are replaced."""
     if is_saved:
         return lambda values, args: (
             args[index].detach() if isinstance(args[index], torch.Tensor) else args[index]

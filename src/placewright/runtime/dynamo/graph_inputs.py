@@ -65,7 +65,7 @@ def _real_tensor(argument: Any) -> torch.Tensor | None:
 
 
 def _add_root(roots: dict[str, str], expression: str, name: str) -> None:
-    """Learn which module a root is: if `L['self'].weight` is `layers.0.weight`, it is `layers.0`."""
+    """Learn which module a root is: if `L['self'].bias` is `layers.0.bias`, it is `layers.0`."""
     if expression.endswith(f".{name}"):
         roots[expression.removesuffix(f".{name}")] = ""
         return

@@ -1,8 +1,8 @@
 """Undefined gradients: weights that no part of a loss needs get none, as PyTorch has it.
 
-The autograd engine hands zeros to a compiled backward pass for outputs that a loss does not use, and
-so every weight would get a gradient of zeros: an optimizer with momentum or weight decay would then
-change weights that it leaves alone without a compiler. A hook on the backward node notes which
+The autograd engine hands zeros to a compiled backward pass for outputs that a loss does not use,
+and so every weight would get a gradient of zeros: an optimizer with momentum or weight decay would
+then change weights that it leaves alone without a compiler. A hook on the backward node notes which
 outputs have no gradient; gradients that depend on those alone are left out.
 """
 
