@@ -50,12 +50,10 @@ def has_unknown_size(node: Node) -> bool:
     """Whether the size of an output depends on values."""
     value = node.meta.get("val")
     values = value if isinstance(value, list | tuple) else [value]
-    return any(
-        not isinstance(size, int) and not size.node.has_hint()
-        for item in values
-        if isinstance(item, torch.Tensor)
-        for size in item.shape
-    )
+    sizes: list[Any] = [
+        size for item in values if isinstance(item, torch.Tensor) for size in item.shape
+    ]
+    return any(isinstance(size, torch.SymInt) and not size.node.has_hint() for size in sizes)
 
 
 def shape(node: Node) -> tuple[int, ...]:

@@ -186,7 +186,7 @@ class PlanBackend:
         plan: Plan,
         weights: Mapping[int, torch.Tensor],
     ) -> Executor:
-        """An executor of a graph's program. Streamed weights are packed only while there is no other."""
+        """An executor of a program; streamed weights are packed only while there is no other."""
         while len(self._executors) >= MAX_EXECUTORS:
             self._executors.popitem(last=False)[1].close()
         return Executor(
