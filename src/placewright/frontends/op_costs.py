@@ -81,6 +81,11 @@ def cost(kind: str, inputs: TensorSpecs, outputs: TensorSpecs, **attributes: Any
     return _COST_FUNCTIONS[kind](inputs, outputs, **attributes)
 
 
+def fft_flops(transforms: int, points: int) -> float:
+    """The FLOPs of fast Fourier transforms of so many points each: 5 n log2 n."""
+    return 5.0 * transforms * points * math.log2(max(points, 2))
+
+
 def warn_unknown_ops(framework: str, unknown: Mapping[str, int]) -> None:
     """Warn about the ops of a framework without a cost in the table, with the count of each."""
     if unknown:
