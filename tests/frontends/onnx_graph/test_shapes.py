@@ -119,3 +119,116 @@ def test_a_dft_costs_a_fast_transform_of_each_row(read, caplog):
     assert not caplog.records
     assert op(graph, "dft").outputs == (4 * 2 * 257 * 2,)
     assert op(graph, "dft").flops == 2 * 5 * 512 * 9
+
+
+def by_rate(condition="at_16k"):
+    """One branch expects 16 columns, the other 8, as in a network for two sampling rates."""
+    branches = {
+        f"{name}_branch": branch(name, node("MatMul", ["x", weight], [name], name=name), made=name)
+        for name, weight in (("then", "w16"), ("else", "w8"))
+    }
+    return model(
+        [
+            node("Equal", ["rate", "16k"], ["at_16k"]),
+            node("If", [condition], ["y"], name="choice", **branches),
+        ],
+        [info("x", ["batch", "columns"]), info("rate", [], INT64)],
+        [info("y", None)],
+        [zeros("w16", 16, 4), zeros("w8", 8, 4), constant("16k", 16000, np.int64)],
+    )
+
+
+def test_a_branch_that_does_not_fit_the_shapes_is_left_out_with_a_warning(read, caplog):
+    with caplog.at_level(logging.WARNING, "placewright"):
+        graph = read(by_rate(), dims={"batch": 2, "columns": 16})
+    assert op(graph, "choice").flops == 2 * 2 * 16 * 4
+    (record,) = caplog.records
+    assert record.getMessage().startswith(
+        "If 'choice': its else_branch does not fit the shapes and is left out: op 'else' of type "
+        "'MatMul': "
+    )
+    other = read(by_rate(), dims={"batch": 2, "columns": 8})
+    assert op(other, "choice").flops == 2 * 2 * 8 * 4
+
+
+def test_a_branch_that_is_left_out_asks_for_nothing(read, caplog):
+    # The branch has an op of unknown cost and one of unknown size before the one that fails.
+    bad = branch(
+        "bad",
+        node("Exotic", ["x"], ["u"], domain="com.example"),
+        node("MatMul", ["x", "w8"], ["r"]),
+    )
+    good = branch("good", node("MatMul", ["x", "w16"], ["q"]), made="q")
+    content = model(
+        [node("If", ["c"], ["y"], name="choice", then_branch=bad, else_branch=good)],
+        [info("x", [2, 16]), info("c", [], BOOL)],
+        [info("y", None)],
+        [zeros("w16", 16, 4), zeros("w8", 8, 4)],
+        opsets=[helper.make_opsetid("com.example", 1)],
+    )
+    with caplog.at_level(logging.WARNING, "placewright"):
+        graph = read(content)
+    assert op(graph, "choice").flops == 2 * 2 * 16 * 4
+    assert len(caplog.records) == 1
+
+
+def test_two_branches_that_do_not_fit_are_an_error(read):
+    with pytest.raises(GraphError, match="op 'then' of type 'MatMul': "):
+        read(by_rate(), dims={"batch": 2, "columns": 12})
+
+
+def test_an_input_of_one_element_can_be_given_a_value(read, caplog):
+    with caplog.at_level(logging.WARNING, "placewright"):
+        graph = read(by_rate(), dims={"batch": 2, "columns": 8, "rate": 8000})
+    assert not caplog.records
+    assert "choice" not in graph.position
+    assert op(graph, "else").flops == 2 * 2 * 8 * 4
+    assert op(graph, "rate").kind == "input"
+
+
+def test_a_value_for_an_input_of_many_elements_is_refused(read):
+    content = model([node("Relu", ["x"], ["y"])], [info("x", [2, 3])], [info("y", None)])
+    with pytest.raises(GraphError, match=r"dims has 'x', an input of shape \(2, 3\): expected a"):
+        read(content, dims={"x": 7})
+
+
+def test_a_number_for_a_vector_is_its_size(read):
+    content = model(
+        [node("Relu", ["x"], ["y"], name="relu")], [info("x", [None])], [info("y", None)]
+    )
+    assert op(read(content, dims={"x": 7}), "relu").flops == 7
+
+
+def test_a_dimension_of_minus_one_is_unknown(read):
+    content = model(
+        [node("Relu", ["x"], ["y"], name="relu")], [info("x", [-1, 3, "?", "?"])], [info("y", None)]
+    )
+    ask = r"input 'x' has shape \(\?, 3, \?, \?\): give the sizes, such as --dims x=8x3x224x224 or"
+    with pytest.raises(GraphError, match=ask):
+        read(content)
+    with pytest.raises(GraphError, match="--dims x=8x3x48x48 or shapes="):
+        read(content, dims={"?": 48})
+    assert op(read(content, shapes={"x": (1, 3, 4, 5)}), "relu").flops == 3 * 4 * 5
+
+
+def test_all_missing_sizes_are_asked_for_at_once(read):
+    nodes = [node("Relu", [name], [f"{name}_out"], name=f"{name}_relu") for name in "abc"]
+    inputs = [
+        info("a", ["batch", 3, "height", "width"]),
+        info("b", ["batch", "tokens"]),
+        info("c", [None, 7]),
+    ]
+    content = model(nodes, inputs, [info(f"{name}_out", None) for name in "abc"])
+    with pytest.raises(GraphError) as error:
+        read(content)
+    assert str(error.value).endswith(
+        "input 'a' has shape (batch, 3, height, width), 'b' has shape (batch, tokens), 'c' has "
+        "shape (?, 7): give the sizes, such as "
+        "--dims batch=8,height=224,width=224,tokens=16,c=8x7 or "
+        "dims={'batch': 8, 'height': 224, 'width': 224, 'tokens': 16}, shapes={'c': (8, 7)}"
+    )
+    dims = {"batch": 8, "height": 224, "width": 224, "tokens": 16}
+    graph = read(content, dims=dims, shapes={"c": (8, 7)})
+    assert op(graph, "b_relu").flops == 8 * 16
+    with pytest.raises(GraphError, match=r"--dims tokens=16,c=8x7 or"):
+        read(content, dims={"batch": 2, "height": 4, "width": 4})
