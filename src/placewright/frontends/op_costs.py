@@ -104,13 +104,20 @@ def _no_cost(inputs: TensorSpecs, outputs: TensorSpecs) -> OpCost:
 
 
 def _matmul(
-    inputs: TensorSpecs, outputs: TensorSpecs, *, contracted: int, bias: bool = False
+    inputs: TensorSpecs,
+    outputs: TensorSpecs,
+    *,
+    contracted: int,
+    made: int | None = None,
+    bias: bool = False,
 ) -> OpCost:
-    """`contracted` is the size of the dimension that is summed over."""
-    output_elements = outputs[0].elements
-    return 2.0 * output_elements * contracted + output_elements * bias, _total_bytes(
-        inputs, outputs
-    )
+    """`contracted` is the size of the dimension that is summed over.
+
+    Args:
+        made: Elements of the product if that is not the first output, as where groups share rows.
+    """
+    made = outputs[0].elements if made is None else made
+    return 2.0 * made * contracted + made * bias, _total_bytes(inputs, outputs)
 
 
 def _convolution(

@@ -1,7 +1,7 @@
 """Captures a PyTorch model as a graph of aten ops, without running it.
 
 This is the only file that uses private APIs of PyTorch, which change from version to version:
-`FakeTensorMode` and `aot_export_joint_with_descriptors`. It works on fake CPU tensors, which have
+`FakeTensorMode`, `aot_export_joint_with_descriptors` and the flags of `torch.compiler`. It works on fake CPU tensors, which have
 shapes and no data. (On the `meta` device the joint graph would silently lack all backward ops.)
 """
 
@@ -28,6 +28,7 @@ from placewright.frontends.pytorch.errors import (
     most_specific,
     needs_values,
 )
+from placewright.frontends.pytorch.experts import grouped_gradients
 from placewright.frontends.pytorch.values import input_names, tensors_in
 
 if TYPE_CHECKING:
@@ -166,12 +167,20 @@ def output_template(
 ) -> Any:
     """What a model returns, with tensors that have shapes and no data.
 
+    Models that ask whether they are exported take the same branches as in `capture_model`.
+
     Raises:
         GraphError: It depends on values.
     """
     model = getattr(model, "_orig_mod", model)
     subject = f"model {type(model).__name__!r} cannot be called on shapes"
-    with _quiet(), as_graph_error(subject), _fake_mode(), torch.no_grad():
+    with (
+        _quiet(),
+        as_graph_error(subject),
+        _exporting(),
+        _fake_mode(),
+        torch.no_grad(),
+    ):
         fake_model, args, kwargs = copy_shapes(model, args, kwargs)
         return fake_model.eval()(*args, **kwargs)
 
@@ -212,6 +221,16 @@ def _quiet() -> Iterator[None]:
             yield
     finally:
         logging.disable(disabled)
+
+
+@contextlib.contextmanager
+def _exporting() -> Iterator[None]:
+    """Let `torch.compiler.is_compiling` and `is_exporting` be true, as during an export."""
+    with (
+        mock.patch.object(torch.compiler, "_is_compiling_flag", True),
+        mock.patch.object(torch.compiler, "_is_exporting_flag", True),
+    ):
+        yield
 
 
 def _fake_mode() -> Any:
@@ -366,7 +385,11 @@ def _joint_graph(
 
     _register_constants(module)
     # oneDNN's recurrent layer is captured without the workspace that its backward op reads.
-    with contextlib.ExitStack() as stack, torch.backends.mkldnn.flags(enabled=False):
+    with (
+        contextlib.ExitStack() as stack,
+        torch.backends.mkldnn.flags(enabled=False),
+        grouped_gradients(),
+    ):
         joint = aot_export_joint_with_descriptors(stack, module, args, kwargs)
     graph = joint.graph_module.graph
     # Tokens order side effects and hold no data.

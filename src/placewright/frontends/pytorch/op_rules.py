@@ -49,10 +49,12 @@ def describe_node(node: Node) -> NodeDescription:
     name = op_name(node)
     if isinstance(node.target, torch._ops.HigherOrderOperator):
         return _subgraph(node, reads)
-    if not isinstance(node.target, torch._ops.OpOverload) or "::" in name:
+    if not isinstance(node.target, torch._ops.OpOverload):
         return NodeDescription(name, reads)
     if name in _RULES:
         return _RULES[name](node, reads, named_arguments(node))
+    if "::" in name:  # of another library
+        return NodeDescription(name, reads)
     for pattern, rule in _PATTERN_RULES:
         if pattern in name:
             return rule(node, reads, named_arguments(node))
@@ -156,6 +158,25 @@ def _matmul(node: Node, reads: list[Node], a: Arguments) -> NodeDescription:
     factor = next(name for name in names if name in a)
     bias = a["bias"] is not None if "bias" in a else factor not in ("input", "self")
     return NodeDescription("matmul", reads, {"contracted": shape(a[factor])[-1], "bias": bias})
+
+
+def _grouped_matmul(node: Node, reads: list[Node], a: Arguments) -> NodeDescription:
+    """Multiplies each row by the matrix of its group.
+
+    Of two matrices, the rows are summed over, each within its group: the groups share the rows.
+    """
+    first, second = (shape(factor) for factor in reads[:2])
+    attributes = {"contracted": first[-1]}
+    if len(first) == len(second) == 2:
+        attributes["made"] = first[0] * second[1]
+    return NodeDescription("matmul", reads, attributes)
+
+
+def _grouped_weight_gradient(node: Node, reads: list[Node], a: Arguments) -> NodeDescription:
+    """Each row adds the outer product of input and gradient to the weight of its group."""
+    rows, width = shape(a["input"])
+    attributes = {"contracted": rows, "made": width * shape(a["gradient"])[1]}
+    return NodeDescription("matmul", reads, attributes)
 
 
 def _convolution(node: Node, reads: list[Node], a: Arguments) -> NodeDescription:
@@ -300,7 +321,9 @@ _RULES: Mapping[str, NodeRule] = {
         ("_to_copy clone copy", _copy),
         ("dropout native_dropout", _dropout),
         ("mm addmm bmm baddbmm addbmm matmul linear mv addmv dot vdot _int_mm _scaled_mm "
-         "_grouped_mm _weight_int8pack_mm", _matmul),
+         "_weight_int8pack_mm", _matmul),
+        ("_grouped_mm _scaled_grouped_mm transformers::grouped_mm_fallback", _grouped_matmul),
+        ("placewright::grouped_weight_gradient", _grouped_weight_gradient),
         ("convolution conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d "
          "_convolution", _convolution),
         ("convolution_backward", _convolution_backward),
