@@ -7,7 +7,9 @@ import logging
 
 import pytest
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
+
+import torch
 
 from placewright.frontends.pytorch import experts
 from placewright.frontends.pytorch.capture import capture_model, output_template
@@ -58,7 +60,7 @@ def product():
         pytest.importorskip("transformers.integrations.moe")
     else:
         standin = define_product()  # noqa: F841  the op lives as long as its definition
-    yield torch.ops.transformers.grouped_mm_fallback
+    return torch.ops.transformers.grouped_mm_fallback
 
 
 class Experts(torch.nn.Module):

@@ -1,8 +1,9 @@
 """Captures a PyTorch model as a graph of aten ops, without running it.
 
-This is the only file that uses private APIs of PyTorch, which change from version to version:
-`FakeTensorMode`, `aot_export_joint_with_descriptors` and the flags of `torch.compiler`. It works on fake CPU tensors, which have
-shapes and no data. (On the `meta` device the joint graph would silently lack all backward ops.)
+This is the only file, besides `experts`, that uses private APIs of PyTorch, which change from
+version to version: `FakeTensorMode`, `aot_export_joint_with_descriptors` and the flags of
+`torch.compiler`. It works on fake CPU tensors, which have shapes and no data. (On the `meta` device
+the joint graph would silently lack all backward ops.)
 """
 
 from __future__ import annotations
