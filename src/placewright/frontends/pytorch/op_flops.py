@@ -52,14 +52,14 @@ def _distances(node: Node, a: Arguments) -> float:
 
 def _trilinear(node: Node, a: Arguments) -> float:
     """Two products and a sum for each element of the three factors, broadcast."""
-    sizes = []
+    sizes: list[list[int]] = []
     for at in ("1", "2", "3"):
         factor = list(shape(a[f"i{at}"]))
         for axis in sorted(a[f"expand{at}"]):
             factor.insert(axis, 1)
         sizes.append(factor)
     broadcast = (max(axis_sizes) for axis_sizes in zip(*sizes, strict=True))
-    return 3.0 * math.prod(broadcast)
+    return 3.0 * float(math.prod(broadcast))
 
 
 def _binary_search(node: Node, a: Arguments) -> float:
