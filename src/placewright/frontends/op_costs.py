@@ -28,6 +28,7 @@ DTYPE_BITS: Mapping[str, int] = {
 # FLOPs per element, for ops other than matrix products.
 NORM_FLOPS = 8  # mean, variance, difference, root, quotient, scale, shift
 SOFTMAX_FLOPS = 5  # maximum, difference, exponential, sum, quotient
+BOX_FLOPS = 12  # per pair of boxes: corners of the intersection, three areas, their quotient
 OPTIMIZER_FLOPS = {"sgd": 2, "momentum": 4, "adam": 12}  # per parameter
 
 logger = logging.getLogger("placewright")
@@ -84,6 +85,11 @@ def cost(kind: str, inputs: TensorSpecs, outputs: TensorSpecs, **attributes: Any
 def fft_flops(transforms: int, points: int) -> float:
     """The FLOPs of fast Fourier transforms of so many points each: 5 n log2 n."""
     return 5.0 * transforms * points * math.log2(max(points, 2))
+
+
+def box_suppression_flops(boxes: int) -> float:
+    """The FLOPs to compare each pair of boxes once."""
+    return BOX_FLOPS * boxes * (boxes - 1) / 2
 
 
 def warn_unknown_ops(framework: str, unknown: Mapping[str, int]) -> None:

@@ -232,3 +232,17 @@ def test_all_missing_sizes_are_asked_for_at_once(read):
     assert op(graph, "b_relu").flops == 8 * 16
     with pytest.raises(GraphError, match=r"--dims tokens=16,c=8x7 or"):
         read(content, dims={"batch": 2, "height": 4, "width": 4})
+
+
+def test_boxes_are_compared_in_pairs_for_each_class(read, caplog):
+    # Two images, three classes, 50 boxes: the user says how many remain.
+    content = model(
+        [node("NonMaxSuppression", ["boxes", "scores"], ["y"], name="nms")],
+        [info("boxes", [2, 50, 4]), info("scores", [2, 3, 50])],
+        [info("y", None, INT64)],
+    )
+    with caplog.at_level(logging.WARNING, "placewright"):
+        graph = read(content, shapes={"y": (10, 3)})
+    assert not caplog.records
+    assert op(graph, "nms").flops == 2 * 3 * 12 * (50 * 49 / 2)
+    assert op(graph, "nms").outputs == (8 * 10 * 3,)

@@ -16,7 +16,12 @@ from placewright.frontends.graph_builder import (
     contracted_size,
     word_set,
 )
-from placewright.frontends.op_costs import NORM_FLOPS, TensorSpec, fft_flops
+from placewright.frontends.op_costs import (
+    NORM_FLOPS,
+    TensorSpec,
+    box_suppression_flops,
+    fft_flops,
+)
 from placewright.graph import VIEW
 
 Inputs = Sequence[TensorValue | None]
@@ -68,8 +73,8 @@ _OPS_BY_KIND = {
     ),
     "cast": "Cast CastLike DequantizeLinear DynamicQuantizeLinear QuantizeLinear",
     "copy": (
-        "BlackmanWindow CenterCropPad Compress ConstantOfShape DepthToSpace Expand EyeLike "
-        "HammingWindow HannWindow MelWeightMatrix NonZero Pad Range ReverseSequence Shape Size "
+        "BlackmanWindow CenterCropPad Col2Im Compress ConstantOfShape DepthToSpace Expand EyeLike "
+        "HammingWindow HannWindow MaxUnpool MelWeightMatrix NonZero Pad Range ReverseSequence Shape Size "
         "SpaceToDepth Split Tile Transpose Trilu"
     ),
     "concat": "Concat",
@@ -248,6 +253,20 @@ def _short_time_fourier_transform(
     return {"flops": flops + batch * frames * points * (window is not None)}
 
 
+def _box_suppression(
+    attributes: Attributes, inputs: Inputs, outputs: Sequence[TensorSpec]
+) -> dict[str, Any]:
+    """The boxes of each image are compared for each class."""
+    batch, boxes, _ = _shape(inputs, 0)
+    return {"flops": batch * _shape(inputs, 1)[1] * box_suppression_flops(boxes)}
+
+
+def _region_samples(
+    attributes: Attributes, inputs: Inputs, outputs: Sequence[TensorSpec]
+) -> dict[str, Any]:
+    return {"ops": 8 * max(int(attributes.get("sampling_ratio", 0)), 2) ** 2}  # four corners each
+
+
 def _setting(inputs: Inputs, at: int, default: int) -> int:
     """The number in a constant input of one element."""
     value = inputs[at] if at < len(inputs) else None
@@ -291,6 +310,9 @@ _RULES: Mapping[str, tuple[str, CostRule]] = {
     "Attention": ("attention", _attention),
     "DFT": ("opaque", _fourier_transform),
     "STFT": ("opaque", _short_time_fourier_transform),
+    "NonMaxSuppression": ("opaque", _box_suppression),
+    "RoiAlign": ("elementwise", _region_samples),
+    "AffineGrid": ("elementwise", _flops_per_element(6)),  # three products and sums
     "RotaryEmbedding": ("elementwise", _flops_per_element(3)),  # two products and a sum
     "GridSample": ("elementwise", _flops_per_element(8)),  # four corners
     "SoftmaxCrossEntropyLoss": ("loss", _flops_per_element(6)),  # a softmax and a logarithm

@@ -6,13 +6,11 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from placewright.frontends.op_costs import fft_flops
+from placewright.frontends.op_costs import box_suppression_flops, fft_flops
 from placewright.frontends.pytorch.shapes import Node, op_name, shape
 
 Arguments = Mapping[str, Any]
 FlopsRule = Callable[[Node, Arguments], float]
-
-BOX_FLOPS = 12  # corners of the intersection, three areas and their quotient
 
 
 def _fourier_transform(node: Node, a: Arguments) -> float:
@@ -69,9 +67,7 @@ def _binary_search(node: Node, a: Arguments) -> float:
 
 
 def _box_suppression(node: Node, a: Arguments) -> float:
-    """Each pair of boxes is compared once."""
-    boxes = shape(a["dets"])[0]
-    return BOX_FLOPS * boxes * (boxes - 1) / 2
+    return box_suppression_flops(shape(a["dets"])[0])
 
 
 def _region_samples(node: Node, a: Arguments) -> float:
