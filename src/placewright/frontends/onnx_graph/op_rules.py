@@ -74,8 +74,8 @@ _OPS_BY_KIND = {
     "cast": "Cast CastLike DequantizeLinear DynamicQuantizeLinear QuantizeLinear",
     "copy": (
         "BlackmanWindow CenterCropPad Col2Im Compress ConstantOfShape DepthToSpace Expand EyeLike "
-        "HammingWindow HannWindow MaxUnpool MelWeightMatrix NonZero Pad Range ReverseSequence Shape "
-        "Size SpaceToDepth Split Tile Transpose Trilu"
+        "HammingWindow HannWindow MaxUnpool MelWeightMatrix NonZero Pad Range ReverseSequence "
+        "Shape Size SpaceToDepth Split Tile Transpose Trilu"
     ),
     "concat": "Concat",
     "gather": "GatherElements GatherND",
