@@ -9,6 +9,7 @@ from __future__ import annotations
 import string
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -188,6 +189,19 @@ class GraphBuilder:
         return GraphBuilder(
             name, self.framework, [], self.unknown_ops, self.unsized_ops, self.unbounded_loops
         )
+
+    @contextmanager
+    def forget_on_error(self) -> Iterator[None]:
+        """Forget what was recorded for warnings and errors if reading a subgraph fails."""
+        unknown_ops = self.unknown_ops.copy()
+        unsized_count, loop_count = len(self.unsized_ops), len(self.unbounded_loops)
+        try:
+            yield
+        except GraphError:
+            self.unknown_ops.clear()
+            self.unknown_ops.update(unknown_ops)
+            del self.unsized_ops[unsized_count:], self.unbounded_loops[loop_count:]
+            raise
 
     def capture(self, value: TensorValue) -> TensorValue:
         """A value of the parent, as an input of this child."""

@@ -28,6 +28,7 @@ DTYPE_BITS: Mapping[str, int] = {
 # FLOPs per element, for ops other than matrix products.
 NORM_FLOPS = 8  # mean, variance, difference, root, quotient, scale, shift
 SOFTMAX_FLOPS = 5  # maximum, difference, exponential, sum, quotient
+BOX_FLOPS = 12  # per pair of boxes: corners of the intersection, three areas, their quotient
 OPTIMIZER_FLOPS = {"sgd": 2, "momentum": 4, "adam": 12}  # per parameter
 
 logger = logging.getLogger("placewright")
@@ -81,6 +82,16 @@ def cost(kind: str, inputs: TensorSpecs, outputs: TensorSpecs, **attributes: Any
     return _COST_FUNCTIONS[kind](inputs, outputs, **attributes)
 
 
+def fft_flops(transforms: int, points: int) -> float:
+    """The FLOPs of fast Fourier transforms of so many points each: 5 n log2 n."""
+    return 5.0 * transforms * points * math.log2(max(points, 2))
+
+
+def box_suppression_flops(boxes: int) -> float:
+    """The FLOPs to compare each pair of boxes once."""
+    return BOX_FLOPS * boxes * (boxes - 1) / 2
+
+
 def warn_unknown_ops(framework: str, unknown: Mapping[str, int]) -> None:
     """Warn about the ops of a framework without a cost in the table, with the count of each."""
     if unknown:
@@ -99,13 +110,20 @@ def _no_cost(inputs: TensorSpecs, outputs: TensorSpecs) -> OpCost:
 
 
 def _matmul(
-    inputs: TensorSpecs, outputs: TensorSpecs, *, contracted: int, bias: bool = False
+    inputs: TensorSpecs,
+    outputs: TensorSpecs,
+    *,
+    contracted: int,
+    made: int | None = None,
+    bias: bool = False,
 ) -> OpCost:
-    """`contracted` is the size of the dimension that is summed over."""
-    output_elements = outputs[0].elements
-    return 2.0 * output_elements * contracted + output_elements * bias, _total_bytes(
-        inputs, outputs
-    )
+    """`contracted` is the size of the dimension that is summed over.
+
+    Args:
+        made: Elements of the product if that is not the first output, as where groups share rows.
+    """
+    made = outputs[0].elements if made is None else made
+    return 2.0 * made * contracted + made * bias, _total_bytes(inputs, outputs)
 
 
 def _convolution(

@@ -306,3 +306,22 @@ def test_a_loop_of_tensorflow_1_is_cut_where_it_closes(read, caplog):
     assert op(made, "body").flops == 8
     assert sources(made, "merge") == ["enter"]
     assert "tensorflow loops of unknown trip count, counted as one trip: loop" in caplog.text
+
+
+def test_a_range_of_a_rounded_quotient_of_sizes_has_a_shape(read):
+    # The rows of a feature map of stride 32: ceil(100 / 32) = 4, as an anchor generator computes.
+    graph = graph_pb2.GraphDef()
+    placeholder(graph, "x", (1, 100, 3))
+    node(graph, "Shape", "shape", "x", types={"T": FLOAT, "out_type": INT32})
+    for name, value in (("one", [1]), ("two", [2])):
+        constant(graph, name, value, np.int32)
+    node(graph, "StridedSlice", "rows", "shape", "one", "two", "one", shrink_axis_mask=1)
+    node(graph, "Cast", "cast", "rows", types={"SrcT": INT32, "DstT": FLOAT})
+    constant(graph, "stride", 32)
+    node(graph, "RealDiv", "quotient", "cast", "stride")
+    node(graph, "Ceil", "ceil", "quotient")
+    constant(graph, "zero", 0)
+    constant(graph, "step", 1)
+    node(graph, "Range", "range", "zero", "ceil", "step", types={"Tidx": FLOAT})
+    node(graph, "Exp", "y", "range")
+    assert op(read(graph), "y").flops == 4

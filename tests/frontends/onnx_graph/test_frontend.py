@@ -58,13 +58,13 @@ def test_a_symbolic_dimension_takes_the_size_the_user_gives(read):
 
 
 def test_a_missing_size_is_asked_for_by_name(read):
-    ask = r"input 'x' has a symbolic dimension 'batch': give its size, such as --dims batch=8"
+    ask = r"input 'x' has shape \(batch, 16\): give the sizes, such as --dims batch=8 or dims="
     with pytest.raises(GraphError, match=ask):
         read(mlp("batch"))
     with pytest.raises(GraphError, match=r"dims has 'bach', .*did you mean 'batch'\?"):
         read(mlp("batch"), dims={"batch": 8, "bach": 8})
     with pytest.raises(
-        GraphError, match=r"input 'x' has shape \(\?, 16\): give it whole, such as --dims x=8x16"
+        GraphError, match=r"input 'x' has shape \(\?, 16\): give the sizes, such as --dims x=8x16"
     ):
         read(mlp(None))
     assert op(read(mlp(None), shapes={"x": (8, 16)}), "/body/Relu").flops == 8 * 32

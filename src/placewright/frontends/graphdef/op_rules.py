@@ -29,6 +29,7 @@ from placewright.frontends.op_costs import (
     OPTIMIZER_FLOPS,
     SOFTMAX_FLOPS,
     TensorSpec,
+    box_suppression_flops,
 )
 from placewright.graph import INPUT, VIEW, WEIGHT
 
@@ -232,7 +233,15 @@ def _lstm_cell(node: Any, inputs: Values, outputs: Sequence[TensorSpec]) -> dict
     return {"rows": batch, "gates": 4, "hidden": hidden, "widths": [width]}
 
 
+def _box_suppression(node: Any, inputs: Values, outputs: Sequence[TensorSpec]) -> dict[str, Any]:
+    return {"flops": box_suppression_flops(input_shape(inputs, 0)[0])}
+
+
 _RULES: Mapping[str, tuple[str, CostRule]] = {
+    **dict.fromkeys(
+        ("NonMaxSuppression", *(f"NonMaxSuppressionV{version}" for version in range(2, 6))),
+        ("opaque", _box_suppression),
+    ),
     **dict.fromkeys(
         word_set("MatMul _FusedMatMul SparseMatMul BatchMatMul BatchMatMulV2 BatchMatMulV3"),
         ("matmul", _matmul),

@@ -8,7 +8,7 @@ from typing import Any
 
 from placewright.errors import GraphError
 from placewright.frontends.graph_builder import tensor_spec, word_set
-from placewright.frontends.op_costs import DTYPE_BITS, TensorSpec
+from placewright.frontends.op_costs import DTYPE_BITS, TensorSpec, fft_flops
 from placewright.graph import VIEW
 
 TensorSpecs = Sequence[TensorSpec]
@@ -125,8 +125,8 @@ def _triangular_solve(
 
 
 def _fft(parameters: Parameters, inputs: TensorSpecs, outputs: TensorSpecs) -> dict[str, Any]:
-    length = math.prod(parameters["fft_lengths"])
-    return {"flops": 5.0 * inputs[0].elements * math.log2(max(length, 2))}
+    points = math.prod(parameters["fft_lengths"])
+    return {"flops": fft_flops(inputs[0].elements // max(points, 1), points)}
 
 
 _RULES: Mapping[str, tuple[str, CostRule]] = {

@@ -10,7 +10,7 @@ from placewright.frontends.graph_builder import (
     TensorValue,
     tensor_spec,
 )
-from placewright.frontends.op_costs import TensorSpec
+from placewright.frontends.op_costs import TensorSpec, logger
 from placewright.graph import INPUT
 
 if TYPE_CHECKING:
@@ -110,11 +110,12 @@ def _if(reader: OnnxReader, scope: OnnxScope, node: Any) -> None:
         for name, info in zip(node.output, graph.output, strict=False):
             scope.values[name] = inner.read(info.name)
         return
-    branches = [
-        _build_body(reader, scope, name, _subgraph(node, name), ())
-        for name in ("then_branch", "else_branch")
-    ]
+    branches = _fitting_branches(reader, scope, node)
     branches.sort(key=lambda branch: (branch[0].flops, branch[0].bytes_moved), reverse=True)
+    if len(branches) == 1:
+        [(only, outputs)] = branches
+        _add_op(scope, node, [(only, 1)], outputs)
+        return
     (costly, outputs), (cheap, other_outputs) = branches
     if len(outputs) != len(other_outputs):
         raise GraphError(
@@ -123,6 +124,35 @@ def _if(reader: OnnxReader, scope: OnnxScope, node: Any) -> None:
         )
     merged = [spec or other for spec, other in zip(outputs, other_outputs, strict=True)]
     _add_op(scope, node, [(costly, 1), (cheap, 0)], merged)
+
+
+def _fitting_branches(
+    reader: OnnxReader, scope: OnnxScope, node: Any
+) -> list[tuple[GraphBuilder, OptionalSpecs]]:
+    """The branches of an `If` whose ops fit the shapes: often only one does.
+
+    Raises:
+        GraphError: No branch fits; the error is that of the first one.
+    """
+    branches = []
+    errors: dict[str, GraphError] = {}
+    for name in ("then_branch", "else_branch"):
+        graph = _subgraph(node, name)
+        try:
+            with scope.builder.forget_on_error():
+                branches.append(_build_body(reader, scope, name, graph, ()))
+        except GraphError as error:
+            errors[name] = error
+    if not branches:
+        raise next(iter(errors.values()))
+    for name, reason in errors.items():
+        logger.warning(
+            "If %r: its %s does not fit the shapes and is left out: %s",
+            node.name or "without a name",
+            name,
+            reason,
+        )
+    return branches
 
 
 def _loop(reader: OnnxReader, scope: OnnxScope, node: Any) -> None:

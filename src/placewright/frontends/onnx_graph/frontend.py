@@ -5,6 +5,7 @@ are no ops of the graph. Weights are never read: their sizes come from the model
 data. `If`, `Loop` and `Scan` are one op each:
 
 - an `If` costs its most expensive branch; if its condition is known, the branch's ops replace it;
+  a branch that does not fit the shapes is left out with a warning;
 - a `Loop` costs its body times its maximum trip count; a body whose shapes grow is costed trip by
   trip up to 64 trips; a loop of unknown trip count costs one trip and a warning lists it;
 - a `Scan` costs its body times the length of the scanned axis.
@@ -45,7 +46,8 @@ def from_onnx(
     """The graph of an ONNX model.
 
     Args:
-        dims: The sizes of symbolic dimensions, e.g. `{"batch": 8}`.
+        dims: The sizes of symbolic dimensions, e.g. `{"batch": 8}`; or the value of an input of
+            one element, which may decide the branch of an `If`.
         shapes: The shapes of tensors that the model leaves open, by the tensor's name.
 
     Raises:

@@ -14,6 +14,12 @@ from placewright.frontends.graph_builder import (
     topological_order,
 )
 from placewright.frontends.onnx_graph.control_flow import CONTROL_FLOW, free_names
+from placewright.frontends.onnx_graph.inputs import (
+    dimension_size,
+    input_spec,
+    input_value,
+    missing_sizes_error,
+)
 from placewright.frontends.onnx_graph.op_rules import (
     DTYPES,
     ONNX_DOMAINS,
@@ -105,13 +111,7 @@ class OnnxReader:
     def graph(self, graph: Any) -> Graph:
         scope = OnnxScope(self.builder)
         self.add_initializers(scope, graph)
-        input_positions = []
-        for info in graph.input:
-            if info.name in scope.values:
-                continue  # an initializer: before IR version 4 these were inputs too
-            tensor = self.input_spec(info)
-            [scope.values[info.name]] = self.builder.add(info.name, INPUT, (), [tensor])
-            input_positions.append(len(self.builder.ops) - 1)
+        input_positions = self.add_inputs(scope, graph)
         self.add_nodes(scope, graph)
         for argument, sizes in (("dims", self.dims), ("shapes", self.shapes)):
             for name in sizes:
@@ -129,30 +129,26 @@ class OnnxReader:
             [value for value in outputs if value is not None], input_positions
         )
 
-    def input_spec(self, info: Any) -> TensorSpec:
-        """The tensor of a graph input; every dimension must be known."""
-        name = info.name
-        self.known_names.add(name)
-        if name not in self.shapes and info.type.WhichOneof("value") != "tensor_type":
-            raise GraphError(f"input {name!r} is not a tensor: only tensors can be read")
-        self.record_dimensions(info.type)
-        tensor = self.type_spec(name, info.type)
-        if tensor is not None:
-            return tensor
-        dims = info.type.tensor_type.shape.dim
-        for dim in dims:
-            if dim.dim_param:
-                raise GraphError(
-                    f"input {name!r} has a symbolic dimension {dim.dim_param!r}: give its size, "
-                    f"such as --dims {dim.dim_param}=8 or dims={{{dim.dim_param!r}: 8}}"
-                )
-        shape_text = ", ".join(
-            str(dim.dim_value) if dim.HasField("dim_value") else "?" for dim in dims
-        )
-        raise GraphError(
-            f"input {name!r} has shape ({shape_text}): give it whole, such as --dims {name}=8x16 "
-            f"or shapes={{{name!r}: (8, 16)}}"
-        )
+    def add_inputs(self, scope: OnnxScope, graph: Any) -> list[int]:
+        """Add the inputs of the model and return their positions; every size must be known."""
+        # Before IR version 4 initializers were inputs too.
+        infos = [info for info in graph.input if info.name not in scope.values]
+        for info in infos:
+            self.record_dimensions(info.type)
+        numbers = {name: size for name, size in self.dims.items() if name not in self.known_names}
+        self.known_names.update(info.name for info in infos)
+        specs = [input_spec(info, self.dims, self.shapes, numbers) for info in infos]
+        missing = [info for info, spec in zip(infos, specs, strict=True) if spec is None]
+        if missing:
+            raise missing_sizes_error(missing, self.dims)
+        positions = []
+        for info, spec in zip(infos, specs, strict=True):
+            assert spec is not None
+            [value] = self.builder.add(info.name, INPUT, (), [spec])
+            constant = input_value(info.name, spec, numbers.get(info.name))
+            scope.values[info.name] = value._replace(constant=constant)
+            positions.append(len(self.builder.ops) - 1)
+        return positions
 
     def record_dimensions(self, type_proto: Any) -> None:
         for dim in type_proto.tensor_type.shape.dim:
@@ -174,12 +170,10 @@ class OnnxReader:
             return None
         sizes = []
         for dim in type_proto.tensor_type.shape.dim:
-            if dim.HasField("dim_value"):
-                sizes.append(dim.dim_value)
-            elif dim.dim_param in self.dims:
-                sizes.append(self.dims[dim.dim_param])
-            else:
+            size = dimension_size(dim, self.dims)
+            if size is None:
                 return None
+            sizes.append(size)
         return tensor_spec(
             f"tensor {name!r}", sizes, DTYPES.get(type_proto.tensor_type.elem_type, default_dtype)
         )

@@ -16,7 +16,12 @@ from placewright.frontends.graph_builder import (
     contracted_size,
     word_set,
 )
-from placewright.frontends.op_costs import NORM_FLOPS, TensorSpec
+from placewright.frontends.op_costs import (
+    NORM_FLOPS,
+    TensorSpec,
+    box_suppression_flops,
+    fft_flops,
+)
 from placewright.graph import VIEW
 
 Inputs = Sequence[TensorValue | None]
@@ -44,7 +49,7 @@ SETTING_INPUTS: Mapping[str, tuple[int, ...]] = {
     "CumProd": (1,), "Trilu": (1,), "Dropout": (1, 2), "CenterCropPad": (1,), "AffineGrid": (1,),
     "ReduceSum": (1,), "ReduceMean": (1,), "ReduceMax": (1,), "ReduceMin": (1,), "ReduceProd": (1,),
     "ReduceL1": (1,), "ReduceL2": (1,), "ReduceLogSum": (1,), "ReduceLogSumExp": (1,),
-    "ReduceSumSquare": (1,), "Col2Im": (1, 2), "DFT": (1, 2),
+    "ReduceSumSquare": (1,), "Col2Im": (1, 2), "DFT": (1, 2), "STFT": (1, 3),
 }  # fmt: skip
 
 # Ops that compute shapes and indices: folded if all their inputs are known.
@@ -68,9 +73,9 @@ _OPS_BY_KIND = {
     ),
     "cast": "Cast CastLike DequantizeLinear DynamicQuantizeLinear QuantizeLinear",
     "copy": (
-        "BlackmanWindow CenterCropPad Compress ConstantOfShape DepthToSpace Expand EyeLike "
-        "HammingWindow HannWindow MelWeightMatrix NonZero Pad Range ReverseSequence Shape Size "
-        "SpaceToDepth Split Tile Transpose Trilu"
+        "BlackmanWindow CenterCropPad Col2Im Compress ConstantOfShape DepthToSpace Expand EyeLike "
+        "HammingWindow HannWindow MaxUnpool MelWeightMatrix NonZero Pad Range ReverseSequence "
+        "Shape Size SpaceToDepth Split Tile Transpose Trilu"
     ),
     "concat": "Concat",
     "gather": "GatherElements GatherND",
@@ -95,6 +100,7 @@ SAME_SHAPE_OPS = word_set(
     "SkipLayerNormalization SkipSimplifiedLayerNormalization RotaryEmbedding"
 )
 """Ops of ONNX Runtime whose first output has the shape of the first input."""
+_RUNTIME_OPS = SAME_SHAPE_OPS | {"FusedMatMul", "DynamicQuantizeLSTM"}
 
 
 def describe(
@@ -105,7 +111,7 @@ def describe(
     Raises:
         GraphError: Its inputs or attributes are invalid.
     """
-    if domain not in ONNX_DOMAINS and op_type not in SAME_SHAPE_OPS | {"FusedMatMul"}:
+    if domain not in ONNX_DOMAINS and op_type not in _RUNTIME_OPS:
         return None, {}
     try:
         if op_type in _RULES:
@@ -199,9 +205,10 @@ def _recurrent(gates: int) -> CostRule:
         attributes: Attributes, inputs: Inputs, outputs: Sequence[TensorSpec]
     ) -> dict[str, Any]:
         steps, batch, width = _shape(inputs, 0)
-        directions, _, hidden = _shape(inputs, 2)
+        directions, *sizes = _shape(inputs, 2)
         return {
-            "rows": steps * batch, "gates": gates, "hidden": hidden,
+            "rows": steps * batch, "gates": gates,
+            "hidden": min(sizes),  # of gates · hidden × hidden; ONNX Runtime transposes it
             "widths": [width] * directions,
         }  # fmt: skip
 
@@ -224,6 +231,46 @@ def _attention(
         "batch": batch, "heads": heads, "queries": queries, "keys": keys + past, "width": width,
         "value_width": value_width,
     }  # fmt: skip
+
+
+def _fourier_transform(
+    attributes: Attributes, inputs: Inputs, outputs: Sequence[TensorSpec]
+) -> dict[str, Any]:
+    *sizes, _ = _shape(inputs, 0)  # the last dimension is of real and imaginary parts
+    axis = int(attributes["axis"]) if "axis" in attributes else _setting(inputs, 2, -2)
+    points = sizes.pop(axis if axis >= 0 else axis + 1)
+    return {"flops": fft_flops(math.prod(sizes), _setting(inputs, 1, points))}
+
+
+def _short_time_fourier_transform(
+    attributes: Attributes, inputs: Inputs, outputs: Sequence[TensorSpec]
+) -> dict[str, Any]:
+    """Each frame is multiplied by the window, if there is one, and transformed."""
+    batch, frames, bins, _ = outputs[0].shape
+    window = inputs[2] if len(inputs) > 2 else None
+    points = _setting(inputs, 3, window.tensor.elements if window else bins)
+    flops = fft_flops(batch * frames, points)
+    return {"flops": flops + batch * frames * points * (window is not None)}
+
+
+def _box_suppression(
+    attributes: Attributes, inputs: Inputs, outputs: Sequence[TensorSpec]
+) -> dict[str, Any]:
+    """The boxes of each image are compared for each class."""
+    batch, boxes, _ = _shape(inputs, 0)
+    return {"flops": batch * _shape(inputs, 1)[1] * box_suppression_flops(boxes)}
+
+
+def _region_samples(
+    attributes: Attributes, inputs: Inputs, outputs: Sequence[TensorSpec]
+) -> dict[str, Any]:
+    return {"ops": 8 * max(int(attributes.get("sampling_ratio", 0)), 2) ** 2}  # four corners each
+
+
+def _setting(inputs: Inputs, at: int, default: int) -> int:
+    """The number in a constant input of one element."""
+    value = inputs[at] if at < len(inputs) else None
+    return default if value is None or value.constant is None else int(value.constant.item())
 
 
 def _flops_per_element(count: int) -> CostRule:
@@ -257,9 +304,15 @@ _RULES: Mapping[str, tuple[str, CostRule]] = {
     "TopK": ("sort", _sort),
     "Unique": ("sort", lambda attributes, inputs, outputs: {"width": math.prod(_shape(inputs, 0))}),
     "LSTM": ("recurrent", _recurrent(4)),
+    "DynamicQuantizeLSTM": ("recurrent", _recurrent(4)),
     "GRU": ("recurrent", _recurrent(3)),
     "RNN": ("recurrent", _recurrent(1)),
     "Attention": ("attention", _attention),
+    "DFT": ("opaque", _fourier_transform),
+    "STFT": ("opaque", _short_time_fourier_transform),
+    "NonMaxSuppression": ("opaque", _box_suppression),
+    "RoiAlign": ("elementwise", _region_samples),
+    "AffineGrid": ("elementwise", _flops_per_element(6)),  # three products and sums
     "RotaryEmbedding": ("elementwise", _flops_per_element(3)),  # two products and a sum
     "GridSample": ("elementwise", _flops_per_element(8)),  # four corners
     "SoftmaxCrossEntropyLoss": ("loss", _flops_per_element(6)),  # a softmax and a logarithm

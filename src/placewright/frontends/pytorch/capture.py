@@ -1,8 +1,9 @@
 """Captures a PyTorch model as a graph of aten ops, without running it.
 
-This is the only file that uses private APIs of PyTorch, which change from version to version:
-`FakeTensorMode` and `aot_export_joint_with_descriptors`. It works on fake CPU tensors, which have
-shapes and no data. (On the `meta` device the joint graph would silently lack all backward ops.)
+This is the only file, besides `experts`, that uses private APIs of PyTorch, which change from
+version to version: `FakeTensorMode`, `aot_export_joint_with_descriptors` and the flags of
+`torch.compiler`. It works on fake CPU tensors, which have shapes and no data. (On the `meta` device
+the joint graph would silently lack all backward ops.)
 """
 
 from __future__ import annotations
@@ -25,9 +26,14 @@ from placewright.frontends.pytorch.copies import (
 )
 from placewright.frontends.pytorch.errors import (
     as_graph_error,
+    describe_error,
     most_specific,
     needs_values,
+    refuse_detector,
+    value_advice,
 )
+from placewright.frontends.pytorch.experts import grouped_gradients
+from placewright.frontends.pytorch.shapes import has_unlimited_size
 from placewright.frontends.pytorch.values import input_names, tensors_in
 
 if TYPE_CHECKING:
@@ -130,6 +136,7 @@ def capture_model(
     check_version(torch.__version__)
     model = getattr(model, "_orig_mod", model)  # the model inside torch.compile
     subject = f"model {type(model).__name__!r}"
+    refuse_detector(model)
     with as_graph_error(f"{subject} cannot be called"):
         names = input_names(model, args, kwargs)
     mode = _fake_mode()
@@ -166,12 +173,20 @@ def output_template(
 ) -> Any:
     """What a model returns, with tensors that have shapes and no data.
 
+    Models that ask whether they are exported take the same branches as in `capture_model`.
+
     Raises:
         GraphError: It depends on values.
     """
     model = getattr(model, "_orig_mod", model)
     subject = f"model {type(model).__name__!r} cannot be called on shapes"
-    with _quiet(), as_graph_error(subject), _fake_mode(), torch.no_grad():
+    with (
+        _quiet(),
+        as_graph_error(subject),
+        _exporting(),
+        _fake_mode(),
+        torch.no_grad(),
+    ):
         fake_model, args, kwargs = copy_shapes(model, args, kwargs)
         return fake_model.eval()(*args, **kwargs)
 
@@ -214,6 +229,16 @@ def _quiet() -> Iterator[None]:
         logging.disable(disabled)
 
 
+@contextlib.contextmanager
+def _exporting() -> Iterator[None]:
+    """Let `torch.compiler.is_compiling` and `is_exporting` be true, as during an export."""
+    with (
+        mock.patch.object(torch.compiler, "_is_compiling_flag", True),
+        mock.patch.object(torch.compiler, "_is_exporting_flag", True),
+    ):
+        yield
+
+
 def _fake_mode() -> Any:
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
@@ -230,21 +255,53 @@ def storage_slice(tensor: torch.Tensor) -> StorageSlice:
 def _try_exports(
     call: ModelCall, fake_call: ModelCall, training: bool, names: Sequence[str], mode: Any
 ) -> tuple[ExportedGraph, bool]:
-    """The first export that succeeds, and whether it is a draft export, which runs the model."""
+    """The first export that succeeds, and whether it is a draft export, which runs the model.
+
+    An export by shapes with a size that has no limit is the last choice.
+    """
     errors: list[Exception] = []
+    unlimited: ExportedGraph | None = None
     for strict in (True, False):
         try:
             with mode:
-                return _export_by_shapes(fake_call, training, names, strict), False
+                exported = _export_by_shapes(fake_call, training, names, strict)
+            if not _has_unlimited_sizes(exported):
+                return exported, False
+            unlimited = exported
         except Exception as error:
             errors.append(error)
+    needs_example = unlimited is not None or needs_values(errors[-1])
     size = sum(parameter.nbytes for parameter in fake_call[0].parameters())
-    if needs_values(errors[-1]) and size <= MAX_DRAFT_BYTES:
+    may_run = size <= MAX_DRAFT_BYTES
+    if needs_example and may_run:
         try:
             return _export_by_values(call, training, names), True
         except Exception as error:
             errors.append(error)
-    raise most_specific(errors)
+    if unlimited is not None:
+        return unlimited, False  # the op is named when its size is needed
+    best_error = most_specific(errors)
+    if needs_example:
+        raise GraphError(
+            f"model {type(call[0]).__name__!r} cannot be exported: {describe_error(best_error)}; "
+            f"{value_advice(call[0], may_run)}"
+        ) from best_error
+    raise best_error
+
+
+def _has_unlimited_sizes(exported: ExportedGraph) -> bool:
+    """Whether an output depends on a tensor whose size has no limit."""
+    pending = [port.node for port in exported[2]]
+    found: set[torch.fx.Node] = set()
+    while pending:
+        node = pending.pop()
+        if node in found:
+            continue
+        found.add(node)
+        if has_unlimited_size(node):
+            return True
+        pending.extend(node.all_input_nodes)
+    return False
 
 
 def _export_by_shapes(
@@ -265,15 +322,32 @@ def _export_by_values(call: ModelCall, training: bool, names: Sequence[str]) -> 
     """Export by running a copy of the model on the example, which decides the branches."""
     model, args, kwargs = copy_values(*call)
     model.train(training)
-    with torch.random.fork_rng(devices=()), _copy_parameter_values():
-        wrapped_model = _LossOutput(model) if training else _TensorOutputs(model)
+    wrapped_model = _LossOutput(model) if training else _TensorOutputs(model)
+    with torch.random.fork_rng(devices=()), _draft_settings():
+        torch.manual_seed(0)  # sizes may depend on random numbers
         program = torch.export.draft_export(wrapped_model, args, kwargs)
-    if not training:
-        return _forward_graph(program.run_decompositions(_decompositions()), names)
+        _drop_checks(program.graph_module)
+        if not training:
+            torch.manual_seed(0)  # the decomposition runs the model again
+            return _forward_graph(program.run_decompositions(_decompositions()), names)
     module = program.module(check_guards=False)
     _drop_checks(module)
     with _fake_mode():
         return *_joint_graph(*copy_shapes(module, args, kwargs), names), _literals(program)
+
+
+@contextlib.contextmanager
+def _draft_settings() -> Iterator[None]:
+    """Let a draft export use parameters, and masks that it has indexed by before."""
+    from torch.fx.experimental import _config
+
+    # Indexing twice by one mask leaves a symbol of the second size that nothing uses.
+    settings: Any = _config
+    with (
+        _copy_parameter_values(),
+        settings.patch(soft_pending_unbacked_not_found_error=True),
+    ):
+        yield
 
 
 def _copy_parameter_values() -> contextlib.AbstractContextManager[Any]:
@@ -367,7 +441,11 @@ def _joint_graph(
 
     _register_constants(module)
     # oneDNN's recurrent layer is captured without the workspace that its backward op reads.
-    with contextlib.ExitStack() as stack, torch.backends.mkldnn.flags(enabled=False):
+    with (
+        contextlib.ExitStack() as stack,
+        torch.backends.mkldnn.flags(enabled=False),
+        grouped_gradients(),
+    ):
         joint = aot_export_joint_with_descriptors(stack, module, args, kwargs)
     graph = joint.graph_module.graph
     # Tokens order side effects and hold no data.

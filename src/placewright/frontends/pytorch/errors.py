@@ -29,6 +29,7 @@ _VALUE_ERRORS = frozenset(
         "DataDependentOutputException",
         "DynamicOutputShapeException",
         "GuardOnDataDependentSymNode",
+        "PendingUnbackedSymbolNotFound",
         "UnsupportedOperatorException",
     }
 )
@@ -43,7 +44,7 @@ def as_graph_error(subject: str) -> Iterator[None]:
     except PlacewrightError:
         raise
     except Exception as error:
-        raise GraphError(f"{subject}: {_reason(error)}{_user_location(error)}") from error
+        raise GraphError(f"{subject}: {describe_error(error)}") from error
 
 
 @contextlib.contextmanager
@@ -56,6 +57,44 @@ def at_op(name: str) -> Iterator[None]:
     except Exception as error:
         reason = f"{type(error).__name__}: {_reason(error)}"
         raise GraphError(f"the captured model cannot be read: {reason}, at op {name!r}") from error
+
+
+def describe_error(error: Exception) -> str:
+    """The reason of an error, and its location in the user's code if it has one."""
+    return f"{_reason(error)}{_user_location(error)}"
+
+
+def refuse_detector(model: torch.nn.Module) -> None:
+    """Refuse the detection models of torchvision, before exports that take minutes and fail.
+
+    Raises:
+        GraphError: The message says how to capture the backbone.
+    """
+    modules = [base.__module__ for base in type(model).__mro__]
+    is_detector = any(name.startswith("torchvision.models.detection.") for name in modules)
+    if is_detector and isinstance(getattr(model, "backbone", None), torch.nn.Module):
+        raise GraphError(
+            f"model {type(model).__name__!r} selects boxes by their values, so its sizes are not "
+            "known before it runs: place its backbone alone, with "
+            "pw.from_torch(model.backbone, model.transform(images)[0].tensors)"
+        )
+
+
+def value_advice(model: torch.nn.Module, ran: bool) -> str:
+    """What to do with a model whose values are needed and that cannot be exported by running it.
+
+    Args:
+        ran: Whether it was run on the example; otherwise it is too large.
+    """
+    paths = [path for path, _ in model.named_modules() if path.split(".")[-1] == "backbone"]
+    part = f"model.{paths[0]}" if paths else "model.part"
+    attempt = (
+        "to run it on the example did not help" if ran else "it is too large to run on the example"
+    )
+    return (
+        f"it depends on values, and {attempt}: place the part that does not alone, such as "
+        f"pw.from_torch({part}, example)"
+    )
 
 
 def most_specific(errors: Sequence[Exception]) -> Exception:

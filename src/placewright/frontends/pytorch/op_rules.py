@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from placewright.frontends.op_costs import NORM_FLOPS, cost
+from placewright.frontends.pytorch.op_flops import OP_FLOPS
 from placewright.frontends.pytorch.shapes import (
     Node,
     named_arguments,
@@ -50,15 +51,22 @@ def describe_node(node: Node) -> NodeDescription:
     name = op_name(node)
     if isinstance(node.target, torch._ops.HigherOrderOperator):
         return _subgraph(node, reads)
-    if not isinstance(node.target, torch._ops.OpOverload) or "::" in name:
+    if not isinstance(node.target, torch._ops.OpOverload):
         return NodeDescription(name, reads)
     if name in _RULES:
         return _RULES[name](node, reads, named_arguments(node))
+    if name in OP_FLOPS:
+        flops = OP_FLOPS[name](node, named_arguments(node))
+        return NodeDescription("opaque", reads, {"flops": flops})
+    if "::" in name:  # of another library
+        return NodeDescription(name, reads)
     for pattern, rule in _PATTERN_RULES:
         if pattern in name:
             return rule(node, reads, named_arguments(node))
-    if name.endswith("_like") or name.startswith("new_"):
+    if name.endswith(("_like", "_window", "_indices")) or name.startswith("new_"):
         return _creation(node, reads, named_arguments(node))
+    if name.endswith("_copy"):  # of a view
+        return NodeDescription("copy", reads)
     if any(result.alias_info is not None for result in node.target._schema.returns):
         return _view(node, reads, {})
     if torch.Tag.pointwise in node.target.tags:
@@ -157,6 +165,25 @@ def _matmul(node: Node, reads: list[Node], a: Arguments) -> NodeDescription:
     factor = next(name for name in names if name in a)
     bias = a["bias"] is not None if "bias" in a else factor not in ("input", "self")
     return NodeDescription("matmul", reads, {"contracted": shape(a[factor])[-1], "bias": bias})
+
+
+def _grouped_matmul(node: Node, reads: list[Node], a: Arguments) -> NodeDescription:
+    """Multiplies each row by the matrix of its group.
+
+    Of two matrices, the rows are summed over, each within its group: the groups share the rows.
+    """
+    first, second = (shape(factor) for factor in reads[:2])
+    attributes = {"contracted": first[-1]}
+    if len(first) == len(second) == 2:
+        attributes["made"] = first[0] * second[1]
+    return NodeDescription("matmul", reads, attributes)
+
+
+def _grouped_weight_gradient(node: Node, reads: list[Node], a: Arguments) -> NodeDescription:
+    """Each row adds the outer product of input and gradient to the weight of its group."""
+    rows, width = shape(a["input"])
+    attributes = {"contracted": rows, "made": width * shape(a["gradient"])[1]}
+    return NodeDescription("matmul", reads, attributes)
 
 
 def _convolution(node: Node, reads: list[Node], a: Arguments) -> NodeDescription:
@@ -275,8 +302,14 @@ def _recurrent(node: Node, reads: list[Node], a: Arguments) -> NodeDescription:
 
 
 def _sort(node: Node, reads: list[Node], a: Arguments) -> NodeDescription:
+    """Along a dimension, or else all elements, as the median does."""
     sizes = shape(reads[0]) or (1,)
-    return NodeDescription("sort", reads, {"width": sizes[a.get("dim") or -1]})
+    width = sizes[a["dim"]] if isinstance(a.get("dim"), int) else math.prod(sizes)
+    return NodeDescription("sort", reads, {"width": width})
+
+
+def _sort_all(node: Node, reads: list[Node], a: Arguments) -> NodeDescription:
+    return NodeDescription("sort", reads, {"width": _elements(reads[0])})
 
 
 def _indexed_loss(node: Node, reads: list[Node], a: Arguments) -> NodeDescription:
@@ -296,14 +329,16 @@ _RULES: Mapping[str, NodeRule] = {
     for words, rule in (
         ("detach alias lift_fresh lift_fresh_copy", _identity),
         ("_unsafe_view _reshape_alias", _view),
-        ("arange empty empty_permuted empty_strided eye fill full linspace ones rand randint randn "
-         "randperm scalar_tensor zeros", _creation),
+        ("arange empty empty_permuted empty_strided eye fill full linspace logspace ones rand "
+         "randint randn randperm range scalar_tensor zero zeros", _creation),
         ("_to_copy clone copy", _copy),
         ("dropout native_dropout", _dropout),
         ("mm addmm bmm baddbmm addbmm matmul linear mv addmv dot vdot _int_mm _scaled_mm "
-         "_grouped_mm _weight_int8pack_mm", _matmul),
+         "_weight_int4pack_mm _weight_int4pack_mm_for_cpu _weight_int8pack_mm", _matmul),
+        ("_grouped_mm _scaled_grouped_mm transformers::grouped_mm_fallback", _grouped_matmul),
+        ("placewright::grouped_weight_gradient", _grouped_weight_gradient),
         ("convolution conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d "
-         "_convolution", _convolution),
+         "_convolution torchvision::deform_conv2d", _convolution),
         ("convolution_backward", _convolution_backward),
         ("softmax log_softmax _softmax _log_softmax _safe_softmax _softmax_backward_data "
          "_log_softmax_backward_data", _of_kind("softmax")),
@@ -311,35 +346,55 @@ _RULES: Mapping[str, NodeRule] = {
         ("_embedding_bag _embedding_bag_forward_only", _embedding_bag),
         ("embedding_dense_backward _embedding_bag_backward _embedding_bag_dense_backward",
          _embedding_backward),
-        ("gather index index_select take take_along_dim _unsafe_index", _of_kind("gather")),
+        ("gather index index_select take take_along_dim _unsafe_index _unsafe_masked_index",
+         _of_kind("gather")),
         ("scatter scatter_add scatter_reduce index_put _unsafe_index_put index_add index_copy "
+         "index_reduce put _unsafe_masked_index_put_accumulate "
          "slice_scatter select_scatter diagonal_scatter as_strided_scatter", _scatter),
         ("cat stack", _of_kind("concat")),
-        ("col2im constant_pad_nd diag_embed diagonal_backward flip im2col pad pixel_shuffle "
-         "pixel_unshuffle repeat repeat_interleave reflection_pad1d reflection_pad2d "
-         "reflection_pad2d_backward replication_pad2d roll select_backward slice_backward "
-         "unfold_backward", _of_kind("copy")),
-        ("sum mean amax amin max min prod any all argmax argmin cumsum cumprod count_nonzero "
-         "nonzero", _of_kind("reduce")),
+        ("block_diag channel_shuffle col2im constant_pad_nd diag_embed diagonal_backward flip "
+         "im2col index_fill masked_scatter masked_scatter_backward masked_select max_unpool2d "
+         "max_unpool3d _pack_padded_sequence pad pixel_shuffle pixel_unshuffle reflection_pad1d "
+         "reflection_pad1d_backward reflection_pad2d reflection_pad2d_backward reflection_pad3d "
+         "reflection_pad3d_backward repeat repeat_interleave replication_pad1d "
+         "replication_pad1d_backward replication_pad2d replication_pad2d_backward "
+         "replication_pad3d replication_pad3d_backward roll rot90 select_backward slice_backward "
+         "unfold_backward unsafe_split unsafe_split_with_sizes",
+         _of_kind("copy")),
+        ("dequantize quantize_per_channel quantize_per_tensor", _of_kind("cast")),
+        ("sum mean amax amin aminmax max min prod any all argmax argmin bincount cummax cummin "
+         "cumsum cumprod count_nonzero histc _is_all_true _is_any_true nansum nonzero "
+         "nonzero_static segment_reduce trace unique_consecutive", _of_kind("reduce")),
         ("linalg_vector_norm norm", _of_kind("reduce", ops=2)),
-        ("var std var_mean std_mean logsumexp logcumsumexp", _of_kind("reduce", ops=3)),
+        ("var std var_mean std_mean logsumexp logcumsumexp _logcumsumexp dist",
+         _of_kind("reduce", ops=3)),
         ("tril triu gelu_backward silu_backward sigmoid_backward tanh_backward elu_backward "
          "threshold_backward hardtanh_backward hardswish_backward hardsigmoid_backward "
          "leaky_relu_backward log_sigmoid_backward log_sigmoid_forward softplus_backward glu "
          "glu_backward mish_backward native_dropout_backward prelu _prelu_kernel relu6 selu "
-         "square where masked_fill addcmul addcdiv lerp outer", _of_kind("elementwise")),
+         "square where masked_fill addcmul addcdiv lerp outer addr complex floor_divide "
+         "hardshrink_backward hardswish polar renorm rrelu_with_noise_backward rsub "
+         "softshrink_backward", _of_kind("elementwise")),
         ("_conj _neg_view", _of_kind("elementwise")),  # views in PyTorch, but with other values
+        ("fake_quantize_per_channel_affine_cachemask fake_quantize_per_tensor_affine_cachemask "
+         "_fake_quantize_per_tensor_affine_cachemask_tensor_qparams linalg_cross",
+         _of_kind("elementwise", ops=3)),
         ("_prelu_kernel_backward", _of_kind("elementwise", ops=2)),
         ("_thnn_fused_lstm_cell", _of_kind("elementwise", ops=21)),
         ("_thnn_fused_gru_cell", _of_kind("elementwise", ops=17)),
-        ("bernoulli multinomial uniform normal exponential", _of_kind("random")),
+        ("bernoulli binomial cauchy exponential geometric log_normal multinomial normal "
+         "normal_functional poisson random rrelu_with_noise_functional uniform",
+         _of_kind("random")),
         ("lstm gru rnn_tanh rnn_relu lstm_cell gru_cell", _recurrent),
-        ("sort topk argsort msort median kthvalue", _sort),
+        ("sort topk argsort msort median nanmedian kthvalue mode", _sort),
+        ("isin _unique _unique2 unique_dim", _sort_all),
         ("nll_loss_forward nll_loss2d_forward nll_loss_backward nll_loss2d_backward",
          _indexed_loss),
         ("mse_loss l1_loss smooth_l1_loss huber_loss binary_cross_entropy mse_loss_backward "
          "smooth_l1_loss_backward huber_loss_backward binary_cross_entropy_backward "
-         "binary_cross_entropy_with_logits", _loss),
+         "binary_cross_entropy_with_logits soft_margin_loss soft_margin_loss_backward "
+         "multi_margin_loss multi_margin_loss_backward multilabel_margin_loss_forward "
+         "multilabel_margin_loss_backward", _loss),
     )
     for word in words.split()
 }  # fmt: skip

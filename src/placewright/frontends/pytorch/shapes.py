@@ -56,6 +56,17 @@ def has_unknown_size(node: Node) -> bool:
     return any(isinstance(size, torch.SymInt) and not size.node.has_hint() for size in sizes)
 
 
+def has_unlimited_size(node: Node) -> bool:
+    """Whether the size of an output depends on values and has no limit."""
+    if not has_unknown_size(node):
+        return False
+    try:
+        node_specs(node)
+    except GraphError:
+        return True
+    return False
+
+
 def shape(node: Node) -> tuple[int, ...]:
     """The shape of a node's tensor."""
     return _sizes(node.meta["val"].shape, node)
@@ -114,6 +125,6 @@ def _size(size: int | torch.SymInt, node: Node) -> int:
     if not upper_bound <= 2**40:
         raise GraphError(
             f"op {op_name(node)!r} makes a tensor whose size depends on values and has no limit: "
-            "register a fake implementation, or fix the sizes in the model"
+            "limit it in the model, with torch._check(size <= 1000), or fix the sizes"
         )
     return int(upper_bound)
