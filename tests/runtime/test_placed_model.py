@@ -29,7 +29,8 @@ def test_a_model_behaves_as_before(tmp_path):
         made = model(x)
         assert list(made) == ["made", "sum"]
         assert torch.equal(made["made"], expected["made"])
-    assert len(model.placed.executors) == 1
+    (graph,) = model.placed.graphs
+    assert not graph.reason
     assert list(model.state_dict()) == names
     assert [name for name, _ in model.named_parameters()] == names
     with pytest.raises(PlanError, match="already"):
@@ -53,17 +54,18 @@ def test_loaded_weights_are_used_whether_copied_or_assigned():
     assert torch.allclose(model(x.double())["made"], other.double()(x.double())["made"])
 
 
-def test_other_shapes_run_under_the_same_placement_and_are_captured_when_they_return():
+def test_one_symbolic_graph_serves_all_other_shapes():
     model, x = Branches().eval(), torch.randn(4, 8)
     _, problem = capture(model, x)
     reference = twin(model)
     pw.apply(split(problem), model)
     with torch.no_grad():
         model(x)
-        for count, captured in ((1, 1), (7, 1), (7, 2), (7, 2), (1, 3)):
+        for count, graphs in ((7, 2), (7, 2), (9, 2), (8, 2), (4, 2), (1, 3), (1, 3)):
             other = torch.randn(count, 8)
-            assert torch.allclose(model(other)["made"], reference(other)["made"], atol=1e-6)
-            assert len(model.placed.executors) == captured
+            assert torch.equal(model(other)["made"], reference(other)["made"])
+            assert len(model.placed.graphs) == graphs
+    assert [graph.is_symbolic for graph in model.placed.graphs] == [False, True, False]
 
 
 def test_a_cache_that_grows_and_arguments_of_any_kind_never_fail():
@@ -92,9 +94,11 @@ def test_a_cache_that_grows_and_arguments_of_any_kind_never_fail():
         for _ in range(5):
             assert torch.equal(model(x, cache=mine), reference(x, cache=theirs))
         assert torch.equal(model(x), reference(x))
-    assert "neither a tensor" in model.placed.why_not_captured((x, mine))
+    assert not model.placed.eager_calls
 
 
+# A draft export leaves a file of PyTorch open.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_model_whose_branches_depend_on_values_is_right_for_all_values():
     class Chooses(Branches):
         def forward(self, x):

@@ -32,6 +32,7 @@ WATCHDOG = 120
 """Seconds after which a use is ended: a deadlock, not a slow machine."""
 
 GPU_TOLERANCE = 2e-3
+STREAMING_TOLERANCE = 1e-5  # streamed weights are aligned otherwise, so sums differ in a last bit
 
 CASES: dict[str, OddUse] = {}
 """All odd uses, by name."""
@@ -337,7 +338,8 @@ def judge(case: OddUse, kind: str, alone: bool = False) -> list[str]:
     elif case.must_refuse:
         return [f"the use is not refused: expected an error with {case.refusal!r}"]
     assert not (isinstance(own, Raised) and case.refusal is None), f"the model itself fails: {own}"
-    tolerance = GPU_TOLERANCE if kind == "gpu" else case.tolerance
+    least = {"gpu": GPU_TOLERANCE, "streaming": STREAMING_TOLERANCE}.get(kind, 0)
+    tolerance = max(least, case.tolerance)
     found = differences(own, placed, tolerance)
     new_warnings = placed_warnings - own_warnings - {case.warns, "ResourceWarning"}
     if not found and new_warnings:

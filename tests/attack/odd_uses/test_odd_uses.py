@@ -31,8 +31,8 @@ def pairs():
 @pytest.mark.parametrize(("name", "kind"), list(pairs()))
 def test_a_placed_model_looks_like_the_model_itself(name, kind):
     case = table.CASES[name]
-    if kind == "gpu" and draws(case):
-        pytest.skip("a GPU draws other random numbers")
+    if kind in ("gpu", "streaming") and draws(case):
+        pytest.skip("a GPU draws other random numbers, and so does a capture on the fake one")
     assert judge(case, kind) == []
 
 

@@ -141,6 +141,8 @@ def _changes(graph: torch.fx.Graph, ports: Mapping[Node, Port]) -> list[Port]:
         target: Any = node.args[0] if node.args else None
         if node.target is torch.ops.aten.copy_.default and target in ports:
             changes.append(Port("change", ports[target].target, node.args[1]))
+        elif any(spec_layout != torch.strided for spec_layout in _layouts(node)):
+            raise GraphError(f"op {op_name(node)!r} makes a tensor that is not dense")
         elif "rng_state" in op_name(node):  # of a checkpoint that draws its numbers again
             raise GraphError(f"op {op_name(node)!r} restores the state of a random generator")
         elif node.is_impure() and op_name(node) not in _CHECKS and not node.users:
@@ -148,6 +150,12 @@ def _changes(graph: torch.fx.Graph, ports: Mapping[Node, Port]) -> list[Port]:
         elif getattr(getattr(node.target, "_schema", None), "is_mutable", False):
             raise GraphError(f"op {op_name(node)!r} changes its input")
     return changes
+
+
+def _layouts(node: Node) -> list[torch.layout]:
+    value = node.meta.get("val")
+    values = value if isinstance(value, list | tuple) else [value]
+    return [item.layout for item in values if isinstance(item, torch.Tensor)]
 
 
 def _outputs(graph: torch.fx.Graph, ports: Mapping[Node, Port], whole_step: bool) -> list[Port]:

@@ -11,7 +11,7 @@ import logging
 import threading
 import warnings
 import weakref
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,7 @@ from placewright.errors import ConfigError, ExecutionError, GraphError, nearest
 from placewright.frontends.pytorch.aot_graph import backward_without_autocast, preserve_whole_ops
 from placewright.plan import Plan
 from placewright.result import Result
-from placewright.runtime.dynamo.compiled_graph import CompiledGraph
+from placewright.runtime.dynamo.compiled_graph import CompiledGraph, JointGraph
 from placewright.runtime.dynamo.graph_inputs import name_inputs
 from placewright.runtime.dynamo.partition import partition_joint_graph
 from placewright.runtime.eager_fallback import EagerPlacement, find_compute_devices
@@ -72,6 +72,7 @@ class PlanBackend:
         self.graphs: list[CompiledGraph] = []
         self._executors: OrderedDict[int, CompiledGraph] = OrderedDict()  # the latest used last
         self._model: Callable[[], torch.nn.Module | None] = lambda: None
+        self.failures: Counter[str] = Counter()  # why graphs could not be compiled
         self.run_count = 0  # of graphs
         self.on_compile: Callable[[], None] = lambda: None  # called before a graph is compiled
         self.is_resolving = False
@@ -91,7 +92,7 @@ class PlanBackend:
         """Compile a graph that TorchDynamo hands over."""
         self.on_compile()
         inputs = self.name_inputs(module)
-        compiler = partial(self._compile, inputs, {})
+        compiler = partial(self._compile, inputs, JointGraph())
         needs_gradients = torch.is_grad_enabled() and any(
             isinstance(value, torch.Tensor) and value.requires_grad for value in example_inputs
         )
@@ -108,6 +109,7 @@ class PlanBackend:
                 )(module, example_inputs)
         except Exception as error:  # PyTorch cannot compile it, so it runs as it is
             logger.debug("a graph runs eagerly under the plan: %s", error)
+            self.failures[str(error).partition("\n")[0]] += 1
             return self._eager_function(module)
         return compiled
 
@@ -132,11 +134,11 @@ class PlanBackend:
     def _compile(
         self,
         inputs: Sequence[GraphInput],
-        input_devices: dict[int, torch.device],
+        joint: JointGraph,
         module: torch.fx.GraphModule,
         example_inputs: Sequence[Any],
     ) -> Callable[[list[Any]], list[Any]]:
-        return self.add_graph(CompiledGraph(module, inputs, self, input_devices))
+        return self.add_graph(CompiledGraph(module, inputs, self, joint))
 
     def add_graph(self, graph: CompiledGraph) -> Callable[[list[Any]], list[Any]]:
         """A function that runs a graph, under AOTAutograd's convention."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,6 +21,7 @@ from placewright.runtime.dynamo.steps import CallResolved, ResolvedCall
 from placewright.runtime.dynamo.undefined_gradients import GradientSources, undefined_outputs
 from placewright.runtime.plan_matching import match_plan
 from placewright.runtime.program.program import Program, find_sources, program_output
+from placewright.runtime.program.runners import module_attribute
 from placewright.runtime.program.scalars import Scalars, is_scalar
 
 if TYPE_CHECKING:
@@ -34,14 +36,27 @@ if TYPE_CHECKING:
     """An output of the graph, from the executor's outputs and the arguments of the call."""
 
 
+@dataclass
+class JointGraph:
+    """What a forward graph and its backward graph share.
+
+    Args:
+        input_devices: The device of each input of the compiled function, by index. A forward graph
+            writes it in every call; its backward graph returns each gradient on that device.
+        outputs: The descriptors of what the forward graph returns to the caller, in order.
+    """
+
+    input_devices: dict[int, torch.device] = field(default_factory=dict)
+    outputs: Sequence[Any] = ()
+
+
 class CompiledGraph:
     """A graph of AOTAutograd's: forward, backward or of inference.
 
     Args:
         module: The graph; its inputs and outputs are flat.
         inputs: The inputs of the function that TorchDynamo compiled.
-        input_devices: The device of each of these inputs, by index. A forward graph writes it in
-            every call; its backward graph returns each gradient on that device.
+        joint: What a forward graph and its backward graph share.
         program: What to run in place of the graph: the whole training step that it begins. What
             the graph would save for its backward graph is then left empty.
     """
@@ -51,10 +66,10 @@ class CompiledGraph:
         module: torch.fx.GraphModule,
         inputs: Sequence[GraphInput],
         backend: PlanBackend,
-        input_devices: dict[int, torch.device],
+        joint: JointGraph,
         program: Program | None = None,
     ) -> None:
-        self.module, self.backend, self.input_devices = module, backend, input_devices
+        self.module, self.backend, self.joint = module, backend, joint
         self.placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
         self.is_step = program is not None
         self.program = program
@@ -70,17 +85,21 @@ class CompiledGraph:
         self._process = 0
         self._addresses: list[int] = []
         self._get_outputs = self._output_getters()
-        self._gradient_sources = GradientSources(module.graph)
+        if not any(node.name.startswith("tangents") for node in self.placeholders):
+            joint.outputs = [
+                descriptor
+                for _, descriptor in output_nodes(module.graph)
+                if "Saved" not in type(descriptor).__name__
+            ]
+        self._gradient_sources = GradientSources(module.graph, joint.outputs)
         if self.program is not None:
+            self._constants = _constants(self.program)
+            index_of = {name: at for at, name in enumerate(self.program.capture.argument_names)}
             self._weight_names = {
-                position: (source.names, self._index_of(source.names[0]))
+                position: (source.names, index_of[source.names[0]])
                 for position, source in self.program.sources.items()
-                if source.role != "input"
+                if source.role != "input" and position not in self._constants
             }
-
-    def _index_of(self, name: str) -> int:
-        assert self.program is not None
-        return self.program.capture.argument_names.index(name)
 
     @property
     def is_symbolic(self) -> bool:
@@ -91,7 +110,9 @@ class CompiledGraph:
         """Run the graph on flat arguments, under AOTAutograd's convention."""
         for index, (node, value) in enumerate(zip(self.placeholders, args, strict=True)):
             if isinstance(value, torch.Tensor):
-                self.input_devices[getattr(node.meta.get("desc"), "idx", -1 - index)] = value.device
+                self.joint.input_devices[getattr(node.meta.get("desc"), "idx", -1 - index)] = (
+                    value.device
+                )
         backend = self.backend
         if _is_batched(args):  # by vmap, which does not reach into other threads
             with torch.no_grad():
@@ -165,7 +186,9 @@ class CompiledGraph:
                 position: self.backend.own_tensor(names, args[index])
                 for position, (names, index) in self._weight_names.items()
             }
-            self.executor = self.backend.new_executor(self.program, self.plan, weights)
+            self.executor = self.backend.new_executor(
+                self.program, self.plan, weights | self._constants
+            )
             self._addresses = [tensor.data_ptr() for tensor in weights.values()]
             self._process = os.getpid()
         self.backend.use(self)
@@ -217,7 +240,9 @@ class CompiledGraph:
 
         def get(values: Sequence[torch.Tensor], args: Sequence[Any]) -> torch.Tensor:
             value = values[at]
-            target = device if gradient_of is None else self.input_devices.get(gradient_of, device)
+            target = (
+                device if gradient_of is None else self.joint.input_devices.get(gradient_of, device)
+            )
             if target is not None and value.device != target:
                 value = value.to(target)
             if torch.is_inference_mode_enabled() and not value.is_inference():
@@ -238,6 +263,15 @@ class CompiledGraph:
             return self.program.scalars.values[node]
 
         return get
+
+
+def _constants(program: Program) -> dict[int, torch.Tensor]:
+    """The tensors that a graph holds itself, by position."""
+    constants = {}
+    for node, tensors in program.builder.node_tensors.items():
+        if node.op == "get_attr" and tensors[0] is not None:
+            constants[tensors[0][0]] = module_attribute(node)
+    return constants
 
 
 def _argument_getter(index: int, is_saved: bool) -> GetOutput:

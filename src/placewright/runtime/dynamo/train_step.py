@@ -20,7 +20,7 @@ from placewright.frontends.op_costs import OPTIMIZER_FLOPS
 from placewright.frontends.pytorch.aot_graph import backward_without_autocast
 from placewright.runtime.dynamo.backend import PlanBackend
 from placewright.runtime.dynamo.call_checks import call_shape
-from placewright.runtime.dynamo.compiled_graph import CompiledGraph, build_graph_program
+from placewright.runtime.dynamo.compiled_graph import CompiledGraph, JointGraph, build_graph_program
 from placewright.runtime.dynamo.steps import resolve_call
 from placewright.runtime.micro_batches import share_optimizer_states, train_micro_batches
 from placewright.runtime.program.optimizer_step import OptimizerRule, WeightUpdate
@@ -186,7 +186,7 @@ class TrainBackend(PlanBackend):
         def compile_step(
             module: torch.fx.GraphModule, example_inputs: Sequence[Any]
         ) -> Callable[[list[Any]], list[Any]]:
-            return self.add_graph(CompiledGraph(module, inputs, self, {}, programs[-1]))
+            return self.add_graph(CompiledGraph(module, inputs, self, JointGraph(), programs[-1]))
 
         with backward_without_autocast():
             compiled: Callable[..., Any] = aot_autograd(

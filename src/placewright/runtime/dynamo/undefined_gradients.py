@@ -43,14 +43,19 @@ def undefined_outputs() -> frozenset[int]:
 
 
 class GradientSources:
-    """On which outputs of a forward pass each gradient of a backward graph depends."""
+    """On which outputs of a forward pass each gradient of a backward graph depends.
 
-    def __init__(self, graph: torch.fx.Graph) -> None:
+    Args:
+        outputs: The descriptors of what the forward pass returns, in order.
+    """
+
+    def __init__(self, graph: torch.fx.Graph, outputs: Sequence[Any]) -> None:
+        index_of = {descriptor: index for index, descriptor in enumerate(outputs)}
         sources: dict[Node, frozenset[int]] = {}
         for node in graph.nodes:
-            output = getattr(getattr(node.meta.get("desc"), "output", None), "idx", None)
             if node.op == "placeholder" and node.name.startswith("tangents"):
-                sources[node] = frozenset([-1 if output is None else output])
+                descriptor = getattr(node.meta.get("desc"), "output", None)
+                sources[node] = frozenset([index_of.get(descriptor, -1)])
             else:
                 sources[node] = frozenset[int]().union(
                     *(sources[source] for source in node.all_input_nodes)
