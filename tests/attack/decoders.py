@@ -1,4 +1,4 @@
-"""Decoders of transformers under a plan: `generate` with default arguments, against the model's own.
+"""Decoders of transformers under a plan: `generate` with default arguments, against their own.
 
 `python -m attack.decoders` in `tests/` prints a table: graphs, graph breaks and calls that ran
 eagerly, for a first and a second call of `generate`.
