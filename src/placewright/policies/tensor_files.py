@@ -82,9 +82,20 @@ def load_with_tensors(path: Path) -> tuple[Data, dict[str, torch.Tensor]]:
             ) from None
         if _digest(content) != file_name.split(".")[-2]:
             raise FileError(f"its tensors {file_name} are damaged: the digest is another one")
-        return data, _safetensors().load(content)
+        return data, _tensors_in(content, file_name)
     except FileError as error:
         raise FileError(f"{path}: {error}") from None
+
+
+def _tensors_in(content: bytes, file_name: str) -> dict[str, torch.Tensor]:
+    """The tensors of a file's content, which may be made to match its digest and be damaged."""
+    from safetensors import SafetensorError
+
+    try:
+        tensors: dict[str, torch.Tensor] = _safetensors().load(content)
+    except (SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise FileError(f"its tensors {file_name} are no safetensors: {error}") from None
+    return tensors
 
 
 def _tensor_file_of(path: Path) -> str | None:

@@ -26,7 +26,6 @@ from placewright.policies.policy import (
     one_plan_per_episode,
 )
 from placewright.policies.seq2seq import Placer, uniform_entropy
-from placewright.policies.tensor_files import settings_of
 
 if TYPE_CHECKING:
     from placewright.problem import Problem
@@ -133,7 +132,7 @@ class ColocRL(PolicyDefaults, nn.Module):
     @classmethod
     def from_config(cls, data: dict[str, Any]) -> ColocRL:
         return cls(
-            ColocRLConfig(**settings_of(data)),
+            ColocRLConfig.from_data(data),
             tuple(data["kinds"]),
             data["groups"],
             data["devices"],

@@ -31,7 +31,6 @@ from placewright.policies.policy import (
     one_plan_per_episode,
 )
 from placewright.policies.seq2seq import Placer, log_prob_and_entropy, uniform_entropy
-from placewright.policies.tensor_files import settings_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -138,7 +137,7 @@ class Hierarchical(PolicyDefaults, nn.Module):
 
     @classmethod
     def from_config(cls, data: dict[str, Any]) -> Hierarchical:
-        return cls(HierarchicalConfig(**settings_of(data)), tuple(data["kinds"]), data["devices"])
+        return cls(HierarchicalConfig.from_data(data), tuple(data["kinds"]), data["devices"])
 
     @torch.no_grad()
     def act(
