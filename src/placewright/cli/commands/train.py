@@ -150,9 +150,9 @@ def train_policy(
     else:
         saved_problem, saved_options = _saved_run(resume)
         training_options = typed.for_resumed_run(saved_options, resume)
-        if saved_problem.get("model") == problem_options.model:
-            problem_options = replace(problem_options, model="")
-        problem_options = ProblemOptions.from_dict(saved_problem, problem_options)
+        problem_options = ProblemOptions.from_dict(
+            saved_problem, problem_options, f"the arguments {training_options.recipe} "
+        )
     name = f"{training_options.recipe}-{_plain_name(problem_options.model)}"
     folder = resume or run_dir or _new_folder(Path("runs"), name)
     if resume is None and (folder / "checkpoint.json").exists():
