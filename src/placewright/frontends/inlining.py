@@ -5,13 +5,14 @@ Functions that call the one before twice, 40 deep, are a file of 2.5 kB and 10**
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from placewright.errors import GraphError
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
+Name = TypeVar("Name")  # text, or a tuple of texts
 MAX_CALL_DEPTH = 64
 """Nested calls."""
 MAX_INLINED_OPS = 100_000
@@ -19,9 +20,7 @@ MAX_INLINED_OPS = 100_000
 
 
 def inlined_size(
-    calls: Sequence[Hashable],
-    own_sizes: Mapping[Hashable, int],
-    calls_of: Mapping[Hashable, Sequence[Hashable]],
+    calls: Sequence[Name], own_sizes: Mapping[Name, int], calls_of: Mapping[Name, Sequence[Name]]
 ) -> int:
     """What the functions that a graph calls add up to, each counted as often as it is inlined.
 
@@ -33,9 +32,9 @@ def inlined_size(
     Raises:
         GraphError: A function calls itself, or calls are nested too deeply.
     """
-    known: dict[Hashable, tuple[int, int]] = {}
+    known: dict[Name, tuple[int, int]] = {}
 
-    def measure(function: Hashable, stack: tuple[Hashable, ...]) -> tuple[int, int]:
+    def measure(function: Name, stack: tuple[Name, ...]) -> tuple[int, int]:
         """The size of a function with all that it calls, and how deep those calls are."""
         if function not in own_sizes:
             return 0, 0  # the call is refused where it is read, or is an op
@@ -63,5 +62,5 @@ def check_inlined_ops(count: int) -> None:
         )
 
 
-def _name(function: Hashable) -> str:
+def _name(function: object) -> str:
     return str(function[1] if isinstance(function, tuple) else function)

@@ -191,7 +191,7 @@ def test_functions_that_double_are_counted_before_they_are_inlined(read):
     assert len(read(doubling(5)).ops) == 1 + 2**4
     with pytest.raises(GraphError, match=r"its functions call for 1.65e\+12 ops: .* 100,000"):
         read(doubling(40))
-    with pytest.raises(GraphError, match="its functions call for .* bytes: expected at most"):
+    with pytest.raises(GraphError, match=r"its functions call for .* bytes: expected at most"):
         read(doubling(15, shape=100_000))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from placewright.cli.render import text
+from placewright.errors import printable
 from placewright.units import format_bytes, format_percent, format_seconds
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ def print_lines(lines: Iterable[str]) -> None:
     """Plain lines, wrapped at words where the terminal is narrow."""
     console = _console()
     for line in lines:
-        console.print(line)
+        console.print(printable(line))
 
 
 def print_table(
@@ -41,6 +42,8 @@ def print_table(
     """
     from rich.table import Table
 
+    columns = [printable(column) for column in columns]
+    rows = [[printable(cell) for cell in row] for row in rows]
     table = Table(box=None, pad_edge=False, header_style="bold")
     for at, column in enumerate(columns):
         if at < text_columns:
