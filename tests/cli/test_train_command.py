@@ -80,7 +80,9 @@ def test_a_run_of_a_python_file_is_resumed_once_its_name_is_typed(run, tmp_path)
         "(torch.zeros(2, 4),)\n"
     )
     words = ("pair", "net.py:build")
-    assert run("train", *words, "--on", "2xP100", "--evaluations", "4", "--run-dir", "r").status == 0
+    assert (
+        run("train", *words, "--on", "2xP100", "--evaluations", "4", "--run-dir", "r").status == 0
+    )
     more = ("--resume", "r", "--evaluations", "8")
     refused = run("train", *more)
     assert refused.status == 1
