@@ -194,7 +194,9 @@ def test_routes_are_those_of_the_algorithm_pair_by_pair(seed: int) -> None:
 
 def test_hundreds_of_devices_in_a_row_are_routed() -> None:
     names = [f"d{at}" for at in range(400)]  # 64 million steps, pair by pair
-    links = {pair: Link(1.0, 1.0) for a, b in itertools.pairwise(names) for pair in ((a, b), (b, a))}
+    links = {
+        pair: Link(1.0, 1.0) for a, b in itertools.pairwise(names) for pair in ((a, b), (b, a))
+    }
     cluster = Cluster("row", tuple(map(Device, names)), links)
     assert cluster.links["d0", "d399"].latency == 399
 

@@ -9,6 +9,7 @@ import gzip
 import io
 import json
 import os
+import re
 import secrets
 import stat
 import tomllib
@@ -157,7 +158,7 @@ def _replace_file(path: Path, content: bytes) -> None:
         path.write_bytes(content)
         return
     path = Path(os.path.realpath(path))  # a symbolic link stays one
-    temporary = path.with_name(f".{secrets.token_hex(8)}.tmp")
+    temporary = path.with_name(f".{secrets.token_hex(8)}.tmp")  # see `is_temporary`
     try:
         temporary.write_bytes(content)
         if path.exists():
@@ -165,6 +166,11 @@ def _replace_file(path: Path, content: bytes) -> None:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def is_temporary(path: Path) -> bool:
+    """Whether a name is of a file that was not written to the end."""
+    return re.fullmatch(r"\.[0-9a-f]{16}\.tmp", path.name) is not None
 
 
 def _reason(error: Exception) -> str:

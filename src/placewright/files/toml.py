@@ -17,7 +17,7 @@ MAX_KEY_PARTS = 32
 """Parts of a dotted key. Ours have 3; the time and memory of Python's reader grow with the square
 of their number, and a key of 100 kB takes gigabytes."""
 _STRING_OR_COMMENT = re.compile(  # a string that is not closed ends with the line or the text
-    r'''"{3}(?:\\.|[^\\])*?(?:"{3,5}|\Z)|'{3}.*?(?:'{3,5}|\Z)|"(?:\\.|[^"\\\n])*"?|'[^'\n]*'?|\#[^\n]*''',
+    r""""{3}(?:\\.|[^\\])*?(?:"{3,5}|\Z)|'{3}.*?(?:'{3,5}|\Z)|"(?:\\.|[^"\\\n])*"?|'[^'\n]*'?|\#[^\n]*""",
     re.DOTALL,
 )
 _END_OF_KEY = re.compile(r"[=,\[\]{}\n]")

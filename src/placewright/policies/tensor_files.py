@@ -6,15 +6,16 @@ first, so at any moment the JSON file names a complete tensor file. Pickle is ne
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import re
 from typing import TYPE_CHECKING, Any
 
 from placewright.errors import FileError, MissingDependency
-from placewright.files.storage import read_data, write_bytes, write_data
+from placewright.files.storage import is_temporary, read_data, write_bytes, write_data
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     import torch
@@ -85,6 +86,22 @@ def load_with_tensors(path: Path) -> tuple[Data, dict[str, torch.Tensor]]:
         return data, _tensors_in(content, file_name)
     except FileError as error:
         raise FileError(f"{path}: {error}") from None
+
+
+def clear_orphans(paths: Sequence[Path]) -> None:
+    """Remove what a killed process left of these files: unfinished ones, and tensors unnamed.
+
+    Only for a folder that no other process writes to.
+    """
+    for path in paths:
+        named = _tensor_file_of(path)
+        for file in path.parent.glob(f"{glob.escape(path.stem)}.*.safetensors"):
+            if _TENSOR_FILE.fullmatch(file.name) and file.name != named:
+                file.unlink(missing_ok=True)
+    for folder in {path.parent for path in paths}:
+        for file in folder.glob(".*.tmp"):
+            if is_temporary(file):
+                file.unlink(missing_ok=True)
 
 
 def _tensors_in(content: bytes, file_name: str) -> dict[str, torch.Tensor]:
