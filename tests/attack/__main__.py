@@ -16,7 +16,15 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-PARTS: tuple[str, ...] = ()
+PARTS: tuple[str, ...] = (
+    "attack.fuzz.files",
+    "attack.fuzz.onnx_models",
+    "attack.fuzz.graph_definitions",
+    "attack.fuzz.public_workloads",
+    "attack.fuzz.texts",
+    "attack.fuzz.saved_policies",
+    "attack.fuzz.pages",
+)
 """Modules with a function `attack`."""
 
 

@@ -414,13 +414,21 @@ def test_tensors_that_are_none_are_refused_though_the_digest_is_right(tmp_path):
         ("hierarchical", "groups", 2**20),  # 64 MB a layer, if it were made
         ("colocrl", "temperature", 10**400),
         ("go", "timed", 1),
+        ("placeto", None, "none"),
         ("go", "passes", ["unit"] * 1000),
     ],
 )
 def test_settings_out_of_range_are_refused_before_layers_are_made(tmp_path, name, setting, value):
     path = tmp_path / "policy.json"
     policies.save(small(name).build(eight()), path)
-    rewrite(path, lambda data, _: data["config"]["settings"].update({setting: value}))
+
+    def change(data, _):
+        if setting is None:
+            data["config"]["settings"] = value
+        else:
+            data["config"]["settings"][setting] = value
+
+    rewrite(path, change)
     with pytest.raises(FileError, match="is no policy of this release"):
         policies.load(path)
 

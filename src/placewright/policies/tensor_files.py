@@ -9,6 +9,7 @@ from __future__ import annotations
 import glob
 import hashlib
 import re
+import reprlib
 from typing import TYPE_CHECKING, Any
 
 from placewright.errors import FileError, MissingDependency
@@ -35,8 +36,14 @@ _TENSOR_FILE = re.compile(r"[^/\\]+\.[0-9a-f]{32}\.safetensors")
 
 
 def settings_of(data: Mapping[str, Any]) -> Data:
-    """A policy's settings in a file, also under the names that version 1 had for them."""
+    """A policy's settings in a file, also under the names that version 1 had for them.
+
+    Raises:
+        KeyError, TypeError: There are none.
+    """
     settings = data["settings"] if "settings" in data else data["shape"]
+    if not isinstance(settings, dict):
+        raise TypeError(f"settings is {reprlib.repr(settings)}: expected an object")
     return {_RENAMED_SETTINGS.get(key, key): value for key, value in settings.items()}
 
 

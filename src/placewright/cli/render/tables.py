@@ -31,6 +31,7 @@ def print_table(
     rows: Sequence[Sequence[str]],
     text_columns: int = 1,
     blank_line: bool = True,
+    multiline: bool = False,
 ) -> None:
     """A table whose first `text_columns` columns are words and whose others are numbers.
 
@@ -39,11 +40,15 @@ def print_table(
 
     Args:
         blank_line: Whether an empty line goes before it.
+        multiline: Whether cells may have several lines.
     """
     from rich.table import Table
 
     columns = [printable(column) for column in columns]
-    rows = [[printable(cell) for cell in row] for row in rows]
+    if multiline:
+        rows = [["\n".join(map(printable, cell.split("\n"))) for cell in row] for row in rows]
+    else:
+        rows = [[printable(cell) for cell in row] for row in rows]
     table = Table(box=None, pad_edge=False, header_style="bold")
     for at, column in enumerate(columns):
         if at < text_columns:
