@@ -24,6 +24,7 @@ PARTS: tuple[str, ...] = (
     "attack.fuzz.texts",
     "attack.fuzz.saved_policies",
     "attack.fuzz.pages",
+    "attack.kills",
 )
 """Modules with a function `attack`."""
 

@@ -1,4 +1,4 @@
-"""Small workloads in the formats of the public files: one of dnn-partitioning, a split, a profile."""
+"""Small workloads in the formats of the public files: dnn-partitioning, a split, a profile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Our own JSON, TOML and gzip files: graphs, clusters, costs, plans, results, problems, timelines."""
+"""Our own JSON, TOML and gzip files, of every kind."""
 
 from __future__ import annotations
 

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 attack = attack_of(__name__)
 GENERATORS = ("chain", "diamond", "fork-join", "layered", "series-parallel", "branches", "offload")
 """Models that are made at once; others are captured, which takes seconds."""
+_UNITS = (
+    "b", "kB", "KiB", "MB", "GiB", "TB", "PiB", "ns", "us", "µs", "ms", "s", "min", "h", "m", "XB",
+)  # fmt: skip
 _NUMBERS = ("0", "1", "2", "3", "7", "16", "1.5", "0.25", "1e3", "-1", "1e400", "x", "", "007")
 _DEVICES = [name for preset in device_presets() for name in (preset.name, *preset.also)]
 _LINKS = [preset.name for preset in link_presets()]
@@ -43,13 +46,12 @@ def attempt(seed: int) -> str:
 
 
 def _unit(rng: Random) -> str:
-    units = "b kB KiB MB GiB TB PiB ns us µs ms s min h m XB".split()
     number = f"{rng.randrange(10 ** rng.randrange(1, 25))}"
     if rng.random() < 0.5:
         number += f".{rng.randrange(1000)}"
     if rng.random() < 0.2:
         number += f"e{rng.randrange(-99, 130)}"
-    return number + rng.choice(("", " ", "  ")) + rng.choice(units)
+    return number + rng.choice(("", " ", "  ")) + rng.choice(_UNITS)
 
 
 def _read_unit(text: str, seed: int) -> None:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from placewright import Cluster, Graph, Plan, Problem, judge, solve, solvers
-from placewright.errors import PlacewrightError
 from placewright.reporting import html_page
 from placewright.reporting.content import PageContent
 from placewright.reporting.trace import chrome_trace
 from placewright.solvers import Comparison
 from placewright.solvers.results import timeline_of
+
+if TYPE_CHECKING:
+    from placewright.errors import PlacewrightError
 
 SMALL_CLUSTER = Cluster.parse("2xP100+cpu")
 BEYOND = "accepted, beyond the simulator"
@@ -57,7 +59,9 @@ def use_plan(problem: Problem, plan: Plan) -> None:
 def is_beyond(problem: Problem) -> bool:
     """Whether numbers are so large or small that sums of them leave the range of floats."""
     arrays = problem.arrays
-    for value in vars(arrays).values():
+    for name, value in vars(arrays).items():
+        if name == "capacity":  # without a limit it is 2**62, which nothing is added to
+            continue
         if isinstance(value, np.ndarray) and value.dtype.kind in "fiu" and value.size:
             finite = np.abs(value[np.isfinite(value)]) if value.dtype.kind == "f" else value
             if finite.size and float(np.max(finite)) > _LARGE:
