@@ -433,6 +433,15 @@ def test_settings_out_of_range_are_refused_before_layers_are_made(tmp_path, name
         policies.load(path)
 
 
+@pytest.mark.parametrize("name", ["colocrl", "hierarchical"])
+def test_kinds_of_ops_are_texts(tmp_path, name):
+    path = tmp_path / "policy.json"
+    policies.save(small(name).build(eight()), path)
+    rewrite(path, lambda data, _: data["config"]["kinds"].__setitem__(0, []))
+    with pytest.raises(FileError, match="kinds is"):
+        policies.load(path)
+
+
 def test_weights_that_are_not_finite_are_refused(policy, tmp_path):
     path = tmp_path / "policy.json"
     policies.save(policy, path)

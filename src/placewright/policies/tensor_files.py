@@ -41,7 +41,7 @@ def settings_of(data: Mapping[str, Any]) -> Data:
     Raises:
         KeyError, TypeError: There are none.
     """
-    settings = data["settings"] if "settings" in data else data["shape"]
+    settings: Any = data["settings"] if "settings" in data else data["shape"]
     if not isinstance(settings, dict):
         raise TypeError(f"settings is {reprlib.repr(settings)}: expected an object")
     return {_RENAMED_SETTINGS.get(key, key): value for key, value in settings.items()}

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from placewright.files import validation
 from placewright.policies import grouping as op_groups
 from placewright.policies.exploration_noise import correlated_noise
 from placewright.policies.policy import (
@@ -133,7 +134,7 @@ class ColocRL(PolicyDefaults, nn.Module):
     def from_config(cls, data: dict[str, Any]) -> ColocRL:
         return cls(
             ColocRLConfig.from_data(data),
-            tuple(data["kinds"]),
+            validation.texts(data["kinds"], "kinds"),
             data["groups"],
             data["devices"],
         )
