@@ -44,7 +44,7 @@ def settings_of(data: Mapping[str, Any]) -> Data:
     settings: Any = data["settings"] if "settings" in data else data["shape"]
     if not isinstance(settings, dict):
         raise TypeError(f"settings is {reprlib.repr(settings)}: expected an object")
-    return {_RENAMED_SETTINGS.get(key, key): value for key, value in settings.items()}
+    return {_RENAMED_SETTINGS.get(str(key), str(key)): value for key, value in settings.items()}
 
 
 def save_with_tensors(path: Path, data: Data, tensors: Mapping[str, torch.Tensor]) -> None:

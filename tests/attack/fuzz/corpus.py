@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -60,6 +61,8 @@ def documents() -> dict[str, Any]:
     """Plain data of every kind of file."""
     whole = problem()
     result = solve(whole, solvers.METHODS["heft"]())
+    options = {"model": "layers.json", "on": "2xP100", "objective": "step", "pin": ("x=cpu",)}
+    result = replace(result, options=options)
     plan = Plan.of(whole, result.plan.placement, np.arange(float(len(whole.graph)))[::-1])
     device = Device("mine", model="P100", rates={"float32": 6.0})
     ops = tuple(op.name for op in whole.graph.ops)

@@ -14,6 +14,7 @@ from attack.fuzz.batches import attack_of
 from attack.fuzz.mutation import mutate_data
 
 from placewright import Cluster, Graph, Plan, Problem, Result, Timeline, load, save
+from placewright.cli.problem_options import ProblemOptions
 from placewright.costs import Roofline, Table
 from placewright.errors import PlacewrightError
 from placewright.files import from_data, to_data
@@ -72,6 +73,7 @@ def _use(noun: Any, seed: int) -> str:
             use.use_plan(problem, noun)
         case Result():
             use.use_plan(problem, noun.plan)
+            ProblemOptions.from_dict(noun.options, ProblemOptions())
             if seed % 20 == 0:
                 use.show(problem, replace(noun, plan=noun.plan, problem=None))
         case Timeline():
