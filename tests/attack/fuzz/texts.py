@@ -24,7 +24,24 @@ GENERATORS = ("chain", "diamond", "fork-join", "layered", "series-parallel", "br
 _UNITS = (
     "b", "kB", "KiB", "MB", "GiB", "TB", "PiB", "ns", "us", "µs", "ms", "s", "min", "h", "m", "XB",
 )  # fmt: skip
-_NUMBERS = ("0", "1", "2", "3", "7", "16", "1.5", "0.25", "1e3", "-1", "1e400", "x", "", "007")
+_NUMBERS = (
+    "0",
+    "1",
+    "2",
+    "3",
+    "7",
+    "16",
+    "1.5",
+    "0.25",
+    "1e3",
+    "-1",
+    "1e400",
+    "x",
+    "",
+    "007",
+    "40000",
+    "10000000000",
+)
 _DEVICES = [name for preset in device_presets() for name in (preset.name, *preset.also)]
 _LINKS = [preset.name for preset in link_presets()]
 _NETWORKS = [preset.name for preset in link_presets() if preset.kind == "network"]
