@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
+import random
 
 import pytest
 
@@ -152,6 +154,59 @@ def test_a_link_that_is_given_is_never_routed_around() -> None:
     links |= {("b", "c"): Link(100), ("c", "a"): Link(100), ("b", "a"): Link(1, 9)}
     cluster = Cluster("c", (Device("a"), Device("b"), Device("c")), links)
     assert cluster.links["a", "b"] == Link(1, 9, "a->b")
+
+
+def routed_step_by_step(
+    names: list[str], links: dict[tuple[str, str], Link]
+) -> dict[tuple[str, str], Link]:
+    """Floyd and Warshall's algorithm, pair by pair."""
+    seconds = {pair: link.latency + 1e6 / link.bandwidth for pair, link in links.items()}
+    routes = dict(links)
+    for relay, source, target in itertools.product(names, repeat=3):
+        if source == target or relay in (source, target) or (source, target) in links:
+            continue
+        first, second = routes.get((source, relay)), routes.get((relay, target))
+        if first is None or second is None:
+            continue
+        via = seconds[source, relay] + seconds[relay, target]
+        if via < seconds.get((source, target), math.inf):
+            seconds[source, target] = via
+            narrow = first if first.bandwidth <= second.bandwidth else second
+            routes[source, target] = dataclasses.replace(
+                narrow, latency=first.latency + second.latency
+            )
+    return routes
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_routes_are_those_of_the_algorithm_pair_by_pair(seed: int) -> None:
+    rng = random.Random(seed)
+    names = [f"d{at}" for at in range(rng.randint(2, 9))]
+    pairs = list(itertools.pairwise([*names, names[0]])) if len(names) > 2 else [("d0", "d1")]
+    pairs += [(b, a) for a, b in pairs if rng.random() < 0.5 or len(names) == 2]
+    links = {
+        pair: Link(rng.choice([1.0, 2.0, 1e6]), rng.choice([0.0, 0.1, 3.0]), f"{pair[0]}>{pair[1]}")
+        for pair in pairs
+    }
+    cluster = Cluster("ring", tuple(map(Device, names)), links)
+    assert cluster.links == routed_step_by_step(names, links)
+
+
+def test_hundreds_of_devices_in_a_row_are_routed() -> None:
+    names = [f"d{at}" for at in range(400)]  # 64 million steps, pair by pair
+    links = {
+        pair: Link(1.0, 1.0) for a, b in itertools.pairwise(names) for pair in ((a, b), (b, a))
+    }
+    cluster = Cluster("row", tuple(map(Device, names)), links)
+    assert cluster.links["d0", "d399"].latency == 399
+
+
+def test_more_devices_than_pairs_can_be_linked_are_refused() -> None:
+    devices = tuple(Device(f"d{at}") for at in range(1025))
+    with pytest.raises(ClusterError, match="has 1,025 devices: expected at most 1,024"):
+        Cluster("many", devices, {})
+    with pytest.raises(ClusterError, match="expected a count from 1 to 1024"):
+        Cluster.parse("1600xcpu")
 
 
 def test_only_text_is_read_as_a_cluster() -> None:

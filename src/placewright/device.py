@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 HOST = "cpu"
 """The kind of a host device; graph inputs are there."""
+MAX_DEVICES = 1024
+"""Devices in one cluster. Every ordered pair has a link, a million of them: more take minutes."""
 
 
 @dataclass(frozen=True, slots=True)

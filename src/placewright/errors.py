@@ -17,14 +17,30 @@ A plan that does not fit in memory is not an error: see `Timeline.fits`.
 from __future__ import annotations
 
 import difflib
+import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
+# C0 and C1 controls, ends of lines, and marks that turn the direction of text
+_CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+
+
+def printable(text: str) -> str:
+    """A text for a terminal, with its control characters escaped.
+
+    Names come from files, and a terminal obeys what is in them.
+    """
+    return _CONTROLS.sub(lambda match: repr(match[0])[1:-1], text)
+
+
 class PlacewrightError(Exception):
     """The root of all errors raised on purpose; its text is one line for a person."""
+
+    def __str__(self) -> str:
+        return printable(super().__str__())
 
 
 class GraphError(PlacewrightError):

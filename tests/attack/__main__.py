@@ -16,7 +16,18 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-PARTS: tuple[str, ...] = ("attack.odd_uses.sequences", "attack.training_loops")
+PARTS: tuple[str, ...] = (
+    "attack.fuzz.files",
+    "attack.fuzz.onnx_models",
+    "attack.fuzz.graph_definitions",
+    "attack.fuzz.public_workloads",
+    "attack.fuzz.texts",
+    "attack.fuzz.saved_policies",
+    "attack.fuzz.pages",
+    "attack.kills",
+    "attack.odd_uses.sequences",
+    "attack.training_loops",
+)
 """Modules with a function `attack`."""
 
 

@@ -282,4 +282,5 @@ def test_bad_usage_exits_with_2(run, arguments, said):
 
 
 def test_a_name_with_a_line_break_stays_on_one_line(run):
-    assert refused(run, "place", "two\nlines.json", *ON) == "two lines.json: there is no such file"
+    message = r"two\nlines.json: there is no such file"
+    assert refused(run, "place", "two\nlines.json", *ON) == message

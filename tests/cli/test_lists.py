@@ -19,6 +19,7 @@ def test_every_model_is_listed_with_its_size_and_arguments(run):
         assert any(row[:2] == [name, ops] for row in rows)
     assert "once it was captured: --capture does it" in ran.out
     assert "blocks=16,tokens=1,width=4096" in ran.out
+    assert "\\n" not in ran.out
     assert max(map(len, ran.out.splitlines())) <= 80
 
 

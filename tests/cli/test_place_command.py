@@ -305,3 +305,21 @@ def test_a_proposer_is_for_auto_alone(run):
     bad = run("place", "diamond", "--on", "2xP100", "--method", "heft", "--proposer", "pair")
     assert bad.status != 0
     assert "--proposer with method 'heft': only auto takes proposers" in bad.err
+
+
+def test_an_answer_is_printed_though_a_file_cannot_be_written(run, tmp_path, monkeypatch):
+    from placewright.errors import FileError
+
+    def full_disk(*_, **__):
+        raise FileError("page.html: cannot be written: no space left on device")
+
+    monkeypatch.setattr("placewright.reporting.report", full_disk)
+    words = ("place", "diamond", "--on", "2xP100", "--method", "heft", "--report", "page.html")
+    for more in ((), ("--json",)):
+        ran = run(*words, "-o", "plan.json", *more)
+        assert ran.status == 1
+        assert ran.err == "placewright: page.html: cannot be written: no space left on device\n"
+        assert (tmp_path / "plan.json").exists()
+        assert "step" in ran.out
+    compared = run("compare", "diamond", "--on", "2xP100", "--methods", "heft", *words[-2:])
+    assert (compared.status, "heft" in compared.out) == (1, True)

@@ -72,6 +72,25 @@ def test_a_run_goes_on_to_the_same_end(run, tmp_path, monkeypatch):
     assert "continue it with --resume mine" in taken.err
 
 
+def test_a_run_of_a_python_file_is_resumed_once_its_name_is_typed(run, tmp_path):
+    (tmp_path / "net.py").write_text(
+        "import torch\n"
+        "def build():\n"
+        "    return torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU()), "
+        "(torch.zeros(2, 4),)\n"
+    )
+    words = ("pair", "net.py:build")
+    assert (
+        run("train", *words, "--on", "2xP100", "--evaluations", "4", "--run-dir", "r").status == 0
+    )
+    more = ("--resume", "r", "--evaluations", "8")
+    refused = run("train", *more)
+    assert refused.status == 1
+    assert "add the arguments pair net.py:build if you trust it" in refused.err
+    assert "--model" not in refused.err
+    assert run("train", *words, *more).status == 0
+
+
 def test_bad_words_are_answered_in_a_line(run):
     for arguments, status, words in (
         (("train", "colocr", *MODEL), 1, "did you mean 'colocrl'"),

@@ -126,6 +126,44 @@ def test_damaged_gzip_is_refused(write: Write, chain: Graph) -> None:
             load(path)
 
 
+def test_a_small_file_that_unzips_to_gigabytes_is_refused(write: Write) -> None:
+    path = write(gzip.compress(b" " * 2**26, compresslevel=9), "bomb.json.gz")
+    with pytest.raises(FileError, match="bytes and more than 16,777,216 unzipped: expected at"):
+        load(path)
+
+
+def test_what_is_written_can_be_unzipped(tmp_path: Path, monkeypatch, chain: Graph) -> None:
+    monkeypatch.setattr("placewright.files.storage.MAX_SMALL_UNZIPPED", 10)
+    save(chain, tmp_path / "graph.json.gz")
+    assert load(tmp_path / "graph.json.gz") == chain
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a." * 40 + "a = 1",
+        "[" + "a . " * 40 + "a]",
+        '"a".' * 40 + "a = 1",
+        "b = { c = 1, " + "'a'." * 40 + "a = 1 }",
+        "b = { c = '''d'''', " + "a." * 40 + "a = 1 }",
+        'b = """d"""" # "\n' + "a." * 40 + "a = 1",
+    ],
+)
+def test_a_dotted_key_of_many_parts_is_refused_before_it_is_read(
+    write: Write, monkeypatch, text: str
+) -> None:
+    monkeypatch.setattr("tomllib.loads", lambda text: pytest.fail("it was read"))
+    with pytest.raises(FileError, match="a dotted key has more than 32 parts"):
+        load(write(text, "file.toml"))
+
+
+def test_dots_in_strings_numbers_and_comments_are_no_keys(write: Write) -> None:
+    dots = "a." * 40
+    lines = [f'"{dots}" = "{dots}"', f"b = '''{dots}'''", f"# {dots}", f"c = {[0.5] * 40}"]
+    with pytest.raises(FileError, match="does not say what it holds"):
+        load(write("\n".join(lines), "file.toml"))
+
+
 def test_a_file_of_another_kind_says_both_kinds(tmp_path: Path, chain: Graph) -> None:
     save(chain, tmp_path / "graph.json")
     message = "graph.json: the file is of kind 'graph': expected 'plan'"

@@ -3,6 +3,7 @@ saved, and trained on a tiny problem it finds the best plan there is."""
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import replace
 
 import numpy as np
@@ -379,3 +380,71 @@ def test_ops_begin_in_the_group_of_their_home():
     assert (np.diff(stretches.act(eight(), 1, seed=0).actions["group"][0]) >= 0).all()
     with pytest.raises(ConfigError, match="no grouping is named 'nowhere'"):
         small("hierarchical", home="nowhere").build(problem).act(problem, 1, seed=0)
+
+
+def rewrite(path, change):
+    """Change a policy's file and its tensors so that digest and names still agree."""
+    from placewright.policies.tensor_files import load_with_tensors, save_with_tensors
+
+    data, tensors = load_with_tensors(path)
+    change(data, tensors)
+    save_with_tensors(path, data, tensors)
+
+
+def test_tensors_that_are_none_are_refused_though_the_digest_is_right(tmp_path):
+    path = tmp_path / "policy.json"
+    policies.save(small("placeto").build(eight()), path)
+    (weights,) = tmp_path.glob("*.safetensors")
+    content = b"\xff" * 200
+    name = f"policy.{hashlib.blake2b(content, digest_size=16).hexdigest()}.safetensors"
+    (tmp_path / name).write_bytes(content)
+    path.write_text(path.read_text().replace(weights.name, name))
+    with pytest.raises(FileError, match="are no safetensors"):
+        policies.load(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "setting", "value"),
+    [
+        ("go", "hidden", 0),
+        ("go", "heads", 0),
+        ("placeto", "hidden", 2**40),
+        ("placeto-any", "rounds", 3_000_000),
+        ("go", "layers", 3_000_000),
+        ("hierarchical", "groups", 2**20),  # 64 MB a layer, if it were made
+        ("colocrl", "temperature", 10**400),
+        ("go", "timed", 1),
+        ("placeto", None, "none"),
+        ("go", "passes", ["unit"] * 1000),
+    ],
+)
+def test_settings_out_of_range_are_refused_before_layers_are_made(tmp_path, name, setting, value):
+    path = tmp_path / "policy.json"
+    policies.save(small(name).build(eight()), path)
+
+    def change(data, _):
+        if setting is None:
+            data["config"]["settings"] = value
+        else:
+            data["config"]["settings"][setting] = value
+
+    rewrite(path, change)
+    with pytest.raises(FileError, match="is no policy of this release"):
+        policies.load(path)
+
+
+@pytest.mark.parametrize("name", ["colocrl", "hierarchical"])
+def test_kinds_of_ops_are_texts(tmp_path, name):
+    path = tmp_path / "policy.json"
+    policies.save(small(name).build(eight()), path)
+    rewrite(path, lambda data, _: data["config"]["kinds"].__setitem__(0, []))
+    with pytest.raises(FileError, match="kinds is"):
+        policies.load(path)
+
+
+def test_weights_that_are_not_finite_are_refused(policy, tmp_path):
+    path = tmp_path / "policy.json"
+    policies.save(policy, path)
+    rewrite(path, lambda _, tensors: next(iter(tensors.values())).fill_(float("nan")))
+    with pytest.raises(FileError, match="not finite"):
+        policies.load(path)

@@ -224,3 +224,37 @@ def test_tied_weights_on_meta_stay_tied():
     pipe = Pipe((plans(problem, 1)[0], {}, 1, 10, 5))
     measure.serve_plans(pipe, tied, False, None)
     assert pipe.answers[1].failure == ""
+
+
+@pytest.mark.parametrize("replies", [0, 1])
+def test_a_child_whose_parent_is_gone_exits_without_a_traceback(replies, capsys):
+    from multiprocessing import Pipe
+
+    from placewright.runtime.meter import serve_plans
+
+    parent, child = Pipe()
+    if replies == 0:
+        parent.close()
+
+    def build():
+        import torch
+
+        return torch.nn.Linear(2, 2), (torch.zeros(1, 2),)
+
+    if replies:  # it is gone while a plan is measured
+        parent.send((None, {}, 1, 1, 0))
+        real_send = child.send
+
+        class Gone:
+            recv = child.recv
+
+            def send(self, reply):
+                if reply is not None:
+                    parent.close()
+                real_send(reply)
+
+        child = Gone()
+    with pytest.raises(SystemExit) as exit_:
+        serve_plans(child, build, False, None)
+    assert exit_.value.code == 1
+    assert capsys.readouterr().err == ""

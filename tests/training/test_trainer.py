@@ -228,6 +228,32 @@ def test_an_interrupt_saves_the_end_of_an_update_and_says_it_is_not_over(problem
     assert data["metadata"] == {"kept": "word"}
 
 
+def test_what_a_killed_run_left_is_cleared_by_the_next(problem, tmp_path):
+    def fresh(plans):
+        return TrainingRun(
+            Trainer([Environment(problem)], small("colocrl"), 0, plans), tmp_path, {}
+        )
+
+    fresh(20).train()
+    files = {path.name for path in tmp_path.iterdir()}
+    assert len(files) == 4
+    others = {"notes.tmp", ".0123.tmp", f"checkpoint.{'g' * 32}.safetensors", "mine.safetensors"}
+    orphans = {
+        ".0123456789abcdef.tmp",
+        f"checkpoint.{'0' * 32}.safetensors",
+        f"policy.{'a' * 32}.safetensors",
+    }
+    for name in others | orphans:
+        (tmp_path / name).write_bytes(b"half")
+    run = fresh(40)
+    run.resume()
+    run.train()
+    left = {path.name for path in tmp_path.iterdir()}
+    assert others <= left
+    assert not orphans & left
+    assert len(left) == 4 + len(others)
+
+
 def test_checkpoints_of_other_runs_and_damaged_ones_are_refused(problem, tmp_path):
     def fresh(seed=0, plans=40, **sizes):
         made = find_recipe("colocrl", **{"groups": 8, "hidden": 16, **sizes})

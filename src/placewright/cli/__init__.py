@@ -10,7 +10,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from placewright.errors import PlacewrightError
+from placewright.errors import PlacewrightError, printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             if sys.stdout is not None:  # None: it is closed
                 sys.stdout.flush()  # here, where a closed pipe can be told apart
     except PlacewrightError as error:
-        print("placewright:", " ".join(str(error).split("\n")), file=sys.stderr)
+        print("placewright:", error, file=sys.stderr)
         sys.exit(1)
     except BrokenPipeError:
         _drop_output()
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except OSError as error:
         # Files that we open report errors themselves: an error without a name is the output's.
         message = f"{error.filename or 'the output'}: {error.strerror or error}"
-        print("placewright:", " ".join(message.split("\n")), file=sys.stderr)
+        print("placewright:", printable(message), file=sys.stderr)
         _drop_output()
         sys.exit(1)
     except KeyboardInterrupt:  # typer handles later ones

@@ -6,7 +6,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from placewright.errors import FileError, PlanError
+from placewright.errors import FileError, PlanError, printable
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -115,4 +115,4 @@ def kind_name(noun: object) -> str:
 
 def print_note(text: str) -> None:
     """A line on stderr."""
-    print(text, file=sys.stderr, flush=True)
+    print(printable(text), file=sys.stderr, flush=True)

@@ -63,8 +63,13 @@ class ProblemOptions:
         return cls(**{name: value for name, value in arguments.items() if name in known})
 
     @classmethod
-    def from_dict(cls, saved: Mapping[str, object], typed: ProblemOptions) -> ProblemOptions:
+    def from_dict(
+        cls, saved: Mapping[str, object], typed: ProblemOptions, model_option: str = "--model "
+    ) -> ProblemOptions:
         """Saved options; those that are typed now replace them.
+
+        Args:
+            model_option: What goes before the model's name where it is typed.
 
         Raises:
             ConfigError: An option is unknown or ill-typed, or names a Python file, which is run
@@ -85,7 +90,7 @@ class ProblemOptions:
         if ModelSpec.parse(model).is_python:
             raise ConfigError(
                 f"the result was made for {model!r}, a Python file, which has to be run: "
-                f"add --model {model} if you trust it"
+                f"add {model_option}{model} if you trust it"
             )
         return cls(**(restored | overrides))
 

@@ -9,6 +9,7 @@ from contextlib import redirect_stdout
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from placewright.cli.render.text import format_count
+from placewright.errors import printable
 from placewright.units import format_seconds
 
 if TYPE_CHECKING:
@@ -106,7 +107,11 @@ class Progress:
 
     def _task(self) -> dict[str, Any]:
         total = None if self.fraction is None else 1.0
-        return {"description": self.text, "total": total, "completed": self.fraction or 0.0}
+        return {
+            "description": printable(self.text),
+            "total": total,
+            "completed": self.fraction or 0.0,
+        }
 
 
 def _fraction_done(search: Search) -> float | None:

@@ -103,5 +103,5 @@ def _collector_paused() -> Iterator[None]:
 
 
 def _with_path(path: FilePath, error: PlacewrightError) -> PlacewrightError:
-    """The same error with the file's name before it, on one line."""
-    return type(error)(" ".join(f"{os.fspath(path)}: {error}".splitlines()))
+    """The same error with the file's name before it."""
+    return type(error)(f"{os.fspath(path)}: {error}")

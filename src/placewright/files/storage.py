@@ -6,8 +6,10 @@ JSON is strict: no NaN, no infinity, no key twice. A file is written whole or no
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import os
+import re
 import secrets
 import stat
 import tomllib
@@ -17,10 +19,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from placewright.errors import FileError
-from placewright.files.toml import to_toml
+from placewright.files.toml import check_key_lengths, to_toml
 
 if TYPE_CHECKING:
     from placewright.files.validation import Data
+
+MAX_UNZIPPED_RATIO = 50
+"""How much larger a file may become when it is unzipped; graphs and clusters become 5 to 20 times
+as large, and a kilobyte that is made for it a megabyte."""
+MAX_SMALL_UNZIPPED = 2**24
+"""Bytes up to which the ratio does not matter."""
 
 
 def read_data(path: Path) -> object:
@@ -32,7 +40,7 @@ def read_data(path: Path) -> object:
     try:
         content = path.read_bytes()
         if _is_gzipped(path):
-            content = gzip.decompress(content)
+            content = _unzip(content)
         text = content.decode("utf-8-sig")
     except FileNotFoundError:
         raise FileError("there is no such file") from None
@@ -81,19 +89,37 @@ def to_json(data: Data) -> str:
     return _format_json(data, "") + "\n"
 
 
+def _unzip(content: bytes) -> bytes:
+    """The content of a gzip file, of which no more is unzipped than it may hold."""
+    limit = max(MAX_SMALL_UNZIPPED, MAX_UNZIPPED_RATIO * len(content))
+    with gzip.GzipFile(fileobj=io.BytesIO(content)) as stream:
+        unzipped = stream.read(limit + 1)
+    if len(unzipped) > limit:
+        raise FileError(
+            f"has {len(content):,} bytes and more than {limit:,} unzipped: expected at most "
+            f"{MAX_UNZIPPED_RATIO} times as many; unzip it first if you trust it"
+        )
+    return unzipped
+
+
 def _from_json(text: str) -> object:
     try:
         return json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_unique)
     except json.JSONDecodeError as error:
         position = f"line {error.lineno} column {error.colno}"
         raise FileError(f"is not JSON, or truncated: {error.msg} at {position}") from None
+    except RecursionError:
+        raise FileError("is nested too deeply to be read") from None
     except ValueError as error:  # an integer of thousands of digits
         raise FileError(f"is not JSON that can be read: {error}") from None
 
 
 def _from_toml(text: str) -> object:
     try:
+        check_key_lengths(text)
         return tomllib.loads(text)
+    except RecursionError:
+        raise FileError("is nested too deeply to be read") from None
     except ValueError as error:
         raise FileError(f"is not TOML, or truncated: {error}") from None
 
@@ -132,7 +158,7 @@ def _replace_file(path: Path, content: bytes) -> None:
         path.write_bytes(content)
         return
     path = Path(os.path.realpath(path))  # a symbolic link stays one
-    temporary = path.with_name(f".{secrets.token_hex(8)}.tmp")
+    temporary = path.with_name(f".{secrets.token_hex(8)}.tmp")  # see `is_temporary`
     try:
         temporary.write_bytes(content)
         if path.exists():
@@ -140,6 +166,11 @@ def _replace_file(path: Path, content: bytes) -> None:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def is_temporary(path: Path) -> bool:
+    """Whether a name is of a file that was not written to the end."""
+    return re.fullmatch(r"\.[0-9a-f]{16}\.tmp", path.name) is not None
 
 
 def _reason(error: Exception) -> str:

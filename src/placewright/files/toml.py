@@ -1,12 +1,37 @@
-"""Writes the plain data of a cluster or of constraints as TOML that a person can edit."""
+"""Writes the plain data of a cluster or of constraints as TOML that a person can edit.
+
+Also checks the keys of a text that is to be read.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from placewright.files.validation import Data
+
+
+MAX_KEY_PARTS = 32
+"""Parts of a dotted key. Ours have 3; the time and memory of Python's reader grow with the square
+of their number, and a key of 100 kB takes gigabytes."""
+_STRING_OR_COMMENT = re.compile(  # a string that is not closed ends with the line or the text
+    r""""{3}(?:\\.|[^\\])*?(?:"{3,5}|\Z)|'{3}.*?(?:'{3,5}|\Z)|"(?:\\.|[^"\\\n])*"?|'[^'\n]*'?|\#[^\n]*""",
+    re.DOTALL,
+)
+_END_OF_KEY = re.compile(r"[=,\[\]{}\n]")
+
+
+def check_key_lengths(text: str) -> None:
+    """Refuse a text with dotted keys of many parts, in time that grows with the text alone.
+
+    Raises:
+        ValueError: There is one.
+    """
+    without_strings = _STRING_OR_COMMENT.sub("s", text)
+    if any(key.count(".") >= MAX_KEY_PARTS for key in _END_OF_KEY.split(without_strings)):
+        raise ValueError(f"a dotted key has more than {MAX_KEY_PARTS} parts")
 
 
 def to_toml(data: Data) -> str:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from placewright import graph
-from placewright.errors import GraphError
+from placewright.errors import GraphError, printable
 from placewright.frontends.op_costs import (
     KNOWN_KINDS,
     TensorSpec,
@@ -230,7 +230,7 @@ class GraphBuilder:
             logger.warning(
                 "%s loops of unknown trip count, counted as one trip: %s",
                 self.framework,
-                ", ".join(self.unbounded_loops[:8])
+                printable(", ".join(self.unbounded_loops[:8]))
                 + (", ..." if len(self.unbounded_loops) > 8 else ""),
             )
         output_tensors = [value.source for value in outputs if value.source is not None]

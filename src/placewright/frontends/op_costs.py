@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from placewright.errors import GraphError, nearest
+from placewright.errors import GraphError, nearest, printable
 from placewright.graph import INPUT, STATE, VIEW, WEIGHT
 
 DTYPE_BITS: Mapping[str, int] = {
@@ -97,7 +97,9 @@ def warn_unknown_ops(framework: str, unknown: Mapping[str, int]) -> None:
     if unknown:
         names = ", ".join(f"{name} ({count})" for name, count in sorted(unknown.items()))
         logger.warning(
-            "%s ops without a known cost, counted by their bytes only: %s", framework, names
+            "%s ops without a known cost, counted by their bytes only: %s",
+            framework,
+            printable(names),
         )
 
 

@@ -130,9 +130,30 @@ def restore(data: dict[str, Any], tensors: dict[str, Any]) -> Policy:
     if not isinstance(name, str) or name not in POLICIES or not isinstance(config, dict):
         raise FileError(f"holds policy {name!r}: {nearest(str(name), POLICIES)}")
     try:
+        _check_tensors(name, config, tensors)
         policy: Policy = find_policy(name).from_config(config)
         policy.load_state_dict(tensors)
-    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+    except (ArithmeticError, KeyError, TypeError, ValueError, RuntimeError, ConfigError) as error:
         reason = " ".join(str(error).split())[:200]
         raise FileError(f"is no policy of this release of placewright: {reason}") from None
     return policy
+
+
+def _check_tensors(name: str, config: dict[str, Any], tensors: dict[str, Any]) -> None:
+    """Raise ValueError unless a file's tensors are those of the policy that its settings describe.
+
+    The policy is built without memory first: settings can ask for more than the machine has.
+    """
+    import torch
+
+    for key, tensor in tensors.items():
+        if not bool(torch.isfinite(tensor).all()):
+            raise ValueError(f"tensor {key!r} holds a number that is not finite")
+    if not POLICIES[name].needs_torch:
+        return  # of one size
+    with torch.device("meta"):
+        expected = find_policy(name).from_config(config).state_dict()
+    for key, tensor in expected.items():
+        if key not in tensors or tensors[key].shape != tensor.shape:
+            actual = tuple(tensors[key].shape) if key in tensors else "missing"
+            raise ValueError(f"tensor {key!r} is {actual}: expected {tuple(tensor.shape)}")

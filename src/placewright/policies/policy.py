@@ -6,13 +6,15 @@ trainer uses policies through this interface alone; a policy knows neither simul
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import math
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 
 from placewright.errors import ConfigError
+from placewright.policies.tensor_files import settings_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -224,6 +226,13 @@ class PolicyDefaults:
         pass
 
 
+MAX_SETTING = 2**20
+"""The largest size, such as a number of groups, in a policy's file."""
+MAX_LAYERS = 256
+"""The most layers or rounds of messages in a policy's file."""
+_LAYER_COUNTS = ("heads", "layers", "rounds")
+_MAY_BE_ZERO = ("drawn", "layers", "neighbours", "outputs", "rounds")
+
 _MISSING_OPTIONS = {
     "groups": "places every op by itself: it takes no groups",
     "hidden": "has no hidden states: leave the size out",
@@ -240,6 +249,24 @@ class PolicyConfig:
     """
 
     OPTIONS: ClassVar[Mapping[str, str]] = {}
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, Any]) -> Self:
+        """The settings in a policy's file.
+
+        A file is data from anywhere, and layers are made before weights are compared, so all
+        settings are checked first.
+
+        Raises:
+            KeyError, TypeError, ValueError: A setting is missing, unknown or out of range.
+        """
+        settings = settings_of(data)
+        for field in fields(cls):  # type: ignore[arg-type]
+            if field.name in settings:
+                _check_setting(field.name, settings[field.name], field.default)
+                if isinstance(settings[field.name], list):
+                    settings[field.name] = tuple(settings[field.name])
+        return cls(**settings)
 
     def build(self, problem: Problem, seed: int = 0) -> Policy:
         """A fresh policy for a problem; the same seed gives the same weights."""
@@ -262,6 +289,26 @@ class PolicyConfig:
             ConfigError: The policy is made for one graph; the text goes on after a recipe's name.
         """
         return self
+
+
+def _check_setting(name: str, value: object, default: object) -> None:
+    """Raise TypeError or ValueError unless a file's setting has the type and range of the field."""
+    expected = type(default)
+    if expected is float:
+        if type(value) not in (int, float) or not math.isfinite(float(value)):  # type: ignore[arg-type]
+            raise ValueError(f"{name} is {value!r}: expected a finite number")
+    elif expected is tuple:
+        if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
+            raise TypeError(f"{name} is {value!r}: expected a list of texts")
+        if len(value) > MAX_LAYERS:
+            raise ValueError(f"{name} has {len(value)} items: expected at most {MAX_LAYERS}")
+    elif type(value) is not expected:
+        raise TypeError(f"{name} is {value!r}: expected a value of type {expected.__name__}")
+    elif expected is int:
+        least = 0 if default == 0 or name in _MAY_BE_ZERO else 1
+        most = MAX_LAYERS if name in _LAYER_COUNTS else MAX_SETTING
+        if not least <= value <= most:  # type: ignore[operator]
+            raise ValueError(f"{name} is {value!r}: expected {least} to {most:,}")
 
 
 def one_plan_per_episode(count: int) -> NDArray[np.int64]:

@@ -6,15 +6,17 @@ first, so at any moment the JSON file names a complete tensor file. Pickle is ne
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import re
+import reprlib
 from typing import TYPE_CHECKING, Any
 
 from placewright.errors import FileError, MissingDependency
-from placewright.files.storage import read_data, write_bytes, write_data
+from placewright.files.storage import is_temporary, read_data, write_bytes, write_data
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     import torch
@@ -34,9 +36,15 @@ _TENSOR_FILE = re.compile(r"[^/\\]+\.[0-9a-f]{32}\.safetensors")
 
 
 def settings_of(data: Mapping[str, Any]) -> Data:
-    """A policy's settings in a file, also under the names that version 1 had for them."""
-    settings = data["settings"] if "settings" in data else data["shape"]
-    return {_RENAMED_SETTINGS.get(key, key): value for key, value in settings.items()}
+    """A policy's settings in a file, also under the names that version 1 had for them.
+
+    Raises:
+        KeyError, TypeError: There are none.
+    """
+    settings: Any = data["settings"] if "settings" in data else data["shape"]
+    if not isinstance(settings, dict):
+        raise TypeError(f"settings is {reprlib.repr(settings)}: expected an object")
+    return {_RENAMED_SETTINGS.get(str(key), str(key)): value for key, value in settings.items()}
 
 
 def save_with_tensors(path: Path, data: Data, tensors: Mapping[str, torch.Tensor]) -> None:
@@ -82,9 +90,36 @@ def load_with_tensors(path: Path) -> tuple[Data, dict[str, torch.Tensor]]:
             ) from None
         if _digest(content) != file_name.split(".")[-2]:
             raise FileError(f"its tensors {file_name} are damaged: the digest is another one")
-        return data, _safetensors().load(content)
+        return data, _tensors_in(content, file_name)
     except FileError as error:
         raise FileError(f"{path}: {error}") from None
+
+
+def clear_orphans(paths: Sequence[Path]) -> None:
+    """Remove what a killed process left of these files: unfinished ones, and tensors unnamed.
+
+    Only for a folder that no other process writes to.
+    """
+    for path in paths:
+        named = _tensor_file_of(path)
+        for file in path.parent.glob(f"{glob.escape(path.stem)}.*.safetensors"):
+            if _TENSOR_FILE.fullmatch(file.name) and file.name != named:
+                file.unlink(missing_ok=True)
+    for folder in {path.parent for path in paths}:
+        for file in folder.glob(".*.tmp"):
+            if is_temporary(file):
+                file.unlink(missing_ok=True)
+
+
+def _tensors_in(content: bytes, file_name: str) -> dict[str, torch.Tensor]:
+    """The tensors of a file's content, which may be made to match its digest and be damaged."""
+    from safetensors import SafetensorError
+
+    try:
+        tensors: dict[str, torch.Tensor] = _safetensors().load(content)
+    except (SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise FileError(f"its tensors {file_name} are no safetensors: {error}") from None
+    return tensors
 
 
 def _tensor_file_of(path: Path) -> str | None:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import dataclass, replace
-from itertools import permutations
 from typing import TYPE_CHECKING
 
 from placewright.device import HOST, Device, Link
@@ -68,10 +67,15 @@ def connect(
 ) -> tuple[tuple[Device, ...], dict[tuple[str, str], Link]]:
     """The devices of these nodes, numbered by kind, and all links; a single host has no number."""
     slots = _device_slots(nodes)
-    links = {
-        (source.device.name, target.device.name): _link(source, target)
-        for source, target in permutations(slots, 2)
-    }
+    links: dict[tuple[str, str], Link] = {}
+    for source in slots:
+        link_to: dict[tuple[int, int], Link] = {}  # equal devices have equal links from here
+        for target in slots:
+            if target is not source:
+                group = target.node, target.group
+                if group not in link_to:
+                    link_to[group] = _link(source, target)
+                links[source.device.name, target.device.name] = link_to[group]
     return tuple(slot.device for slot in slots), links
 
 

@@ -14,7 +14,7 @@ import re
 from dataclasses import dataclass
 from typing import NoReturn
 
-from placewright.device import HOST, Device, Link
+from placewright.device import HOST, MAX_DEVICES, Device, Link
 from placewright.errors import ClusterError, nearest
 from placewright.presets.catalogue import (
     DevicePreset,
@@ -31,9 +31,6 @@ from placewright.presets.cluster_topology import (
     connect,
     slower_link,
 )
-
-MAX_DEVICES = 4096
-"""Devices in one cluster; every ordered pair has a link, so more is surely a typo."""
 
 _WORD = re.compile(r"[A-Za-z0-9.-]+")
 _DIGITS = re.compile(r"[0-9]+")

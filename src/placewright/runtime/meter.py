@@ -233,13 +233,13 @@ def serve_plans(pipe: Any, model: Any, training: bool, optimizer: str | None) ->
         module, args, kwargs = load_model(model)
         program = build_program(module, args, kwargs, training, optimizer)
     except Exception as error:
-        pipe.send(f"{type(error).__name__}: {error}")
+        _send(pipe, f"{type(error).__name__}: {error}")
         return
-    pipe.send(None)
+    _send(pipe, None)
     while True:
         try:
             plan, device_map, in_flight, steps, warmup_steps = pipe.recv()
-        except EOFError:
+        except (EOFError, OSError):  # the parent has closed the pipe, or is gone
             return
         try:
             with Executor(program, module, plan, device_map) as executor:
@@ -251,7 +251,15 @@ def serve_plans(pipe: Any, model: Any, training: bool, optimizer: str | None) ->
             measurement = Measurement(
                 math.inf, failure=str(error) if is_ours else f"{type(error).__name__}: {error}"
             )
-        pipe.send(measurement)
+        _send(pipe, measurement)
+
+
+def _send(pipe: Any, reply: Any) -> None:
+    """Send a reply, or exit if the parent is gone: nobody would read a traceback."""
+    try:
+        pipe.send(reply)
+    except OSError:
+        sys.exit(1)
 
 
 def load_model(model: Any) -> tuple[Any, Sequence[Any], Mapping[str, Any]]:

@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 
 from placewright import files
 from placewright.errors import ExecutionError, PlanError
-from placewright.frontends.pytorch.logical_device import logical_device
+from placewright.frontends.pytorch.logical_device import trace_on_device
 from placewright.plan import Plan
 from placewright.result import Result
 from placewright.runtime.cuda.backend import current_backend
@@ -302,7 +302,7 @@ class PlacedModel:
             if not self.has_gpus:
                 return compiled(*args, **kwargs)
             tensor = first_tensor(args, kwargs)
-            with logical_device(torch.device("cpu") if tensor is None else tensor.device):
+            with trace_on_device(torch.device("cpu") if tensor is None else tensor.device):
                 return compiled(*args, **kwargs)
 
     def _run_eagerly(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
+from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -66,11 +66,31 @@ def _weight_files(path: Path) -> list[Path]:
         return [path]
     try:
         names = set(json.loads(path.read_text())["weight_map"].values())
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise FileError(
             f"{path}: is not an index of safetensors files: expected weight_map"
         ) from error
+    for name in names:
+        if not isinstance(name, str) or not _is_within_folder(name):
+            raise FileError(
+                f"{path}: names the file {name!r}: expected names of files in the index's folder"
+            )
     return [path.parent / name for name in sorted(names)]
+
+
+def _is_within_folder(name: str) -> bool:
+    """Whether a name leads to a file of the same folder or below, on any system.
+
+    Symbolic links may lead elsewhere: the user's own downloads are made of them.
+    """
+    return (
+        bool(name)
+        and "\0" not in name
+        and not any(
+            path.is_absolute() or path.drive or ".." in path.parts
+            for path in (PurePosixPath(name), PureWindowsPath(name))
+        )
+    )
 
 
 def _named_tensors(model: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:

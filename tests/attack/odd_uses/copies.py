@@ -170,7 +170,8 @@ def forward_of_the_class_is_patched(model):
         return made, model(rows()), model(rows())
 
 
-@odd_use(plain)
+# PyTorch's function modes, which place eager calls on GPUs, apply such a function twice.
+@odd_use(plain, workers_only=True)
 def functional_is_patched(model):
     model.eval()
     before = nn.functional.relu

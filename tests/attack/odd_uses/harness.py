@@ -54,6 +54,7 @@ class OddUse:
         gpu: Whether the use makes sense where the devices are real GPUs.
         slow: Whether it takes more than a second.
         isolated: Whether it is judged in a process of its own, which it may end.
+        workers_only: Whether it is no use where devices are GPUs, pretended or real.
         warns: The kind of warning that the placed model may give.
     """
 
@@ -69,6 +70,7 @@ class OddUse:
     slow: bool = False
     isolated: bool = False
     warns: str = ""
+    workers_only: bool = False
 
 
 def rows(seed: int = 0, count: int = 4, width: int = 8) -> torch.Tensor:

@@ -63,6 +63,8 @@ def _make_plan(
     kind: str, model: torch.nn.Module, args: tuple[Any, ...], optimizer: str | None
 ) -> Plan:
     cluster = _workers() if kind in ("alternating", "baselines") else _host_and_gpu()
+    if not getattr(model, "is_exportable", True):
+        return _plan_of_names(kind, model, cluster)
     how = {"training": True, "optimizer": optimizer} if optimizer else {}
     try:
         problem = Problem(pw.from_torch(model, args, **how), cluster)

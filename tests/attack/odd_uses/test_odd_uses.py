@@ -18,6 +18,8 @@ def pairs():
     """Every case under every kind of plan; the default run has quick cases under one kind."""
     for kind in KINDS:
         for name, case in table.CASES.items():
+            if case.workers_only and kind in ("gpu", "streaming"):
+                continue
             marks = []
             if kind == "gpu":
                 if not case.gpu:

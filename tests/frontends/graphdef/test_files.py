@@ -136,19 +136,33 @@ def test_functions_that_call_without_end_are_refused(read, monkeypatch):
     node(nodes, "PartitionedCall", "again", "a", calls={"f": "f0"})
     with pytest.raises(GraphError, match="function 'f0' calls itself: that cannot be unrolled"):
         read(graph)
-    monkeypatch.setattr("placewright.frontends.graphdef.nodes.MAX_NODES", 1000)
     del graph.library.function[:]
     for at in range(40):  # each calls the next one twice: 2**40 calls
         nodes = function(graph, f"f{at}", ["a"], {"r": "second:output:0"})
         node(nodes, "PartitionedCall", "first", "a", calls={"f": f"f{at + 1}"})
         node(nodes, "PartitionedCall", "second", "first:output:0", calls={"f": f"f{at + 1}"})
     node(function(graph, "f40", ["a"], {"r": "n:y:0"}), "Neg", "n", "a")
-    monkeypatch.setattr("placewright.frontends.graphdef.nodes.MAX_CALL_DEPTH", 10)
+    monkeypatch.setattr("placewright.frontends.inlining.MAX_CALL_DEPTH", 10)
     with pytest.raises(GraphError, match="its functions call one another more than 10 deep"):
         read(graph)
     monkeypatch.undo()
-    monkeypatch.setattr("placewright.frontends.graphdef.nodes.MAX_NODES", 1000)
-    with pytest.raises(GraphError, match="its functions call for more than 1,000 ops"):
+    message = r"its functions call for 3.30e\+12 ops: expected at most 100,000"
+    with pytest.raises(GraphError, match=message):
+        read(graph)
+
+
+def test_a_function_reached_at_two_depths_counts_the_deeper(read, monkeypatch):
+    graph = graph_pb2.GraphDef()
+    placeholder(graph, "x", (8,))
+    node(graph, "PartitionedCall", "early", "x", calls={"f": "f9"})  # measured first, one deep
+    node(graph, "PartitionedCall", "late", "x", calls={"f": "f0"})
+    for at in range(9):
+        nodes = function(graph, f"f{at}", ["a"], {"r": "n:output:0"})
+        node(nodes, "PartitionedCall", "n", "a", calls={"f": f"f{at + 1}"})
+    node(function(graph, "f9", ["a"], {"r": "n:y:0"}), "Neg", "n", "a")
+    assert len([op for op in read(graph).ops if op.kind == "elementwise"]) == 2
+    monkeypatch.setattr("placewright.frontends.inlining.MAX_CALL_DEPTH", 9)
+    with pytest.raises(GraphError, match="its functions call one another more than 9 deep"):
         read(graph)
 
 

@@ -154,6 +154,8 @@ def test_a_malformed_model_is_one_clear_line(read, content, message):
         (node("Relu", [], ["y"]), "it has 0 inputs: expected 1 to 1"),
         (node("Constant", [], ["y"]), "holds no number that can be read"),
         (node("If", ["x"], ["y"]), "it has no subgraph 'then_branch'"),
+        (node("If", [], ["y"]), "it has 0 inputs: expected its condition alone"),
+        (node("If", ["x", "x"], ["y"]), "it has 2 inputs: expected its condition alone"),
         (node("Scan", ["x"], ["y"]), "it has no subgraph 'body'"),
         (node("SequenceConstruct", ["x"], ["y"]), "it makes 'y', which is not a tensor"),
     ],
@@ -163,6 +165,41 @@ def test_an_op_that_makes_no_sense_is_named(read, bad, message):
         GraphError, match=f"op '{bad.op_type}' of type '{bad.op_type}': .*{message}"
     ):
         read(model([bad], [info("x", [2, 3])], [info("y", None)], opset=20))
+
+
+def doubling(depth, **constant_size):
+    """Functions that each call the one before twice."""
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ours", 1)]
+
+    def function(name, nodes):
+        return helper.make_function("ours", name, ["a"], ["b"], nodes, opsets)
+
+    functions = [function("f0", [node("Neg", ["a"], ["b"])])]
+    if constant_size:
+        value = constant("v", np.zeros(**constant_size))
+        made = [node("Constant", [], ["c"], value=value), node("Add", ["a", "c"], ["b"])]
+        functions = [function("f0", made)]
+    for at in range(1, depth):
+        calls = [node(f"f{at - 1}", [one], [two], domain="ours") for one, two in ("am", "mb")]
+        functions.append(function(f"f{at}", calls))
+    call = node(f"f{depth - 1}", ["x"], ["y"], domain="ours")
+    more = {"functions": functions, "opsets": opsets[1:]}
+    return model([call], [info("x", [4])], [info("y", [4])], **more)
+
+
+def test_functions_that_double_are_counted_before_they_are_inlined(read):
+    assert len(read(doubling(5)).ops) == 1 + 2**4
+    with pytest.raises(GraphError, match=r"its functions call for 1.65e\+12 ops: .* 100,000"):
+        read(doubling(40))
+    with pytest.raises(GraphError, match=r"its functions call for .* bytes: expected at most"):
+        read(doubling(15, shape=100_000))
+
+
+def test_functions_without_end_are_refused(read):
+    content = doubling(3)
+    content.functions[0].node[0].CopyFrom(node("f2", ["a"], ["b"], domain="ours"))
+    with pytest.raises(GraphError, match="calls itself: that cannot be unrolled"):
+        read(content)
 
 
 def test_a_weight_must_hold_what_its_shape_says(read):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -42,6 +44,17 @@ def test_a_policy_is_one_readable_file(branches, tmp_path):
     assert (again.weights == policy.weights).all()
     assert again.config == policy.config
     path.write_text(path.read_text().replace('"load"', '"lead"'))
+    with pytest.raises(FileError, match="is no pair policy of this release"):
+        LinearPolicy.load(path)
+
+
+@pytest.mark.parametrize("weight", ["1" + "0" * 400, '"nan"', "[]", "null", "true"])
+def test_a_weight_that_is_no_finite_number_is_refused(tmp_path, weight):
+    path = tmp_path / "pair.json"
+    fresh(3).save(path)
+    data = json.loads(path.read_text())
+    data["config"]["weights"]["load"] = "HERE"
+    path.write_text(json.dumps(data).replace('"HERE"', weight))
     with pytest.raises(FileError, match="is no pair policy of this release"):
         LinearPolicy.load(path)
 

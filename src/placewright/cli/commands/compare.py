@@ -8,6 +8,7 @@ import typer
 
 from placewright.cli import options
 from placewright.cli.methods import find_method
+from placewright.cli.output_files import OutputFiles
 from placewright.cli.paths import check_json, check_writable, find_folder
 from placewright.cli.problem_options import (
     ProblemOptions,
@@ -94,12 +95,13 @@ def compare_methods(
         rank=_robust_rank(figures) if figures and not comparison.interrupted else None,
     )
     best = comparison.best
-    messages = json_output.save_result(best, None if folder else output)
-    messages += json_output.save_timeline(comparison, trace)
+    written = OutputFiles()
+    written.write(json_output.save_result, best, None if folder else output)
+    written.write(json_output.save_timeline, comparison, trace)
     if folder is not None:
         for result in comparison.results:
-            messages += json_output.save_result(result, folder / f"{result.solver}.json")
-    messages += json_output.save_report(comparison, report)
+            written.write(json_output.save_result, result, folder / f"{result.solver}.json")
+    written.write(json_output.save_report, comparison, report)
     is_ranked = comparison.rank is not None
     if json:
         rows = [json_output.result_data(problem, result) for result in comparison.results]
@@ -125,7 +127,8 @@ def compare_methods(
         if is_ranked:
             chosen_row = list(figures).index(best.solver)
             robustness.print_robustness(list(figures.items()), "method", chosen_row)
-        tables.print_lines(["", *messages] if messages else [])
+        tables.print_lines(["", *written.lines] if written.lines else [])
+    written.check()
     if comparison.interrupted:
         raise typer.Exit(INTERRUPTED_STATUS)
 

@@ -10,7 +10,7 @@ from placewright.cli import options
 from placewright.cli.paths import check_writable, load_plan
 from placewright.cli.problem_options import ProblemOptions, with_saved_problem_options
 from placewright.cli.progress import Progress
-from placewright.errors import ConfigError, PlanError, nearest
+from placewright.errors import ConfigError, PlanError, nearest, printable
 from placewright.units import format_bytes, format_percent, format_seconds
 
 if TYPE_CHECKING:
@@ -93,8 +93,8 @@ def export_plan(
         return
     lines = [*_export_lines(problem, exported), *(f"written to {path}" for path in files)]
     if output is None:
-        print(exported.text, end="")
-        print("\n".join(["", *lines]), file=sys.stderr)
+        print(exported.text, end="")  # a file's content: its formats escape names
+        print("\n".join(["", *map(printable, lines)]), file=sys.stderr)
     else:
         tables.print_lines(lines)
 

@@ -44,7 +44,9 @@ def list_models(
     about = [
         (model["name"], f"{model['description']}\n{_format_arguments(model)}") for model in models
     ]
-    tables.print_table(("model", "description and arguments"), about, text_columns=2)
+    tables.print_table(
+        ("model", "description and arguments"), about, text_columns=2, multiline=True
+    )
     lines = ["", "Arguments follow a colon: transformer:blocks=8,tokens=512"]
     if any(model["ops"] is None for model in models):
         lines.append("Figures of a model are known once it was captured: --capture does it for all")

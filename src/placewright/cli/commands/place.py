@@ -8,6 +8,7 @@ import typer
 
 from placewright.cli import options
 from placewright.cli.methods import find_method
+from placewright.cli.output_files import OutputFiles
 from placewright.cli.paths import check_json, check_writable, find_plan, is_this_machine
 from placewright.cli.problem_options import (
     ProblemOptions,
@@ -117,11 +118,10 @@ def place_model(
         explanation = None
         if explain and not result.interrupted:
             explanation = explanations.explain(problem, result)
-    messages = [
-        *json_output.save_result(result, output),
-        *json_output.save_timeline(comparison, trace),
-        *json_output.save_report(comparison, report, explanation),
-    ]
+    written = OutputFiles()
+    written.write(json_output.save_result, result, output)
+    written.write(json_output.save_timeline, comparison, trace)
+    written.write(json_output.save_report, comparison, report, explanation)
     ranked = [] if robust_choice is None or result.interrupted else robust_choice.ranked
     if json:
         data: dict[str, Any] = json_output.answer_data(comparison)
@@ -140,7 +140,8 @@ def place_model(
             rows = [(each.candidate.found_by or method, each.robustness) for each in ranked]
             robustness.print_robustness(rows, "plan by")
         tables.print_lines([] if explanation is None else ["", *reason_lines(explanation)])
-        tables.print_lines(["", *messages] if messages else [])
+        tables.print_lines(["", *written.lines] if written.lines else [])
+    written.check()
     if result.interrupted:
         raise typer.Exit(INTERRUPTED_STATUS)
 

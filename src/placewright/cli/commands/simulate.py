@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from placewright.cli import options
+from placewright.cli.output_files import OutputFiles
 from placewright.cli.paths import check_writable, find_plan
 from placewright.cli.problem_options import ProblemOptions, with_problem_options
 from placewright.cli.progress import Progress
@@ -40,13 +41,16 @@ def simulate_plan(
         result = evaluate(problem, fitted_plan, placement_name(method))
         comparison = Comparison(problem, (result,), name=problem_options.model)
         flight = None if in_flight is None else simulate_in_flight(problem, fitted_plan, in_flight)
-    messages = json_output.save_timeline(comparison, trace)
+    written = OutputFiles()
+    written.write(json_output.save_timeline, comparison, trace)
     if json:
         data = json_output.answer_data(comparison)
         if flight is not None:
             data["in_flight"] = json_output.in_flight_data(flight)
         json_output.print_json(data)
-        return
-    tables.print_result(comparison)
-    messages = messages if flight is None else [text.in_flight_line(flight), *messages]
-    tables.print_lines(["", *messages] if messages else [])
+    else:
+        tables.print_result(comparison)
+        flight_lines = [] if flight is None else [text.in_flight_line(flight)]
+        lines = [*flight_lines, *written.lines]
+        tables.print_lines(["", *lines] if lines else [])
+    written.check()

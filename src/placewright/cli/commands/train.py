@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from placewright.cli import options
+from placewright.cli.output_files import OutputFiles
 from placewright.cli.paths import check_json, check_writable
 from placewright.cli.problem_options import (
     ProblemOptions,
@@ -150,9 +151,9 @@ def train_policy(
     else:
         saved_problem, saved_options = _saved_run(resume)
         training_options = typed.for_resumed_run(saved_options, resume)
-        if saved_problem.get("model") == problem_options.model:
-            problem_options = replace(problem_options, model="")
-        problem_options = ProblemOptions.from_dict(saved_problem, problem_options)
+        problem_options = ProblemOptions.from_dict(
+            saved_problem, problem_options, f"the arguments {training_options.recipe} "
+        )
     name = f"{training_options.recipe}-{_plain_name(problem_options.model)}"
     folder = resume or run_dir or _new_folder(Path("runs"), name)
     if resume is None and (folder / "checkpoint.json").exists():
@@ -215,7 +216,8 @@ class _Session:
                 problem, (result,), interrupted=not ended, name=self.problem_options.model
             )
         rows = learning_rows(trainer.log)
-        messages = save_result(result, output)
+        written = OutputFiles()
+        written.write(save_result, result, output)
         if report is not None:
             from placewright.reporting import LearningCurve
 
@@ -223,7 +225,7 @@ class _Session:
             everything = replace(
                 comparison, results=(result, *_baseline_results(problem)), labels=()
             )
-            messages += save_report(everything, report, learning_curve=curve)
+            written.write(save_report, everything, report, learning_curve=curve)
         shown = _sample_rows(rows)
         if self.json:
             figures = [{each: getattr(row, each) for each in _LOG_FIELDS} for row in shown]
@@ -232,7 +234,8 @@ class _Session:
             tables.print_table(*_curve_table(shown))
             tables.print_lines([""])
             tables.print_result(comparison)
-            tables.print_lines(["", *messages, *self._hints(trainer)])
+            tables.print_lines(["", *written.lines, *self._hints(trainer)])
+        written.check()
         self._exit_if_interrupted(trainer)
 
     def train_on_family(self) -> None:

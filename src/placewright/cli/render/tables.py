@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from placewright.cli.render import text
+from placewright.errors import printable
 from placewright.units import format_bytes, format_percent, format_seconds
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ def print_lines(lines: Iterable[str]) -> None:
     """Plain lines, wrapped at words where the terminal is narrow."""
     console = _console()
     for line in lines:
-        console.print(line)
+        console.print(printable(line))
 
 
 def print_table(
@@ -30,6 +31,7 @@ def print_table(
     rows: Sequence[Sequence[str]],
     text_columns: int = 1,
     blank_line: bool = True,
+    multiline: bool = False,
 ) -> None:
     """A table whose first `text_columns` columns are words and whose others are numbers.
 
@@ -38,9 +40,15 @@ def print_table(
 
     Args:
         blank_line: Whether an empty line goes before it.
+        multiline: Whether cells may have several lines.
     """
     from rich.table import Table
 
+    columns = [printable(column) for column in columns]
+    if multiline:
+        rows = [["\n".join(map(printable, cell.split("\n"))) for cell in row] for row in rows]
+    else:
+        rows = [[printable(cell) for cell in row] for row in rows]
     table = Table(box=None, pad_edge=False, header_style="bold")
     for at, column in enumerate(columns):
         if at < text_columns:

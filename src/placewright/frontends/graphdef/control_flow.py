@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from placewright.errors import GraphError
 from placewright.frontends.graph_builder import GraphBuilder, TensorValue
 from placewright.frontends.graphdef.protos import read_constant
+from placewright.frontends.graphdef.scope import CALL_OPS
 from placewright.graph import INPUT
 
 if TYPE_CHECKING:
@@ -17,6 +18,20 @@ if TYPE_CHECKING:
     from placewright.frontends.op_costs import TensorSpec
 
 Inputs = Sequence[TensorValue | None]
+_FUNCTION_ATTRIBUTES = ("cond", "body", "then_branch", "else_branch")
+
+
+def called_functions(node: Any, functions: Mapping[str, Any]) -> list[str]:
+    """The functions that a node calls, of these."""
+    if node.op in functions:
+        return [node.op]
+    if node.op in CALL_OPS:
+        return [node.attr["f"].func.name]
+    if node.op in ("Case", "StatelessCase"):
+        return [entry.name for entry in node.attr["branches"].list.func]
+    if node.op in CONTROL_FLOW:
+        return [node.attr[key].func.name for key in _FUNCTION_ATTRIBUTES if key in node.attr]
+    return []
 
 
 def _build_body(

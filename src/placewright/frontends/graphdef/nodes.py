@@ -14,7 +14,7 @@ from placewright.frontends.graph_builder import (
     topological_order,
 )
 from placewright.frontends.graphdef.colocation import Colocation
-from placewright.frontends.graphdef.control_flow import CONTROL_FLOW
+from placewright.frontends.graphdef.control_flow import CONTROL_FLOW, called_functions
 from placewright.frontends.graphdef.folds import fold_node
 from placewright.frontends.graphdef.op_rules import (
     SETTING_INPUTS,
@@ -34,14 +34,13 @@ from placewright.frontends.graphdef.scope import (
 )
 from placewright.frontends.graphdef.setup import step_nodes
 from placewright.frontends.graphdef.shapes import infer_outputs
+from placewright.frontends.inlining import check_inlined_ops, inlined_size
 from placewright.frontends.op_costs import TensorSpec
 from placewright.graph import INPUT, VIEW, WEIGHT, Graph
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-MAX_CALL_DEPTH = 64  # nested calls
-MAX_NODES = 500_000  # with functions inlined: nested calls grow fast
 NEXT_ITERATION = ("NextIteration", "RefNextIteration")
 MERGE_OPS = ("Merge", "RefMerge")
 CONTROL_SPEC = TensorSpec((0,), "bool")  # the tensor of a control edge
@@ -62,8 +61,6 @@ class GraphDefReader:
         self.shapes = shapes
         self.builder = builder
         self.devices: dict[str, str] = {}
-        self.call_stack: list[str] = []
-        self.node_count = 0
         self.colocation = Colocation()
         self.op_positions: dict[str, int] = {}  # the op of each node, by path and name
         self.node_keys: dict[int, str] = {}  # the node of each op
@@ -72,6 +69,7 @@ class GraphDefReader:
     def graph(self, outputs: Sequence[str] | None) -> Graph:
         scope = GraphDefScope(self.builder)
         nodes = step_nodes(self.nodes) if outputs is None else self.ancestors(outputs)
+        self.check_calls(nodes)
         self.add_nodes(scope, nodes)
         for name in self.shapes:
             if name.partition(":")[0] not in self.known_names:
@@ -95,6 +93,17 @@ class GraphDefReader:
         ]
         keep = [self.op_positions[name] for name in outputs if name in self.op_positions]
         return self.builder.graph([value for value in output_values if value is not None], keep)
+
+    def check_calls(self, nodes: Sequence[Any]) -> None:
+        """Refuse nodes whose calls have no end, or too many ops."""
+        bodies = {name: function.node_def for name, function in self.functions.items()}
+        calls_of = {
+            name: [call for node in body for call in called_functions(node, self.functions)]
+            for name, body in bodies.items()
+        }
+        calls = [call for node in nodes for call in called_functions(node, self.functions)]
+        own_sizes = {name: len(body) for name, body in bodies.items()}
+        check_inlined_ops(inlined_size(calls, own_sizes, calls_of))
 
     def sinks(self) -> list[int]:
         """The ops that nothing reads and that a step runs for their own sake.
@@ -155,9 +164,6 @@ class GraphDefReader:
         labels = [node.name for node in nodes]
         for at in topological_order(self.builder.name, labels, sources):
             node = nodes[at]
-            self.node_count += 1
-            if self.node_count > MAX_NODES:
-                raise GraphError(f"its functions call for more than {MAX_NODES:,} ops")
             try:
                 self.add_node(scope, node, ops)
             except GraphError as error:
@@ -346,10 +352,6 @@ class GraphDefReader:
         """Add the nodes of a function in place of its call."""
         if name not in self.functions:
             raise GraphError(f"it calls {name!r}, which is not in the library")
-        if name in self.call_stack:
-            raise GraphError(f"function {name!r} calls itself: that cannot be unrolled")
-        if len(self.call_stack) == MAX_CALL_DEPTH:
-            raise GraphError(f"its functions call one another more than {MAX_CALL_DEPTH} deep")
         function = self.functions[name]
         arguments = [entry.name for entry in function.signature.input_arg]
         if len(arguments) != len(inputs):
@@ -358,9 +360,7 @@ class GraphDefReader:
             )
         inner_scope = scope.child(scope.builder, f"{scope.path}{label}/")
         inner_scope.values = {key: [value] for key, value in zip(arguments, inputs, strict=True)}
-        self.call_stack.append(name)
         self.add_nodes(inner_scope, list(function.node_def))
-        self.call_stack.pop()
         ops = {node.name: node.op for node in function.node_def}
         results: list[TensorValue | None] = []
         for entry in function.signature.output_arg:

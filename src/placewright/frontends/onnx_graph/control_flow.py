@@ -34,6 +34,14 @@ def free_names(node: Any) -> set[str]:
     return names
 
 
+def nodes_within(graph: Any) -> Iterator[Any]:
+    """The nodes of a graph or function, and those of their subgraphs."""
+    for node in graph.node:
+        yield node
+        for subgraph in _subgraphs(node):
+            yield from nodes_within(subgraph)
+
+
 def _subgraphs(node: Any) -> Iterator[Any]:
     for attribute in node.attribute:
         if attribute.HasField("g"):
@@ -95,7 +103,9 @@ def _add_op(
 
 
 def _if(reader: OnnxReader, scope: OnnxScope, node: Any) -> None:
-    [condition] = node.input
+    if len(node.input) != 1:
+        raise GraphError(f"it has {len(node.input)} inputs: expected its condition alone")
+    condition = node.input[0]
     condition_value = scope.lookup(condition)
     is_known = (
         condition_value is not None

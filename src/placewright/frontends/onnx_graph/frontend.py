@@ -26,6 +26,8 @@ from placewright.frontends.graph_builder import (
     first_line,
     tensor_spec,
 )
+from placewright.frontends.inlining import check_inlined_ops, inlined_size
+from placewright.frontends.onnx_graph.control_flow import nodes_within
 from placewright.frontends.onnx_graph.nodes import OnnxReader
 from placewright.frontends.onnx_graph.shapes import MAX_FOLDED, dtype_of
 from placewright.frontends.op_costs import logger
@@ -36,6 +38,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from placewright.graph import Graph
+
+MAX_INLINED_BYTES = 2**29
+"""Bytes that calls of functions add to a model, small constants in the functions among them."""
 
 
 def from_onnx(
@@ -110,12 +115,43 @@ def _load_model(path: Path) -> Any:
     if model.functions:
         _drop_large_weights(model.graph)
         try:
+            _check_calls(model)
+        except GraphError as error:
+            raise GraphError(f"{file_label(path)}: {error}") from None
+        try:
             return inliner.inline_local_functions(model)
         except Exception as error:  # the C++ part of onnx raises its own classes
             raise GraphError(
                 f"{file_label(path)}: its functions cannot be inlined: {first_line(error)}"
             ) from None
     return model
+
+
+def _check_calls(model: Any) -> None:
+    """Refuse functions whose calls have no end, or too many ops or bytes.
+
+    Raises:
+        GraphError: The message says how many.
+    """
+    bodies = {
+        (function.domain, function.name, function.overload): function
+        for function in model.functions
+    }
+
+    def calls_in(body: Any) -> list[tuple[str, str, str]]:
+        keys = ((node.domain, node.op_type, node.overload) for node in nodes_within(body))
+        return [key for key in keys if key in bodies]
+
+    calls_of = {key: calls_in(body) for key, body in bodies.items()}
+    calls = calls_in(model.graph)
+    op_counts = {key: sum(1 for _ in nodes_within(body)) for key, body in bodies.items()}
+    check_inlined_ops(inlined_size(calls, op_counts, calls_of))
+    own_bytes = {key: body.ByteSize() for key, body in bodies.items()}
+    size = inlined_size(calls, own_bytes, calls_of)
+    if size > MAX_INLINED_BYTES:
+        raise GraphError(
+            f"its functions call for {size:,} bytes: expected at most {MAX_INLINED_BYTES:,}"
+        )
 
 
 def _drop_large_weights(graph: Any) -> None:

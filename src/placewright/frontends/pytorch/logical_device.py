@@ -1,7 +1,7 @@
 """The logical device: where TorchDynamo believes all tensors to be while it traces a model.
 
 A plan spreads a model's weights over devices, and the fake tensors that TorchDynamo traces with
-want one device. Inside `logical_device` every real tensor becomes a fake tensor of the logical
+want one device. Inside `trace_on_device` every real tensor becomes a fake tensor of the logical
 device, wherever its data are. Guards and graphs still see the real tensors: nothing is wrapped.
 
 This is the second file that uses private APIs of PyTorch: `MetaTensorDescriber.describe_tensor`.
@@ -25,7 +25,7 @@ _install_lock = threading.Lock()
 
 
 @contextlib.contextmanager
-def logical_device(device: torch.device) -> Iterator[None]:
+def trace_on_device(device: torch.device) -> Iterator[None]:
     """Let TorchDynamo believe that all tensors are on a device, in this thread."""
     _install()
     previous = getattr(_current, "device", None)

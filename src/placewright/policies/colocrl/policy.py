@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from placewright.files import validation
 from placewright.policies import grouping as op_groups
 from placewright.policies.exploration_noise import correlated_noise
 from placewright.policies.policy import (
@@ -26,7 +27,6 @@ from placewright.policies.policy import (
     one_plan_per_episode,
 )
 from placewright.policies.seq2seq import Placer, uniform_entropy
-from placewright.policies.tensor_files import settings_of
 
 if TYPE_CHECKING:
     from placewright.problem import Problem
@@ -133,8 +133,8 @@ class ColocRL(PolicyDefaults, nn.Module):
     @classmethod
     def from_config(cls, data: dict[str, Any]) -> ColocRL:
         return cls(
-            ColocRLConfig(**settings_of(data)),
-            tuple(data["kinds"]),
+            ColocRLConfig.from_data(data),
+            validation.texts(data["kinds"], "kinds"),
             data["groups"],
             data["devices"],
         )

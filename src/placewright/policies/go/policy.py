@@ -53,7 +53,6 @@ from placewright.policies.policy import (
     one_plan_per_episode,
 )
 from placewright.policies.seq2seq import MASKED_LOGIT
-from placewright.policies.tensor_files import settings_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -128,9 +127,7 @@ class Go(PolicyDefaults, nn.Module):
     def from_config(cls, data: dict[str, Any]) -> Go:
         if data["sizes"] != [UNIT_WIDTH, GRAPH_WIDTH, DEVICE_WIDTH, PAIR_WIDTH, CLASSES]:
             raise ValueError(f"it reads {data['sizes']} features")
-        settings = settings_of(data)
-        tuples = {name: tuple(settings[name]) for name in ("tasks", "passes")}
-        return cls(GoConfig(**{**settings, **tuples}))
+        return cls(GoConfig.from_data(data))
 
     @property
     def torch_device(self) -> torch.device:

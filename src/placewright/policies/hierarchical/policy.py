@@ -19,6 +19,7 @@ import torch
 from torch import nn
 
 from placewright.errors import ConfigError
+from placewright.files import validation
 from placewright.policies import grouping as op_groups
 from placewright.policies.exploration_noise import correlated_noise
 from placewright.policies.hierarchical.units import GrouperUnits
@@ -31,7 +32,6 @@ from placewright.policies.policy import (
     one_plan_per_episode,
 )
 from placewright.policies.seq2seq import Placer, log_prob_and_entropy, uniform_entropy
-from placewright.policies.tensor_files import settings_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -138,7 +138,8 @@ class Hierarchical(PolicyDefaults, nn.Module):
 
     @classmethod
     def from_config(cls, data: dict[str, Any]) -> Hierarchical:
-        return cls(HierarchicalConfig(**settings_of(data)), tuple(data["kinds"]), data["devices"])
+        kinds = validation.texts(data["kinds"], "kinds")
+        return cls(HierarchicalConfig.from_data(data), kinds, data["devices"])
 
     @torch.no_grad()
     def act(

@@ -31,7 +31,6 @@ from placewright.policies.policy import (
     one_plan_per_episode,
 )
 from placewright.policies.seq2seq import MASKED_LOGIT, log_prob_and_entropy, uniform_entropy
-from placewright.policies.tensor_files import settings_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -125,7 +124,7 @@ class Placeto(PolicyDefaults, nn.Module):
 
     @classmethod
     def from_config(cls, data: dict[str, Any]) -> Placeto:
-        return cls(PlacetoConfig(**settings_of(data)), data["devices"])
+        return cls(PlacetoConfig.from_data(data), data["devices"])
 
     @property
     def judges_steps(self) -> bool:

@@ -29,7 +29,6 @@ from placewright.policies.policy import (
     one_plan_per_episode,
 )
 from placewright.policies.seq2seq import MASKED_LOGIT, log_prob_and_entropy, uniform_entropy
-from placewright.policies.tensor_files import settings_of
 from placewright.policies.transfer.features import FEATURES, PairFeatures
 from placewright.policies.transfer.graph_features import (
     FeatureFlags,
@@ -153,7 +152,7 @@ class GnnPolicy(PolicyDefaults, nn.Module):
 
     @classmethod
     def from_config(cls, data: dict[str, Any]) -> GnnPolicy:
-        config = GnnConfig(**settings_of(data))
+        config = GnnConfig.from_data(data)
         if tuple(data["features"]) != FEATURES or data["more"] != config.feature_flags.pair_width:
             raise ValueError(f"it knows features {', '.join(data['features'])}")
         return cls(config)

@@ -14,7 +14,8 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from placewright.errors import FileError
+from placewright.errors import ConfigError, FileError
+from placewright.files import validation
 from placewright.files.header import body, make_header
 from placewright.files.storage import read_data, write_data
 from placewright.policies import grouping as op_groups
@@ -26,7 +27,6 @@ from placewright.policies.policy import (
     Scores,
     one_plan_per_episode,
 )
-from placewright.policies.tensor_files import settings_of
 from placewright.policies.transfer.features import FEATURES, PairFeatures
 from placewright.policies.transfer.rollout import Rollout, roll_out
 from placewright.scheduling.batched_schedules import ScheduleOrder
@@ -82,7 +82,7 @@ class LinearPolicy(PolicyDefaults):
     def from_config(cls, data: dict[str, Any]) -> LinearPolicy:
         if tuple(data["features"]) != FEATURES:
             raise ValueError(f"it knows features {', '.join(data['features'])}")
-        return cls(LinearConfig(**settings_of(data)))
+        return cls(LinearConfig.from_data(data))
 
     def save(self, path: Path) -> None:
         """Write it to one JSON file, its weights by name, which needs no torch.
@@ -105,10 +105,10 @@ class LinearPolicy(PolicyDefaults):
         try:
             weights = data["config"]["weights"]
             return cls(
-                LinearConfig(**settings_of(data["config"])),
-                np.array([float(weights[name]) for name in FEATURES]),
+                LinearConfig.from_data(data["config"]),
+                np.array([validation.number(weights[name], name) for name in FEATURES]),
             )
-        except (KeyError, TypeError, ValueError) as error:
+        except (ArithmeticError, KeyError, TypeError, ValueError, ConfigError) as error:
             raise FileError(f"{path}: is no pair policy of this release: {error!r}") from None
 
     def grouping(self, problem: Problem) -> Grouping:

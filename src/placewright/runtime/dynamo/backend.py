@@ -245,7 +245,13 @@ class PlanBackend:
 
     @contextlib.contextmanager
     def eager_scope(self) -> Iterator[None]:
-        """Let PyTorch's functions run on the devices that the plan names."""
+        """Let PyTorch's functions run on the devices that the plan names.
+
+        Workers share the host's memory, so that there is nothing to do without a GPU.
+        """
+        if not any(real_device.is_gpu for real_device in self.real_devices):
+            yield
+            return
         with self._eager_lock:
             mode = self._eager_placement()
             mode.begin_call()

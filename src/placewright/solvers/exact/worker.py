@@ -32,8 +32,11 @@ def main() -> None:
     os.dup2(2, 1)
 
     def send(answer: dict[str, Any]) -> None:
-        answers.write(json.dumps(answer) + "\n")
-        answers.flush()
+        try:
+            answers.write(json.dumps(answer) + "\n")
+            answers.flush()
+        except BrokenPipeError:
+            os._exit(0)  # the parent is gone
 
     requests: queue.Queue[str] = queue.Queue()
     threading.Thread(target=_read_requests, args=(requests,), daemon=True).start()
