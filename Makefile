@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 BUILD_INPUTS := pyproject.toml constraints.txt CMakeLists.txt $(wildcard cpp/*.?pp cpp/*/*.?pp)
 
-.PHONY: demo test format bench clean
+.PHONY: demo test format bench attack clean
 
 # A model of 5.5 GiB on a GPU that may use 4 GiB of its memory.
 DEMO := transformer:tokens=512 --on V100+cpu --limit gpu0=4GiB
@@ -32,6 +32,11 @@ format: $(VENV)/test.stamp
 
 bench: $(VENV)/test.stamp
 	$(BIN)/python -m benchmarks.simulator.speed
+
+# The standing attack for as long as SECONDS says; it goes on where it stopped.
+attack: $(VENV)/test.stamp
+	@mkdir -p out
+	cd tests && OMP_NUM_THREADS=1 ../$(BIN)/python -m attack --seconds $(or $(SECONDS),90) --state ../out/attack.json
 
 clean:
 	rm -rf $(VENV) build out .pytest_cache .mypy_cache .ruff_cache .hypothesis

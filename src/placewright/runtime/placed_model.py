@@ -30,6 +30,7 @@ from placewright.runtime.dynamo.call_checks import (
     guarded_hooks,
     reason_to_run_eagerly,
 )
+from placewright.runtime.dynamo.compiled_graph import ArgumentsOverlap
 from placewright.runtime.dynamo.pipeline import pipelined_calls
 from placewright.runtime.dynamo.train_step import TrainStep
 from placewright.runtime.dynamo.undefined_gradients import note_undefined_gradients
@@ -265,6 +266,9 @@ class PlacedModel:
                     if torch.is_grad_enabled():
                         note_undefined_gradients(outputs)
                     return outputs
+                except ArgumentsOverlap as error:
+                    self.eager_calls[str(error)] += 1
+                    return self._run_eagerly(self.forward, args, kwargs)
                 except TorchDynamoException as error:
                     if self.backend.run_count != runs:
                         raise
@@ -282,8 +286,8 @@ class PlacedModel:
         With GPUs it may not: what runs between two graphs would meet weights of several devices.
         Nor may a model that differentiates in its forward pass: a graph is one autograd node.
         """
-        is_limit = "recompile" in reason
-        return not self.has_gpus and not is_limit and "autograd" not in reason
+        never = ("recompile", "autograd", "backward")
+        return not self.has_gpus and not any(word in reason for word in never)
 
     def reason_to_run_eagerly(self, args: Any, kwargs: Any) -> str:
         """Why a call cannot be compiled; empty: it can, as far as is known."""
@@ -354,6 +358,8 @@ class PlacedModel:
                 return self.run_compiled(compiled, args, kwargs or {})
             except TorchDynamoException as error:
                 reason = f"TorchDynamo cannot trace it as a whole: {_first_line(error)}"
+            except ArgumentsOverlap as error:
+                reason = str(error)
         raise ExecutionError(f"calls of this kind cannot be in flight together: {reason}")
 
     def train_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from placewright.frontends.pytorch.aot_graph import (
 )
 from placewright.frontends.pytorch.graph import TorchGraphBuilder
 from placewright.frontends.pytorch.shapes import Node
+from placewright.frontends.pytorch.writes import changed_states
 from placewright.graph import Graph
 from placewright.runtime.dynamo.steps import CallResolved, ResolvedCall
 from placewright.runtime.dynamo.undefined_gradients import GradientSources, undefined_outputs
@@ -34,6 +36,10 @@ if TYPE_CHECKING:
 
     GetOutput = Callable[[Sequence[torch.Tensor], Sequence[Any]], Any]
     """An output of the graph, from the executor's outputs and the arguments of the call."""
+
+
+class ArgumentsOverlap(Exception):
+    """Arguments of a call share memory that it changes, so that its graph does not serve it."""
 
 
 @dataclass
@@ -81,6 +87,7 @@ class CompiledGraph:
             self.plan = match_plan(backend.plan, self.program.graph)
         except (GraphError, PlanError) as error:
             self.program, self.reason = None, str(error)
+        self._changed_indices: list[int] = []
         self.executor: Executor | None = None
         self._process = 0
         self._addresses: list[int] = []
@@ -94,6 +101,12 @@ class CompiledGraph:
         self._gradient_sources = GradientSources(module.graph, joint.outputs)
         if self.program is not None:
             self._constants = _constants(self.program)
+            changed = changed_states(self.program.capture)
+            self._changed_indices = [
+                index
+                for index, name in enumerate(self.program.capture.argument_names)
+                if name in changed
+            ]
             index_of = {name: at for at, name in enumerate(self.program.capture.argument_names)}
             self._weight_names = {
                 position: (source.names, index_of[source.names[0]])
@@ -114,6 +127,8 @@ class CompiledGraph:
                     value.device
                 )
         backend = self.backend
+        if self._changed_indices:
+            self._check_overlap(args)
         if _is_batched(args):  # by vmap, which does not reach into other threads
             with torch.no_grad():
                 return list(self.module(*args))
@@ -133,6 +148,20 @@ class CompiledGraph:
         with backend.eager_scope(), torch.no_grad():
             outputs = list(self.module(*args))
         return [get(outputs, args) for get in self._output_getters(computed=False)]
+
+    def _check_overlap(self, args: Sequence[Any]) -> None:
+        """Refuse a call that changes memory which another argument reads, too.
+
+        The graph was traced for arguments that share no memory. Calls that are one graph have done
+        nothing before this.
+        """
+        storages = Counter(
+            value.untyped_storage().data_ptr() for value in args if isinstance(value, torch.Tensor)
+        )
+        for index in self._changed_indices:
+            address = args[index].untyped_storage().data_ptr()
+            if address and storages[address] > 1:
+                raise ArgumentsOverlap("an argument shares memory with one that the call changes")
 
     def _run(self, args: Sequence[Any]) -> list[torch.Tensor]:
         """Run a step; an op that fails raises what it would raise in the model itself."""

@@ -20,7 +20,12 @@ from placewright.frontends.op_costs import OPTIMIZER_FLOPS
 from placewright.frontends.pytorch.aot_graph import backward_without_autocast
 from placewright.runtime.dynamo.backend import PlanBackend
 from placewright.runtime.dynamo.call_checks import call_shape
-from placewright.runtime.dynamo.compiled_graph import CompiledGraph, JointGraph, build_graph_program
+from placewright.runtime.dynamo.compiled_graph import (
+    ArgumentsOverlap,
+    CompiledGraph,
+    JointGraph,
+    build_graph_program,
+)
 from placewright.runtime.dynamo.steps import resolve_call
 from placewright.runtime.micro_batches import share_optimizer_states, train_micro_batches
 from placewright.runtime.program.optimizer_step import OptimizerRule, WeightUpdate
@@ -66,6 +71,8 @@ class TrainStep:
                 with torch.enable_grad():
                     loss: torch.Tensor = self.placed.run_compiled(compiled, args, kwargs)
                 return loss.detach()
+            except ArgumentsOverlap as error:
+                reason = str(error)
             except TorchDynamoException as error:
                 reason = str(error).strip().partition("\n")[0]
                 self._not_one_program[call_shape(args, kwargs)] = reason
