@@ -301,12 +301,22 @@ class PlacedModel:
         return reason
 
     def run_compiled(self, compiled: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Call a compiled function; with GPUs, its tensors are traced as if on one device."""
+        """Call a compiled function.
+
+        With GPUs, all tensors are traced as if on the host: a graph is then the one that was
+        planned, and each device has its own kernels for its ops. Only autocast of a GPU needs
+        tensors of that GPU. Outputs go to the device of the first tensor.
+        """
         with guarded_hooks():
             if not self.has_gpus:
                 return compiled(*args, **kwargs)
             tensor = first_tensor(args, kwargs)
-            with trace_on_device(torch.device("cpu") if tensor is None else tensor.device):
+            device = torch.device("cpu") if tensor is None else tensor.device
+            is_cast = torch.is_autocast_enabled(device.type)
+            with (
+                trace_on_device(device if is_cast else torch.device("cpu")),
+                self.backend.outputs_on(device),
+            ):
                 return compiled(*args, **kwargs)
 
     def _run_eagerly(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:

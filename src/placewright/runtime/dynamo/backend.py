@@ -77,6 +77,7 @@ class PlanBackend:
         self.on_compile: Callable[[], None] = lambda: None  # called before a graph is compiled
         self.is_resolving = False
         self.delivery: tuple[ResolvedCall, Sequence[torch.Tensor]] | None = None
+        self._outputs = threading.local()
         self._eager: tuple[list[int], EagerPlacement] | None = None
         self._eager_lock = threading.RLock()
         if sibling is not None:
@@ -240,6 +241,22 @@ class PlanBackend:
             yield
         finally:
             self.delivery = None
+
+    @contextlib.contextmanager
+    def outputs_on(self, device: torch.device) -> Iterator[None]:
+        """Let graphs that this thread runs return their outputs on a device."""
+        previous = self.output_device
+        self._outputs.device = device
+        try:
+            yield
+        finally:
+            self._outputs.device = previous
+
+    @property
+    def output_device(self) -> torch.device | None:
+        """The device of the outputs of graphs; None: as they were traced."""
+        device: torch.device | None = getattr(self._outputs, "device", None)
+        return device
 
     # -- eager calls ---------------------------------------------------------------------------
 

@@ -261,7 +261,7 @@ class CompiledGraph:
     def _tensor_getter(self, at: int, node: Node, descriptor: Any) -> GetOutput:
         """An output on the device that the caller expects.
 
-        A gradient goes to its input's device, a tensor that the model returns to the logical one,
+        A gradient goes to its input's device, a tensor that the model returns to that of the call,
         and one that is saved for the backward graph stays where it is.
         """
         gradient_of, saved = gradient_input(descriptor), "Saved" in type(descriptor).__name__
