@@ -269,9 +269,11 @@ class CompiledGraph:
 
         def get(values: Sequence[torch.Tensor], args: Sequence[Any]) -> torch.Tensor:
             value = values[at]
-            target = (
-                device if gradient_of is None else self.joint.input_devices.get(gradient_of, device)
-            )
+            target = device
+            if gradient_of is not None:
+                target = self.joint.input_devices.get(gradient_of, device)
+            elif device is not None:
+                target = self.backend.output_device or device
             if target is not None and value.device != target:
                 value = value.to(target)
             if torch.is_inference_mode_enabled() and not value.is_inference():
