@@ -319,6 +319,8 @@ NB_MODULE(_kernel, m) {
       .def_rw("in_order", &AnnealingSettings::in_order)
       .def_rw("period", &AnnealingSettings::period)
       .def_rw("overlap", &AnnealingSettings::overlap)
+      .def_rw("simulate_memory", &AnnealingSettings::simulate_memory)
+      .def_rw("overflow_first", &AnnealingSettings::overflow_first)
       .def_rw("guided_share", &AnnealingSettings::guided_share)
       .def_rw("move_share", &AnnealingSettings::move_share)
       .def_rw("level_share", &AnnealingSettings::level_share)

@@ -101,6 +101,17 @@ class Arrays:
         return required
 
     @cached_property
+    def has_streamable_weights(self) -> bool:
+        """Whether a weight can be on another device than an op that reads it."""
+        source = self.producer[self.inputs]
+        is_separable = (
+            self.is_weight[source]
+            & self.scheduled[self.reader]
+            & (self.unit[source] != self.unit[self.reader])
+        )
+        return bool(is_separable.any()) and self.devices > 1
+
+    @cached_property
     def storage_root(self) -> NDArray[np.int64]:
         """The tensor that owns each tensor's memory, through chains of aliases."""
         root = np.where(self.alias >= 0, self.alias, np.arange(len(self.sizes))).astype(np.int64)

@@ -78,13 +78,13 @@ class AnnealingRounds:
             share: The share of the evaluations left that a round may take.
         """
         search, rounds = self.search, 0
-        while rounds < max_rounds and self.idle_rounds < _IDLE_CYCLES * len(self.arms):
-            arm, key_before = _next_arm(self.arms), self.annealer.key
+        while rounds < max_rounds and self.idle_rounds < _IDLE_CYCLES * len(self._useful_arms()):
+            arm, key_before = _next_arm(self._useful_arms()), self.annealer.key
             search.phase = arm.name
             effort = min(_ROUND_GROWTH**arm.uses, self.max_factor)
             evaluations_left = search.stop.left(search) * share / self.chains
             # A round takes as long with a scout as without one.
-            length = self.first_length / (1.0 if arm.scout is None else _SCOUT_COST)
+            length = self._first_length_of(arm) / (1.0 if arm.scout is None else _SCOUT_COST)
             self._run_arm(arm, int(min(length * effort, evaluations_left)))
             if is_finished(search):
                 return False
@@ -95,6 +95,23 @@ class AnnealingRounds:
             self.idle_rounds = 0 if gain > 1e-5 else self.idle_rounds + 1
             self.round_count, rounds = self.round_count + 1, rounds + 1
         return True
+
+    def _useful_arms(self) -> list[AnnealingArm]:
+        """All arms, but those for memory only where it is in the way."""
+        no_plan_fits = self.search.key[0] > 0
+        is_misjudged = no_plan_fits or self.annealer.memory_is_misjudged
+        return [
+            arm
+            for arm in self.arms
+            if (no_plan_fits or not arm.overflow_first)
+            and (is_misjudged or not arm.simulate_memory)
+        ]
+
+    def _first_length_of(self, arm: AnnealingArm) -> int:
+        """Evaluations of an arm's first round: a plan that is simulated takes longer."""
+        if not arm.simulate_memory:
+            return self.first_length
+        return min(self.first_length, first_round_length(self.search.problem, True))
 
     def _run_arm(self, arm: AnnealingArm, evaluations: int) -> None:
         search = self.search
@@ -108,7 +125,15 @@ class AnnealingRounds:
         changes = MoveShares.for_search(arm.change_order, arm.change_streaming)
         guide = None if arm.proposer is None else arm.proposer.guide(self.first_length)
         self.annealer.run(
-            start_rows, evaluations, arm.cooling, changes, arm.size_slope, guide, arm.scout
+            start_rows,
+            evaluations,
+            arm.cooling,
+            changes,
+            arm.size_slope,
+            guide,
+            arm.scout,
+            arm.simulate_memory,
+            arm.overflow_first,
         )
 
 
@@ -123,6 +148,8 @@ class AnnealingArm:
     size_slope: float
     proposer: BudgetedProposer | None = None  # the source of its moves
     scout: ScoutNet | None = None
+    simulate_memory: bool = False  # for the period, where resident bytes do not tell what fits
+    overflow_first: bool = False  # where no plan fits
     uses: int = 0
     gain_rate: float = 0.0
 
@@ -134,12 +161,13 @@ class AnnealingArm:
 def _default_arms(problem: Problem, stream: bool) -> list[AnnealingArm]:
     if problem.objective == "period":
         return [
+            *_memory_arms(problem, stream),
             AnnealingArm("annealing warm", False, False, Cooling(0.03, 3e-5), 0.5),
             AnnealingArm("annealing cool", False, False, Cooling(0.003, 3e-5), 0.3),
             AnnealingArm("annealing hot", False, False, Cooling(0.1, 1e-4), 1.0),
             AnnealingArm("annealing cold", False, False, Cooling(0.001, 5e-5), 0.3),
         ]
-    arms: list[AnnealingArm] = []
+    arms = _memory_arms(problem, stream)
     for streaming in [True, False] if stream else [False]:
         prefix = "streaming " if streaming else ""
         arms += [
@@ -159,6 +187,22 @@ def _default_arms(problem: Problem, stream: bool) -> list[AnnealingArm]:
     return arms
 
 
+def _memory_arms(problem: Problem, stream: bool) -> list[AnnealingArm]:
+    """Arms for plans that fit: no order and no staging buffer shortens the period, but they decide
+    what fits.
+    """
+    is_period = problem.objective == "period"
+    arms: list[AnnealingArm] = []
+    for streaming in [True, False] if stream else [False]:
+        prefix = "streaming " if streaming else ""
+        fit = AnnealingArm(f"annealing {prefix}fit", True, streaming, Cooling(1.0, 1e-2), 0.5)
+        arms.append(replace(fit, simulate_memory=is_period, overflow_first=True))
+        if is_period:
+            memory = replace(fit, name=f"annealing {prefix}memory", cooling=Cooling(0.1, 1e-3))
+            arms.append(replace(memory, simulate_memory=True))
+    return arms
+
+
 def _with_proposer(
     arms: list[AnnealingArm], proposer: BudgetedProposer, scout: ScoutNet | None
 ) -> list[AnnealingArm]:
@@ -166,7 +210,12 @@ def _with_proposer(
 
     These come first if it has a scout, which runs inside annealing, else behind the plain ones.
     """
-    plain_arms = [arm for arm in arms if not arm.change_streaming and arm.cooling is not None][:2]
+    plain_arms = [
+        arm
+        for arm in arms
+        if not (arm.change_streaming or arm.overflow_first or arm.simulate_memory)
+        and arm.cooling is not None
+    ][:2]
     proposer_arms = [
         replace(arm, name=f"{arm.name} by {proposer.proposer.name}", proposer=proposer, scout=scout)
         for arm in plain_arms
