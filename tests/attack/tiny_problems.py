@@ -8,7 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placewright import Cluster, Constraints, Device, Graph, Link, Op, Problem, Roofline, Table, judge
+from placewright import (
+    Cluster,
+    Constraints,
+    Device,
+    Graph,
+    Link,
+    Op,
+    Problem,
+    Roofline,
+    Table,
+    judge,
+)
+from placewright.errors import ProblemError
 from placewright.plan_batch import PlanBatch
 from placewright.simulator.evaluation import judge_batch
 
@@ -112,17 +124,18 @@ def _constraints(rng: np.random.Generator, graph: Graph, cluster: Cluster) -> Co
     """Each input is pinned anywhere; now and then another op is pinned, or two are colocated."""
     names = [device.name for device in cluster.devices]
     pins = {op.name: str(rng.choice(names)) for op in graph.ops if op.kind == "input"}
-    free = [op.name for op in graph.ops if op.kind not in ("input", "state", "view")]
-    free = [name for name in free if graph.ops[graph.position[name]].colocate is None]
+    others = [op.name for op in graph.ops if op.kind != "input"]
+    if others and rng.random() < 0.15:
+        pins[str(rng.choice(others))] = str(rng.choice(names))
     colocate: tuple[tuple[str, ...], ...] = ()
-    if len(free) >= 2 and rng.random() < 0.15:
-        colocate = (tuple(str(name) for name in rng.choice(free, size=2, replace=False)),)
-    elif free and rng.random() < 0.15:
-        readers = {source for op in graph.ops for source, _ in op.inputs}
-        alone = [name for name in free if graph.position[name] not in readers] or free[:1]
-        if not any(graph.ops[source].kind == "state" for source in range(len(graph))):
-            pins[str(rng.choice(alone))] = str(rng.choice(names))
-    return Constraints(pins=pins, colocate=colocate)
+    if len(others) >= 2 and rng.random() < 0.15:
+        colocate = (tuple(str(name) for name in rng.choice(others, size=2, replace=False)),)
+    constraints = Constraints(pins=pins, colocate=colocate)
+    try:
+        _ = Problem(graph, cluster, constraints=constraints).arrays
+    except ProblemError:  # the pins of a unit disagree
+        constraints = Constraints(pins=dict.fromkeys(pins, names[0]), colocate=colocate)
+    return constraints
 
 
 def _with_scarce_memory(rng: np.random.Generator, problem: Problem) -> Problem:
@@ -204,7 +217,6 @@ class BestPlan:
 
 def best_plan(problem: Problem, seed: int) -> BestPlan:
     """The best plan of all, or of a sample of `MAX_PLANS` where there are more."""
-    a = problem.arrays
     orders = all_orders(problem)
     placement_rows: list[NDArray[np.int32]] = []
     staging_rows: list[NDArray[np.int64]] = []
@@ -218,8 +230,9 @@ def best_plan(problem: Problem, seed: int) -> BestPlan:
         row, order = (part.ravel() for part in np.indices((len(placements), len(orders))))
     else:
         rng = np.random.default_rng(seed)
-        row, order = rng.integers(len(placements), size=MAX_PLANS), rng.integers(
-            len(orders), size=MAX_PLANS
+        row, order = (
+            rng.integers(len(placements), size=MAX_PLANS),
+            rng.integers(len(orders), size=MAX_PLANS),
         )
     batches = [PlanBatch(placements[row], orders[order], stagings[row])]
     if problem.discipline == "ready":  # without priorities it is another order

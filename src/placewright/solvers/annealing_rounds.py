@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from placewright.plan_batch import PlanBatch
 from placewright.solvers.fuse_plan import fuse_ops, reorder_fused
 from placewright.solvers.searches.annealing import (
+    FIT_COOLING,
     elite_plans,
     first_round_length,
     grouping_levels,
@@ -195,7 +196,7 @@ def _memory_arms(problem: Problem, stream: bool) -> list[AnnealingArm]:
     arms: list[AnnealingArm] = []
     for streaming in [True, False] if stream else [False]:
         prefix = "streaming " if streaming else ""
-        fit = AnnealingArm(f"annealing {prefix}fit", True, streaming, Cooling(1.0, 1e-2), 0.5)
+        fit = AnnealingArm(f"annealing {prefix}fit", True, streaming, FIT_COOLING, 0.5)
         arms.append(replace(fit, simulate_memory=is_period, overflow_first=True))
         if is_period:
             memory = replace(fit, name=f"annealing {prefix}memory", cooling=Cooling(0.1, 1e-3))

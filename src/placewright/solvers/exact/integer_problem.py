@@ -108,7 +108,6 @@ class IntegerProblem:
             "strict": strict,
             "hint": None,
             "free": None,
-            "excluded": [],
         }
         return cls(problem, tick, slack, item, unit, payload)
 
@@ -141,13 +140,6 @@ class IntegerProblem:
             is_free = np.zeros(len(first_op), dtype=bool)
             is_free[self.unit[free]] = True
             payload["free"] = is_free.tolist()
-        return IntegerProblem(self.problem, self.tick, self.slack, self.item, self.unit, payload)
-
-    def without(self, placements: list[NDArray[np.int32]]) -> IntegerProblem:
-        """The same problem without these placements."""
-        first_op = np.unique(self.unit, return_index=True)[1]
-        excluded = [placement[first_op].tolist() for placement in placements]
-        payload = {**self.payload, "excluded": excluded}
         return IntegerProblem(self.problem, self.tick, self.slack, self.item, self.unit, payload)
 
     def seconds(self, ticks: float) -> float:

@@ -69,9 +69,6 @@ class PlacementModel:
                 self.readers[row["producer"]].extend(row["readers"])
         self.true = self.model.new_constant(1)
         self.unit_on = [self._unit_literals(unit) for unit in range(len(payload["allowed"]))]
-        for unit_devices in payload["excluded"]:
-            chosen = [on[device] for on, device in zip(self.unit_on, unit_devices, strict=True)]
-            self.model.add_bool_or(*(~literal for literal in chosen))
         self._conjunctions: dict[tuple[int, int], Literal] = {}
         self._colocated: dict[tuple[int, int], Literal] = {}
         self._read_on: dict[tuple[int, int], Literal] = {}

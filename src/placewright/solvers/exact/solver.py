@@ -9,20 +9,17 @@ from __future__ import annotations
 import math
 import time
 from contextlib import closing, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from placewright.errors import ProblemError
-from placewright.plan import NO_STAGING
 from placewright.simulator import judge
 from placewright.solvers.balanced import Balanced
 from placewright.solvers.exact.integer_problem import IntegerProblem
 from placewright.solvers.exact.process import borrow_worker
 from placewright.solvers.heft import HEFT
 from placewright.solvers.m_etf import METF
-from placewright.solvers.ordering.priority_rules import rule_priorities
+from placewright.solvers.searches.annealing import anneal_to_fit
 from placewright.solvers.single import SingleDevices
 from placewright.transforms import by_colocation, by_heavy_edges
 from placewright.transforms.bundles import Bundles
@@ -30,6 +27,7 @@ from placewright.transforms.bundles import Bundles
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
+    import numpy as np
     from numpy.typing import NDArray
 
     from placewright.plan import Plan
@@ -48,7 +46,6 @@ _BASELINES: tuple[Solver, ...] = (
 _MAX_BUNDLES = 120  # bundles above which ops are placed in groups
 _COARSE_GROUPS = 24  # the number of these groups
 _MAX_GROUPS = 300  # groups above which it is not tried
-_MAX_CUTS = 60  # placements that are excluded one by one where no plan fits
 _MIN_SECONDS = 0.02  # seconds below which it is not tried
 
 
@@ -174,9 +171,10 @@ def _solution_from(
 class Exact:
     """The optimal plan, with a proof, for graphs of up to about 30 ops or groups.
 
-    It starts with the best of a few baselines, and evaluates every plan that CP-SAT finds. Its
-    bound holds for every plan that fits, streamed weights included, but not for fused ops; the
-    result is proven optimal if its gap is below a millionth, else it is the best plan found.
+    It starts with the best of a few baselines, or where none fits with a plan that annealing makes
+    fit, and evaluates every plan that CP-SAT finds. Its bound holds for every plan that fits,
+    streamed weights included, but not for fused ops; the result is proven optimal if its gap is
+    below a millionth, else it is the best plan found.
 
     Args:
         group: Makes groups that are placed whole, e.g. `transforms.by_heavy_edges` with a count,
@@ -198,6 +196,8 @@ class Exact:
 
     def run(self, search: Search) -> None:
         judge_baselines(search)
+        # The model's memory is a relaxation: its plans may all be over where another one fits.
+        anneal_to_fit(search)
         if search.over:
             return
         grouping = self._grouping(search.problem)
@@ -212,8 +212,6 @@ class Exact:
                 limits = SolveLimits(seconds, self.deterministic, self.workers, search.seed)
                 if _solve_stage(search, worker, stage, limits):
                     return
-            if search.key[0] and grouping is None:
-                _search_fitting(search, worker, limits, deadline)
 
     def _grouping(self, problem: Problem) -> Grouping | None:
         if self.group is not None:
@@ -285,53 +283,6 @@ def _solve_stage(
     search.prove(solution.value_bound, "exact")
     overflow, value = search.key
     return not overflow and value <= solution.value_bound + 2 * solution.rounding
-
-
-def _search_fitting(
-    search: Search, worker: SolverWorker, limits: SolveLimits, deadline: float
-) -> None:
-    """Look for a plan that fits where the model's best do not.
-
-    The model's memory is a relaxation, so the simulator may find its plans too large. Such a
-    placement is tried in other orders and with staging buffers, then excluded, and the model solved
-    again (logic-based Benders cuts: Hooker and Ottosson 2003). Excluding placements proves nothing.
-    """
-    problem = search.problem
-    integer_problem = IntegerProblem.of(
-        problem,
-        math.inf,
-        streaming=problem.arrays.has_streamable_weights,
-        with_schedule=problem.objective == "period",
-    )
-    excluded: list[NDArray[np.int32]] = []
-    for _ in range(_MAX_CUTS):
-        seconds = min(deadline - time.perf_counter(), search.stop.seconds_left(search))
-        if seconds < _MIN_SECONDS:
-            return
-        cut_limits = replace(limits, seconds=seconds)
-        with closing(solutions(worker, integer_problem.without(excluded), cut_limits)) as results:
-            *_, solution = results
-        if solution.placement is None:
-            return
-        _judge_orders(search, solution.placement, solution.priority)
-        if search.over or not search.key[0]:
-            return
-        excluded.append(solution.placement)
-
-
-def _judge_orders(
-    search: Search, placement: NDArray[np.int32], priority: NDArray[np.float64] | None
-) -> None:
-    """Evaluate a placement by every priority rule, with and without staging buffers."""
-    problem, required = search.problem, search.problem.arrays.required_staging(placement)
-    stagings = [np.full(len(required), NO_STAGING)]
-    if required.any():
-        stagings.append(np.where(required > 0, required, NO_STAGING))
-    rules = list(rule_priorities(problem, placement).values())
-    orders = np.stack(rules if priority is None else [priority, *rules])
-    placements = np.repeat(placement[None], len(orders), axis=0)
-    for staging in stagings:
-        search.judge(placements, orders, staging)
 
 
 def judge_baselines(search: Search) -> None:

@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from placewright.problem import Problem
 
 
+FIT_COOLING = Cooling(1.0, 1e-2)
+"""Where plans are over: hot, as a single byte is a large share of the cost of a small problem."""
+
+
 @dataclass(frozen=True)
 class Annealing:
     """Simulated annealing of placement, order and staging (Kirkpatrick et al. 1983).
@@ -94,6 +98,27 @@ def refine(problem: Problem, plan: Plan, seed: int = 0) -> Plan:
     cooling = Cooling(0.003, 1e-4)
     chains.run(start, length, cooling, move_shares, simulate_memory=simulate_memory)
     return search.best or plan
+
+
+def anneal_to_fit(search: Search) -> None:
+    """Anneal the best plans of a search until one fits, for two short rounds at most."""
+    problem, streaming = search.problem, search.problem.arrays.has_streamable_weights
+    if not search.key[0] or search.over:
+        return
+    search.phase = "annealing fit"
+    chains = AnnealingChains(search, grouping_levels(problem))
+    for with_staging in (False, True) if streaming else (False, False):
+        starts = PlanBatch.of(problem, elite_plans(search, 2), True, with_staging)
+        chains.run(
+            starts,
+            first_round_length(problem, simulate_memory=True),
+            FIT_COOLING,
+            MoveShares.for_search(True, with_staging),
+            simulate_memory=problem.objective == "period",
+            overflow_first=True,
+        )
+        if search.over or not search.key[0]:
+            return
 
 
 def grouping_levels(problem: Problem) -> list[Grouping]:
