@@ -30,7 +30,9 @@ def test_a_device_has_no_negative_bytes() -> None:
     message = "device 'a' has memory -1 and reserve 0: expected finite numbers >= 0"
     with pytest.raises(ClusterError, match=message):
         Device("a", memory=-1)
-    with pytest.raises(ClusterError, match="has memory 0 and reserve -2: expected finite numbers >= 0"):
+    with pytest.raises(
+        ClusterError, match="has memory 0 and reserve -2: expected finite numbers >= 0"
+    ):
         Device("a", reserve=-2)
 
 

@@ -52,7 +52,9 @@ def test_seconds_that_a_sum_may_not_hold_are_refused(
     for field in ("latency", "handoff_latency"):
         with pytest.raises(ClusterError, match=r"a link has latency .*: expected 0 to 1e\+18 s"):
             with_link(diamond_problem, **{field: seconds})
-    with pytest.raises(ProblemError, match=r"the cost table holds .* seconds: expected 0 to 1e\+18"):
+    with pytest.raises(
+        ProblemError, match=r"the cost table holds .* seconds: expected 0 to 1e\+18"
+    ):
         Table(("a",), ("gpu0",), np.array([[seconds]]))
 
 
@@ -92,9 +94,7 @@ def test_the_longest_seconds_are_simulated(diamond_problem: Problem) -> None:
 
 
 @pytest.mark.parametrize("memory", [2**62, 2**63 - 1, 2**63, 2**70, 1e30])
-def test_more_memory_than_64_bits_count_is_no_limit(
-    diamond_problem: Problem, memory: int
-) -> None:
+def test_more_memory_than_64_bits_count_is_no_limit(diamond_problem: Problem, memory: int) -> None:
     problem = with_device(diamond_problem, memory=memory)
     assert problem.arrays.capacity[0] == 2**62
     assert solve(problem, AUTO, MaxEvaluations(100)).fits
@@ -104,7 +104,7 @@ def test_more_memory_than_64_bits_count_is_no_limit(
 
 @pytest.mark.parametrize("memory", [math.inf, math.nan, -1])
 def test_memory_that_is_no_number_of_bytes_is_refused(memory: float) -> None:
-    with pytest.raises(ClusterError, match="memory .* expected finite numbers >= 0"):
+    with pytest.raises(ClusterError, match=r"memory .* expected finite numbers >= 0"):
         Device("a", memory=memory)  # type: ignore[arg-type]
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-PARTS: tuple[str, ...] = ()
+PARTS: tuple[str, ...] = ("attack.oracle",)
 """Modules with a function `attack`."""
 
 

@@ -162,13 +162,14 @@ class AnnealingArm:
 def _default_arms(problem: Problem, stream: bool) -> list[AnnealingArm]:
     if problem.objective == "period":
         return [
-            *_memory_arms(problem, stream),
+            *_fit_arms(problem, stream),
             AnnealingArm("annealing warm", False, False, Cooling(0.03, 3e-5), 0.5),
             AnnealingArm("annealing cool", False, False, Cooling(0.003, 3e-5), 0.3),
             AnnealingArm("annealing hot", False, False, Cooling(0.1, 1e-4), 1.0),
             AnnealingArm("annealing cold", False, False, Cooling(0.001, 5e-5), 0.3),
+            *_memory_arms(stream),
         ]
-    arms = _memory_arms(problem, stream)
+    arms = _fit_arms(problem, stream)
     for streaming in [True, False] if stream else [False]:
         prefix = "streaming " if streaming else ""
         arms += [
@@ -188,20 +189,30 @@ def _default_arms(problem: Problem, stream: bool) -> list[AnnealingArm]:
     return arms
 
 
-def _memory_arms(problem: Problem, stream: bool) -> list[AnnealingArm]:
-    """Arms for plans that fit: no order and no staging buffer shortens the period, but they decide
-    what fits.
-    """
+def _fit_arms(problem: Problem, stream: bool) -> list[AnnealingArm]:
+    """Arms for a first plan that fits, with order and staging buffers."""
     is_period = problem.objective == "period"
-    arms: list[AnnealingArm] = []
-    for streaming in [True, False] if stream else [False]:
-        prefix = "streaming " if streaming else ""
-        fit = AnnealingArm(f"annealing {prefix}fit", True, streaming, FIT_COOLING, 0.5)
-        arms.append(replace(fit, simulate_memory=is_period, overflow_first=True))
-        if is_period:
-            memory = replace(fit, name=f"annealing {prefix}memory", cooling=Cooling(0.1, 1e-3))
-            arms.append(replace(memory, simulate_memory=True))
-    return arms
+    return [
+        AnnealingArm(
+            f"annealing {'streaming ' if streaming else ''}fit",
+            *(True, streaming, FIT_COOLING, 0.5),
+            simulate_memory=is_period,
+            overflow_first=True,
+        )
+        for streaming in ([True, False] if stream else [False])
+    ]
+
+
+def _memory_arms(stream: bool) -> list[AnnealingArm]:
+    """Arms for the period: order and staging buffers never shorten it, but decide what fits."""
+    return [
+        AnnealingArm(
+            f"annealing {'streaming ' if streaming else ''}memory",
+            *(True, streaming, Cooling(0.1, 1e-3), 0.5),
+            simulate_memory=True,
+        )
+        for streaming in ([True, False] if stream else [False])
+    ]
 
 
 def _with_proposer(
