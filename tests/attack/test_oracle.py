@@ -7,10 +7,10 @@ from attack.oracle import check_seed
 from attack.tally import try_seeds
 
 
-@pytest.mark.parametrize("first_seed", range(0, 200, 50))
+@pytest.mark.parametrize("first_seed", range(0, 120, 12))
 def test_no_plan_of_a_tiny_problem_proves_a_solver_or_a_bound_wrong(first_seed: int) -> None:
-    tally = try_seeds(check_seed, first_seed, seconds=1e9, most=50)
-    assert tally.tried == 50
+    tally = try_seeds(check_seed, first_seed, seconds=1e9, most=12)
+    assert tally.tried == 12
     assert tally.findings == []
 
 

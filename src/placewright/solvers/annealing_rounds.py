@@ -65,12 +65,14 @@ class AnnealingRounds:
     @cached_property
     def arms(self) -> list[AnnealingArm]:
         problem = self.search.problem
-        arms = _default_arms(problem, memory_binds(problem, self.search))
+        stream = memory_binds(problem, self.search)
+        arms = _default_arms(problem, stream)
         for proposer in self.proposers:
             scout = proposer.network()
             if scout is not None or proposer.guide(self.first_length) is not None:
                 arms = _with_proposer(arms, proposer, scout)
-        return arms
+        # Slow methods run after two rounds, and depend on the best plan of the first two arms.
+        return [*_fit_arms(problem, stream), *arms[:2], *_memory_arms(problem, stream), *arms[2:]]
 
     def run(self, max_rounds: float = math.inf, share: float = 1.0) -> bool:
         """Anneal for `max_rounds` rounds, or until no arm gains; whether the search should go on.
@@ -162,14 +164,12 @@ class AnnealingArm:
 def _default_arms(problem: Problem, stream: bool) -> list[AnnealingArm]:
     if problem.objective == "period":
         return [
-            *_fit_arms(problem, stream),
             AnnealingArm("annealing warm", False, False, Cooling(0.03, 3e-5), 0.5),
             AnnealingArm("annealing cool", False, False, Cooling(0.003, 3e-5), 0.3),
             AnnealingArm("annealing hot", False, False, Cooling(0.1, 1e-4), 1.0),
             AnnealingArm("annealing cold", False, False, Cooling(0.001, 5e-5), 0.3),
-            *_memory_arms(stream),
         ]
-    arms = _fit_arms(problem, stream)
+    arms: list[AnnealingArm] = []
     for streaming in [True, False] if stream else [False]:
         prefix = "streaming " if streaming else ""
         arms += [
@@ -203,7 +203,7 @@ def _fit_arms(problem: Problem, stream: bool) -> list[AnnealingArm]:
     ]
 
 
-def _memory_arms(stream: bool) -> list[AnnealingArm]:
+def _memory_arms(problem: Problem, stream: bool) -> list[AnnealingArm]:
     """Arms for the period: order and staging buffers never shorten it, but decide what fits."""
     return [
         AnnealingArm(
@@ -212,6 +212,7 @@ def _memory_arms(stream: bool) -> list[AnnealingArm]:
             simulate_memory=True,
         )
         for streaming in ([True, False] if stream else [False])
+        if problem.objective == "period"
     ]
 
 
@@ -222,12 +223,7 @@ def _with_proposer(
 
     These come first if it has a scout, which runs inside annealing, else behind the plain ones.
     """
-    plain_arms = [
-        arm
-        for arm in arms
-        if not (arm.change_streaming or arm.overflow_first or arm.simulate_memory)
-        and arm.cooling is not None
-    ][:2]
+    plain_arms = [arm for arm in arms if not arm.change_streaming and arm.cooling is not None][:2]
     proposer_arms = [
         replace(arm, name=f"{arm.name} by {proposer.proposer.name}", proposer=proposer, scout=scout)
         for arm in plain_arms
