@@ -31,7 +31,7 @@ test: $(VENV)/test.stamp
 # itself is not built with a sanitizer, so the runtime is preloaded; its own leaks are none of ours,
 # and address randomisation is off because the thread sanitizer needs its addresses.
 SANITIZED_TESTS := tests/simulator tests/transforms tests/scheduling
-SITE_PACKAGES = $(shell $(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+SITE_PACKAGES = $(shell $(BIN)/python -c 'import sys; print(":".join(p for p in sys.path if "site-packages" in p))')
 RUNTIME = $(shell $${CXX:-c++} -print-file-name=lib$(1).so) $(shell $${CXX:-c++} -print-file-name=libstdc++.so)
 SANITIZED_PYTEST = OMP_NUM_THREADS=1 PYTHONPATH=build/sanitize-$(1)/site:$(SITE_PACKAGES) \
   setarch -R $(BIN)/python -S -m pytest -q -p no:cacheprovider
@@ -51,7 +51,8 @@ build/sanitize-thread/site: SANITIZERS := thread
 build/sanitize-%/site: $(VENV)/test.stamp $(BUILD_INPUTS)
 	rm -rf $@
 	$(PIP) install --no-deps --no-build-isolation --target $@ . \
-	  -C build-dir=build/sanitize-$* -C cmake.define.PLACEWRIGHT_SANITIZE=$(SANITIZERS)
+	  -C build-dir=build/sanitize-$* -C cmake.build-type=RelWithDebInfo -C install.strip=false \
+	  -C cmake.define.PLACEWRIGHT_SANITIZE=$(SANITIZERS)
 
 format: $(VENV)/test.stamp
 	$(BIN)/ruff format .

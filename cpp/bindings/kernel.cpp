@@ -43,9 +43,10 @@ class Kernel {
  public:
   explicit Kernel(const nb::object& arrays) : layout_(read_layout(arrays)) {}
 
-  // Sets the costs of fused groups; needed before plans with fused groups are evaluated.
+  // Sets the costs of fused groups; needed before plans with fused groups are evaluated. They are set
+  // once: other threads may be reading them by the time that a second one sets them.
   void set_fused_parts(const nb::object& parts, const Row<int64_t>& reads, const Row<int8_t>& role) {
-    parts_ = read_parts(parts, reads, role);
+    if (!parts_.is_set) parts_ = read_parts(parts, reads, role);
   }
   bool has_fused_parts() const { return parts_.is_set; }
 
