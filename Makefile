@@ -1,5 +1,6 @@
 # make demo   sets everything up, places a network, compares methods and writes out/report.html
 # make test   sets everything up and runs every check that CI runs
+# make sanitize   runs the compiled modules' tests under the address, undefined and thread sanitizers
 # Both need only python3 (3.11 or newer, with venv), a C++20 compiler and make.
 
 PYTHON ?= python3
@@ -8,7 +9,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 BUILD_INPUTS := pyproject.toml constraints.txt CMakeLists.txt $(wildcard cpp/*.?pp cpp/*/*.?pp)
 
-.PHONY: demo test format bench attack clean
+.PHONY: demo test sanitize sanitize-address sanitize-thread format bench attack clean
 
 # A model of 5.5 GiB on a GPU that may use 4 GiB of its memory.
 DEMO := transformer:tokens=512 --on V100+cpu --limit gpu0=4GiB
@@ -25,6 +26,33 @@ test: $(VENV)/test.stamp
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --dist worksteal $(if $(WORKLOADS),--workloads $(WORKLOADS))
+
+# Each build has a package of its own, which -S and PYTHONPATH put before the editable one. Python
+# itself is not built with a sanitizer, so the runtime is preloaded; its own leaks are none of ours,
+# and address randomisation is off because the thread sanitizer needs its addresses.
+SANITIZED_TESTS := tests/simulator tests/transforms tests/scheduling
+SITE_PACKAGES = $(shell $(BIN)/python -c 'import sys; print(":".join(p for p in sys.path if "site-packages" in p))')
+RUNTIME = $(shell $${CXX:-c++} -print-file-name=lib$(1).so) $(shell $${CXX:-c++} -print-file-name=libstdc++.so)
+SANITIZED_PYTEST = OMP_NUM_THREADS=1 PYTHONPATH=build/sanitize-$(1)/site:$(SITE_PACKAGES) \
+  setarch -R $(BIN)/python -S -m pytest -q -p no:cacheprovider
+
+sanitize: sanitize-address sanitize-thread
+
+sanitize-address: build/sanitize-address/site
+	LD_PRELOAD="$(call RUNTIME,asan)" ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
+	  $(call SANITIZED_PYTEST,address) $(SANITIZED_TESTS)
+
+sanitize-thread: build/sanitize-thread/site
+	LD_PRELOAD="$(call RUNTIME,tsan)" TSAN_OPTIONS=exitcode=66:halt_on_error=0 \
+	  $(call SANITIZED_PYTEST,thread) $(SANITIZED_TESTS)
+
+build/sanitize-address/site: SANITIZERS := address,undefined
+build/sanitize-thread/site: SANITIZERS := thread
+build/sanitize-%/site: $(VENV)/test.stamp $(BUILD_INPUTS)
+	rm -rf $@
+	$(PIP) install --no-deps --no-build-isolation --target $@ . \
+	  -C build-dir=build/sanitize-$* -C cmake.build-type=RelWithDebInfo -C install.strip=false \
+	  -C cmake.define.PLACEWRIGHT_SANITIZE=$(SANITIZERS)
 
 format: $(VENV)/test.stamp
 	$(BIN)/ruff format .

@@ -234,7 +234,7 @@ def test_a_fused_group_of_a_table_saves_only_launches(chain: Graph) -> None:
         ({"seconds": [[1.0]]}, "the cost table has shape (1, 1): expected 2 ops x 1 columns"),
         (
             {"seconds": [[1], [-2]]},
-            "the cost table holds -2.0 seconds: expected finite numbers >= 0",
+            "the cost table holds -2.0 seconds: expected 0 to 1e",
         ),
         ({"seconds": [[1], [math.nan]]}, "the cost table holds nan seconds"),
         ({"seconds": [[math.inf], [1]]}, "the cost table holds inf seconds"),

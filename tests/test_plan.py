@@ -110,7 +110,7 @@ def test_staging_is_given_by_device_or_for_all(diamond_problem: Problem) -> None
         ),
         (
             {"staging": {"gpu0": -2}},
-            "the plan's staging is [-2, -1]: expected bytes >= 0, or -1 for none, per device",
+            "the plan stages -2 bytes on 'gpu0': expected 0 to 2**50 bytes, or -1 for none",
         ),
     ],
 )

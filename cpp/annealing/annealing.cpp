@@ -73,6 +73,7 @@ MoveSamples AnnealingState::samples(int count) {
 }
 
 AnnealingResult AnnealingState::run() {
+  if (s_.overflow_first) start_value_ = score().value;
   Score current = score(), best = current;
   peak_ = event_.peak();
   AnnealingResult out;
@@ -98,7 +99,7 @@ AnnealingResult AnnealingState::run() {
     }
     current = proposed;
     ++moves_since_record_;
-    if (!s_.period) peak_ = event_.peak();
+    if (!uses_loads()) peak_ = event_.peak();
     if (std::tie(proposed.overflow, proposed.value) < std::tie(best.overflow, best.value)) {
       best = proposed;
       out.best = judged_plan();
@@ -128,7 +129,7 @@ void AnnealingState::reset() {
     busy_[d] += b_.seconds[u * a_.devices + d];
     resident_[d] += b_.resident[u];
   }
-  if (s_.period) loads_.reset(plan_.device);
+  if (uses_loads()) loads_.reset(plan_.device);
 }
 
 // A lower bound on the cost of any plan with these loads and resident bytes.
@@ -139,13 +140,21 @@ double AnnealingState::cost_lower_bound() const {
     busiest = std::max(busiest, busy_[d]);
     over += std::max<int64_t>(0, resident_[d] - s_.capacity[d]);
   }
-  return busiest * (1 - 1e-9) * (1.0 + s_.penalty * double(over) / smallest_capacity_);
+  return cost(busiest * (1 - 1e-9), over);
+}
+
+// Grows with the value and the bytes over. With `overflow_first` the value only decides between plans
+// that are over by about as much: it adds 5 % of what a plan that fits costs, at most.
+double AnnealingState::cost(double value, int64_t overflow) const {
+  const double factor = 1.0 + s_.penalty * double(overflow) / smallest_capacity_;
+  if (!s_.overflow_first) return value * factor;
+  return factor + (value > 0.0 ? 0.05 * (value / (value + start_value_)) : 0.0);
 }
 
 Score AnnealingState::score() {
   Score out;
   double smooth_value = 0.0;
-  if (s_.period) {
+  if (uses_loads()) {
     for (int d = 0; d < a_.devices; ++d) {
       out.overflow += std::max<int64_t>(0, resident_[d] - s_.capacity[d] + s_.memory_margin[d]);
     }
@@ -155,12 +164,13 @@ Score AnnealingState::score() {
     raise_staging();
     const PlanView view{plan_.device.data(), plan_.priority.empty() ? nullptr : plan_.priority.data(),
                         judged_staging_.empty() ? nullptr : judged_staging_.data()};
-    out.value = smooth_value = event_.run(view, s_.in_order, nullptr);
+    const double step_time = event_.run(view, s_.in_order, nullptr);
+    out.value = smooth_value = s_.period ? period_.evaluate(a_, view, s_.overlap) : step_time;
     for (int d = 0; d < a_.devices; ++d) {
       out.overflow += std::max<int64_t>(0, event_.peak()[d] - s_.capacity[d]);
     }
   }
-  out.cost = smooth_value * (1.0 + s_.penalty * double(out.overflow) / smallest_capacity_);
+  out.cost = cost(smooth_value, out.overflow);
   return out;
 }
 

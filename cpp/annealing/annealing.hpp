@@ -32,6 +32,8 @@ struct AnnealingSettings {
   double penalty = 0.0;          // cost of bytes over, per share of the smallest capacity
   int doublings = 4;             // of the power mean that stands for the period
   bool in_order = true, period = false, overlap = true;
+  bool simulate_memory = false;        // for the period: peaks by the event kernel, not resident bytes alone
+  bool overflow_first = false;         // fewer bytes over are better whatever the objective
   double guided_share = 0.0;           // share of moves that are drawn by a proposer's probabilities
   std::vector<double> move_share;      // kChanges
   std::vector<double> level_share;     // levels

@@ -31,6 +31,10 @@ class AnnealingState {
   void number_priorities();
   void reset();
   double cost_lower_bound() const;
+  double cost(double value, int64_t overflow) const;
+  // Whether a plan is scored by its loads and resident bytes, which are kept up to date move by move.
+  // They know no staging buffers.
+  bool uses_loads() const { return s_.period && !s_.simulate_memory && plan_.staging.empty(); }
   Score score();
   void raise_staging();
   OwnedPlan judged_plan() const;
@@ -48,7 +52,7 @@ class AnnealingState {
     shift_loads(unit, from, to);
     for (int i = b_.first_op[unit]; i < b_.first_op[unit + 1]; ++i) {
       plan_.device[b_.ops[i]] = to;
-      if (s_.period) loads_.move(b_.ops[i], to);
+      if (uses_loads()) loads_.move(b_.ops[i], to);
     }
   }
 
@@ -107,6 +111,7 @@ class AnnealingState {
   std::vector<double> block_probs_, move_weight_sums_;  // blocks × devices; blocks
   OwnedPlan plan_;
   Loads loads_;
+  Period period_;
   static constexpr int kStale = 12;  // accepted moves after which the scout's timeline is refreshed
   Scout scout_;
   Record record_;
@@ -114,7 +119,7 @@ class AnnealingState {
   int moves_since_record_ = 0, extra_evaluations_ = 0;
   double limit_ = 0.0;  // about what a plan may cost to be accepted
   Random random_;
-  double smallest_capacity_ = 1.0;
+  double smallest_capacity_ = 1.0, start_value_ = 0.0;
   std::vector<double> busy_;
   std::vector<int64_t> resident_, judged_staging_, min_staging_;
   std::vector<std::pair<int32_t, int32_t>> old_units_;

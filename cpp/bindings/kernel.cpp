@@ -43,9 +43,10 @@ class Kernel {
  public:
   explicit Kernel(const nb::object& arrays) : layout_(read_layout(arrays)) {}
 
-  // Sets the costs of fused groups; needed before plans with fused groups are evaluated.
+  // Sets the costs of fused groups; needed before plans with fused groups are evaluated. They are set
+  // once: other threads may be reading them by the time that a second one sets them.
   void set_fused_parts(const nb::object& parts, const Row<int64_t>& reads, const Row<int8_t>& role) {
-    parts_ = read_parts(parts, reads, role);
+    if (!parts_.is_set) parts_ = read_parts(parts, reads, role);
   }
   bool has_fused_parts() const { return parts_.is_set; }
 
@@ -319,6 +320,8 @@ NB_MODULE(_kernel, m) {
       .def_rw("in_order", &AnnealingSettings::in_order)
       .def_rw("period", &AnnealingSettings::period)
       .def_rw("overlap", &AnnealingSettings::overlap)
+      .def_rw("simulate_memory", &AnnealingSettings::simulate_memory)
+      .def_rw("overflow_first", &AnnealingSettings::overflow_first)
       .def_rw("guided_share", &AnnealingSettings::guided_share)
       .def_rw("move_share", &AnnealingSettings::move_share)
       .def_rw("level_share", &AnnealingSettings::level_share)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from placewright.errors import ProblemError
 from placewright.graph import INPUT, STATE, VIEW, WEIGHT, Graph
+from placewright.units import MAX_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -372,6 +373,9 @@ class Table:
 
 
 def _check_seconds(subject: str, seconds: Seconds) -> None:
-    if not (np.isfinite(seconds).all() and (seconds >= 0).all()):
-        bad = seconds[~(np.isfinite(seconds) & (seconds >= 0))][0]
-        raise ProblemError(f"{subject} holds {float(bad)!r} seconds: expected finite numbers >= 0")
+    is_time = (seconds >= 0) & (seconds <= MAX_SECONDS)
+    if not is_time.all():
+        raise ProblemError(
+            f"{subject} holds {float(seconds[~is_time][0])!r} seconds: "
+            f"expected 0 to {MAX_SECONDS:g}"
+        )

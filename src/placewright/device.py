@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from placewright.errors import ClusterError
+from placewright.units import MAX_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -45,20 +46,16 @@ class Device:
     def __post_init__(self) -> None:
         if not self.name or any(character in self.name for character in "+@(), "):
             raise ClusterError(f"device name {self.name!r}: expected a word without '+@(), '")
-        if self.memory < 0 or self.reserve < 0:
+        if not (0 <= self.memory < math.inf and 0 <= self.reserve < math.inf):
             raise ClusterError(
                 f"device {self.name!r} has memory {self.memory!r} and reserve {self.reserve!r}: "
-                "expected >= 0"
+                "expected finite numbers >= 0"
             )
-        if not (
-            self.memory_bandwidth > 0
-            and math.isfinite(self.launch_overhead)
-            and self.launch_overhead >= 0
-        ):
+        if not (self.memory_bandwidth > 0 and 0 <= self.launch_overhead <= MAX_SECONDS):
             raise ClusterError(
                 f"device {self.name!r} has memory bandwidth {self.memory_bandwidth!r} and launch "
-                f"overhead {self.launch_overhead!r}: expected a bandwidth > 0 and a finite "
-                "overhead >= 0"
+                f"overhead {self.launch_overhead!r}: expected a bandwidth > 0 and an overhead of 0 "
+                f"to {MAX_SECONDS:g} s"
             )
         for dtype, rate in self.rates.items():
             if not rate > 0:
@@ -108,5 +105,7 @@ class Link:
             if rate is not None and not rate > 0:
                 raise ClusterError(f"a link has bandwidth {rate!r}: expected > 0")
         for latency in (self.latency, self.handoff_latency):
-            if latency is not None and not (math.isfinite(latency) and latency >= 0):
-                raise ClusterError(f"a link has latency {latency!r}: expected a finite number >= 0")
+            if latency is not None and not 0 <= latency <= MAX_SECONDS:
+                raise ClusterError(
+                    f"a link has latency {latency!r}: expected 0 to {MAX_SECONDS:g} s"
+                )

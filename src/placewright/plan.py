@@ -10,14 +10,16 @@ import numpy as np
 from placewright.errors import PlanError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import ArrayLike, NDArray
 
     from placewright.problem import Problem
 
 _Number = TypeVar("_Number", np.int32, np.float64)
+_Scalar = TypeVar("_Scalar", np.int32, np.int64, np.float64)
 
+MAX_STAGING = 2**50  # bytes of a staging buffer, as of one op: sums over devices fit 64 bits
 NO_STAGING = -1  # a device without a staging buffer: weights arrive there like any tensor
 
 
@@ -179,13 +181,34 @@ def _read_only_array(
         raise PlanError(
             f"the plan's {field} has shape {raw.shape}: expected one entry for each of {length} ops"
         )
-    if not np.issubdtype(raw.dtype, np.number):
-        raise PlanError(f"the plan's {field} holds {raw.dtype} values: expected numbers")
-    array = raw.astype(dtype)
-    if not np.array_equal(array, raw, equal_nan=True):
-        raise PlanError(f"the plan's {field} holds numbers that are no {dtype.__name__}")
+    array = exact_array(raw, dtype, field).copy()
     array.flags.writeable = False
     return array
+
+
+def exact_array(values: ArrayLike, dtype: type[_Scalar], field: str) -> NDArray[_Scalar]:
+    """Values as an array of this type; PlanError if one of them would change."""
+    raw = np.asarray(values)
+    if raw.dtype == dtype:
+        return raw
+    if not np.issubdtype(raw.dtype, np.number):
+        raise PlanError(f"the plan's {field} holds {raw.dtype} values: expected numbers")
+    with np.errstate(invalid="ignore"):  # a nan or a number that is too large
+        array = raw.astype(dtype)
+    if not np.array_equal(array, raw, equal_nan=True):
+        raise PlanError(f"the plan's {field} holds numbers that are no {dtype.__name__}")
+    return array
+
+
+def check_staging(device_names: Sequence[str], staging: NDArray[np.int64]) -> None:
+    """Raise PlanError unless every buffer (… × devices) has a size that can be."""
+    is_size = (staging >= NO_STAGING) & (staging <= MAX_STAGING)
+    if not is_size.all():
+        position = np.argwhere(~is_size)[0]
+        raise PlanError(
+            f"the plan stages {staging[tuple(position)]} bytes on {device_names[position[-1]]!r}: "
+            "expected 0 to 2**50 bytes, or -1 for none"
+        )
 
 
 def _staging_bytes(
@@ -199,14 +222,15 @@ def _staging_bytes(
         for name, size in staging.items():
             if name not in names:
                 raise PlanError(f"the plan stages on {name!r}: the devices are {', '.join(names)}")
-            buffers[names[name]] = size
+            buffers[names[name]] = exact_array(size, np.int64, "staging")
     else:
-        buffers = np.array(staging, dtype=np.int64)
-    if buffers.shape != (len(names),) or (buffers < NO_STAGING).any():
+        buffers = exact_array(staging, np.int64, "staging").copy()
+    if buffers.shape != (len(names),):
         raise PlanError(
             f"the plan's staging is {buffers.tolist()}: "
             "expected bytes >= 0, or -1 for none, per device"
         )
+    check_staging(tuple(names), buffers)
     buffers.flags.writeable = False
     return buffers
 

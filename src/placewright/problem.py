@@ -207,7 +207,7 @@ class Problem:
         ]
 
     def _capacity(self) -> NDArray[np.int64]:
-        limit = np.array([device.memory for device in self.cluster.devices], dtype=np.int64)
+        limit = _bytes_array([device.memory for device in self.cluster.devices])
         for name, size in self.constraints.limits.items():
             if not _is_byte_count(size):
                 raise ProblemError(
@@ -215,7 +215,7 @@ class Problem:
                     ">= 0, such as 4 * 2**30, or '4GiB'"
                 )
             limit[self._device_position(name)] = min(size, limit[self._device_position(name)])
-        reserve = np.array([device.reserve for device in self.cluster.devices], dtype=np.int64)
+        reserve = _bytes_array([device.reserve for device in self.cluster.devices])
         usable: NDArray[np.int64] = np.maximum(limit - reserve, 0)
         return usable
 
@@ -247,6 +247,11 @@ class Problem:
 def _set_fields(instance: object, **values: object) -> None:
     for name, value in values.items():
         object.__setattr__(instance, name, value)
+
+
+def _bytes_array(sizes: list[int]) -> NDArray[np.int64]:
+    """Bytes as the kernels count them; more than 4 EiB, which no plan can use, counts as that."""
+    return np.array([min(size, 2**62) for size in sizes], dtype=np.int64)
 
 
 def _parse_limits(limits: Mapping[str, int | str]) -> dict[str, int]:

@@ -19,6 +19,7 @@ from placewright.device import HOST, Link
 from placewright.disjoint_sets import DisjointSets
 from placewright.errors import ProblemError
 from placewright.graph import INPUT, STATE, VIEW, WEIGHT, Graph
+from placewright.units import MAX_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,6 +30,8 @@ Ints = NDArray[np.int32]
 Bytes = NDArray[np.int64]
 Seconds = NDArray[np.float64]
 Flags = NDArray[np.bool_]
+
+_MAX_TOTAL_BYTES = 2**62  # with staging buffers as large again, sums over devices fit 64 bits
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,6 +104,17 @@ class Arrays:
         return required
 
     @cached_property
+    def has_streamable_weights(self) -> bool:
+        """Whether a weight can be on another device than an op that reads it."""
+        source = self.producer[self.inputs]
+        is_separable = (
+            self.is_weight[source]
+            & self.scheduled[self.reader]
+            & (self.unit[source] != self.unit[self.reader])
+        )
+        return bool(is_separable.any()) and self.devices > 1
+
+    @cached_property
     def storage_root(self) -> NDArray[np.int64]:
         """The tensor that owns each tensor's memory, through chains of aliases."""
         root = np.where(self.alias >= 0, self.alias, np.arange(len(self.sizes))).astype(np.int64)
@@ -124,6 +138,7 @@ def pack(
         colocation_groups: Groups of ops that must share a device, besides the graph's labels.
         capacity: Bytes a plan may use on each device.
     """
+    _check_total_bytes(graph, len(cluster))
     ops = graph.ops
     edges = _edges(graph)
     is_weight = _weight_flags(graph)
@@ -230,11 +245,24 @@ def _seconds(
 ) -> tuple[Seconds, Seconds]:
     compute = np.ascontiguousarray(costs.op_seconds(graph, cluster), dtype=np.float64)
     transfer = np.ascontiguousarray(costs.transfer_seconds(graph, links), dtype=np.float64)
-    if not (np.isfinite(compute).all() and np.isfinite(transfer).all()):
-        raise ProblemError(
-            "an op or a transfer would never end: check the cluster's rates and bandwidths"
-        )
+    for name, seconds in (("an op", compute), ("a transfer", transfer)):
+        is_time = (seconds >= 0) & (seconds <= MAX_SECONDS)
+        if not is_time.all():
+            raise ProblemError(
+                f"{name} would take {float(seconds[~is_time][0])!r} s: expected 0 to "
+                f"{MAX_SECONDS:g} s; check the cluster's rates and bandwidths, and the ops' FLOPs"
+            )
     return compute, transfer
+
+
+def _check_total_bytes(graph: Graph, devices: int) -> None:
+    """Raise ProblemError unless the bytes of any plan, over all devices, fit 64 bits."""
+    total = sum(op.resident + op.workspace + sum(op.outputs) for op in graph.ops)
+    if total * devices >= _MAX_TOTAL_BYTES:
+        raise ProblemError(
+            f"the graph has {total} bytes of tensors, states and workspace: expected less than "
+            f"2**62 on all of {devices} devices together; check the ops' sizes"
+        )
 
 
 def _issuers(cluster: Cluster) -> Ints:

@@ -8,6 +8,7 @@ from fractions import Fraction
 
 from placewright.errors import ConfigError
 
+MAX_SECONDS = 1e18  # of one op, launch or transfer: 30 billion years, so that sums stay finite
 UNLIMITED = 2**60  # bytes: a device that has more counts as having no limit
 
 _BYTES: dict[str, int] = {"b": 1} | {

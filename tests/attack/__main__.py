@@ -25,6 +25,7 @@ PARTS: tuple[str, ...] = (
     "attack.fuzz.saved_policies",
     "attack.fuzz.pages",
     "attack.kills",
+    "attack.oracle",
     "attack.odd_uses.sequences",
     "attack.training_loops",
 )

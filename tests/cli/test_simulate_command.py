@@ -79,6 +79,20 @@ def test_a_staging_room_that_is_too_small_is_said_in_a_line(run, tmp_path):
     assert ran.err.count("\n") == 1
 
 
+def test_a_staging_room_beyond_all_memory_is_said_in_a_line(run, tmp_path):
+    run("place", "chain:ops=3", *ON, "--method", "single", "-o", "plan.json")
+    data = json.loads((tmp_path / "plan.json").read_text())["plan"]
+    data["staging"] = {"gpu0": 2**63 - 1}
+    (tmp_path / "huge.json").write_text(json.dumps(data))
+    ran = run("simulate", "chain:ops=3", *ON, "--plan", "huge.json")
+    assert ran.status == 1
+    assert ran.out == ""
+    assert ran.err == (
+        "placewright: huge.json: the plan stages 9223372036854775807 bytes on 'gpu0': "
+        "expected 0 to 2**50 bytes, or -1 for none\n"
+    )
+
+
 def test_steps_in_flight_are_shown_beside_the_step(run):
     run("place", "chain", *ON, "--method", "balanced", "--objective", "period", "-o", "plan.json")
     asked = ("simulate", "chain", *ON, "--plan", "plan.json", "--in-flight", "4")

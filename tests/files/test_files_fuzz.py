@@ -208,7 +208,7 @@ def clusters(draw: st.DrawFn) -> Cluster:
         st.characters(codec="utf-8", exclude_characters="+@(), "), min_size=1, max_size=4
     )
     rates = st.floats(0, exclude_min=True)
-    seconds = st.floats(0, allow_infinity=False)
+    seconds = st.floats(0, 1e15)  # routes add up, to 1e18 at most
     devices = tuple(
         Device(
             name,

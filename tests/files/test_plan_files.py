@@ -78,7 +78,7 @@ def test_a_plan_keeps_its_fusion_and_an_empty_staging(diamond_problem: Problem) 
         (
             {"placement": {"a": "gpu0"}, "staging": {"gpu0": -7}},
             PlanError,
-            "the plan stages -7 bytes on 'gpu0': expected >= 0",
+            "the plan stages -7 bytes on 'gpu0': expected 0 to 2**50 bytes, or -1 for none",
         ),
     ],
 )

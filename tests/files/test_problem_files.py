@@ -67,7 +67,7 @@ def test_constraints_are_read_from_toml(write: Write) -> None:
         (
             {"model": "table", "ops": ["a"], "columns": ["gpu"], "seconds": [[-1]]},
             ProblemError,
-            "the cost table holds -1.0 seconds: expected finite numbers >= 0",
+            "the cost table holds -1.0 seconds: expected 0 to 1e+18",
         ),
         (
             {"model": "table", "ops": ["a"], "columns": ["gpu"], "seconds": [["1"]]},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -19,12 +20,13 @@ from placewright import (
     Op,
     Plan,
     Problem,
+    Roofline,
     Table,
     simulate,
     solve,
 )
 from placewright.errors import ConfigError
-from placewright.solvers import Auto, Baselines, Search, Stop
+from placewright.solvers import HEFT, Auto, Baselines, CPoP, Search, Stop
 from placewright.solvers.searches.annealing import elite_plans
 from placewright.zoo import load
 
@@ -180,3 +182,77 @@ def test_a_larger_graph_may_be_stopped_at_any_time():
 def test_chains_are_at_least_one():
     with pytest.raises(ConfigError, match="expected at least 1"):
         Auto(chains=0)
+
+
+def fits_in_one_order() -> Problem:
+    """One device of 8 bytes: c must read a's 5 bytes before b, which needs 5 of its own, runs."""
+    ops = (
+        Op("a", flops=1, outputs=(5,)),
+        Op("b", flops=1, outputs=(0,), workspace=5),
+        Op("c", flops=1, outputs=(0,), inputs=((0, 0),)),
+    )
+    device = Device("gpu0", memory=8, rates={"float32": 1.0})
+    cluster = Cluster("one", (device,), {})
+    return Problem(Graph("order", ops), cluster, Roofline(compute=1), objective="period")
+
+
+def fits_with_parted_weights(objective: str) -> Problem:
+    """Two GPUs of 9 bytes, and an op that reads two weights of 7 bytes, of which it needs 1."""
+    ops = (
+        Op("w0", "weight", outputs=(1,), resident=6),
+        Op("w1", "weight", outputs=(1,), resident=6),
+        Op("op", flops=1, outputs=(0,), inputs=((0, 0), (1, 0))),
+    )
+    devices = tuple(Device(f"gpu{at}", memory=9, rates={"float32": 1.0}) for at in range(2))
+    links = {pair: Link(1.0) for pair in (("gpu0", "gpu1"), ("gpu1", "gpu0"))}
+    return Problem(
+        Graph("two weights", ops),
+        Cluster("two GPUs", devices, links),
+        Roofline(compute=1),
+        objective=objective,
+    )
+
+
+def fits_only_slowly(objective: str) -> Problem:
+    """An op that takes no time on a GPU of 1 byte, and 5 s on one that holds its 4 bytes."""
+    devices = (Device("small", memory=1), Device("large", memory=4))
+    links = {pair: Link(1.0) for pair in (("small", "large"), ("large", "small"))}
+    graph = Graph("one op", (Op("op", outputs=(4,)), Op("other", outputs=(4,))))
+    table = Table(("op", "other"), ("small", "large"), np.array([[0.0, 5.0], [0.0, 5.0]]))
+    return Problem(graph, Cluster("two GPUs", devices, links), table, objective=objective)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_period_that_fits_in_one_order_only_is_found(seed: int) -> None:
+    result = solve(fits_in_one_order(), Auto(exact=False), MaxEvaluations(2_000), seed)
+    assert result.fits
+    assert result.period == 3
+
+
+@pytest.mark.parametrize("objective", ["step", "period"])
+def test_the_weights_of_one_op_are_parted_where_only_that_fits(objective: str) -> None:
+    result = solve(fits_with_parted_weights(objective), Auto(exact=False), MaxEvaluations(2_000))
+    assert result.fits
+    assert sorted(result.plan.placement[:2].tolist()) == [0, 1]
+
+
+@pytest.mark.parametrize("objective", ["step", "period"])
+def test_where_nothing_fits_fewer_bytes_over_are_better_than_fewer_seconds(objective: str) -> None:
+    # Both on the large device are 4 bytes over, one on each 3, and both on the small one 7.
+    result = solve(fits_only_slowly(objective), Auto(exact=False), MaxEvaluations(2_000))
+    assert result.overflow == 3
+
+
+def test_no_baseline_is_less_over_than_auto_where_nothing_fits() -> None:
+    for seed in range(40):
+        problem = random_problem(seed, objective="period", ops=5)
+        tight = replace(
+            problem,
+            cluster=replace(
+                problem.cluster,
+                devices=tuple(replace(d, memory=2) for d in problem.cluster.devices),
+            ),
+        )
+        best = solve(tight, Auto(exact=False, first_evaluations=50), MaxEvaluations(1_000))
+        for baseline in (CPoP(), HEFT(contended=True), Baselines()):
+            assert best.overflow <= solve(tight, baseline).overflow, (seed, baseline.name)

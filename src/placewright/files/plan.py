@@ -9,7 +9,7 @@ import numpy as np
 from placewright.errors import PlanError, nearest
 from placewright.files import validation
 from placewright.files.header import body, make_header
-from placewright.plan import NO_STAGING, Plan
+from placewright.plan import NO_STAGING, Plan, check_staging
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -76,9 +76,7 @@ def read_plan(data: object, where: str = "") -> Plan:
     if "staging" in values:
         unstaged = np.full(len(devices), NO_STAGING, dtype=np.int64)
         arrays["staging"] = _fill(values["staging"], devices, "staging", unstaged)
-        for name, size in values["staging"].items():
-            if size < NO_STAGING:
-                raise PlanError(f"the plan stages {size} bytes on {name!r}: expected >= 0")
+        check_staging(tuple(devices), arrays["staging"])
     for array in arrays.values():
         array.flags.writeable = False
     fingerprints = {key: values.get(key, "") for key in ("graph", "cluster")}

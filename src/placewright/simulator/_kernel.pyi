@@ -26,6 +26,8 @@ class AnnealingSettings:
     in_order: bool
     period: bool
     overlap: bool
+    simulate_memory: bool
+    overflow_first: bool
     guided_share: float
     move_share: list[float]
     level_share: list[float]

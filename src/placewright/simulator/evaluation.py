@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import numpy as np
 
 from placewright.errors import PlanError
-from placewright.plan import check_names, check_placement
+from placewright.plan import check_names, check_placement, check_staging, exact_array
 from placewright.plan_batch import PlanBatch
 from placewright.simulator._kernel import Kernel
 from placewright.simulator.reference import plan_order
@@ -108,6 +108,8 @@ def judge_batch(problem: Problem, plans: PlanBatch, threads: int = 1) -> Verdict
     _check_ops(problem, plans.placement)
     if plans.priority is not None and np.isnan(plans.priority).any():
         raise PlanError("a priority is not a number: expected one number per op")
+    if plans.staging is not None:
+        check_staging(tuple(problem.cluster.position), plans.staging)
     batch = _KernelBatch(problem, plans, threads)
     pipelined = problem.objective == "period"
     step_time, period, peak = batch.run(step=True, period=pipelined)
@@ -123,7 +125,8 @@ def _as_batch(
     fusion: ArrayLike | None = None,
 ) -> PlanBatch:
     a = problem.arrays
-    rows = np.ascontiguousarray(np.atleast_2d(np.asarray(placement)), dtype=np.int32)
+    placements = exact_array(placement, np.int32, "placement")
+    rows = np.ascontiguousarray(np.atleast_2d(placements))
     _check_ops(problem, rows)
     return PlanBatch(
         rows,
@@ -203,7 +206,7 @@ def _matching_rows(
 ) -> NDArray[_Scalar] | None:
     if values is None:
         return None
-    rows = np.ascontiguousarray(np.atleast_2d(np.asarray(values)), dtype=dtype)
+    rows = np.ascontiguousarray(np.atleast_2d(exact_array(values, dtype, name)))
     if rows.shape != (len(plans), width):
         raise PlanError(f"{name} of shape {rows.shape}: expected {(len(plans), width)}")
     return rows
@@ -285,7 +288,10 @@ def step_columns(
     Args:
         in_order: The discipline, if it is not the problem's.
     """
-    batch = _KernelBatch(problem, _as_batch(problem, placement, priority, staging))
+    plans = _as_batch(problem, placement, priority, staging)
+    if plans.staging is not None:
+        check_staging(tuple(problem.cluster.position), plans.staging)
+    batch = _KernelBatch(problem, plans)
     return batch.timeline(problem.discipline == "in order" if in_order is None else in_order)
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from placewright.plan_batch import PlanBatch
 from placewright.solvers.fuse_plan import fuse_ops, reorder_fused
 from placewright.solvers.searches.annealing import (
+    FIT_COOLING,
     elite_plans,
     first_round_length,
     grouping_levels,
@@ -64,12 +65,14 @@ class AnnealingRounds:
     @cached_property
     def arms(self) -> list[AnnealingArm]:
         problem = self.search.problem
-        arms = _default_arms(problem, memory_binds(problem, self.search))
+        stream = memory_binds(problem, self.search)
+        arms = _default_arms(problem, stream)
         for proposer in self.proposers:
             scout = proposer.network()
             if scout is not None or proposer.guide(self.first_length) is not None:
                 arms = _with_proposer(arms, proposer, scout)
-        return arms
+        # Slow methods run after two rounds, and depend on the best plan of the first two arms.
+        return [*_fit_arms(problem, stream), *arms[:2], *_memory_arms(problem, stream), *arms[2:]]
 
     def run(self, max_rounds: float = math.inf, share: float = 1.0) -> bool:
         """Anneal for `max_rounds` rounds, or until no arm gains; whether the search should go on.
@@ -78,13 +81,13 @@ class AnnealingRounds:
             share: The share of the evaluations left that a round may take.
         """
         search, rounds = self.search, 0
-        while rounds < max_rounds and self.idle_rounds < _IDLE_CYCLES * len(self.arms):
-            arm, key_before = _next_arm(self.arms), self.annealer.key
+        while rounds < max_rounds and self.idle_rounds < _IDLE_CYCLES * len(self._useful_arms()):
+            arm, key_before = _next_arm(self._useful_arms()), self.annealer.key
             search.phase = arm.name
             effort = min(_ROUND_GROWTH**arm.uses, self.max_factor)
             evaluations_left = search.stop.left(search) * share / self.chains
             # A round takes as long with a scout as without one.
-            length = self.first_length / (1.0 if arm.scout is None else _SCOUT_COST)
+            length = self._first_length_of(arm) / (1.0 if arm.scout is None else _SCOUT_COST)
             self._run_arm(arm, int(min(length * effort, evaluations_left)))
             if is_finished(search):
                 return False
@@ -95,6 +98,23 @@ class AnnealingRounds:
             self.idle_rounds = 0 if gain > 1e-5 else self.idle_rounds + 1
             self.round_count, rounds = self.round_count + 1, rounds + 1
         return True
+
+    def _useful_arms(self) -> list[AnnealingArm]:
+        """All arms, but those for memory only where it is in the way."""
+        no_plan_fits = self.search.key[0] > 0
+        is_misjudged = no_plan_fits or self.annealer.memory_is_misjudged
+        return [
+            arm
+            for arm in self.arms
+            if (no_plan_fits or not arm.overflow_first)
+            and (is_misjudged or not arm.simulate_memory)
+        ]
+
+    def _first_length_of(self, arm: AnnealingArm) -> int:
+        """Evaluations of an arm's first round: a plan that is simulated takes longer."""
+        if not arm.simulate_memory:
+            return self.first_length
+        return min(self.first_length, first_round_length(self.search.problem, True))
 
     def _run_arm(self, arm: AnnealingArm, evaluations: int) -> None:
         search = self.search
@@ -108,7 +128,15 @@ class AnnealingRounds:
         changes = MoveShares.for_search(arm.change_order, arm.change_streaming)
         guide = None if arm.proposer is None else arm.proposer.guide(self.first_length)
         self.annealer.run(
-            start_rows, evaluations, arm.cooling, changes, arm.size_slope, guide, arm.scout
+            start_rows,
+            evaluations,
+            arm.cooling,
+            changes,
+            arm.size_slope,
+            guide,
+            arm.scout,
+            arm.simulate_memory,
+            arm.overflow_first,
         )
 
 
@@ -123,6 +151,8 @@ class AnnealingArm:
     size_slope: float
     proposer: BudgetedProposer | None = None  # the source of its moves
     scout: ScoutNet | None = None
+    simulate_memory: bool = False  # for the period, where resident bytes do not tell what fits
+    overflow_first: bool = False  # where no plan fits
     uses: int = 0
     gain_rate: float = 0.0
 
@@ -157,6 +187,33 @@ def _default_arms(problem: Problem, stream: bool) -> list[AnnealingArm]:
     if SMALL_GRAPH_OPS < problem.arrays.ops <= _LOCAL_SEARCH_OPS:
         arms.insert(3, AnnealingArm(LocalSearch.name, True, False, None, 1.0))
     return arms
+
+
+def _fit_arms(problem: Problem, stream: bool) -> list[AnnealingArm]:
+    """Arms for a first plan that fits, with order and staging buffers."""
+    is_period = problem.objective == "period"
+    return [
+        AnnealingArm(
+            f"annealing {'streaming ' if streaming else ''}fit",
+            *(True, streaming, FIT_COOLING, 0.5),
+            simulate_memory=is_period,
+            overflow_first=True,
+        )
+        for streaming in ([True, False] if stream else [False])
+    ]
+
+
+def _memory_arms(problem: Problem, stream: bool) -> list[AnnealingArm]:
+    """Arms for the period: order and staging buffers never shorten it, but decide what fits."""
+    return [
+        AnnealingArm(
+            f"annealing {'streaming ' if streaming else ''}memory",
+            *(True, streaming, Cooling(0.1, 1e-3), 0.5),
+            simulate_memory=True,
+        )
+        for streaming in ([True, False] if stream else [False])
+        if problem.objective == "period"
+    ]
 
 
 def _with_proposer(

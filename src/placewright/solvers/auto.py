@@ -209,7 +209,7 @@ def _run_restarts(search: Search, max_evaluations: int) -> bool:
 def _try_priority_rules(search: Search) -> bool:
     """Try the priority rules on the best placements; whether the search should go on."""
     problem = search.problem
-    if problem.objective == "period":  # which no order changes
+    if problem.objective == "period" and not search.key[0]:  # an order changes memory alone
         return True
     for plan in elite_plans(search, _PLANS_TO_ORDER):
         search.phase = "priority rules"

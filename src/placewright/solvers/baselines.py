@@ -69,7 +69,8 @@ def constructive_solvers(
     partitioners = _installed_partitioners() if with_partitioners else []
     if problem.objective == "period":
         quick += [Cuts(), METF(), HEFT()]
-        return quick, [Ideals(), *partitioners, MSCT(), RandomSearch()]
+        slow: list[Solver] = [Ideals(), *partitioners, MSCT(), HEFT(contended=True), CPoP()]
+        return quick, [*slow, RandomSearch()]
     quick += [HEFT(), METF(), HEFT(contended=True), CPoP()]
     return quick, [MSCT(), *partitioners, Cuts(), Ideals(), RandomSearch()]
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from placewright import simulator
 from placewright.errors import ConfigError, PlanError
-from placewright.plan import check_names
+from placewright.plan import check_names, exact_array
 from placewright.plan_batch import PlanBatch
 from placewright.simulator import Verdict
 from placewright.solvers.best_plans import (
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from placewright.plan import Plan
     from placewright.problem import Problem
 
-Scalar = TypeVar("Scalar", bound=np.generic)
+Scalar = TypeVar("Scalar", np.int32, np.int64, np.float64)
 
 _BATCH_WORK = 500_000  # ops × plans between two checks of the stop rule: a tenth of a second
 _MIN_THREAD_WORK = 20_000  # ops × plans below which starting a thread costs more than it saves
@@ -221,7 +221,9 @@ class Search:
         fusion: ArrayLike | None,
     ) -> PlanBatch:
         a = self.problem.arrays
-        placements = np.ascontiguousarray(np.atleast_2d(placement), dtype=np.int32)
+        placements = np.ascontiguousarray(
+            np.atleast_2d(exact_array(placement, np.int32, "placement"))
+        )
         count = len(placements)
         return PlanBatch(
             placements,
@@ -283,7 +285,7 @@ def _row_per_plan(
     """One row per plan, from one per plan or one for all."""
     if values is None:
         return None
-    rows = np.atleast_2d(np.asarray(values, dtype=dtype))
+    rows = np.atleast_2d(exact_array(values, dtype, field))
     if rows.shape not in (shape, (1, shape[1])):
         raise PlanError(f"the {field} of {shape[0]} plans has shape {rows.shape}: expected {shape}")
     return np.ascontiguousarray(np.broadcast_to(rows, shape))

@@ -156,6 +156,21 @@ def test_patterns_see_transfers_that_single_units_do_not() -> None:
     assert bound(problem, "thorough").seconds == pytest.approx(7, rel=1e-3)
 
 
+def test_patterns_of_units_that_take_no_time_on_some_device_refute_nothing() -> None:
+    # y takes no time on the GPU, but its input is 8 s away; on the host it takes 0.1 s.
+    graph = Graph("tiny", (Op("x", "input", outputs=(8,)), Op("y", inputs=((0, 0),))))
+    cluster = Cluster(
+        "pair",
+        (Device("gpu0", memory=100), Device("cpu", "cpu", memory=100)),
+        {("gpu0", "cpu"): Link(1.0), ("cpu", "gpu0"): Link(1.0)},
+    )
+    table = Table(("x", "y"), ("gpu0", "cpu"), np.array([[0.0, 0.0], [0.0, 0.1]]))
+    problem = Problem(graph, cluster, table, objective="period")
+    assert judge(problem, [[1, 1]]).value[0] == 0.1
+    assert bound(problem, "thorough").seconds == pytest.approx(0.1)
+    assert bound(problem, "thorough").seconds <= 0.1
+
+
 def test_any_prices_prove_a_bound_and_none_more_than_the_best() -> None:
     rng = np.random.default_rng(0)
     load = np.where(np.eye(3, dtype=bool), rng.random((20, 3))[:, :, None] + 0.1, 0.0)

@@ -9,7 +9,19 @@ import pytest
 from test_offload import BLOCK, BLOCKS
 from test_offload import offload as offload  # a fixture
 
-from placewright import Constraints, Plan, Problem, Table, simulate
+from placewright import (
+    Cluster,
+    Constraints,
+    Device,
+    Graph,
+    Link,
+    Op,
+    Plan,
+    Problem,
+    Table,
+    judge,
+    simulate,
+)
 from placewright.solvers import bound
 from placewright.solvers.bounds import Effort, every_bound
 
@@ -78,3 +90,35 @@ def test_there_is_no_memory_bound_where_everything_fits(offload: Problem) -> Non
     cluster = replace(offload.cluster, devices=(roomy, offload.cluster.devices[1]))
     found = {each.name: each.seconds for each in every_bound(replace(offload, cluster=cluster))}
     assert found["memory"] == 0.0
+
+
+def streaming_problem(ops: tuple[Op, ...], gpu_bytes: int) -> Problem:
+    """A GPU on which each op takes 1 s, and a host 1000 times slower, 1 byte a second apart."""
+    devices = (Device("gpu0", memory=gpu_bytes), Device("cpu", "cpu", memory=1000))
+    links = {pair: Link(1.0) for pair in (("gpu0", "cpu"), ("cpu", "gpu0"))}
+    seconds = np.array([[0.0, 0.0] if op.kind == "weight" else [1.0, 1000.0] for op in ops])
+    table = Table(tuple(op.name for op in ops), ("gpu0", "cpu"), seconds)
+    return Problem(Graph("streaming", ops), Cluster("pair", devices, links), table)
+
+
+def test_a_weight_takes_the_bytes_that_are_sent_not_its_optimizer_state() -> None:
+    # 2 bytes are sent in 2 s; the 8 bytes of state, and their 2 bytes, stay on the host.
+    ops = (Op("w", "weight", outputs=(2,), resident=8), Op("op", inputs=((0, 0),)))
+    problem = streaming_problem(ops, gpu_bytes=3)
+    verdict = judge(problem, [[1, 0]])
+    assert verdict.overflow[0] == 0
+    assert verdict.step_time[0] == 3.0
+    assert bound(problem).seconds <= 3.0
+    assert bound(problem, "thorough").seconds <= 3.0
+
+
+def test_each_weight_of_an_op_is_held_for_its_own_transfer() -> None:
+    # The GPU holds w1 and a buffer for one weight: w2, then w3, take 10 s and an op of 1 s each.
+    weights = tuple(Op(f"w{at}", "weight", outputs=(10,)) for at in (1, 2, 3))
+    ops = (*weights, Op("a", inputs=((0, 0), (1, 0))), Op("b", inputs=((2, 0), (3, 0))))
+    problem = streaming_problem(ops, gpu_bytes=20)
+    verdict = judge(problem, [[0, 1, 1, 0, 0]], staging=[[10, -1]])
+    assert verdict.overflow[0] == 0
+    assert verdict.step_time[0] == 22.0
+    assert bound(problem).seconds <= 22.0
+    assert bound(problem, "thorough").seconds <= 22.0

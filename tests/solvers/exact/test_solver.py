@@ -41,7 +41,6 @@ from placewright.solvers.exact.integer_problem import IntegerProblem
 from placewright.solvers.exact.process import SolverWorker, borrow_worker
 from placewright.solvers.exact.solver import (
     SolveLimits,
-    has_streamable_weights,
     solutions,
     solve_model,
 )
@@ -94,7 +93,7 @@ def test_the_optimum_is_that_of_trying_every_plan(
 def test_no_plan_that_streams_weights_beats_the_bound(objective: Objective) -> None:
     tried = 0
     for problem in problems(range(60, 80), "in order", objective):
-        if has_streamable_weights(problem):
+        if problem.arrays.has_streamable_weights:
             over, best = optimum(problem, with_staging=True)
             result = solve(problem, Exact(deterministic=0.1))
             if not over:
@@ -388,3 +387,39 @@ def test_no_plan_beats_the_bound_however_things_coincide() -> None:
 def test_no_plan_beats_the_bound_in_many_problems() -> None:
     for seed in range(40, 1000):
         bound_holds(busy_problem(seed))
+
+
+def test_a_plan_that_fits_is_found_where_the_model_takes_a_larger_one() -> None:
+    # No time passes, so that no lifetime of the model is longer than its rounding; but a graph
+    # input of 5 bytes that is also an output leaves no byte of d1 for the 3 bytes of `op`.
+    ops = (
+        Op("x", "input", outputs=(5,)),
+        Op("op", outputs=(0, 3)),
+        Op("state", "state", outputs=(3,), resident=5),
+    )
+    devices = (Device("d0", memory=3), Device("d1", memory=13), Device("cpu", "cpu", memory=0))
+    names = [device.name for device in devices]
+    cluster = Cluster("three", devices, {pair: Link(1.0) for pair in permutations(names, 2)})
+    seconds = np.array([[0.0, 0.0, 0.0], [1 / 3, 0.0, 2.0], [0.0, 0.0, 0.0]])
+    problem = Problem(
+        Graph("tiny", ops, ((0, 0), (2, 0))),
+        cluster,
+        Table(("x", "op", "state"), tuple(names), seconds),
+        Constraints(pins={"x": "d1"}),
+        objective="period",
+    )
+    result = solve(problem, Exact(deterministic=0.2))
+    assert result.fits
+    assert result.period == 1 / 3
+    assert result.gap < 1e-6
+
+
+def test_a_period_that_fits_in_one_order_only_is_found() -> None:
+    ops = (
+        Op("a", flops=1, outputs=(5,)),
+        Op("b", flops=1, outputs=(0,), workspace=5),
+        Op("c", flops=1, outputs=(0,), inputs=((0, 0),)),
+    )
+    cluster = Cluster("one", (Device("gpu0", memory=8, rates={"float32": 1.0}),), {})
+    problem = Problem(Graph("order", ops), cluster, Roofline(compute=1), objective="period")
+    assert solve(problem, Exact(deterministic=0.2)).key == (0, 3.0)

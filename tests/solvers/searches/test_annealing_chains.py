@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from small_problems import random_problem
 from strategies import problems
 
-from placewright import MaxEvaluations, Plan, simulator
+from placewright import Cluster, Device, Graph, Link, MaxEvaluations, Op, Plan, Problem, simulator
 from placewright.plan_batch import PlanBatch
 from placewright.simulator._kernel import AnnealingSettings
 from placewright.simulator.evaluation import kernel
 from placewright.solvers import Search, Stop
-from placewright.solvers.searches.annealing import grouping_levels
+from placewright.solvers.searches.annealing import grouping_levels, refine
 from placewright.solvers.searches.annealing_chains import (
     AnnealingChains,
     Cooling,
@@ -38,7 +38,7 @@ def walked(problem, evaluations, seed, order=True, stream=True, hot=0.5):
     config.level_share = [1.0] * len(grouped)
     config.capacity, config.memory_margin = a.capacity.tolist(), [0] * a.devices
     start = problem.legalize(np.zeros((1, a.ops), dtype=np.int32))
-    blocks = kernel(a).move_blocks(*_block_arrays(problem, grouped))
+    blocks = kernel(a).move_blocks(*_block_arrays(a, [grouping.group for grouping in grouped]))
     return kernel(a).anneal(
         blocks,
         config,
@@ -118,3 +118,21 @@ def test_the_period_keeps_back_memory_for_activations():
         if annealer._memory_margin.any():
             return
     pytest.fail("no seed gave a plan whose activations did not fit")
+
+
+def test_a_period_with_staging_buffers_is_annealed_by_simulation():
+    """Loads know no staging buffers: moves keep every buffer as large as its device needs."""
+    ops = tuple(
+        op
+        for at in range(4)
+        for op in (
+            Op(f"weight{at}", "weight", outputs=(4 + at,)),
+            Op(f"op{at}", flops=1, inputs=((2 * at, 0),), outputs=(1,)),
+        )
+    )
+    devices = (Device("gpu0", memory=30), Device("cpu", "cpu", memory=100))
+    links = {pair: Link(1.0) for pair in (("gpu0", "cpu"), ("cpu", "gpu0"))}
+    problem = Problem(Graph("four", ops), Cluster("pair", devices, links), objective="period")
+    plan = Plan.of(problem, [1, 0] * 4, staging={"gpu0": 7})
+    refined = refine(problem, plan)
+    assert simulator.judge(problem, refined.placement, staging=refined.staging).overflow[0] == 0

@@ -11,6 +11,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._dynamo.exc import FailOnRecompileLimitHit, TorchDynamoException
 from torch.nn.modules import module as module_hooks
 from torch.utils import _pytree as pytree
 
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     import inspect
     from collections.abc import Hashable, Iterator, Mapping, Sequence
 
+
+COMPILE_ERRORS = (TorchDynamoException, FailOnRecompileLimitHit)
+"""What TorchDynamo raises where it cannot compile a call as one graph."""
 
 _PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
@@ -119,6 +123,14 @@ class ZeroSigns:
             if isinstance(value, float) and value == 0.0 and math.copysign(1.0, value) != sign:
                 return True
         return False
+
+
+def compile_error_text(error: BaseException) -> str:
+    """The first line of an error of TorchDynamo's."""
+    if isinstance(error, FailOnRecompileLimitHit):
+        return "it was recompiled too often"
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__
 
 
 def call_shape(args: Any, kwargs: Mapping[str, Any]) -> Hashable:

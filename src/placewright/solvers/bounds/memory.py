@@ -69,9 +69,11 @@ def memory_bound(
     We take M from intervals, with the smallest of each, and the minimum bound over all intervals.
 
     *In transfer.* Let a plan's step take T or less. Over the step a device has capacity × T of
-    bytes and time. Resident bytes take their size × T; a weight that is sent there takes its size
-    for as long as the transfer lasts and the op that reads it runs (rules 6 and 8), in the staging
-    buffer or besides it. Divided by T, the latter loads the memory too. If T' is then a bound for
+    bytes and time. Resident bytes take their size × T; a tensor of a weight that is sent there
+    takes its size, which is less than what is resident if there is optimizer state, for as long as
+    its own transfer lasts and the op that reads it runs (rules 6 and 8), in the staging buffer or
+    besides it. Several weights taken as one count with the least of any of them per resident byte.
+    Divided by T, all this loads the memory too. If T' is then a bound for
     plans of T or less, the smaller of T and T' is a bound for all. We find the best T by bisection.
 
     *Integers.* An item with one weight takes one mode only: see `Relaxation.integer_bound`.
@@ -118,6 +120,8 @@ class _MemoryItems:
     fixed_bytes: Ints  # items: bytes on the ops' device
     weight_bytes: Ints  # items: bytes of weights that may be elsewhere
     seconds_per_byte: Seconds  # items × rows of transfer: fewest seconds per byte of these weights
+    sent_per_byte: Seconds  # items: fewest bytes sent, per byte of these weights
+    held_per_byte: Seconds  # items × rows: fewest bytes × seconds in transfer, per byte of them
     min_weight_bytes: Ints  # items: the smallest of these weights, as sent
     read_seconds: Seconds  # items × groups: the shortest op that reads one of these weights
     is_indivisible: NDArray[np.bool_]  # items: no more than one such weight, so one mode
@@ -136,8 +140,10 @@ class _MemoryItems:
         # The reader's tensors of each weight's unit: seconds by row, and the smallest tensor.
         is_read = aggregates.pair_unit == reader_unit[aggregates.pair_source]
         source, tensor = aggregates.pair_source[is_read], aggregates.pair_tensor[is_read]
-        seconds = np.zeros((units, rows))
+        seconds, held = np.zeros((units, rows)), np.zeros((units, rows))
         np.add.at(seconds, source, aggregates.transfer[:, tensor].T)
+        np.add.at(held, source, (aggregates.transfer[:, tensor] * a.sizes[tensor]).T)
+        sent_bytes = np.bincount(source, a.sizes[tensor], units).astype(np.float64)
         min_bytes = np.full(units, np.iinfo(np.int64).max)
         np.minimum.at(min_bytes, source, a.sizes[tensor])
         movable = (
@@ -148,16 +154,16 @@ class _MemoryItems:
         np.maximum.at(largest, reader_unit[movable], aggregates.resident[movable])
         movable &= aggregates.resident * _SIMILAR_SHARE >= largest[reader_unit]
         movable_units = np.flatnonzero(movable)
-        weight_bytes, seconds_per_byte = (
-            np.zeros(units, dtype=np.int64),
-            np.full((units, rows), np.inf),
-        )
+        weight_bytes = np.zeros(units, dtype=np.int64)
         np.add.at(weight_bytes, reader_unit[movable_units], aggregates.resident[movable_units])
-        np.minimum.at(
-            seconds_per_byte,
-            reader_unit[movable_units],
-            seconds[movable_units] / aggregates.resident[movable_units, None],
-        )
+
+        def least_per_byte(amount: Seconds) -> Seconds:
+            """Readers × columns: the least amount per resident byte of any of their weights."""
+            least = np.full((units, amount.shape[1]), np.inf)
+            per_byte = amount[movable_units] / aggregates.resident[movable_units, None]
+            np.minimum.at(least, reader_unit[movable_units], per_byte)
+            return np.where(np.isfinite(least), least, 0.0)
+
         min_weight_bytes = np.full(units, np.iinfo(np.int64).max)
         np.minimum.at(min_weight_bytes, reader_unit[movable_units], min_bytes[movable_units])
         read_seconds = _read_seconds(aggregates, source, tensor, reader_unit)
@@ -166,7 +172,9 @@ class _MemoryItems:
             items,
             aggregates.resident[items],
             weight_bytes[items],
-            np.where(np.isfinite(seconds_per_byte[items]), seconds_per_byte[items], 0.0),
+            least_per_byte(seconds)[items],
+            least_per_byte(sent_bytes[:, None])[items, 0],
+            least_per_byte(held)[items],
             np.where(weight_bytes[items] > 0, min_weight_bytes[items], 0),
             np.where(weight_bytes[items, None] > 0, read_seconds[items], 0.0),
             np.bincount(reader_unit[movable_units], minlength=units)[items] <= 1,
@@ -289,8 +297,10 @@ class _MemoryProgram:
             link_row = aggregates.transfer_row[storage_group, compute_group]
             weight_bytes = items.weight_bytes[is_possible]
             send_seconds = weight_bytes * items.seconds_per_byte[is_possible, link_row]
-            held_seconds = send_seconds + items.read_seconds[is_possible, compute_group]
-            mode[:, 2 * groups + compute_group] += weight_bytes * (held_seconds / seconds)
+            read_seconds = items.read_seconds[is_possible, compute_group]
+            held_per_byte = items.held_per_byte[is_possible, link_row]
+            held_per_byte = held_per_byte + items.sent_per_byte[is_possible] * read_seconds
+            mode[:, 2 * groups + compute_group] += weight_bytes * (held_per_byte / seconds)
             if aggregates.blocking_transfers:
                 for endpoint in (compute_group, storage_group):
                     mode[:, endpoint] += 0.0 if aggregates.is_host[endpoint] else send_seconds

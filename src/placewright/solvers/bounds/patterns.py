@@ -132,8 +132,13 @@ class _PatternSearch:
 
 
 def _normalise(values: Seconds) -> Seconds:
+    """Values that add up to 1, as the proof requires; equal ones if none is above 0."""
     values = np.maximum(values, 0.0)
-    normalised: Seconds = values / max(float(values.sum()), 1e-300)
+    largest = float(values.max())
+    if not largest > 0:
+        return np.full(len(values), 1 / len(values))
+    values = values / largest  # first, so that the sum of tiny values is exact enough
+    normalised: Seconds = values / values.sum()
     return normalised
 
 

@@ -33,8 +33,9 @@ def add_static_memory(placement: PlacementModel, device: int) -> Linear:
     """Resident bytes fit, with the bytes needed while any op runs. Returns the bytes left.
 
     Needed are the bytes of the op itself and tensors that bypass it: made or read on this device by
-    an op that it depends on, and read on this device by one that depends on it. All graph outputs
-    that are made here are here once the last op has started.
+    an op that it depends on, and read on this device by one that depends on it; graph outputs that
+    are made here by an op that it depends on. All graph outputs that are made here are here once
+    the last op has started.
     """
     payload, model = placement.payload, placement.model
     free_bytes = model.new_int_var(0, payload["capacity"][device], f"free on {device}")
@@ -77,6 +78,8 @@ def _bypassing_bytes(
     is_available = (
         placement.depends_on(item, producer) or not placement.payload["is_scheduled"][producer]
     )
+    if row["kept"] and is_available and device in placement.item_on(producer):
+        return [row["bytes"] * placement.item_on(producer)[device]]
     earlier = [producer] * is_available + [
         reader for reader in readers if placement.depends_on(item, reader)
     ]

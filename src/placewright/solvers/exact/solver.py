@@ -19,6 +19,7 @@ from placewright.solvers.exact.integer_problem import IntegerProblem
 from placewright.solvers.exact.process import borrow_worker
 from placewright.solvers.heft import HEFT
 from placewright.solvers.m_etf import METF
+from placewright.solvers.searches.annealing import anneal_to_fit
 from placewright.solvers.single import SingleDevices
 from placewright.transforms import by_colocation, by_heavy_edges
 from placewright.transforms.bundles import Bundles
@@ -170,9 +171,10 @@ def _solution_from(
 class Exact:
     """The optimal plan, with a proof, for graphs of up to about 30 ops or groups.
 
-    It starts with the best of a few baselines, and evaluates every plan that CP-SAT finds. Its
-    bound holds for every plan that fits, streamed weights included, but not for fused ops; the
-    result is proven optimal if its gap is below a millionth, else it is the best plan found.
+    It starts with the best of a few baselines, or where none fits with a plan that annealing makes
+    fit, and evaluates every plan that CP-SAT finds. Its bound holds for every plan that fits,
+    streamed weights included, but not for fused ops; the result is proven optimal if its gap is
+    below a millionth, else it is the best plan found.
 
     Args:
         group: Makes groups that are placed whole, e.g. `transforms.by_heavy_edges` with a count,
@@ -194,6 +196,8 @@ class Exact:
 
     def run(self, search: Search) -> None:
         judge_baselines(search)
+        # The model's memory is a relaxation: its plans may all be over where another one fits.
+        anneal_to_fit(search)
         if search.over:
             return
         grouping = self._grouping(search.problem)
@@ -239,7 +243,7 @@ def _solve_stages(problem: Problem, grouping: Grouping | None) -> list[_SolveSta
     """
     if grouping is not None:
         return [_SolveStage(grouping, bounds_all_plans=False)]
-    streaming = has_streamable_weights(problem)
+    streaming = problem.arrays.has_streamable_weights
     if problem.objective == "period":
         return [
             _SolveStage(streaming=streaming),
@@ -291,13 +295,3 @@ def judge_baselines(search: Search) -> None:
         if search.over:
             break
     search.phase = ""
-
-
-def has_streamable_weights(problem: Problem) -> bool:
-    """Whether a weight can be on another device than an op that reads it."""
-    a = problem.arrays
-    source = a.producer[a.inputs]
-    is_separable = (
-        a.is_weight[source] & a.scheduled[a.reader] & (a.unit[source] != a.unit[a.reader])
-    )
-    return bool(is_separable.any()) and a.devices > 1

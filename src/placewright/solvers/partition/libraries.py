@@ -30,6 +30,7 @@ Ints = NDArray[np.int64]
 Shares = NDArray[np.float64]
 
 _WEIGHT_TOTAL = 2**30  # of all loads, or of all edges: sums still fit 32 bits
+_MIN_SHARE = 1e-6  # of the largest share: METIS fails on one that is 0 in its 32-bit numbers
 _LARGE_GRAPH = 4_000  # items above which KaHIP's strong setting takes many seconds
 _IMBALANCE = 0.03  # KaHIP's tolerance above a part's share; METIS and Scotch have their own
 _MAX_DISTANCE = 1_000  # Scotch's distance between devices, in units of the shortest
@@ -73,6 +74,7 @@ class CsrGraph:
 def metis(csr: CsrGraph, share: Shares, seed: int) -> Ints:
     """METIS's parts: by recursive bisection up to eight, which balances better, else k-way."""
     pymetis = _import_library("pymetis")
+    share = np.maximum(share, share.max() * _MIN_SHARE)
     with _silence():
         parts = pymetis.part_graph(
             len(share),

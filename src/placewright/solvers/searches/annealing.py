@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from placewright.problem import Problem
 
 
+FIT_COOLING = Cooling(1.0, 1e-2)
+"""Where plans are over: hot, as a single byte is a large share of the cost of a small problem."""
+
+
 @dataclass(frozen=True)
 class Annealing:
     """Simulated annealing of placement, order and staging (Kirkpatrick et al. 1983).
@@ -60,14 +64,19 @@ class Annealing:
         problem = search.problem
         chains = AnnealingChains(search, grouping_levels(problem))
         with_staging = memory_binds(problem, search)
+        # No order and no staging buffer shortens the period, but they decide what fits.
+        simulate_memory = problem.objective == "period" and search.key[0] > 0
+        with_order = self.with_priorities and (problem.objective == "step" or simulate_memory)
         for round_ in range(self.rounds):
-            with_priorities = (
-                self.with_priorities and round_ % 2 == 1 and problem.objective == "step"
-            )
+            with_priorities = with_order and round_ % 2 == 1
             starts = PlanBatch.of(problem, elite_plans(search, 2), with_priorities, with_staging)
-            length = (self.first_round or first_round_length(problem)) * 2**round_
+            first_length = self.first_round or first_round_length(problem, simulate_memory)
             chains.run(
-                starts, length, self.cooling, MoveShares.for_search(with_priorities, with_staging)
+                starts,
+                first_length * 2**round_,
+                self.cooling,
+                MoveShares.for_search(with_priorities, with_staging),
+                simulate_memory=simulate_memory,
             )
             if search.over:
                 return
@@ -83,8 +92,33 @@ def refine(problem: Problem, plan: Plan, seed: int = 0) -> Plan:
         start = PlanBatch.of(problem, [plan, plan], with_priorities=True, with_staging=with_staging)
     move_shares = MoveShares.for_search(start.priority is not None, with_staging)
     chains = AnnealingChains(search, grouping_levels(problem))
-    chains.run(start, first_round_length(problem), Cooling(0.003, 1e-4), move_shares)
+    # Moves raise a staging buffer to what its device needs only where plans are simulated.
+    simulate_memory = problem.objective == "period" and with_staging
+    length = first_round_length(problem, simulate_memory)
+    cooling = Cooling(0.003, 1e-4)
+    chains.run(start, length, cooling, move_shares, simulate_memory=simulate_memory)
     return search.best or plan
+
+
+def anneal_to_fit(search: Search) -> None:
+    """Anneal the best plans of a search until one fits, for two short rounds at most."""
+    problem, streaming = search.problem, search.problem.arrays.has_streamable_weights
+    if not search.key[0] or search.over:
+        return
+    search.phase = "annealing fit"
+    chains = AnnealingChains(search, grouping_levels(problem))
+    for with_staging in (False, True) if streaming else (False, False):
+        starts = PlanBatch.of(problem, elite_plans(search, 2), True, with_staging)
+        chains.run(
+            starts,
+            first_round_length(problem, simulate_memory=True),
+            FIT_COOLING,
+            MoveShares.for_search(True, with_staging),
+            simulate_memory=problem.objective == "period",
+            overflow_first=True,
+        )
+        if search.over or not search.key[0]:
+            return
 
 
 def grouping_levels(problem: Problem) -> list[Grouping]:
@@ -100,18 +134,27 @@ def grouping_levels(problem: Problem) -> list[Grouping]:
     return sorted(groupings, key=len, reverse=True)
 
 
-def first_round_length(problem: Problem) -> int:
-    """Evaluations of a first round: a fraction of a second at any size."""
-    if problem.objective == "period":
+def first_round_length(problem: Problem, simulate_memory: bool = False) -> int:
+    """Evaluations of a first round: a fraction of a second at any size.
+
+    Args:
+        simulate_memory: For the period: whether each plan is simulated.
+    """
+    if problem.objective == "period" and not simulate_memory:
         return 200_000
     return int(np.clip(3_000_000 // problem.arrays.ops, 200, 5_000))
 
 
 def memory_binds(problem: Problem, search: Search) -> bool:
-    """Whether weights may have to be apart from their readers: no accelerator holds them all."""
+    """Whether weights may have to be apart from their readers.
+
+    They may where no plan fits yet, or where no accelerator holds them all and a host is there.
+    """
+    a = problem.arrays
+    if search.key[0] > 0:
+        return a.has_streamable_weights
     if problem.cluster.host is None or problem.objective == "period":
         return False
-    a = problem.arrays
     if not (a.is_weight & (a.resident > 0)).any():
         return False
     single = search.best_by_phase.get(SingleDevices.name)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from placewright.problem import Problem
+    from placewright.problem_arrays import Arrays
     from placewright.simulator._kernel import ScoutNet
     from placewright.solvers.search import Search
     from placewright.transforms import Grouping
@@ -87,14 +87,16 @@ class AnnealingChains:
     """Annealing chains of one problem, over blocks of several sizes.
 
     Args:
-        levels: Groupings whose groups are moved as one, from fine to coarse.
+        levels: Groupings whose groups are moved as one, from fine to coarse. Before them comes a
+            level of single units, which parts the weights of one op where memory is in the way.
     """
 
     def __init__(self, search: Search, levels: Sequence[Grouping]) -> None:
         self.search, self.levels = search, levels
         a = search.problem.arrays
         self._kernel = kernel(a)
-        self._move_blocks = self._kernel.move_blocks(*_block_arrays(search.problem, levels))
+        groups = [a.unit, *(grouping.group for grouping in levels)]
+        self._move_blocks = self._kernel.move_blocks(*_block_arrays(a, groups))
         self._memory_margin = np.zeros(a.devices, dtype=np.int64)
         self.key = min(
             (
@@ -115,6 +117,8 @@ class AnnealingChains:
         level_ratio: float = 1.0,
         guide: MoveGuide | None = None,
         scout: ScoutNet | None = None,
+        simulate_memory: bool = False,
+        overflow_first: bool = False,
     ) -> PlanBatch:
         """Anneal from each plan for this many evaluations, or until the search is over.
 
@@ -122,17 +126,24 @@ class AnnealingChains:
             level_ratio: How much more often each level is used than the finer one before it.
             guide: Samples some of the moves.
             scout: Scores several moves for each one that is evaluated; for step times only.
+            simulate_memory: For the period: simulate each plan for its memory, on which order and
+                staging act, instead of counting resident bytes. It takes as long as a step time.
+            overflow_first: Fewer bytes over are better whatever the objective. Otherwise a plan
+                that is a little over may cost less than one that fits.
 
         Returns:
             The best plan of each chain by (overflow, objective).
         """
         search, problem = self.search, self.search.problem
-        a, period = problem.arrays, problem.objective == "period"
+        a, by_loads = problem.arrays, problem.objective == "period" and not simulate_memory
         settings = self._settings(move_shares, level_ratio)
+        settings.simulate_memory, settings.overflow_first = simulate_memory, overflow_first
+        if simulate_memory or overflow_first:
+            settings.level_share = [1.0, *settings.level_share[1:]]
         if scout is not None:
             settings.scout = scout
         chains, done = len(start), 0
-        chunk = _PLANS_PER_CALL if period else max(8, _OPS_PER_CALL // a.ops)
+        chunk = _PLANS_PER_CALL if by_loads else max(8, _OPS_PER_CALL // a.ops)
         seeds = search.rng.integers(0, 2**63, size=chains)
         current, best, best_keys = start, start, [(np.inf, np.inf)] * chains
         device_probs, next_query = None, 0
@@ -170,6 +181,11 @@ class AnnealingChains:
                     self._report_plan(best, chain)
         return best
 
+    @property
+    def memory_is_misjudged(self) -> bool:
+        """Whether a plan that fits by its resident bytes turned out to be over, for the period."""
+        return bool(self._memory_margin.any())
+
     def sample_moves(
         self, start: PlanBatch, count: int, seed: int, level_ratio: float = 1.0
     ) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
@@ -190,7 +206,8 @@ class AnnealingChains:
         settings.in_order = problem.discipline == "in order"
         settings.period, settings.overlap = problem.objective == "period", problem.overlap
         settings.move_share = [getattr(move_shares, field.name) for field in fields(move_shares)]
-        settings.level_share = [level_ratio**level for level in range(len(self.levels))]
+        level_shares = [level_ratio**level for level in range(len(self.levels))]
+        settings.level_share = [0.0, *level_shares]
         settings.capacity = problem.arrays.capacity.tolist()
         return settings
 
@@ -229,13 +246,14 @@ def _temperature(cooling: Cooling, share: float) -> float:
     return float(cooling.hot * (cooling.cold / cooling.hot) ** share)
 
 
-def _block_arrays(problem: Problem, levels: Sequence[Grouping]) -> tuple[NDArray[np.int32], ...]:
+def _block_arrays(
+    a: Arrays, levels: Sequence[NDArray[np.integer]]
+) -> tuple[NDArray[np.int32], ...]:
     """The units of each block end to end, and where blocks and levels begin."""
-    a = problem.arrays
     unit_heads = np.flatnonzero(a.unit_head == np.arange(a.ops))
     block_start, units, level_start = [np.zeros(1, dtype=np.int64)], [], [0]
-    for grouping in levels:
-        group = grouping.group[unit_heads]
+    for group_of in levels:
+        group = group_of[unit_heads]
         size = np.bincount(group)
         # Blocks are sorted by the middle of their units, so that neighbours are near in the graph.
         middle = np.bincount(group, weights=np.arange(len(unit_heads))) / np.maximum(size, 1)
