@@ -12,6 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._dynamo.exc import FailOnRecompileLimitHit, TorchDynamoException
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    UnsupportedFakeTensorException,
+)
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.nn.modules import module as module_hooks
 from torch.utils import _pytree as pytree
 
@@ -22,7 +28,14 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Mapping, Sequence
 
 
-COMPILE_ERRORS = (TorchDynamoException, FailOnRecompileLimitHit)
+COMPILE_ERRORS = (
+    TorchDynamoException,
+    FailOnRecompileLimitHit,
+    GuardOnDataDependentSymNode,
+    UnsupportedFakeTensorException,
+    DynamicOutputShapeException,
+    DataDependentOutputException,
+)
 """What TorchDynamo raises where it cannot compile a call as one graph."""
 
 _PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)

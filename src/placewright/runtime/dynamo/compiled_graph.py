@@ -88,9 +88,11 @@ class CompiledGraph:
         except (GraphError, PlanError) as error:
             self.program, self.reason = None, str(error)
         self._changed_indices: list[int] = []
+        self._saved_states: list[int] = []
         self.executor: Executor | None = None
         self._process = 0
         self._addresses: list[int] = []
+        self._snapshots: dict[int, torch.Tensor] = {}
         self._get_outputs = self._output_getters()
         if not any(node.name.startswith("tangents") for node in self.placeholders):
             joint.outputs = [
@@ -106,6 +108,16 @@ class CompiledGraph:
                 index
                 for index, name in enumerate(self.program.capture.argument_names)
                 if name in changed
+            ]
+            saved_nodes = {
+                node
+                for node, descriptor in output_nodes(module.graph)
+                if "Saved" in type(descriptor).__name__
+            }
+            self._saved_states = [
+                index
+                for index in self._changed_indices
+                if index < len(self.placeholders) and self.placeholders[index] in saved_nodes
             ]
             index_of = {name: at for at, name in enumerate(self.program.capture.argument_names)}
             self._weight_names = {
@@ -165,6 +177,8 @@ class CompiledGraph:
 
     def _run(self, args: Sequence[Any]) -> list[torch.Tensor]:
         """Run a step; an op that fails raises what it would raise in the model itself."""
+        # What is saved of a state is its value before the call, which the backward pass reads.
+        self._snapshots = {index: args[index].clone() for index in self._saved_states}
         number = self.submit(args)
         assert self.executor is not None
         try:
@@ -244,7 +258,7 @@ class CompiledGraph:
             is_node = isinstance(node, Node)
             is_saved = "Saved" in type(descriptor).__name__
             if is_node and node in index_of:
-                getters.append(_argument_getter(index_of[node], is_saved))
+                getters.append(self._argument_getter(index_of[node], is_saved))
             elif is_node and is_saved and self.is_step:
                 is_tensor = isinstance(node.meta.get("val"), torch.Tensor)
                 getters.append(_empty_tensor if is_tensor else _zero)
@@ -257,6 +271,17 @@ class CompiledGraph:
             else:
                 getters.append(_constant_getter(node))
         return getters
+
+    def _argument_getter(self, index: int, is_saved: bool) -> GetOutput:
+        """An argument that is passed on; one that is saved keeps its data if they are replaced."""
+        if not is_saved or is_scalar(self.placeholders[index]):
+            return lambda values, args: args[index]
+
+        def get(values: Sequence[torch.Tensor], args: Sequence[Any]) -> torch.Tensor:
+            value: torch.Tensor = self._snapshots.get(index, args[index])
+            return value.detach()
+
+        return get
 
     def _tensor_getter(self, at: int, node: Node, descriptor: Any) -> GetOutput:
         """An output on the device that the caller expects.
@@ -303,15 +328,6 @@ def _constants(program: Program) -> dict[int, torch.Tensor]:
         if node.op == "get_attr" and tensors[0] is not None:
             constants[tensors[0][0]] = module_attribute(node)
     return constants
-
-
-def _argument_getter(index: int, is_saved: bool) -> GetOutput:
-    """An argument that is passed on; one that is saved keeps its data if they are replaced."""
-    if is_saved:
-        return lambda values, args: (
-            args[index].detach() if isinstance(args[index], torch.Tensor) else args[index]
-        )
-    return lambda values, args: args[index]
 
 
 def _is_batched(args: Sequence[Any]) -> bool:
