@@ -13,7 +13,7 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 PROBABILITIES = (0.1, 0.2, 0.3, 0.47, 0.7, 0.83, 1.0)
 
 
-@pytest.mark.parametrize(("dtype", "p"), itertools.product(DTYPES, PROBABILITIES))
+@pytest.mark.parametrize(("dtype", "p"), list(itertools.product(DTYPES, PROBABILITIES)))
 def test_outputs_gradients_and_random_states_are_those_of_dropout(dtype, p):
     x = torch.randn(1000).to(dtype).requires_grad_()
     gradient = torch.randn(1000).to(dtype)
