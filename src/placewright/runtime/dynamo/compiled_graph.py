@@ -22,6 +22,7 @@ from placewright.graph import Graph
 from placewright.runtime.dynamo.steps import CallResolved, ResolvedCall
 from placewright.runtime.dynamo.undefined_gradients import GradientSources, undefined_outputs
 from placewright.runtime.plan_matching import match_plan
+from placewright.runtime.program.dropout import replace_cpu_kernels
 from placewright.runtime.program.program import Program, find_sources, program_output
 from placewright.runtime.program.runners import module_attribute
 from placewright.runtime.program.scalars import Scalars, is_scalar
@@ -87,6 +88,7 @@ class CompiledGraph:
             self.plan = match_plan(backend.plan, self.program.graph)
         except (GraphError, PlanError) as error:
             self.program, self.reason = None, str(error)
+            replace_cpu_kernels(module)
         self._changed_indices: list[int] = []
         self._saved_states: list[int] = []
         self.executor: Executor | None = None

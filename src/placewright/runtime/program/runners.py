@@ -19,6 +19,7 @@ from placewright.frontends.pytorch.shapes import (
     op_name,
 )
 from placewright.runtime.program.attention import NON_CPU_KERNELS
+from placewright.runtime.program.dropout import CPU_KERNELS
 from placewright.runtime.program.scalars import Scalars, is_scalar
 
 Values = Sequence[torch.Tensor]
@@ -222,6 +223,8 @@ def _target(node: Node, device: torch.device) -> Callable[..., Any]:
     name = op_name(node)
     if device.type != "cpu" and name in NON_CPU_KERNELS:
         return NON_CPU_KERNELS[name]
+    if device.type == "cpu" and name in CPU_KERNELS:
+        return CPU_KERNELS[name]
     if name in _LAZY_OPS and isinstance(node.target, torch._ops.OpOverload):
         return partial(_materialise, _LAZY_OPS[name], node.meta["val"].dtype, device)
     if name in ("view", "_unsafe_view") and isinstance(node.target, torch._ops.OpOverload):
