@@ -328,14 +328,17 @@ def program_output(
 ) -> ProgramOutput:
     """How a node's value is made of the graph's tensors.
 
-    Clones are no ops, so the value is copied if it, or what it is a view of, is one.
+    Clones are no ops, so the value is copied if it, or what it is a view of, is one. So is the new
+    value of a state, which may be written into the state itself: the next call changes that.
     """
     tensor, views = resolve_tensor(builder, node, torch.device("cpu"), scalars)
-    copied = False
+    changed = {port.node for port in builder.capture.outputs if port.role == "change"}
+    copied = node in changed
     while node in builder.descriptions and builder.descriptions[node].kind in (IDENTITY, VIEW):
         is_identity = builder.descriptions[node].kind == IDENTITY
         copied = copied or (is_identity and op_name(node) in _CLONES)
         node = builder.descriptions[node].reads[0]
+        copied = copied or node in changed
     return ProgramOutput(tensor, views, copied)
 
 
