@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from placewright.errors import PlacewrightError
 
 SMALL_CLUSTER = Cluster.parse("2xP100+cpu")
-BEYOND = "accepted, beyond the simulator"
-_LARGE = 2.0**61  # sums and products of larger numbers may leave the range of the simulator's
 
 
 def use_graph(graph: Graph, seed: int) -> str:
@@ -28,8 +26,6 @@ def use_graph(graph: Graph, seed: int) -> str:
 
 def use_problem(problem: Problem, seed: int) -> str:
     """Judge, solve and show a problem; the deeper the rarer. Says what came of it."""
-    if is_beyond(problem):
-        return BEYOND
     rows = np.zeros((2, len(problem.graph)), dtype=np.int32)
     rows[1] = np.arange(len(problem.graph)) % len(problem.cluster)
     judge(problem, problem.legalize(rows))
@@ -54,19 +50,6 @@ def use_plan(problem: Problem, plan: Plan) -> None:
     from placewright.files import plan_for
 
     solvers.evaluate(problem, plan_for(problem, plan))
-
-
-def is_beyond(problem: Problem) -> bool:
-    """Whether numbers are so large or small that sums of them leave the range of floats."""
-    arrays = problem.arrays
-    for name, value in vars(arrays).items():
-        if name == "capacity":  # without a limit it is 2**62, which nothing is added to
-            continue
-        if isinstance(value, np.ndarray) and value.dtype.kind in "fiu" and value.size:
-            finite = np.abs(value[np.isfinite(value)]) if value.dtype.kind == "f" else value
-            if finite.size and float(np.max(finite)) > _LARGE:
-                return True
-    return False
 
 
 def refused(error: PlacewrightError) -> str:
