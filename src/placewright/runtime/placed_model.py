@@ -244,42 +244,56 @@ class PlacedModel:
     # -- calls ---------------------------------------------------------------------------------
 
     def _call(self, args: Any, kwargs: Any) -> Any:
-        """Call the model: as one graph, else as several, else eagerly.
-
-        A call that is not one graph fails to compile before anything of it has run.
-        """
-        if self._class_forward is not None and type(self.model).forward is not self._class_forward:
-            self._class_forward = type(self.model).forward  # another class, or another method
-            self._set_forward(types.MethodType(self._class_forward, self.model))
-        if self._code.changed:
-            self.recapture()
+        """Call the model: as one graph, else as several, else eagerly."""
+        self._follow_code()
         reason = self.reason_to_run_eagerly(args, kwargs)
         if not reason:
             shape = call_shape(args, kwargs) if self._untraceable else None
-            compiled = self._compiled
-            if shape in self._untraceable:
-                reason = self._untraceable[shape]
-                compiled = self._compiled_in_parts
-            if not reason or self._may_break(reason):
-                runs = self.backend.run_count
-                try:
-                    outputs = self.run_compiled(compiled, args, kwargs)
-                    if torch.is_grad_enabled():
-                        note_undefined_gradients(outputs)
-                    return outputs
-                except ArgumentsOverlap as error:
-                    self.eager_calls[str(error)] += 1
-                    return self._run_eagerly(self.forward, args, kwargs)
-                except COMPILE_ERRORS as error:
-                    if self.backend.run_count != runs:
-                        raise
-                    is_new = not reason
-                    reason = f"TorchDynamo cannot trace it: {compile_error_text(error)}"
-                    self._untraceable[call_shape(args, kwargs)] = reason
-                if is_new and self._may_break(reason):
-                    return self._call(args, kwargs)
+            reason = self._untraceable.get(shape, "")
+            try:
+                if not reason:
+                    return self._try_compiled(self._compiled, args, kwargs)
+            except COMPILE_ERRORS as error:
+                reason = f"TorchDynamo cannot trace it: {compile_error_text(error)}"
+                self._untraceable[call_shape(args, kwargs)] = reason
+            except ArgumentsOverlap as error:
+                reason = str(error)
+            try:
+                if self._may_break(reason):
+                    return self._try_compiled(self._compiled_in_parts, args, kwargs)
+            except COMPILE_ERRORS as error:
+                reason = f"TorchDynamo cannot trace a part of it: {compile_error_text(error)}"
         self.eager_calls[reason] += 1
         return self._run_eagerly(self.forward, args, kwargs)
+
+    def _follow_code(self) -> None:
+        """Compile again if the class of the model or of a module has another forward now."""
+        if self._class_forward is not None and type(self.model).forward is not self._class_forward:
+            self._class_forward = type(self.model).forward
+            self._set_forward(types.MethodType(self._class_forward, self.model))
+        if self._code.changed:
+            self.recapture()
+
+    def _try_compiled(self, compiled: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Call a compiled function.
+
+        Raises:
+            ArgumentsOverlap: The graph does not serve the call; nothing of it has run.
+            ExecutionError: What follows a graph break failed to compile.
+        """
+        runs = self.backend.run_count
+        try:
+            outputs = self.run_compiled(compiled, args, kwargs)
+        except (*COMPILE_ERRORS, ArgumentsOverlap) as error:
+            if self.backend.run_count == runs:
+                raise
+            raise ExecutionError(
+                f"the call cannot go on after a graph break: {compile_error_text(error)}; "
+                "make it inside model.placed.eager()"
+            ) from error
+        if torch.is_grad_enabled():
+            note_undefined_gradients(outputs)
+        return outputs
 
     def _may_break(self, reason: str) -> bool:
         """Whether a call may run as several graphs.
@@ -287,7 +301,7 @@ class PlacedModel:
         With GPUs it may not: what runs between two graphs would meet weights of several devices.
         Nor may a model that differentiates in its forward pass: a graph is one autograd node.
         """
-        never = ("recompile", "autograd", "backward")
+        never = ("recompile", "autograd", "backward", "shares memory")
         return not self.has_gpus and not any(word in reason for word in never)
 
     def reason_to_run_eagerly(self, args: Any, kwargs: Any) -> str:
