@@ -11,7 +11,6 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
-from torch._dynamo.exc import TorchDynamoException
 from torch.utils import _pytree as pytree
 
 from placewright import files
@@ -22,9 +21,11 @@ from placewright.result import Result
 from placewright.runtime.cuda.backend import current_backend
 from placewright.runtime.dynamo.backend import PlanBackend
 from placewright.runtime.dynamo.call_checks import (
+    COMPILE_ERRORS,
     CodeOfModel,
     ZeroSigns,
     call_shape,
+    compile_failure,
     first_tensor,
     functional_code,
     guarded_hooks,
@@ -265,11 +266,11 @@ class PlacedModel:
                     if torch.is_grad_enabled():
                         note_undefined_gradients(outputs)
                     return outputs
-                except TorchDynamoException as error:
+                except COMPILE_ERRORS as error:
                     if self.backend.run_count != runs:
                         raise
                     is_new = not reason
-                    reason = f"TorchDynamo cannot trace it: {_first_line(error)}"
+                    reason = f"TorchDynamo cannot trace it: {compile_failure(error)}"
                     self._untraceable[call_shape(args, kwargs)] = reason
                 if is_new and self._may_break(reason):
                     return self._call(args, kwargs)
@@ -352,8 +353,8 @@ class PlacedModel:
         if not reason:
             try:
                 return self.run_compiled(compiled, args, kwargs or {})
-            except TorchDynamoException as error:
-                reason = f"TorchDynamo cannot trace it as a whole: {_first_line(error)}"
+            except COMPILE_ERRORS as error:
+                reason = f"TorchDynamo cannot trace it as a whole: {compile_failure(error)}"
         raise ExecutionError(f"calls of this kind cannot be in flight together: {reason}")
 
     def train_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
@@ -419,8 +420,3 @@ def _to_device(outputs: Any, device: torch.device) -> Any:
         return value
 
     return pytree.tree_map(move, outputs)
-
-
-def _first_line(error: BaseException) -> str:
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__

@@ -11,6 +11,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._dynamo.exc import FailOnRecompileLimitHit, TorchDynamoException
 from torch.nn.modules import module as module_hooks
 from torch.utils import _pytree as pytree
 
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     import inspect
     from collections.abc import Hashable, Iterator, Mapping, Sequence
 
+
+COMPILE_ERRORS = (TorchDynamoException, FailOnRecompileLimitHit)
+"""What TorchDynamo raises before a call has run that it cannot compile as one graph."""
 
 _PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
@@ -60,6 +64,14 @@ def reason_to_run_eagerly(args: Any, kwargs: Mapping[str, Any]) -> str:
     if torch.utils._python_dispatch._get_current_dispatch_mode_stack():
         return "a torch dispatch mode is active"
     return ""
+
+
+def compile_failure(error: BaseException) -> str:
+    """Why TorchDynamo cannot compile a call, in one line."""
+    if isinstance(error, FailOnRecompileLimitHit):
+        return "it has been compiled too often: the recompile limit is reached"
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__
 
 
 class CodeOfModel:

@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from torch._dynamo.backends.common import aot_autograd
-from torch._dynamo.exc import TorchDynamoException
 from torch._functorch.partitioners import default_partition
 
 from placewright.errors import ConfigError, ExecutionError, GraphError, PlanError, nearest
 from placewright.frontends.op_costs import OPTIMIZER_FLOPS
 from placewright.frontends.pytorch.aot_graph import backward_without_autocast
 from placewright.runtime.dynamo.backend import PlanBackend
-from placewright.runtime.dynamo.call_checks import call_shape
+from placewright.runtime.dynamo.call_checks import COMPILE_ERRORS, call_shape, compile_failure
 from placewright.runtime.dynamo.compiled_graph import CompiledGraph, JointGraph, build_graph_program
 from placewright.runtime.dynamo.steps import resolve_call
 from placewright.runtime.micro_batches import share_optimizer_states, train_micro_batches
@@ -66,8 +65,8 @@ class TrainStep:
                 with torch.enable_grad():
                     loss: torch.Tensor = self.placed.run_compiled(compiled, args, kwargs)
                 return loss.detach()
-            except TorchDynamoException as error:
-                reason = str(error).strip().partition("\n")[0]
+            except COMPILE_ERRORS as error:
+                reason = compile_failure(error)
                 self._not_one_program[call_shape(args, kwargs)] = reason
         self.placed.eager_calls[f"a training step: {reason}"] += 1
         return self._run_loop(backend, args, kwargs)
