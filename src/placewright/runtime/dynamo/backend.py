@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import logging
 import threading
 import warnings
@@ -118,7 +119,9 @@ class PlanBackend:
         names: dict[int, list[str]] = {}
         for name, tensor in self.named_tensors():
             names.setdefault(id(tensor), []).append(name)
-        return name_inputs(module, names, self.known_names)
+        model = self._model()
+        signature = None if model is None else inspect.signature(model.forward)
+        return name_inputs(module, names, self.known_names, signature)
 
     def _eager_function(self, module: torch.fx.GraphModule) -> Callable[..., Any]:
         def run(*args: Any) -> Any:
