@@ -19,7 +19,7 @@ def without_gradients():
         yield
 
 
-@pytest.mark.parametrize("in_flight", [1, 2, 4])
+@pytest.mark.parametrize("in_flight", [1, 3])
 def test_mixed_shapes_come_back_in_order(in_flight):
     model = place(small(), torch.randn(3, 4))
     calls = [(torch.randn(count, 4),) for count in (3, 3, 5, 3, 7, 2, 7, 3, 5)]
@@ -95,10 +95,8 @@ def test_a_step_that_fails_raises_and_the_model_goes_on():
     model = nn.Sequential(nn.Embedding(5, 4), nn.Linear(4, 2)).eval()
     good, bad = torch.tensor([1, 2, 3]), torch.tensor([1, 2, 30])
     place(model, good)
-    results = model.placed.pipeline([(good,), (bad,), (good,)], in_flight=3)
-    assert torch.equal(next(results), model.placed.forward(good))
-    with pytest.raises((ExecutionError, IndexError)):
-        next(results)
+    with pytest.raises(ExecutionError, match="op '0.embedding' failed"):
+        list(model.placed.pipeline([(good,), (bad,), (good,)], in_flight=3))
     assert torch.equal(model(good), model.placed.forward(good))
     for one in model.placed.pipeline([(good,)] * 3):
         assert torch.equal(one, model.placed.forward(good))
