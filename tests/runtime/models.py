@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 torch.set_num_threads(1)
 
-from placewright import Cluster, Device, Link, Plan, Problem  # noqa: E402
+from placewright import Cluster, Device, Link, Plan, Problem, apply, from_torch  # noqa: E402
 from placewright.runtime.program.program import Program, build_program  # noqa: E402
 
 nn = torch.nn
@@ -127,3 +127,16 @@ def plans(problem: Problem, count: int, seed: int = 0, staged: bool = False) -> 
 
 def twin(model):
     return copy.deepcopy(model)
+
+
+def alternating_plan(model, *args, training: bool = False, **kwargs) -> Plan:
+    """A plan of two workers, whose ops alternate, with priorities of its own."""
+    graph = from_torch(model, args, kwargs, training=training)
+    problem = Problem(graph, workers())
+    placement = problem.legalize(np.arange(len(graph), dtype=np.int32) % 2)
+    return Plan.of(problem, placement, np.arange(len(graph))[::-1].astype(float))
+
+
+def place(model, *args, training: bool = False, rule=None, **kwargs):
+    """The model under an alternating plan of a call with these arguments."""
+    return apply(alternating_plan(model, *args, training=training, **kwargs), model, optimizer=rule)

@@ -311,7 +311,9 @@ class PlacedModel:
             reason = "functions of torch.nn.functional are replaced"
         if self._eager_scopes:
             reason = "it is inside `placed.eager()`"
-        if not reason and self._zero_signs.differ(self._signature, self.model, args, kwargs):
+        if not reason and self._zero_signs.differ(
+            self._signature, self.model, self.forward, args, kwargs
+        ):
             reason = "a zero has another sign than in the call that was compiled"
         return reason
 

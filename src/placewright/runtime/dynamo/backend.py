@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import logging
 import threading
 import warnings
@@ -73,7 +74,7 @@ class PlanBackend:
         self._executors: OrderedDict[int, CompiledGraph] = OrderedDict()  # the latest used last
         self._model: Callable[[], torch.nn.Module | None] = lambda: None
         self.failures: Counter[str] = Counter()  # why graphs could not be compiled
-        self.run_count = 0  # of graphs
+        self._run_counts = threading.local()
         self.on_compile: Callable[[], None] = lambda: None  # called before a graph is compiled
         self.is_resolving = False
         self.delivery: tuple[ResolvedCall, Sequence[torch.Tensor]] | None = None
@@ -119,12 +120,14 @@ class PlanBackend:
         names: dict[int, list[str]] = {}
         for name, tensor in self.named_tensors():
             names.setdefault(id(tensor), []).append(name)
-        return name_inputs(module, names, self.known_names)
+        model = self._model()
+        signature = None if model is None else inspect.signature(model.forward)
+        return name_inputs(module, names, self.known_names, signature)
 
     def _eager_function(self, module: torch.fx.GraphModule) -> Callable[..., Any]:
         def run(*args: Any) -> Any:
             with self.lock:
-                self.run_count += 1
+                self.count_run()
                 if self.is_resolving:
                     raise ExecutionError("PyTorch cannot compile the graph of this call")
             with self.eager_scope():
@@ -150,6 +153,16 @@ class PlanBackend:
 
         run._boxed_call = True  # type: ignore[attr-defined]
         return run
+
+    @property
+    def run_count(self) -> int:
+        """How many graphs have begun to run in this thread."""
+        count: int = getattr(self._run_counts, "value", 0)
+        return count
+
+    def count_run(self) -> None:
+        """Note that a graph begins to run in this thread."""
+        self._run_counts.value = self.run_count + 1
 
     # -- the model's tensors -------------------------------------------------------------------
 

@@ -22,10 +22,11 @@ from torch.nn.modules import module as module_hooks
 from torch.utils import _pytree as pytree
 
 from placewright.frontends.pytorch.aot_graph import all_attention_kernels
+from placewright.runtime.dynamo.graph_inputs import WRAPPER_ARGS, WRAPPER_KWARGS
 
 if TYPE_CHECKING:
     import inspect
-    from collections.abc import Hashable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 
 
 COMPILE_ERRORS = (
@@ -118,12 +119,21 @@ class ZeroSigns:
         return [True] * len(entries)
 
     def differ(
-        self, signature: inspect.Signature, owner: object, args: Any, kwargs: Mapping[str, Any]
+        self,
+        signature: inspect.Signature,
+        owner: object,
+        forward: Callable[..., Any],
+        args: Any,
+        kwargs: Mapping[str, Any],
     ) -> bool:
-        """Whether one of the zeros has the other sign in a call of a method of `owner`."""
+        """Whether one of the zeros has the other sign in a call of `owner.forward`.
+
+        Its expression reads a local name of the forward, or of a function around it.
+        """
         if not self._signs:
             return False
-        local_names: dict[str, Any] = {"self": owner}
+        local_names: dict[str, Any] = {"self": owner, "fn": forward, "model_forward": forward}
+        local_names |= dict.fromkeys(WRAPPER_ARGS, args) | dict.fromkeys(WRAPPER_KWARGS, kwargs)
         try:
             local_names |= signature.bind(*args, **kwargs).arguments
         except TypeError:
@@ -141,7 +151,7 @@ class ZeroSigns:
 def compile_error_text(error: BaseException) -> str:
     """The first line of an error of TorchDynamo's."""
     if isinstance(error, FailOnRecompileLimitHit):
-        return "it was recompiled too often"
+        return "it has been compiled too often: the recompile limit is reached"
     lines = [line for line in str(error).splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__
 

@@ -147,7 +147,7 @@ class CompiledGraph:
             with torch.no_grad():
                 return list(self.module(*args))
         with backend.lock:
-            backend.run_count += 1
+            backend.count_run()
             if backend.delivery is not None:
                 return self._deliver(args)
             if backend.is_resolving and self.reason:

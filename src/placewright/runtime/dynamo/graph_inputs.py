@@ -8,6 +8,7 @@ and their names in the model have in common tells which module a root such as `L
 
 from __future__ import annotations
 
+import inspect
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -22,17 +23,26 @@ if TYPE_CHECKING:
 _TABLES = re.compile(r"\._(?:modules|parameters|buffers)\['([^']*)'\]")
 
 
+WRAPPER_ARGS, WRAPPER_KWARGS = ("args", "call_args"), ("kwargs", "call_kwargs")
+"""How functions around a forward name its arguments: TorchDynamo's own, and the loss of a step."""
+
+
 def name_inputs(
-    module: torch.fx.GraphModule, names: Mapping[int, Sequence[str]], known: Mapping[str, object]
+    module: torch.fx.GraphModule,
+    names: Mapping[int, Sequence[str]],
+    known: Mapping[str, object],
+    signature: inspect.Signature | None = None,
 ) -> list[GraphInput]:
     """Names the inputs of a graph, and renames its modules; the inputs, in order.
 
     Args:
         names: The names of the model's parameters and buffers, by the id of the tensor.
         known: The names that the plan has; of several names of a tensor one of these is taken.
+        signature: The parameters of the model's forward.
     """
     inputs: list[GraphInput] = []
     roots: dict[str, str] = {}
+    stored_names = {name for all_names in names.values() for name in all_names}
     for node in module.graph.nodes:
         if node.op != "placeholder":
             continue
@@ -44,7 +54,9 @@ def name_inputs(
             _add_root(roots, expression, candidate)
         name = next((item for item in candidates if item in known), None)
         if name is None or tensor is None:
-            inputs.append(GraphInput(_argument_name(expression) or node.name))
+            argument_name = _argument_name(expression, signature) or node.name
+            is_stored = argument_name in stored_names
+            inputs.append(GraphInput(f"{argument_name}.input" if is_stored else argument_name))
             continue
         role = "parameter" if isinstance(tensor, torch.nn.Parameter) else "buffer"
         inputs.append(GraphInput(name, role, storage_slice(tensor)))
@@ -74,9 +86,23 @@ def _add_root(roots: dict[str, str], expression: str, name: str) -> None:
         roots.setdefault(match[1], name.removesuffix(match[2]))
 
 
-def _argument_name(expression: str) -> str:
-    """`x` for `L['x']`, `cache.0.keys` for `L['cache'][0].keys`."""
-    return ".".join(re.findall(r"\w+", expression)[1:])
+def _argument_name(expression: str, signature: inspect.Signature | None) -> str:
+    """`x` for `L['x']`, `cache.0.keys` for `L['cache'][0].keys`, as `input_names` names leaves."""
+    root, *path = re.findall(r"\w+", expression)[1:] or [""]
+    parameters = {} if signature is None else dict(signature.parameters)
+    positional = [name for name, parameter in parameters.items() if parameter.kind <= 1]
+    if root not in parameters and signature is not None and path:
+        if root in WRAPPER_KWARGS:
+            return ".".join(path)
+        if root in WRAPPER_ARGS:
+            index = int(path[0])
+            if index < len(positional):
+                return ".".join([positional[index], *path[1:]])
+            return ".".join(["args", str(index - len(positional)), *path[1:]])
+    kind = parameters[root].kind if root in parameters else None
+    if kind is inspect.Parameter.VAR_KEYWORD:
+        return ".".join(path)
+    return ".".join(["args" if kind is inspect.Parameter.VAR_POSITIONAL else root, *path])
 
 
 def _rename_modules(module: torch.fx.GraphModule, roots: Mapping[str, str]) -> None:

@@ -117,10 +117,10 @@ class TrainStep:
         return self._backend, self._compiled
 
     def _loss_function(self) -> Callable[..., torch.Tensor]:
-        forward = self.placed.forward
+        model_forward = self.placed.forward
 
-        def loss(*args: Any, **kwargs: Any) -> torch.Tensor:
-            return loss_of(forward(*args, **kwargs))
+        def loss(*call_args: Any, **call_kwargs: Any) -> torch.Tensor:
+            return loss_of(model_forward(*call_args, **call_kwargs))
 
         return loss
 
