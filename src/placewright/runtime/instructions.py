@@ -17,7 +17,7 @@ from placewright.runtime.in_place import find_writes
 from placewright.runtime.staging_layout import StagedCopy, allocate_staging
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from placewright.graph import Graph, Tensor
     from placewright.plan import Plan
@@ -107,6 +107,7 @@ def compile_graph(
     keep_tensors: Sequence[Tensor] = (),
     separate_memory: Sequence[int] = (),
     random_ops: Sequence[int] = (),
+    varying_views: Collection[int] = (),
 ) -> Instructions:
     """The instructions of a placement.
 
@@ -118,6 +119,7 @@ def compile_graph(
             them. The others share the host's memory, and read resident tensors without a copy.
         random_ops: Ops that draw random numbers. Those of the host run in this order, since they
             share one generator: the numbers do not depend on the placement.
+        varying_views: Views of weights that every step makes anew.
 
     Raises:
         PlanError: A staging buffer is too small for an op.
@@ -132,6 +134,7 @@ def compile_graph(
         keep_tensors,
         separate_memory,
         random_ops,
+        varying_views,
     ).build()
 
 
@@ -170,6 +173,7 @@ def compile_plan(
         keep_tensors,
         [index for index, real_device in enumerate(real_devices) if real_device.is_gpu],
         program.random_ops,
+        program.varying_views,
     )
 
 
@@ -185,6 +189,7 @@ class _Compiler:
         keep_tensors: Sequence[Tensor],
         separate_memory: Sequence[int],
         random_ops: Sequence[int],
+        varying_views: Collection[int],
     ) -> None:
         self.separate_memory = set(separate_memory)
         self.graph, self.placement = graph, [int(at) for at in placement]
@@ -198,7 +203,10 @@ class _Compiler:
         self.predecessors = {op: set(ops) for op, ops in self.writes.predecessors.items()}
         for earlier, later in pairwise(host_random_ops):
             self.predecessors.setdefault(later, set()).add(earlier)
-        self.resident_ops, self.large_outputs = _resident_ops(graph), large_output_ops(graph)
+        self.resident_ops, self.large_outputs = (
+            _resident_ops(graph, varying_views),
+            large_output_ops(graph),
+        )
         self.order = self._issue_order(priority)
         self.per_device = [DeviceInstructions() for _ in range(device_count)]
         self.kept_tensors = {
@@ -353,11 +361,11 @@ def _is_input(graph: Graph, position: int) -> bool:
     return graph.ops[position].kind == INPUT
 
 
-def _resident_ops(graph: Graph) -> set[int]:
+def _resident_ops(graph: Graph, varying_views: Collection[int]) -> set[int]:
     """Weights, states, and views of weights alone: they exist before every step."""
     weights: set[int] = set()
     for position, op in enumerate(graph.ops):
         is_weight_view = op.kind == VIEW and op.inputs and all(at in weights for at, _ in op.inputs)
-        if op.kind == WEIGHT or is_weight_view:
+        if op.kind == WEIGHT or (is_weight_view and position not in varying_views):
             weights.add(position)
     return weights | {at for at, op in enumerate(graph.ops) if op.kind == STATE}

@@ -42,11 +42,10 @@ from placewright.runtime.program.runners import (
     node_runner,
     view_function,
 )
+from placewright.runtime.program.scalars import Scalars, depends_on_scalars
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-    from placewright.runtime.program.scalars import Scalars
 
 _CLONES = ("clone", "lift_fresh_copy", "_to_copy")
 
@@ -124,6 +123,20 @@ class Program:
     def random_ops(self) -> list[int]:
         """The ops that draw random numbers, in the order in which the model draws them."""
         return [position for position, node in self.builder.op_nodes.items() if is_random(node)]
+
+    @cached_property
+    def varying_views(self) -> frozenset[int]:
+        """Views of weights whose sizes are each call's own, so that each call makes them."""
+        of_weights: set[int] = set()
+        for position, op in enumerate(self.graph.ops if self.scalars is not None else ()):
+            is_view = op.kind == VIEW and all(source in of_weights for source, _ in op.inputs)
+            if op.kind == WEIGHT or is_view:
+                of_weights.add(position)
+        return frozenset(
+            position
+            for position in of_weights & set(self.builder.op_nodes)
+            if depends_on_scalars(self.builder.op_nodes[position])
+        )
 
     @cached_property
     def input_leaves(self) -> dict[int, int]:
@@ -213,6 +226,8 @@ class Program:
         is_aliased = in_place and any(output == 0 and source == 0 for output, source in op.aliases)
         is_scatter = is_aliased and meaning.kind == "scatter"
         run = node_runner(node, slots, target, is_scatter, seed, self.scalars)
+        if position in self.varying_views:  # the memory of a streamed weight is another's later
+            return lambda values: [value.clone() for value in run(values)]
         if not in_place or is_scatter or op.kind == VIEW:
             return run
         return partial(_run_in_place, run, op.aliases)

@@ -21,6 +21,14 @@ def is_scalar(node: Node) -> bool:
     return isinstance(node.meta.get("val"), (*_SYMBOLIC, bool, int, float))
 
 
+def depends_on_scalars(node: Node) -> bool:
+    """Whether a view of a graph's input depends on numbers that calls have of their own."""
+    return any(
+        is_scalar(source) or (source.op == "call_function" and depends_on_scalars(source))
+        for source in node.all_input_nodes
+    )
+
+
 class Scalars:
     """The numbers that the nodes of one graph stand for in the current call.
 
