@@ -29,7 +29,8 @@ def placed(model, *example, staged=0, training=False):
     problem = pw.Problem(graph, pw.Cluster.parse("2xcpu"))
     if staged:
         device = np.array([op.kind == "weight" for op in graph.ops], dtype=np.int32)
-        plan = pw.Plan.of(problem, device, staging=np.array([staged, -1], dtype=np.int64))
+        sizes = np.array([staged, -1], dtype=np.int64)
+        plan = pw.Plan.of(problem, problem.legalize(device), staging=sizes)
     else:
         device = problem.legalize(np.arange(len(graph), dtype=np.int32) % 2)
         plan = pw.Plan.of(problem, device)
@@ -271,3 +272,67 @@ def test_a_model_that_nobody_has_any_more_is_let_go():
     del model
     gc.collect()
     assert gone() is None
+
+
+class Routed(nn.Module):
+    """Whether the second layer is used depends on values, so that it is not one graph."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x):
+        y = self.first(x)
+        (rows,) = torch.where(x[:, 0] > 0)
+        return y.index_add(0, rows, self.second(x[rows])) if len(rows) else y
+
+
+def test_a_model_that_branches_on_values_runs_both_branches():
+    own = Routed()
+    model = placed(copy.deepcopy(own), torch.ones(3, 4))
+    for x in (torch.ones(3, 4), -torch.ones(3, 4), torch.randn(5, 4)):
+        assert torch.equal(model(x), own(x))
+
+
+def test_a_call_between_a_batch_norm_and_its_backward_pass_changes_no_gradient():
+    own, x = Normed(), torch.randn(6, 4)
+    model = placed(copy.deepcopy(own), x)
+    for each in (own, model):
+        with torch.enable_grad():
+            loss = each(x).square().sum()
+        each(2 * x)
+        loss.backward()
+    for weight, own_weight in zip(model.parameters(), own.parameters(), strict=True):
+        assert torch.equal(weight.grad, own_weight.grad)
+    assert torch.equal(model.norm.running_var, own.norm.running_var)
+
+
+class Places(nn.Module):
+    """Adds a slice of a weight, and of a buffer, as long as its input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.places = nn.Linear(4, 4), nn.Parameter(torch.randn(9, 4))
+        self.register_buffer("numbers", torch.arange(9.0))
+
+    def forward(self, x):
+        length = x.shape[1]
+        return self.layer(x + self.places[:length]) * self.numbers[None, :length, None]
+
+
+@pytest.mark.parametrize("staged", [0, 1024])
+def test_slices_of_weights_are_as_long_as_each_call_needs(staged):
+    own = Places()
+    model = placed(copy.deepcopy(own), torch.randn(2, 5, 4), staged=staged)
+    for length in (5, 7, 3, 9, 4, 7):
+        x = torch.randn(2, length, 4)
+        with torch.enable_grad():
+            output, expected = model(x), own(x)
+        assert torch.equal(output, expected)
+        assert torch.equal(model(x), expected)
+        gradient = torch.randn_like(expected)
+        output.backward(gradient)
+        expected.backward(gradient)
+        for weight, own_weight in zip(model.parameters(), own.parameters(), strict=True):
+            assert torch.equal(weight.grad, own_weight.grad)
+    assert any(graph.is_symbolic and not graph.reason for graph in model.placed.graphs)
