@@ -204,7 +204,9 @@ def gradient_penalty(session, rng):
     if not x.is_floating_point():
         return None
     x.requires_grad_()
-    (gradient,) = torch.autograd.grad(loss_of(session.model(x)), x, create_graph=True)
+    with session.runs.eager():  # PyTorch's compiler refuses a backward pass of a backward pass
+        loss = loss_of(session.model(x))
+    (gradient,) = torch.autograd.grad(loss, x, create_graph=True)
     if gradient.requires_grad:
         gradient.square().sum().backward()
     return gradient
