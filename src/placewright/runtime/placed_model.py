@@ -6,6 +6,7 @@ import contextlib
 import functools
 import inspect
 import types
+import warnings
 import weakref
 from collections import Counter
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -260,7 +261,9 @@ class PlacedModel:
                 reason = str(error)
             try:
                 if self._may_break(reason):
-                    return self._try_compiled(self._compiled_in_parts, args, kwargs)
+                    with warnings.catch_warnings():  # of what TorchDynamo itself does at a break
+                        warnings.filterwarnings("ignore", r"The \.grad attribute of a Tensor")
+                        return self._try_compiled(self._compiled_in_parts, args, kwargs)
             except COMPILE_ERRORS as error:
                 reason = f"TorchDynamo cannot trace a part of it: {compile_error_text(error)}"
         self.eager_calls[reason] += 1

@@ -55,7 +55,7 @@ def test_a_compiled_model_is_right(backends, with_model):
         assert backends[0].graphs[0].plan is plan
 
 
-def test_a_plan_may_be_a_file_or_a_result(tmp_path):
+def test_a_plan_may_be_a_file(tmp_path):
     model = Branches().eval()
     plan = alternating_plan(model, X)
     pw.save(plan, tmp_path / "plan.json")
