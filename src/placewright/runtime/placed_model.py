@@ -31,6 +31,7 @@ from placewright.runtime.dynamo.call_checks import (
     functional_code,
     guarded_hooks,
     reason_to_run_eagerly,
+    skipped_frames,
 )
 from placewright.runtime.dynamo.compiled_graph import ArgumentsOverlap
 from placewright.runtime.dynamo.pipeline import pipelined_calls
@@ -327,17 +328,23 @@ class PlacedModel:
         planned, and each device has its own kernels for its ops. Only autocast of a GPU needs
         tensors of that GPU. Outputs go to the device of the first tensor.
         """
-        with guarded_hooks():
+        with guarded_hooks(), skipped_frames() as is_skipped:
             if not self.has_gpus:
-                return compiled(*args, **kwargs)
-            tensor = first_tensor(args, kwargs)
-            device = torch.device("cpu") if tensor is None else tensor.device
-            is_cast = torch.is_autocast_enabled(device.type)
-            with (
-                trace_on_device(device if is_cast else torch.device("cpu")),
-                self.backend.outputs_on(device),
-            ):
-                return compiled(*args, **kwargs)
+                outputs = compiled(*args, **kwargs)
+            else:
+                tensor = first_tensor(args, kwargs)
+                device = torch.device("cpu") if tensor is None else tensor.device
+                is_cast = torch.is_autocast_enabled(device.type)
+                with (
+                    trace_on_device(device if is_cast else torch.device("cpu")),
+                    self.backend.outputs_on(device),
+                ):
+                    outputs = compiled(*args, **kwargs)
+        if is_skipped() and compiled is not self._compiled_in_parts:
+            reason = "TorchDynamo skips the model's forward"
+            self._untraceable[call_shape(args, kwargs)] = f"{reason}: recompile limit or disabled"
+            self.eager_calls[reason] += 1
+        return outputs
 
     def _run_eagerly(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         tensor = first_tensor(args, kwargs)

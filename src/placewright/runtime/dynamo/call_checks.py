@@ -54,6 +54,24 @@ def guarded_hooks() -> Iterator[None]:
         config.skip_nnmodule_hook_guards = previous
 
 
+@contextlib.contextmanager
+def skipped_frames() -> Iterator[Callable[[], bool]]:
+    """Let a call return its result where TorchDynamo skips it; it tells whether it did.
+
+    PyTorch 2.13 would run such a call, and then raise an error instead of returning.
+    """
+    set_count = getattr(torch._C._dynamo.eval_frame, "set_fullgraph_compiled_frame_count", None)
+    if set_count is None:
+        yield lambda: False
+        return
+    previous = set_count(0)
+    counts: list[int] = []
+    try:
+        yield lambda: counts == [0]
+    finally:
+        counts.append(set_count(previous))
+
+
 def reason_to_run_eagerly(args: Any, kwargs: Mapping[str, Any]) -> str:
     """Why a call cannot be compiled; empty: it can, as far as is known."""
     for leaf in pytree.tree_leaves((args, dict(kwargs))):
