@@ -229,7 +229,7 @@ def test_a_forked_child_starts_its_own_workers():
     answers = context.SimpleQueue()
     child = context.Process(target=lambda: answers.put(torch.equal(model(x), expected)))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of forks in programs with threads
+        warnings.simplefilter("ignore")  # of forks in programs with threads
         child.start()
     child.join(60)
     assert child.exitcode == 0

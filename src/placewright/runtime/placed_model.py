@@ -328,7 +328,8 @@ class PlacedModel:
         planned, and each device has its own kernels for its ops. Only autocast of a GPU needs
         tensors of that GPU. Outputs go to the device of the first tensor.
         """
-        with guarded_hooks(), skipped_frames() as is_skipped:
+        is_whole = compiled is not self._compiled_in_parts
+        with guarded_hooks(), skipped_frames(is_whole) as is_skipped:
             if not self.has_gpus:
                 outputs = compiled(*args, **kwargs)
             else:
@@ -340,7 +341,7 @@ class PlacedModel:
                     self.backend.outputs_on(device),
                 ):
                     outputs = compiled(*args, **kwargs)
-        if is_skipped() and compiled is not self._compiled_in_parts:
+        if is_skipped():
             reason = "TorchDynamo skips the model's forward"
             self._untraceable[call_shape(args, kwargs)] = f"{reason}: recompile limit or disabled"
             self.eager_calls[reason] += 1

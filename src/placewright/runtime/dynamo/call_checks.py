@@ -55,13 +55,14 @@ def guarded_hooks() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def skipped_frames() -> Iterator[Callable[[], bool]]:
+def skipped_frames(is_whole: bool) -> Iterator[Callable[[], bool]]:
     """Let a call return its result where TorchDynamo skips it; it tells whether it did.
 
-    PyTorch 2.13 would run such a call, and then raise an error instead of returning.
+    PyTorch 2.13 would run such a call, and then raise an error instead of returning, if the call
+    must be one graph (`is_whole`).
     """
     set_count = getattr(torch._C._dynamo.eval_frame, "set_fullgraph_compiled_frame_count", None)
-    if set_count is None:
+    if set_count is None or not is_whole:
         yield lambda: False
         return
     previous = set_count(0)
