@@ -97,8 +97,6 @@ def test_a_cache_that_grows_and_arguments_of_any_kind_never_fail():
     assert not model.placed.eager_calls
 
 
-# A draft export leaves a file of PyTorch open.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_model_whose_branches_depend_on_values_is_right_for_all_values():
     class Chooses(Branches):
         def forward(self, x):
