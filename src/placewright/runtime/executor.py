@@ -168,8 +168,8 @@ class Executor:
             self.resident[number],
             runners,
             names,
-            _weak_callback(self._send),
-            _weak_callback(self._report),
+            weak_callback(self._send),
+            weak_callback(self._report),
             gpus,
             self._staging_buffers,
             self._record,
@@ -407,7 +407,7 @@ class Executor:
         return value.clone() if output.copied else value
 
 
-def _weak_callback(method: Callable[..., None]) -> Callable[..., None]:
+def weak_callback(method: Callable[..., None]) -> Callable[..., None]:
     """Calls a method while its object lives: a waiting thread does not keep it alive."""
     reference = weakref.WeakMethod(method)
 

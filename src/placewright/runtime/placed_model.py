@@ -7,7 +7,6 @@ import functools
 import inspect
 import types
 import warnings
-import weakref
 from collections import Counter
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -37,6 +36,7 @@ from placewright.runtime.dynamo.compiled_graph import ArgumentsOverlap
 from placewright.runtime.dynamo.pipeline import pipelined_calls
 from placewright.runtime.dynamo.train_step import TrainStep
 from placewright.runtime.dynamo.undefined_gradients import note_undefined_gradients
+from placewright.runtime.executor import weak_callback
 from placewright.runtime.weight_loading import load_weights
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ class PlacedModel:
     ) -> None:
         self.plan, self.model = plan, model
         self.backend = PlanBackend(plan, model, device_map, cuda_graphs)
-        self.backend.on_compile = _weak_callback(self._record_code)
+        self.backend.on_compile = weak_callback(self._record_code)
         self.torch_devices = {
             name: self.backend.real_devices[device].torch_name
             for name, device in zip(plan.ops, plan.placement.tolist(), strict=True)
@@ -442,18 +442,6 @@ def _with_own_code(function: Callable[..., Any]) -> Callable[..., Any]:
     copy.__qualname__, copy.__module__ = plain.__qualname__, plain.__module__
     owner = getattr(function, "__self__", None)
     return copy if owner is None else types.MethodType(copy, owner)
-
-
-def _weak_callback(method: Callable[[], None]) -> Callable[[], None]:
-    """Calls a method while its object lives."""
-    reference = weakref.WeakMethod(method)
-
-    def call() -> None:
-        bound_method = reference()
-        if bound_method is not None:
-            bound_method()
-
-    return call
 
 
 def _to_device(outputs: Any, device: torch.device) -> Any:

@@ -98,6 +98,11 @@ def gradient_input(descriptor: Any) -> int | None:
     return None
 
 
+def is_saved(descriptor: Any) -> bool:
+    """Whether an output of a forward graph is saved for its backward graph."""
+    return "Saved" in type(descriptor).__name__
+
+
 def output_nodes(graph: torch.fx.Graph) -> list[tuple[Any, Any]]:
     """What a graph returns, each with its descriptor: a node, a constant or None."""
     output = next(node for node in reversed(graph.nodes) if node.op == "output")

@@ -13,6 +13,7 @@ from placewright.errors import ExecutionError, GraphError, PlanError
 from placewright.frontends.pytorch.aot_graph import (
     capture_aot_graph,
     gradient_input,
+    is_saved,
     output_nodes,
 )
 from placewright.frontends.pytorch.graph import TorchGraphBuilder
@@ -100,7 +101,7 @@ class CompiledGraph:
             joint.outputs = [
                 descriptor
                 for _, descriptor in output_nodes(module.graph)
-                if "Saved" not in type(descriptor).__name__
+                if not is_saved(descriptor)
             ]
         self._gradient_sources = GradientSources(module.graph, joint.outputs)
         if self.program is not None:
@@ -112,9 +113,7 @@ class CompiledGraph:
                 if name in changed
             ]
             saved_nodes = {
-                node
-                for node, descriptor in output_nodes(module.graph)
-                if "Saved" in type(descriptor).__name__
+                node for node, descriptor in output_nodes(module.graph) if is_saved(descriptor)
             }
             self._saved_states = [
                 index
@@ -258,10 +257,9 @@ class CompiledGraph:
         count = 0
         for position, (node, descriptor) in enumerate(output_nodes(self.module.graph)):
             is_node = isinstance(node, Node)
-            is_saved = "Saved" in type(descriptor).__name__
             if is_node and node in index_of:
-                getters.append(self._argument_getter(index_of[node], is_saved))
-            elif is_node and is_saved and self.is_step:
+                getters.append(self._argument_getter(index_of[node], is_saved(descriptor)))
+            elif is_node and self.is_step and is_saved(descriptor):
                 is_tensor = isinstance(node.meta.get("val"), torch.Tensor)
                 getters.append(_empty_tensor if is_tensor else _zero)
             elif is_node and isinstance(node.meta.get("val"), torch.Tensor):
@@ -274,9 +272,9 @@ class CompiledGraph:
                 getters.append(_constant_getter(node))
         return getters
 
-    def _argument_getter(self, index: int, is_saved: bool) -> GetOutput:
+    def _argument_getter(self, index: int, saved: bool) -> GetOutput:
         """An argument that is passed on; one that is saved keeps its data if they are replaced."""
-        if not is_saved or is_scalar(self.placeholders[index]):
+        if not saved or is_scalar(self.placeholders[index]):
             return lambda values, args: args[index]
 
         def get(values: Sequence[torch.Tensor], args: Sequence[Any]) -> torch.Tensor:
@@ -291,7 +289,7 @@ class CompiledGraph:
         A gradient goes to its input's device, a tensor that the model returns to that of the call,
         and one that is saved for the backward graph stays where it is.
         """
-        gradient_of, saved = gradient_input(descriptor), "Saved" in type(descriptor).__name__
+        gradient_of, saved = gradient_input(descriptor), is_saved(descriptor)
         device = None if saved else node.meta["val"].device
 
         def get(values: Sequence[torch.Tensor], args: Sequence[Any]) -> torch.Tensor:

@@ -175,12 +175,6 @@ class Program:
                 tensors[position, 0] = tensors[op.inputs[1]]
         return tensors
 
-    @property
-    def has_plain_outputs(self) -> bool:
-        """Whether the model returns tensors and plain values in containers of PyTorch's pytree."""
-        leaves = pytree.tree_leaves(self.template)
-        return not any(tensors_in(leaf) for leaf in leaves if not isinstance(leaf, torch.Tensor))
-
     def runner(
         self,
         position: int,
