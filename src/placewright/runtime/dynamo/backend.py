@@ -76,6 +76,8 @@ class PlanBackend:
         self.failures: Counter[str] = Counter()  # why graphs could not be compiled
         self._run_counts = threading.local()
         self.on_compile: Callable[[], None] = lambda: None  # called before a graph is compiled
+        self.thread = threading.local()
+        """`signature`: of the forward that this thread calls, if it is not the model's."""
         self.is_resolving = False
         self.delivery: tuple[ResolvedCall, Sequence[torch.Tensor]] | None = None
         self._outputs = threading.local()
@@ -120,8 +122,9 @@ class PlanBackend:
         names: dict[int, list[str]] = {}
         for name, tensor in self.named_tensors():
             names.setdefault(id(tensor), []).append(name)
-        model = self._model()
-        signature = None if model is None else inspect.signature(model.forward)
+        model, signature = self._model(), getattr(self.thread, "signature", None)
+        if signature is None and model is not None:
+            signature = inspect.signature(model.forward)
         return name_inputs(module, names, self.known_names, signature)
 
     def _eager_function(self, module: torch.fx.GraphModule) -> Callable[..., Any]:

@@ -62,13 +62,13 @@ class TrainStep:
     def step(self, args: Any, kwargs: Mapping[str, Any]) -> torch.Tensor:
         """Run a step; its loss."""
         backend, compiled = self._ready()
-        reason = self.placed.reason_to_run_eagerly(args, kwargs) or self._gradient_hooks()
+        reason = self.placed.calls[0].reason_to_run_eagerly(args, kwargs) or self._gradient_hooks()
         if not reason and self._not_one_program:
             reason = self._not_one_program.get(call_shape(args, kwargs), "")
         if not reason:
             try:
                 with torch.enable_grad():
-                    loss: torch.Tensor = self.placed.run_compiled(compiled, args, kwargs)
+                    loss: torch.Tensor = self.placed.calls[0].run_compiled(compiled, args, kwargs)
                 return loss.detach()
             except ArgumentsOverlap as error:
                 reason = str(error)
@@ -91,7 +91,7 @@ class TrainStep:
             raise ExecutionError(f"micro-batches cannot be in flight together: {reason}")
         with backend.lock, torch.enable_grad():
             resolved = [
-                resolve_call(backend, partial(self.placed.run_whole, compiled, args))
+                resolve_call(backend, partial(self.placed.calls[0].run_whole, compiled, args))
                 for args in calls
             ]
             graph = resolved[0].graph
@@ -113,7 +113,7 @@ class TrainStep:
                 _rule(self.optimizer), self.placed.model, self.placed.backend
             )
         if self._compiled is None:
-            self._compiled = self.placed.compile(self._loss_function(), self._backend)
+            self._compiled = self.placed.calls[0].compile(self._loss_function(), self._backend)
         return self._backend, self._compiled
 
     def _loss_function(self) -> Callable[..., torch.Tensor]:
