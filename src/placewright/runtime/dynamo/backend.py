@@ -24,6 +24,7 @@ from placewright.errors import ConfigError, ExecutionError, GraphError, nearest
 from placewright.frontends.pytorch.aot_graph import backward_without_autocast, preserve_whole_ops
 from placewright.plan import Plan
 from placewright.result import Result
+from placewright.runtime.call_plans import CallPlan
 from placewright.runtime.dynamo.compiled_graph import CompiledGraph, JointGraph
 from placewright.runtime.dynamo.graph_inputs import name_inputs
 from placewright.runtime.dynamo.partition import partition_joint_graph
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from placewright.frontends.pytorch.aot_graph import GraphInput
+    from placewright.runtime.dynamo.dry_run import DryRun
     from placewright.runtime.dynamo.steps import ResolvedCall
     from placewright.runtime.program.program import Program
 
@@ -55,6 +57,8 @@ class PlanBackend:
         cuda_graphs: Whether runs of ops on a GPU are captured as CUDA graphs; None: if that is
             faster.
         sibling: Another backend of the model; both share buffers, and run one graph at a time.
+        call_plans: Plans for several calls of the model, of which each graph takes the nearest;
+            none: all graphs run under `plan`.
     """
 
     def __init__(
@@ -64,9 +68,10 @@ class PlanBackend:
         device_map: Mapping[str, str] | None = None,
         cuda_graphs: bool | None = None,
         sibling: PlanBackend | None = None,
+        call_plans: Sequence[CallPlan] = (),
     ) -> None:
-        self.plan, self.device_map, self.cuda_graphs = plan, device_map, cuda_graphs
-        self.known_names = dict.fromkeys(plan.ops)
+        self.device_map, self.cuda_graphs = device_map, cuda_graphs
+        self._set_plan(plan, call_plans)
         self.real_devices = find_real_devices(plan.device_names, device_map)
         self.lock = threading.RLock()  # one graph of a model runs at a time
         self.staging_buffers: dict[str, torch.Tensor] = {}  # shared by all graphs
@@ -78,6 +83,7 @@ class PlanBackend:
         self.on_compile: Callable[[], None] = lambda: None  # called before a graph is compiled
         self.thread = threading.local()
         """`signature`: of the forward that this thread calls, if it is not the model's."""
+        self.dry_run: DryRun | None = None  # graphs that run compute nothing
         self.is_resolving = False
         self.delivery: tuple[ResolvedCall, Sequence[torch.Tensor]] | None = None
         self._outputs = threading.local()
@@ -89,6 +95,24 @@ class PlanBackend:
         if model is not None:
             self._model = weakref.ref(model)
             weakref.finalize(model, self.close).atexit = False
+
+    def _set_plan(self, plan: Plan, call_plans: Sequence[CallPlan]) -> None:
+        self.plan, self.call_plans = plan, tuple(call_plans) or (CallPlan(plan),)
+        self.known_names = dict.fromkeys(
+            name for call_plan in self.call_plans for name in call_plan.plan.ops
+        )
+
+    def use_plan(self, plan: Plan, call_plans: Sequence[CallPlan] = ()) -> None:
+        """Let all graphs, those that are compiled already too, run under another plan.
+
+        It must be for the same devices.
+        """
+        with self.lock:
+            self.close()
+            self._set_plan(plan, call_plans)
+            self._eager = None
+            for graph in self.graphs:
+                graph.match_plan()
 
     def __call__(
         self, module: torch.fx.GraphModule, example_inputs: Sequence[Any]
@@ -131,6 +155,8 @@ class PlanBackend:
         def run(*args: Any) -> Any:
             with self.lock:
                 self.count_run()
+                if self.dry_run is not None:
+                    raise GraphError("PyTorch cannot compile a graph of this call")
                 if self.is_resolving:
                     raise ExecutionError("PyTorch cannot compile the graph of this call")
             with self.eager_scope():
@@ -178,6 +204,10 @@ class PlanBackend:
             *model.named_parameters(remove_duplicate=False),
             *model.named_buffers(remove_duplicate=False),
         ]
+
+    def is_model(self, module: torch.nn.Module) -> bool:
+        """Whether a module is the whole model."""
+        return module is self._model()
 
     def own_tensor(self, names: Sequence[str], value: torch.Tensor) -> torch.Tensor:
         """The model's own tensor of a weight, whose data may be moved, if the call reads that."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils import _pytree as pytree
 
-from placewright.errors import ExecutionError
+from placewright.errors import ExecutionError, GraphError
 from placewright.frontends.pytorch.logical_device import trace_on_device
 from placewright.runtime.dynamo.call_checks import (
     COMPILE_ERRORS,
@@ -25,6 +25,7 @@ from placewright.runtime.dynamo.call_checks import (
     skipped_frames,
 )
 from placewright.runtime.dynamo.compiled_graph import ArgumentsOverlap
+from placewright.runtime.dynamo.dynamic_lengths import DynamicLengths
 from placewright.runtime.dynamo.undefined_gradients import note_undefined_gradients
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ class CompiledCalls:
         self.eager_scopes = 0
         self._class_forward = None if "forward" in vars(module) else type(module).forward
         self._zero_signs = ZeroSigns()
+        self._lengths = DynamicLengths(module)
         self._untraceable: dict[Hashable, str] = {}  # calls that are not one graph, and why
         self._set_forward(module.forward)
 
@@ -101,8 +103,11 @@ class CompiledCalls:
     def __call__(self, args: Any, kwargs: Any) -> Any:
         """Call the module: as one graph, else as several, else eagerly."""
         self._follow_code()
+        if self.backend.dry_run is not None:
+            self.backend.dry_run.begin_call(self.backend.is_model(self.module))
         reason = self.reason_to_run_eagerly(args, kwargs)
         if not reason:
+            self._lengths.mark(args, kwargs)
             shape = call_shape(args, kwargs) if self._untraceable else None
             reason = self._untraceable.get(shape, "")
             try:
@@ -120,6 +125,8 @@ class CompiledCalls:
                         return self._try_compiled(self._compiled_in_parts, args, kwargs)
             except COMPILE_ERRORS as error:
                 reason = f"TorchDynamo cannot trace a part of it: {compile_error_text(error)}"
+        if self.backend.dry_run is not None:
+            raise GraphError(f"{type(self.module).__name__!r} cannot be captured: {reason}")
         self.eager_calls[reason] += 1
         return self._run_eagerly(self.forward, args, kwargs)
 

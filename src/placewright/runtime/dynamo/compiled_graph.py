@@ -20,9 +20,9 @@ from placewright.frontends.pytorch.graph import TorchGraphBuilder
 from placewright.frontends.pytorch.shapes import Node
 from placewright.frontends.pytorch.writes import changed_states
 from placewright.graph import Graph
+from placewright.runtime.call_plans import choose_plan
 from placewright.runtime.dynamo.steps import CallResolved, ResolvedCall
 from placewright.runtime.dynamo.undefined_gradients import GradientSources, undefined_outputs
-from placewright.runtime.plan_matching import match_plan
 from placewright.runtime.program.dropout import replace_cpu_kernels
 from placewright.runtime.program.program import Program, find_sources, program_output
 from placewright.runtime.program.runners import module_attribute
@@ -78,6 +78,7 @@ class CompiledGraph:
         program: Program | None = None,
     ) -> None:
         self.module, self.backend, self.joint = module, backend, joint
+        self.inputs = inputs
         self.placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
         self.is_step = program is not None
         self.program = program
@@ -86,7 +87,7 @@ class CompiledGraph:
         try:
             if self.program is None:
                 self.program = build_graph_program(module, inputs)
-            self.plan = match_plan(backend.plan, self.program.graph)
+            self.match_plan()
         except (GraphError, PlanError) as error:
             self.program, self.reason = None, str(error)
             replace_cpu_kernels(module)
@@ -127,6 +128,15 @@ class CompiledGraph:
                 if source.role != "input" and position not in self._constants
             }
 
+    def match_plan(self) -> None:
+        """Take the backend's plan for this graph.
+
+        Raises:
+            PlanError: The plan was made for another model.
+        """
+        if self.program is not None:
+            self.plan = choose_plan(self.backend.call_plans, self.program.graph)
+
     @property
     def is_symbolic(self) -> bool:
         """Whether it has symbolic sizes, so that it serves many shapes."""
@@ -149,6 +159,8 @@ class CompiledGraph:
             backend.count_run()
             if backend.delivery is not None:
                 return self._deliver(args)
+            if backend.dry_run is not None:
+                return self._outputs(backend.dry_run.run(self, args), args)
             if backend.is_resolving and self.reason:
                 raise ExecutionError(f"a graph of this call runs eagerly: {self.reason}")
             if backend.is_resolving:
