@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from placewright.solvers.search import Search, simulated_problem
 from placewright.solvers.stop import MaxTime, Stop
 from placewright.transforms import contract
 from placewright.units import parse_seconds
+from placewright.workload import Workload
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,28 +31,58 @@ if TYPE_CHECKING:
     from placewright.solvers.bounds import Bound
     from placewright.solvers.search import Solver
     from placewright.timeline import Timeline
+    from placewright.workload_plan import WorkloadPlan
+    from placewright.workload_result import WorkloadResult
 
 DEFAULT_BUDGET = "30s"
 """Time budget of `solve` without a solver, a stop rule and a budget."""
 
 
+@overload
 def solve(
     problem: Problem,
     solver: Solver | None = None,
     stop: Stop | None = None,
     seed: int = 0,
-    progress: Callable[[Search], None] | None = None,
+    progress: Callable[[Any], None] | None = None,
     warm_start: Plan | None = None,
     select: Callable[[Search], Candidate] | Literal["best"] | None = None,
     *,
     budget: str | float | None = None,
     keep_interrupted: bool = False,
-) -> Result:
+) -> Result: ...
+@overload
+def solve(
+    problem: Workload,
+    solver: Solver | None = None,
+    stop: Stop | None = None,
+    seed: int = 0,
+    progress: Callable[[Any], None] | None = None,
+    warm_start: WorkloadPlan | None = None,
+    *,
+    budget: str | float | None = None,
+    keep_interrupted: bool = False,
+) -> WorkloadResult: ...
+
+
+def solve(
+    problem: Problem | Workload,
+    solver: Solver | None = None,
+    stop: Stop | None = None,
+    seed: int = 0,
+    progress: Callable[[Any], None] | None = None,
+    warm_start: Any = None,
+    select: Callable[[Search], Candidate] | Literal["best"] | None = None,
+    *,
+    budget: str | float | None = None,
+    keep_interrupted: bool = False,
+) -> Result | WorkloadResult:
     """Find a plan. This is what `placewright place` does.
 
     The same problem, solver, seed, warm start and number of evaluations give the same plan.
 
     Args:
+        problem: A problem, or a workload of several calls, whose result is a `WorkloadResult`.
         solver: The search method; `Auto()` by default.
         stop: When to stop, e.g. `MaxEvaluations(1000)`.
         seed: Random seed.
@@ -69,6 +100,21 @@ def solve(
     A solver that stands for another runtime (`RuntimeSolver`) is evaluated on the problem as that
     runtime runs it. The bound is that of the given problem.
     """
+    if isinstance(problem, Workload):
+        from placewright.solvers.workloads.workload_results import solve_workload
+
+        if callable(select):
+            raise ConfigError("select with a workload: it chooses among plans of one problem")
+        return solve_workload(
+            problem,
+            solver,
+            stop,
+            seed,
+            progress,
+            warm_start,
+            budget=budget,
+            keep_interrupted=keep_interrupted,
+        )
     if solver is None:
         if stop is None and budget is None:
             budget = DEFAULT_BUDGET
@@ -121,17 +167,31 @@ def solve(
     )
 
 
-def evaluate(problem: Problem, plan: Plan | Result, name: str = "given") -> Result:
+@overload
+def evaluate(problem: Problem, plan: Plan | Result, name: str = "given") -> Result: ...
+@overload
+def evaluate(
+    problem: Workload, plan: WorkloadPlan | WorkloadResult, name: str = "given"
+) -> WorkloadResult: ...
+
+
+def evaluate(
+    problem: Problem | Workload, plan: Any, name: str = "given"
+) -> Result | WorkloadResult:
     """Simulate a plan that exists.
 
     Args:
-        plan: A plan of this problem. A result keeps its method, its effort and its history, and
-            gets the figures that its plan has on this problem now.
+        plan: A plan of this problem or workload. A result keeps its method, its effort and its
+            history, and gets the figures that its plan has on this problem now.
         name: The method of a bare plan, for tables and reports.
 
     Raises:
         PlanError: The plan is not one of this problem's, or is malformed.
     """
+    if isinstance(problem, Workload):
+        from placewright.solvers.workloads.workload_results import evaluate_workload
+
+        return evaluate_workload(problem, plan, name)
     started = time.perf_counter()
     saved, executed = None, problem
     if isinstance(plan, Result):

@@ -1,0 +1,174 @@
+"""Results of workloads: `solve` and `evaluate` for several calls that share their weights."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from placewright.errors import ConfigError, PlanError
+from placewright.solvers.auto import Auto
+from placewright.solvers.results import DEFAULT_BUDGET, evaluate, solve, stop_rule
+from placewright.solvers.workloads.workload_search import WorkloadSearch, workload_bound
+from placewright.solvers.workloads.workload_solver import WorkloadSolver, solve_jointly
+from placewright.workload_plan import WorkloadPlan
+from placewright.workload_result import WorkloadResult
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from placewright.solvers.bounds import Bound
+    from placewright.solvers.search import Solver
+    from placewright.solvers.stop import Stop
+    from placewright.workload import Workload
+
+
+def solve_workload(
+    workload: Workload,
+    solver: Solver | None = None,
+    stop: Stop | None = None,
+    seed: int = 0,
+    progress: Callable[[WorkloadSearch], None] | None = None,
+    warm_start: WorkloadPlan | None = None,
+    *,
+    budget: str | float | None = None,
+    keep_interrupted: bool = False,
+) -> WorkloadResult:
+    """Find a plan for a workload; `solve` calls this. Arguments as there.
+
+    Args:
+        solver: `Auto()` by default. Another method is run on all calls joined into one problem.
+    """
+    if solver is None:
+        if stop is None and budget is None:
+            budget = DEFAULT_BUDGET
+        solver = Auto()
+    if isinstance(solver, Auto) and solver.fuse:
+        raise ConfigError("a workload with fused ops: ops of several calls are not fused together")
+    if isinstance(solver, type) or not hasattr(solver, "run"):
+        raise ConfigError(f"expected a solver such as solvers.Auto(), found {solver!r}")
+    rule = stop_rule(stop, budget)
+    if len(workload) == 1 and warm_start is None:
+        return _solve_one_call(workload, solver, rule, seed, keep_interrupted)
+    search = WorkloadSearch(workload, rule, seed, progress)
+    interrupted = False
+    try:
+        if warm_start is not None:
+            search.phase = "start"
+            search.judge(_checked(workload, warm_start).full_plans(workload))
+        if not search.over:
+            if isinstance(solver, Auto):
+                WorkloadSolver(solver).run(search)
+            else:
+                solve_jointly(search, solver)
+        seconds = search.seconds
+    except KeyboardInterrupt:
+        if search.best is None or not keep_interrupted:
+            raise
+        interrupted, seconds = True, search.seconds
+    if search.best is None:
+        raise PlanError(
+            f"solver {solver.name!r} evaluated no plan: a solver must evaluate at least one"
+        )
+    fits = search.key[0] == 0
+    proven = search.bound if fits else workload_bound(workload, fits_only=False)
+    result = _result(workload, search.best.workload_plan(), solver.name, proven)
+    return replace(
+        result,
+        evaluations=search.evaluations,
+        seconds=seconds,
+        seed=seed,
+        found_by=search.found_by,
+        history=tuple(search.history),
+        interrupted=interrupted,
+    )
+
+
+def evaluate_workload(
+    workload: Workload, plan: WorkloadPlan | WorkloadResult, name: str = "given"
+) -> WorkloadResult:
+    """Simulate a workload's plan that exists, call by call; `evaluate` calls this.
+
+    Raises:
+        PlanError: The plan is not one of this workload's, or is malformed.
+    """
+    started = time.perf_counter()
+    saved = plan if isinstance(plan, WorkloadResult) else None
+    checked = _checked(workload, plan.plan if isinstance(plan, WorkloadResult) else plan)
+    result = _result(workload, checked, name if saved is None else saved.solver, None)
+    seconds = time.perf_counter() - started
+    if saved is None:
+        history = ((len(workload), seconds, result.objective_value),)
+        return replace(result, evaluations=len(workload), seconds=seconds, history=history)
+    return replace(
+        result,
+        evaluations=saved.evaluations,
+        seconds=saved.seconds,
+        seed=saved.seed,
+        found_by=saved.found_by,
+        history=saved.history,
+        options=saved.options,
+        interrupted=saved.interrupted,
+    )
+
+
+def _checked(workload: Workload, plan: WorkloadPlan) -> WorkloadPlan:
+    if not isinstance(plan, WorkloadPlan):
+        raise PlanError(
+            f"found {plan!r} instead of a workload's plan: make one with "
+            "WorkloadPlan.of(workload, plans)"
+        )
+    return WorkloadPlan.of(workload, dict(zip(plan.calls, plan.plans, strict=True)))
+
+
+def _solve_one_call(
+    workload: Workload, solver: Solver, stop: Stop, seed: int, keep_interrupted: bool
+) -> WorkloadResult:
+    """One call is a problem by itself: the same plan as without a workload."""
+    call = workload.calls[0]
+    result = solve(call.problem, solver, stop, seed, keep_interrupted=keep_interrupted)
+    plan = WorkloadPlan.of(workload, [result.plan])
+    return WorkloadResult(
+        solver=result.solver,
+        plan=plan,
+        calls=(result,),
+        counts=(float(call.count),),
+        bound=result.bound * call.count,
+        bound_name=result.bound_name,
+        evaluations=result.evaluations,
+        seconds=result.seconds,
+        seed=seed,
+        found_by=result.found_by,
+        history=tuple((count, at, best * call.count) for count, at, best in result.history),
+        workload=workload,
+        interrupted=result.interrupted,
+    )
+
+
+def _result(
+    workload: Workload, plan: WorkloadPlan, name: str, proven: Bound | None
+) -> WorkloadResult:
+    calls = tuple(
+        evaluate(problem, full_plan, name)
+        for problem, full_plan in zip(workload.problems, plan.full_plans(workload), strict=True)
+    )
+    result = WorkloadResult(
+        solver=name,
+        plan=plan,
+        calls=calls,
+        counts=tuple(workload.counts.tolist()),
+        bound=0.0,
+        bound_name="",
+        evaluations=0,
+        seconds=0.0,
+        seed=0,
+        workload=workload,
+    )
+    if proven is None:
+        proven = workload_bound(workload, fits_only=result.fits)
+        if any(each.fusion is not None for each in plan.plans):  # of the ops that are really run
+            seconds = sum(
+                count * call.bound for count, call in zip(result.counts, calls, strict=True)
+            )
+            proven = replace(proven, seconds=min(proven.seconds, seconds))
+    return replace(result, bound=proven.seconds, bound_name=proven.name)
