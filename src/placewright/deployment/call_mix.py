@@ -6,6 +6,7 @@ training step. Each makes its calls once in a dry run, so that they can be plann
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -180,8 +181,7 @@ class Calls:
     def __post_init__(self) -> None:
         if not self.calls:
             raise ConfigError("no calls: expected one or more, each (args, kwargs, weight)")
-        for call in self.calls:
-            _, _, weight = _parts(call)
+        for _, _, weight in self.parts():
             if not (isinstance(weight, int | float) and math.isfinite(weight) and weight > 0):
                 raise ConfigError(f"a call has weight {weight!r}: expected a number above 0")
 
@@ -193,7 +193,11 @@ class Calls:
     @property
     def key(self) -> dict[str, Any]:
         """What tells it from others, as plain data."""
-        return {"calls": _plain([_parts(call) for call in self.calls])}
+        return {"calls": _plain(self.parts())}
+
+    def parts(self) -> list[tuple[tuple[Any, ...], dict[str, Any], float]]:
+        """Arguments, keyword arguments and weight of each call; copies, since calls change them."""
+        return [_parts(copy.deepcopy(call)) for call in self.calls]
 
     def call_shapes(self, model: Any, backend: PlanBackend) -> list[CallShape]:
         """Its calls, from a dry run of the model.
@@ -206,8 +210,7 @@ class Calls:
         from placewright.runtime.dynamo.dry_run import dry_run
 
         shapes = []
-        for number, call in enumerate(self.calls):
-            args, kwargs, weight = _parts(call)
+        for number, (args, kwargs, weight) in enumerate(self.parts()):
             with dry_run(backend) as run, torch.no_grad():
                 model(*args, **kwargs)
             name = f"call-{number}" if len(self.calls) > 1 else "call"

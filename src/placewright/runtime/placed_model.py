@@ -19,20 +19,24 @@ from placewright.runtime.dynamo.compiled_calls import CompiledCalls
 from placewright.runtime.dynamo.pipeline import pipelined_calls
 from placewright.runtime.dynamo.train_step import TrainStep
 from placewright.runtime.executor import weak_callback
+from placewright.runtime.planned_calls import plan_calls
 from placewright.runtime.weight_loading import load_weights
+from placewright.workload_plan import WorkloadPlan
+from placewright.workload_result import WorkloadResult
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from placewright.runtime.dynamo.compiled_graph import CompiledGraph
+    from placewright.runtime.planned_calls import PlannedCall
     from placewright.runtime.program.optimizer_step import OptimizerRule
 
 _MISSING: Any = object()
 
 
 def apply(
-    plan: Plan | Result | str | os.PathLike[str],
+    plan: Plan | Result | WorkloadPlan | WorkloadResult | str | os.PathLike[str],
     model: torch.nn.Module,
     weights: str | os.PathLike[str] | None = None,
     device_map: Mapping[str, str] | None = None,
@@ -48,7 +52,8 @@ def apply(
     (a whole training step), `pipeline` (several calls in flight), `remove`.
 
     Args:
-        plan: A plan, a result, or a file that holds one.
+        plan: A plan, a result, or a file that holds one. Of a plan for a workload, each call takes
+            the part that was made for the call most like it.
         weights: A safetensors file, an index of several or their folder, for a model on `meta`:
             its tensors go straight to their devices.
         device_map: Real devices of some of the plan's devices, by name, such as
@@ -62,12 +67,12 @@ def apply(
         ExecutionError: A device is missing, or has too little memory.
         FileError: A file cannot be read.
     """
-    if not isinstance(plan, Plan | Result):
+    if not isinstance(plan, Plan | Result | WorkloadPlan | WorkloadResult):
         plan = files.load(plan, "plan")
-    bare_plan = plan.plan if isinstance(plan, Result) else plan
+    planned = plan_calls(plan.plan if isinstance(plan, Result | WorkloadResult) else plan)
     if isinstance(getattr(model, "placed", None), PlacedModel):
         raise PlanError("the model runs under a plan already: model.placed.remove() first")
-    placed_model = PlacedModel(bare_plan, model, device_map, optimizer, cuda_graphs)
+    placed_model = PlacedModel(planned[-1].plan, model, device_map, optimizer, cuda_graphs, planned)
     if weights is not None:
         load_weights(model, weights, placed_model.torch_devices)
     placed_model.move_weights()
@@ -76,23 +81,29 @@ def apply(
 
 
 class PlacedModel:
-    """A model that runs under a plan; `apply` sets it as `model.placed`."""
+    """A model that runs under a plan; `apply` sets it as `model.placed`.
+
+    Args:
+        plan: It places all weights of the model.
+        planned_calls: Plans for several calls, of which each graph takes the nearest; none: all
+            graphs run under `plan`.
+    """
 
     def __init__(
         self,
         plan: Plan,
         model: torch.nn.Module,
         device_map: Mapping[str, str] | None,
-        optimizer: str | OptimizerRule | None,
-        cuda_graphs: bool | None,
+        optimizer: str | OptimizerRule | None = None,
+        cuda_graphs: bool | None = None,
+        planned_calls: Sequence[PlannedCall] = (),
     ) -> None:
         self.plan, self.model = plan, model
-        self.backend = PlanBackend(plan, model, device_map, cuda_graphs)
+        self.backend = PlanBackend(
+            plan, model, device_map, cuda_graphs, planned_calls=planned_calls
+        )
         self.backend.on_compile = weak_callback(self._record_code)
-        self.torch_devices = {
-            name: self.backend.real_devices[device].torch_name
-            for name, device in zip(plan.ops, plan.placement.tolist(), strict=True)
-        }
+        self.torch_devices = self._torch_devices()
         self.has_gpus = any(real_device.is_gpu for real_device in self.backend.real_devices)
         self.eager_calls: Counter[str] = Counter()
         """How many calls ran eagerly, by the reason."""
@@ -104,6 +115,25 @@ class PlacedModel:
         """The calls of the model, then of each module of it that a program calls by itself."""
         self.train = TrainStep(self, optimizer)
         self._saved_attributes: list[tuple[torch.nn.Module, str, Any]] = []
+
+    def _torch_devices(self) -> dict[str, str]:
+        """The PyTorch device of each op and weight, by name."""
+        return {
+            name: self.backend.real_devices[device].torch_name
+            for name, device in zip(self.plan.ops, self.plan.placement.tolist(), strict=True)
+        }
+
+    def use_plan(self, plan: Plan, planned_calls: Sequence[PlannedCall] = ()) -> None:
+        """Run under another plan for the same devices; graphs that are compiled stay.
+
+        Args:
+            plan: It places all weights of the model.
+            planned_calls: Plans for several calls, of which each graph takes the nearest.
+        """
+        self.backend.use_plan(plan, planned_calls)
+        self.plan = plan
+        self.torch_devices = self._torch_devices()
+        self.move_weights()
 
     def _check(self) -> None:
         known = set(self.plan.ops)

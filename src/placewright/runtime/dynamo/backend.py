@@ -24,12 +24,12 @@ from placewright.errors import ConfigError, ExecutionError, GraphError, nearest
 from placewright.frontends.pytorch.aot_graph import backward_without_autocast, preserve_whole_ops
 from placewright.plan import Plan
 from placewright.result import Result
-from placewright.runtime.call_plans import CallPlan
 from placewright.runtime.dynamo.compiled_graph import CompiledGraph, JointGraph
 from placewright.runtime.dynamo.graph_inputs import name_inputs
 from placewright.runtime.dynamo.partition import partition_joint_graph
 from placewright.runtime.eager_fallback import EagerPlacement, find_compute_devices
 from placewright.runtime.executor import Executor
+from placewright.runtime.planned_calls import PlannedCall
 from placewright.runtime.real_devices import find_real_devices
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class PlanBackend:
         cuda_graphs: Whether runs of ops on a GPU are captured as CUDA graphs; None: if that is
             faster.
         sibling: Another backend of the model; both share buffers, and run one graph at a time.
-        call_plans: Plans for several calls of the model, of which each graph takes the nearest;
+        planned_calls: Plans for several calls of the model, of which each graph takes the nearest;
             none: all graphs run under `plan`.
     """
 
@@ -68,10 +68,10 @@ class PlanBackend:
         device_map: Mapping[str, str] | None = None,
         cuda_graphs: bool | None = None,
         sibling: PlanBackend | None = None,
-        call_plans: Sequence[CallPlan] = (),
+        planned_calls: Sequence[PlannedCall] = (),
     ) -> None:
         self.device_map, self.cuda_graphs = device_map, cuda_graphs
-        self._set_plan(plan, call_plans)
+        self._set_plan(plan, planned_calls)
         self.real_devices = find_real_devices(plan.device_names, device_map)
         self.lock = threading.RLock()  # one graph of a model runs at a time
         self.staging_buffers: dict[str, torch.Tensor] = {}  # shared by all graphs
@@ -96,20 +96,20 @@ class PlanBackend:
             self._model = weakref.ref(model)
             weakref.finalize(model, self.close).atexit = False
 
-    def _set_plan(self, plan: Plan, call_plans: Sequence[CallPlan]) -> None:
-        self.plan, self.call_plans = plan, tuple(call_plans) or (CallPlan(plan),)
+    def _set_plan(self, plan: Plan, planned_calls: Sequence[PlannedCall]) -> None:
+        self.plan, self.planned_calls = plan, tuple(planned_calls) or (PlannedCall(plan),)
         self.known_names = dict.fromkeys(
-            name for call_plan in self.call_plans for name in call_plan.plan.ops
+            name for planned_call in self.planned_calls for name in planned_call.plan.ops
         )
 
-    def use_plan(self, plan: Plan, call_plans: Sequence[CallPlan] = ()) -> None:
+    def use_plan(self, plan: Plan, planned_calls: Sequence[PlannedCall] = ()) -> None:
         """Let all graphs, those that are compiled already too, run under another plan.
 
         It must be for the same devices.
         """
         with self.lock:
             self.close()
-            self._set_plan(plan, call_plans)
+            self._set_plan(plan, planned_calls)
             self._eager = None
             for graph in self.graphs:
                 graph.match_plan()

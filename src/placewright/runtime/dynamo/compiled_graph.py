@@ -20,9 +20,9 @@ from placewright.frontends.pytorch.graph import TorchGraphBuilder
 from placewright.frontends.pytorch.shapes import Node
 from placewright.frontends.pytorch.writes import changed_states
 from placewright.graph import Graph
-from placewright.runtime.call_plans import choose_plan
 from placewright.runtime.dynamo.steps import CallResolved, ResolvedCall
 from placewright.runtime.dynamo.undefined_gradients import GradientSources, undefined_outputs
+from placewright.runtime.planned_calls import choose_plan
 from placewright.runtime.program.dropout import replace_cpu_kernels
 from placewright.runtime.program.program import Program, find_sources, program_output
 from placewright.runtime.program.runners import module_attribute
@@ -135,7 +135,7 @@ class CompiledGraph:
             PlanError: The plan was made for another model.
         """
         if self.program is not None:
-            self.plan = choose_plan(self.backend.call_plans, self.program.graph)
+            self.plan = choose_plan(self.backend.planned_calls, self.program.graph)
 
     @property
     def is_symbolic(self) -> bool:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placewright.runtime.plan_matching import match_plan
+from placewright.workload_plan import WorkloadPlan
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -26,7 +27,7 @@ NAME_TOLERANCE = 0.1
 
 
 @dataclass(frozen=True)
-class CallPlan:
+class PlannedCall:
     """The plan of one call.
 
     Args:
@@ -37,17 +38,33 @@ class CallPlan:
     flops: float = 0.0
 
 
-def choose_plan(call_plans: Sequence[CallPlan], graph: Graph) -> Plan:
+def plan_calls(
+    plan: Plan | WorkloadPlan, flops: Sequence[float] | None = None
+) -> tuple[PlannedCall, ...]:
+    """The plan of each call; each places all weights of the model.
+
+    Args:
+        flops: The FLOPs of each call, where they are known.
+    """
+    if not isinstance(plan, WorkloadPlan):
+        return (PlannedCall(plan),)
+    return tuple(
+        PlannedCall(with_all_weights(call_plan, plan.weights), call_flops)
+        for call_plan, call_flops in zip(plan.plans, flops or [0.0] * len(plan.plans), strict=True)
+    )
+
+
+def choose_plan(planned_calls: Sequence[PlannedCall], graph: Graph) -> Plan:
     """The plan for a graph, of several for calls of the same model, matched to its ops.
 
     Raises:
         PlanError: The graph has a weight that no plan places.
     """
     names = {op.name for op in graph.ops}
-    likeness = [_likeness(names, call.plan) for call in call_plans]
+    likeness = [_likeness(names, call.plan) for call in planned_calls]
     alike = [
         call
-        for call, value in zip(call_plans, likeness, strict=True)
+        for call, value in zip(planned_calls, likeness, strict=True)
         if value >= max(likeness) - NAME_TOLERANCE
     ]
     flops = sum(op.flops for op in graph.ops)
