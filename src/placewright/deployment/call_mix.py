@@ -7,6 +7,7 @@ training step. Each makes its calls once in a dry run, so that they can be plann
 from __future__ import annotations
 
 import copy
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -138,9 +139,15 @@ class Generate:
                 f"model {type(model).__name__!r} has no generate(): give workload=pw.Calls([...])"
             )
         fixed = {"max_new_tokens": new_tokens, "min_new_tokens": new_tokens, "do_sample": False}
-        return model.generate(
-            **self.example_inputs(model, length), **{**self.arguments, **fixed, **arguments}
-        )
+        library = logging.getLogger("transformers")
+        level = library.level
+        library.setLevel(logging.ERROR)  # it warns of settings that say the same twice
+        try:
+            return model.generate(
+                **self.example_inputs(model, length), **{**self.arguments, **fixed, **arguments}
+            )
+        finally:
+            library.setLevel(level)
 
     def example_inputs(self, model: Any, length: int) -> dict[str, torch.Tensor]:
         """Random inputs of `generate`."""
