@@ -9,6 +9,7 @@ import numpy as np
 
 from placewright.cluster import Cluster
 from placewright.device import HOST
+from placewright.graph import INPUT
 from placewright.plan import Plan
 from placewright.problem import Problem
 from placewright.profiling.machine_profile import parse_workers, profile_machine
@@ -111,16 +112,18 @@ def device_that_fits(workload: Workload) -> str | None:
     for at, device in enumerate(workload.cluster.devices):
         if device.kind == HOST:
             continue
-        plans = (
-            (problem, problem.legalize(np.full(len(problem.graph), at, dtype=np.int32)))
-            for problem in workload.problems
-        )
-        if all(
-            (placement == at).all() and simulate(problem, Plan.of(problem, placement)).fits
-            for problem, placement in plans
-        ):
+        if all(_fits_device(problem, at) for problem in workload.problems):
             return device.name
     return None
+
+
+def _fits_device(problem: Problem, device: int) -> bool:
+    """Whether a device has memory for a whole call; inputs may come from elsewhere."""
+    placement = problem.legalize(np.full(len(problem.graph), device, dtype=np.int32))
+    is_input = np.array([op.kind == INPUT for op in problem.graph.ops])
+    if not ((placement == device) | is_input).all():
+        return False
+    return simulate(problem, Plan.of(problem, placement)).fits
 
 
 def single_device(plan: WorkloadPlan) -> str | None:
