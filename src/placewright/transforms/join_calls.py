@@ -179,7 +179,7 @@ class _JointGraph:
                     aliases=aliases,
                     resident=resident,
                     workspace=int(a.workspace[op_at]),
-                    colocate=None if op.colocate is None else f"{at}/{op.colocate}",
+                    colocate=None,  # units are colocated below
                     runs_on=(),
                 ),
                 (at, op_at),
@@ -192,10 +192,10 @@ class _JointGraph:
             if op.kind not in (WEIGHT, STATE):
                 positions[op_at] = position
         self.positions.append(positions)
-        self.colocate += [
-            tuple(self.ops[positions[graph.position[name]]].name for name in group)
-            for group in problem.resolved_constraints().colocate
-        ]
+        members: dict[int, list[str]] = {}
+        for op_at, unit in enumerate(a.unit.tolist()):
+            members.setdefault(unit, []).append(self.ops[positions[op_at]].name)
+        self.colocate += [tuple(names) for names in members.values() if len(names) > 1]
         outputs_by_op: dict[int, list[Tensor]] = {}
         for source, output in graph.outputs or ():
             if a.scheduled[source]:
