@@ -58,9 +58,7 @@ def _cut(graph: Graph) -> Graph:
 
 def _share_weights(rng: np.random.Generator, first: Graph, second: Graph) -> Graph:
     """The second graph with other names, but for weights and states of the first."""
-    known = {
-        kind: [op for op in first.ops if op.kind == kind] for kind in ("weight", "state")
-    }
+    known = {kind: [op for op in first.ops if op.kind == kind] for kind in ("weight", "state")}
     ops: list[Op] = []
     for op in second.ops:
         replaced = replace(op, name=f"second.{op.name}")
@@ -121,8 +119,7 @@ def _with_scarce_memory(rng: np.random.Generator, workload: Workload) -> Workloa
 def _on_cluster(workload: Workload, cluster: Cluster) -> Workload:
     return Workload(
         tuple(
-            replace(call, problem=replace(call.problem, cluster=cluster))
-            for call in workload.calls
+            replace(call, problem=replace(call.problem, cluster=cluster)) for call in workload.calls
         )
     )
 
