@@ -12,7 +12,9 @@ import numpy as np
 from placewright.plan import Plan
 from placewright.solvers.accelerate_map import Accelerate
 from placewright.solvers.annealing_rounds import AnnealingRounds
+from placewright.solvers.auto import repair_plans, run_solvers
 from placewright.solvers.balanced import Balanced
+from placewright.solvers.baselines import constructive_solvers
 from placewright.solvers.proposer import BudgetedProposer, ProposerBudget
 from placewright.solvers.search import Search, phase_name
 from placewright.solvers.searches.annealing import anneal_to_fit
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
     from placewright.solvers.workloads.workload_search import WorkloadSearch
 
 _FIRST_TURNS_SHARE = 0.1  # of the budget: turns of the baselines' placements of weights
-_JOINT_SHARE = 0.35  # of what is left then: the first joint search
+_JOINT_SHARE = 0.25  # of what is left then: the first joint search
 _ALONE_SHARE = 0.25  # of what is left then: all calls alone together
 _SECOND_TURNS_SHARE = 0.35  # of what is left then: turns of the best placements so far
 _TURN_SHARE = 0.15  # of what is left: a turn of one placement, or of the joint search
@@ -55,12 +57,12 @@ class WorkloadSolver:
     1. Baselines: each single device; the weights where `streamed`, `balanced` and Accelerate put
        them for one call, imposed on the others. Then the calls take turns under the best of these
        placements: weights are fixed, and the calls annealed one by one.
-    2. The joint problem (`transforms/join_calls.py`) by `auto`, from there.
-    3. Each call alone by `auto`, its weights then imposed on the others.
+    2. The joint problem (`transforms/join_calls.py`) from there: quick methods and annealing.
+    3. Each call alone likewise, its weights then imposed on the others.
     4. Turns again, and the joint problem from the best of them, until nothing gains.
 
     Args:
-        auto: The method for single problems, without proofs and fused ops.
+        auto: The settings of annealing.
     """
 
     auto: Auto
@@ -69,16 +71,17 @@ class WorkloadSolver:
         auto = replace(self.auto, exact=False)
         joint = join_calls(search.workload)
         joint_search = Search(joint.problem, Slice.of(search, 1.0), search.seed)
+        rounds = _annealing_rounds(joint_search, auto)
         turns = CallTurns(search, auto)
         stages: tuple[Callable[[], None], ...] = (
             lambda: _judge_baselines(search, joint),
+            search.compute_quick_bound,
             lambda: turns.halve(_FIRST_TURNS_SHARE),
-            lambda: _search_jointly(search, joint, joint_search, auto),
-            lambda: _bound_if_cheap(search),
+            lambda: _search_jointly(search, joint, rounds),
             lambda: _solve_alone(search, auto),
             lambda: _find_fitting(search),
             lambda: turns.halve(_SECOND_TURNS_SHARE),
-            lambda: _take_turns(search, joint, joint_search, turns),
+            lambda: _take_turns(search, joint, rounds, turns),
         )
         for stage in stages:
             stage()
@@ -124,12 +127,11 @@ def _impose(search: WorkloadSearch, at: int, plan: Plan) -> None:
     search.judge_residency(residency, {at: plan})
 
 
-def _search_jointly(
-    search: WorkloadSearch, joint: JointProblem, joint_search: Search, auto: Auto
-) -> None:
+def _search_jointly(search: WorkloadSearch, joint: JointProblem, rounds: AnnealingRounds) -> None:
+    joint_search = rounds.search
     joint_search.stop = Slice.of(search, _JOINT_SHARE, joint_search)
     _judge_in_joint(search, joint, joint_search, _POOL)
-    auto.run(joint_search)
+    _run_quickly(rounds)
     search.evaluations += joint_search.evaluations
     _adopt_joint(search, joint, joint_search)
 
@@ -161,19 +163,13 @@ def _plans_of(search: Search) -> Iterator[Plan]:
             yield plan
 
 
-def _bound_if_cheap(search: WorkloadSearch) -> None:
-    ops = sum(problem.arrays.ops for problem in search.workload.problems)
-    if search.stop.seconds_left(search) > ops * 1e-3:
-        _ = search.bound
-
-
 def _solve_alone(search: WorkloadSearch, auto: Auto) -> None:
     """Each call alone, as if the others had no say in where weights are; then with them."""
     workload = search.workload
     for at, problem in enumerate(workload.problems):
         share = _ALONE_SHARE / (len(workload) - _ALONE_SHARE * at)
         alone = Search(problem, Slice.of(search, share), search.seed)
-        auto.run(alone)
+        _run_quickly(_annealing_rounds(alone, auto))
         search.evaluations += alone.evaluations
         search.phase = f"{workload.calls[at].name} alone"
         for plan in itertools.islice(_plans_of(alone), _POOL):
@@ -185,10 +181,10 @@ def _solve_alone(search: WorkloadSearch, auto: Auto) -> None:
 
 
 def _take_turns(
-    search: WorkloadSearch, joint: JointProblem, joint_search: Search, turns: CallTurns
+    search: WorkloadSearch, joint: JointProblem, rounds: AnnealingRounds, turns: CallTurns
 ) -> None:
     """Anneal calls with fixed weights, then the joint problem, until nothing gains."""
-    rounds = _annealing_rounds(joint_search, turns.auto)
+    joint_search = rounds.search
     idle = 0
     while idle < _IDLE_TURNS * _POOL and not search.is_finished():
         key_before = search.key
@@ -206,6 +202,13 @@ def _take_turns(
         gain = key_before[1] - search.key[1]
         has_gained = search.key[0] < key_before[0] or gain > 1e-5 * search.key[1]
         idle = 0 if has_gained else idle + 1
+
+
+def _run_quickly(rounds: AnnealingRounds) -> None:
+    """The quick methods and annealing: `auto` without what takes seconds, as bounds do."""
+    quick, _ = constructive_solvers(rounds.search.problem)
+    if run_solvers(quick, rounds.search) and repair_plans(rounds.search):
+        rounds.run()
 
 
 def _annealing_rounds(search: Search, auto: Auto) -> AnnealingRounds:
