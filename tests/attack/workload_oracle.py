@@ -14,9 +14,9 @@ from attack.tiny_workloads import best_workload_plan, tiny_workload
 from placewright import MaxEvaluations, Workload, WorkloadResult, solve
 from placewright.plan import Plan
 from placewright.solvers import Auto
+from placewright.solvers.stop import Stop
 from placewright.solvers.workloads.call_plans import residency_of
 from placewright.solvers.workloads.workload_search import WorkloadSearch, workload_bound
-from placewright.solvers.stop import Stop
 from placewright.transforms import join_calls
 
 EVALUATIONS = 6_000  # plans of single calls, at first
