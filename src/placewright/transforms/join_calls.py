@@ -2,9 +2,10 @@
 
 In the joint problem every weight exists once and the calls follow one another: a barrier, which
 takes no time, waits for all ops of a call, and the ops of the next call wait for it. Times are
-scaled by the calls' counts, so the step time of the whole is the workload's objective but for one
-thing: the copies of streamed weights may begin before the call that reads them. So a search finds
-good plans for the workload here, and `split` says what they are worth in the calls themselves.
+scaled by the calls' counts, so the step time of the whole is the workload's objective but for two
+things: copies of weights may begin before the call that reads them, and a device has one staging
+buffer for all calls. So a search finds good plans for the workload here, and the plans of the calls
+(`split`) are then evaluated by themselves.
 """
 
 from __future__ import annotations
