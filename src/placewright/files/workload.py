@@ -198,7 +198,11 @@ def _keep(value: Any, where: str) -> Any:
     return value
 
 
-_CALL = {"name": validation.text, "count": validation.number, "problem": read_problem}
+_CALL: dict[str, validation.Check] = {
+    "name": validation.text,
+    "count": validation.number,
+    "problem": read_problem,
+}
 _WORKLOAD = {"calls": validation.list_of(_read_call)}
 _PLAN = {
     "weights": validation.mapping_of(validation.text),

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 MAX_RESIDENCIES = 16
 """Placements of the weights that are remembered, each with its best plans."""
-_BOUND_SECONDS = 1e-3  # seconds per op that the quick bound may take
+_BOUND_SECONDS = 5e-3  # seconds left per op, without which the quick bound is not computed
+_MIN_BOUND_SECONDS = 5.0  # and at least these: the first bound imports a library
 
 
 class WorkloadSearch:
@@ -96,7 +97,7 @@ class WorkloadSearch:
     def compute_quick_bound(self) -> None:
         """Compute the bound that does not depend on memory, if there is time; it is much faster."""
         ops = sum(problem.arrays.ops for problem in self.workload.problems)
-        if self.stop.seconds_left(self) > ops * _BOUND_SECONDS:
+        if self.stop.seconds_left(self) > max(_MIN_BOUND_SECONDS, ops * _BOUND_SECONDS):
             self._quick_bound = workload_bound(self.workload, fits_only=False).seconds
 
     @cached_property
