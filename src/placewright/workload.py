@@ -152,7 +152,9 @@ class Workload:
                     continue
                 known = weights.setdefault(op.name, op)
                 owner.setdefault(op.name, call.name)
-                if (known.kind, known.dtype) != (op.kind, op.dtype) or (
+                if (known.kind, known.dtype, len(known.outputs)) != (
+                    *(op.kind, op.dtype, len(op.outputs)),
+                ) or (
                     op.kind == WEIGHT
                     and (known.outputs, known.resident) != (op.outputs, op.resident)
                 ):
@@ -179,8 +181,14 @@ class Workload:
         Those of other calls come last: nothing reads them, but they occupy their device. A call
         that has all of them, free to be anywhere the other calls allow, keeps its own problem.
         """
+        groups: dict[int, list[str]] = {}
+        for name, group in zip(self.weights, self.weight_groups.tolist(), strict=True):
+            groups.setdefault(group, []).append(name)
+        colocate = [tuple(names) for names in groups.values() if len(names) > 1]
         allowed = self._allowed_devices
-        return tuple(_with_all_weights(call.problem, self.weights, allowed) for call in self.calls)
+        return tuple(
+            _with_all_weights(call.problem, self.weights, allowed, colocate) for call in self.calls
+        )
 
     @cached_property
     def weight_positions(self) -> NDArray[np.int64]:
@@ -233,7 +241,10 @@ def _resident_bytes(op: Op) -> int:
 
 
 def _with_all_weights(
-    problem: Problem, weights: Mapping[str, Op], allowed: Mapping[str, NDArray[np.bool_]]
+    problem: Problem,
+    weights: Mapping[str, Op],
+    allowed: Mapping[str, NDArray[np.bool_]],
+    colocate: Sequence[tuple[str, ...]],
 ) -> Problem:
     graph, arrays = problem.graph, problem.arrays
     position = graph.position
@@ -252,7 +263,11 @@ def _with_all_weights(
         for name in weights
         if name in position
     )
-    if not (idle or grown or is_narrowed):
+    is_parted = any(
+        len({arrays.unit[position[name]] for name in group if name in position}) > 1
+        for group in colocate
+    )
+    if not (idle or grown or is_narrowed or is_parted):
         return problem
     ops = [
         replace(op, resident=op.resident + grown[op.name]) if op.name in grown else op
@@ -277,7 +292,9 @@ def _with_all_weights(
         graph=Graph(graph.name, (*ops, *idle), graph.outputs),
         costs=_with_idle_ops(problem.costs, graph, idle),
         constraints=replace(
-            constraints, forbid={name: devices for name, devices in forbid.items() if devices}
+            constraints,
+            forbid={name: devices for name, devices in forbid.items() if devices},
+            colocate=(*constraints.colocate, *colocate),
         ),
     )
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from placewright.solvers import Search
+    from placewright.solvers.workloads.workload_search import WorkloadSearch
 
 
 class Progress:
@@ -56,15 +57,15 @@ class Progress:
                 self._bar.stop()  # first: it puts back the stdout that it found
         self._stdout_redirect.__exit__(None, None, None)
 
-    def watch(self, name: str, index: int = 0, total: int = 1) -> Callable[[Search], None]:
+    def watch(self, name: str, index: int = 0, total: int = 1) -> Callable[[Any], None]:
         """Begin search `index` of `total`; the function returned reports its progress.
 
         The best time shown is that of all searches so far.
         """
 
-        def on_progress(search: Search) -> None:
+        def on_progress(search: Search | WorkloadSearch) -> None:
             if self._best is None or search.key < self._best[0]:
-                what = "step time" if search.problem.objective == "step" else "period"
+                what = "step time" if _objective(search) == "step" else "period"
                 fits = ", does not fit" if search.key[0] else ""
                 best = f"best {what} {format_seconds(search.key[1])}{fits}"
                 self._best = search.key, best
@@ -114,7 +115,14 @@ class Progress:
         }
 
 
-def _fraction_done(search: Search) -> float | None:
+def _objective(search: Search | WorkloadSearch) -> str:
+    from placewright.solvers import Search
+
+    problem = search.problem if isinstance(search, Search) else search.workload
+    return problem.objective
+
+
+def _fraction_done(search: Search | WorkloadSearch) -> float | None:
     """The share of the stop rule's limit that is used, if it has one."""
     from placewright.solvers import MaxEvaluations, MaxTime
 

@@ -18,7 +18,9 @@ from placewright.errors import FileError
 from placewright.files.storage import write_bytes
 from placewright.reporting.content import PageContent, comparison_of
 from placewright.reporting.payload import Data, page_data
+from placewright.reporting.workload_content import call_contents
 from placewright.version import __version__
+from placewright.workload_result import WorkloadResult
 
 if TYPE_CHECKING:
     import os
@@ -38,7 +40,7 @@ SCRIPTS = (
 
 
 def report(
-    results: Comparison | Result | Sequence[Result],
+    results: Comparison | Result | Sequence[Result] | WorkloadResult,
     path: str | os.PathLike[str],
     *,
     problem: Problem | None = None,
@@ -51,7 +53,8 @@ def report(
     The best single device and Accelerate's plan are added where they are missing.
 
     Args:
-        results: A comparison, or results of one problem.
+        results: A comparison, or results of one problem; or the result of a workload, whose page
+            shows one of its calls at a time.
         problem: The problem, if the results come from files.
         explanation: What `explain` says of the best result: the page then also shows what would
             help.
@@ -62,6 +65,10 @@ def report(
         FileError: The page cannot be written.
         PlanError: The problem is not known, or a plan is not one of this problem's.
     """
+    if isinstance(results, WorkloadResult):
+        contents = call_contents(results, notes)
+        _save_html(render_page({"calls": [page_data(content) for content in contents]}), path)
+        return
     comparison = comparison_of(results, problem)
     save_page(PageContent.of(comparison, explanation, notes, learning_curve), path)
 
@@ -77,8 +84,12 @@ def save_page(content: PageContent, path: str | os.PathLike[str]) -> None:
     Raises:
         FileError: It cannot be written.
     """
+    _save_html(html_page(content), path)
+
+
+def _save_html(page: str, path: str | os.PathLike[str]) -> None:
     try:
-        write_bytes(html_page(content).encode(), Path(path))
+        write_bytes(page.encode(), Path(path))
     except FileError as error:
         raise FileError(f"{path}: {error}") from None
 
@@ -113,7 +124,9 @@ def render_page(data: Data) -> str:
 
 
 def _title(data: Data) -> str:
-    text = f"{data['model']} on {data['cluster']}"
+    calls = data.get("calls")
+    names = data["model"] if calls is None else ", ".join(call["model"] for call in calls)
+    text = f"{names} on {(data if calls is None else calls[0])['cluster']}"
     text = text if len(text) <= 120 else f"{text[:119]}…"
     return text.encode("utf-8", "replace").decode()  # half a surrogate pair cannot be written
 

@@ -2,9 +2,10 @@
 
 In the joint problem every weight exists once and the calls follow one another: a barrier, which
 takes no time, waits for all ops of a call, and the ops of the next call wait for it. Times are
-scaled by the calls' counts, so the step time of the whole is the workload's objective but for one
-thing: the copies of streamed weights may begin before the call that reads them. So a search finds
-good plans for the workload here, and `split` says what they are worth in the calls themselves.
+scaled by the calls' counts, so the step time of the whole is the workload's objective but for two
+things: copies of weights may begin before the call that reads them, and a device has one staging
+buffer for all calls. So a search finds good plans for the workload here, and the plans of the calls
+(`split`) are then evaluated by themselves.
 """
 
 from __future__ import annotations
@@ -179,7 +180,7 @@ class _JointGraph:
                     aliases=aliases,
                     resident=resident,
                     workspace=int(a.workspace[op_at]),
-                    colocate=None if op.colocate is None else f"{at}/{op.colocate}",
+                    colocate=None,  # units are colocated below
                     runs_on=(),
                 ),
                 (at, op_at),
@@ -192,10 +193,10 @@ class _JointGraph:
             if op.kind not in (WEIGHT, STATE):
                 positions[op_at] = position
         self.positions.append(positions)
-        self.colocate += [
-            tuple(self.ops[positions[graph.position[name]]].name for name in group)
-            for group in problem.resolved_constraints().colocate
-        ]
+        members: dict[int, list[str]] = {}
+        for op_at, unit in enumerate(a.unit.tolist()):
+            members.setdefault(unit, []).append(self.ops[positions[op_at]].name)
+        self.colocate += [tuple(names) for names in members.values() if len(names) > 1]
         outputs_by_op: dict[int, list[Tensor]] = {}
         for source, output in graph.outputs or ():
             if a.scheduled[source]:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placewright import simulator
+from placewright.errors import PlanError
 from placewright.plan import NO_STAGING, Plan
 from placewright.plan_batch import PlanBatch
 from placewright.transforms.bundles import accelerators_first
@@ -45,6 +46,15 @@ class CallPlans:
 
     workload: Workload
     calls: tuple[CallPlan, ...]
+
+    def __post_init__(self) -> None:
+        for at, call in enumerate(self.calls):
+            if not np.array_equal(residency_of(self.workload, at, call.plan), self.residency):
+                raise PlanError(
+                    f"the plan of call {self.workload.calls[at].name!r} has weights on other "
+                    f"devices than that of {self.workload.calls[0].name!r}: a weight has one "
+                    "device in all calls"
+                )
 
     @property
     def key(self) -> tuple[int, float]:

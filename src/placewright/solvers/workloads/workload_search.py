@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 MAX_RESIDENCIES = 16
 """Placements of the weights that are remembered, each with its best plans."""
+_BOUND_SECONDS = 5e-3  # seconds left per op, without which the quick bound is not computed
+_MIN_BOUND_SECONDS = 5.0  # and at least these: the first bound imports a library
 
 
 class WorkloadSearch:
@@ -66,6 +68,7 @@ class WorkloadSearch:
         self.history: list[tuple[int, float, float]] = []
         self.by_residency: dict[bytes, CallPlans] = {}
         """The best plans for each of the best few placements of the weights."""
+        self._quick_bound = 0.0
         self._started = time.perf_counter()
 
     @property
@@ -88,7 +91,14 @@ class WorkloadSearch:
         if self.over:
             return True
         overflow, value = self.key
-        return self.bound_known and not overflow and value <= self.bound.seconds * (1 + 1e-6)
+        known = self.bound.seconds if self.bound_known else self._quick_bound
+        return not overflow and value <= known * (1 + 1e-6)
+
+    def compute_quick_bound(self) -> None:
+        """Compute the bound that does not depend on memory, if there is time; it is much faster."""
+        ops = sum(problem.arrays.ops for problem in self.workload.problems)
+        if self.stop.seconds_left(self) > max(_MIN_BOUND_SECONDS, ops * _BOUND_SECONDS):
+            self._quick_bound = workload_bound(self.workload, fits_only=False).seconds
 
     @cached_property
     def bound(self) -> Bound:

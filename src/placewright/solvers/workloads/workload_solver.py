@@ -12,7 +12,9 @@ import numpy as np
 from placewright.plan import Plan
 from placewright.solvers.accelerate_map import Accelerate
 from placewright.solvers.annealing_rounds import AnnealingRounds
+from placewright.solvers.auto import repair_plans, run_solvers
 from placewright.solvers.balanced import Balanced
+from placewright.solvers.baselines import constructive_solvers
 from placewright.solvers.proposer import BudgetedProposer, ProposerBudget
 from placewright.solvers.search import Search, phase_name
 from placewright.solvers.searches.annealing import anneal_to_fit
@@ -23,24 +25,26 @@ from placewright.solvers.workloads.call_plans import (
     evaluate_call,
     pin_weights,
     residency_of,
-    simple_plans,
 )
+from placewright.solvers.workloads.call_turns import CallTurns
 from placewright.transforms import JointProblem, join_calls
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
 
     from placewright.solvers.auto import Auto
     from placewright.solvers.search import Solver
     from placewright.solvers.workloads.call_plans import Residency
     from placewright.solvers.workloads.workload_search import WorkloadSearch
 
-_JOINT_SHARE = 0.4  # of the budget: the first joint search
+_FIRST_TURNS_SHARE = 0.1  # of the budget: turns of the baselines' placements of weights
+_JOINT_SHARE = 0.25  # of what is left then: the first joint search
 _ALONE_SHARE = 0.25  # of what is left then: all calls alone together
-_TURN_SHARE = 0.2  # of what is left: one turn of a call or of the joint search
-_TURN_ROUNDS = 3  # rounds of annealing in a turn
+_SECOND_TURNS_SHARE = 0.35  # of what is left then: turns of the best placements so far
+_TURN_SHARE = 0.15  # of what is left: a turn of one placement, or of the joint search
+_JOINT_ROUNDS = 3  # rounds of annealing of the joint problem in a turn
 _IDLE_TURNS = 3  # turns of everything without a gain before the end
-_POOL = 4  # placements of weights whose calls take turns
+_POOL = 4  # placements of weights that take turns
 _ALL_RESIDENCIES = 512  # placements of weights that are all tried where nothing fits yet
 _FIT_TRIES = 200  # neighbours tried otherwise
 _FIT_EVALUATIONS = 400  # evaluations for one call to fit
@@ -51,14 +55,14 @@ class WorkloadSolver:
     """The method for workloads; each part evaluates its plans exactly, in every call.
 
     1. Baselines: each single device; the weights where `streamed`, `balanced` and Accelerate put
-       them for one call, imposed on the others.
-    2. The joint problem (`transforms/join_calls.py`), by `auto`.
-    3. Each call alone, by `auto`, its weights then imposed on the others.
-    4. Turns: the best placements of weights are fixed, and the calls annealed one by one; then the
-       joint problem goes on from there.
+       them for one call, imposed on the others. Then the calls take turns under the best of these
+       placements: weights are fixed, and the calls annealed one by one.
+    2. The joint problem (`transforms/join_calls.py`) from there: quick methods and annealing.
+    3. Each call alone likewise, its weights then imposed on the others.
+    4. Turns again, and the joint problem from the best of them, until nothing gains.
 
     Args:
-        auto: The method for single problems, without proofs and fused ops.
+        auto: The settings of annealing.
     """
 
     auto: Auto
@@ -66,14 +70,18 @@ class WorkloadSolver:
     def run(self, search: WorkloadSearch) -> None:
         auto = replace(self.auto, exact=False)
         joint = join_calls(search.workload)
-        joint_search = Search(joint.problem, Slice.of(search, _JOINT_SHARE), search.seed)
+        joint_search = Search(joint.problem, Slice.of(search, 1.0), search.seed)
+        rounds = _annealing_rounds(joint_search, auto)
+        turns = CallTurns(search, auto)
         stages: tuple[Callable[[], None], ...] = (
             lambda: _judge_baselines(search, joint),
-            lambda: _search_jointly(search, joint, joint_search, auto),
-            lambda: _bound_if_cheap(search),
+            search.compute_quick_bound,
+            lambda: turns.halve(_FIRST_TURNS_SHARE),
+            lambda: _search_jointly(search, joint, rounds),
             lambda: _solve_alone(search, auto),
             lambda: _find_fitting(search),
-            lambda: _take_turns(search, joint, joint_search, auto),
+            lambda: turns.halve(_SECOND_TURNS_SHARE),
+            lambda: _take_turns(search, joint, rounds, turns),
         )
         for stage in stages:
             stage()
@@ -119,11 +127,11 @@ def _impose(search: WorkloadSearch, at: int, plan: Plan) -> None:
     search.judge_residency(residency, {at: plan})
 
 
-def _search_jointly(
-    search: WorkloadSearch, joint: JointProblem, joint_search: Search, auto: Auto
-) -> None:
+def _search_jointly(search: WorkloadSearch, joint: JointProblem, rounds: AnnealingRounds) -> None:
+    joint_search = rounds.search
     joint_search.stop = Slice.of(search, _JOINT_SHARE, joint_search)
-    auto.run(joint_search)
+    _judge_in_joint(search, joint, joint_search, _POOL)
+    _run_quickly(rounds)
     search.evaluations += joint_search.evaluations
     _adopt_joint(search, joint, joint_search)
 
@@ -155,19 +163,13 @@ def _plans_of(search: Search) -> Iterator[Plan]:
             yield plan
 
 
-def _bound_if_cheap(search: WorkloadSearch) -> None:
-    ops = sum(problem.arrays.ops for problem in search.workload.problems)
-    if search.stop.seconds_left(search) > ops * 1e-3:
-        _ = search.bound
-
-
 def _solve_alone(search: WorkloadSearch, auto: Auto) -> None:
     """Each call alone, as if the others had no say in where weights are; then with them."""
     workload = search.workload
     for at, problem in enumerate(workload.problems):
         share = _ALONE_SHARE / (len(workload) - _ALONE_SHARE * at)
         alone = Search(problem, Slice.of(search, share), search.seed)
-        auto.run(alone)
+        _run_quickly(_annealing_rounds(alone, auto))
         search.evaluations += alone.evaluations
         search.phase = f"{workload.calls[at].name} alone"
         for plan in itertools.islice(_plans_of(alone), _POOL):
@@ -178,98 +180,51 @@ def _solve_alone(search: WorkloadSearch, auto: Auto) -> None:
             return
 
 
-class _Turns:
-    """The annealing of one call for one placement of the weights, which can go on later."""
-
-    def __init__(self, search: WorkloadSearch, at: int, plans: CallPlans, auto: Auto) -> None:
-        pinned = pin_weights(search.workload, at, plans.residency)
-        self.outer, self.at = search, at
-        self.inner = Search(pinned, Slice.of(search, _TURN_SHARE), int(search.rng.integers(2**31)))
-        self.inner.phase = "start"
-        self.inner.judge_plan(plans.calls[at].plan)
-        rows = simple_plans(pinned)
-        self.inner.phase = "simple"
-        self.inner.judge(rows.placement, staging=rows.staging)
-        budget = ProposerBudget(self.inner)
-        proposers = [BudgetedProposer(proposer, budget) for proposer in auto.proposers]
-        self.rounds = AnnealingRounds(
-            self.inner, proposers, auto.chains, False, auto.first_evaluations
-        )
-        self.outer.evaluations += self.inner.evaluations
-
-    def run(self, plans: CallPlans, share: float) -> CallPlans:
-        """Anneal for a turn; the plans with the best of this call."""
-        before = self.inner.evaluations
-        self.inner.stop = Slice.of(self.outer, share, self.inner)
-        if not self.inner.over:
-            self.rounds.run(_TURN_ROUNDS)
-        self.outer.evaluations += self.inner.evaluations - before
-        best = self.inner.best
-        if best is None or self.inner.key >= (
-            plans.calls[self.at].overflow,
-            plans.calls[self.at].value,
-        ):
-            return plans
-        call = evaluate_call(self.outer.workload, self.at, best)
-        self.outer.evaluations += 1
-        return self.outer.record(plans.with_call(self.at, call))
-
-
 def _take_turns(
-    search: WorkloadSearch, joint: JointProblem, joint_search: Search, auto: Auto
+    search: WorkloadSearch, joint: JointProblem, rounds: AnnealingRounds, turns: CallTurns
 ) -> None:
     """Anneal calls with fixed weights, then the joint problem, until nothing gains."""
-    workload = search.workload
-    turns: dict[tuple[int, bytes], _Turns] = {}
-    uses: dict[bytes, int] = {}
-    joint_rounds: AnnealingRounds | None = None
+    joint_search = rounds.search
     idle = 0
     while idle < _IDLE_TURNS * _POOL and not search.is_finished():
         key_before = search.key
-        for name in _next_residencies(search, uses):
-            uses[name] = uses.get(name, 0) + 1
-            for at in np.argsort([-count for count in _loads(search, name)]).tolist():
-                plans = search.by_residency.get(name)
-                if plans is None:
-                    break
-                search.phase = f"{workload.calls[at].name} in turn"
-                if (at, name) not in turns:
-                    turns[at, name] = _Turns(search, at, plans, auto)
-                turns[at, name].run(plans, _TURN_SHARE / len(workload))
-                if search.is_finished():
-                    return
-        if search.best is not None:
-            joint_search.stop = Slice.of(search, _TURN_SHARE, joint_search)
-            before = joint_search.evaluations
-            joint_search.phase = "calls in turn"
-            joint_search.judge_plan(joint.join([call.plan for call in search.best.calls]))
-            if joint_rounds is None:
-                budget = ProposerBudget(joint_search)
-                proposers = [BudgetedProposer(each, budget) for each in auto.proposers]
-                joint_rounds = AnnealingRounds(
-                    joint_search, proposers, auto.chains, False, auto.first_evaluations
-                )
-            if not joint_search.over:
-                joint_rounds.run(_TURN_ROUNDS)
-            search.evaluations += joint_search.evaluations - before
-            _adopt_joint(search, joint, joint_search)
+        for name in turns.next_placements(_POOL):
+            turns.run(name, _TURN_SHARE)
+            if search.is_finished():
+                return
+        before = joint_search.evaluations
+        joint_search.stop = Slice.of(search, _TURN_SHARE, joint_search)
+        _judge_in_joint(search, joint, joint_search, 1)
+        if not joint_search.over:
+            rounds.run(_JOINT_ROUNDS)
+        search.evaluations += joint_search.evaluations - before
+        _adopt_joint(search, joint, joint_search)
         gain = key_before[1] - search.key[1]
         has_gained = search.key[0] < key_before[0] or gain > 1e-5 * search.key[1]
         idle = 0 if has_gained else idle + 1
 
 
-def _next_residencies(search: WorkloadSearch, uses: dict[bytes, int]) -> Iterable[bytes]:
-    """The best placement of weights, and of the next best the one that had fewest turns."""
-    ranked = sorted(search.by_residency, key=lambda name: search.by_residency[name].key)[:_POOL]
-    others = sorted(ranked[1:], key=lambda name: uses.get(name, 0))
-    return [*ranked[:1], *others[:1]]
+def _run_quickly(rounds: AnnealingRounds) -> None:
+    """The quick methods and annealing: `auto` without what takes seconds, as bounds do."""
+    quick, _ = constructive_solvers(rounds.search.problem)
+    if run_solvers(quick, rounds.search) and repair_plans(rounds.search):
+        rounds.run()
 
 
-def _loads(search: WorkloadSearch, name: bytes) -> list[float]:
-    """The part of each call in the objective."""
-    plans = search.by_residency[name]
-    counts = search.workload.counts.tolist()
-    return [count * call.value for count, call in zip(counts, plans.calls, strict=True)]
+def _annealing_rounds(search: Search, auto: Auto) -> AnnealingRounds:
+    budget = ProposerBudget(search)
+    proposers = [BudgetedProposer(proposer, budget) for proposer in auto.proposers]
+    return AnnealingRounds(search, proposers, auto.chains, False, auto.first_evaluations)
+
+
+def _judge_in_joint(
+    search: WorkloadSearch, joint: JointProblem, joint_search: Search, count: int
+) -> None:
+    """Evaluate the best plans of the calls in the joint problem, so that it goes on from them."""
+    ranked = sorted(search.by_residency.values(), key=lambda plans: plans.key)
+    for rank, plans in enumerate(ranked[:count]):
+        joint_search.phase = f"calls in turn {rank}"
+        joint_search.judge_plan(joint.join([call.plan for call in plans.calls]))
 
 
 def _find_fitting(search: WorkloadSearch) -> None:
