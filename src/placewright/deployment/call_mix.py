@@ -292,3 +292,38 @@ def _plain(value: Any) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return value
     return [type(value).__qualname__, _plain(vars(value)) if hasattr(value, "__dict__") else ""]
+
+
+_MIX_EXAMPLE = "generate:prompt=512,new=128 or call:batch=8"
+
+
+def parse_mix(text: str) -> Generate | int:
+    """What `generate:prompt=512,new=128` says; or the batch of `call:batch=8`.
+
+    `prompt=128+512` are two lengths, each as likely.
+
+    Raises:
+        ConfigError: It is neither of these.
+    """
+    kind, _, rest = text.strip().partition(":")
+    words = dict(word.partition("=")[::2] for word in rest.split(",")) if rest else {}
+    allowed = {"generate": ("prompt", "new", "batch"), "call": ("batch",)}.get(kind.strip())
+    if allowed is None:
+        raise ConfigError(f"workload {text!r} is unknown: expected {_MIX_EXAMPLE}")
+    numbers: dict[str, list[int]] = {}
+    for name, value in words.items():
+        if name.strip() not in allowed:
+            raise ConfigError(f"workload {text!r}: {name!r} is unknown: {', '.join(allowed)}")
+        parts = [part.strip() for part in value.split("+")]
+        if not all(part.isdecimal() for part in parts) or (len(parts) > 1 and name != "prompt"):
+            raise ConfigError(f"workload {text!r}: {name} is {value!r}: expected {_MIX_EXAMPLE}")
+        numbers[name.strip()] = [int(part) for part in parts]
+    batch = numbers.get("batch", [1])[0]
+    if kind.strip() == "call":
+        if batch < 1:
+            raise ConfigError(f"workload {text!r}: batch is {batch}: expected 1 or more")
+        return batch
+    defaults = Generate()
+    return Generate(
+        numbers.get("prompt", defaults.prompt), numbers.get("new", [defaults.new_tokens])[0], batch
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,6 +22,9 @@ from placewright.workload import Call, Workload
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    import torch
+
+    from placewright.deployment.call_mix import Calls, Generate
     from placewright.deployment.captures import CapturedCall
     from placewright.profiling.machine_profile import MachineProfile
     from placewright.runtime.program.program import Program
@@ -34,6 +37,7 @@ class MachineCosts:
 
     Args:
         machine: This machine, measured; None: times are estimated by the cluster's rates.
+        measured: Whether ops are measured on this machine; else its rates say their times.
         budget: Seconds that measuring the ops of all calls may take.
     """
 
@@ -41,9 +45,10 @@ class MachineCosts:
     machine: MachineProfile | None
     workers: int | None
     budget: float
+    measured: bool = True
 
     @classmethod
-    def of(cls, cluster: Cluster | str, budget: float) -> MachineCosts:
+    def of(cls, cluster: Cluster | str, budget: float, measured: bool = True) -> MachineCosts:
         """The costs of `here`, of `here:workers=2`, or of a cluster."""
         if isinstance(cluster, str) and cluster.partition(":")[0].strip() != "here":
             cluster = Cluster.parse(cluster)
@@ -51,7 +56,7 @@ class MachineCosts:
             return cls(cluster, None, None, budget)
         workers = parse_workers(cluster)
         machine = profile_machine(workers)
-        return cls(machine.cluster, machine, workers, budget)
+        return cls(machine.cluster, machine, workers, budget, measured)
 
     @property
     def text(self) -> str:
@@ -77,6 +82,8 @@ class MachineCosts:
         """The problem of a program, and what was measured for it, in words."""
         if self.machine is None:
             return Problem(program.graph, self.cluster, limits=limits), "nothing"
+        if not self.measured:
+            return machine_problem(self.machine, program.graph, limits=limits), "nothing"
         devices = machine_devices(self.machine.machine, self.workers)
         ops = profile_ops(
             program,
@@ -104,7 +111,33 @@ def build_workload(
         problems.append(Call(call.name, problem, call.count))
         texts.append(f"{call.name}: {text}")
     nothing = "nothing: op times are estimated"
-    return Workload(tuple(problems)), nothing if costs.machine is None else "; ".join(texts)
+    is_measured = costs.machine is not None and costs.measured
+    return Workload(tuple(problems)), "; ".join(texts) if is_measured else nothing
+
+
+def library_workload(
+    model: torch.nn.Module,
+    mix: Generate | Calls,
+    costs: MachineCosts,
+    limits: Mapping[str, int],
+) -> Workload:
+    """The workload of a model that may have no data, and is left as it is.
+
+    Raises:
+        GraphError: A call cannot be captured.
+    """
+    from placewright.deployment.captures import begin_capture, capture_calls
+
+    host_only = replace(
+        costs.cluster,
+        devices=tuple(device for device in costs.cluster.devices if device.kind == HOST),
+        links={},
+    )
+    placed = begin_capture(model, host_only)
+    try:
+        return build_workload(capture_calls(placed, mix), costs, limits)[0]
+    finally:
+        placed.remove()
 
 
 def device_that_fits(workload: Workload) -> str | None:
