@@ -144,14 +144,14 @@ def test_a_model_that_fits_a_gpu_is_left_there():
         assert "the whole model is left on gpu0" in lines[1]
 
 
-def test_a_model_larger_than_its_gpu_generates_its_own_tokens(monkeypatch):
+def test_a_model_larger_than_its_gpu_generates_its_own_tokens():
     model, own = llama(), llama()
     size = sum(weight.nbytes for weight in model.parameters())
     with fake_gpus():
-        limit = {"gpu0": size // 2 + 2**16}
+        limit = {"gpu0": size * 3 // 4}
         model, lines = place(model, MIX, machine(1), limits=limit, budget=2.0)
         assert stages(lines)[-2:] == ["weights", "verified"]
-        for length in (9, 30):
+        for length in (9, 12):
             assert torch.equal(tokens(model, length), tokens(own, length))
         devices = {
             name
@@ -299,3 +299,20 @@ def test_the_encoder_of_an_encoder_decoder_runs_under_the_plan(monkeypatch):
         copy.deepcopy(encoder)
     model.placed.remove()
     assert "forward" not in vars(encoder)
+
+
+def test_a_call_that_cannot_keep_the_limit_is_refused_before_it_runs():
+    model, own = llama(), llama()
+    size = sum(weight.nbytes for weight in model.parameters())
+    limit = size * 3 // 4
+    with fake_gpus():
+        model, _ = place(model, MIX, machine(1), limits={"gpu0": limit}, budget=1.0)
+        assert torch.equal(tokens(model), tokens(own))
+        with pytest.raises(pw.PlacewrightError, match="this call does not fit: gpu0 needs") as info:
+            tokens(model, 4000)
+        needed = int(str(info.value).partition("'gpu0': ")[2].partition("}")[0])
+        assert needed > limit
+        assert torch.equal(tokens(model), tokens(own))  # the next call runs as before
+        model.placed.remove()
+        model, _ = place(llama(), MIX, machine(1), limits={"gpu0": needed}, budget=1.0, fresh=True)
+        assert torch.equal(tokens(model, 4000, 1), tokens(own, 4000, 1))

@@ -24,7 +24,8 @@ from placewright.deployment.workload_problem import (
 )
 from placewright.errors import ConfigError, FileError, PlanError
 from placewright.problem import Constraints
-from placewright.runtime.placed_model import PlacedModel, apply
+from placewright.runtime.memory_limits import MemoryLimits
+from placewright.runtime.placed_model import PlacedModel
 from placewright.runtime.weight_loading import load_weights
 from placewright.solvers import solve
 
@@ -140,7 +141,7 @@ class _Placement:
         if stored is not None:
             with self.stages.line("plan") as note:
                 note(f"from the cache, made {stored.day}: {stored.text}")
-            return self._apply_kept(stored)
+            return self._apply_stored(stored, costs.cluster)
         if isinstance(self.mix, Train):
             return self._train(costs, store, key)
         return self._calls(self.mix, costs, store, key)
@@ -155,12 +156,12 @@ class _Placement:
             store.remove(key)
             return None
 
-    def _apply_kept(self, stored: StoredPlan) -> torch.nn.Module:
+    def _apply_stored(self, stored: StoredPlan, cluster: Cluster) -> torch.nn.Module:
         with self.stages.line("weights") as note:
             if stored.device is not None:
                 self._leave_on(stored.device)
             else:
-                self._apply(stored)
+                self._apply(stored, cluster)
             note(self._where())
         return self.model
 
@@ -180,7 +181,7 @@ class _Placement:
             stored = self._plan_calls(placed, mix, costs)
             if stored.device is not None or placed.has_gpus or self.weights is not None:
                 placed.remove()
-                self._apply_kept(stored)
+                self._apply_stored(stored, costs.cluster)
             else:
                 placed.use_plan(stored.planned_calls[-1].plan, stored.planned_calls)
             if reference is not None and stored.device is None:
@@ -242,13 +243,13 @@ class _Placement:
             note(f"{result.objective_value * 1e3:.4g} ms for a step")
         _check_fits(result)
         stored = StoredPlan.of(result, optimizer=self.mix.optimizer)
-        self._apply_kept(stored)
+        self._apply_stored(stored, costs.cluster)
         store.put(key, stored.data())
         return self.model
 
     # -- the model -----------------------------------------------------------------------------
 
-    def _apply(self, stored: StoredPlan) -> None:
+    def _apply(self, stored: StoredPlan, cluster: Cluster) -> None:
         placed = PlacedModel(
             stored.planned_calls[-1].plan,
             self.model,
@@ -259,6 +260,8 @@ class _Placement:
         )
         if self.weights is not None:
             load_weights(self.model, self.weights, placed.torch_devices)
+        if placed.has_gpus:
+            placed.backend.memory_limits = MemoryLimits(cluster, self.limits)
         placed.move_weights()
         placed.install()
 
@@ -330,6 +333,3 @@ def _check_fits(result: Any) -> None:
         f"no plan was found that keeps the limits: the best needs {texts}; raise them, or give "
         "the search more time (budget=)"
     )
-
-
-__all__ = ["apply", "place"]

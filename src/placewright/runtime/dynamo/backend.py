@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from placewright.frontends.pytorch.aot_graph import GraphInput
     from placewright.runtime.dynamo.dry_run import DryRun
     from placewright.runtime.dynamo.steps import ResolvedCall
+    from placewright.runtime.memory_limits import MemoryLimits
     from placewright.runtime.program.program import Program
 
 MAX_EXECUTORS = 8
@@ -83,6 +84,7 @@ class PlanBackend:
         self.on_compile: Callable[[], None] = lambda: None  # called before a graph is compiled
         self.thread = threading.local()
         """`signature`: of the forward that this thread calls, if it is not the model's."""
+        self.memory_limits: MemoryLimits | None = None  # None: calls are not checked
         self.dry_run: DryRun | None = None  # graphs that run compute nothing
         self.is_resolving = False
         self.delivery: tuple[ResolvedCall, Sequence[torch.Tensor]] | None = None

@@ -205,6 +205,8 @@ class CompiledGraph:
     def submit(self, args: Sequence[Any]) -> int:
         """Begin a step; the executor knows it by the returned number."""
         assert self.program is not None
+        if self.backend.memory_limits is not None:
+            self.backend.memory_limits.check(self, args)
         executor, scalars = self.ready_executor(args), self.program.scalars
         if scalars is not None:
             if scalars.differ(args):

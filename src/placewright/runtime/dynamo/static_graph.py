@@ -20,16 +20,21 @@ if TYPE_CHECKING:
 
 
 def static_graph(module: torch.fx.GraphModule, args: Sequence[Any]) -> torch.fx.GraphModule:
-    """A copy of a graph for the shapes of these arguments; ops keep their names and modules."""
+    """A copy of a graph for the sizes of a call; ops keep their names and modules.
+
+    Args:
+        args: The arguments of the graph; its symbolic sizes are among them, and say all shapes.
+    """
     graph = torch.fx.Graph(module)
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     values: dict[Node, Any] = {}
     copies: dict[Node, Any] = {}
+    symbols = _symbol_values(module, args)
     arguments = iter(args)
     with mode, torch.no_grad():
         for node in module.graph.nodes:
             if node.op == "placeholder":
-                value = _fake_argument(node, next(arguments))
+                value = _fake_argument(node, next(arguments), symbols)
                 copies[node] = _copy(graph, node, copies)
                 values[node], is_number = value, not isinstance(value, torch.Tensor)
                 copies[node].meta["val"] = None if is_number else value
@@ -61,13 +66,29 @@ def _copy(graph: torch.fx.Graph, node: Node, copies: dict[Node, Any]) -> Node:
     return copy
 
 
-def _fake_argument(node: Node, value: Any) -> Any:
+def _symbol_values(module: torch.fx.GraphModule, args: Sequence[Any]) -> dict[Any, int]:
+    """What the symbols of a graph stand for."""
+    placeholders = (node for node in module.graph.nodes if node.op == "placeholder")
+    symbols = {}
+    for node, value in zip(placeholders, args, strict=False):
+        symbol = getattr(getattr(node.meta.get("val"), "node", None), "expr", None)
+        if symbol is not None and symbol.is_Symbol:
+            symbols[symbol] = value
+    return symbols
+
+
+def _fake_argument(node: Node, value: Any, symbols: dict[Any, int]) -> Any:
     """A fake tensor of an argument's shape, on the device on which it was traced."""
     if not isinstance(value, torch.Tensor):
         return value
     traced = node.meta.get("val")
-    device = traced.device if isinstance(traced, torch.Tensor) else "cpu"
-    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=device)
+    if not isinstance(traced, torch.Tensor):
+        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="cpu")
+    sizes, strides = (
+        [size if isinstance(size, int) else int(size.node.expr.xreplace(symbols)) for size in all_]
+        for all_ in (traced.shape, traced.stride())
+    )
+    return torch.empty_strided(sizes, strides, dtype=value.dtype, device=traced.device)
 
 
 def _attribute(module: torch.fx.GraphModule, target: str) -> Any:
