@@ -14,7 +14,7 @@ from placewright.plan import Plan
 from placewright.problem import Problem
 from placewright.profiling.machine_profile import parse_workers, profile_machine
 from placewright.profiling.model_profile import machine_problem
-from placewright.profiling.op_costs import profile_ops
+from placewright.profiling.op_costs import prepare_overhead, profile_ops
 from placewright.runtime.real_devices import machine_devices
 from placewright.simulator import simulate
 from placewright.workload import Call, Workload
@@ -56,6 +56,9 @@ class MachineCosts:
             return cls(cluster, None, None, budget)
         workers = parse_workers(cluster)
         machine = profile_machine(workers)
+        if measured:
+            devices = machine_devices(machine.machine, workers)
+            prepare_overhead(machine.machine, machine.cluster, devices)
         return cls(machine.cluster, machine, workers, budget, measured)
 
     @property
