@@ -11,7 +11,7 @@ from placewright.transforms.fusion import (
 )
 from placewright.transforms.grouping import Grouping, topological_positions
 from placewright.transforms.hierarchy import nested_groupings
-from placewright.transforms.join_calls import JointProblem, join_calls
+from placewright.transforms.joint_problem import JointProblem, join_calls
 from placewright.transforms.layer_order import layer_positions
 from placewright.transforms.modules import by_module, by_module_count
 from placewright.transforms.path_lengths import PathLengths

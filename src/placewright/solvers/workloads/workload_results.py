@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from placewright.errors import ConfigError, PlanError
 from placewright.solvers.auto import Auto
-from placewright.solvers.results import DEFAULT_BUDGET, evaluate, solve, stop_rule
+from placewright.solvers.problem_results import evaluate_problem, solve_problem, stop_rule
 from placewright.solvers.workloads.workload_search import WorkloadSearch, workload_bound
 from placewright.solvers.workloads.workload_solver import WorkloadSolver, solve_jointly
 from placewright.workload_plan import WorkloadPlan
@@ -25,31 +25,22 @@ if TYPE_CHECKING:
 
 def solve_workload(
     workload: Workload,
-    solver: Solver | None = None,
+    solver: Solver,
     stop: Stop | None = None,
     seed: int = 0,
     progress: Callable[[WorkloadSearch], None] | None = None,
     warm_start: WorkloadPlan | None = None,
+    select: Literal["best"] | None = None,
     *,
     budget: str | float | None = None,
     keep_interrupted: bool = False,
 ) -> WorkloadResult:
-    """Find a plan for a workload; `solve` calls this. Arguments as there.
-
-    Args:
-        solver: `Auto()` by default. Another method is run on all calls joined into one problem.
-    """
-    if solver is None:
-        if stop is None and budget is None:
-            budget = DEFAULT_BUDGET
-        solver = Auto()
+    """Find a plan for a workload; arguments as in `solve`."""
     if isinstance(solver, Auto) and solver.fuse:
         raise ConfigError("a workload with fused ops: ops of several calls are not fused together")
-    if isinstance(solver, type) or not hasattr(solver, "run"):
-        raise ConfigError(f"expected a solver such as solvers.Auto(), found {solver!r}")
     rule = stop_rule(stop, budget)
     if len(workload) == 1 and warm_start is None:
-        return _solve_one_call(workload, solver, rule, seed, keep_interrupted)
+        return _solve_one_call(workload, solver, rule, seed, select, keep_interrupted)
     search = WorkloadSearch(workload, rule, seed, progress)
     interrupted = False
     try:
@@ -87,7 +78,7 @@ def solve_workload(
 def evaluate_workload(
     workload: Workload, plan: WorkloadPlan | WorkloadResult, name: str = "given"
 ) -> WorkloadResult:
-    """Simulate a workload's plan that exists, call by call; `evaluate` calls this.
+    """Simulate a workload's plan that exists, call by call; arguments as in `evaluate`.
 
     Raises:
         PlanError: The plan is not one of this workload's, or is malformed.
@@ -122,11 +113,18 @@ def _checked(workload: Workload, plan: WorkloadPlan) -> WorkloadPlan:
 
 
 def _solve_one_call(
-    workload: Workload, solver: Solver, stop: Stop, seed: int, keep_interrupted: bool
+    workload: Workload,
+    solver: Solver,
+    stop: Stop,
+    seed: int,
+    select: Literal["best"] | None,
+    keep_interrupted: bool,
 ) -> WorkloadResult:
     """One call is a problem by itself: the same plan as without a workload."""
     call = workload.calls[0]
-    result = solve(call.problem, solver, stop, seed, keep_interrupted=keep_interrupted)
+    result = solve_problem(
+        call.problem, solver, stop, seed, select=select, keep_interrupted=keep_interrupted
+    )
     plan = WorkloadPlan.of(workload, [result.plan])
     return WorkloadResult(
         solver=result.solver,
@@ -149,7 +147,7 @@ def _result(
     workload: Workload, plan: WorkloadPlan, name: str, proven: Bound | None
 ) -> WorkloadResult:
     calls = tuple(
-        evaluate(problem, full_plan, name)
+        evaluate_problem(problem, full_plan, name)
         for problem, full_plan in zip(workload.problems, plan.full_plans(workload), strict=True)
     )
     result = WorkloadResult(

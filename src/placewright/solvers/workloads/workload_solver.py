@@ -38,8 +38,9 @@ if TYPE_CHECKING:
     from placewright.solvers.workloads.workload_search import WorkloadSearch
 
 _FIRST_TURNS_SHARE = 0.1  # of the budget: turns of the baselines' placements of weights
-_JOINT_SHARE = 0.25  # of what is left then: the first joint search
-_ALONE_SHARE = 0.25  # of what is left then: all calls alone together
+_JOINT_SHARE = 0.2  # of what is left then: the first joint search
+_ALONE_SHARE = 0.4  # of what is left then: all calls alone, and the others under their weights
+_PLANS_ALONE = 2  # plans of a call alone whose weights are imposed on the others
 _SECOND_TURNS_SHARE = 0.35  # of what is left then: turns of the best placements so far
 _TURN_SHARE = 0.15  # of what is left: a turn of one placement, or of the joint search
 _JOINT_ROUNDS = 3  # rounds of annealing of the joint problem in a turn
@@ -57,7 +58,7 @@ class WorkloadSolver:
     1. Baselines: each single device; the weights where `streamed`, `balanced` and Accelerate put
        them for one call, imposed on the others. Then the calls take turns under the best of these
        placements: weights are fixed, and the calls annealed one by one.
-    2. The joint problem (`transforms/join_calls.py`) from there: quick methods and annealing.
+    2. The joint problem (`transforms/joint_problem.py`) from there: quick methods and annealing.
     3. Each call alone likewise, its weights then imposed on the others.
     4. Turns again, and the joint problem from the best of them, until nothing gains.
 
@@ -78,7 +79,7 @@ class WorkloadSolver:
             search.compute_quick_bound,
             lambda: turns.halve(_FIRST_TURNS_SHARE),
             lambda: _search_jointly(search, joint, rounds),
-            lambda: _solve_alone(search, auto),
+            lambda: _solve_alone(search, turns),
             lambda: _find_fitting(search),
             lambda: turns.halve(_SECOND_TURNS_SHARE),
             lambda: _take_turns(search, joint, rounds, turns),
@@ -163,19 +164,23 @@ def _plans_of(search: Search) -> Iterator[Plan]:
             yield plan
 
 
-def _solve_alone(search: WorkloadSearch, auto: Auto) -> None:
-    """Each call alone, as if the others had no say in where weights are; then with them."""
+def _solve_alone(search: WorkloadSearch, turns: CallTurns) -> None:
+    """Each call alone, as if the others had no say in where weights are; then a turn with them."""
     workload = search.workload
     for at, problem in enumerate(workload.problems):
         share = _ALONE_SHARE / (len(workload) - _ALONE_SHARE * at)
-        alone = Search(problem, Slice.of(search, share), search.seed)
-        _run_quickly(_annealing_rounds(alone, auto))
+        alone = Search(problem, Slice.of(search, share / 2), search.seed)
+        _run_quickly(_annealing_rounds(alone, turns.auto))
         search.evaluations += alone.evaluations
         search.phase = f"{workload.calls[at].name} alone"
-        for plan in itertools.islice(_plans_of(alone), _POOL):
+        for plan in itertools.islice(_plans_of(alone), _PLANS_ALONE):
             _impose(search, at, plan)
-            if search.over:
+            if search.is_finished():
                 return
+        if alone.best is not None:
+            name = residency_of(workload, at, alone.best).tobytes()
+            if name in search.by_residency:
+                turns.run(name, share / 2)
         if search.is_finished():
             return
 
