@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from attack.tiny_workloads import tiny_workload
 from attack.workload_oracle import baseline_keys
@@ -14,14 +16,17 @@ from placewright import (
     MaxTime,
     Plan,
     Problem,
+    Table,
     Workload,
     WorkloadPlan,
+    WorkloadResult,
     evaluate,
     solve,
     zoo,
 )
 from placewright.errors import ConfigError, PlanError
 from placewright.solvers import Accelerate, Auto, Balanced, SingleDevices, Streamed, bound
+from placewright.solvers.cautious_choice import SLOW_HOST, scale_host, simulated_key
 from placewright.solvers.stop import Stop
 from placewright.solvers.workloads.call_plans import pin_weights, residency_of
 from placewright.solvers.workloads.workload_search import WorkloadSearch, workload_bound
@@ -211,3 +216,35 @@ def test_the_bound_is_the_weighted_sum_of_the_calls_bounds(workload: Workload):
     )
     assert workload_bound(workload).seconds == pytest.approx(total, rel=1e-12)
     assert workload_bound(workload).seconds <= total
+
+
+def test_where_times_were_measured_the_host_must_gain_enough():
+    """Measured here: the plan may be slower by simulation, and is no slower with a slow host."""
+    calls = []
+    for call in generate(blocks=2, limit="1.3GiB").calls:
+        problem = call.problem
+        table = Table(
+            tuple(problem.graph.position),
+            tuple(problem.cluster.position),
+            problem.arrays.compute,
+            machine="measured",
+        )
+        calls.append(replace(call, problem=replace(problem, costs=table)))
+    workload = Workload(calls)
+    cautious = solve(workload, Auto(), MaxEvaluations(10_000))
+    best = solve(workload, Auto(), MaxEvaluations(10_000), select="best")
+    assert cautious.fits
+    assert best.objective_value <= cautious.objective_value
+
+    def means(result: WorkloadResult) -> float:
+        return sum(
+            count * (call.objective_value * simulated_key(slow, call.plan)[1]) ** 0.5
+            for count, call, slow in zip(
+                result.counts,
+                result.calls,
+                [scale_host(problem, *SLOW_HOST) for problem in workload.problems],
+                strict=True,
+            )
+        )
+
+    assert means(cautious) <= means(best) * (1 + 1e-9)

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Literal
 
 from placewright.errors import ConfigError, PlanError
 from placewright.solvers.auto import Auto
-from placewright.solvers.problem_results import evaluate_problem, solve_problem, stop_rule
+from placewright.solvers.problem_results import (
+    evaluate_problem,
+    has_measured_costs,
+    solve_problem,
+    stop_rule,
+)
+from placewright.solvers.workloads.workload_choice import choose_cautiously
 from placewright.solvers.workloads.workload_search import WorkloadSearch, workload_bound
 from placewright.solvers.workloads.workload_solver import WorkloadSolver, solve_jointly
 from placewright.workload_plan import WorkloadPlan
@@ -20,6 +26,7 @@ if TYPE_CHECKING:
     from placewright.solvers.bounds import Bound
     from placewright.solvers.search import Solver
     from placewright.solvers.stop import Stop
+    from placewright.solvers.workloads.call_plans import CallPlans
     from placewright.workload import Workload
 
 
@@ -43,6 +50,7 @@ def solve_workload(
         return _solve_one_call(workload, solver, rule, seed, select, keep_interrupted)
     search = WorkloadSearch(workload, rule, seed, progress)
     interrupted = False
+    chosen: CallPlans | None = None
     try:
         if warm_start is not None:
             search.phase = "start"
@@ -53,6 +61,9 @@ def solve_workload(
             else:
                 solve_jointly(search, solver)
         seconds = search.seconds
+        if select is None and isinstance(solver, Auto) and search.best is not None:
+            measured = any(has_measured_costs(call.problem) for call in workload.calls)
+            chosen = choose_cautiously(search) if measured else None
     except KeyboardInterrupt:
         if search.best is None or not keep_interrupted:
             raise
@@ -61,15 +72,18 @@ def solve_workload(
         raise PlanError(
             f"solver {solver.name!r} evaluated no plan: a solver must evaluate at least one"
         )
-    fits = search.key[0] == 0
+    best, found_by = search.best, search.found_by
+    if chosen is not None and chosen is not best:
+        best, found_by = chosen, "cautious choice"
+    fits = best.key[0] == 0
     proven = search.bound if fits else workload_bound(workload, fits_only=False)
-    result = _result(workload, search.best.workload_plan(), solver.name, proven)
+    result = _result(workload, best.workload_plan(), solver.name, proven)
     return replace(
         result,
         evaluations=search.evaluations,
         seconds=seconds,
         seed=seed,
-        found_by=search.found_by,
+        found_by=found_by,
         history=tuple(search.history),
         interrupted=interrupted,
     )

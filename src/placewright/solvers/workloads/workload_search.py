@@ -68,6 +68,8 @@ class WorkloadSearch:
         self.history: list[tuple[int, float, float]] = []
         self.by_residency: dict[bytes, CallPlans] = {}
         """The best plans for each of the best few placements of the weights."""
+        self.single_devices: list[CallPlans] = []
+        """Everything on one device, for each device."""
         self._quick_bound = 0.0
         self._started = time.perf_counter()
 

@@ -107,7 +107,7 @@ def _judge_baselines(search: WorkloadSearch, joint: JointProblem) -> None:
     workload = search.workload
     search.phase = "single"
     for placement in joint.problem.single_device_placements():
-        search.judge(joint.split(Plan.of(joint.problem, placement)))
+        search.single_devices.append(search.judge(joint.split(Plan.of(joint.problem, placement))))
         if search.over:
             return
     for solver in (Streamed(), Balanced(), Accelerate()):
